@@ -17,7 +17,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use penstock_agent::config::{Listen, MOVER_PORT};
 use penstock_agent::state::{State, default_directory};
-use penstock_mover::contact;
+use penstock_mover::connector;
 use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
 use penstock_sys::net::is_own_address;
@@ -186,7 +186,7 @@ pub(crate) fn find_agent(state: &State, address: &Address) -> anyhow::Result<Opt
     }
     find_by_certificate(state, |fingerprints| {
         let dial = TcpDial::new(&address.host, address.port, &[], &[], None)?;
-        contact::certificate_of(&dial, fingerprints).map(Some)
+        connector::certificate_of(&dial, fingerprints).map(Some)
     })
 }
 

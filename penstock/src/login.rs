@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use penstock_agent::client::{Client, ClientError};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{OWNER, TOKEN_BYTES_MAX, check_token};
-use penstock_mover::contact::{Contact, CopyError};
+use penstock_mover::connector::{CopyError, PeerConnector};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
@@ -211,7 +211,7 @@ fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Fa
             return Ok(Err(CopyError::Unreachable(address.to_string(), why)));
         }
     };
-    let contact = Contact {
+    let contact = PeerConnector {
         dial: Arc::new(dial),
         tls,
         token: known.token.clone(),

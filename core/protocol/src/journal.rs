@@ -78,7 +78,7 @@ wire_struct! {
         /// Final name.
         pub name: Bytes,
         /// Identity of the source.
-        pub identity: Identity,
+        pub identity: SourceIdentity,
     }
 }
 
@@ -98,7 +98,7 @@ wire_struct! {
 wire_struct! {
     /// Attributes of a source that stay equal while its content does.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Identity {
+    pub struct SourceIdentity {
         /// Size in bytes.
         pub bytes: u64,
         /// Modification time (`st_mtime`).
@@ -110,7 +110,7 @@ wire_struct! {
     }
 }
 
-impl Identity {
+impl SourceIdentity {
     /// Returns the identity of an announced source.
     #[must_use]
     pub fn of(entry: &Entry) -> Self {
@@ -314,7 +314,7 @@ mod tests {
             directory: Directory::default(),
             partial_name: Bytes(format!(".{name}.part").into_bytes()),
             name: Bytes(name.into()),
-            identity: Identity {
+            identity: SourceIdentity {
                 bytes: 100,
                 modified: Time::default(),
                 changed: Time::default(),

@@ -13,7 +13,7 @@ use anyhow::{Context, anyhow};
 use penstock_agent::config::{HTTP_PORT, MOVER_PORT};
 use penstock_agent::state::State;
 use penstock_http::fetch::Url;
-use penstock_mover::exchange::random;
+use penstock_mover::handshake::random;
 use penstock_mover::identity::Fingerprint;
 use penstock_topology::Topology;
 use penstock_units::BitRate;

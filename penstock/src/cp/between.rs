@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use penstock_mover::third_party::{Plan, Transfer};
+use penstock_mover::third_party::{ThirdPartyConfig, ThirdPartyTransfer};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Pull, Push};
 use penstock_protocol::third_party::ThirdParty;
@@ -73,14 +73,14 @@ pub(super) fn start(
         digest_skipped: args.checksum_file.is_some(),
     };
     let request = move |session: Opened| ThirdParty { session, ..template.clone() };
-    let plan = Plan {
+    let plan = ThirdPartyConfig {
         source: source.contact,
         destination: destination.contact,
         push,
         request: Box::new(request),
     };
-    let transfer =
-        Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    let transfer = ThirdPartyTransfer::start(plan)
+        .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     Ok(Running::ThirdParty { transfer, far_ends: [source.far_end, destination.far_end] })
 }
 

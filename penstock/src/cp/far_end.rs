@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
+use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, ResolvedPath};
 use penstock_mover::dial::{Dial, SshDial};
-use penstock_mover::exchange::random;
+use penstock_mover::handshake::random;
 use penstock_mover::identity::{Fingerprint, Identity};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
@@ -62,7 +62,7 @@ impl Gatekeeper for OneToken {
         }
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
         place_of_user(&at_home(path)?)
     }
 

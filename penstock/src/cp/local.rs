@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use penstock_host::placement::Homes;
-use penstock_mover::agent::{Caller, Gatekeeper, Place};
-use penstock_mover::client::{Snapshot, join_locally};
-use penstock_mover::contact::{Backoff, CopyError};
-use penstock_mover::granting::{AnyEnd, Grant, RateMeter};
+use penstock_mover::agent::{Caller, Gatekeeper, ResolvedPath};
+use penstock_mover::client::{TransferSnapshot, join_locally};
+use penstock_mover::connector::{Backoff, CopyError};
 use penstock_mover::identity::Fingerprint;
-use penstock_mover::sending::SenderControl;
-use penstock_mover::session::{Ending, Session};
+use penstock_mover::sender::SenderControl;
+use penstock_mover::session::{Session, SessionOutcome};
+use penstock_mover::session_setup::{Endpoint, RateMeter, SessionBuilder};
 use penstock_mover::sink::Target;
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
@@ -39,7 +39,7 @@ impl Gatekeeper for UserGate {
         Err(Refusal::new(RefusalKind::Identity, "nobody connects to a local copy"))
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
         place_of_user(path)
     }
 
@@ -49,7 +49,7 @@ impl Gatekeeper for UserGate {
 }
 
 /// A path as a shell in the user's home has it: absolute, or relative to the current directory.
-pub(crate) fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
+pub(crate) fn place_of_user(path: &[u8]) -> Result<ResolvedPath, Refusal> {
     use std::os::unix::ffi::OsStrExt;
     let refuse = |text: String| Refusal::new(RefusalKind::NotFound, text);
     let shown = penstock_protocol::manifest::display_path(path);
@@ -64,13 +64,13 @@ pub(crate) fn place_of_user(path: &[u8]) -> Result<Place, Refusal> {
     let root = Dir::open(existing)
         .map_err(|error| refuse(format!("{shown}: {}", penstock_sys::fs::describe(&error))))?;
     let rest = absolute.strip_prefix(existing).unwrap_or(std::path::Path::new(""));
-    Ok(Place { root, path: rest.as_os_str().as_bytes().to_vec(), shown })
+    Ok(ResolvedPath { root, path: rest.as_os_str().as_bytes().to_vec(), shown })
 }
 
 /// A copy within this process.
 pub(crate) struct LocalCopy {
-    send: AnyEnd,
-    receive: AnyEnd,
+    send: Endpoint,
+    receive: Endpoint,
     rate: std::sync::Mutex<RateMeter>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn start(
     options.protection = Protection::Integrity;
     let state = super::plan::journals();
     let caller = caller();
-    let grant = Grant {
+    let grant = SessionBuilder {
         keeper: &UserGate,
         caller: &caller,
         engine: args.engine,
@@ -110,7 +110,7 @@ pub(crate) fn start(
             .map(|session| session.with_homes(homes))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     let end = sources.sender(session, args.engine, args.recursive);
-    let send = AnyEnd::Send(SenderControl(Arc::new(end)));
+    let send = Endpoint::Send(SenderControl(Arc::new(end)));
     if args.json || args.checksum_file.is_some() {
         send.keep_placed(args.checksum_file.is_some());
     }
@@ -123,10 +123,10 @@ pub(crate) fn start(
 /// The receiving end of a copy. Another process that runs the same copy is waited for, as a busy agent is.
 fn receiver(
     args: &CpArgs,
-    grant: &Grant<'_>,
+    grant: &SessionBuilder<'_>,
     options: &Options,
     target: &dyn Fn() -> Result<Target, StartError>,
-) -> Result<AnyEnd, StartError> {
+) -> Result<Endpoint, StartError> {
     let start = Instant::now();
     let mut backoff = Backoff::default();
     let mut told = false;
@@ -156,7 +156,7 @@ pub(super) fn refused(refusal: Refusal) -> CopyError {
 
 impl LocalCopy {
     /// The end that sends.
-    pub(crate) fn sender(&self) -> &AnyEnd {
+    pub(crate) fn sender(&self) -> &Endpoint {
         &self.send
     }
 
@@ -166,12 +166,12 @@ impl LocalCopy {
     }
 
     /// How it is going.
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> TransferSnapshot {
         let mut rate = penstock_mover::session::lock(&self.rate);
         rate.observe(&self.send);
         let report = self.send.session().report();
         let meter = &self.send.session().meter;
-        Snapshot {
+        TransferSnapshot {
             tally: self.send.tally(),
             streams: report.streams,
             readers: self.send.threads().0,
@@ -184,21 +184,21 @@ impl LocalCopy {
             network_bytes: meter.network_bytes.load(std::sync::atomic::Ordering::Relaxed),
             cpu_us: (report.cpu_us, 0),
             sessions: 1,
-            ..Snapshot::default()
+            ..TransferSnapshot::default()
         }
     }
 
     /// Waits until both ends have let go.
-    pub(crate) fn wait(&self) -> Result<Snapshot, CopyError> {
+    pub(crate) fn wait(&self) -> Result<TransferSnapshot, CopyError> {
         while !self.is_over() {
             std::thread::sleep(Duration::from_millis(20));
         }
         let ending = self.send.session().ending();
         match (ending, self.receive.session().ending()) {
-            (Some(Ending::Failed(why)), _) | (_, Some(Ending::Failed(why))) => {
+            (Some(SessionOutcome::Failed(why)), _) | (_, Some(SessionOutcome::Failed(why))) => {
                 Err(CopyError::Failed(why))
             }
-            (Some(Ending::Cancelled(why)), _) => Err(CopyError::Cancelled(why)),
+            (Some(SessionOutcome::Cancelled(why)), _) => Err(CopyError::Cancelled(why)),
             _ => Ok(self.snapshot()),
         }
     }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_host::placement::Homes;
-use penstock_mover::client::{Begin, MakeEnd, Plan, Transfer};
-use penstock_mover::contact::{Contact, CopyError};
+use penstock_mover::client::{ClientTransfer, MakeEnd, SessionOrigin, TransferConfig};
+use penstock_mover::connector::{CopyError, PeerConnector};
 use penstock_mover::dial::{Dial, TcpDial};
-use penstock_mover::granting::{self, AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_mover::sending::SenderControl;
+use penstock_mover::sender::SenderControl;
 use penstock_mover::session::Session;
+use penstock_mover::session_setup::{self, Endpoint, SessionBuilder};
 use penstock_mover::sink::{Journal, Target};
 use penstock_mover::third_party;
 use penstock_protocol::control::Settings;
@@ -78,14 +78,14 @@ pub(crate) enum Running {
     /// With another end somewhere.
     Remote {
         /// The transfer.
-        transfer: Transfer,
+        transfer: ClientTransfer,
         /// The far end that ssh started; it ends when this is dropped.
         far_end: Option<Started>,
     },
     /// Between two other ends.
     ThirdParty {
         /// The transfer as it is followed from here.
-        transfer: third_party::Transfer,
+        transfer: third_party::ThirdPartyTransfer,
         /// Far ends that ssh started.
         far_ends: [Option<Started>; 2],
     },
@@ -176,7 +176,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
             writers: args.writers.map(Into::into),
         },
     };
-    granting::check_options(&options)
+    session_setup::check_options(&options)
         .map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
     if args.memory.0 < 4 * args.block.0 {
         return Err(usage(format!(
@@ -302,7 +302,7 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
         let rest = absolute.strip_prefix(existing).unwrap_or(relative);
         let root = Dir::open(existing)?;
         let (base, rename) =
-            granting::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
+            session_setup::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
         Ok(Target::new(base, rename, key, true))
     };
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
@@ -311,7 +311,7 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
 /// How another end is reached.
 pub(super) struct Reach {
     /// Connections to it.
-    pub contact: Contact,
+    pub contact: PeerConnector,
     /// Its certificate.
     pub fingerprint: Fingerprint,
     /// Host and port, where another agent may reach it too.
@@ -361,14 +361,18 @@ pub(super) fn reach(
     };
     let protection = protection(args);
     let give_up_after = args.give_up_after;
-    let contact = Contact { dial, tls, token, protection, give_up_after };
+    let contact = PeerConnector { dial, tls, token, protection, give_up_after };
     Ok(Reach { contact, fingerprint, address, far_end })
 }
 
 fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Running, StartError> {
-    let plan = Plan { contact: reach.contact, begin: Begin::Ask(request), make_end };
+    let plan = TransferConfig {
+        contact: reach.contact,
+        begin: SessionOrigin::Requested(request),
+        make_end,
+    };
     let transfer =
-        Transfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+        ClientTransfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
     Ok(Running::Remote { transfer, far_end: reach.far_end })
 }
 
@@ -405,7 +409,7 @@ fn push(
     let local = local.to_vec();
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
-    let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
+    let make_end = move |opened: &Opened| -> Result<Endpoint, CopyError> {
         let failed = |text: String| CopyError::Failed(text);
         let sources = Sources::find(&local, list.clone())?;
         let key = SessionKey(opened.key);
@@ -415,7 +419,7 @@ fn push(
             .map(|session| session.with_homes(homes.clone()))
             .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
         let end = sources.sender(session, engine, recursive);
-        let end = AnyEnd::Send(SenderControl(Arc::new(end)));
+        let end = Endpoint::Send(SenderControl(Arc::new(end)));
         if keep {
             end.keep_placed(sums);
         }
@@ -458,10 +462,10 @@ fn pull(
     let (engine, memory_bytes, target) = (args.engine, args.memory.0, target.to_owned());
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
-    let make_end = move |opened: &Opened| -> Result<AnyEnd, CopyError> {
+    let make_end = move |opened: &Opened| -> Result<Endpoint, CopyError> {
         let base = local_target(&target, into_directory, key)?;
         let caller = local::caller();
-        let grant = Grant {
+        let grant = SessionBuilder {
             keeper: &UserGate,
             caller: &caller,
             engine,
@@ -480,7 +484,7 @@ fn pull(
             .map(|(end, _)| end)
             .map_err(local::refused)?;
         if let Some(list) = &list {
-            end.want(Arc::clone(list));
+            end.request_paths(Arc::clone(list));
         }
         if keep {
             end.keep_placed(sums);

@@ -18,8 +18,8 @@ use crate::exit::{Code, Failure, say};
 use crate::json::copy::{Copied, FileError};
 use crate::limits::Ceiling;
 use anyhow::anyhow;
-use penstock_mover::client::Snapshot;
-use penstock_mover::contact::CopyError;
+use penstock_mover::client::TransferSnapshot;
+use penstock_mover::connector::CopyError;
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
@@ -72,7 +72,8 @@ pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Fail
         if !shown.json {
             return Ok(());
         }
-        let (snapshot, seconds) = (Snapshot::default(), shown.started.elapsed().as_secs_f64());
+        let (snapshot, seconds) =
+            (TransferSnapshot::default(), shown.started.elapsed().as_secs_f64());
         print_json(&json_of(shown, &snapshot, &BTreeMap::new(), seconds, error, "start"))
     };
     match error {
@@ -94,9 +95,9 @@ fn failure(error: CopyError) -> Failure {
 
 /// The failure of a copy that had begun: it says that the same command resumes, and after which time
 /// without success the client gave up.
-fn failure_after_start(error: &CopyError, snapshot: &Snapshot, shown: &Shown) -> Failure {
+fn failure_after_start(error: &CopyError, snapshot: &TransferSnapshot, shown: &Shown) -> Failure {
     const REMEDY: &str = "run the same command again to go on from here";
-    let gave_up = error.may_pass() || matches!(error, CopyError::Forgotten(_));
+    let gave_up = error.is_transient() || matches!(error, CopyError::Forgotten(_));
     let text = match error {
         CopyError::Cancelled(reason) => format!("{reason}: {REMEDY}"),
         error if gave_up && (snapshot.sessions > 0 || error.is_busy()) => {
@@ -132,7 +133,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> TransferSnapshot {
         match self {
             Self::Remote { transfer, .. } => transfer.snapshot(),
             Self::ThirdParty { transfer, .. } => transfer.snapshot(),
@@ -167,7 +168,7 @@ impl Running {
         }
     }
 
-    fn wait(&mut self) -> Result<Snapshot, CopyError> {
+    fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
         match self {
             Self::Remote { transfer, .. } => transfer.wait(),
             Self::ThirdParty { transfer, .. } => transfer.wait(),
@@ -341,7 +342,7 @@ pub(crate) fn follow(
     }
 }
 
-fn outcome(snapshot: &Snapshot) -> Code {
+fn outcome(snapshot: &TransferSnapshot) -> Code {
     let tally = &snapshot.tally;
     match () {
         () if tally.integrity_failed => Code::Integrity,
@@ -357,7 +358,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn draw(&mut self, now: &Snapshot, elapsed: Duration) {
+    fn draw(&mut self, now: &TransferSnapshot, elapsed: Duration) {
         if !self.enabled {
             return;
         }
@@ -385,7 +386,7 @@ impl Progress {
 
 /// What a copy does now, in one line that leaves the last of `columns` free: a terminal that fills its
 /// last column goes to the next line. Where there is little room the less important parts are left out.
-fn progress_line(now: &Snapshot, elapsed: Duration, columns: usize) -> String {
+fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> String {
     let tally = &now.tally;
     let done = tally.moved_bytes + tally.resumed_bytes;
     let total = tally.announced_bytes;
@@ -417,7 +418,7 @@ fn progress_line(now: &Snapshot, elapsed: Duration, columns: usize) -> String {
 }
 
 /// The first line of a summary.
-fn headline(snapshot: &Snapshot, seconds: f64, bound: &str) -> String {
+fn headline(snapshot: &TransferSnapshot, seconds: f64, bound: &str) -> String {
     let tally = &snapshot.tally;
     let files = display_count(tally.files, "file");
     if has_nothing_to_do(snapshot) {
@@ -439,7 +440,7 @@ fn headline(snapshot: &Snapshot, seconds: f64, bound: &str) -> String {
 }
 
 /// Whether all files were there before.
-fn has_nothing_to_do(snapshot: &Snapshot) -> bool {
+fn has_nothing_to_do(snapshot: &TransferSnapshot) -> bool {
     let tally = &snapshot.tally;
     tally.files > 0
         && tally.skipped_files == tally.files
@@ -447,11 +448,16 @@ fn has_nothing_to_do(snapshot: &Snapshot) -> bool {
         && tally.failed == 0
 }
 
-fn mean_rate(snapshot: &Snapshot, seconds: f64) -> BitRate {
+fn mean_rate(snapshot: &TransferSnapshot, seconds: f64) -> BitRate {
     BitRate((snapshot.tally.moved_bytes as f64 * 8.0 / seconds.max(1e-9)) as u64)
 }
 
-fn summary(snapshot: &Snapshot, seconds: f64, bound: &str, shown: &Shown) -> io::Result<()> {
+fn summary(
+    snapshot: &TransferSnapshot,
+    seconds: f64,
+    bound: &str,
+    shown: &Shown,
+) -> io::Result<()> {
     let tally = &snapshot.tally;
     let rate = mean_rate(snapshot, seconds);
     let mut out = io::stdout().lock();
@@ -528,7 +534,7 @@ fn engine(name: &str) -> &str {
 
 fn json_of(
     shown: &Shown,
-    snapshot: &Snapshot,
+    snapshot: &TransferSnapshot,
     digests: &BTreeMap<String, String>,
     seconds: f64,
     error: Option<&CopyError>,
@@ -619,16 +625,16 @@ mod tests {
 
     use super::*;
 
-    fn snapshot(tally: TransferTally) -> Snapshot {
-        Snapshot {
+    fn snapshot(tally: TransferTally) -> TransferSnapshot {
+        TransferSnapshot {
             tally,
             bits_per_second: 1_800_000_000,
             bound_by: "network",
-            ..Snapshot::default()
+            ..TransferSnapshot::default()
         }
     }
 
-    fn running() -> Snapshot {
+    fn running() -> TransferSnapshot {
         snapshot(TransferTally {
             moved_bytes: 300 << 20,
             announced_bytes: 700 << 20,

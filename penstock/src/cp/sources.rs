@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_mover::engine::Engine;
-use penstock_mover::scan::{Missing, Source};
-use penstock_mover::sending::SenderEnd;
+use penstock_mover::scan::{Missing, ScanRoot};
+use penstock_mover::sender::SenderEnd;
 use penstock_mover::session::Session;
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
@@ -17,7 +17,7 @@ use super::plan::{StartError, failed};
 
 /// Sources that were found.
 pub(super) struct Sources {
-    found: Vec<Source>,
+    found: Vec<ScanRoot>,
     /// What is not there, beside others that are.
     missing: Vec<Missing>,
     list: Option<Arc<PathList>>,
@@ -58,15 +58,15 @@ impl Sources {
     }
 }
 
-fn base(path: &Path) -> std::io::Result<Source> {
-    Ok(Source { dir: Arc::new(Dir::open(path)?), path: PathBuf::new() })
+fn base(path: &Path) -> std::io::Result<ScanRoot> {
+    Ok(ScanRoot { dir: Arc::new(Dir::open(path)?), path: PathBuf::new() })
 }
 
-fn source(path: &Path) -> std::io::Result<Source> {
+fn source(path: &Path) -> std::io::Result<ScanRoot> {
     let (above, name) = places::found_at(path)?;
     let dir = Dir::open(&above)?;
     if !name.as_os_str().is_empty() {
         dir.stat(&name)?;
     }
-    Ok(Source { dir: Arc::new(dir), path: name })
+    Ok(ScanRoot { dir: Arc::new(dir), path: name })
 }

@@ -17,7 +17,7 @@ use penstock_http::client::HttpClient;
 use penstock_http::error_text;
 use penstock_http::fetch::{Url, trusted_tls_config};
 use penstock_mover::agent::{Agent, Limits};
-use penstock_mover::exchange::random;
+use penstock_mover::handshake::random;
 use penstock_mover::identity::{Fingerprint, tls_client_config};
 use penstock_operations::orders::{Instructions, Order, OrderId, Report};
 use rustls::ClientConfig;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-use penstock_mover::agent::{Caller, Gatekeeper, Place};
+use penstock_mover::agent::{Caller, Gatekeeper, ResolvedPath};
 use penstock_mover::identity::Fingerprint;
 use penstock_operations::orders::OrderId;
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
@@ -211,7 +211,7 @@ impl Gatekeeper for Gate {
         }
     }
 
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal> {
         if let Some(order) = caller.pass {
             let below = self.check_ticket(order, path, write)?;
             let place = self.rules().place(caller, path, write)?;
@@ -239,13 +239,13 @@ impl Gatekeeper for Gate {
 
 /// The same place, found from the directory of the first `below` of its `all` components, which links that lie
 /// there then do not leave.
-fn confined(place: Place, all: usize, below: usize) -> Result<Place, Refusal> {
-    let Place { root, path, shown } = place;
+fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPath, Refusal> {
+    let ResolvedPath { root, path, shown } = place;
     let mut rest = components(&path);
     let later = rest.split_off(below.saturating_sub(all - rest.len()).min(rest.len()));
     let directory = rest.join(&b'/');
     if directory.is_empty() {
-        return Ok(Place { root, path, shown });
+        return Ok(ResolvedPath { root, path, shown });
     }
     let directory = OsStr::from_bytes(&directory);
     let opened = root.create_dir_all(directory, 0o777).and_then(|()| root.open_dir(directory));
@@ -253,7 +253,7 @@ fn confined(place: Place, all: usize, below: usize) -> Result<Place, Refusal> {
         let text = format!("{shown}: {}", penstock_sys::fs::describe(&error));
         Refusal::new(RefusalKind::Permission, text)
     })?;
-    Ok(Place { root, path: later.join(&b'/'), shown })
+    Ok(ResolvedPath { root, path: later.join(&b'/'), shown })
 }
 
 /// The parts of a path that mean something.
@@ -301,7 +301,7 @@ impl Rules {
         ))
     }
 
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal> {
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal> {
         let shown = path.escape_ascii().to_string();
         let components = components(path);
         if components.contains(&&b".."[..]) || path.contains(&0) {
@@ -334,7 +334,7 @@ impl Rules {
             Refusal::new(RefusalKind::Agent, text)
         })?;
         let below = export.name.components().count();
-        Ok(Place {
+        Ok(ResolvedPath {
             root,
             path: components[below..].join(&b'/'),
             shown: format!("/{}", components.join(&b'/').escape_ascii()),

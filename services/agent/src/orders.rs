@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_mover::agent::{Agent, Gatekeeper};
-use penstock_mover::exchange::random;
+use penstock_mover::handshake::random;
 use penstock_operations::execution::WithdrawnOrders;
 use penstock_operations::orders::{
     Acknowledged, AddressPair, ENTRIES_MAX, FaultKind, Instructions, OUTCOMES_MAX, Order,
@@ -178,7 +178,7 @@ impl Orders {
         for order in stale {
             inner.withdrawn.insert(order);
             inner.tickets.dismiss(&self.context.gate, order);
-            self.context.mover.end_of(order, "the controller has withdrawn its order");
+            self.context.mover.end_pass(order, "the controller has withdrawn its order");
         }
         for (order, carried) in &mut inner.carried {
             if !inner.listed.contains_key(order) && carried.withdrawn.is_none() {

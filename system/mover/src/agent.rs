@@ -1,9 +1,9 @@
-//! The accepting side: one port, many clients, many sessions.
+//! Accepting side: one port for many clients and sessions.
 //!
-//! A connection says in its first bytes what it is. Until it has proven itself it is one of a bounded
-//! number that [`Waiting`] shares between addresses. A control
-//! connection opens a session or comes back to one; a data connection joins one. A session whose client
-//! has gone is kept for a while, then ended in a state from which the same command resumes.
+//! The preamble states the kind of a connection. Until it has authenticated, it is one of a bounded
+//! number of [`PendingConnections`]. A control connection opens a session or reconnects to one; a data connection
+//! joins one. A session that has lost its client is kept for a while, then ended in a state from which
+//! the same command resumes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -28,79 +28,79 @@ use penstock_sys::net::{interface_with, is_own_address};
 use socket2::SockRef;
 
 use crate::channel::Channel;
-use crate::control::{self, Stopped};
+use crate::control::{self, DriveEnd};
 use crate::delegate::Delegate;
 use crate::engine::Engine;
-use crate::exchange::{self, Joined};
-use crate::firefly::Sent;
-use crate::granting::{self, AnyEnd};
+use crate::firefly::FireflyCounters;
+use crate::handshake::{self, Joined};
 use crate::identity::{Fingerprint, Identity};
 use crate::labels::{Labelling, label_accepted};
-use crate::memory::Memory;
+use crate::memory::BlockMemory;
 use crate::nettest;
-use crate::sending::spawn;
-use crate::session::{DEAD_AFTER, Ending, Pace, lock};
+use crate::pending_connections::PendingConnections;
+use crate::sender::spawn;
+use crate::session::{PEER_TIMEOUT, SessionOutcome, SharedPacer, lock};
+use crate::session_setup::{self, Endpoint};
 use crate::sink::{self, FileLocks, ReleasePartial};
 use crate::transport::Transport;
-use crate::waiting::Waiting;
 
 pub use limits::Limits;
 pub use listing::{Counters, Transfer};
 
-use limits::Entering;
-use outgoing::Outgoing;
-use running::Running;
+use active_session::ActiveSession;
+use limits::PendingGrant;
+use outgoing::OutgoingTransfer;
 
+mod active_session;
 mod admission;
 mod limits;
 mod listing;
 pub mod outgoing;
-mod running;
 
-/// How long a connection may take to prove itself.
-const PROOF_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for authentication of a connection.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a session is kept without its client.
-const KEPT_FOR: Duration = Duration::from_secs(60);
+/// Time for which a session is kept without its client.
+const SESSION_RETENTION: Duration = Duration::from_secs(60);
 
-/// How long a transfer to another agent goes on without whoever asked for it. One whose process was
-/// killed cannot come back, and the destination takes no second session for the same files.
-const DELEGATE_KEPT_FOR: Duration = Duration::from_secs(3);
-/// How often it is looked at least for what abandoned transfers left.
-const ABANDONED_EVERY: Duration = Duration::from_secs(600);
+/// Time for which a transfer to another agent continues without its requester. A requester that was
+/// killed cannot reconnect, and the destination rejects a second session for the same files.
+const DELEGATE_RETENTION: Duration = Duration::from_secs(3);
+/// Longest interval between checks for files of abandoned transfers.
+const ABANDONED_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Ended transfers that are still listed.
+/// Number of ended transfers that are listed.
 const HISTORY_MAX: usize = 200;
 
-/// An authenticated client.
+/// Authenticated client of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// By what it is known: the name of its token or certificate.
+    /// Name of its token or certificate.
     pub name: String,
-    /// The number of what it showed, where the gatekeeper gave something out for one purpose. Transfers of such
-    /// callers never write one file at the same time.
+    /// Number of the pass that it presented, if the gatekeeper issued one for a single purpose.
+    /// Transfers of such callers never write one file concurrently.
     pub pass: Option<u64>,
-    /// SHA-256 of the token that it showed; none for a certificate or a pass.
+    /// SHA-256 of its token; `None` for a certificate or a pass.
     pub token: Option<[u8; 32]>,
 }
 
-/// Something that a path of a client stands for.
+/// Resolved path of a client.
 #[derive(Debug)]
-pub struct Place {
-    /// The directory that nothing may leave.
+pub struct ResolvedPath {
+    /// Directory that confines the client.
     pub root: Dir,
-    /// The path below it; empty for the directory itself.
+    /// Path below `root`; empty for the directory itself.
     pub path: Vec<u8>,
-    /// The path as the client knows it.
+    /// Path as the client names it.
     pub shown: String,
 }
 
-/// Decides who may do what. The mover has no opinion.
+/// Authorisation policy; the mover itself has none.
 pub trait Gatekeeper: Send + Sync {
-    /// Who a client is.
+    /// Authenticates a client.
     ///
     /// # Errors
-    /// When it is nobody known; the refusal says what to do.
+    /// If the client is unknown; the refusal states the remedy.
     fn authenticate(
         &self,
         token: &str,
@@ -108,21 +108,23 @@ pub trait Gatekeeper: Send + Sync {
         peer: &str,
     ) -> Result<Caller, Refusal>;
 
-    /// Whether a client that was let in before still is: its token, certificate or order may have been withdrawn.
+    /// True if an admitted client is still valid: its token, certificate or order may have been
+    /// withdrawn.
     fn still_admits(&self, _caller: &Caller) -> bool {
         true
     }
 
-    /// What a path stands for, for reading or writing.
+    /// Resolves a path for reading or writing.
     ///
     /// # Errors
-    /// When there is nothing of that name, or not for this client.
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<Place, Refusal>;
+    /// If the path does not exist or this client may not use it.
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal>;
 
-    /// Whose data it is that a client sends to a path or gets from it, where the client says `asked`.
+    /// Returns the scitag of data that a client sends to or gets from a path; `asked` is the client's
+    /// choice.
     ///
     /// # Errors
-    /// When this client may not say so.
+    /// If this client may not set it.
     fn mark(
         &self,
         _caller: &Caller,
@@ -132,38 +134,38 @@ pub trait Gatekeeper: Send + Sync {
         Ok(asked)
     }
 
-    /// Whether this agent may send files to `to`, because a client asks for a copy between two agents.
-    /// `from_here`: the client is on this host, or `to` is this very agent.
+    /// Authorises sending files to `to` for a third-party copy. `from_here` is set when the client is
+    /// on this host or `to` is this agent.
     ///
     /// # Errors
-    /// When it may not.
+    /// If it is not allowed.
     fn may_send_to(&self, _to: SocketAddr, _from_here: bool) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Whether clients act for the very user who runs this process, and so may choose owners.
+    /// True if clients act for the user of this process and may therefore set owners.
     fn trusts_owners(&self) -> bool {
         false
     }
 }
 
-/// What an agent is made of.
+/// Configuration of an agent.
 pub struct Config {
     /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
-    /// Its certificate.
+    /// Certificate and key of the agent.
     pub identity: Arc<Identity>,
-    /// Who may do what.
+    /// Authorisation policy.
     pub gatekeeper: Arc<dyn Gatekeeper>,
-    /// Where journals are kept.
+    /// State directory for journals.
     pub state: PathBuf,
-    /// What it gives at most.
+    /// Initial limits; see [`Agent::set_limits`].
     pub limits: Limits,
-    /// Where fireflies go, besides to the peers of what is sent.
+    /// Firefly collectors, in addition to the peers of data streams.
     pub collectors: Vec<SocketAddr>,
-    /// Where a marker on this host pins its maps.
+    /// Directory in which a marker on this host pins its maps.
     pub marker: PathBuf,
-    /// Where threads run: any processor, if it is not said.
+    /// Placement of threads; `None` for any processor.
     pub homes: Option<Homes>,
 }
 
@@ -173,39 +175,39 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// A running agent; clones are handles to the same one.
+/// Handle to a running agent; clones refer to the same one.
 #[derive(Debug, Clone)]
-pub struct Agent(Arc<Inner>);
+pub struct Agent(Arc<AgentInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct AgentInner {
     config: Config,
     engine: Engine,
     listeners: Vec<TcpListener>,
-    waiting: Waiting,
-    pace: Arc<Pace>,
+    pending: PendingConnections,
+    pace: Arc<SharedPacer>,
     limits: Mutex<Limits>,
-    memory: Memory,
-    /// Held while a stream is let in, so that two do not take the same place.
+    memory: BlockMemory,
+    /// Held while a stream is admitted, so that two do not take one slot.
     joining: Mutex<()>,
-    sessions: Mutex<HashMap<SessionId, Arc<Running>>>,
-    /// What this agent sends by itself.
-    outgoing: Mutex<BTreeMap<u64, Arc<Outgoing>>>,
+    sessions: Mutex<HashMap<SessionId, Arc<ActiveSession>>>,
+    /// Transfers that this agent sends on its own.
+    outgoing: Mutex<BTreeMap<u64, Arc<OutgoingTransfer>>>,
     history: Mutex<VecDeque<Transfer>>,
     totals: Mutex<Counters>,
-    fireflies: Arc<Sent>,
+    fireflies: Arc<FireflyCounters>,
     locks: FileLocks,
     next_id: AtomicU64,
-    /// Requests that are being granted.
+    /// Number of requests being granted.
     entering: AtomicUsize,
     stopping: AtomicBool,
 }
 
 impl Agent {
-    /// Listens and serves until it is shut down.
+    /// Starts to listen and serve, until [`Agent::shut_down`].
     ///
     /// # Errors
-    /// When an address cannot be listened on.
+    /// If listening on an address fails.
     pub fn start(config: Config) -> io::Result<Self> {
         let listeners = config
             .listen
@@ -217,13 +219,13 @@ impl Agent {
                 })
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let agent = Self(Arc::new(Inner {
+        let agent = Self(Arc::new(AgentInner {
             engine: Engine::probe(),
             listeners,
-            waiting: Waiting::default(),
-            pace: Arc::new(Pace::new(config.limits.rate_bps)),
+            pending: PendingConnections::default(),
+            pace: Arc::new(SharedPacer::new(config.limits.rate_bps)),
             limits: Mutex::new(config.limits.clone()),
-            memory: Memory::new(config.limits.memory_bytes),
+            memory: BlockMemory::new(config.limits.memory_bytes),
             joining: Mutex::default(),
             sessions: Mutex::default(),
             outgoing: Mutex::default(),
@@ -241,17 +243,17 @@ impl Agent {
             spawn("accept", move || inner.accept(number));
         }
         let inner = Arc::clone(&agent.0);
-        spawn("janitor", move || inner.tidy_up());
+        spawn("janitor", move || inner.run_janitor());
         Ok(agent)
     }
 
-    /// Where it listens.
+    /// Local addresses of the listeners.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.0.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// All transfers that run, and the last that ended.
+    /// Running transfers and the last ended ones, by id.
     #[must_use]
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
@@ -262,7 +264,7 @@ impl Agent {
         all
     }
 
-    fn find(&self, id: u64) -> Result<Arc<Running>, String> {
+    fn find(&self, id: u64) -> Result<Arc<ActiveSession>, String> {
         lock(&self.0.sessions)
             .values()
             .find(|running| running.id == id)
@@ -270,10 +272,10 @@ impl Agent {
             .ok_or_else(|| format!("no transfer {id} is running: `penstock transfers` lists them"))
     }
 
-    /// Changes a running transfer, at both ends.
+    /// Changes the settings of a running transfer at both ends.
     ///
     /// # Errors
-    /// When no such transfer runs.
+    /// If no such transfer runs.
     pub fn set(&self, id: u64, settings: Settings) -> Result<(), String> {
         if let Some(one) = lock(&self.0.outgoing).get(&id) {
             one.change(settings);
@@ -283,10 +285,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Stops a running transfer, at both ends.
+    /// Cancels a running transfer at both ends.
     ///
     /// # Errors
-    /// When no such transfer runs.
+    /// If no such transfer runs.
     pub fn cancel(&self, id: u64, reason: &str) -> Result<(), String> {
         if let Some(one) = lock(&self.0.outgoing).get(&id) {
             one.cancel(reason);
@@ -296,22 +298,22 @@ impl Agent {
         Ok(())
     }
 
-    /// Ends running transfers of callers with this pass, so that the same requests resume.
-    pub fn end_of(&self, pass: u64, reason: &str) {
+    /// Ends running transfers of callers with this pass; the same requests can resume them.
+    pub fn end_pass(&self, pass: u64, reason: &str) {
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         for running in running.iter().filter(|running| running.caller.pass == Some(pass)) {
             self.0.end_now(running, reason);
         }
     }
 
-    /// Changes what is given at most, for running transfers too where that is a rate or memory.
+    /// Replaces the limits. Rate and memory also apply to running transfers.
     pub fn set_limits(&self, limits: Limits) {
         self.0.pace.set(limits.rate_bps);
         self.0.memory.set_limit(limits.memory_bytes);
         *lock(&self.0.limits) = limits;
     }
 
-    /// What was done since the start.
+    /// Counters since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut counters = lock(&self.0.totals).clone();
@@ -322,7 +324,7 @@ impl Agent {
         counters
     }
 
-    /// Takes no more connections, gives running transfers `grace` to end, then ends them so that the
+    /// Stops accepting connections, gives running transfers `grace` to end, then ends them so that the
     /// same commands resume.
     pub fn shut_down(&self, grace: Duration) {
         self.0.stopping.store(true, Ordering::SeqCst);
@@ -338,7 +340,7 @@ impl Agent {
         self.0.outgoing().iter().for_each(|one| one.cancel("the agent shuts down"));
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         for running in running {
-            running.end.session().end(Ending::Failed("the agent shuts down".to_owned()));
+            running.end.session().end(SessionOutcome::Failed("the agent shuts down".to_owned()));
             if let Some(connection) = lock(&running.connection).take() {
                 connection.shut_down();
             }
@@ -346,13 +348,13 @@ impl Agent {
     }
 }
 
-impl Inner {
+impl AgentInner {
     fn accept(self: &Arc<Self>, number: usize) {
         while !self.stopping.load(Ordering::SeqCst) {
             let transport = match self.listeners[number].accept() {
                 Ok((tcp, _)) => Transport::Tcp(tcp),
                 Err(error) => {
-                    // Out of descriptors, most likely: the janitor closes some.
+                    // Most likely out of file descriptors: the janitor closes some.
                     if !self.stopping.load(Ordering::SeqCst) {
                         tracing::warn!("cannot accept: {}", penstock_sys::fs::describe(&error));
                         std::thread::sleep(Duration::from_millis(50));
@@ -361,27 +363,27 @@ impl Inner {
                 }
             };
             lock(&self.totals).connections += 1;
-            while self.waiting.is_full() && !self.stopping.load(Ordering::SeqCst) {
+            while self.pending.is_full() && !self.stopping.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let Ok(waiting) = self.waiting.enter(&transport) else { continue };
+            let Ok(pending) = self.pending.add(&transport) else { continue };
             let inner = Arc::clone(self);
             let serve = move || {
                 let peer = transport.peer();
-                if let Err(error) = inner.serve(transport, waiting) {
+                if let Err(error) = inner.serve(transport, pending) {
                     lock(&inner.totals).refused += 1;
                     tracing::debug!("{peer}: {error}");
                 }
             };
             if std::thread::Builder::new().name("serve".into()).spawn(serve).is_err() {
-                self.waiting.leave(waiting);
+                self.pending.remove(pending);
                 tracing::warn!("cannot start a thread for a connection (raise TasksMax)");
             }
         }
     }
 
-    fn serve(self: &Arc<Self>, mut transport: Transport, waiting: u64) -> io::Result<()> {
-        let result = self.greet(&mut transport).and_then(|preamble| {
+    fn serve(self: &Arc<Self>, mut transport: Transport, pending: u64) -> io::Result<()> {
+        let result = self.read_preamble(&mut transport).and_then(|preamble| {
             if let Transport::Tcp(tcp) = &transport {
                 tcp.set_nodelay(true)?;
             }
@@ -394,34 +396,34 @@ impl Inner {
                 Channel::clear(transport)
             };
             match preamble.kind {
-                ConnectionKind::Control if preamble.tls => self.control(channel, waiting),
-                ConnectionKind::Data => self.data(channel, waiting),
+                ConnectionKind::Control if preamble.tls => self.control(channel, pending),
+                ConnectionKind::Data => self.data(channel, pending),
                 _ => Err(io::Error::other("this kind of connection is not served here")),
             }
         });
-        self.waiting.leave(waiting);
+        self.pending.remove(pending);
         result
     }
 
-    fn greet(&self, transport: &mut Transport) -> io::Result<Preamble> {
-        transport.set_timeouts(Some(PROOF_WITHIN))?;
-        exchange::receive_preamble(transport).inspect_err(|error| {
+    fn read_preamble(&self, transport: &mut Transport) -> io::Result<Preamble> {
+        transport.set_timeouts(Some(AUTHENTICATION_TIMEOUT))?;
+        handshake::read_preamble(transport).inspect_err(|error| {
             if error.kind() == io::ErrorKind::InvalidData {
                 tracing::info!("{}: {error}", transport.peer());
-                // A Penstock of another version learns ours from our preamble.
+                // A peer with another version learns ours from our preamble.
                 let ours = Preamble { kind: ConnectionKind::Control, tls: false };
-                let _ = exchange::send_preamble(transport, ours);
+                let _ = handshake::send_preamble(transport, ours);
             }
         })
     }
 
-    fn data(&self, mut channel: Channel, waiting: u64) -> io::Result<()> {
-        let (nonce, join) = exchange::challenge(&mut channel)?;
+    fn data(&self, mut channel: Channel, pending: u64) -> io::Result<()> {
+        let (nonce, join) = handshake::challenge(&mut channel)?;
         let running = lock(&self.sessions).get(&join.session).cloned();
-        let answer = self.judge(&join, running.as_deref(), nonce, channel.is_tls());
-        let ready = exchange::answer_join(&mut channel, answer).and_then(|()| {
+        let answer = self.check_join(&join, running.as_deref(), nonce, channel.is_tls());
+        let ready = handshake::send_join_answer(&mut channel, answer).and_then(|()| {
             channel.transport().set_timeouts(None)?;
-            channel.transport().notice_death(DEAD_AFTER)
+            channel.transport().notice_death(PEER_TIMEOUT)
         });
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
@@ -430,24 +432,30 @@ impl Inner {
             running.joined.fetch_sub(1, Ordering::SeqCst);
             return Err(error);
         }
-        self.waiting.leave(waiting);
+        self.pending.remove(pending);
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
-        if let AnyEnd::Send(_) = running.end {
+        if let Endpoint::Send(_) = running.end {
             let session = running.end.session();
             let mark = session.options.mark;
             let pin = &self.config.marker;
-            session.name_label(match channel.transport() {
+            session.set_label(match channel.transport() {
                 Transport::Tcp(tcp) => label_accepted(mark, tcp, pin),
-                Transport::Local(_) => Labelling::inside(mark).told,
+                Transport::Local(_) => Labelling::inside(mark).description,
             });
         }
-        // What ends a stream concerns its session alone, which has noticed.
+        // The session has already recorded the end of its stream.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
         running.joined.fetch_sub(1, Ordering::SeqCst);
         Ok(())
     }
 
-    fn judge(&self, join: &Join, running: Option<&Running>, nonce: [u8; 32], tls: bool) -> Joined {
+    fn check_join(
+        &self,
+        join: &Join,
+        running: Option<&ActiveSession>,
+        nonce: [u8; 32],
+        tls: bool,
+    ) -> Joined {
         let Some(running) = running else { return Joined::UnknownSession };
         let session = running.end.session();
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
@@ -455,12 +463,12 @@ impl Inner {
         let protected = tls == (session.options.protection == Protection::Full);
         match () {
             () if !proven || !protected || running.delegate.is_some() => Joined::Refused,
-            () if !self.has_room(running) => Joined::TooMany,
+            () if !self.admit_stream(running) => Joined::TooMany,
             () => Joined::Yes,
         }
     }
 
-    /// Whether this agent is reached at an address.
+    /// True if this agent listens on an address.
     fn listens_on(&self, address: SocketAddr) -> bool {
         let own = self.listeners.iter().filter_map(|listener| listener.local_addr().ok());
         own.filter(|own| own.port() == address.port()).any(|own| {
@@ -469,7 +477,7 @@ impl Inner {
         })
     }
 
-    /// Streams that a transfer to another agent may have, which makes them itself.
+    /// Limit of streams for a transfer to another agent, which connects them itself.
     fn streams_free(&self, limits: &Limits) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
         let taken = all.iter().map(|one| one.streams().max(1)).sum::<usize>();
@@ -478,19 +486,19 @@ impl Inner {
         u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
     }
 
-    /// Whether one more stream of a transfer may come; it then counts. Every transfer has a place for
-    /// its first one; of the others each takes what is free, and who has fewer than another by more
-    /// than one has it break one of its own, so that the next attempt finds a place.
-    fn has_room(&self, running: &Running) -> bool {
+    /// Admits one more stream of a transfer and counts it. Each transfer has a slot for its first
+    /// stream; further streams share the free slots, and a transfer with more than one stream more than
+    /// the requester loses one, so that the next attempt finds a slot.
+    fn admit_stream(&self, running: &ActiveSession) -> bool {
         let _joining = lock(&self.joining);
         let limits = lock(&self.limits).clone();
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let joined = Running::streams;
+        let joined = ActiveSession::streams;
         let own = joined(running);
         if own >= usize::from(limits.streams_per_transfer) {
             return false;
         }
-        // A transfer without a stream has a place that others leave to it.
+        // A transfer without a stream keeps its reserved slot.
         let others = all.iter().filter(|one| one.id != running.id);
         let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
         let taken = taken + self.outgoing_streams();
@@ -501,36 +509,36 @@ impl Inner {
         if let Some(richest) = all.iter().max_by_key(|one| joined(one))
             && joined(richest) > own + 1
         {
-            richest.end.session().break_a_stream();
+            richest.end.session().break_newest_stream();
         }
         false
     }
 
-    fn control(self: &Arc<Self>, mut channel: Channel, waiting: u64) -> io::Result<()> {
-        let open = exchange::hear(&mut channel)?;
-        // Before anything is granted: whatever fails from there on belongs to a session.
-        channel.transport().notice_death(DEAD_AFTER)?;
+    fn control(self: &Arc<Self>, mut channel: Channel, pending: u64) -> io::Result<()> {
+        let open = handshake::read_request(&mut channel)?;
+        // Before anything is granted: later failures belong to a session.
+        channel.transport().notice_death(PEER_TIMEOUT)?;
         let handle = channel.transport().try_clone()?;
         if open.request == Request::Check(()) {
             return self.check(&open, channel);
         }
         let granted = match open.request {
-            Request::Reconnect(ref back) => self.take_back(back),
+            Request::Reconnect(ref back) => self.reconnect(back),
             _ => self.grant(&open, &channel),
         };
         let (running, answer) = match granted {
             Ok(granted) => granted,
             Err(refusal) => {
                 tracing::info!("{}: refused: {}", channel.transport().peer(), refusal.text);
-                exchange::answer(&mut channel, &Answer::Refused(refusal.clone()))?;
+                handshake::send_answer(&mut channel, &Answer::Refused(refusal.clone()))?;
                 return Err(io::Error::other(refusal.text));
             }
         };
-        self.waiting.leave(waiting);
+        self.pending.remove(pending);
         if let Some(earlier) = lock(&running.connection).replace(handle) {
             earlier.shut_down();
         }
-        // Whoever drove an earlier connection lets go of the link when that is shut.
+        // The driver of an earlier connection releases the link when that connection is shut down.
         let mut link = lock(&running.link);
         *lock(&running.lost) = None;
         let peer_received = match &open.request {
@@ -542,37 +550,37 @@ impl Inner {
             other => other,
         };
         let clock = running.clock();
-        let stopped = match exchange::answer(&mut channel, &answer) {
+        let stopped = match handshake::send_answer(&mut channel, &answer) {
             Ok(()) => match link.connected(peer_received, clock.elapsed()) {
                 Ok(()) => control::drive(running.control(), &mut link, &mut channel, clock),
-                Err(error) => Stopped::Fault(error.to_string()),
+                Err(error) => DriveEnd::Fault(error.to_string()),
             },
-            // It went before it heard: the session waits for it as for any other.
-            Err(error) => Stopped::Lost(error.to_string()),
+            // The client disconnected before the answer: the session waits for it like any other.
+            Err(error) => DriveEnd::Lost(error.to_string()),
         };
         link.disconnected();
-        // With the link still held, so that a client that is back already is not taken for lost.
+        // With the link still held, so that a client that is already back does not count as lost.
         self.stopped(&running, stopped);
         drop(link);
         Ok(())
     }
 
-    fn stopped(&self, running: &Arc<Running>, stopped: Stopped) {
+    fn stopped(&self, running: &Arc<ActiveSession>, stopped: DriveEnd) {
         let session = running.end.session();
         match stopped {
-            Stopped::Lost(why) if !session.is_over() => {
+            DriveEnd::Lost(why) if !session.is_over() => {
                 tracing::info!("transfer {}: client lost ({why}), waiting for it", running.id);
                 *lock(&running.lost) = Some(Instant::now());
             }
-            Stopped::Fault(why) => {
-                session.end(Ending::Failed(why));
+            DriveEnd::Fault(why) => {
+                session.end(SessionOutcome::Failed(why));
                 self.retire(running);
             }
-            Stopped::Over | Stopped::Lost(_) => self.retire(running),
+            DriveEnd::Over | DriveEnd::Lost(_) => self.retire(running),
         }
     }
 
-    /// Says whether a client is known.
+    /// Answers an authentication check.
     fn check(&self, open: &Open, mut channel: Channel) -> io::Result<()> {
         let (peer, certificate) = (channel.transport().peer(), channel.peer_fingerprint());
         let keeper = &self.config.gatekeeper;
@@ -580,12 +588,12 @@ impl Inner {
             Ok(caller) => Answer::Known(caller.name),
             Err(refusal) => Answer::Refused(refusal),
         };
-        exchange::answer(&mut channel, &answer)?;
+        handshake::send_answer(&mut channel, &answer)?;
         channel.finish_writing();
         Ok(())
     }
 
-    fn take_back(&self, back: &Reconnect) -> Result<(Arc<Running>, Answer), Refusal> {
+    fn reconnect(&self, back: &Reconnect) -> Result<(Arc<ActiveSession>, Answer), Refusal> {
         let running = lock(&self.sessions).get(&back.session).cloned();
         let running =
             running.filter(|running| *running.end.session().key() == SessionKey(back.key));
@@ -599,7 +607,7 @@ impl Inner {
         self: &Arc<Self>,
         open: &Open,
         channel: &Channel,
-    ) -> Result<(Arc<Running>, Answer), Refusal> {
+    ) -> Result<(Arc<ActiveSession>, Answer), Refusal> {
         let peer = channel.transport().peer();
         let keeper = &self.config.gatekeeper;
         let caller =
@@ -608,11 +616,11 @@ impl Inner {
             return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down: try again"));
         }
         let limits = lock(&self.limits).clone();
-        // It counts from here on, until it is among the sessions or refused.
-        let entering = Entering::new(&self.entering);
+        // Counts towards the limit from here on, until it is a session or refused.
+        let entering = PendingGrant::new(&self.entering);
         self.check_room(&limits, entering.others)?;
-        let memory = self.memory.enter(granting::block_bytes(&open.request))?;
-        let grant = granting::Grant {
+        let memory = self.memory.acquire(session_setup::block_bytes(&open.request))?;
+        let grant = session_setup::SessionBuilder {
             keeper: keeper.as_ref(),
             caller: &caller,
             engine: self.engine,
@@ -628,19 +636,19 @@ impl Inner {
             locks: Some(&self.locks),
             release_partial: Some(self.release_partials_of(&caller)),
         };
-        let granted = grant.make(&open.request, &|journal| {
-            self.end_forsaken(|running| running.journal.as_ref() == Some(journal));
+        let granted = grant.build(&open.request, &|journal| {
+            self.end_lost_sessions(|running| running.journal.as_ref() == Some(journal));
             channel.check_open().is_ok()
         })?;
         let session = granted.end.session();
         let (delegate, name) = match &open.request {
-            // The session has its name at the other agent, which may be this one too.
+            // The session has its identifier at the other agent, which may be this one too.
             Request::ThirdParty(request) => {
                 let free = self.streams_free(&limits);
                 let from_here = channel.transport().peer_address().is_none_or(is_own_address);
                 let allowed = |to| keeper.may_send_to(to, from_here || self.listens_on(to));
                 let delegate = Delegate::start(request, granted.end.clone(), free, &allowed)?;
-                (Some(delegate), exchange::random())
+                (Some(delegate), handshake::random())
             }
             _ => (None, session.id),
         };
@@ -655,7 +663,7 @@ impl Inner {
             transfer: id,
             mark: session.options.mark,
         };
-        let running = Arc::new(Running {
+        let running = Arc::new(ActiveSession {
             id,
             session: name,
             caller,
@@ -681,10 +689,10 @@ impl Inner {
         );
         lock(&self.sessions).insert(running.session, Arc::clone(&running));
         lock(&self.totals).transfers_started += 1;
-        // Whoever withdraws a pass ends the transfers that are listed, so one that is listed after that ends itself.
+        // A withdrawn pass ends only the transfers that are listed; one listed later ends itself.
         if !keeper.still_admits(&running.caller) {
             let why = "what let it in was withdrawn meanwhile";
-            running.end.session().end(Ending::Failed(why.to_owned()));
+            running.end.session().end(SessionOutcome::Failed(why.to_owned()));
             self.retire(&running);
             return Err(Refusal::new(RefusalKind::Permission, why));
         }
@@ -694,7 +702,7 @@ impl Inner {
         Ok((running, Answer::Opened(opened)))
     }
 
-    /// Whether one more transfer may run.
+    /// Checks the limits of transfers and streams.
     fn check_room(&self, limits: &Limits, entering: usize) -> Result<(), Refusal> {
         let running = lock(&self.sessions).len() + lock(&self.outgoing).len() + entering;
         if running >= limits.transfers {
@@ -710,39 +718,42 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends sessions of a kind whose client is gone, so that their successors can begin.
-    fn end_forsaken(&self, is_meant: impl Fn(&Running) -> bool) {
+    /// Ends matching sessions that have lost their client, so that their successors can start.
+    fn end_lost_sessions(&self, is_meant: impl Fn(&ActiveSession) -> bool) {
         let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
         for running in running {
             if lock(&running.lost).is_some() && is_meant(&running) {
-                running.end.session().end(Ending::Failed("its client began anew".to_owned()));
+                running
+                    .end
+                    .session()
+                    .end(SessionOutcome::Failed("its client began anew".to_owned()));
                 self.retire(&running);
             }
         }
     }
 
-    /// Ends sessions of `caller` that have lost their client and have a partial file that another session of the same
-    /// caller continues.
+    /// Returns a callback that ends sessions of `caller` that have lost their client and hold a partial
+    /// file that another session of the same caller continues.
     fn release_partials_of(self: &Arc<Self>, caller: &Caller) -> Arc<ReleasePartial> {
         let (agent, caller) = (Arc::downgrade(self), caller.name.clone());
         Arc::new(move |partial| {
             let Some(agent) = agent.upgrade() else { return };
-            agent.end_forsaken(|running| {
+            agent.end_lost_sessions(|running| {
                 running.caller.name == caller && running.end.has_partial(partial)
             });
         })
     }
 
-    fn retire(&self, running: &Arc<Running>) {
+    fn retire(&self, running: &Arc<ActiveSession>) {
         if lock(&self.sessions).remove(&running.session).is_none() {
             return;
         }
         drop(lock(&running.memory).take());
-        self.remember(running.show(), |totals| running.end.count(totals));
+        self.record_ended(running.show(), |totals| running.end.count(totals));
     }
 
-    /// Keeps what an ended transfer did.
-    fn remember(&self, shown: Transfer, count: impl FnOnce(&mut Counters)) {
+    /// Records an ended transfer.
+    fn record_ended(&self, shown: Transfer, count: impl FnOnce(&mut Counters)) {
         let mut totals = lock(&self.totals);
         count(&mut totals);
         totals.transfers_failed += u64::from(shown.state == "failed");
@@ -755,17 +766,17 @@ impl Inner {
         history.push_back(shown);
     }
 
-    fn tidy_up(self: &Arc<Self>) {
+    fn run_janitor(self: &Arc<Self>) {
         let mut looked: Option<Instant> = None;
         loop {
-            let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_EVERY);
-            if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_EVERY)) {
+            let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_CHECK_INTERVAL);
+            if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_CHECK_INTERVAL)) {
                 looked = Some(Instant::now());
                 sink::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
             }
             std::thread::sleep(Duration::from_secs(1));
-            self.waiting.close_slow(PROOF_WITHIN);
-            self.memory.share_out();
+            self.pending.close_expired(AUTHENTICATION_TIMEOUT);
+            self.memory.rebalance();
             self.retire_outgoing();
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
@@ -782,11 +793,12 @@ impl Inner {
                     );
                     continue;
                 }
-                let kept = if running.delegate.is_some() { DELEGATE_KEPT_FOR } else { KEPT_FOR };
+                let kept =
+                    if running.delegate.is_some() { DELEGATE_RETENTION } else { SESSION_RETENTION };
                 let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
                 if gone {
                     let why = "its client did not come back".to_owned();
-                    running.end.session().end(Ending::Failed(why));
+                    running.end.session().end(SessionOutcome::Failed(why));
                     self.retire(&running);
                 }
             }
@@ -794,7 +806,7 @@ impl Inner {
     }
 }
 
-/// Name and version of this software.
+/// Name and version of this software, as sent to peers.
 #[must_use]
 pub fn software() -> String {
     concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned()

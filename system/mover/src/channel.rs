@@ -1,7 +1,7 @@
-//! A connection, with or without TLS, as something to read from and write to.
+//! Byte stream over a connection, with or without TLS.
 //!
-//! For: both ends of control and data connections, blocking or not. Not for: what is said on them.
-//! Fails as sockets do; a TLS peer that is not who it should be is `PermissionDenied`.
+//! Used by both ends of control and data connections, blocking or not. Errors are those of sockets; a
+//! TLS peer with an unexpected certificate gives `PermissionDenied`.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use crate::identity::Fingerprint;
 use crate::tls::Tls;
 use crate::transport::Transport;
 
-/// A connection that may be under TLS.
+/// Connection with optional TLS.
 #[derive(Debug)]
 pub struct Channel {
     transport: Transport,
@@ -25,52 +25,52 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A connection in the clear.
+    /// Creates a channel without TLS.
     #[must_use]
     pub fn clear(transport: Transport) -> Self {
         Self { transport, tls: None }
     }
 
-    /// Becomes a TLS client on a blocking transport and finishes the handshake.
+    /// Performs the TLS handshake as a client on a blocking transport.
     ///
     /// # Errors
-    /// When the peer is not the one that `config` accepts, or the connection fails.
+    /// If `config` rejects the peer, or the connection fails.
     pub fn connect_tls(mut transport: Transport, config: Arc<ClientConfig>) -> io::Result<Self> {
         let tls = Tls::connect(&mut transport, config)?;
         Ok(Self { transport, tls: Some(Box::new(tls)) })
     }
 
-    /// Becomes a TLS server on a blocking transport and finishes the handshake.
+    /// Performs the TLS handshake as a server on a blocking transport.
     ///
     /// # Errors
-    /// When the client cannot, or the connection fails.
+    /// If the handshake or the connection fails.
     pub fn accept_tls(mut transport: Transport, config: Arc<ServerConfig>) -> io::Result<Self> {
         let tls = Tls::accept(&mut transport, config)?;
         Ok(Self { transport, tls: Some(Box::new(tls)) })
     }
 
-    /// The certificate that the peer showed.
+    /// Fingerprint of the peer's certificate, if it presented one.
     #[must_use]
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
         self.tls.as_ref().and_then(|tls| tls.peer())
     }
 
-    /// Whether TLS protects the connection.
+    /// True if TLS protects the connection.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The connection beneath.
+    /// Underlying transport.
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
 
-    /// Writes two slices as one, whole, on a blocking transport.
+    /// Writes two slices completely, in one system call if possible, on a blocking transport.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// If the connection is lost.
     pub fn write_two(&mut self, head: &[u8], body: &[u8]) -> io::Result<()> {
         if let Some(tls) = &mut self.tls {
             tls.write_all(&mut self.transport, head)?;
@@ -90,7 +90,7 @@ impl Channel {
         self.transport.write_all(&body[sent - head.len()..])
     }
 
-    /// Says under TLS that nothing more comes, and closes this side's direction.
+    /// Sends the TLS close alert, if any, and shuts down the write direction.
     pub fn finish_writing(&mut self) {
         if let Some(tls) = &mut self.tls {
             let _ = tls.close(&mut self.transport);
@@ -98,10 +98,10 @@ impl Channel {
         let _ = SockRef::from(&self.transport).shutdown(Shutdown::Write);
     }
 
-    /// Whether a peer that never sends anything is still there.
+    /// Checks that a peer that never sends data is still connected.
     ///
     /// # Errors
-    /// When it has closed or lost the connection.
+    /// If the peer has closed or lost the connection.
     pub fn check_open(&self) -> io::Result<()> {
         let fds = [(self.transport.as_fd(), Interest::READ)];
         match event::poll(&fds, Some(Duration::ZERO))?[0].any() {
@@ -110,16 +110,17 @@ impl Channel {
         }
     }
 
-    /// Whether the connection was shut down at this end or is gone. That the other end sends no more is not enough.
+    /// True if the connection was shut down at this end or is lost. A peer that only stopped sending
+    /// does not count.
     ///
     /// # Errors
-    /// When it cannot be asked.
+    /// If the socket cannot be polled.
     pub fn is_broken(&self) -> io::Result<bool> {
         let fds = [(self.transport.as_fd(), Interest::NONE)];
         Ok(event::poll(&fds, Some(Duration::ZERO))?[0].any())
     }
 
-    /// Whether TLS holds bytes that the socket has not taken.
+    /// True if TLS holds bytes that the socket has not accepted.
     #[must_use]
     pub fn wants_write(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
@@ -136,8 +137,8 @@ impl Read for Channel {
 }
 
 impl Write for Channel {
-    /// Under TLS on a transport that does not block, bytes are taken even when the socket takes none;
-    /// [`Channel::wants_write`] then says so.
+    /// Under TLS on a nonblocking transport, accepts bytes even if the socket does not;
+    /// [`Channel::wants_write`] is then true.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.tls {
             Some(tls) => tls.write(&mut self.transport, bytes),

@@ -1,5 +1,5 @@
-//! The side that begins a transfer: opens a session, keeps its streams and its control connection
-//! alive, and begins anew with what is durable when the other end has forgotten it.
+//! Connecting side: opens a session, keeps its streams and control connection alive, and opens a new
+//! session from the durable state when the other end has lost the old one.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,142 +13,142 @@ use penstock_protocol::proof::Nonces;
 use penstock_sys::event::Event;
 
 use crate::channel::Channel;
-use crate::contact::{Backoff, Contact, CopyError};
-use crate::control::{self, Stopped};
-use crate::dial::Pair;
-use crate::exchange::random;
-use crate::granting::{AnyEnd, RateMeter};
-use crate::sending::spawn;
-use crate::session::{Ending, Session, lock};
+use crate::connector::{Backoff, CopyError, PeerConnector};
+use crate::control::{self, DriveEnd};
+use crate::dial::AddressPair;
+use crate::handshake::random;
+use crate::sender::spawn;
+use crate::session::{Session, SessionOutcome, lock};
+use crate::session_setup::{Endpoint, RateMeter};
 use crate::sink::ReceiverEnd;
-use crate::totals::together;
+use crate::totals::merge_tallies;
 use crate::transport::Transport;
 
 mod streams;
 
-/// Makes this side's end of a session, anew for each.
-pub type MakeEnd = dyn Fn(&Opened) -> Result<AnyEnd, CopyError> + Send + Sync;
+/// Creates the local endpoint for each session.
+pub type MakeEnd = dyn Fn(&Opened) -> Result<Endpoint, CopyError> + Send + Sync;
 
-/// How a transfer gets its session.
+/// Origin of a transfer's session.
 #[derive(Debug, Clone)]
-pub enum Begin {
-    /// By asking for one, and for another when the agent has forgotten it.
-    Ask(Request),
-    /// Somebody else has opened it there.
-    Adopt(Opened),
+pub enum SessionOrigin {
+    /// Request a session, and another one when the agent no longer knows it.
+    Requested(Request),
+    /// Use a session that another client opened.
+    Adopted(Opened),
 }
 
-/// What a transfer is made of.
-pub struct Plan {
-    /// The agent at the other end.
-    pub contact: Contact,
-    /// How its session is begun.
-    pub begin: Begin,
-    /// Makes this side's end.
+/// Configuration of a transfer.
+pub struct TransferConfig {
+    /// Connector to the remote agent.
+    pub contact: PeerConnector,
+    /// Origin of its session.
+    pub begin: SessionOrigin,
+    /// Creates the local endpoint.
     pub make_end: Box<MakeEnd>,
 }
 
-impl std::fmt::Debug for Plan {
+impl std::fmt::Debug for TransferConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plan").field("contact", &self.contact).finish_non_exhaustive()
     }
 }
 
-/// A transfer as seen while it runs.
+/// State of a running transfer.
 #[derive(Debug, Clone, Default)]
-pub struct Snapshot {
-    /// What was done so far.
+pub struct TransferSnapshot {
+    /// Counters over all sessions.
     pub tally: TransferTally,
-    /// Streams now connected.
+    /// Number of streams now connected.
     pub streams: u16,
-    /// Reader threads per device of this end; zero where it has none.
+    /// Reader threads per device of this end; zero if it has none.
     pub readers: u16,
-    /// Writer threads likewise.
+    /// Writer threads per device of this end; zero if it has none.
     pub writers: u16,
-    /// Its rate limit.
+    /// Rate limit in bits per second; `None` if unlimited.
     pub rate_bps: Option<u64>,
-    /// Most streams that were connected at a time.
+    /// Peak number of connected streams.
     pub streams_peak: u16,
-    /// Rate over the last moments.
+    /// Rate over about the last half second.
     pub bits_per_second: u64,
-    /// What bounds it.
+    /// Bottleneck; see [`crate::bottleneck`].
     pub bound_by: &'static str,
-    /// Storage engines of both ends, ours first.
+    /// Storage engines of both ends, local one first.
     pub engines: (String, String),
-    /// TCP segments sent again.
+    /// TCP segments retransmitted.
     pub retransmits: u64,
-    /// Bytes over the network, blocks sent twice included.
+    /// Bytes on the network, including blocks sent twice.
     pub network_bytes: u64,
-    /// Smallest round-trip time that the sender's streams met.
+    /// Smallest round-trip time of the sender's streams.
     pub rtt: Option<Duration>,
-    /// CPU time of both ends in microseconds, ours first.
+    /// CPU time of both ends in microseconds, local one first.
     pub cpu_us: (u64, u64),
-    /// Sessions begun: more than one when the other end was lost.
+    /// Number of sessions: more than one if the other end was lost.
     pub sessions: u32,
-    /// Streams that broke.
+    /// Number of lost streams.
     pub streams_lost: u64,
-    /// Blocks sent again.
+    /// Number of blocks sent again.
     pub repeated: u64,
-    /// Whose data it is.
+    /// Scitag of the transfer.
     pub mark: Option<Mark>,
-    /// How the packets of the sending end are labelled, or why they are not.
+    /// How the sending end labels its packets, or why it does not.
     pub label: String,
-    /// Addresses that were given up.
+    /// Addresses no longer used after repeated failures.
     pub dropped: Vec<String>,
-    /// Why the other end lets it wait, while it does.
+    /// Reason for which the other end delays the transfer, while it does.
     pub waiting: Option<String>,
 }
 
-/// A transfer that runs in threads of its own.
+/// Transfer running in threads of its own.
 #[derive(Debug)]
-pub struct Transfer {
-    shared: Arc<Shared>,
+pub struct ClientTransfer {
+    shared: Arc<TransferState>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    plan: Plan,
-    end: Mutex<Option<AnyEnd>>,
+struct TransferState {
+    plan: TransferConfig,
+    end: Mutex<Option<Endpoint>>,
     rate: Mutex<RateMeter>,
     sessions: AtomicU32,
-    /// What sessions before this one counted.
-    earlier: Mutex<Snapshot>,
-    /// The receiving end of the session before this one, as long as threads of it are at work.
+    /// State accumulated over earlier sessions.
+    earlier: Mutex<TransferSnapshot>,
+    /// Receiving end of the previous session, while its threads still run.
     earlier_end: Mutex<Weak<ReceiverEnd>>,
-    /// What they put in place and nobody has taken yet.
+    /// Files committed by earlier sessions and not taken yet.
     placed: Mutex<Vec<Placed>>,
-    /// What became of everything in them, likewise.
+    /// Final results of earlier sessions, likewise.
     settled: Mutex<Vec<Settled>>,
     stage: Mutex<Stage>,
-    /// What was changed since the start.
+    /// Settings changed since the start.
     settings: Mutex<Settings>,
-    /// How it ended.
+    /// Result, once it has ended.
     outcome: Mutex<Option<Result<(), CopyError>>>,
-    /// Signalled when it has.
+    /// Signalled at the end.
     over: Event,
     waiting: Mutex<Option<String>>,
-    /// The control connection, to be broken when it is to take another way.
+    /// Control connection, shut down to move it to another path.
     control: Mutex<Option<Transport>>,
 }
 
-/// Whether a transfer has a session, and whether it was cancelled; both under one lock, so that a cancelled transfer
-/// either has a session that is told, or never gets one that moves anything.
+/// Session and cancellation state under one lock, so that a cancelled transfer either notifies its
+/// session or never gets one that moves data.
 #[derive(Debug, Default)]
 struct Stage {
-    /// Why it was cancelled.
+    /// Reason of the cancellation.
     cancelled: Option<String>,
-    /// A session is open, or being opened by the answer that has just arrived.
+    /// Set when a session is open, or being opened by the answer just received.
     in_session: bool,
 }
 
-impl Transfer {
-    /// Starts.
+impl ClientTransfer {
+    /// Starts the transfer in a new thread.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
-    pub fn start(plan: Plan) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(plan)?);
+    /// If the process is out of file descriptors.
+    pub fn start(plan: TransferConfig) -> io::Result<Self> {
+        let shared = Arc::new(TransferState::new(plan)?);
         let thread = spawn("transfer", {
             let shared = Arc::clone(&shared);
             move || {
@@ -159,31 +159,31 @@ impl Transfer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// How it ended, if it has.
+    /// Result, once it has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), CopyError>> {
         lock(&self.shared.outcome).clone()
     }
 
-    /// Becomes readable when it has ended, for whoever waits for descriptors.
+    /// Event that becomes readable at the end, for pollers.
     #[must_use]
     pub fn over(&self) -> &Event {
         &self.shared.over
     }
 
-    /// The other end, for people.
+    /// Display name of the other end.
     #[must_use]
     pub fn shown(&self) -> String {
         self.shared.plan.contact.shown()
     }
 
-    /// How it is going.
+    /// Current state.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> TransferSnapshot {
         self.shared.snapshot()
     }
 
-    /// Changes it while it runs, and whatever session follows.
+    /// Changes the settings of this and later sessions.
     pub fn change(&self, settings: Settings) {
         lock(&self.shared.settings).merge(&settings);
         if let Some(end) = &*lock(&self.shared.end) {
@@ -191,18 +191,18 @@ impl Transfer {
         }
     }
 
-    /// Has its streams use these pairs of addresses from now on, or any where none is given. Each of its
-    /// streams gets a successor there and ends once what it carries has arrived; where that takes long it is broken, and what
-    /// it carried is sent again. The control connection moves last, and takes any way where these are dead.
+    /// Moves the streams to these address pairs, or to any if `path` is empty. Each stream gets a
+    /// successor there and ends once its data has arrived; if that takes too long it is broken and its
+    /// data sent again. The control connection moves last, and takes any path if these are dead.
     ///
     /// # Errors
-    /// When its connections cannot be chosen.
-    pub fn use_path(&self, path: &[Pair]) -> io::Result<()> {
+    /// If the dialer cannot choose paths.
+    pub fn use_path(&self, path: &[AddressPair]) -> io::Result<()> {
         self.shared.plan.contact.dial.choose(path)
     }
 
-    /// Stops it, in a state from which the same command resumes. Without a session it ends at once, though an attempt
-    /// to connect may take its time: whatever comes of that moves nothing.
+    /// Cancels it; the same command can resume. Without a session it ends at once, even if a connection
+    /// attempt is still in progress, which then moves no data.
     pub fn cancel(&self, reason: &str) {
         let in_session = {
             let mut stage = lock(&self.shared.stage);
@@ -216,7 +216,7 @@ impl Transfer {
         }
     }
 
-    /// Files that came into place since the last call, if this side's end keeps them.
+    /// Returns the files committed since the last call, if the local endpoint collects them.
     #[must_use]
     pub fn take_placed(&self) -> Vec<Placed> {
         let mut placed = std::mem::take(&mut *lock(&self.shared.placed));
@@ -226,7 +226,7 @@ impl Transfer {
         placed
     }
 
-    /// What became of everything since the last call, if this side's end sends and keeps an account.
+    /// Returns the final results since the last call, if the local endpoint sends and collects them.
     #[must_use]
     pub fn take_settled(&self) -> Vec<Settled> {
         let mut settled = std::mem::take(&mut *lock(&self.shared.settled));
@@ -236,17 +236,17 @@ impl Transfer {
         settled
     }
 
-    /// Whether it has ended.
+    /// True once it has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
     }
 
-    /// Waits for its end.
+    /// Waits for the end.
     ///
     /// # Errors
-    /// Why it did not get that far. Files that failed are in the [`Snapshot`].
-    pub fn wait(&mut self) -> Result<Snapshot, CopyError> {
+    /// The reason of a failed or cancelled transfer. Failed files are in the [`TransferSnapshot`].
+    pub fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
         let joined = self.thread.take().map(std::thread::JoinHandle::join);
         if matches!(joined, Some(Err(_))) {
             return Err(CopyError::Failed("a thread of the transfer panicked".into()));
@@ -256,15 +256,15 @@ impl Transfer {
     }
 }
 
-/// How a session ended for its client.
-enum Ended {
+/// Final state of a session for its client.
+enum SessionEnd {
     Finished,
-    /// The other end has forgotten it: begin anew.
+    /// The other end no longer knows the session: open a new one.
     Forgotten(String),
 }
 
-impl Shared {
-    fn new(plan: Plan) -> io::Result<Self> {
+impl TransferState {
+    fn new(plan: TransferConfig) -> io::Result<Self> {
         Ok(Self {
             plan,
             end: Mutex::default(),
@@ -283,22 +283,22 @@ impl Shared {
         })
     }
 
-    fn snapshot(&self) -> Snapshot {
-        // Both under one lock: a session is the present one or an earlier one, never both.
+    fn snapshot(&self) -> TransferSnapshot {
+        // Both under one lock: a session is current or earlier, never both.
         let end = lock(&self.end);
         let earlier = lock(&self.earlier).clone();
         let end = (*end).clone();
         self.add(earlier, end.as_ref())
     }
 
-    /// The present session becomes an earlier one.
-    fn put_behind(&self) {
+    /// Moves the current session to the earlier ones.
+    fn archive_session(&self) {
         let mut end = lock(&self.end);
         let mut earlier = lock(&self.earlier);
         *earlier = self.add(std::mem::take(&mut *earlier), end.as_ref());
         drop(earlier);
         if let Some(end) = end.take() {
-            if let AnyEnd::Receive(end) = &end {
+            if let Endpoint::Receive(end) = &end {
                 *lock(&self.earlier_end) = Arc::downgrade(&end.0);
             }
             lock(&self.placed).extend(end.take_placed());
@@ -306,8 +306,8 @@ impl Shared {
         }
     }
 
-    /// What `earlier` sessions and the present one did together.
-    fn add(&self, mut snapshot: Snapshot, end: Option<&AnyEnd>) -> Snapshot {
+    /// Adds the current session to the state of the earlier ones.
+    fn add(&self, mut snapshot: TransferSnapshot, end: Option<&Endpoint>) -> TransferSnapshot {
         snapshot.dropped = self.plan.contact.dial.dropped();
         snapshot.waiting = lock(&self.waiting).clone();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
@@ -317,7 +317,7 @@ impl Shared {
         let mut rate = lock(&self.rate);
         rate.observe(end);
         let meter = &session.meter;
-        snapshot.tally = together(&snapshot.tally, end.tally());
+        snapshot.tally = merge_tallies(&snapshot.tally, end.tally());
         snapshot.streams = report.streams;
         (snapshot.readers, snapshot.writers) = end.threads();
         snapshot.rate_bps = session.pace.rate_bps();
@@ -326,8 +326,8 @@ impl Shared {
         snapshot.bound_by = rate.bound_by;
         snapshot.mark = session.options.mark;
         let sender = match end {
-            AnyEnd::Send(_) => &report,
-            AnyEnd::Receive(_) => &peer,
+            Endpoint::Send(_) => &report,
+            Endpoint::Receive(_) => &peer,
         };
         snapshot.label.clone_from(&sender.label);
         let rtt = Duration::from_micros(u64::from(sender.rtt_us));
@@ -342,7 +342,7 @@ impl Shared {
         snapshot
     }
 
-    /// Notes how it ended, once.
+    /// Records the result, once.
     fn finish(&self, outcome: Result<(), CopyError>) {
         lock(&self.outcome).get_or_insert(outcome);
         let _ = self.over.signal();
@@ -352,7 +352,7 @@ impl Shared {
         lock(&self.stage).cancelled.clone()
     }
 
-    /// Runs sessions until the transfer is complete. Of a cancelled one no other error is worth telling.
+    /// Runs sessions until the transfer is complete. Cancellation overrides any other error.
     fn run(self: &Arc<Self>) -> Result<(), CopyError> {
         self.run_sessions().map_err(|error| match self.cancelled() {
             Some(reason) => CopyError::Cancelled(reason),
@@ -378,29 +378,29 @@ impl Shared {
                     backoff = Backoff::default();
                     let moved_before = self.snapshot().network_bytes;
                     match self.session(channel, received, &opened)? {
-                        Ended::Finished => return Ok(()),
-                        Ended::Forgotten(why) => {
+                        SessionEnd::Finished => return Ok(()),
+                        SessionEnd::Forgotten(why) => {
                             tracing::info!("beginning anew: {why}");
                             if self.snapshot().network_bytes > moved_before {
                                 trying_since = Instant::now();
                             }
-                            self.put_behind();
+                            self.archive_session();
                             lock(&self.stage).in_session = false;
                             CopyError::Failed(why)
                         }
                     }
                 }
                 Ok(None) => CopyError::Forgotten(self.plan.contact.shown()),
-                // The first time, what cannot be reached is said at once.
+                // An unreachable peer is reported at once on the first attempt.
                 Err(error @ CopyError::Unreachable(..))
                     if self.sessions.load(Ordering::Relaxed) == 0 =>
                 {
                     return Err(error);
                 }
-                Err(error) if error.may_pass() => error,
+                Err(error) if error.is_transient() => error,
                 Err(error) => return Err(error),
             };
-            if matches!(self.plan.begin, Begin::Adopt(_)) {
+            if matches!(self.plan.begin, SessionOrigin::Adopted(_)) {
                 return Err(CopyError::Forgotten(self.plan.contact.shown()));
             }
             if trying_since.elapsed() > self.plan.contact.give_up_after {
@@ -410,11 +410,12 @@ impl Shared {
         }
     }
 
-    /// Waits until the threads of the session before have let go of their files and of the journal, which
-    /// the next session takes over. A thread that writes to slow storage notices the end when its write returns.
+    /// Waits until the threads of the previous session have released their files and journal, which the
+    /// next session takes over. A thread that writes to slow storage notices the end when its write
+    /// returns.
     fn await_earlier_end(&self) -> Result<(), CopyError> {
-        const TOLD_AFTER: Duration = Duration::from_secs(1);
-        const LOOK_EVERY: Duration = Duration::from_millis(10);
+        const NOTICE_DELAY: Duration = Duration::from_secs(1);
+        const POLL_INTERVAL: Duration = Duration::from_millis(10);
         let start = Instant::now();
         while lock(&self.earlier_end).strong_count() > 0 {
             if let Some(reason) = self.cancelled() {
@@ -424,18 +425,18 @@ impl Shared {
                 let text = "the storage here has not finished the writes of the session before";
                 return Err(CopyError::Failed(text.to_owned()));
             }
-            if start.elapsed() > TOLD_AFTER {
+            if start.elapsed() > NOTICE_DELAY {
                 let text = "the storage here finishes the writes of the session before";
                 *lock(&self.waiting) = Some(text.to_owned());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// This side's end. Where another process holds what it needs it waits, as for a busy agent; the session at
-    /// the agent waits for us meanwhile.
-    fn make_end(&self, opened: &Opened) -> Result<AnyEnd, CopyError> {
+    /// Creates the local endpoint. Waits while another process holds a resource that it needs, as for a
+    /// busy agent; the agent keeps the session meanwhile.
+    fn make_end(&self, opened: &Opened) -> Result<Endpoint, CopyError> {
         let start = Instant::now();
         let mut backoff = Backoff::default();
         loop {
@@ -452,16 +453,16 @@ impl Shared {
         }
     }
 
-    /// A session with its control connection and how many messages of this side were received there.
-    /// `None` when an adopted one is forgotten.
+    /// Opens a session; returns its control connection and the number of our messages received there.
+    /// `None` if an adopted session is unknown.
     fn open(&self) -> Result<Option<(Channel, u64, Opened)>, CopyError> {
         match &self.plan.begin {
-            Begin::Ask(request) => {
+            SessionOrigin::Requested(request) => {
                 let (channel, opened) = self.plan.contact.open(request.clone())?;
                 Ok(Some((channel, 0, opened)))
             }
-            Begin::Adopt(opened) => {
-                let back = self.plan.contact.return_to(opened, 0)?;
+            SessionOrigin::Adopted(opened) => {
+                let back = self.plan.contact.reconnect(opened, 0)?;
                 Ok(back.map(|(channel, received)| (channel, received, opened.clone())))
             }
         }
@@ -472,11 +473,11 @@ impl Shared {
         mut channel: Channel,
         mut peer_received: u64,
         opened: &Opened,
-    ) -> Result<Ended, CopyError> {
+    ) -> Result<SessionEnd, CopyError> {
         let end = self.make_end(opened)?;
         *lock(&self.end) = Some(end.clone());
-        // What was asked for before there was an end is done now. A cancelled session is closed at both ends, and its
-        // threads are not even started.
+        // Apply requests made before the endpoint existed. A cancelled session is closed at both ends
+        // without starting its threads.
         match self.cancelled() {
             Some(reason) => end.cancel(&reason),
             None => end.start(),
@@ -495,53 +496,53 @@ impl Shared {
             *lock(&self.control) = channel.transport().try_clone().ok();
             let stopped = match link.connected(peer_received, clock.elapsed()) {
                 Ok(()) => control::drive(end.control(), &mut link, &mut channel, clock),
-                Err(error) => Stopped::Fault(error.to_string()),
+                Err(error) => DriveEnd::Fault(error.to_string()),
             };
             link.disconnected();
             match stopped {
-                Stopped::Over => break self.verdict(end.session()),
-                Stopped::Fault(why) => break Err(CopyError::Failed(why)),
-                Stopped::Lost(_) if end.session().is_over() => break self.verdict(end.session()),
-                Stopped::Lost(why) => {
+                DriveEnd::Over => break self.verdict(end.session()),
+                DriveEnd::Fault(why) => break Err(CopyError::Failed(why)),
+                DriveEnd::Lost(_) if end.session().is_over() => break self.verdict(end.session()),
+                DriveEnd::Lost(why) => {
                     tracing::info!("control connection lost ({why}), coming back");
                     let is_over = || end.session().is_over();
-                    match self.plan.contact.come_back(opened, link.received(), is_over) {
+                    match self.plan.contact.reconnect_until(opened, link.received(), is_over) {
                         Ok(Some((again, received))) => (channel, peer_received) = (again, received),
                         Ok(None) if is_over() => break self.verdict(end.session()),
-                        Ok(None) => break Ok(Ended::Forgotten(why)),
+                        Ok(None) => break Ok(SessionEnd::Forgotten(why)),
                         Err(error) => break Err(error),
                     }
                 }
             }
         };
-        if !matches!(ended, Ok(Ended::Finished)) {
-            end.session().end(Ending::Failed("its control connection is gone".to_owned()));
+        if !matches!(ended, Ok(SessionEnd::Finished)) {
+            end.session().end(SessionOutcome::Failed("its control connection is gone".to_owned()));
         }
         let _ = streams.join();
         ended
     }
 
-    fn verdict(&self, session: &Session) -> Result<Ended, CopyError> {
+    fn verdict(&self, session: &Session) -> Result<SessionEnd, CopyError> {
         match session.ending() {
-            Some(Ending::Finished) => Ok(Ended::Finished),
-            Some(Ending::Cancelled(reason)) => Err(CopyError::Cancelled(reason)),
-            Some(Ending::Failed(why)) => Err(CopyError::Failed(why)),
-            None => Ok(Ended::Forgotten("the agent ended the session".to_owned())),
+            Some(SessionOutcome::Finished) => Ok(SessionEnd::Finished),
+            Some(SessionOutcome::Cancelled(reason)) => Err(CopyError::Cancelled(reason)),
+            Some(SessionOutcome::Failed(why)) => Err(CopyError::Failed(why)),
+            None => Ok(SessionEnd::Forgotten("the agent ended the session".to_owned())),
         }
     }
 }
 
-/// A hasher for transfer keys.
+/// Returns a hasher for transfer keys.
 #[must_use]
 pub fn key_hasher() -> blake3::Hasher {
     blake3::Hasher::new()
 }
 
-/// Runs both ends in this process, joined by sockets: a local copy.
+/// Runs both ends of a local copy in this process, joined by socket pairs.
 ///
 /// # Errors
-/// When sockets cannot be made.
-pub fn join_locally(send: &AnyEnd, receive: &AnyEnd, streams: u16) -> io::Result<()> {
+/// If sockets cannot be created.
+pub fn join_locally(send: &Endpoint, receive: &Endpoint, streams: u16) -> io::Result<()> {
     use std::os::unix::net::UnixStream;
     let nonces = Nonces { acceptor: random(), connector: random() };
     let (theirs, ours) = UnixStream::pair()?;
@@ -557,16 +558,16 @@ pub fn join_locally(send: &AnyEnd, receive: &AnyEnd, streams: u16) -> io::Result
         }
     }
     let clock = Instant::now();
-    let drive = |end: &AnyEnd, socket: UnixStream| {
+    let drive = |end: &Endpoint, socket: UnixStream| {
         let end = end.clone();
         spawn("control", move || {
             let mut link = ControlLink::new(clock.elapsed());
             let _ = link.connected(0, clock.elapsed());
             let mut channel = Channel::clear(Transport::Local(socket));
-            if let Stopped::Fault(why) | Stopped::Lost(why) =
+            if let DriveEnd::Fault(why) | DriveEnd::Lost(why) =
                 control::drive(end.control(), &mut link, &mut channel, clock)
             {
-                end.session().end(Ending::Failed(why));
+                end.session().end(SessionOutcome::Failed(why));
             }
         })
     };

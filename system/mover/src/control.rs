@@ -1,7 +1,7 @@
-//! Drives one control connection: messages of an end onto the link and off it, until the session is
+//! Driver of a control connection: moves messages between an endpoint and its link until the session is
 //! over or the connection is lost.
 //!
-//! One thread, one poll. The end is never called with a lock held and never blocks.
+//! One thread, one poll. The endpoint is never called with a lock held and never blocks.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -13,56 +13,56 @@ use penstock_sys::event::{self, Event, Interest};
 
 use crate::channel::Channel;
 
-/// Bytes of messages put on the connection at a time.
+/// Bytes handed to the connection at a time.
 const TRANSMIT_BYTES: usize = 256 * 1024;
 
-/// How long the last messages may take to be confirmed.
-const LINGER: Duration = Duration::from_secs(3);
+/// Time limit for confirmation of the last messages.
+const LAST_CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One end of a session, as its control connection sees it.
-pub trait End: Sync {
-    /// Whether there is nothing more to say but what is queued.
+/// End of a session as its control connection sees it.
+pub trait ControlEndpoint: Sync {
+    /// True if the end produces no more messages than those queued.
     fn is_over(&self) -> bool;
-    /// Signalled when there may be a message to send.
+    /// Event signalled when a message may be ready.
     fn wake(&self) -> &Event;
-    /// The next message to send.
+    /// Returns the next encoded message to send.
     fn poll_message(&self) -> Option<Vec<u8>>;
-    /// Takes a message.
+    /// Handles an encoded message of the peer.
     ///
     /// # Errors
-    /// When it makes no sense; the session then fails with this text.
+    /// If it violates the protocol; the session then fails with this text.
     fn on_message(&self, message: &[u8]) -> Result<(), String>;
-    /// Called about once a second.
+    /// Called every [`REPORT_INTERVAL`].
     fn tick(&self);
 }
 
-/// Why a control connection is no longer driven.
+/// Reason for which driving a control connection ended.
 #[derive(Debug)]
-pub enum Stopped {
-    /// The session is over and the peer knows.
+pub enum DriveEnd {
+    /// The session is over and the peer knows it.
     Over,
-    /// The connection is lost; the session may go on with another.
+    /// The connection is lost; the session may continue on another.
     Lost(String),
-    /// The peer makes no sense; the session cannot go on.
+    /// The peer violated the protocol; the session fails.
     Fault(String),
 }
 
-/// Drives `channel` until the session is over or the connection lost.
+/// Drives `channel` until the session is over or the connection is lost.
 pub fn drive(
-    end: &dyn End,
+    end: &dyn ControlEndpoint,
     link: &mut ControlLink,
     channel: &mut Channel,
     clock: Instant,
-) -> Stopped {
+) -> DriveEnd {
     let mut driver = Driver { end, link, channel, clock, out: Vec::new(), written: 0 };
     match driver.run() {
         Ok(stopped) => stopped,
-        Err(error) => Stopped::Lost(error.to_string()),
+        Err(error) => DriveEnd::Lost(error.to_string()),
     }
 }
 
 struct Driver<'a> {
-    end: &'a dyn End,
+    end: &'a dyn ControlEndpoint,
     link: &'a mut ControlLink,
     channel: &'a mut Channel,
     clock: Instant,
@@ -71,7 +71,7 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    fn run(&mut self) -> io::Result<Stopped> {
+    fn run(&mut self) -> io::Result<DriveEnd> {
         self.channel.transport().set_nonblocking(true)?;
         let mut next_tick = Instant::now();
         let mut over_since = None;
@@ -85,14 +85,14 @@ impl Driver<'_> {
                 self.link.send(message);
             }
             if let Err(error) = self.transmit() {
-                return Ok(Stopped::Lost(error.to_string()));
+                return Ok(DriveEnd::Lost(error.to_string()));
             }
             if self.end.is_over() {
                 let since = *over_since.get_or_insert_with(Instant::now);
-                let said = self.link.is_settled() && self.out.is_empty();
-                if said || since.elapsed() > LINGER {
+                let is_confirmed = self.link.is_settled() && self.out.is_empty();
+                if is_confirmed || since.elapsed() > LAST_CONFIRMATION_TIMEOUT {
                     self.channel.finish_writing();
-                    return Ok(Stopped::Over);
+                    return Ok(DriveEnd::Over);
                 }
             }
             let wait = next_tick.saturating_duration_since(Instant::now());
@@ -112,8 +112,8 @@ impl Driver<'_> {
             match self.receive() {
                 Ok(None) => {}
                 Ok(Some(stopped)) => return Ok(stopped),
-                // After its end the peer may go without another word.
-                Err(_) if self.end.is_over() => return Ok(Stopped::Over),
+                // After the end of the session the peer may disconnect.
+                Err(_) if self.end.is_over() => return Ok(DriveEnd::Over),
                 Err(error) => return Err(error),
             }
         }
@@ -146,7 +146,7 @@ impl Driver<'_> {
         }
     }
 
-    fn receive(&mut self) -> io::Result<Option<Stopped>> {
+    fn receive(&mut self) -> io::Result<Option<DriveEnd>> {
         let mut buffer = [0; 64 * 1024];
         loop {
             let count = match self.channel.read(&mut buffer) {
@@ -158,11 +158,11 @@ impl Driver<'_> {
             };
             let messages = match self.link.receive(&buffer[..count], self.clock.elapsed()) {
                 Ok(messages) => messages,
-                Err(error) => return Ok(Some(Stopped::Fault(error.to_string()))),
+                Err(error) => return Ok(Some(DriveEnd::Fault(error.to_string()))),
             };
             for message in messages {
                 if let Err(fault) = self.end.on_message(&message) {
-                    return Ok(Some(Stopped::Fault(fault)));
+                    return Ok(Some(DriveEnd::Fault(fault)));
                 }
             }
         }

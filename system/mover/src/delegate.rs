@@ -1,8 +1,9 @@
-//! An agent that sends files into a session at another agent, because a third party asks for it.
+//! Source agent of a third-party copy: sends files into a session that its requester opened at another
+//! agent.
 //!
-//! Towards the destination it is a client like any other, with a session that somebody else opened.
-//! Towards the requester it is a source of progress: [`Delegate`] is the end of a link that carries no
-//! files. When the requester stays away the agent ends the session, and the same request resumes.
+//! Towards the destination it is an ordinary client with an adopted session. Towards the requester it
+//! reports progress: [`Delegate`] is the endpoint of a link without files. When the requester stays
+//! away, the agent ends the session, and the same request resumes.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -15,40 +16,40 @@ use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, To
 use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::Event;
 
-use crate::client::{Begin, Plan, Snapshot, Transfer};
-use crate::contact::{Contact, CopyError};
-use crate::control::End;
+use crate::client::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
+use crate::connector::{CopyError, PeerConnector};
+use crate::control::ControlEndpoint;
 use crate::dial::TcpDial;
-use crate::granting::AnyEnd;
 use crate::identity::{Fingerprint, tls_client_config};
 use crate::session::lock;
+use crate::session_setup::Endpoint;
 
-/// Longest that a requester may have the destination stay out of reach.
+/// Limit of the time for which a requester lets the destination be unreachable.
 const GIVE_UP_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// About the longest list of errors or files in one message.
-const LIST_BYTES: usize = 128 * 1024;
+/// Target size of a list of errors or files in one message.
+const LIST_BYTES_TARGET: usize = 128 * 1024;
 
-/// A transfer to another agent, as its requester follows it.
+/// Transfer to another agent, as observed by its requester.
 #[derive(Debug)]
 pub struct Delegate {
-    transfer: Transfer,
-    said: Mutex<Said>,
+    transfer: ClientTransfer,
+    sent: Mutex<SentReports>,
 }
 
 #[derive(Debug, Default)]
-struct Said {
-    /// It is time to say how it is going.
+struct SentReports {
+    /// Set when a progress message is due.
     due: bool,
-    /// Errors that were said.
+    /// Number of errors sent.
     errors: usize,
-    /// Warnings that were said.
+    /// Number of warnings sent.
     warnings: usize,
-    /// Files in place that were not.
+    /// Committed files not sent yet.
     placed: VecDeque<Placed>,
-    /// The last progress was said.
+    /// Set when the final progress was sent.
     last: bool,
-    /// Everything was said.
+    /// Set when the final message was sent.
     ended: bool,
 }
 
@@ -65,14 +66,14 @@ fn addresses(texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
 }
 
 impl Delegate {
-    /// Starts to send what `end` reads into the session that the request names, over as many streams as
-    /// the destination and this agent allow, to such of its addresses as are `allowed`.
+    /// Starts to send the files of `end` into the session of the request, over as many streams as the
+    /// destination and this agent allow, to those of its addresses that are `allowed`.
     ///
     /// # Errors
-    /// When the destination has no address or none that is allowed, or this process no more descriptors.
+    /// If no address of the destination is allowed, or this process is out of file descriptors.
     pub fn start(
         request: &ThirdParty,
-        end: AnyEnd,
+        end: Endpoint,
         streams_max: u16,
         allowed: &dyn Fn(SocketAddr) -> Result<(), Refusal>,
     ) -> Result<Self, Refusal> {
@@ -87,7 +88,7 @@ impl Delegate {
         if request.keep_placed {
             end.keep_placed(request.digest_skipped);
         }
-        let contact = Contact {
+        let contact = PeerConnector {
             dial: Arc::new(dial),
             tls,
             token: String::new(),
@@ -97,53 +98,53 @@ impl Delegate {
         };
         let mut session = request.session.clone();
         session.streams_max = session.streams_max.min(streams_max);
-        let plan = Plan {
+        let plan = TransferConfig {
             contact,
-            begin: Begin::Adopt(session),
+            begin: SessionOrigin::Adopted(session),
             make_end: Box::new(move |_| Ok(end.clone())),
         };
-        let transfer = Transfer::start(plan).map_err(refuse)?;
-        Ok(Self { transfer, said: Mutex::default() })
+        let transfer = ClientTransfer::start(plan).map_err(refuse)?;
+        Ok(Self { transfer, sent: Mutex::default() })
     }
 
-    fn next(&self, said: &mut Said) -> Option<FromSource> {
-        // Looked at first, so that what is said after an end is all that there was.
+    fn next(&self, sent: &mut SentReports) -> Option<FromSource> {
+        // Read first, so that nothing is missing from the messages after the end.
         let outcome = self.transfer.outcome();
-        if said.last {
-            said.ended = true;
+        if sent.last {
+            sent.ended = true;
             let begun = self.transfer.snapshot().sessions > 0;
             return outcome.map(|outcome| FromSource::Ended(ended(outcome, begun)));
         }
-        if !said.due && outcome.is_none() {
+        if !sent.due && outcome.is_none() {
             return None;
         }
         let snapshot = self.transfer.snapshot();
-        said.placed.extend(self.transfer.take_placed());
-        let errors = limited(&mut snapshot.tally.errors.iter().skip(said.errors).cloned());
+        sent.placed.extend(self.transfer.take_placed());
+        let errors = take_batch(&mut snapshot.tally.errors.iter().skip(sent.errors).cloned());
         if !errors.is_empty() {
-            said.errors += errors.len();
+            sent.errors += errors.len();
             return Some(FromSource::Errors(errors));
         }
-        let warnings = limited(&mut snapshot.tally.warnings.iter().skip(said.warnings).cloned());
+        let warnings = take_batch(&mut snapshot.tally.warnings.iter().skip(sent.warnings).cloned());
         if !warnings.is_empty() {
-            said.warnings += warnings.len();
+            sent.warnings += warnings.len();
             return Some(FromSource::Warnings(warnings));
         }
-        let placed = limited(&mut std::iter::from_fn(|| said.placed.pop_front()));
+        let placed = take_batch(&mut std::iter::from_fn(|| sent.placed.pop_front()));
         if !placed.is_empty() {
             return Some(FromSource::Placed(placed));
         }
-        said.due = false;
-        said.last = outcome.is_some();
+        sent.due = false;
+        sent.last = outcome.is_some();
         Some(FromSource::Progress(Box::new(progress(snapshot))))
     }
 }
 
-/// As many items as make a message of moderate length.
-fn limited<T: WireFormat>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
+/// Takes as many items as fit in a message of moderate size.
+fn take_batch<T: WireFormat>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
     let mut bytes = 0;
     let mut list = Vec::new();
-    while bytes < LIST_BYTES {
+    while bytes < LIST_BYTES_TARGET {
         let Some(item) = items.next() else { break };
         bytes += wire::encode(&item).len();
         list.push(item);
@@ -151,7 +152,7 @@ fn limited<T: WireFormat>(items: &mut dyn Iterator<Item = T>) -> Vec<T> {
     list
 }
 
-fn progress(snapshot: Snapshot) -> Progress {
+fn progress(snapshot: TransferSnapshot) -> Progress {
     Progress {
         tally: snapshot.tally,
         streams: snapshot.streams,
@@ -172,20 +173,20 @@ fn progress(snapshot: Snapshot) -> Progress {
     }
 }
 
-/// `begun`: the destination was reached once, so that another session may reach it again.
+/// `begun`: the destination was reached once, so another session may reach it again.
 fn ended(outcome: Result<(), CopyError>, begun: bool) -> Ended {
     match outcome {
         Ok(()) => Ended::Finished(()),
         Err(CopyError::Cancelled(reason)) => Ended::Cancelled(reason),
         Err(error @ CopyError::Forgotten(_)) => Ended::Forgotten(error.to_string()),
-        Err(error) if begun && error.may_pass() => Ended::Forgotten(error.to_string()),
+        Err(error) if begun && error.is_transient() => Ended::Forgotten(error.to_string()),
         Err(error) => Ended::Failed(error.to_string()),
     }
 }
 
-impl End for Delegate {
+impl ControlEndpoint for Delegate {
     fn is_over(&self) -> bool {
-        lock(&self.said).ended
+        lock(&self.sent).ended
     }
 
     fn wake(&self) -> &Event {
@@ -193,11 +194,11 @@ impl End for Delegate {
     }
 
     fn poll_message(&self) -> Option<Vec<u8>> {
-        let mut said = lock(&self.said);
-        if said.ended {
+        let mut sent = lock(&self.sent);
+        if sent.ended {
             return None;
         }
-        self.next(&mut said).as_ref().map(wire::encode)
+        self.next(&mut sent).as_ref().map(wire::encode)
     }
 
     fn on_message(&self, message: &[u8]) -> Result<(), String> {
@@ -209,6 +210,6 @@ impl End for Delegate {
     }
 
     fn tick(&self) {
-        lock(&self.said).due = true;
+        lock(&self.sent).due = true;
     }
 }

@@ -1,4 +1,4 @@
-//! Ways to reach the other end: TCP over any of several addresses, connections that ssh carries, and
+//! Dialers of the other end: TCP over any of several addresses, connections tunnelled by ssh, and
 //! sockets inside this process.
 
 use std::collections::HashMap;
@@ -18,97 +18,97 @@ use crate::labels::Labelling;
 use crate::session::lock;
 use crate::transport::Transport;
 
-/// How long one attempt to connect may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit of one connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Failures in a row after which an address is left alone while others live.
+/// Consecutive failures after which an address is skipped while others live.
 const FAILURES_MAX: u32 = 3;
 
-/// How many addresses of a host an error names.
+/// Limit of addresses named in an error.
 const ADDRESSES_NAMED_MAX: usize = 4;
 
-/// A way to the other end.
+/// Dialer of the other end.
 pub trait Dial: Send + Sync {
-    /// Connects; `number` spreads connections over what there is to choose from. With a mark every packet
-    /// that this end sends carries it, where it can; how is told as [`Labelling::told`] is.
+    /// Connects; `number` spreads connections over the available routes. With a mark, packets of this
+    /// end are labelled if possible; the text is that of [`Labelling::told`].
     ///
     /// # Errors
-    /// When nothing answers.
+    /// If no address answers.
     fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)>;
 
-    /// Connects for words alone: by any way, when those that are chosen are dead.
+    /// Connects for control messages; uses any route if the chosen ones are dead.
     ///
     /// # Errors
-    /// When nothing answers.
+    /// If no address answers.
     fn dial_control(&self) -> io::Result<Transport> {
         self.dial(0, None).map(|(transport, _)| transport)
     }
 
-    /// Connects over these pairs of addresses alone from now on; over all that there are where none is given.
+    /// Restricts later connections to these address pairs; lifts the restriction if `path` is empty.
     ///
     /// # Errors
-    /// When there is nothing to choose from.
-    fn choose(&self, _path: &[Pair]) -> io::Result<()> {
+    /// If this dialer has no choice of routes.
+    fn choose(&self, _path: &[AddressPair]) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "its connections have one way only"))
     }
 
-    /// Changes with each [`Dial::choose`] that changes something.
+    /// Generation of the choice; increases with each effective [`Dial::choose`].
     fn choice(&self) -> u64 {
         0
     }
 
-    /// Whether a connection goes over what is chosen.
+    /// True if a connection uses a chosen route.
     fn is_chosen(&self, _transport: &Transport) -> bool {
         true
     }
 
-    /// An address that it leads to, where it is known.
-    fn leads_to(&self) -> Option<IpAddr> {
+    /// Destination address, if known.
+    fn destination(&self) -> Option<IpAddr> {
         None
     }
 
-    /// Where it leads, for people.
+    /// Display name of the destination.
     fn shown(&self) -> String;
 
-    /// Addresses that were given up.
+    /// Addresses skipped after repeated failures.
     fn dropped(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// A path as its two ends see it.
+/// Addresses of a path's two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pair {
-    /// The address of this end.
+pub struct AddressPair {
+    /// Local address.
     pub from: IpAddr,
-    /// The address of the other end.
+    /// Remote address.
     pub to: IpAddr,
 }
 
-/// TCP to a host that may have several addresses, from several of ours.
+/// TCP dialer of a host with one or more addresses, from one or more local addresses.
 #[derive(Debug)]
 pub struct TcpDial {
     shown: String,
-    /// All ways that there are.
-    pairs: Vec<Way>,
-    /// Connections take turns; else all go where the last one was answered.
+    /// All routes.
+    pairs: Vec<Route>,
+    /// Spread connections over the routes in turn; otherwise prefer the last route that answered.
     spread: bool,
-    /// Those of `chosen.0` alone, where there are any; how often they were changed.
-    chosen: Mutex<(Vec<Way>, u64)>,
+    /// Chosen routes (empty for all) and the generation of the choice.
+    chosen: Mutex<(Vec<Route>, u64)>,
     congestion: Option<String>,
     answers: AtomicUsize,
-    failures: Mutex<HashMap<Way, u32>>,
+    failures: Mutex<HashMap<Route, u32>>,
 }
 
-/// A destination, and the source if one was chosen.
-type Way = (SocketAddr, Option<IpAddr>);
+/// Destination, and source if one was given.
+type Route = (SocketAddr, Option<IpAddr>);
 
 impl TcpDial {
-    /// To `host:port`: to the first of its addresses that answers, or spread over the addresses `to` of
-    /// it; from addresses `from`, or any.
+    /// Dials `host:port`: the first address that answers, or spread over the addresses `to`; from
+    /// addresses `from`, or any.
     ///
     /// # Errors
-    /// When the host has no address.
+    /// If the host has no address.
     pub fn new(
         host: &str,
         port: u16,
@@ -144,10 +144,10 @@ impl TcpDial {
         })
     }
 
-    /// To one of these addresses, of which the first that answers is taken.
+    /// Dials the first of these addresses that answers.
     ///
     /// # Errors
-    /// When there is none.
+    /// If `addresses` is empty.
     pub fn to_any(addresses: &[SocketAddr]) -> io::Result<Self> {
         let Some(first) = addresses.first() else {
             let text = "no address is given to connect to";
@@ -164,10 +164,10 @@ impl TcpDial {
         })
     }
 
-    /// To those of its addresses alone that are allowed; they are not looked up again.
+    /// Restricts the dialer to allowed addresses; they are not resolved again.
     ///
     /// # Errors
-    /// The first error of `allowed`, when it has no other address.
+    /// The first error of `allowed`, if no address is left.
     pub fn only_to<E>(mut self, allowed: impl Fn(SocketAddr) -> Result<(), E>) -> Result<Self, E> {
         let mut why = None;
         self.pairs.retain(|(to, _)| {
@@ -182,49 +182,50 @@ impl TcpDial {
         }
     }
 
-    /// The ways to try, in order, for a connection.
-    fn ways(&self, number: u32) -> Vec<Way> {
+    /// Routes to try for a connection, in order.
+    fn routes(&self, number: u32) -> Vec<Route> {
         let chosen = lock(&self.chosen).0.clone();
         let (all, spread) =
             if chosen.is_empty() { (self.pairs.clone(), self.spread) } else { (chosen, true) };
         let failures = lock(&self.failures);
-        let is_alive = |way: &&Way| failures.get(way).is_none_or(|count| *count < FAILURES_MAX);
+        let is_alive =
+            |route: &&Route| failures.get(route).is_none_or(|count| *count < FAILURES_MAX);
         let alive: Vec<_> = all.iter().filter(is_alive).copied().collect();
-        // When nothing lives, everything is tried again.
-        let mut ways = if alive.is_empty() { all } else { alive };
+        // If all are dead, all are tried again.
+        let mut routes = if alive.is_empty() { all } else { alive };
         let first = if spread { number as usize } else { self.answers.load(Ordering::Relaxed) };
-        let first = first % ways.len();
-        ways.rotate_left(first);
-        ways
+        let first = first % routes.len();
+        routes.rotate_left(first);
+        routes
     }
 
-    fn connect(&self, way: Way, label: &Labelling) -> io::Result<Transport> {
+    fn connect(&self, route: Route, label: &Labelling) -> io::Result<Transport> {
         let options = ConnectOptions {
-            source: way.1,
+            source: route.1,
             congestion: self.congestion.clone(),
             flow_label: label.flow_label,
             destination_option: label.destination_option,
             ..ConnectOptions::default()
         };
-        let connected = connect(way.0, &options, CONNECT_WITHIN).and_then(|tcp| {
+        let connected = connect(route.0, &options, CONNECT_TIMEOUT).and_then(|tcp| {
             tcp.set_nodelay(true)?;
             Ok(Transport::Tcp(tcp))
         });
         match &connected {
             Ok(_) => {
-                lock(&self.failures).remove(&way);
-                if let Some(place) = self.pairs.iter().position(|pair| *pair == way) {
+                lock(&self.failures).remove(&route);
+                if let Some(place) = self.pairs.iter().position(|pair| *pair == route) {
                     self.answers.store(place, Ordering::Relaxed);
                 }
             }
-            Err(_) => *lock(&self.failures).entry(way).or_default() += 1,
+            Err(_) => *lock(&self.failures).entry(route).or_default() += 1,
         }
         connected
     }
 }
 
-/// Sources and destinations of one family, paired in turn.
-fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
+/// Pairs sources and destinations of one address family in turn.
+fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Route> {
     if from.is_empty() {
         return to.iter().map(|to| (*to, None)).collect();
     }
@@ -240,20 +241,21 @@ fn pairs(to: &[SocketAddr], from: &[IpAddr]) -> Vec<Way> {
     pairs
 }
 
-/// Attempts to connect that failed, each with its way.
+/// Failed connection attempts with their routes.
 #[derive(Debug, Default)]
-struct FailedAttempts(Vec<(Way, io::Error)>);
+struct FailedAttempts(Vec<(Route, io::Error)>);
 
 impl FailedAttempts {
-    /// One error that names each address that did not answer; what failed before any packet was sent (an
-    /// option that this host does not have) and an address that `shown` names already are left as they are.
+    /// Combines them to one error that names each address. Errors before any packet was sent (an option
+    /// that this host lacks) and addresses already named by `shown` stay unchanged.
     fn into_error(mut self, shown: &str) -> io::Error {
         let is_local =
             |error: &io::Error| error.raw_os_error().is_none() && error.get_ref().is_some();
         if let Some(local) = self.0.iter().position(|(_, error)| is_local(error)) {
             return self.0.swap_remove(local).1;
         }
-        let is_named = |(way, _): &(Way, io::Error)| way.1.is_none() && way.0.to_string() == shown;
+        let is_named =
+            |(route, _): &(Route, io::Error)| route.1.is_none() && route.0.to_string() == shown;
         match self.0.len() {
             0 => return io::Error::from(io::ErrorKind::NotConnected),
             1 if is_named(&self.0[0]) => return self.0.swap_remove(0).1,
@@ -263,7 +265,7 @@ impl FailedAttempts {
             .0
             .iter()
             .take(ADDRESSES_NAMED_MAX)
-            .map(|(way, error)| format!("{}: {}", display_way(way), fs::describe(error)))
+            .map(|(route, error)| format!("{}: {}", display_route(route), fs::describe(error)))
             .collect();
         if let Some(more) = self.0.len().checked_sub(ADDRESSES_NAMED_MAX).filter(|more| *more > 0) {
             texts.push(format!("and {more} more"));
@@ -276,18 +278,18 @@ impl FailedAttempts {
     }
 }
 
-fn display_way((to, from): &Way) -> String {
+fn display_route((to, from): &Route) -> String {
     from.map_or(to.to_string(), |from| format!("{from} to {to}"))
 }
 
 impl Dial for TcpDial {
     fn dial(&self, number: u32, mark: Option<Mark>) -> io::Result<(Transport, String)> {
         let mut failed = FailedAttempts::default();
-        for way in self.ways(number) {
-            let label = Labelling::connecting(mark, number, way.0, way.1);
-            match self.connect(way, &label) {
-                Ok(transport) => return Ok((transport, label.told)),
-                Err(error) => failed.0.push((way, error)),
+        for route in self.routes(number) {
+            let label = Labelling::connecting(mark, number, route.0, route.1);
+            match self.connect(route, &label) {
+                Ok(transport) => return Ok((transport, label.description)),
+                Err(error) => failed.0.push((route, error)),
             }
         }
         Err(failed.into_error(&self.shown))
@@ -295,20 +297,20 @@ impl Dial for TcpDial {
 
     fn dial_control(&self) -> io::Result<Transport> {
         let mut failed = FailedAttempts::default();
-        let mut ways = self.ways(0);
-        ways.extend(
-            self.pairs.iter().filter(|way| !ways.contains(way)).copied().collect::<Vec<_>>(),
+        let mut routes = self.routes(0);
+        routes.extend(
+            self.pairs.iter().filter(|route| !routes.contains(route)).copied().collect::<Vec<_>>(),
         );
-        for way in ways {
-            match self.connect(way, &Labelling::connecting(None, 0, way.0, way.1)) {
+        for route in routes {
+            match self.connect(route, &Labelling::connecting(None, 0, route.0, route.1)) {
                 Ok(transport) => return Ok(transport),
-                Err(error) => failed.0.push((way, error)),
+                Err(error) => failed.0.push((route, error)),
             }
         }
         Err(failed.into_error(&self.shown))
     }
 
-    fn choose(&self, path: &[Pair]) -> io::Result<()> {
+    fn choose(&self, path: &[AddressPair]) -> io::Result<()> {
         let port_of = |ip: IpAddr| {
             let same = self.pairs.iter().find(|(to, _)| to.ip() == ip);
             same.or(self.pairs.first()).map_or(0, |(to, _)| to.port())
@@ -317,13 +319,14 @@ impl Dial for TcpDial {
             let text = format!("{} and {} are not of one family", pair.from, pair.to);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let way = |pair: &Pair| (SocketAddr::new(pair.to, port_of(pair.to)), Some(pair.from));
-        let ways: Vec<Way> = path.iter().map(way).collect();
+        let route =
+            |pair: &AddressPair| (SocketAddr::new(pair.to, port_of(pair.to)), Some(pair.from));
+        let routes: Vec<Route> = path.iter().map(route).collect();
         let mut chosen = lock(&self.chosen);
-        if chosen.0 != ways {
+        if chosen.0 != routes {
             // What failed may be alive again: that may be why it is chosen.
-            lock(&self.failures).retain(|way, _| !ways.contains(way));
-            *chosen = (ways, chosen.1 + 1);
+            lock(&self.failures).retain(|route, _| !routes.contains(route));
+            *chosen = (routes, chosen.1 + 1);
         }
         Ok(())
     }
@@ -337,13 +340,14 @@ impl Dial for TcpDial {
         let (Ok(to), Ok(from)) = (tcp.peer_addr(), tcp.local_addr()) else { return false };
         let chosen = lock(&self.chosen);
         let ip = |address: SocketAddr| address.ip().to_canonical();
-        let is_it =
-            |way: &Way| way.0.ip() == ip(to) && way.1.is_none_or(|source| source == ip(from));
+        let is_it = |route: &Route| {
+            route.0.ip() == ip(to) && route.1.is_none_or(|source| source == ip(from))
+        };
         chosen.0.is_empty() || chosen.0.iter().any(is_it)
     }
 
-    fn leads_to(&self) -> Option<IpAddr> {
-        self.ways(0).first().map(|(to, _)| to.ip())
+    fn destination(&self) -> Option<IpAddr> {
+        self.routes(0).first().map(|(to, _)| to.ip())
     }
 
     fn shown(&self) -> String {
@@ -354,13 +358,13 @@ impl Dial for TcpDial {
         let failures = lock(&self.failures);
         self.pairs
             .iter()
-            .filter(|way| failures.get(way).is_some_and(|count| *count >= FAILURES_MAX))
-            .map(display_way)
+            .filter(|route| failures.get(route).is_some_and(|count| *count >= FAILURES_MAX))
+            .map(display_route)
             .collect()
     }
 }
 
-/// Connections that `ssh -W` carries, one ssh process each.
+/// Dialer that tunnels each connection through an `ssh -W` process.
 #[derive(Debug)]
 pub struct SshDial {
     command: Vec<String>,
@@ -369,7 +373,7 @@ pub struct SshDial {
 }
 
 impl SshDial {
-    /// To `port` on the loopback of `host`, by `command` (`ssh` and its options).
+    /// Dials `port` on the loopback of `host` with `command` (`ssh` and its options).
     #[must_use]
     pub fn new(command: Vec<String>, host: String, port: u16) -> Self {
         Self { command, host, port }
@@ -391,9 +395,9 @@ impl Dial for SshDial {
             .stdout(Stdio::from(std::os::fd::OwnedFd::from(output)))
             .stderr(Stdio::inherit())
             .spawn()?;
-        // It ends when the connection does, and must not stay a zombie until we do.
-        crate::sending::spawn("ssh", move || child.wait());
-        Ok((Transport::Local(ours), Labelling::inside(mark).told))
+        // The process ends with the connection and must be reaped.
+        crate::sender::spawn("ssh", move || child.wait());
+        Ok((Transport::Local(ours), Labelling::inside(mark).description))
     }
 
     fn shown(&self) -> String {
@@ -413,19 +417,19 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_stays_dead_is_left_alone_while_others_live() {
+    fn dead_address_is_skipped_while_others_live() {
         let listener = TcpListener::bind("127.0.0.2:0").expect("loopback");
         let port = listener.local_addr().expect("its address").port();
         let dead = SocketAddr::from(([127, 0, 0, 3], port));
         let two = dial(port, &["127.0.0.3", "127.0.0.2"]);
         for failures in 0..5 {
-            // Those with an even number begin at the dead one.
+            // Even numbers start with the dead address.
             two.dial(0, None).expect("the other one answers");
             assert_eq!(two.dropped().len(), usize::from(failures >= 2));
         }
         assert_eq!(two.dropped(), [dead.to_string()]);
         assert_eq!(lock(&two.failures)[&(dead, None)], FAILURES_MAX);
-        // Alone, it is tried again.
+        // A single address is always tried again.
         let one = dial(port, &["127.0.0.3"]);
         for failures in 1..=5 {
             assert!(one.dial(0, None).is_err());
@@ -458,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_allowed_is_connected_to() {
+    fn disallowed_addresses_are_removed() {
         let allowed =
             |to: SocketAddr| if to.ip().to_string() == "127.0.0.2" { Ok(()) } else { Err(to) };
         let some = dial(9, &["127.0.0.3", "127.0.0.2"]).only_to(allowed).expect("one is allowed");

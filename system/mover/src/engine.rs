@@ -1,22 +1,22 @@
-//! Which way bytes go between memory and files.
+//! Storage engines: direct or buffered I/O, with io_uring or threads.
 
 use std::fmt;
 use std::str::FromStr;
 
 use penstock_sys::ring::Ring;
 
-/// A storage engine. What it cannot do on a file system it leaves to the next: direct I/O falls back to
-/// the page cache where a file system has none, io_uring to threads where the kernel refuses it.
+/// Storage engine with per-file fallback: direct I/O falls back to the page cache if the file system
+/// does not support it, io_uring to threads if the kernel refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Engine {
-    /// Past the page cache (`O_DIRECT`).
+    /// Bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// With several operations at the device per thread (io_uring).
+    /// Several operations in flight per thread (io_uring).
     pub uring: bool,
 }
 
 impl Engine {
-    /// The best that this kernel offers.
+    /// Returns the fastest engine of this kernel; warns if io_uring is not available.
     #[must_use]
     pub fn probe() -> Self {
         let uring = match Ring::probe() {
@@ -29,7 +29,7 @@ impl Engine {
         Self { direct: true, uring }
     }
 
-    /// What is used for a file that was opened `direct` or not.
+    /// Name of the engine for a file that was opened `direct` or not.
     #[must_use]
     pub fn name(self, direct: bool) -> &'static str {
         match (direct, self.uring) {

@@ -1,8 +1,8 @@
-//! Tells what the streams of a session carry, beside the data: fireflies.
+//! Firefly reports of a session's data streams.
 //!
-//! The end that sends data tells, whichever end made the connection. A firefly goes out when a stream
-//! begins, once a minute while it runs and when it ends, to the stream's peer and to the site's collectors.
-//! It is one datagram that nobody answers: whatever becomes of it, data goes on.
+//! The sending end reports, regardless of which end connected. A firefly is sent at the start of a
+//! stream, every minute and at its end, to the stream's peer and the site's collectors. It is one
+//! unacknowledged datagram; its loss does not affect the data.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -23,22 +23,22 @@ use crate::agent::software;
 use crate::session::lock;
 use crate::transport::Transport;
 
-/// How often a stream that runs is told about.
-const ONGOING_EVERY: Duration = Duration::from_secs(60);
+/// Interval of reports on a running stream.
+const ONGOING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The states of a flow that fireflies tell of.
+/// States of a flow in fireflies, in the order of the counters.
 pub const STATES: [&str; 3] = ["start", "ongoing", "end"];
 
-/// How many datagrams were sent and how many could not be, of each of [`STATES`], by all sessions that share
-/// this. What becomes of a sent one nobody knows.
+/// Counters of datagrams sent and failed, by [`STATES`], shared by sessions. Loss after sending is
+/// unknown.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct FireflyCounters {
     sent: [AtomicU64; 3],
     failed: [AtomicU64; 3],
 }
 
-impl Sent {
-    /// Sent ones and failed ones, in the order of [`STATES`].
+impl FireflyCounters {
+    /// Sent and failed datagrams, in the order of [`STATES`].
     #[must_use]
     pub fn counts(&self) -> ([u64; 3], [u64; 3]) {
         let load = |counts: &[AtomicU64; 3]| counts.each_ref().map(|one| one.load(Relaxed));
@@ -46,22 +46,22 @@ impl Sent {
     }
 }
 
-/// The fireflies of one sending end.
+/// Firefly reporter of one sending end.
 #[derive(Debug)]
 pub struct Fireflies {
     tag: Scitag,
     collectors: Vec<SocketAddr>,
-    counts: Arc<Sent>,
+    counts: Arc<FireflyCounters>,
     host: String,
-    streams: Mutex<BTreeMap<StreamId, Lit>>,
+    streams: Mutex<BTreeMap<StreamId, ReportedStream>>,
 }
 
-/// A stream that was told about.
+/// Reported stream.
 #[derive(Debug)]
-struct Lit {
+struct ReportedStream {
     flow: FireflyFlow,
     started: UtcTime,
-    told: Instant,
+    last_report: Instant,
     transport: Transport,
 }
 
@@ -71,9 +71,13 @@ fn now() -> UtcTime {
 }
 
 impl Fireflies {
-    /// For a session with this mark; none without one.
+    /// Creates the reporter of a session with this mark; `None` without one.
     #[must_use]
-    pub fn new(mark: Option<Mark>, collectors: &[SocketAddr], counts: Arc<Sent>) -> Option<Self> {
+    pub fn new(
+        mark: Option<Mark>,
+        collectors: &[SocketAddr],
+        counts: Arc<FireflyCounters>,
+    ) -> Option<Self> {
         let tag = Scitag::from_number(u64::from(mark?.scitag)).ok()?;
         Some(Self {
             tag,
@@ -84,45 +88,46 @@ impl Fireflies {
         })
     }
 
-    /// A stream begins.
+    /// Reports the start of a stream.
     pub fn begin(&self, stream: StreamId, transport: &Transport) {
         let Transport::Tcp(tcp) = transport else { return };
         let (Ok(ours), Ok(theirs)) = (tcp.local_addr(), tcp.peer_addr()) else { return };
         let Ok(flow) = FireflyFlow::new(ours, theirs, TransportProtocol::Tcp) else { return };
         let Ok(transport) = transport.try_clone() else { return };
-        let lit = Lit { flow, started: now(), told: Instant::now(), transport };
-        self.tell(&lit, FlowPhase::Start);
-        lock(&self.streams).insert(stream, lit);
+        let stream_report =
+            ReportedStream { flow, started: now(), last_report: Instant::now(), transport };
+        self.send_report(&stream_report, FlowPhase::Start);
+        lock(&self.streams).insert(stream, stream_report);
     }
 
-    /// Tells about streams that have not been told about for a while.
+    /// Reports streams whose last report is older than [`ONGOING_INTERVAL`].
     pub fn tick(&self) {
-        for lit in lock(&self.streams).values_mut() {
-            if lit.told.elapsed() >= ONGOING_EVERY {
-                self.tell(lit, FlowPhase::Ongoing);
-                lit.told = Instant::now();
+        for stream_report in lock(&self.streams).values_mut() {
+            if stream_report.last_report.elapsed() >= ONGOING_INTERVAL {
+                self.send_report(stream_report, FlowPhase::Ongoing);
+                stream_report.last_report = Instant::now();
             }
         }
     }
 
-    /// A stream has ended.
+    /// Reports the end of a stream.
     pub fn end(&self, stream: StreamId) {
-        if let Some(lit) = lock(&self.streams).remove(&stream) {
-            self.tell(&lit, FlowPhase::End(now()));
+        if let Some(stream_report) = lock(&self.streams).remove(&stream) {
+            self.send_report(&stream_report, FlowPhase::End(now()));
         }
     }
 
-    fn tell(&self, lit: &Lit, phase: FlowPhase) {
-        // A connection that cannot be asked has no counts: 0 would be a measurement.
-        let info = net::TcpInfo::of(&lit.transport).ok();
+    fn send_report(&self, stream_report: &ReportedStream, phase: FlowPhase) {
+        // Without kernel counters the counts are absent: 0 would be a measurement.
+        let info = net::TcpInfo::of(&stream_report.transport).ok();
         let firefly = Firefly {
             phase,
-            started: lit.started,
+            started: stream_report.started,
             now: match phase {
                 FlowPhase::End(at) => at,
                 FlowPhase::Start | FlowPhase::Ongoing => now(),
             },
-            flow: lit.flow,
+            flow: stream_report.flow,
             tag: self.tag,
             application: software().replace(' ', " v"),
             bytes: info.map(|info| DirectionCounts {
@@ -136,7 +141,7 @@ impl Fireflies {
             tcp: info.as_ref().map(facts),
         };
         let datagram = firefly.datagram(&self.host, "penstock");
-        let destination = SocketAddr::new(lit.flow.destination().ip(), FIREFLY_PORT);
+        let destination = SocketAddr::new(stream_report.flow.destination().ip(), FIREFLY_PORT);
         for to in self.collectors.iter().copied().chain([destination]) {
             let state = match phase {
                 FlowPhase::Start => 0,
@@ -164,8 +169,7 @@ fn send(datagram: &[u8], to: SocketAddr) -> std::io::Result<()> {
     socket.send_to(datagram, to).map(|_| ())
 }
 
-/// The values that `net::TcpInfo` reads. Round-trip times of 0 and a delivery rate of 0 are those of a connection
-/// on which the kernel has not measured any.
+/// Converts kernel measurements. Round-trip times and delivery rates of 0 mean not measured.
 fn facts(info: &net::TcpInfo) -> TcpStats {
     let measured = |value: u32| (value != 0).then_some(value);
     TcpStats {

@@ -1,8 +1,7 @@
-//! Frames onto and off a data stream, protected as the session says.
+//! Reader and writer of frames on a data stream, with the session's protection.
 //!
-//! For: one stream in one direction. Not for: what a frame is about. A reader that fails has lost its
-//! place and the stream with it: `InvalidData` means that integrity failed, anything else that the
-//! connection did.
+//! One stream in one direction. A reader that fails has lost its position and the stream with it:
+//! `InvalidData` means an integrity failure, anything else a connection failure.
 
 use std::io::{self, Read};
 
@@ -12,7 +11,7 @@ use penstock_protocol::proof::{Authenticator, TAG_BYTES};
 
 use crate::channel::Channel;
 
-/// Writes frames.
+/// Writer of the frames of one stream.
 #[derive(Debug)]
 pub struct FrameWriter {
     channel: Channel,
@@ -20,16 +19,16 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// Writes under TLS where there is no authenticator, sealed where there is one.
+    /// Creates a writer: sealed with an authenticator, under TLS without.
     #[must_use]
     pub fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
         Self { channel, authenticator }
     }
 
-    /// Writes one frame, asking `pace` before each part of `part_bytes` of it.
+    /// Writes one frame; calls `pace` before each part of `part_bytes`.
     ///
     /// # Errors
-    /// When the connection is gone, or of `pace`.
+    /// If the connection is lost or `pace` fails.
     pub fn write(
         &mut self,
         header: &Header,
@@ -56,20 +55,20 @@ impl FrameWriter {
         Ok(())
     }
 
-    /// Ends the stream in order.
+    /// Sends the end frame and closes the write direction.
     pub fn finish(&mut self) {
         let _ = self.write(&Header::end(), &[], 1, |_, _| Ok(()));
         self.channel.finish_writing();
     }
 
-    /// The stream's connection.
+    /// Connection of the stream.
     #[must_use]
     pub fn channel(&self) -> &Channel {
         &self.channel
     }
 }
 
-/// Reads frames.
+/// Reader of the frames of one stream.
 #[derive(Debug)]
 pub struct FrameReader {
     channel: Channel,
@@ -78,7 +77,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Reads what a [`FrameWriter`] of the same kind wrote.
+    /// Creates a reader for a [`FrameWriter`] with the same protection.
     #[must_use]
     pub fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
         Self { channel, opener: authenticator.map(Opener::new), tag: [0; TAG_BYTES] }
@@ -87,7 +86,7 @@ impl FrameReader {
     /// Reads the next header.
     ///
     /// # Errors
-    /// `InvalidData` when it is not what the sender wrote.
+    /// `InvalidData` if it fails its integrity check.
     pub fn header(&mut self) -> io::Result<Header> {
         let mut bytes = [0; HEADER_BYTES];
         self.channel.read_exact(&mut bytes)?;
@@ -99,10 +98,10 @@ impl FrameReader {
         Header::decode(&bytes).map_err(damaged)
     }
 
-    /// Reads the payload of the header that was read last into all of `payload`.
+    /// Reads the payload of the last header into all of `payload`.
     ///
     /// # Errors
-    /// `InvalidData` when it is not what the sender read from its device.
+    /// `InvalidData` if it fails its integrity check.
     pub fn payload(&mut self, header: &Header, payload: &mut [u8]) -> io::Result<()> {
         self.channel.read_exact(payload)?;
         let sealed = self.opener.as_mut().is_none_or(|opener| opener.payload(payload, &self.tag));
@@ -113,7 +112,7 @@ impl FrameReader {
         }
     }
 
-    /// The stream's connection.
+    /// Connection of the stream.
     #[must_use]
     pub fn channel(&self) -> &Channel {
         &self.channel

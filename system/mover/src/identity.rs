@@ -1,9 +1,9 @@
-//! Who an agent is: a certificate that it made itself, known to its clients by fingerprint.
+//! Identity of an agent: a self-signed certificate, known to its clients by fingerprint.
 //!
-//! No authority is asked. A client learns the fingerprint from the agent's state directory, from the
-//! line that `penstock login` took, or over ssh, and accepts that certificate alone. Clients may hold a
-//! certificate too; the agent's gatekeeper knows them by fingerprint. Only TLS 1.3 is spoken, AES-128-GCM
-//! first: it is the fastest cipher where the processor has AES.
+//! No certificate authority is involved. A client learns the fingerprint from the agent's state
+//! directory, from `penstock login` or over ssh, and accepts that certificate only. Clients may have a
+//! certificate too; the agent's gatekeeper knows them by fingerprint. Only TLS 1.3 is used, AES-128-GCM
+//! first: it is the fastest cipher on processors with AES instructions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,19 +20,19 @@ use rustls::{
     SignatureScheme,
 };
 
-/// A certificate that is not usable.
+/// Error of a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// It could not be made.
+    /// The certificate could not be generated.
     #[error("cannot make a certificate: {0}")]
     Generate(#[from] rcgen::Error),
-    /// It is not PEM, or not a certificate with its key.
+    /// The text is not PEM or not a certificate with its key.
     #[error("not a PEM certificate with its private key: {0}")]
     Pem(String),
-    /// TLS does not take it.
+    /// TLS rejects the certificate or key.
     #[error("TLS refuses the certificate: {0}")]
     Tls(#[from] rustls::Error),
-    /// Not a fingerprint.
+    /// The text is not a fingerprint.
     #[error("'{0}' is not a fingerprint: write it like SHA256: and 64 hexadecimal digits")]
     Fingerprint(String),
 }
@@ -94,19 +94,19 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Makes a new certificate.
+    /// Generates a self-signed certificate.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// If key generation fails.
     pub fn generate() -> Result<Self, IdentityError> {
         let made = rcgen::generate_simple_self_signed(vec!["penstock".to_owned()])?;
         Self::from_pem(&made.cert.pem(), &made.signing_key.serialize_pem())
     }
 
-    /// Takes a certificate and key as PEM.
+    /// Reads a certificate and key in PEM.
     ///
     /// # Errors
-    /// When they are not that, or do not belong together.
+    /// If they are malformed or do not belong together.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
         let pem = |error: rustls::pki_types::pem::Error| IdentityError::Pem(error.to_string());
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(pem)?;
@@ -126,35 +126,35 @@ impl Identity {
         })
     }
 
-    /// The certificate as PEM.
+    /// Certificate in PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// The private key as PEM: a secret.
+    /// Private key in PEM; secret.
     #[must_use]
     pub fn key_pem(&self) -> &str {
         &self.key_pem
     }
 
-    /// By what clients know it.
+    /// Fingerprint by which clients know it.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// TLS as a server with this certificate; clients may show one of theirs.
+    /// TLS server configuration with this certificate; client certificates are optional.
     #[must_use]
     pub fn tls_server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 }
 
-/// TLS as a client of the agent with this fingerprint, showing `own` certificate if there is one.
+/// TLS client configuration for the agent with this fingerprint, with the certificate `own` if given.
 ///
 /// # Errors
-/// When `own` is not usable.
+/// If `own` is not usable.
 pub fn tls_client_config(
     fingerprint: Fingerprint,
     own: Option<&Identity>,
@@ -162,10 +162,11 @@ pub fn tls_client_config(
     client_config(vec![fingerprint], own)
 }
 
-/// TLS as a client of any agent with one of these fingerprints; [`peer_fingerprint`] then says which it is.
+/// TLS client configuration for any agent with one of these fingerprints; [`peer_fingerprint`] returns
+/// which.
 ///
 /// # Errors
-/// When TLS cannot be set up.
+/// If TLS cannot be configured.
 pub fn tls_client_config_of_any(
     fingerprints: Vec<Fingerprint>,
 ) -> Result<Arc<ClientConfig>, IdentityError> {
@@ -192,7 +193,7 @@ fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Fingerprint of the certificate that the peer of a finished handshake showed.
+/// Fingerprint of the certificate that the peer presented in a completed handshake.
 #[must_use]
 pub fn peer_fingerprint(connection: &rustls::CommonState) -> Option<Fingerprint> {
     connection.peer_certificates().and_then(|chain| chain.first()).map(Fingerprint::of)
@@ -221,7 +222,7 @@ fn schemes() -> Vec<SignatureScheme> {
     provider::default_provider().signature_verification_algorithms.supported_schemes()
 }
 
-/// Accepts these server certificates and no other.
+/// Verifier that accepts these server certificates only.
 #[derive(Debug)]
 struct Pinned(Vec<Fingerprint>);
 
@@ -264,7 +265,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Takes any client certificate whose key the client holds; the gatekeeper decides what it is worth.
+/// Verifier that accepts any client certificate with proof of its key; the gatekeeper decides about it.
 #[derive(Debug)]
 struct AnyClient;
 

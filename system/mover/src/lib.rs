@@ -1,4 +1,5 @@
-//! The data plane: threads, sockets and storage engines that carry out `penstock-protocol`.
+//! Data plane: threads, sockets and storage engines that drive the state machines of
+//! `penstock-protocol`.
 //!
 //! ```text
 //! source                                                        destination
@@ -6,39 +7,39 @@
 //!          per device                 one thread each       one thread each  per device
 //! ```
 //!
-//! Buffers of one block each are the only coupling between the stages: when a stage is slow its
-//! neighbours run out of buffers and wait, and TCP closes its window. Memory is bounded by the pool.
+//! Buffers of one block each are the only coupling between stages: a slow stage leaves its neighbours
+//! without buffers, and TCP closes its window. The pool bounds memory.
 //!
-//! Not here: HTTP, configuration, who may do what (an agent asks its gatekeeper), and printing.
+//! Not here: HTTP, configuration, authorisation (an agent calls its gatekeeper) and printing.
 
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod bound;
+pub mod bottleneck;
 pub mod channel;
 pub mod client;
-pub mod contact;
+pub mod connector;
 pub mod control;
-pub mod crew;
 pub mod delegate;
 pub mod dial;
 pub mod engine;
-pub mod exchange;
 pub mod firefly;
 pub mod frame;
-pub mod granting;
+pub mod handshake;
 pub mod identity;
 pub mod labels;
 pub mod memory;
 pub mod nettest;
-mod packing;
-pub mod reading;
+mod packer;
+pub mod pending_connections;
+pub mod reader;
 pub mod scan;
-pub mod sending;
+pub mod sender;
 pub mod session;
+pub mod session_setup;
 pub mod sink;
 pub mod third_party;
 mod tls;
 pub mod totals;
 pub mod transport;
-pub mod waiting;
+pub mod worker_pool;

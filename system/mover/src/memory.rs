@@ -1,10 +1,10 @@
-//! The memory for blocks that all transfers of an agent share: a bound on their sum.
+//! Memory for blocks, shared by all transfers of an agent within one limit.
 //!
-//! Each transfer has a pool of its own, of which the size changes as others come and go. A newcomer is
-//! let in once the pools of the others have come down to their new shares; a pool never grows beyond
-//! what the sum allows. What a transfer cannot do with less than is four blocks: when even that is not
-//! there, the newcomer is told to come again. A quarter of the memory is for newcomers and nobody grows
-//! into it: blocks of a slow transfer may take minutes to come back.
+//! Each transfer has a pool of its own whose size changes as others come and go. A new transfer is
+//! admitted once the other pools have shrunk to their new shares; a pool never grows beyond the limit
+//! of the sum. A transfer needs at least four blocks: if these are not free, a new one is refused as
+//! busy. A quarter of the memory is reserved for new transfers, because blocks of a slow transfer may
+//! take minutes to come back.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,27 +13,27 @@ use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_sys::buffer::BufferPool;
 use penstock_units::ByteCount;
 
-use crate::granting::MEMORY_BYTES;
 use crate::session::{BLOCKS_MIN, lock};
+use crate::session_setup::MEMORY_BYTES;
 
-/// How long a newcomer waits for the others to come down.
-const SHRINK_WITHIN: Duration = Duration::from_secs(2);
+/// Time for which a new transfer waits for other pools to shrink.
+const SHRINK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A transfer's part of the memory.
+/// Share of one transfer.
 #[derive(Debug)]
-struct Part {
+struct MemoryShare {
     number: u64,
     block_bytes: u64,
-    /// Blocks that it may have.
+    /// Limit of its blocks.
     blocks: u64,
-    /// None before its session is made.
+    /// `None` before its session exists.
     pool: Option<BufferPool>,
-    /// Nobody needs it any more, and it goes when its last block has come back.
+    /// Set when the transfer has ended; removed with its last block.
     over: bool,
 }
 
-impl Part {
-    /// Bytes that it has or may still take.
+impl MemoryShare {
+    /// Bytes that it holds or may still allocate.
     fn held(&self) -> u64 {
         let allocated = self.pool.as_ref().map_or(0, |pool| pool.allocated() as u64);
         let may = if self.over { 0 } else { self.blocks };
@@ -49,49 +49,49 @@ impl Part {
 }
 
 #[derive(Debug, Default)]
-struct Parts {
+struct MemoryState {
     limit_bytes: u64,
     next: u64,
-    parts: Vec<Part>,
+    parts: Vec<MemoryShare>,
 }
 
-/// Memory that is shared.
+/// Shared memory limit of an agent.
 #[derive(Debug, Clone)]
-pub struct Memory(Arc<Mutex<Parts>>);
+pub struct BlockMemory(Arc<Mutex<MemoryState>>);
 
-/// A transfer's hold on its part; the part is given back when this is dropped.
+/// Lease of a share, returned on drop.
 #[derive(Debug)]
-pub struct Hold {
-    memory: Memory,
+pub struct MemoryLease {
+    memory: BlockMemory,
     number: u64,
     bytes: u64,
 }
 
-impl Memory {
-    /// So much for all transfers together.
+impl BlockMemory {
+    /// Creates a limit for all transfers together, in bytes.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Self {
-        Self(Arc::new(Mutex::new(Parts { limit_bytes, ..Parts::default() })))
+        Self(Arc::new(Mutex::new(MemoryState { limit_bytes, ..MemoryState::default() })))
     }
 
-    /// Changes how much there is; who has more than is left of it comes down as its blocks come back.
+    /// Changes the limit; transfers above their new share shrink as blocks come back.
     pub fn set_limit(&self, limit_bytes: u64) {
         let mut parts = lock(&self.0);
         parts.limit_bytes = limit_bytes;
-        parts.share_out();
+        parts.rebalance();
     }
 
-    /// Bytes that transfers hold or may still take.
+    /// Bytes that transfers hold or may still allocate.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         lock(&self.0).held()
     }
 
-    /// A part for a transfer with blocks of this size.
+    /// Leases a share for a transfer with blocks of this size.
     ///
     /// # Errors
-    /// When the limit is too low for such blocks, or everything is in use now.
-    pub fn enter(&self, block_bytes: u32) -> Result<Hold, Refusal> {
+    /// If the limit is too low for such blocks, or the memory is in use now.
+    pub fn acquire(&self, block_bytes: u32) -> Result<MemoryLease, Refusal> {
         let block_bytes = u64::from(block_bytes).max(1);
         let least = BLOCKS_MIN * block_bytes;
         let mut parts = lock(&self.0);
@@ -115,21 +115,21 @@ impl Memory {
         }
         parts.next += 1;
         let number = parts.next;
-        parts.parts.push(Part { number, block_bytes, blocks: 0, pool: None, over: false });
+        parts.parts.push(MemoryShare { number, block_bytes, blocks: 0, pool: None, over: false });
         drop(parts);
-        // From here on it is given back whatever happens.
-        let mut hold = Hold { memory: self.clone(), number, bytes: 0 };
+        // From here on the lease returns it in every case.
+        let mut hold = MemoryLease { memory: self.clone(), number, bytes: 0 };
         let start = Instant::now();
         loop {
             let mut parts = lock(&self.0);
-            parts.share_out();
+            parts.rebalance();
             let blocks = parts.find(number).map_or(0, |part| part.blocks);
             if blocks >= BLOCKS_MIN {
                 hold.bytes = blocks * block_bytes;
                 return Ok(hold);
             }
             drop(parts);
-            if start.elapsed() > SHRINK_WITHIN {
+            if start.elapsed() > SHRINK_TIMEOUT {
                 let text = "its memory for blocks is still in use by other transfers: wait";
                 return Err(Refusal::new(RefusalKind::Busy, text));
             }
@@ -137,26 +137,26 @@ impl Memory {
         }
     }
 
-    /// Gives what was given back to those who can use it.
-    pub fn share_out(&self) {
-        lock(&self.0).share_out();
+    /// Redistributes free memory.
+    pub fn rebalance(&self) {
+        lock(&self.0).rebalance();
     }
 }
 
-impl Parts {
-    fn alive(&self) -> impl Iterator<Item = &Part> {
+impl MemoryState {
+    fn alive(&self) -> impl Iterator<Item = &MemoryShare> {
         self.parts.iter().filter(|part| !part.over)
     }
 
-    fn find(&mut self, number: u64) -> Option<&mut Part> {
+    fn find(&mut self, number: u64) -> Option<&mut MemoryShare> {
         self.parts.iter_mut().find(|part| part.number == number)
     }
 
     fn held(&self) -> u64 {
-        self.parts.iter().map(Part::held).sum()
+        self.parts.iter().map(MemoryShare::held).sum()
     }
 
-    /// What only newcomers may take, and of it no more than the least.
+    /// Bytes reserved for new transfers, of which each gets its minimum.
     const fn reserve(&self) -> u64 {
         self.limit_bytes / 4
     }
@@ -165,9 +165,9 @@ impl Parts {
         self.parts.retain(|part| !part.over || part.held() > 0);
     }
 
-    /// Brings everyone to an equal share, as far as the least of each and what is still held allow:
-    /// first those who have too much come down, then others grow into what is free.
-    fn share_out(&mut self) {
+    /// Moves all towards equal shares within the minimum of each and the memory still held: first
+    /// shrink those above their share, then grow others into free memory.
+    fn rebalance(&mut self) {
         self.tidy();
         let shares = self.shares();
         for (part, share) in self.parts.iter_mut().zip(&shares) {
@@ -182,19 +182,19 @@ impl Parts {
             let is_new = part.blocks == 0 && free >= BLOCKS_MIN * part.block_bytes;
             let least = if is_new { BLOCKS_MIN } else { 0 };
             let blocks = share.min(least.max(part.blocks + spare / part.block_bytes));
-            // Less than the least would be a transfer that stands still.
+            // A transfer with less than the minimum would stall.
             if !part.over && blocks > part.blocks && blocks >= BLOCKS_MIN {
                 part.resize(blocks);
             }
         }
     }
 
-    /// Blocks for each: the least, and of what is left as much as the others, up to what is of use.
+    /// Blocks for each transfer: the minimum plus an equal part of the rest, up to the useful maximum.
     fn shares(&self) -> Vec<u64> {
         let least: u64 = self.alive().map(|part| BLOCKS_MIN * part.block_bytes).sum();
         let mut left = self.limit_bytes.saturating_sub(self.reserve()).saturating_sub(least);
         let mut takers = self.alive().count() as u64;
-        let share = |part: &Part| {
+        let share = |part: &MemoryShare| {
             if part.over {
                 return 0;
             }
@@ -209,14 +209,14 @@ impl Parts {
     }
 }
 
-impl Hold {
-    /// Bytes that it begins with: the size of the pool that is to be made.
+impl MemoryLease {
+    /// Initial pool size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The pool that was made; it changes its size with what others need.
+    /// Attaches the session's pool, which is resized from here on.
     pub fn attach(&self, pool: BufferPool) {
         let mut parts = lock(&self.memory.0);
         if let Some(part) = parts.find(self.number) {
@@ -226,17 +226,17 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for MemoryLease {
     fn drop(&mut self) {
         let mut parts = lock(&self.memory.0);
         if let Some(part) = parts.find(self.number) {
             part.over = true;
-            // Its session is over: what waits for a block need not.
+            // The session is over: waiting for blocks ends.
             if let Some(pool) = &part.pool {
                 pool.close();
             }
         }
-        parts.share_out();
+        parts.rebalance();
     }
 }
 
@@ -244,36 +244,36 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
+    const MIB_BYTES: u64 = 1 << 20;
 
-    fn pool(hold: &Hold, block_bytes: u64) -> BufferPool {
+    fn pool(hold: &MemoryLease, block_bytes: u64) -> BufferPool {
         let pool = BufferPool::new((hold.bytes() / block_bytes) as usize, block_bytes as usize);
         hold.attach(pool.clone());
         pool
     }
 
     #[test]
-    fn the_sum_holds_while_transfers_come_and_go() {
-        let memory = Memory::new(100 * MIB);
-        let first = memory.enter(4 << 20).expect("the first");
+    fn memory_sum_stays_within_limit() {
+        let memory = BlockMemory::new(100 * MIB_BYTES);
+        let first = memory.acquire(4 << 20).expect("the first");
         assert_eq!(first.bytes(), MEMORY_BYTES);
-        let first_pool = pool(&first, 4 * MIB);
+        let first_pool = pool(&first, 4 * MIB_BYTES);
         let taken: Vec<_> = std::iter::from_fn(|| first_pool.try_take()).collect();
         assert_eq!(taken.len(), 16);
         // A second one gets what is free at once, and no more than that while the first holds its own.
-        let second = memory.enter(1 << 20).expect("the second");
-        let second_pool = pool(&second, MIB);
-        assert_eq!((second.bytes(), first_pool.limit()), (11 * MIB, 10));
-        assert_eq!(memory.held_bytes(), 75 * MIB);
+        let second = memory.acquire(1 << 20).expect("the second");
+        let second_pool = pool(&second, MIB_BYTES);
+        assert_eq!((second.bytes(), first_pool.limit()), (11 * MIB_BYTES, 10));
+        assert_eq!(memory.held_bytes(), 75 * MIB_BYTES);
         drop(taken);
-        memory.share_out();
+        memory.rebalance();
         assert_eq!(first_pool.allocated(), 10);
-        assert!(second_pool.limit() > 11 && memory.held_bytes() <= 75 * MIB);
+        assert!(second_pool.limit() > 11 && memory.held_bytes() <= 75 * MIB_BYTES);
         // Others come until nobody could have four blocks of his own.
-        let more: Vec<_> = std::iter::from_fn(|| memory.enter(4 << 20).ok()).take(20).collect();
+        let more: Vec<_> = std::iter::from_fn(|| memory.acquire(4 << 20).ok()).take(20).collect();
         assert_eq!(more.len(), 5);
-        assert!(memory.held_bytes() <= 100 * MIB);
-        let refusal = memory.enter(4 << 20).expect_err("no more");
+        assert!(memory.held_bytes() <= 100 * MIB_BYTES);
+        let refusal = memory.acquire(4 << 20).expect_err("no more");
         assert_eq!(refusal.kind, RefusalKind::Busy);
         drop((more, second));
         assert_eq!(first_pool.limit(), 16);
@@ -281,37 +281,37 @@ mod tests {
     }
 
     #[test]
-    fn those_who_give_nothing_back_leave_room_for_newcomers() {
-        let memory = Memory::new(1024 * MIB);
+    fn held_blocks_leave_reserve_for_newcomers() {
+        let memory = BlockMemory::new(1024 * MIB_BYTES);
         let slow = || {
-            let hold = memory.enter(4 << 20).ok()?;
-            let pool = pool(&hold, 4 * MIB);
+            let hold = memory.acquire(4 << 20).ok()?;
+            let pool = pool(&hold, 4 * MIB_BYTES);
             let taken: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
             Some((hold, taken))
         };
         let all: Vec<_> = std::iter::from_fn(slow).take(28).collect();
         assert_eq!(all.len(), 28);
-        assert_eq!(memory.held_bytes(), 1024 * MIB);
+        assert_eq!(memory.held_bytes(), 1024 * MIB_BYTES);
         let blocks: Vec<_> = all.iter().map(|(_, taken)| taken.len()).collect();
         assert_eq!((blocks[0], blocks[11], blocks[12], blocks[27]), (16, 16, 4, 4));
     }
 
     #[test]
-    fn a_newcomer_waits_for_the_least_that_it_needs() {
-        let memory = Memory::new(32 * MIB);
-        let first = memory.enter(4 << 20).expect("the first");
-        let first_pool = pool(&first, 4 * MIB);
+    fn newcomer_waits_for_minimum_share() {
+        let memory = BlockMemory::new(32 * MIB_BYTES);
+        let first = memory.acquire(4 << 20).expect("the first");
+        let first_pool = pool(&first, 4 * MIB_BYTES);
         let taken: Vec<_> = std::iter::from_fn(|| first_pool.try_take()).collect();
         assert_eq!(taken.len(), 6);
         let waits = std::thread::spawn({
             let memory = memory.clone();
-            move || memory.enter(4 << 20).map(|hold| hold.bytes())
+            move || memory.acquire(4 << 20).map(|hold| hold.bytes())
         });
         while first_pool.limit() > 4 {
             std::thread::yield_now();
         }
         drop(taken);
-        assert_eq!(waits.join().expect("a thread"), Ok(16 * MIB));
-        assert_eq!(memory.enter(16 << 20).expect_err("too large").kind, RefusalKind::Request);
+        assert_eq!(waits.join().expect("a thread"), Ok(16 * MIB_BYTES));
+        assert_eq!(memory.acquire(16 << 20).expect_err("too large").kind, RefusalKind::Request);
     }
 }

@@ -1,8 +1,8 @@
-//! Walks the sources and makes the manifest, one entry at a time.
+//! Scanner of the sources: produces the manifest, one entry at a time.
 //!
-//! For: local directories, confined beneath the directory each source was found in. Memory does not
-//! grow with the number of files: a directory is read as it is walked. What cannot be copied is reported
-//! and the walk goes on.
+//! Local directories only, confined beneath the directory of each source. Memory does not grow with the
+//! number of files: a directory is read as it is walked. Entries that cannot be copied are reported,
+//! and the walk continues.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,46 +15,46 @@ use penstock_protocol::manifest::{ENTRY_BYTES_MAX, Entry, EntryKind, RelativePat
 use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
-/// Something to copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
+/// Source of a copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
 /// `dir`.
 #[derive(Debug, Clone)]
-pub struct Source {
-    /// Where it is found, and what it cannot leave.
+pub struct ScanRoot {
+    /// Directory that confines the source.
     pub dir: Arc<Dir>,
-    /// Which of the things there it is.
+    /// Path below `dir`.
     pub path: PathBuf,
 }
 
-/// A source that is not there, beside others that are.
+/// Missing source, beside existing ones.
 #[derive(Debug, Clone)]
 pub struct Missing {
-    /// Its path, printable.
+    /// Printable path as the user gave it.
     pub path: String,
-    /// Why, and what to do.
+    /// Reason and remedy.
     pub why: String,
 }
 
-/// What a walk gives.
+/// Item of a walk.
 #[derive(Debug)]
-pub enum Found {
-    /// An entry on this device.
+pub enum ScanItem {
+    /// Entry and its device (`st_dev`).
     Entry(u64, Entry),
-    /// Something that cannot be copied, by its path.
+    /// Path that cannot be copied, and why.
     Failed(PathBuf, Failure),
 }
 
-/// How to walk.
+/// Options of a walk.
 #[derive(Debug, Clone, Copy)]
-pub struct Walk {
-    /// Go into directories.
+pub struct TreeWalk {
+    /// Descend into directories.
     pub recursive: bool,
-    /// Read extended attributes.
+    /// Read extended attributes of every entry.
     pub xattrs: bool,
 }
 
-impl Walk {
-    /// Gives everything under `source` to `found` until that says stop (`false`).
-    pub fn run(self, source: &Source, mut found: impl FnMut(Found) -> bool) {
+impl TreeWalk {
+    /// Passes everything under `source` to `found` until that returns false.
+    pub fn run(self, source: &ScanRoot, mut found: impl FnMut(ScanItem) -> bool) {
         let mut levels: Vec<(PathBuf, Dir, Entries)> = Vec::new();
         if !self.visit(&source.dir, &source.path, &source.path, &mut levels, &mut found) {
             return;
@@ -81,14 +81,14 @@ impl Walk {
         }
     }
 
-    /// Looks at `name` in `dir`, announces it as `path`, and enters it if it is a directory.
+    /// Announces `name` in `dir` as `path` and enters it if it is a directory.
     fn visit(
         self,
         dir: &Dir,
         name: &Path,
         path: &Path,
         levels: &mut Vec<(PathBuf, Dir, Entries)>,
-        found: &mut impl FnMut(Found) -> bool,
+        found: &mut impl FnMut(ScanItem) -> bool,
     ) -> bool {
         if name.as_os_str().is_empty() {
             return match dir.try_clone().and_then(|dir| Ok((dir.entries()?, dir))) {
@@ -105,15 +105,18 @@ impl Walk {
         };
         if stat.kind == fs::Kind::Directory && !self.recursive {
             let text = "it is a directory: add -r to copy it with all it holds";
-            return found(Found::Failed(path.to_owned(), Failure::new(FailureKind::Source, text)));
+            return found(ScanItem::Failed(
+                path.to_owned(),
+                Failure::new(FailureKind::Source, text),
+            ));
         }
         match entry(dir, name, path, &stat, self.xattrs) {
             Ok(entry) => {
-                if !found(Found::Entry(stat.device, entry)) {
+                if !found(ScanItem::Entry(stat.device, entry)) {
                     return false;
                 }
             }
-            Err(failure) => return found(Found::Failed(path.to_owned(), failure)),
+            Err(failure) => return found(ScanItem::Failed(path.to_owned(), failure)),
         }
         if stat.kind != fs::Kind::Directory {
             return true;
@@ -128,10 +131,10 @@ impl Walk {
     }
 }
 
-/// The entry of `name` in `dir` as it is now.
+/// Builds the manifest entry of `name` in `dir`.
 ///
 /// # Errors
-/// When it is nothing that can be copied, or cannot be looked at.
+/// If its type cannot be copied or it cannot be inspected.
 pub fn entry(
     dir: &Dir,
     name: &Path,
@@ -200,18 +203,18 @@ fn read_xattrs(dir: &Dir, name: &Path, kind: EntryKind) -> io::Result<Vec<(Bytes
     Ok(xattrs)
 }
 
-/// A file system's time as the manifest carries it.
+/// Converts a time stamp to the manifest's type.
 #[must_use]
 pub fn time(time: fs::Timestamp) -> Time {
     Time { seconds: time.seconds, nanos: time.nanos }
 }
 
-/// The path of an entry as the file system takes it.
+/// Converts a manifest path to a file system path.
 #[must_use]
 pub fn native(path: &RelativePath) -> &Path {
     Path::new(OsStr::from_bytes(path.as_bytes()))
 }
 
-fn failed(path: &Path, error: &io::Error) -> Found {
-    Found::Failed(path.to_owned(), Failure::new(FailureKind::Source, fs::describe(error)))
+fn failed(path: &Path, error: &io::Error) -> ScanItem {
+    ScanItem::Failed(path.to_owned(), Failure::new(FailureKind::Source, fs::describe(error)))
 }

@@ -1,7 +1,8 @@
-//! What both ends of one session share: its keys, options, buffers, pace, streams and measurements.
+//! State shared by all threads of one session: keys, options, buffers, pacing, streams and
+//! measurements.
 //!
-//! For: state that many threads of one session look at. Not for: what an end does with files; that is
-//! [`crate::sending`] and [`crate::receiving`]. Locks here are held for moments, never across I/O.
+//! What an end does with files is in [`crate::sender`] and [`crate::sink`]. Locks are held briefly,
+//! never across I/O.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,37 +23,38 @@ use penstock_sys::machine;
 use penstock_sys::net::TcpInfo;
 
 use crate::channel::Channel;
-use crate::firefly::{Fireflies, Sent};
+use crate::firefly::{Fireflies, FireflyCounters};
 use crate::transport::Transport;
 
-/// Data streams when nobody says how many.
+/// Default number of data streams.
 pub const STREAMS_DEFAULT: u16 = 4;
 
-/// Fewest blocks with which a session gets on.
+/// Smallest pool, in blocks, with which a session makes progress.
 pub const BLOCKS_MIN: u64 = 4;
 
-/// Most data streams of one session.
+/// Limit of data streams of one session.
 pub const STREAMS_MAX: u16 = 256;
 
-/// Most reader or writer threads of one session for each device.
+/// Limit of reader or writer threads of one session per device.
 pub const THREADS_PER_DEVICE_MAX: u16 = 64;
 
-/// A connection whose peer neither answers nor acknowledges for this long is dead.
-pub const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// Time after which a connection whose peer neither answers nor acknowledges is dead.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A stream on which nothing is acknowledged for this long, while others of its session are answered, has lost its path.
-const SILENT_AFTER_MS: u32 = 3_000;
+/// Time without acknowledgement after which a stream has lost its path, if others of its session are
+/// answered.
+const SILENT_TIMEOUT_MS: u32 = 3_000;
 
-/// By how much longer than the others: where one path carries them all, they fall silent together.
-const SILENT_LONGER_MS: u32 = 1_000;
+/// Margin over the other streams: streams on one shared path fall silent together.
+const SILENT_MARGIN_MS: u32 = 1_000;
 
-/// A lock that a panic of another thread does not take away: its state is valid at every step.
+/// Locks a mutex and ignores poisoning: the guarded state is valid at every step.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn settle(home: &Placement) {
-    // Of a machine with too many processors nothing is known.
+fn pin_to(home: &Placement) {
+    // The processors are unknown on a machine with too many of them.
     if !home.cpus.is_empty()
         && let Err(error) = placement::pin(&home.cpus)
     {
@@ -60,37 +62,37 @@ fn settle(home: &Placement) {
     }
 }
 
-/// How a session ended.
+/// Final state of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// Everything that could be copied is durable.
+pub enum SessionOutcome {
+    /// Every file that could be copied is durable.
     Finished,
-    /// Somebody stopped it, for this reason.
+    /// Stopped by a user or operator, for this reason.
     Cancelled(String),
-    /// It cannot go on, for this reason.
+    /// Failed, for this reason.
     Failed(String),
 }
 
-/// A rate limit that several sessions may share.
+/// Rate limit that several sessions may share.
 #[derive(Debug)]
-pub struct Pace {
+pub struct SharedPacer {
     pacer: Mutex<Pacer>,
     clock: Instant,
 }
 
-impl Pace {
-    /// A limit in bits per second, or none.
+impl SharedPacer {
+    /// Creates a limit in bits per second, or none.
     #[must_use]
     pub fn new(rate_bps: Option<u64>) -> Self {
         Self { pacer: Mutex::new(Pacer::new(rate_bps, Duration::ZERO)), clock: Instant::now() }
     }
 
-    /// Changes the limit.
+    /// Sets the limit in bits per second; `None` for unlimited.
     pub fn set(&self, rate_bps: Option<u64>) {
         lock(&self.pacer).set_rate(rate_bps, self.clock.elapsed());
     }
 
-    /// The limit in bits per second.
+    /// Limit in bits per second; `None` if unlimited.
     #[must_use]
     pub fn rate_bps(&self) -> Option<u64> {
         lock(&self.pacer).rate_bps()
@@ -104,40 +106,40 @@ impl Pace {
         lock(&self.pacer).refund(bytes as u64);
     }
 
-    fn left(&self, place: PaceTicket) -> Duration {
-        lock(&self.pacer).wait(place, self.clock.elapsed())
+    fn remaining(&self, ticket: PaceTicket) -> Duration {
+        lock(&self.pacer).wait(ticket, self.clock.elapsed())
     }
 }
 
-/// Measurements of one end, in microseconds where they are times.
+/// Measurements of one end.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Streams waited for blocks to send, or for buffers to receive into.
+    /// Stream time spent waiting for blocks to send or buffers to receive into.
     pub waited_storage_us: AtomicU64,
-    /// Streams waited in the socket.
+    /// Stream time spent in the socket.
     pub waited_network_us: AtomicU64,
-    /// Streams waited for the rate limit.
+    /// Stream time spent waiting for the rate limit.
     pub waited_rate_us: AtomicU64,
-    /// Payload bytes over the network.
+    /// Payload bytes sent or received.
     pub network_bytes: AtomicU64,
-    /// Blocks that were sent again.
+    /// Number of blocks sent again.
     pub repeated: AtomicU64,
-    /// Streams that broke.
+    /// Number of lost streams.
     pub streams_lost: AtomicU64,
-    ended: Mutex<Tcp>,
+    ended: Mutex<TcpTotals>,
 }
 
-/// What the kernel measured of connections, all together.
+/// Sum of the kernel's measurements over connections.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tcp {
+struct TcpTotals {
     retransmits: u64,
     window_us: u64,
     buffer_us: u64,
-    /// The smallest.
+    /// Minimum over the connections, not a sum.
     rtt_us: Option<u32>,
 }
 
-impl Tcp {
+impl TcpTotals {
     fn and(self, info: &TcpInfo) -> Self {
         let rtt_us = Some(info.rtt_min_us).filter(|rtt| *rtt > 0);
         Self {
@@ -149,69 +151,69 @@ impl Tcp {
     }
 }
 
-/// Adds the time since `start` to a measurement.
+/// Adds the time since `start` to `counter`, in microseconds.
 pub fn add_since(counter: &AtomicU64, start: Instant) {
     let elapsed = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     counter.fetch_add(elapsed, Ordering::Relaxed);
 }
 
-/// How far a stream is.
+/// Progress of a stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress {
-    /// Bytes that its peer has.
+pub struct StreamProgress {
+    /// Bytes acknowledged by the peer.
     pub arrived: u64,
-    /// There are others on their way to it.
+    /// Set when bytes are in flight or queued.
     pub is_under_way: bool,
-    /// No others will follow.
+    /// Set when the stream will send no more.
     pub is_finished: bool,
 }
 
-/// A data stream that is connected.
+/// Connected data stream.
 #[derive(Debug)]
-struct Stream {
+struct DataStream {
     transport: Transport,
-    /// What it carries is to be sent again.
+    /// Set when its data must be sent again.
     broken: bool,
-    /// It has sent all that it will.
+    /// Set when it will send no more.
     finished: bool,
 }
 
-impl Stream {
-    fn break_up(&mut self) {
+impl DataStream {
+    fn abort(&mut self) {
         self.broken = true;
         self.transport.abort();
     }
 }
 
-/// State that the threads of one session share.
+/// State shared by the threads of one session.
 #[derive(Debug)]
 pub struct Session {
-    /// Its name.
+    /// Identifier of the session.
     pub id: SessionId,
-    /// How files are copied.
+    /// Options of the copy.
     pub options: Options,
     /// Buffers of one block each.
     pub pool: BufferPool,
-    /// The session's own rate.
-    pub pace: Pace,
-    /// The rate that it shares with others of the same process.
-    pub shared_pace: Option<Arc<Pace>>,
-    /// Measurements.
+    /// Rate limit of the session.
+    pub pace: SharedPacer,
+    /// Rate limit shared with other sessions of this process.
+    pub shared_pace: Option<Arc<SharedPacer>>,
+    /// Measurements of this end.
     pub meter: Meter,
-    /// Wakes the control connection.
+    /// Wakes the control connection's thread.
     pub wake: Event,
-    /// Told about its streams, where this end sends them.
+    /// Reporter of its streams, if this end sends with a scitag.
     pub fireflies: Option<Fireflies>,
-    /// Where its threads run, if that was asked for.
+    /// Placement of its threads, if configured.
     homes: Option<Homes>,
-    /// When it began.
+    /// Start time.
     pub started: Instant,
-    /// How many streams there should be.
+    /// Requested number of streams.
     pub wanted_streams: AtomicU16,
     streams_peak: AtomicU16,
     key: SessionKey,
-    streams: Mutex<BTreeMap<StreamId, Stream>>,
-    ending: Mutex<Option<Ending>>,
+    streams: Mutex<BTreeMap<StreamId, DataStream>>,
+    ending: Mutex<Option<SessionOutcome>>,
     over: AtomicBool,
     peer: Mutex<Report>,
     engine: Mutex<String>,
@@ -228,16 +230,16 @@ struct Busy {
 }
 
 impl Session {
-    /// A session of which nothing is connected yet. Its pool holds `memory_bytes` of blocks.
+    /// Creates a session without connections. Its pool holds `memory_bytes` of blocks.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process is out of file descriptors.
     pub fn new(
         id: SessionId,
         key: SessionKey,
         options: Options,
         memory_bytes: u64,
-        shared_pace: Option<Arc<Pace>>,
+        shared_pace: Option<Arc<SharedPacer>>,
     ) -> std::io::Result<Self> {
         let block = options.block_bytes as usize;
         let count = (memory_bytes / block as u64).max(BLOCKS_MIN);
@@ -247,7 +249,7 @@ impl Session {
         Ok(Self {
             id,
             pool: BufferPool::new(count, block),
-            pace: Pace::new(rate),
+            pace: SharedPacer::new(rate),
             shared_pace,
             meter: Meter::default(),
             wake: Event::new()?,
@@ -270,47 +272,51 @@ impl Session {
         })
     }
 
-    /// Fireflies go to these collectors too, and count here.
+    /// Sends fireflies to these collectors too, and counts them in `counts`.
     #[must_use]
-    pub fn with_collectors(mut self, collectors: &[SocketAddr], counts: &Arc<Sent>) -> Self {
+    pub fn with_collectors(
+        mut self,
+        collectors: &[SocketAddr],
+        counts: &Arc<FireflyCounters>,
+    ) -> Self {
         self.fireflies = Fireflies::new(self.options.mark, collectors, Arc::clone(counts));
         self
     }
 
-    /// Its threads run near the devices that they work with.
+    /// Sets the placement of its threads.
     #[must_use]
     pub fn with_homes(mut self, homes: Option<Homes>) -> Self {
         self.homes = homes;
         self
     }
 
-    /// Moves the calling thread, which works with files of this device (`st_dev`), near the transfer's interface, else near
-    /// their disk.
-    pub fn settle_near_files(&self, device: u64) {
+    /// Pins the calling thread, which works with files of this device (`st_dev`), near the transfer's
+    /// interface, else near the disk.
+    pub fn pin_near_disk(&self, device: u64) {
         if let Some(homes) = &self.homes {
-            settle(&homes.of_files(Some(device)));
+            pin_to(&homes.of_files(Some(device)));
         }
     }
 
-    /// Moves the calling thread near the interface that its connection uses.
-    pub fn settle_near(&self, transport: &Transport) {
+    /// Pins the calling thread near the interface of its connection.
+    pub fn pin_near_nic(&self, transport: &Transport) {
         if let (Some(homes), Some(address)) = (&self.homes, transport.own_address()) {
-            settle(&homes.of_address(address));
+            pin_to(&homes.of_address(address));
         }
     }
 
-    /// Says how the packets of its streams are labelled, or why they are not.
-    pub fn name_label(&self, label: String) {
+    /// Records how this end labels its packets, or why it does not.
+    pub fn set_label(&self, label: String) {
         *lock(&self.label) = label;
     }
 
-    /// Its key.
+    /// Session key.
     #[must_use]
     pub fn key(&self) -> &SessionKey {
         &self.key
     }
 
-    /// The authenticator of a stream in the clear.
+    /// Returns the authenticator of a stream in integrity mode.
     #[must_use]
     pub fn authenticator(&self, stream: StreamId, nonces: &Nonces) -> Authenticator {
         self.key.authenticator(&self.id, stream, nonces)
@@ -318,13 +324,13 @@ impl Session {
 
     /// Wakes the control connection's thread.
     pub fn wake_control(&self) {
-        // It looks again after a while even if this fails.
+        // The thread polls again after a while even if this fails.
         let _ = self.wake.signal();
     }
 
-    /// Ends the session, unless it has ended already, and with it every stream.
-    pub fn end(&self, ending: Ending) {
-        let abrupt = ending != Ending::Finished;
+    /// Ends the session and its streams, unless it has already ended.
+    pub fn end(&self, ending: SessionOutcome) {
+        let abrupt = ending != SessionOutcome::Finished;
         lock(&self.ending).get_or_insert(ending);
         self.over.store(true, Ordering::SeqCst);
         if abrupt {
@@ -334,35 +340,35 @@ impl Session {
         self.wake_control();
     }
 
-    /// Whether it has ended.
+    /// True once the session has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// How it ended.
+    /// Final state, once it has ended.
     #[must_use]
-    pub fn ending(&self) -> Option<Ending> {
+    pub fn ending(&self) -> Option<SessionOutcome> {
         lock(&self.ending).clone()
     }
 
-    /// A stream is connected. `false` when the session is over or has a stream of that number.
+    /// Adds a connected stream. Returns false if the session is over or has a stream of that number.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process is out of file descriptors.
     pub fn add_stream(&self, stream: StreamId, transport: &Transport) -> std::io::Result<bool> {
         let handle = transport.try_clone()?;
         let mut streams = lock(&self.streams);
         if self.is_over() || streams.contains_key(&stream) {
             return Ok(false);
         }
-        streams.insert(stream, Stream { transport: handle, broken: false, finished: false });
+        streams.insert(stream, DataStream { transport: handle, broken: false, finished: false });
         let count = u16::try_from(streams.len()).unwrap_or(u16::MAX);
         self.streams_peak.fetch_max(count, Ordering::Relaxed);
         Ok(true)
     }
 
-    /// A stream is gone.
+    /// Removes a stream and keeps its kernel measurements.
     pub fn remove_stream(&self, stream: StreamId) {
         let mut streams = lock(&self.streams);
         let removed = streams.remove(&stream);
@@ -372,68 +378,69 @@ impl Session {
         }
     }
 
-    /// Breaks every stream, as a test or an operator may want.
+    /// Breaks every stream.
     pub fn break_streams(&self) {
-        lock(&self.streams).values_mut().for_each(Stream::break_up);
+        lock(&self.streams).values_mut().for_each(DataStream::abort);
     }
 
-    /// Breaks the stream that came last, for others; what it carried is sent again on another.
-    pub fn break_a_stream(&self) {
+    /// Breaks the newest stream in favour of another transfer; its data is sent again on another.
+    pub fn break_newest_stream(&self) {
         if let Some(mut last) = lock(&self.streams).last_entry() {
-            last.get_mut().break_up();
+            last.get_mut().abort();
         }
     }
 
-    /// How far a stream is, by what TCP knows of it.
+    /// Progress of a stream according to TCP.
     #[must_use]
-    pub fn progress_of(&self, stream: StreamId) -> Option<Progress> {
+    pub fn progress_of(&self, stream: StreamId) -> Option<StreamProgress> {
         let streams = lock(&self.streams);
         let stream = streams.get(&stream)?;
         let info = TcpInfo::of(&stream.transport).ok()?;
-        Some(Progress {
+        Some(StreamProgress {
             arrived: info.bytes_acked,
             is_under_way: info.unacked_segments > 0 || info.notsent_bytes > 0,
             is_finished: stream.finished,
         })
     }
 
-    /// Breaks streams whose path is gone while that of others is not, so that what they carried is sent again there
-    /// and does not wait until [`DEAD_AFTER`].
+    /// Breaks streams whose path is dead while others live, so that their data is sent again before
+    /// [`PEER_TIMEOUT`].
     pub fn break_silent_streams(&self) {
         let mut streams = lock(&self.streams);
-        let of = |stream: &Stream| TcpInfo::of(&stream.transport).unwrap_or_default();
+        let of = |stream: &DataStream| TcpInfo::of(&stream.transport).unwrap_or_default();
         let infos: Vec<_> = streams.values().map(of).collect();
-        for (silent, stream) in silent(&infos).into_iter().zip(streams.values_mut()) {
+        for (silent, stream) in find_silent(&infos).into_iter().zip(streams.values_mut()) {
             if silent && !stream.broken {
                 let peer = stream.transport.peer();
                 tracing::info!("nothing is acknowledged by {peer}: its stream ends");
-                stream.break_up();
+                stream.abort();
             }
         }
     }
 
-    /// Most streams that were connected at a time.
+    /// Peak number of connected streams.
     #[must_use]
     pub fn streams_peak(&self) -> u16 {
         self.streams_peak.load(Ordering::Relaxed)
     }
 
-    /// How many streams are connected.
+    /// Number of connected streams.
     #[must_use]
     pub fn stream_count(&self) -> u16 {
         u16::try_from(lock(&self.streams).len()).unwrap_or(u16::MAX)
     }
 
-    /// Waits until `bytes` may be sent or taken over this channel, by both rates, or the session is over.
+    /// Waits until both rate limits allow `bytes` on this channel, or the session is over.
     ///
     /// # Errors
-    /// When the channel was broken meanwhile.
+    /// If the channel breaks meanwhile.
     pub fn wait_for_pace(&self, bytes: usize, channel: &Channel) -> io::Result<()> {
         let own = self.pace.reserve(bytes);
         let shared = self.shared_pace.as_ref().map(|pace| (pace, pace.reserve(bytes)));
         let left = || {
-            let shared = shared.as_ref().map_or(Duration::ZERO, |(pace, place)| pace.left(*place));
-            self.pace.left(own).max(shared)
+            let shared =
+                shared.as_ref().map_or(Duration::ZERO, |(pace, ticket)| pace.remaining(*ticket));
+            self.pace.remaining(own).max(shared)
         };
         let mut wait = left();
         if wait.is_zero() {
@@ -442,7 +449,7 @@ impl Session {
         let start = Instant::now();
         let mut broken = false;
         while !wait.is_zero() && !self.is_over() {
-            // Short steps, so that another rate, the end of the session or of the stream is noticed.
+            // Short steps, to notice a new rate and the end of session or stream.
             std::thread::sleep(wait.min(Duration::from_millis(100)));
             if channel.is_broken()? {
                 self.pace.refund(bytes);
@@ -456,8 +463,8 @@ impl Session {
         if broken { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
     }
 
-    /// How many bytes to ask [`Session::wait_for_pace`] for at a time: little where the rate is low, so that they
-    /// leave evenly.
+    /// Bytes per call of [`Session::wait_for_pace`]: small at a low rate, so that they are spaced
+    /// evenly.
     #[must_use]
     pub fn part_bytes(&self) -> usize {
         const PART_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 20;
@@ -468,36 +475,36 @@ impl Session {
         usize::try_from(bytes.clamp(*PART_BYTES.start(), *PART_BYTES.end())).unwrap_or(usize::MAX)
     }
 
-    /// How long a stream may have to wait for its turn at this rate.
+    /// Longest wait between two parts of one stream at this rate.
     #[must_use]
-    pub fn turn(&self) -> Duration {
+    pub fn part_interval(&self) -> Duration {
         let rate_bps = self.pace.rate_bps().map_or(u64::MAX, |rate| rate.max(1));
         let bytes = self.part_bytes() as u64 * u64::from(self.stream_count());
         Duration::from_secs(bytes.saturating_mul(8) / rate_bps)
     }
 
-    /// A stream has sent all that it will; what is left is to hear of it.
+    /// Records that a stream has sent all its data and waits for acknowledgement.
     pub fn finish_stream(&self, stream: StreamId) {
         if let Some(stream) = lock(&self.streams).get_mut(&stream) {
             stream.finished = true;
         }
     }
 
-    /// Breaks this stream; what it carried is sent again on another.
+    /// Breaks a stream; its data is sent again on another.
     pub fn break_stream(&self, stream: StreamId) {
         if let Some(stream) = lock(&self.streams).get_mut(&stream) {
-            stream.break_up();
+            stream.abort();
         }
     }
 
-    /// Whether a stream was broken here: nothing is to be heard of what it carries any more.
+    /// True if a stream was broken here: acknowledgements for it are not expected.
     #[must_use]
     pub fn is_broken(&self, stream: StreamId) -> bool {
         lock(&self.streams).get(&stream).is_some_and(|stream| stream.broken)
     }
 
-    /// Names the storage engine, or adds one where files lie on several file systems.
-    pub fn name_engine(&self, name: &str) {
+    /// Records a storage engine; adds it if files lie on several file systems.
+    pub fn record_engine(&self, name: &str) {
         let mut engine = lock(&self.engine);
         if engine.is_empty() {
             name.clone_into(&mut engine);
@@ -507,24 +514,24 @@ impl Session {
         }
     }
 
-    /// The storage engines of this end.
+    /// Storage engines of this end, separated by commas.
     #[must_use]
     pub fn engine(&self) -> String {
         lock(&self.engine).clone()
     }
 
-    /// Keeps what the peer measures.
+    /// Stores a report of the peer.
     pub fn set_peer(&self, report: Report) {
         *lock(&self.peer) = report;
     }
 
-    /// What the peer measured last.
+    /// Last report of the peer.
     #[must_use]
     pub fn peer(&self) -> Report {
         lock(&self.peer).clone()
     }
 
-    /// Changes this end; what concerns the other end is sent by the control connection.
+    /// Applies settings to this end; the control connection sends them to the other.
     pub fn apply(&self, settings: &Settings) {
         if let Some(rate) = settings.rate_bps {
             self.pace.set(Some(rate).filter(|rate| *rate > 0));
@@ -535,33 +542,33 @@ impl Session {
         self.wake_control();
     }
 
-    /// Changes both ends.
+    /// Applies settings to this end and queues them for the other.
     pub fn change(&self, settings: Settings) {
         self.apply(&settings);
         *lock(&self.settings_for_peer) = Some(settings);
         self.wake_control();
     }
 
-    /// Settings that are to be sent to the peer.
+    /// Takes the settings to send to the peer.
     pub fn take_settings_for_peer(&self) -> Option<Settings> {
         lock(&self.settings_for_peer).take()
     }
 
-    /// TCP segments sent again, by this end's kernel.
+    /// TCP segments retransmitted by this host.
     #[must_use]
     pub fn retransmits(&self) -> u64 {
         self.tcp().retransmits
     }
 
-    fn tcp(&self) -> Tcp {
-        // In this order everywhere: streams, then what has ended.
+    fn tcp(&self) -> TcpTotals {
+        // Lock order: streams, then ended.
         let streams = lock(&self.streams);
         let ended = *lock(&self.meter.ended);
         let live = streams.values().filter_map(|stream| TcpInfo::of(&stream.transport).ok());
         live.fold(ended, |sum, info| sum.and(&info))
     }
 
-    /// What this end measures.
+    /// Current measurements of this end.
     #[must_use]
     pub fn report(&self) -> Report {
         let cpu = machine::process_cpu().saturating_sub(self.cpu_at_start);
@@ -586,7 +593,7 @@ impl Session {
         let Some(now) = machine::machine_busy() else { return 0 };
         let last = busy.last.unwrap_or(now);
         let total = now.1.saturating_sub(last.1);
-        // A few ticks say nothing; keep what was known.
+        // A few clock ticks say nothing; keep the previous value.
         if busy.last.is_none() || total >= 20 {
             let share = (now.0.saturating_sub(last.0) * 1000).checked_div(total);
             if let Some(share) = share {
@@ -598,10 +605,10 @@ impl Session {
     }
 }
 
-/// Which of these connections have something to be acknowledged and hear nothing, while others hear.
-fn silent(infos: &[TcpInfo]) -> Vec<bool> {
-    let heard = infos.iter().map(|info| info.last_acknowledged_ms).min().unwrap_or(0);
-    let limit = SILENT_AFTER_MS.max(heard.saturating_add(SILENT_LONGER_MS));
+/// For each connection, true if it waits for acknowledgements in vain while others receive them.
+fn find_silent(infos: &[TcpInfo]) -> Vec<bool> {
+    let last_heard_ms = infos.iter().map(|info| info.last_acknowledged_ms).min().unwrap_or(0);
+    let limit = SILENT_TIMEOUT_MS.max(last_heard_ms.saturating_add(SILENT_MARGIN_MS));
     let is_silent = |i: &TcpInfo| i.unacked_segments > 0 && i.last_acknowledged_ms > limit;
     infos.iter().map(is_silent).collect()
 }
@@ -611,19 +618,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_silent_when_others_hear_and_it_waits() {
+    fn unacknowledged_stream_is_silent_beside_live_ones() {
         let info = |unacked_segments, last_acknowledged_ms| TcpInfo {
             unacked_segments,
             last_acknowledged_ms,
             ..TcpInfo::default()
         };
         let of = |infos: &[(u32, u32)]| {
-            silent(&infos.iter().map(|(unacked, ms)| info(*unacked, *ms)).collect::<Vec<_>>())
+            find_silent(&infos.iter().map(|(unacked, ms)| info(*unacked, *ms)).collect::<Vec<_>>())
         };
         assert_eq!(of(&[(9, 3_001), (9, 10), (0, 9_000)]), [true, false, false]);
-        // The others have nothing left to do, and heard later.
+        // The others have nothing left to send, and were answered later.
         assert_eq!(of(&[(9, 5_000), (0, 3_500)]), [true, false]);
-        // All at once: the one path that they share is gone for a while.
+        // All at once: the shared path is interrupted.
         assert_eq!(of(&[(9, 8_000), (9, 7_900), (1, 8_200)]), [false; 3]);
         assert_eq!(of(&[(9, 60_000)]), [false]);
         assert_eq!(of(&[]), [false; 0]);

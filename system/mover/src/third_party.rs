@@ -1,8 +1,8 @@
-//! A copy between two agents that this process asks for and looks on.
+//! Third-party copy between two agents, requested and observed by this process.
 //!
-//! It opens a session at the destination and hands it to the source (see
-//! [`penstock_protocol::third_party`]). When either agent has forgotten its part, both are asked again, and
-//! the destination's journal says what is left to send.
+//! Opens a session at the destination and hands it to the source (see
+//! [`penstock_protocol::third_party`]). When either agent has lost its part, both get a new request,
+//! and the destination's journal determines what is left to send.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,28 +17,28 @@ use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, To
 use penstock_protocol::wire;
 use penstock_sys::event::Event;
 
-use crate::bound;
+use crate::bottleneck;
 use crate::channel::Channel;
-use crate::client::Snapshot;
-use crate::contact::{Backoff, Contact, CopyError};
-use crate::control::{self, End, Stopped};
-use crate::sending::spawn;
+use crate::client::TransferSnapshot;
+use crate::connector::{Backoff, CopyError, PeerConnector};
+use crate::control::{self, ControlEndpoint, DriveEnd};
+use crate::sender::spawn;
 use crate::session::lock;
-use crate::totals::together;
+use crate::totals::merge_tallies;
 
-/// What a copy between two agents is made of.
-pub struct Plan {
-    /// The agent that sends.
-    pub source: Contact,
-    /// The agent that receives.
-    pub destination: Contact,
-    /// What is asked of the destination.
+/// Configuration of a third-party copy.
+pub struct ThirdPartyConfig {
+    /// Connector to the sending agent.
+    pub source: PeerConnector,
+    /// Connector to the receiving agent.
+    pub destination: PeerConnector,
+    /// Push request for the destination.
     pub push: Push,
-    /// Makes what is asked of the source, for a session at the destination.
+    /// Creates the request for the source from a session at the destination.
     pub request: Box<dyn Fn(Opened) -> ThirdParty + Send + Sync>,
 }
 
-impl std::fmt::Debug for Plan {
+impl std::fmt::Debug for ThirdPartyConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Plan")
             .field("source", &self.source)
@@ -47,48 +47,48 @@ impl std::fmt::Debug for Plan {
     }
 }
 
-/// A copy between two agents, followed in a thread of its own.
+/// Third-party copy, observed in a thread of its own.
 #[derive(Debug)]
-pub struct Transfer {
-    shared: Arc<Shared>,
+pub struct ThirdPartyTransfer {
+    shared: Arc<Observer>,
     thread: Option<std::thread::JoinHandle<Result<(), CopyError>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    plan: Plan,
+struct Observer {
+    plan: ThirdPartyConfig,
     sessions: AtomicU32,
-    news: Mutex<News>,
+    state: Mutex<ObserverState>,
     wake: Event,
 }
 
-/// What the source said, and what is to be said to it.
+/// Reports of the source and messages queued for it.
 #[derive(Debug, Default)]
-struct News {
+struct ObserverState {
     progress: Progress,
     errors: Vec<EntryFailure>,
     warnings: Vec<EntryFailure>,
     waiting: Option<String>,
     placed: Vec<Placed>,
-    /// What sessions before this one did.
+    /// Progress accumulated over earlier sessions.
     earlier: Progress,
     ended: Option<Ended>,
-    /// What was changed since the start.
+    /// Settings changed since the start.
     settings: Settings,
     out: VecDeque<ToSource>,
     cancelled: Option<String>,
 }
 
-impl Transfer {
-    /// Starts.
+impl ThirdPartyTransfer {
+    /// Starts the copy in a new thread.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
-    pub fn start(plan: Plan) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+    /// If the process is out of file descriptors.
+    pub fn start(plan: ThirdPartyConfig) -> io::Result<Self> {
+        let shared = Arc::new(Observer {
             plan,
             sessions: AtomicU32::new(0),
-            news: Mutex::default(),
+            state: Mutex::default(),
             wake: Event::new()?,
         });
         let thread = spawn("third party", {
@@ -98,48 +98,48 @@ impl Transfer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Source and destination, for people.
+    /// Display names of source and destination.
     #[must_use]
     pub fn shown(&self) -> String {
-        let Plan { source, destination, .. } = &self.shared.plan;
+        let ThirdPartyConfig { source, destination, .. } = &self.shared.plan;
         format!("{} to {}", source.shown(), destination.shown())
     }
 
-    /// How it is going; the engines and the CPU time are those of source and destination.
+    /// Current state; engines and CPU times are those of source and destination.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> TransferSnapshot {
         self.shared.snapshot()
     }
 
-    /// Changes it while it runs, and whatever session follows.
+    /// Changes the settings of this and later sessions.
     pub fn change(&self, settings: Settings) {
-        lock(&self.shared.news).settings.merge(&settings);
-        self.shared.say(ToSource::Settings(settings));
+        lock(&self.shared.state).settings.merge(&settings);
+        self.shared.queue(ToSource::Settings(settings));
     }
 
-    /// Stops it, in a state from which the same command resumes.
+    /// Cancels it; the same command can resume.
     pub fn cancel(&self, reason: &str) {
-        lock(&self.shared.news).cancelled = Some(reason.to_owned());
-        self.shared.say(ToSource::Cancel(reason.to_owned()));
+        lock(&self.shared.state).cancelled = Some(reason.to_owned());
+        self.shared.queue(ToSource::Cancel(reason.to_owned()));
     }
 
-    /// Files that came into place since the last call, if the source was asked to keep them.
+    /// Returns the files committed since the last call, if the source collects them.
     #[must_use]
     pub fn take_placed(&self) -> Vec<Placed> {
-        std::mem::take(&mut lock(&self.shared.news).placed)
+        std::mem::take(&mut lock(&self.shared.state).placed)
     }
 
-    /// Whether it has ended.
+    /// True once it has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
     }
 
-    /// Waits for its end.
+    /// Waits for the end.
     ///
     /// # Errors
-    /// Why it did not get that far. Files that failed are in the [`Snapshot`].
-    pub fn wait(&mut self) -> Result<Snapshot, CopyError> {
+    /// The reason of a failed or cancelled copy. Failed files are in the [`TransferSnapshot`].
+    pub fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
         match self.thread.take().map(std::thread::JoinHandle::join) {
             Some(Ok(Err(error))) => Err(error),
             Some(Err(_)) => Err(CopyError::Failed("a thread of the transfer panicked".into())),
@@ -148,26 +148,26 @@ impl Transfer {
     }
 }
 
-impl Shared {
-    fn say(&self, message: ToSource) {
-        lock(&self.news).out.push_back(message);
-        // It looks again after a while even if this fails.
+impl Observer {
+    fn queue(&self, message: ToSource) {
+        lock(&self.state).out.push_back(message);
+        // The thread polls again after a while even if this fails.
         let _ = self.wake.signal();
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let news = lock(&self.news);
-        let (now, earlier) = (&news.progress, &news.earlier);
+    fn snapshot(&self) -> TransferSnapshot {
+        let state = lock(&self.state);
+        let (now, earlier) = (&state.progress, &state.earlier);
         let mut tally = now.tally.clone();
-        tally.errors.clone_from(&news.errors);
-        tally.warnings.clone_from(&news.warnings);
-        let tally = together(&earlier.tally, tally);
-        Snapshot {
+        tally.errors.clone_from(&state.errors);
+        tally.warnings.clone_from(&state.warnings);
+        let tally = merge_tallies(&earlier.tally, tally);
+        TransferSnapshot {
             tally,
             streams: now.streams,
             streams_peak: now.streams_peak.max(earlier.streams_peak),
             bits_per_second: now.bits_per_second,
-            bound_by: bound::named(&now.bound_by),
+            bound_by: bottleneck::parse_bottleneck(&now.bound_by),
             engines: now.engines.clone(),
             retransmits: now.retransmits + earlier.retransmits,
             network_bytes: now.network_bytes + earlier.network_bytes,
@@ -177,18 +177,18 @@ impl Shared {
             streams_lost: now.streams_lost + earlier.streams_lost,
             repeated: now.repeated + earlier.repeated,
             dropped: now.dropped.clone(),
-            waiting: news.waiting.clone(),
+            waiting: state.waiting.clone(),
             mark: now.mark,
             label: now.label.clone(),
             readers: now.readers,
-            // Only the destination knows its own.
+            // Known to the destination only.
             writers: 0,
             rate_bps: now.rate_bps,
         }
     }
 
     fn cancelled(&self) -> Option<String> {
-        lock(&self.news).cancelled.clone()
+        lock(&self.state).cancelled.clone()
     }
 
     fn run(&self) -> Result<(), CopyError> {
@@ -202,7 +202,7 @@ impl Shared {
             let moved_before = self.snapshot().network_bytes;
             let ended = self.session();
             let busy = ended.as_ref().err().filter(|error| error.is_busy());
-            lock(&self.news).waiting = busy.map(ToString::to_string);
+            lock(&self.state).waiting = busy.map(ToString::to_string);
             let why = match ended {
                 Ok(Ended::Finished(())) => return Ok(()),
                 Ok(Ended::Cancelled(reason)) => return Err(CopyError::Cancelled(reason)),
@@ -213,13 +213,13 @@ impl Shared {
                     tracing::info!("beginning anew: {why}");
                     CopyError::Failed(why)
                 }
-                // The first time, what cannot be reached is said at once.
+                // An unreachable peer is reported at once on the first attempt.
                 Err(error @ CopyError::Unreachable(..))
                     if self.sessions.load(Ordering::Relaxed) == 0 =>
                 {
                     return Err(error);
                 }
-                Err(error) if error.may_pass() => error,
+                Err(error) if error.is_transient() => error,
                 Err(error) => return Err(error),
             };
             if self.snapshot().network_bytes > moved_before {
@@ -232,10 +232,10 @@ impl Shared {
         }
     }
 
-    /// One session at both agents, to its end.
+    /// Runs one session at both agents to its end.
     fn session(&self) -> Result<Ended, CopyError> {
-        self.begin_news();
-        // The source takes its place at the destination; until then this connection keeps it.
+        self.reset_state();
+        // The source takes over this connection's session; until then the connection keeps it.
         let (_place, at_destination) =
             self.plan.destination.open(Request::Push(self.plan.push.clone()))?;
         let request = Request::ThirdParty(Box::new((self.plan.request)(at_destination)));
@@ -247,29 +247,29 @@ impl Shared {
         loop {
             let stopped = self.drive(&mut link, received, &mut channel, clock);
             link.disconnected();
-            if let Some(ended) = lock(&self.news).ended.clone() {
+            if let Some(ended) = lock(&self.state).ended.clone() {
                 return Ok(ended);
             }
             let why = match stopped {
-                Stopped::Over => "the source said nothing at the end".to_owned(),
-                Stopped::Fault(why) => return Err(CopyError::Failed(why)),
-                Stopped::Lost(why) => why,
+                DriveEnd::Over => "the source said nothing at the end".to_owned(),
+                DriveEnd::Fault(why) => return Err(CopyError::Failed(why)),
+                DriveEnd::Lost(why) => why,
             };
             tracing::info!("control connection lost ({why}), coming back");
             let is_over = || self.cancelled().is_some();
-            match self.plan.source.come_back(&at_source, link.received(), is_over)? {
+            match self.plan.source.reconnect_until(&at_source, link.received(), is_over)? {
                 Some((again, count)) => (channel, received) = (again, count),
                 None => return Ok(Ended::Forgotten(why)),
             }
         }
     }
 
-    fn begin_news(&self) {
-        let mut news = lock(&self.news);
-        let mut last = std::mem::take(&mut news.progress);
-        last.tally.warnings = std::mem::take(&mut news.warnings);
-        let earlier = &mut news.earlier;
-        earlier.tally = together(&earlier.tally, last.tally);
+    fn reset_state(&self) {
+        let mut state = lock(&self.state);
+        let mut last = std::mem::take(&mut state.progress);
+        last.tally.warnings = std::mem::take(&mut state.warnings);
+        let earlier = &mut state.earlier;
+        earlier.tally = merge_tallies(&earlier.tally, last.tally);
         earlier.streams_peak = earlier.streams_peak.max(last.streams_peak);
         earlier.retransmits += last.retransmits;
         earlier.network_bytes += last.network_bytes;
@@ -277,15 +277,15 @@ impl Shared {
         earlier.cpu_us.1 += last.cpu_us.1;
         earlier.streams_lost += last.streams_lost;
         earlier.repeated += last.repeated;
-        news.errors.clear();
-        news.ended = None;
-        news.out.clear();
-        if news.settings != Settings::default() {
-            let settings = news.settings.clone();
-            news.out.push_back(ToSource::Settings(settings));
+        state.errors.clear();
+        state.ended = None;
+        state.out.clear();
+        if state.settings != Settings::default() {
+            let settings = state.settings.clone();
+            state.out.push_back(ToSource::Settings(settings));
         }
-        if let Some(reason) = news.cancelled.clone() {
-            news.out.push_back(ToSource::Cancel(reason));
+        if let Some(reason) = state.cancelled.clone() {
+            state.out.push_back(ToSource::Cancel(reason));
         }
     }
 
@@ -295,17 +295,17 @@ impl Shared {
         received: u64,
         channel: &mut Channel,
         clock: Instant,
-    ) -> Stopped {
+    ) -> DriveEnd {
         match link.connected(received, clock.elapsed()) {
             Ok(()) => control::drive(self, link, channel, clock),
-            Err(error) => Stopped::Fault(error.to_string()),
+            Err(error) => DriveEnd::Fault(error.to_string()),
         }
     }
 }
 
-impl End for Shared {
+impl ControlEndpoint for Observer {
     fn is_over(&self) -> bool {
-        lock(&self.news).ended.is_some()
+        lock(&self.state).ended.is_some()
     }
 
     fn wake(&self) -> &Event {
@@ -313,23 +313,23 @@ impl End for Shared {
     }
 
     fn poll_message(&self) -> Option<Vec<u8>> {
-        lock(&self.news).out.pop_front().as_ref().map(wire::encode)
+        lock(&self.state).out.pop_front().as_ref().map(wire::encode)
     }
 
     fn on_message(&self, message: &[u8]) -> Result<(), String> {
-        let mut news = lock(&self.news);
+        let mut state = lock(&self.state);
         match wire::decode(message).map_err(|error| error.to_string())? {
-            FromSource::Progress(progress) => news.progress = *progress,
+            FromSource::Progress(progress) => state.progress = *progress,
             FromSource::Errors(errors) => {
-                let room = ERRORS_KEPT.saturating_sub(news.errors.len());
-                news.errors.extend(errors.into_iter().take(room));
+                let room = ERRORS_KEPT.saturating_sub(state.errors.len());
+                state.errors.extend(errors.into_iter().take(room));
             }
             FromSource::Warnings(warnings) => {
-                let room = ERRORS_KEPT.saturating_sub(news.warnings.len());
-                news.warnings.extend(warnings.into_iter().take(room));
+                let room = ERRORS_KEPT.saturating_sub(state.warnings.len());
+                state.warnings.extend(warnings.into_iter().take(room));
             }
-            FromSource::Placed(placed) => news.placed.extend(placed),
-            FromSource::Ended(ended) => news.ended = Some(ended),
+            FromSource::Placed(placed) => state.placed.extend(placed),
+            FromSource::Ended(ended) => state.ended = Some(ended),
         }
         Ok(())
     }

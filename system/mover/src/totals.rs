@@ -1,17 +1,17 @@
-//! What a transfer did in all its sessions, when the other end was lost and it began anew.
+//! Counters of a transfer over several sessions, after the other end was lost.
 //!
-//! A session after the first finds in place, or in the journal, what those before it moved, and counts
-//! that as there already. To the transfer it was moved: each byte counts once, as moved by whichever
-//! session, or as there before the first.
+//! A later session finds the bytes moved by earlier ones at the destination or in the journal and
+//! counts them as resumed. For the transfer they were moved: each byte counts once, as moved by any
+//! session, or as present before the first.
 
 use penstock_protocol::control::TransferTally;
 
-/// The tally of a transfer of which the sessions before counted `earlier` and the present one `now`.
+/// Merges the tally of earlier sessions with that of the current one.
 ///
-/// What the present one found is taken for moved before, up to what was moved or asked for, once what was
-/// there before the first is taken away.
+/// Bytes that the current session found count as moved earlier, up to the bytes moved or requested,
+/// after subtracting those present before the first session.
 #[must_use]
-pub fn together(earlier: &TransferTally, now: TransferTally) -> TransferTally {
+pub fn merge_tallies(earlier: &TransferTally, now: TransferTally) -> TransferTally {
     let found = |moved: u64, there: u64, now: u64| moved.min(now.saturating_sub(there));
     let moved = earlier.moved_bytes.max(earlier.wanted_bytes);
     let kept = found(moved, earlier.resumed_bytes, now.resumed_bytes);
@@ -21,7 +21,7 @@ pub fn together(earlier: &TransferTally, now: TransferTally) -> TransferTally {
     let mut warnings = earlier.warnings.clone();
     warnings.extend(now.warnings.iter().cloned());
     TransferTally {
-        // What is lost with a session was moved all the same until it is moved again.
+        // Bytes lost with a session count as moved until they are moved again.
         moved_bytes: earlier.moved_bytes.max(now.moved_bytes + kept),
         resumed_bytes,
         skipped_bytes: now.skipped_bytes.min(resumed_bytes),
@@ -60,28 +60,29 @@ mod tests {
 
     #[test]
     fn each_byte_counts_once() {
-        // 100 bytes were there; 300 were moved, of which the second session finds 250 and moves the rest.
+        // 100 bytes were present; 300 were moved, of which the second session finds 250 and moves the
+        // rest.
         let first = tally(300, 100, 4, 1);
-        let second = together(&first, tally(650, 350, 10, 4));
+        let second = merge_tallies(&first, tally(650, 350, 10, 4));
         assert_eq!(numbers(&second), [900, 100, 10, 1]);
-        // A third one finds everything.
-        let third = together(&second, tally(0, 1000, 10, 10));
+        // A third session finds everything.
+        let third = merge_tallies(&second, tally(0, 1000, 10, 10));
         assert_eq!(numbers(&third), [900, 100, 10, 1]);
     }
 
     #[test]
-    fn what_was_asked_for_and_is_there_was_moved_though_nobody_heard_of_it() {
+    fn requested_bytes_found_later_were_moved() {
         let first = TransferTally { wanted_bytes: 500, wanted_files: 5, ..tally(300, 100, 4, 1) };
-        // 60 of what was in flight arrived before the receiver was lost, and a file was complete.
-        let second = together(&first, tally(540, 460, 10, 5));
+        // 60 bytes in flight arrived before the receiver was lost, and one file was complete.
+        let second = merge_tallies(&first, tally(540, 460, 10, 5));
         assert_eq!(numbers(&second), [900, 100, 10, 1]);
     }
 
     #[test]
-    fn a_session_that_has_looked_at_nothing_yet_takes_nothing_away() {
-        assert_eq!(together(&tally(300, 100, 4, 1), tally(0, 0, 0, 0)).moved_bytes, 300);
-        // What the first did not look at any more was there before.
-        let second = together(&tally(50, 0, 1, 0), tally(0, 1000, 10, 10));
+    fn session_without_checks_keeps_totals() {
+        assert_eq!(merge_tallies(&tally(300, 100, 4, 1), tally(0, 0, 0, 0)).moved_bytes, 300);
+        // Files not checked by the first session count as present before.
+        let second = merge_tallies(&tally(50, 0, 1, 0), tally(0, 1000, 10, 10));
         assert_eq!(numbers(&second), [50, 950, 10, 9]);
     }
 }

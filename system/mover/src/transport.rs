@@ -1,7 +1,6 @@
-//! What a connection runs over: a socket, and what can be set on it.
+//! Transports of a connection: sockets and their options.
 //!
-//! For: TCP connections and socket pairs, blocking or not. Not for: what is said on them, nor TLS (`channel`).
-//! Fails as sockets do.
+//! TCP connections and socket pairs, blocking or not; TLS is in `channel`. Errors are those of sockets.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,24 +11,25 @@ use std::time::Duration;
 use penstock_sys::net::options;
 use socket2::{SockRef, TcpKeepalive};
 
-/// A path that is silent is tried this often. It bounds all waits before something is sent again, so that a path with
-/// round trips above it would be sent too much; paths of science data are far below.
+/// Longest interval between retransmissions on a silent path. It bounds every retransmission time-out,
+/// so a path with round trips above it would see spurious retransmissions; paths of science data are
+/// far below.
 const RETRANSMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// What a connection runs over.
+/// Socket of a connection.
 #[derive(Debug)]
 pub enum Transport {
-    /// TCP.
+    /// TCP connection.
     Tcp(TcpStream),
-    /// A pair of sockets inside this machine: a local copy, or a connection that ssh carries.
+    /// Socket pair inside this machine: a local copy, or a connection tunnelled by ssh.
     Local(UnixStream),
 }
 
 impl Transport {
-    /// A second handle to the same connection.
+    /// Returns a second handle to the same connection.
     ///
     /// # Errors
-    /// When the process has no more descriptors.
+    /// If the process is out of file descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::Tcp(tcp) => tcp.try_clone().map(Self::Tcp),
@@ -37,16 +37,16 @@ impl Transport {
         }
     }
 
-    /// Ends the connection for every handle to it.
+    /// Shuts down the connection for all its handles.
     pub fn shut_down(&self) {
-        // It may be gone already, which is what is wanted.
+        // An already closed connection is fine.
         let _ = match self {
             Self::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
             Self::Local(local) => local.shutdown(Shutdown::Both),
         };
     }
 
-    /// Ends the connection as [`Self::shut_down`] does; what TCP has not sent is thrown away with the last handle.
+    /// As [`Self::shut_down`]; unsent TCP data is discarded with the last handle.
     pub fn abort(&self) {
         if let Self::Tcp(tcp) = self {
             let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
@@ -54,28 +54,28 @@ impl Transport {
         self.shut_down();
     }
 
-    /// Bounds how long one read or write may block.
+    /// Sets the time limit of one blocking read or write.
     ///
     /// # Errors
-    /// When the socket is gone.
+    /// If the socket is closed.
     pub fn set_timeouts(&self, timeout: Option<Duration>) -> io::Result<()> {
         let socket = SockRef::from(self);
         socket.set_read_timeout(timeout)?;
         socket.set_write_timeout(timeout)
     }
 
-    /// Makes reads and writes return at once.
+    /// Makes reads and writes nonblocking.
     ///
     /// # Errors
-    /// When the socket is gone.
+    /// If the socket is closed.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         SockRef::from(self).set_nonblocking(nonblocking)
     }
 
-    /// Has the kernel end the connection when the peer is silent or unreachable for `dead_after`.
+    /// Makes the kernel end the connection when the peer is silent or unreachable for `dead_after`.
     ///
     /// # Errors
-    /// When the socket is gone.
+    /// If the socket is closed.
     pub fn notice_death(&self, dead_after: Duration) -> io::Result<()> {
         let Self::Tcp(_) = self else { return Ok(()) };
         let socket = SockRef::from(self);
@@ -83,11 +83,11 @@ impl Transport {
         let keepalive = TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.set_tcp_user_timeout(Some(dead_after))?;
-        // Kernels that cannot bound it try a silent path when their doubled wait ends.
+        // Kernels without this option retry a silent path when their doubled time-out expires.
         options::set_rto_max(self, RETRANSMIT_WAIT_MAX).map(|_| ())
     }
 
-    /// Address of the peer, where it has one.
+    /// IP address of the peer; `None` for local sockets.
     #[must_use]
     pub fn peer_address(&self) -> Option<std::net::IpAddr> {
         match self {
@@ -96,7 +96,7 @@ impl Transport {
         }
     }
 
-    /// Address of this end, where it has one.
+    /// IP address of this end; `None` for local sockets.
     #[must_use]
     pub fn own_address(&self) -> Option<std::net::IpAddr> {
         match self {
@@ -105,7 +105,7 @@ impl Transport {
         }
     }
 
-    /// Where the connection leads, for people.
+    /// Display name of the peer.
     #[must_use]
     pub fn peer(&self) -> String {
         match self {

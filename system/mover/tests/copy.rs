@@ -11,16 +11,16 @@ use penstock_host::facts::cpu::Node;
 use penstock_host::facts::disks::disk_of;
 use penstock_host::facts::{Disk, Facts, Nic};
 use penstock_host::placement::Homes;
-use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, Place};
-use penstock_mover::client::{Begin, Plan, Snapshot, Transfer};
-use penstock_mover::contact::{Contact, CopyError};
+use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, ResolvedPath};
+use penstock_mover::client::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
+use penstock_mover::connector::{CopyError, PeerConnector};
 use penstock_mover::dial::TcpDial;
 use penstock_mover::engine::Engine;
-use penstock_mover::granting::{AnyEnd, Grant};
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
-use penstock_mover::scan::Source;
-use penstock_mover::sending::{SenderControl, SenderEnd};
+use penstock_mover::scan::ScanRoot;
+use penstock_mover::sender::{SenderControl, SenderEnd};
 use penstock_mover::session::Session;
+use penstock_mover::session_setup::{Endpoint, SessionBuilder};
 use penstock_mover::sink::Target;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -48,10 +48,10 @@ impl Gatekeeper for OneExport {
         }
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<Place, Refusal> {
+    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
         let root = Dir::open(&self.0).expect("the export is there");
         let path = path.strip_prefix(b"/").unwrap_or(path).to_vec();
-        Ok(Place { root, shown: String::from_utf8_lossy(&path).into_owned(), path })
+        Ok(ResolvedPath { root, shown: String::from_utf8_lossy(&path).into_owned(), path })
     }
 }
 
@@ -114,24 +114,24 @@ impl Site {
         request: Request,
         options: &Options,
         make_end: Box<penstock_mover::client::MakeEnd>,
-    ) -> Plan {
+    ) -> TransferConfig {
         let address = self.agent.addresses()[0];
         let dial = TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback");
-        let contact = Contact {
+        let contact = PeerConnector {
             dial: Arc::new(dial),
             tls: tls_client_config(self.identity.fingerprint(), None).expect("a configuration"),
             token: "secret".to_owned(),
             protection: options.protection,
             give_up_after: Duration::from_secs(20),
         };
-        Plan { contact, begin: Begin::Ask(request), make_end }
+        TransferConfig { contact, begin: SessionOrigin::Requested(request), make_end }
     }
 
-    fn push(&self, options: &Options) -> Result<Snapshot, CopyError> {
+    fn push(&self, options: &Options) -> Result<TransferSnapshot, CopyError> {
         self.start_push(options).wait()
     }
 
-    fn start_push(&self, options: &Options) -> Transfer {
+    fn start_push(&self, options: &Options) -> ClientTransfer {
         let push = Push {
             target: Bytes(b"/in".to_vec()),
             into_directory: true,
@@ -142,19 +142,24 @@ impl Site {
         let homes = self.homes.clone();
         let make = move |opened: &penstock_protocol::open::Opened| {
             let dir = Dir::open(&source).expect("the source is there");
-            let sources = vec![Source { dir: Arc::new(dir), path: PathBuf::new() }];
+            let sources = vec![ScanRoot { dir: Arc::new(dir), path: PathBuf::new() }];
             let key = SessionKey(opened.key);
             let session = Session::new(opened.session, key, options2.clone(), 16 << 20, None)
                 .expect("descriptors")
                 .with_homes(homes.clone());
             let end = SenderEnd::new(session, Engine::probe(), sources, true);
-            Ok(AnyEnd::Send(SenderControl(Arc::new(end))))
+            Ok(Endpoint::Send(SenderControl(Arc::new(end))))
         };
-        Transfer::start(self.plan(Request::Push(push), options, Box::new(make)))
+        ClientTransfer::start(self.plan(Request::Push(push), options, Box::new(make)))
             .expect("descriptors")
     }
 
-    fn pull(&self, options: &Options, from: &str, to: &Path) -> Result<Snapshot, CopyError> {
+    fn pull(
+        &self,
+        options: &Options,
+        from: &str,
+        to: &Path,
+    ) -> Result<TransferSnapshot, CopyError> {
         let pull = Pull {
             sources: vec![Bytes(from.as_bytes().to_vec())],
             recursive: true,
@@ -167,7 +172,7 @@ impl Site {
             let base = Dir::open(&to).expect("the target is there");
             let target = Target::new(base, None, [6; 16], true);
             let caller = Caller { name: "local".to_owned(), pass: None, token: None };
-            let grant = Grant {
+            let grant = SessionBuilder {
                 keeper: &keeper,
                 caller: &caller,
                 engine: Engine::probe(),
@@ -186,7 +191,7 @@ impl Site {
                 .map(|(end, _)| end)
                 .map_err(|refusal| CopyError::Failed(refusal.text))
         };
-        Transfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))
+        ClientTransfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))
             .expect("descriptors")
             .wait()
     }
@@ -256,7 +261,7 @@ fn same(left: &Path, right: &Path) {
 }
 
 #[test]
-fn a_dataset_goes_there_and_comes_back() {
+fn dataset_round_trips_through_agent() {
     for (algorithm, protection) in [
         (Algorithm::Crc32c, Protection::Integrity),
         (Algorithm::Crc32c, Protection::Full),
@@ -284,7 +289,7 @@ fn a_dataset_goes_there_and_comes_back() {
 }
 
 #[test]
-fn ended_transfers_are_listed_up_to_a_number() {
+fn ended_transfers_are_listed_within_limit() {
     let site = Site::new();
     let options = options(Algorithm::None, Protection::Integrity);
     // There is nothing to copy.
@@ -317,7 +322,7 @@ fn threads_on(cpus: &[usize]) -> Vec<String> {
 }
 
 #[test]
-fn threads_run_near_the_devices_that_they_work_with() {
+fn threads_run_near_their_devices() {
     let allowed = allowed_cpus().expect("processors");
     let device = fs::metadata(env!("CARGO_TARGET_TMPDIR")).expect("a directory").dev();
     let (Some(disk), [first, .., last]) = (disk_of(device), allowed.as_slice()) else {

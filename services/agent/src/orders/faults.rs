@@ -1,6 +1,6 @@
 //! What can be done about an error of the mover, in the words of an order's report.
 
-use penstock_mover::contact::CopyError;
+use penstock_mover::connector::CopyError;
 use penstock_operations::orders::{FaultKind, OrderFault};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::open::{Refusal, RefusalKind};

@@ -9,8 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_mover::agent::Place;
-use penstock_mover::scan::{Found, Source, Walk};
+use penstock_mover::agent::ResolvedPath;
+use penstock_mover::scan::{ScanItem, ScanRoot, TreeWalk};
 use penstock_mover::sink::PART;
 use penstock_operations::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
 use penstock_protocol::manifest::{EntryKind, display_path};
@@ -72,8 +72,8 @@ impl Listing {
     ///
     /// # Errors
     /// When there is no directory, or the process has no more threads.
-    pub(super) fn start(place: Place) -> Result<Self, OrderFault> {
-        let Place { root, path, shown } = place;
+    pub(super) fn start(place: ResolvedPath) -> Result<Self, OrderFault> {
+        let ResolvedPath { root, path, shown } = place;
         let failed = |error: io::Error| lasting(format!("{shown}: {}", describe(&error)));
         if !path.is_empty() {
             let facts = root.stat(std::ffi::OsStr::from_bytes(&path)).map_err(failed)?;
@@ -129,9 +129,9 @@ impl Drop for Listing {
 }
 
 fn walk(shared: &Shared, dir: Dir, shown: &str) {
-    let source = Source { dir: Arc::new(dir), path: std::path::PathBuf::new() };
-    Walk { recursive: true, xattrs: false }.run(&source, |found| match found {
-        Found::Entry(_, entry) if entry.kind == EntryKind::File => {
+    let source = ScanRoot { dir: Arc::new(dir), path: std::path::PathBuf::new() };
+    TreeWalk { recursive: true, xattrs: false }.run(&source, |found| match found {
+        ScanItem::Entry(_, entry) if entry.kind == EntryKind::File => {
             match std::str::from_utf8(entry.path.as_bytes()) {
                 Ok(path) if is_unfinished(path) => !shared.lock().stopped,
                 Ok(path) => shared.tell(ListedFile { path: path.to_owned(), bytes: entry.bytes }),
@@ -141,8 +141,8 @@ fn walk(shared: &Shared, dir: Dir, shown: &str) {
                 }
             }
         }
-        Found::Entry(..) => !shared.lock().stopped,
-        Found::Failed(path, failure) => {
+        ScanItem::Entry(..) => !shared.lock().stopped,
+        ScanItem::Failed(path, failure) => {
             let path = display_path(path.as_os_str().as_bytes());
             shared.untold(format!("{path}: {}", failure.text));
             !shared.lock().stopped
@@ -174,7 +174,7 @@ mod tests {
 
     fn listed(directory: &std::path::Path) -> (BTreeSet<String>, Option<OrderFault>) {
         let root = Dir::open(directory).unwrap();
-        let place = Place { root, path: Vec::new(), shown: "/data".into() };
+        let place = ResolvedPath { root, path: Vec::new(), shown: "/data".into() };
         let listing = Listing::start(place).unwrap();
         let (mut all, mut next) = (BTreeSet::new(), 0);
         let begun = Instant::now();
@@ -202,7 +202,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("one.raw"), "text").unwrap();
         let root = Dir::open(directory.path()).unwrap();
-        let place = Place { root, path: b"one.raw".to_vec(), shown: "/data/one.raw".into() };
+        let place = ResolvedPath { root, path: b"one.raw".to_vec(), shown: "/data/one.raw".into() };
         let listing = Listing::start(place).unwrap();
         assert_eq!(listing.ended(), Some(None));
         let (_, entries) = listing.told(|_| true);

@@ -10,10 +10,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_mover::agent::outgoing::{Outgoing, Sending};
-use penstock_mover::client::{Snapshot, key_hasher};
-use penstock_mover::contact::{Contact, CopyError};
-use penstock_mover::dial::{Pair, TcpDial};
+use penstock_mover::agent::outgoing::{OutgoingRequest, OutgoingTransfer};
+use penstock_mover::client::{TransferSnapshot, key_hasher};
+use penstock_mover::connector::{CopyError, PeerConnector};
+use penstock_mover::dial::{AddressPair, TcpDial};
 use penstock_mover::identity::{Fingerprint, tls_client_config};
 use penstock_operations::execution::{ExecutionEvent, ExecutionState};
 use penstock_operations::orders::{
@@ -79,7 +79,7 @@ pub(super) struct SendWork {
     /// Why files failed so far.
     failed: BTreeMap<u32, (u64, OrderFault)>,
     groups: VecDeque<Group>,
-    current: Option<Arc<Outgoing>>,
+    current: Option<Arc<OutgoingTransfer>>,
     /// What the current transfer was told.
     applied: Option<InForce>,
     /// When to try again, after how long a pause.
@@ -92,7 +92,7 @@ pub(super) struct SendWork {
     stopped: Option<(Instant, String)>,
     /// What transfers before the current one did.
     before: Totals,
-    last: Snapshot,
+    last: TransferSnapshot,
 }
 
 /// What is summed up over transfers.
@@ -183,7 +183,7 @@ impl SendWork {
             state: ExecutionState::default(),
             stopped: None,
             before: Totals::default(),
-            last: Snapshot::default(),
+            last: TransferSnapshot::default(),
         })
     }
 
@@ -278,7 +278,7 @@ impl SendWork {
     }
 
     /// What it did in all its transfers, and how the last one is or was going.
-    pub(super) fn progress(&self) -> (Totals, &Snapshot) {
+    pub(super) fn progress(&self) -> (Totals, &TransferSnapshot) {
         let now = Totals {
             moved_bytes: self.before.moved_bytes + self.last.tally.moved_bytes,
             retransmits: self.before.retransmits + self.last.retransmits,
@@ -294,7 +294,7 @@ impl SendWork {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
         self.before.retransmits += self.last.retransmits;
-        self.last = Snapshot { mark: self.last.mark, ..Snapshot::default() };
+        self.last = TransferSnapshot { mark: self.last.mark, ..TransferSnapshot::default() };
         match outcome {
             Ok(()) => {
                 let group = self.groups.pop_front();
@@ -383,7 +383,7 @@ impl SendWork {
         }
     }
 
-    fn apply(&mut self, current: &Outgoing, in_force: &InForce, context: &Context) {
+    fn apply(&mut self, current: &OutgoingTransfer, in_force: &InForce, context: &Context) {
         let before = self.applied.replace(in_force.clone());
         current.change(Settings {
             rate_bps: Some(in_force.rate_bps.map_or(0, |rate| rate.max(1))),
@@ -403,7 +403,11 @@ impl SendWork {
         }
     }
 
-    fn start(&self, context: &Context, in_force: &InForce) -> Result<Arc<Outgoing>, Verdict> {
+    fn start(
+        &self,
+        context: &Context,
+        in_force: &InForce,
+    ) -> Result<Arc<OutgoingTransfer>, Verdict> {
         let Some(group) = self.groups.front() else {
             return Err(Verdict::End(lasting("it has no files")));
         };
@@ -414,7 +418,7 @@ impl SendWork {
             .map_err(|error| Verdict::End(lasting(error.to_string())))?
             .map_err(|refusal| Verdict::End(lasting(refusal.text)))?;
         let protection = if self.send.encrypt { Protection::Full } else { Protection::Integrity };
-        let to = Contact {
+        let to = PeerConnector {
             dial: Arc::new(dial),
             tls: tls_client_config(fingerprint, None)
                 .map_err(|error| passing(error.to_string()))?,
@@ -462,7 +466,7 @@ impl SendWork {
             text.extend_from_slice(path);
             text.push(0);
         }
-        let sending = Sending {
+        let sending = OutgoingRequest {
             to,
             push,
             from: self.send.from.clone().into_bytes(),
@@ -489,12 +493,12 @@ fn default_streams(group: &Group) -> u16 {
     u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
-fn path(in_force: &InForce, context: &Context) -> Result<Vec<Pair>, String> {
+fn path(in_force: &InForce, context: &Context) -> Result<Vec<AddressPair>, String> {
     let parse = |text: &str| {
         text.parse::<IpAddr>().map_err(|_| format!("'{text}' is no address: write it in figures"))
     };
     let pair = |pair: &penstock_operations::orders::AddressPair| {
-        let pair = Pair { from: parse(&pair.from)?, to: parse(&pair.to)? };
+        let pair = AddressPair { from: parse(&pair.from)?, to: parse(&pair.to)? };
         let port = crate::config::MOVER_PORT;
         context
             .gate

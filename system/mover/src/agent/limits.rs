@@ -1,4 +1,4 @@
-//! What bounds an agent's clients together.
+//! Limits shared by all clients of an agent.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use crate::session::STREAMS_MAX;
 
-/// What an agent gives at most.
+/// Limits of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Rate of all transfers together.
+    /// Rate limit of all transfers together; unlimited if `None`.
     pub rate_bps: Option<u64>,
-    /// Transfers at a time.
+    /// Limit of concurrent transfers.
     pub transfers: usize,
-    /// Streams of one transfer.
+    /// Limit of streams of one transfer.
     pub streams_per_transfer: u16,
-    /// Streams of all transfers together.
+    /// Limit of streams of all transfers together.
     pub streams: usize,
-    /// Memory for blocks, of all transfers together.
+    /// Memory for blocks of all transfers together.
     pub memory_bytes: u64,
-    /// How long unfinished files are kept of transfers that do not come back; for ever where absent.
+    /// Time for which unfinished files of abandoned transfers are kept; for ever if `None`.
     pub keep_unfinished: Option<Duration>,
 }
 
@@ -37,22 +37,22 @@ impl Default for Limits {
     }
 }
 
-/// A request that is being granted.
+/// Counts a request while it is being granted.
 #[derive(Debug)]
-pub(super) struct Entering<'a> {
+pub(super) struct PendingGrant<'a> {
     count: &'a AtomicUsize,
-    /// How many others there were at its start.
+    /// Number of other requests at its start.
     pub others: usize,
 }
 
-impl<'a> Entering<'a> {
-    /// One more.
+impl<'a> PendingGrant<'a> {
+    /// Increments `count` until drop.
     pub(super) fn new(count: &'a AtomicUsize) -> Self {
         Self { count, others: count.fetch_add(1, Ordering::SeqCst) }
     }
 }
 
-impl Drop for Entering<'_> {
+impl Drop for PendingGrant<'_> {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }

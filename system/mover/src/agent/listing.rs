@@ -1,81 +1,81 @@
-//! What an agent tells its operators: transfers and counters.
+//! Transfers and counters of an agent, for operators.
 
 use std::time::SystemTime;
 
 use serde::Serialize;
 
-/// A transfer as operators see it.
+/// Transfer as listed for operators.
 #[derive(Debug, Clone, Serialize)]
 pub struct Transfer {
-    /// Its number at this agent.
+    /// Number at this agent.
     pub id: u64,
-    /// Whose it is.
+    /// Name of the client.
     pub caller: String,
-    /// Where the client is.
+    /// Address of the client.
     pub peer: String,
-    /// `receive` or `send`.
+    /// Direction of the agent: `receive` or `send`.
     pub direction: &'static str,
-    /// What it is about.
+    /// Path of the source or destination.
     pub path: String,
     /// `running`, `waiting`, `done`, `failed` or `cancelled`.
     pub state: &'static str,
-    /// When it began.
+    /// Start time.
     pub started: SystemTime,
-    /// How long it has run.
+    /// Run time in seconds.
     pub seconds: f64,
-    /// Bytes of files in place.
+    /// Bytes of committed files.
     pub bytes: u64,
-    /// Bytes that crossed the network and are written.
+    /// Bytes sent and written.
     pub moved_bytes: u64,
-    /// Bytes that were there before.
+    /// Bytes present before.
     pub resumed_bytes: u64,
     /// Bytes announced so far.
     pub announced_bytes: u64,
-    /// Files in place.
+    /// Number of committed files.
     pub files: u64,
-    /// Entries that failed.
+    /// Number of failed entries.
     pub failed: u64,
-    /// Streams connected.
+    /// Number of connected streams.
     pub streams: u16,
-    /// Reader threads per device, where this end sends.
+    /// Reader threads per device if this end sends, else 0.
     pub readers: u16,
-    /// Writer threads per device, where this end receives.
+    /// Writer threads per device if this end receives, else 0.
     pub writers: u16,
-    /// Its rate limit.
+    /// Rate limit in bits per second; `None` if unlimited.
     pub rate_bps: Option<u64>,
-    /// Mean rate over the last second or so; of one that has ended, over all its time.
+    /// Mean rate over about the last second; of an ended transfer, over its run time.
     pub bits_per_second: u64,
-    /// What bounds it; what did most of the time, where it has ended, and `-` where nothing moved.
+    /// Bottleneck; of an ended transfer, the most frequent one, or `-` if nothing was sent.
     pub bound_by: String,
     /// Storage engine of this end.
     pub engine: String,
-    /// TCP segments sent again by the sending end.
+    /// TCP segments retransmitted by the sending end.
     pub retransmits: u64,
-    /// Owner and activity as one number, where the data is someone's.
+    /// Scitag number, if the data has one.
     pub scitag: Option<u16>,
 }
 
-/// What an agent has done since it started.
+/// Counters of an agent since its start.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Counters {
-    /// Connections accepted.
+    /// Number of accepted connections.
     pub connections: u64,
-    /// Connections and requests refused.
+    /// Number of refused connections and requests.
     pub refused: u64,
-    /// Payload bytes received.
+    /// Payload bytes received, including repeated blocks.
     pub received_bytes: u64,
-    /// Payload bytes sent.
+    /// Payload bytes sent, including repeated blocks.
     pub sent_bytes: u64,
-    /// Transfers begun.
+    /// Number of started transfers.
     pub transfers_started: u64,
-    /// Transfers that failed.
+    /// Number of failed transfers.
     pub transfers_failed: u64,
-    /// Blocks sent again.
+    /// Number of blocks sent again.
     pub blocks_repeated: u64,
-    /// Streams that broke.
+    /// Number of lost streams.
     pub streams_lost: u64,
-    /// Fireflies sent, by [`crate::firefly::STATES`].
+    /// Fireflies sent, by state as in [`crate::firefly::STATES`].
     pub fireflies_sent: [u64; 3],
-    /// Fireflies that could not be sent.
+    /// Fireflies that could not be sent, likewise.
     pub fireflies_failed: [u64; 3],
 }

@@ -1,8 +1,8 @@
-//! What an agent sends by itself, because somebody who plans for several agents has told it to.
+//! Transfers that an agent sends on its own, on orders of a controller.
 //!
-//! Towards the destination it is a client like any other. Here it is one of the agent's transfers: it takes its part
-//! of the agent's memory, streams and rate, is listed with the others, and its operator changes and cancels it.
-//! Not for: who plans, nor what became of files ([`Outgoing::take_settled`] tells once).
+//! Towards the destination it is an ordinary client. At this agent it is one of the transfers: it takes
+//! its share of memory, streams and rate, is listed with the others, and the operator can change and
+//! cancel it. Results are taken once with [`OutgoingTransfer::take_settled`].
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -22,58 +22,66 @@ use penstock_protocol::proof::SessionKey;
 use penstock_sys::fs;
 use penstock_sys::net::interface_towards;
 
-use super::{Agent, Caller, Counters, Inner, Transfer};
-use crate::client::{self, Begin, Plan, Snapshot};
-use crate::contact::{Contact, CopyError};
-use crate::dial::Pair;
-use crate::granting::{AnyEnd, check_options};
-use crate::memory::Hold;
-use crate::scan::Source;
-use crate::sending::{SenderControl, SenderEnd};
+use super::{Agent, AgentInner, Caller, Counters, Transfer};
+use crate::client::{self, SessionOrigin, TransferConfig, TransferSnapshot};
+use crate::connector::{CopyError, PeerConnector};
+use crate::dial::AddressPair;
+use crate::memory::MemoryLease;
+use crate::scan::ScanRoot;
+use crate::sender::{SenderControl, SenderEnd};
 use crate::session::{STREAMS_DEFAULT, Session, lock};
+use crate::session_setup::{Endpoint, check_options};
 
-/// Files that are to be sent.
+/// Request to send files.
 #[derive(Debug)]
-pub struct Sending {
-    /// The agent that gets them.
-    pub to: Contact,
-    /// What is asked of it.
+pub struct OutgoingRequest {
+    /// Connector to the receiving agent.
+    pub to: PeerConnector,
+    /// Push request for the receiving agent.
     pub push: Push,
-    /// The directory here, as clients name it.
+    /// Source directory, as clients name it.
     pub from: Vec<u8>,
-    /// Files below it.
+    /// Paths of the files below `from`.
     pub files: Arc<PathList>,
-    /// Digests that they must have, by path.
+    /// Required digests, by path.
     pub expected: HashMap<Vec<u8>, Digest>,
 }
 
-/// Files that are being sent.
+/// Transfer in progress.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct OutgoingTransfer {
     id: u64,
     caller: Caller,
     path: String,
     started: SystemTime,
     clock: Instant,
-    transfer: client::Transfer,
+    transfer: client::ClientTransfer,
     streams_max: u16,
-    memory: Mutex<Option<Arc<Hold>>>,
+    memory: Mutex<Option<Arc<MemoryLease>>>,
 }
 
 impl Agent {
-    /// Sends files for `caller`, within what its gatekeeper and its limits allow. What the files are is said by
-    /// [`Outgoing::take_settled`].
+    /// Sends files for `caller`, within its permissions and the agent's limits.
+    /// [`OutgoingTransfer::take_settled`] returns the results.
     ///
     /// # Errors
-    /// When it may not, or when there is no room now.
-    pub fn send(&self, caller: Caller, sending: Sending) -> Result<Arc<Outgoing>, Refusal> {
+    /// If the caller may not read them, or a limit is reached.
+    pub fn send(
+        &self,
+        caller: Caller,
+        sending: OutgoingRequest,
+    ) -> Result<Arc<OutgoingTransfer>, Refusal> {
         self.0.send(caller, sending)
     }
 }
 
-impl Inner {
-    fn send(self: &Arc<Self>, caller: Caller, sending: Sending) -> Result<Arc<Outgoing>, Refusal> {
-        let Sending { to, mut push, from, files, expected } = sending;
+impl AgentInner {
+    fn send(
+        self: &Arc<Self>,
+        caller: Caller,
+        sending: OutgoingRequest,
+    ) -> Result<Arc<OutgoingTransfer>, Refusal> {
+        let OutgoingRequest { to, mut push, from, files, expected } = sending;
         if self.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down"));
         }
@@ -98,15 +106,15 @@ impl Inner {
         let streams_max = self.streams_free(&limits);
         let streams = push.options.settings.streams.unwrap_or(STREAMS_DEFAULT).min(streams_max);
         push.options.settings.streams = Some(streams.max(1));
-        let memory = Arc::new(self.memory.enter(push.options.block_bytes)?);
+        let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.config.homes.as_ref().map(|homes| {
-            let address = to.dial.leads_to();
+            let address = to.dial.destination();
             homes.by(address.and_then(|address| interface_towards(&address.to_string())))
         });
         let make_end = {
             let (inner, memory, options) =
                 (Arc::clone(self), Arc::clone(&memory), push.options.clone());
-            Box::new(move |opened: &Opened| -> Result<AnyEnd, CopyError> {
+            Box::new(move |opened: &Opened| -> Result<Endpoint, CopyError> {
                 let options = Options { mark: opened.mark, ..options.clone() };
                 let pace = Some(Arc::clone(&inner.pace));
                 let key = SessionKey(opened.key);
@@ -115,21 +123,25 @@ impl Inner {
                     .with_collectors(&inner.config.collectors, &inner.fireflies)
                     .with_homes(homes.clone());
                 memory.attach(session.pool.clone());
-                let source = Source { dir: Arc::clone(&dir), path: PathBuf::new() };
+                let source = ScanRoot { dir: Arc::clone(&dir), path: PathBuf::new() };
                 let end = SenderEnd::new(session, inner.engine, vec![source], false)
                     .listed_here(Arc::clone(&files))
                     .expecting(expected.clone());
                 end.keep_account();
-                Ok(AnyEnd::Send(SenderControl(Arc::new(end))))
+                Ok(Endpoint::Send(SenderControl(Arc::new(end))))
             })
         };
-        let plan = Plan { contact: to, begin: Begin::Ask(Request::Push(push)), make_end };
-        let transfer = client::Transfer::start(plan)
+        let plan = TransferConfig {
+            contact: to,
+            begin: SessionOrigin::Requested(Request::Push(push)),
+            make_end,
+        };
+        let transfer = client::ClientTransfer::start(plan)
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let path = display_path(place.shown.as_bytes());
         tracing::info!("transfer {id}: send {path} to {} for {}", transfer.shown(), caller.name);
-        let outgoing = Arc::new(Outgoing {
+        let outgoing = Arc::new(OutgoingTransfer {
             id,
             caller,
             path,
@@ -144,70 +156,71 @@ impl Inner {
         Ok(outgoing)
     }
 
-    pub(super) fn outgoing(&self) -> Vec<Arc<Outgoing>> {
+    pub(super) fn outgoing(&self) -> Vec<Arc<OutgoingTransfer>> {
         lock(&self.outgoing).values().cloned().collect()
     }
 
-    /// Streams of all that is sent.
+    /// Number of streams of all outgoing transfers.
     pub(super) fn outgoing_streams(&self) -> usize {
-        let streams = |one: &Arc<Outgoing>| usize::from(one.transfer.snapshot().streams).max(1);
+        let streams =
+            |one: &Arc<OutgoingTransfer>| usize::from(one.transfer.snapshot().streams).max(1);
         self.outgoing().iter().map(streams).sum()
     }
 
-    /// Takes what has ended off the list.
+    /// Removes ended transfers from the list.
     pub(super) fn retire_outgoing(&self) {
         for one in self.outgoing().into_iter().filter(|one| one.outcome().is_some()) {
             if lock(&self.outgoing).remove(&one.id).is_some() {
                 drop(lock(&one.memory).take());
-                // One that did not even begin is tried again by whoever ordered it, and is no news.
+                // A transfer without a session is retried by its controller and not listed.
                 if one.snapshot().sessions > 0 {
-                    self.remember(one.show(), |totals| one.count(totals));
+                    self.record_ended(one.show(), |totals| one.count(totals));
                 }
             }
         }
     }
 }
 
-impl Outgoing {
-    /// Its number at this agent.
+impl OutgoingTransfer {
+    /// Number at this agent.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// How it ended, if it has.
+    /// Result, once it has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<Result<(), CopyError>> {
         self.transfer.outcome()
     }
 
-    /// How it is going.
+    /// Current state.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> TransferSnapshot {
         self.transfer.snapshot()
     }
 
-    /// What became of files since the last call.
+    /// Final results of files since the last call.
     #[must_use]
     pub fn take_settled(&self) -> Vec<Settled> {
         self.transfer.take_settled()
     }
 
-    /// Changes it while it runs, as far as the agent's limits allow.
+    /// Changes its settings, within the agent's limits.
     pub fn change(&self, mut settings: Settings) {
         settings.streams = settings.streams.map(|streams| streams.min(self.streams_max).max(1));
         self.transfer.change(settings);
     }
 
-    /// Has it use these pairs of addresses; any where there are none.
+    /// Uses these address pairs; any if `path` is empty.
     ///
     /// # Errors
-    /// When they make no sense.
-    pub fn use_path(&self, path: &[Pair]) -> io::Result<()> {
+    /// If no connection can use them.
+    pub fn use_path(&self, path: &[AddressPair]) -> io::Result<()> {
         self.transfer.use_path(path)
     }
 
-    /// Stops it, in a state from which the same resumes.
+    /// Cancels it; the same request can resume it.
     pub fn cancel(&self, reason: &str) {
         self.transfer.cancel(reason);
     }

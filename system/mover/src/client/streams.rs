@@ -1,10 +1,10 @@
-//! The data streams of a client: as many as are wanted, over the ways that are chosen.
+//! Data streams of a client: as many as requested, over the chosen paths.
 //!
-//! A stream that breaks is connected again. When other ways are chosen each stream gets a successor over a new way, and
-//! leaves once that is connected: it ends when what it carries has arrived. Where nothing of it arrives for
-//! [`DEAD_AFTER`] its way is taken for dead, it is broken, and what it carried is sent again. So is what a slow
-//! stream has under way that does not arrive within [`LEAVE_WITHIN`], if it carried a block before: else one that is moved
-//! all the time would never carry any. The control connection follows the last stream.
+//! Broken streams are reconnected. After a change of paths each stream gets a successor on a new path
+//! and drains: it ends when its data has arrived. If nothing of it arrives for [`STALL_TIMEOUT`], its path
+//! counts as dead, the stream is broken and its data sent again. So is a slow stream that does not
+//! drain within [`DRAIN_TIMEOUT`], provided it carried a block before: a stream moved repeatedly would
+//! otherwise never carry any. The control connection follows the last stream.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,74 +16,75 @@ use std::time::{Duration, Instant};
 use penstock_protocol::open::Opened;
 use penstock_protocol::sender::StreamId;
 
-use super::Shared;
-use crate::contact::Backoff;
-use crate::granting::AnyEnd;
-use crate::sending::spawn;
-use crate::session::{Ending, lock};
+use super::TransferState;
+use crate::connector::Backoff;
+use crate::sender::spawn;
+use crate::session::{SessionOutcome, lock};
+use crate::session_setup::Endpoint;
 
-/// How long nothing of what a stream on an old way has under way may arrive before it is broken.
-const DEAD_AFTER: Duration = Duration::from_secs(1);
+/// Time without progress after which a draining stream with data in flight is broken.
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a stream may take to leave.
-const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+/// Time limit to drain a stream.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long it may have nothing on its way: its rate is low, or the other end is slow to say what it has written.
-const IDLE_AFTER: Duration = Duration::from_secs(3);
+/// Time without data in flight after which a draining stream is broken; long, because its rate may be
+/// low, or the other end slow to acknowledge.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How often is looked at what is wanted.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Interval of the supervision loop.
+const SUPERVISION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A stream, and its place among those that are wanted. One that is replaced and its successor have the same place.
+/// Stream and its index among the requested ones, which a replaced stream shares with its successor.
 struct Slot {
     place: u16,
-    state: Arc<State>,
+    state: Arc<StreamState>,
     thread: JoinHandle<()>,
-    /// Since other ways were chosen than that by which it was connected.
-    leaving: Option<Leaving>,
+    /// Set after a change of paths, while the stream drains.
+    draining: Option<Draining>,
 }
 
 #[derive(Default)]
-struct State {
-    /// Number of the stream that is there now.
+struct StreamState {
+    /// Number of the current stream.
     stream: AtomicU32,
-    /// Whether one is.
+    /// Set while it is connected.
     connected: AtomicBool,
-    /// Which choice of ways it was connected by.
+    /// Generation of paths with which it connected.
     choice: AtomicU64,
-    /// When it ends, no other comes.
+    /// Set when it must not be reconnected.
     replaced: AtomicBool,
-    /// It is to end.
-    leave: AtomicBool,
-    /// The agent has no place for it beside the one that it replaces.
+    /// Set when it must drain and end.
+    drain: AtomicBool,
+    /// Set when the agent has no slot for it beside the one that it replaces.
     crowded: AtomicBool,
 }
 
-impl State {
+impl StreamState {
     fn is_connected(&self) -> bool {
         self.connected.load(Ordering::SeqCst)
     }
 
-    /// Whether it is connected, or connects, by another choice.
+    /// True if it connected, or connects, with an older choice of paths.
     fn is_old(&self, choice: u64) -> bool {
         self.choice.load(Ordering::SeqCst) != choice
     }
 }
 
-/// How a stream on an old way is doing.
-struct Leaving {
-    /// When it was asked to leave.
+/// Progress of a draining stream.
+struct Draining {
+    /// Time of the request to drain.
     asked: Option<Instant>,
-    /// Bytes that had arrived when there were others last.
+    /// Bytes arrived at the last progress.
     arrived: u64,
-    /// When that was.
+    /// Time of the last progress.
     moved: Instant,
-    /// Its way is dead.
+    /// Set when its path is dead.
     dead: bool,
 }
 
-/// Keeps as many streams connected as are wanted, until the session is over.
-pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
+/// Keeps the requested number of streams connected until the session is over.
+pub(super) fn keep(shared: &Arc<TransferState>, end: &Endpoint, opened: &Opened) {
     let next = Arc::new(AtomicU32::new(0));
     let mut slots: Vec<Slot> = Vec::new();
     let mut alive = Instant::now();
@@ -93,27 +94,27 @@ pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
     while !session.is_over() {
         let choice = dial.choice();
         slots.retain(|slot| !slot.thread.is_finished());
-        slots.iter_mut().for_each(|slot| slot.look(choice));
+        slots.iter_mut().for_each(|slot| slot.start_draining(choice));
         let wanted = session.wanted_streams.load(Ordering::SeqCst).min(opened.streams_max);
         for place in 0..wanted {
-            if slots.iter().any(|slot| slot.place == place && slot.leaving.is_none()) {
+            if slots.iter().any(|slot| slot.place == place && slot.draining.is_none()) {
                 continue;
             }
-            let state = Arc::new(State { choice: choice.into(), ..State::default() });
+            let state = Arc::new(StreamState { choice: choice.into(), ..StreamState::default() });
             let (shared, end, opened) = (Arc::clone(shared), end.clone(), opened.clone());
             let next = Arc::clone(&next);
             let thread = spawn("stream", {
                 let state = Arc::clone(&state);
-                move || keep_one(&shared, &end, &opened, place, &state, &next)
+                move || keep_slot_connected(&shared, &end, &opened, place, &state, &next)
             });
-            slots.push(Slot { place, state, thread, leaving: None });
+            slots.push(Slot { place, state, thread, draining: None });
         }
         replace(&mut slots, end);
-        let left = slots.iter().all(|slot| slot.leaving.as_ref().is_none_or(|one| one.dead));
+        let left = slots.iter().all(|slot| slot.draining.as_ref().is_none_or(|one| one.dead));
         if control_choice != Some(choice) && left {
             control_choice = Some(choice);
             let control = lock(&shared.control);
-            // It comes back by itself, over a way that is chosen.
+            // It reconnects by itself over a chosen path.
             control.iter().filter(|control| !dial.is_chosen(control)).for_each(|c| c.shut_down());
         }
         if session.stream_count() > 0 {
@@ -124,9 +125,9 @@ pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
                 shared.plan.contact.shown(),
                 shared.plan.contact.give_up_after.as_secs()
             );
-            session.end(Ending::Failed(why));
+            session.end(SessionOutcome::Failed(why));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(SUPERVISION_INTERVAL);
     }
     for slot in slots {
         let _ = slot.thread.join();
@@ -134,57 +135,62 @@ pub(super) fn keep(shared: &Arc<Shared>, end: &AnyEnd, opened: &Opened) {
 }
 
 impl Slot {
-    /// Notices that other ways are chosen.
-    fn look(&mut self, choice: u64) {
-        if self.leaving.is_none() && self.state.is_old(choice) {
+    /// Starts to drain after a change of paths.
+    fn start_draining(&mut self, choice: u64) {
+        if self.draining.is_none() && self.state.is_old(choice) {
             self.state.replaced.store(true, Ordering::SeqCst);
             let now = Instant::now();
-            self.leaving = Some(Leaving { asked: None, arrived: 0, moved: now, dead: false });
+            self.draining = Some(Draining { asked: None, arrived: 0, moved: now, dead: false });
         }
     }
 }
 
-/// Looks after streams that have a successor.
-fn replace(slots: &mut [Slot], end: &AnyEnd) {
+/// Drains or breaks streams that have a successor.
+fn replace(slots: &mut [Slot], end: &Endpoint) {
     let session = end.session();
     let block_bytes = u64::from(session.options.block_bytes);
     let mut room: HashSet<u16> = slots
         .iter()
-        .filter(|slot| slot.leaving.is_none())
+        .filter(|slot| slot.draining.is_none())
         .filter(|slot| slot.state.is_connected() || slot.state.crowded.load(Ordering::SeqCst))
         .map(|slot| slot.place)
         .collect();
-    // The latest first: of two that leave one place the other one is broken, so that no more pile up.
+    // Latest first: of two streams draining in one slot the older one is broken, so that no more pile
+    // up.
     let mut seen = HashSet::new();
     for slot in slots.iter_mut().rev() {
-        let Some(leaving) = &mut slot.leaving else { continue };
+        let Some(draining) = &mut slot.draining else { continue };
         let is_surplus = slot.state.is_connected() && !seen.insert(slot.place);
         let stream: StreamId = slot.state.stream.load(Ordering::SeqCst);
-        if leaving.asked.is_none() && (is_surplus || room.remove(&slot.place)) {
-            leaving.asked = Some(Instant::now());
-            slot.state.leave.store(true, Ordering::SeqCst);
+        if draining.asked.is_none() && (is_surplus || room.remove(&slot.place)) {
+            draining.asked = Some(Instant::now());
+            slot.state.drain.store(true, Ordering::SeqCst);
         }
         if !slot.state.is_connected() || session.is_broken(stream) {
             continue;
         }
         let Some(progress) = session.progress_of(stream) else { continue };
-        if progress.arrived > leaving.arrived {
-            (leaving.arrived, leaving.moved) = (progress.arrived, Instant::now());
+        if progress.arrived > draining.arrived {
+            (draining.arrived, draining.moved) = (progress.arrived, Instant::now());
         }
-        let patience =
-            if progress.is_under_way { DEAD_AFTER } else { IDLE_AFTER.max(session.turn() * 2) };
-        let is_dead = leaving.moved.elapsed() > patience;
-        let asked_for = leaving.asked.map(|asked| asked.elapsed());
+        let patience = if progress.is_under_way {
+            STALL_TIMEOUT
+        } else {
+            IDLE_TIMEOUT.max(session.part_interval() * 2)
+        };
+        let is_dead = draining.moved.elapsed() > patience;
+        let asked_for = draining.asked.map(|asked| asked.elapsed());
         let is_late = asked_for.is_some_and(|time| match end {
-            // What has arrived waits to be written, on whichever way.
-            AnyEnd::Send(_) if progress.is_finished && !progress.is_under_way => false,
-            AnyEnd::Send(_) => time > LEAVE_WITHIN && progress.arrived > block_bytes,
-            // A receiving end hears of no wish: its streams are broken and their blocks asked for again.
-            AnyEnd::Receive(_) => true,
+            // Data that has arrived waits to be written, on any path.
+            Endpoint::Send(_) if progress.is_finished && !progress.is_under_way => false,
+            Endpoint::Send(_) => time > DRAIN_TIMEOUT && progress.arrived > block_bytes,
+            // A receiving end cannot ask the sender to drain: its streams are broken and their blocks
+            // requested again.
+            Endpoint::Receive(_) => true,
         });
         if is_dead || is_late || is_surplus {
-            leaving.dead |= is_dead;
-            slot.state.leave.store(true, Ordering::SeqCst);
+            draining.dead |= is_dead;
+            slot.state.drain.store(true, Ordering::SeqCst);
             let why = if is_dead { "nothing arrives there" } else { "it takes long" };
             tracing::debug!("stream {stream} is broken on its old way: {why}");
             session.break_stream(stream);
@@ -192,13 +198,13 @@ fn replace(slots: &mut [Slot], end: &AnyEnd) {
     }
 }
 
-/// Keeps the stream of one place.
-fn keep_one(
-    shared: &Shared,
-    end: &AnyEnd,
+/// Keeps the stream of one slot connected.
+fn keep_slot_connected(
+    shared: &TransferState,
+    end: &Endpoint,
     opened: &Opened,
     place: u16,
-    state: &State,
+    state: &StreamState,
     next: &AtomicU32,
 ) {
     let session = end.session();
@@ -207,15 +213,15 @@ fn keep_one(
     while !session.is_over() && wanted() && !state.replaced.load(Ordering::SeqCst) {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let start = Instant::now();
-        let mark = session.options.mark.filter(|_| matches!(end, AnyEnd::Send(_)));
+        let mark = session.options.mark.filter(|_| matches!(end, Endpoint::Send(_)));
         state.choice.store(shared.plan.contact.dial.choice(), Ordering::SeqCst);
         let joined = shared.plan.contact.join(opened, number, mark);
         let result = joined.and_then(|(channel, nonces, label)| {
-            session.name_label(label);
+            session.set_label(label);
             tracing::debug!("stream {number} connected to {}", channel.transport().peer());
             state.stream.store(number, Ordering::SeqCst);
             state.connected.store(true, Ordering::SeqCst);
-            let stays = || wanted() && !state.leave.load(Ordering::SeqCst);
+            let stays = || wanted() && !state.drain.load(Ordering::SeqCst);
             let result = end.run_stream_while(number, channel, &nonces, stays);
             state.connected.store(false, Ordering::SeqCst);
             result
@@ -230,7 +236,7 @@ fn keep_one(
         if start.elapsed() > Duration::from_secs(5) {
             backoff = Backoff::default();
         }
-        if !state.leave.load(Ordering::SeqCst) {
+        if !state.drain.load(Ordering::SeqCst) {
             backoff.pause();
         }
     }

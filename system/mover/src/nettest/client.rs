@@ -18,7 +18,7 @@ use crate::labels::Labelling;
 
 /// For the kernel of the listener's host to accept a connection. The listener answers within
 /// [`LISTENER_SILENT_AFTER`].
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whom to test against, and from where.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +117,7 @@ pub fn run(
     for index in 0..params.connections() {
         let role = role_of(params, index, true);
         let mark = params.mark().filter(|_| role == Role::Sender);
-        let Labelling { flow_label, destination_option, told: label } =
+        let Labelling { flow_label, destination_option, description: label } =
             Labelling::connecting(mark, index, peer, target.source);
         let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
         let socket = connect_data(peer, &options, &test_id, index)?;
@@ -155,7 +155,7 @@ fn connect_control(
 ) -> Result<(SocketAddr, Control), NettestError> {
     let mut failure = NettestError::NoAddress;
     for peer in target.addresses()? {
-        match connect(peer, options, CONNECT_WITHIN) {
+        match connect(peer, options, CONNECT_TIMEOUT) {
             Ok(mut socket) => {
                 socket
                     .write_all(&first_bytes(ConnectionKind::NettestControl))
@@ -179,7 +179,7 @@ fn connect_data(
     index: u32,
 ) -> Result<TcpStream, NettestError> {
     let fail = |source| NettestError::Connect { peer, source };
-    let mut socket = connect(peer, options, CONNECT_WITHIN).map_err(fail)?;
+    let mut socket = connect(peer, options, CONNECT_TIMEOUT).map_err(fail)?;
     let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
     head.extend_from_slice(test_id);
     head.extend_from_slice(&index.to_be_bytes());

@@ -101,7 +101,7 @@ pub struct Listener {
 }
 
 /// What all connections of one listener share.
-struct Desk<F> {
+struct ListenerState<F> {
     limits: Limits,
     /// Connections without a test, in the order of their arrival.
     waiting: Mutex<BTreeMap<u64, Arc<TcpStream>>>,
@@ -139,7 +139,7 @@ impl Listener {
     where
         F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
     {
-        let desk = Arc::new(Desk {
+        let desk = Arc::new(ListenerState {
             limits: self.limits,
             waiting: Mutex::default(),
             arrivals: AtomicU64::new(0),
@@ -170,13 +170,13 @@ impl Listener {
     }
 }
 
-impl<F> Desk<F>
+impl<F> ListenerState<F>
 where
     F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
 {
     /// Gives a new connection a thread, and a place among those that wait.
     fn admit(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
-        let place = Waiting::new(self, socket);
+        let place = UnclaimedConnection::new(self, socket);
         let desk = self.clone();
         let spawned = thread::Builder::new().name("nettest-accept".into()).spawn(move || {
             if let Err(reason) = desk.greet(place, peer) {
@@ -190,7 +190,11 @@ where
     }
 
     /// Finds out what a connection is for. The error is why it was dropped.
-    fn greet(self: &Arc<Self>, place: Waiting<F>, peer: SocketAddr) -> Result<(), String> {
+    fn greet(
+        self: &Arc<Self>,
+        place: UnclaimedConnection<F>,
+        peer: SocketAddr,
+    ) -> Result<(), String> {
         let deadline = Instant::now() + self.limits.handshake;
         let head = self.read_head(&place.socket, deadline);
         match head.map_err(|reason| place.why(reason))? {
@@ -235,14 +239,22 @@ where
         }
     }
 
-    fn serve_test(self: &Arc<Self>, place: Waiting<F>, peer: SocketAddr) -> Result<(), String> {
+    fn serve_test(
+        self: &Arc<Self>,
+        place: UnclaimedConnection<F>,
+        peer: SocketAddr,
+    ) -> Result<(), String> {
         if let Err(error) = self.run_test(place, peer) {
             (self.on_event)(&ListenerEvent::Failed { peer, reason: error.to_string() });
         }
         Ok(())
     }
 
-    fn run_test(&self, place: Waiting<F>, peer: SocketAddr) -> Result<(), NettestError> {
+    fn run_test(
+        &self,
+        place: UnclaimedConnection<F>,
+        peer: SocketAddr,
+    ) -> Result<(), NettestError> {
         let deadline = Instant::now() + self.limits.handshake;
         let socket = place.socket.try_clone().map_err(NettestError::Local)?;
         let mut control = Control::new(socket).map_err(NettestError::Local)?;
@@ -346,15 +358,15 @@ enum Head {
 }
 
 /// A connection that belongs to no test yet; dropping it frees its place.
-struct Waiting<F> {
-    desk: Arc<Desk<F>>,
+struct UnclaimedConnection<F> {
+    desk: Arc<ListenerState<F>>,
     number: u64,
     socket: Arc<TcpStream>,
 }
 
-impl<F> Waiting<F> {
+impl<F> UnclaimedConnection<F> {
     /// Takes a place, the oldest one's when there is no other.
-    fn new(desk: &Arc<Desk<F>>, socket: TcpStream) -> Self {
+    fn new(desk: &Arc<ListenerState<F>>, socket: TcpStream) -> Self {
         let number = desk.arrivals.fetch_add(1, Relaxed);
         let socket = Arc::new(socket);
         let mut waiting = lock(&desk.waiting);
@@ -382,7 +394,7 @@ impl<F> Waiting<F> {
     }
 }
 
-impl<F> Drop for Waiting<F> {
+impl<F> Drop for UnclaimedConnection<F> {
     fn drop(&mut self) {
         lock(&self.desk.waiting).remove(&self.number);
     }

@@ -1,7 +1,8 @@
-//! The committer of a receiving end, where durability is made.
+//! Committer of a receiving end: makes received files durable.
 //!
-//! It takes all files that have become whole, syncs them together, renames them, and only then settles them; about once
-//! a second it syncs unfinished large files and marks the journal. Many small files thus share one sync.
+//! Takes all complete files, syncs them together, renames them and then settles them; about once a
+//! second it syncs unfinished large files and appends `Synced` to the journal. Many small files thus
+//! share one sync.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,45 +15,45 @@ use penstock_sys::fs;
 use super::destination::destination;
 use super::file::{FileEvent, FileState, SinkFile};
 use super::receiver::ReceiverEnd;
-use crate::reading::{catch_up, digest_file};
-use crate::sending::wait;
-use crate::session::{Ending, lock};
+use crate::reader::{catch_up, digest_file};
+use crate::sender::wait;
+use crate::session::{SessionOutcome, lock};
 
-/// How often unfinished files are synced and the journal marked.
+/// Interval of syncs of unfinished files and the journal.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long whole small files may wait for others to share a sync with, while more are coming.
+/// Longest delay of complete small files to share a sync, while more are arriving.
 const SHARED_SYNC_DELAY: Duration = Duration::from_millis(250);
 
-/// From this many whole small files on, one sync of the file system is cheaper than one for each.
+/// Number of complete small files from which one sync of the file system is cheaper than one per file.
 const SYNC_ALL_FILES_MIN: usize = 8;
 
-/// A buffer to read files through.
-const READ_BYTES: usize = 1 << 20;
+/// Size of the buffer for read-back, in bytes.
+const READ_BUFFER_BYTES: usize = 1 << 20;
 
-/// What a look at the files came to.
+/// Result of one step of the committer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Nothing is to be done for so long, unless something becomes whole.
+pub(super) enum CommitStep {
+    /// Nothing to do for this time, unless a file becomes complete.
     Wait(Duration),
-    /// Something was done.
+    /// Some work was done.
     Done,
     /// Everything is durable, or the session has failed.
     Over,
 }
 
-/// The committer of one receiving end.
+/// Committer of one receiving end.
 #[derive(Debug)]
 pub(super) struct Committer<'a> {
     end: &'a ReceiverEnd,
     synced: Instant,
     settled: Instant,
-    /// The device near which the thread runs.
+    /// Device near which the thread is pinned.
     near: Option<u64>,
 }
 
-/// A whole file on its way to its name.
-struct Whole {
+/// Complete file to be committed.
+struct CompleteFile {
     finish: Finish,
     sink: Arc<SinkFile>,
 }
@@ -65,9 +66,9 @@ impl<'a> Committer<'a> {
     pub(super) fn run(mut self) {
         while !self.end.session.is_over() {
             match self.step(Instant::now()) {
-                Step::Over => return,
-                Step::Done => {}
-                Step::Wait(time) => {
+                CommitStep::Over => return,
+                CommitStep::Done => {}
+                CommitStep::Wait(time) => {
                     let machine = lock(&self.end.machine);
                     if !machine.has_finishes() {
                         drop(wait(&self.end.commit, machine, time));
@@ -79,20 +80,20 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Puts whole files in place, syncs unfinished ones or finishes the session, whichever is due.
-    pub(super) fn step(&mut self, now: Instant) -> Step {
+    /// Commits complete files, syncs unfinished ones or finishes the session, whichever is due.
+    pub(super) fn step(&mut self, now: Instant) -> CommitStep {
         let sync_is_due = now.duration_since(self.synced) >= SYNC_INTERVAL;
         let mut machine = lock(&self.end.machine);
         let complete = machine.is_complete();
         let is_worth_it =
             now.duration_since(self.settled) >= SHARED_SYNC_DELAY || machine.only_finishes();
         if !complete && !is_worth_it && !sync_is_due {
-            return Step::Wait(Duration::from_millis(100));
+            return CommitStep::Wait(Duration::from_millis(100));
         }
         let finishes: Vec<_> = std::iter::from_fn(|| machine.poll_finish()).collect();
         drop(machine);
         if finishes.is_empty() && !complete && !sync_is_due {
-            return Step::Wait(Duration::from_millis(100));
+            return CommitStep::Wait(Duration::from_millis(100));
         }
         if !finishes.is_empty() {
             self.settle(finishes);
@@ -100,13 +101,13 @@ impl<'a> Committer<'a> {
         }
         if complete {
             self.finish();
-            return Step::Over;
+            return CommitStep::Over;
         }
         if sync_is_due {
             self.sync_unfinished();
             self.synced = now;
         }
-        Step::Done
+        CommitStep::Done
     }
 
     /// Syncs files together, renames them, and settles them.
@@ -119,10 +120,10 @@ impl<'a> Committer<'a> {
             let Some(sink) = lock(&end.sinks).remove(&finish.file) else { continue };
             let device = sink.parent.device;
             if self.near.replace(device) != Some(device) {
-                end.session.settle_near_files(device);
+                end.session.pin_near_disk(device);
             }
             let prepared = self.prepare(&finish, &sink);
-            let file = Whole { finish, sink };
+            let file = CompleteFile { finish, sink };
             match prepared {
                 Ok(()) => {
                     packed += usize::from(file.is_packed());
@@ -157,13 +158,13 @@ impl<'a> Committer<'a> {
             journal.end_file(file.sink.journal_number.load(Ordering::SeqCst));
         }
         end.with_machine(|machine| {
-            for (Whole { finish, .. }, result) in results {
+            for (CompleteFile { finish, .. }, result) in results {
                 machine.settle(finish.file, result.map(|()| finish.digest));
             }
         });
     }
 
-    /// Checks a whole file and completes it, but for the sync of one from a pack.
+    /// Verifies and completes a file, except for the sync of one from a pack.
     fn prepare(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
         let place = &self.end.destination;
         if finish.same {
@@ -176,8 +177,8 @@ impl<'a> Committer<'a> {
         Ok(())
     }
 
-    fn put_in_place(&self, file: &Whole, is_synced: bool) -> Result<(), Failure> {
-        let Whole { finish, sink } = file;
+    fn put_in_place(&self, file: &CompleteFile, is_synced: bool) -> Result<(), Failure> {
+        let CompleteFile { finish, sink } = file;
         if finish.same {
             return Ok(());
         }
@@ -196,12 +197,12 @@ impl<'a> Committer<'a> {
         self.end.destination.rename(sink).map_err(|error| destination(&error))
     }
 
-    /// Reads a file again, from its device where the page cache lets go of it.
+    /// Reads a file back, from its device if the page cache releases it.
     fn read_back(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
         let algorithm = self.end.session.options.algorithm;
         let digest = sink.reopen().and_then(|file| {
             file.drop_cache(0, sink.entry.bytes)?;
-            digest_file(&*file, algorithm, &mut vec![0; READ_BYTES])
+            digest_file(&*file, algorithm, &mut vec![0; READ_BUFFER_BYTES])
         });
         match digest.map_err(|error| destination(&error))? {
             Some(digest) if digest != finish.digest => Err(damaged()),
@@ -229,7 +230,7 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// Everything is settled: directories get their metadata, names become durable, the journal goes.
+    /// Finishes the session: sets metadata of directories, makes names durable and removes the journal.
     fn finish(&self) {
         let end = self.end;
         // Before directories get their times.
@@ -237,7 +238,7 @@ impl<'a> Committer<'a> {
         let failures = end.destination.finish_directories();
         if let Err(error) = end.destination.sync() {
             let text = format!("cannot make names durable: {}", fs::describe(&error));
-            return end.session.end(Ending::Failed(text));
+            return end.session.end(SessionOutcome::Failed(text));
         }
         end.destination.journal.remove(&end.destination.folders());
         let report = end.session.report();
@@ -252,7 +253,7 @@ impl<'a> Committer<'a> {
     }
 }
 
-impl Whole {
+impl CompleteFile {
     fn is_packed(&self) -> bool {
         !self.finish.same && self.sink.is_packed()
     }
@@ -264,7 +265,7 @@ impl SinkFile {
     }
 }
 
-/// Finishes a digest that needs file order, and compares it with the sender's.
+/// Completes a digest in file order and compares it with the sender's.
 fn check_serial(finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
     let Some(mut serial) = lock(&sink.serial).take() else { return Ok(()) };
     if serial.next() < sink.entry.bytes {
@@ -276,6 +277,7 @@ fn check_serial(finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
 }
 
 fn damaged() -> Failure {
-    let text = "what is at the destination is not what was read at the source: copy it again";
+    let text =
+        "the file at the destination differs from what was read at the source: copy it again";
     Failure::new(FailureKind::Integrity, text)
 }

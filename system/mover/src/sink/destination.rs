@@ -1,9 +1,9 @@
-//! The destination: names, temporary names, existing files, metadata.
+//! Destination of a session: final and temporary names, existing files, metadata.
 //!
-//! A file is written under a hidden temporary name beside its final one and renamed when it is whole and durable.
-//! A file that is written block by block has a partial name that depends on the caller, the file's name and its source
-//! alone, so that any later command for the same file finds it. Everything happens beneath one directory that no path
-//! and no link can leave.
+//! A file is written under a hidden temporary name beside its final one and renamed when it is complete
+//! and durable. The partial name of a file written block by block depends only on the caller, the
+//! file's name and its source, so that any later command for the same file finds it. All paths are
+//! confined beneath one directory.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use penstock_protocol::block::PACK_ALIGN_BYTES_MIN;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
-use penstock_protocol::journal::Identity;
+use penstock_protocol::journal::SourceIdentity;
 use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, display_path};
 use penstock_protocol::open::{Existing, Options};
 use penstock_protocol::receiver::DestinationCheck;
@@ -31,34 +31,34 @@ use super::orphans::PART;
 use super::resume_journal::Journal;
 use super::storage::{Directory, StoredFile, identify};
 use crate::engine::Engine;
-use crate::reading::digest_file;
+use crate::reader::digest_file;
 use crate::scan::{native, time};
 use crate::session::lock;
 
-/// Most directories kept open.
+/// Limit of cached open directories.
 const PARENTS_MAX: usize = 512;
 
-/// Files from this size on are written past the page cache and journalled.
+/// Size from which files are written with direct I/O and journalled.
 pub(super) const LARGE_BYTES_MIN: u64 = 1 << 20;
 
-/// Ends sessions without a client that have this partial file open, if there are any.
+/// Callback that ends sessions without a client that hold this partial file.
 pub type ReleasePartial = dyn Fn(&OsStr) + Send + Sync;
 
-/// Where files are to go.
+/// Target of a transfer.
 #[derive(Debug)]
 pub struct Target {
-    /// The directory below which everything goes.
+    /// Directory that confines the transfer.
     pub base: Arc<dyn Directory>,
-    /// The name that a single file gets there, if not its own.
+    /// Name of a single file there, if not its own.
     pub rename: Option<OsString>,
-    /// The same for the same command, and for no other.
+    /// Transfer key, equal for repetitions of one command only.
     pub key: [u8; 16],
-    /// Whether the sender may choose owners and set-user-id bits.
+    /// Set when the sender may set owners and set-user-id bits.
     pub trusted: bool,
 }
 
 impl Target {
-    /// A target in a directory of the kernel.
+    /// Creates a target in a directory of the kernel.
     #[must_use]
     pub fn new(base: Dir, rename: Option<OsString>, key: [u8; 16], trusted: bool) -> Self {
         Self { base: Arc::new(base), rename, key, trusted }
@@ -68,38 +68,38 @@ impl Target {
 /// The destination of one session.
 pub struct Destination {
     pub(super) base: Arc<Parent>,
-    /// The name that a single file gets here, if not its own.
+    /// Name of a single file here, if not its own.
     rename: Option<OsString>,
-    /// Who copies; part of partial names.
+    /// Name of the caller; part of partial names.
     pub(super) caller: String,
-    /// The beginning of temporary names that belong to this transfer alone.
+    /// Prefix of temporary names private to this transfer.
     pub(super) mark: String,
-    /// Whether the sender may choose owners and set-user-id bits: it acts for the user of this process.
+    /// Set when the sender acts for the user of this process and may set owners and set-user-id bits.
     trusted: bool,
     pub(super) options: Options,
     pub(super) engine: Engine,
-    /// Ranges of unfinished files.
+    /// Resume journal of unfinished files.
     pub journal: Arc<Journal>,
     parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
     directories: Mutex<Vec<Arc<Entry>>>,
     made: Mutex<HashSet<PathBuf>>,
-    /// Directories into which files went, below the base.
+    /// Directories below the base that received files.
     folders: Mutex<HashSet<PathBuf>>,
-    /// A directory on each other file system that is mounted below the base.
+    /// One directory on each other file system mounted below the base.
     mounts: Mutex<HashMap<u64, Arc<Parent>>>,
     umask: u32,
-    /// Attributes that were not taken, until [`Destination::take_warnings`].
+    /// Warnings about rejected attributes, until [`Destination::take_warnings`].
     warnings: Mutex<Vec<(RelativePath, Failure)>>,
-    /// Existing files are read for their digest.
+    /// Set when skipped files are read for their digest.
     pub digest_skipped: AtomicBool,
-    /// The file system has no direct I/O.
+    /// Set when the file system has no direct I/O.
     no_direct: AtomicBool,
-    /// Files from this size on are journalled.
+    /// Size from which files are journalled.
     pub(super) large_bytes_min: u64,
-    /// Files that transfers are writing, where they keep off each other.
+    /// Locks of files being written, if used.
     locks: Option<FileLocks>,
     pub(super) release_partial: Option<Arc<ReleasePartial>>,
-    /// A file was waited for in vain.
+    /// Set after waiting for a lock in vain.
     pub(super) no_lock_waits: AtomicBool,
 }
 
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Destination {
     }
 }
 
-/// Why the destination does not take something, and whether it may another time.
+/// Converts an error of the destination to a failure, permanent or transient by its kind.
 pub(crate) fn destination(error: &io::Error) -> Failure {
     use io::ErrorKind::{
         AlreadyExists, InvalidFilename, IsADirectory, NotADirectory, PermissionDenied,
@@ -124,11 +124,11 @@ pub(crate) fn destination(error: &io::Error) -> Failure {
 }
 
 impl Destination {
-    /// Files of `caller` go where `target` says. Until they are whole, those that are written whole have names that
-    /// begin with `mark`.
+    /// Creates the destination of `caller` at `target`. Files written as a whole have temporary names
+    /// that begin with `mark`.
     ///
     /// # Errors
-    /// When its directory is gone.
+    /// If the target directory no longer exists.
     pub fn new(
         target: Target,
         caller: &str,
@@ -165,28 +165,28 @@ impl Destination {
         })
     }
 
-    /// Writes no file that another transfer with these locks is writing.
+    /// Uses these locks for every file written.
     #[must_use]
     pub fn with_locks(mut self, locks: Option<FileLocks>) -> Self {
         self.locks = locks;
         self
     }
 
-    /// Asks `release` for partial files that another session has open.
+    /// Uses `release` to free partial files held by other sessions.
     #[must_use]
     pub fn with_release(mut self, release: Option<Arc<ReleasePartial>>) -> Self {
         self.release_partial = release;
         self
     }
 
-    /// Journals files from this size on.
+    /// Sets the size from which files are journalled.
     #[cfg(test)]
     pub(super) fn journalling_from(mut self, bytes: u64) -> Self {
         self.large_bytes_min = bytes;
         self
     }
 
-    /// The directory below which everything goes.
+    /// Directory that confines the transfer.
     #[must_use]
     pub fn base(&self) -> &Parent {
         &self.base
@@ -227,8 +227,8 @@ impl Destination {
         Ok((parent, name))
     }
 
-    /// Looks at the destination of an entry; makes what needs no data. A file that wants data is given
-    /// back with its verdict.
+    /// Inspects the destination of an entry and creates entries without data. Returns the file if data
+    /// is needed.
     pub fn check(&self, file: u64, entry: &Arc<Entry>) -> (DestinationCheck, Option<SinkFile>) {
         let verdict = match entry.kind {
             EntryKind::Directory => self.make_directory(entry),
@@ -254,7 +254,7 @@ impl Destination {
                 let leads_to = || self.base.dir.stat_follow(native(&entry.path));
                 match there.kind {
                     fs::Kind::Directory => {}
-                    // It keeps its own mode, owner and times.
+                    // The linked directory keeps its mode, owner and times.
                     fs::Kind::Symlink
                         if leads_to().is_ok_and(|stat| stat.kind == fs::Kind::Directory) =>
                     {
@@ -311,7 +311,7 @@ impl Destination {
             return Ok(());
         }
         match dir.set_owner(path, entry.uid, entry.gid) {
-            // Only the superuser gives files away; everyone else keeps them.
+            // Only the superuser can change owners.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             other => other,
         }
@@ -330,7 +330,7 @@ impl Destination {
         if let Some(fs::Kind::Other(what)) = there.map(|stat| stat.kind) {
             return Err(in_the_way(&format!("a {what}")));
         }
-        // What arrives is never written through a link; a rename takes its place by itself.
+        // Files are never written through a link; a rename replaces a link by itself.
         if self.options.inplace && there.is_some_and(|stat| stat.kind == fs::Kind::Symlink) {
             parent.dir.remove_file(name.as_ref()).map_err(|error| destination(&error))?;
         }
@@ -371,7 +371,7 @@ impl Destination {
             TemporaryNames { partial, whole }
         };
         let (ranges, number) = match &partial {
-            Some(partial) if compare.is_none() => self.take_up(partial, &parent),
+            Some(partial) if compare.is_none() => self.resume(partial, &parent),
             _ => (Vec::new(), 0),
         };
         let sink = SinkFile {
@@ -392,7 +392,7 @@ impl Destination {
             _lock: file_lock,
         };
         if entry.bytes == 0 {
-            // There is nothing to send, and the last sync makes it durable.
+            // An empty file needs no data; the last sync makes it durable.
             let make = || {
                 self.write_small(&sink, &[], &[])?;
                 sink.advance(FileEvent::Synced)?;
@@ -431,7 +431,7 @@ impl Destination {
         digest_file(&*file, self.options.algorithm, &mut vec![0; 1 << 20]).ok().flatten()
     }
 
-    /// The directory below the target in which the temporary files of an entry are.
+    /// Directory below the target that holds the temporary files of an entry.
     #[must_use]
     pub fn folder_of<'a>(&self, path: &'a RelativePath) -> &'a [u8] {
         let path = path.as_bytes();
@@ -439,7 +439,7 @@ impl Destination {
         slash.map_or(&[], |slash| &path[..slash])
     }
 
-    /// Temporary files may be created beside this entry's from here on.
+    /// Records that temporary files may be created beside this entry from here on.
     pub fn into_folder_of(&self, path: &RelativePath) {
         let folder = self.folder_of(path);
         self.journal.into_folder(folder);
@@ -450,23 +450,24 @@ impl Destination {
         }
     }
 
-    /// Directories below the target into which entries of this session went. A power cut may lose the last records of a
-    /// journal and keep the files that they announce; those lie in directories to which the repeated command leads.
+    /// Directories below the target that received entries of this session. A power cut may lose the
+    /// last records of a journal but keep the files announced by them; those lie in directories that
+    /// the repeated command visits.
     pub fn folders(&self) -> HashSet<Bytes> {
         let folders = lock(&self.folders);
         folders.iter().map(|folder| Bytes(folder.as_os_str().as_bytes().to_vec())).collect()
     }
 
-    /// The name of a file of this transfer until it is whole.
+    /// Temporary name of a file written as a whole.
     fn whole_name(&self, entry: &Entry) -> OsString {
         let mut what = Vec::new();
         entry.path.put(&mut what);
-        Identity::of(entry).put(&mut what);
+        SourceIdentity::of(entry).put(&mut what);
         let hash = blake3::hash(&what);
         OsString::from(format!("{}{}{PART}", self.mark, &hash.to_hex()[..20]))
     }
 
-    /// Which engine writes a small file.
+    /// Name of the engine that writes a small file.
     #[must_use]
     pub fn small_engine(&self, sink: &SinkFile) -> &'static str {
         if self.is_direct_small(sink) { "direct" } else { "buffered" }
@@ -478,17 +479,17 @@ impl Destination {
         possible && bytes >= PACK_ALIGN_BYTES_MIN && !sink.entry.sparse
     }
 
-    /// Writes a whole small file under its temporary name, with its metadata. `sectors` is `data` and what
-    /// lies behind it in its buffer.
+    /// Writes a small file with its metadata under its temporary name. `sectors` is `data` with the
+    /// bytes behind it in the buffer.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If writing fails.
     pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
         let mut state = lock(&sink.state);
         if !matches!(*state, FileState::Expected) {
-            return Err(io::Error::other("the file was given up, or is whole"));
+            return Err(io::Error::other("the file was discarded, or is complete"));
         }
-        // Who may not write a file may not give it attributes either.
+        // Setting attributes needs write permission.
         let needs_write = if sink.entry.xattrs.is_empty() { 0 } else { 0o200 };
         let mode = sink.entry.mode & 0o777 | needs_write;
         let whole = sectors.get(..data.len().next_multiple_of(BUFFER_ALIGNMENT));
@@ -523,7 +524,7 @@ impl Destination {
     fn create_small(&self, sink: &SinkFile, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
         let (dir, name) = (&sink.parent.dir, Path::new(&sink.names.whole));
         match dir.open_file(name, how) {
-            // Left by a run that was killed, or by a pack that is sent again.
+            // Left by a killed run, or by a pack that is sent again.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 dir.remove_file(name)?;
                 dir.open_file(name, how)
@@ -532,8 +533,8 @@ impl Destination {
         }
     }
 
-    /// Metadata in the order that keeps it: owner clears set-user-id, and everything but the time
-    /// changes the time.
+    /// Sets metadata in the order that preserves it: a change of owner clears set-user-id, and every
+    /// change but the last updates the times.
     fn set_metadata(&self, file: &dyn StoredFile, entry: &Entry, set_mode: bool) -> io::Result<()> {
         if self.gives_files_away() {
             match file.set_owner(entry.uid, entry.gid) {
@@ -548,7 +549,7 @@ impl Destination {
         file.set_times(timestamp(entry))
     }
 
-    /// Gives an entry its attributes by `set`. Those that the destination refuses become a warning.
+    /// Sets the attributes of an entry with `set`. Rejected attributes become one warning.
     fn set_xattrs(
         &self,
         entry: &Entry,
@@ -557,7 +558,7 @@ impl Destination {
         let mut refused: Option<(Vec<String>, io::Error)> = None;
         for (name, value) in &entry.xattrs {
             match set(OsStr::from_bytes(&name.0), &value.0) {
-                // xattr(7): links have none of the user's.
+                // xattr(7): links have no user attributes.
                 Err(_) if entry.kind == EntryKind::Symlink && name.0.starts_with(b"user.") => {}
                 Err(error) if refuses_attribute(&error) => {
                     let (names, _) = refused.get_or_insert_with(|| (Vec::new(), error));
@@ -578,29 +579,29 @@ impl Destination {
         Ok(())
     }
 
-    /// What did not come with its entry, since the last call.
+    /// Takes the warnings since the last call.
     pub fn take_warnings(&self) -> Vec<(RelativePath, Failure)> {
         std::mem::take(&mut *lock(&self.warnings))
     }
 
-    /// Gives a file that was written block by block its length and metadata, and syncs it. A file that an earlier run
-    /// wrote is treated as one that was written now.
+    /// Sets length and metadata of a file written block by block and syncs it, also if an earlier run
+    /// wrote it.
     ///
     /// # Errors
-    /// When that fails.
+    /// If one of these operations fails.
     pub fn complete(&self, sink: &SinkFile) -> io::Result<()> {
         let open = self.open(sink)?;
-        // Direct writes end on a sector, and preallocation may have been longer.
+        // Direct writes end on a sector boundary, and preallocation may be longer.
         open.file.set_len(sink.entry.bytes)?;
         self.set_metadata(&*open.file, &sink.entry, true)?;
         open.file.sync_data()?;
         sink.advance(FileEvent::Synced)
     }
 
-    /// Gives a file that was the same already the metadata of its source.
+    /// Sets the metadata of an unchanged file to that of its source.
     ///
     /// # Errors
-    /// When that fails.
+    /// If that fails.
     pub fn refresh(&self, sink: &SinkFile) -> io::Result<()> {
         let file = sink.parent.dir.open_file(sink.name.as_ref(), &Open::reading())?;
         if !sink.entry.xattrs.is_empty() {
@@ -609,10 +610,10 @@ impl Destination {
         self.set_metadata(&*file, &sink.entry, true)
     }
 
-    /// Gives a durable file its name.
+    /// Renames a durable file to its final name.
     ///
     /// # Errors
-    /// When it is not durable yet, or that fails.
+    /// If it is not durable, or the rename fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
         let temporary = match &*lock(&sink.state) {
             FileState::Complete(temporary) => temporary.clone(),
@@ -631,12 +632,12 @@ impl Destination {
         sink.advance(FileEvent::Renamed)
     }
 
-    /// Whether what is there is to stay.
+    /// True if an existing file must be kept.
     fn keeps(&self, there: Option<fs::Stat>) -> bool {
         self.options.existing == Existing::Keep && there.is_some()
     }
 
-    /// Gives up a file that is not to be completed, and removes its temporary file.
+    /// Discards a file and removes its temporary file.
     pub fn discard(&self, sink: &SinkFile) {
         let temporary = sink.current_name();
         let discarded = sink.advance(FileEvent::GivenUp).is_ok();
@@ -648,20 +649,20 @@ impl Destination {
         }
     }
 
-    /// Makes what was written and renamed durable, on every file system that files went to.
+    /// Syncs every file system that received files.
     ///
     /// # Errors
-    /// When a device fails.
+    /// If a device fails.
     pub fn sync(&self) -> io::Result<()> {
         self.base.dir.sync_filesystem()?;
         let others = lock(&self.mounts).values().cloned().collect::<Vec<_>>();
         others.iter().try_for_each(|parent| parent.dir.sync_filesystem())
     }
 
-    /// Gives directories their modes and times, now that nothing more is put into them: the deepest
-    /// first, as a time changes with what is in it.
+    /// Sets modes and times of directories after their contents are complete: deepest first, since a
+    /// directory's time changes with its contents.
     ///
-    /// Gives those of which that failed.
+    /// Returns those for which that failed.
     pub fn finish_directories(&self) -> Vec<(RelativePath, Failure)> {
         let directories = std::mem::take(&mut *lock(&self.directories));
         let mut failures = Vec::new();
@@ -671,7 +672,7 @@ impl Destination {
                 let (dir, name) = (&*parent.dir, Path::new(&name));
                 self.set_owner(dir, name, entry)?;
                 if !entry.xattrs.is_empty() {
-                    // One that was there may be read-only; whose it is not is said by what follows.
+                    // An existing one may be read-only; a foreign one fails below.
                     let _ = dir.set_mode(name, self.mode(entry) | 0o200);
                 }
                 self.set_xattrs(entry, |attribute, value| dir.set_xattr(name, attribute, value))?;
@@ -704,12 +705,12 @@ fn empty_digest(algorithm: Algorithm) -> Digest {
     Serial::new(algorithm).map_or(Digest(Vec::new()), Serial::finish)
 }
 
-/// Whether the destination will not have an attribute, while it takes the file.
+/// True if the destination rejects the attribute but accepts the file.
 fn refuses_attribute(error: &io::Error) -> bool {
     use io::ErrorKind::{
         ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported,
     };
-    // A file system says of an attribute that is too long for it that there is no space.
+    // File systems report ENOSPC for an attribute that is too long.
     let kinds = [ArgumentListTooLong, InvalidInput, PermissionDenied, StorageFull, Unsupported];
     kinds.contains(&error.kind())
 }

@@ -1,12 +1,14 @@
-//! One file at the receiver, from the decision that its data is wanted until it has its name or was given up.
+//! State machine of one received file, from the request for its data until it is committed or
+//! discarded.
 //!
 //! ```text
 //! Expected ── first block ─► Open ── all bytes, length, metadata, synced ─► Complete ── rename ─► Placed
 //!     └────── whole in a pack ─► Packed ── synced ──────────────────────────────┘
 //! ```
 //!
-//! Every state but `Placed` can become `Discarded`. A file of which an earlier run wrote every byte is `Expected` like any
-//! other: it becomes `Open` when its ranges are read back, and gets its length and metadata like any other.
+//! Every state but `Placed` can become `Discarded`. A file completely written by an earlier run also
+//! starts as `Expected`: it becomes `Open` when its ranges are verified, and gets length and metadata
+//! like any other.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,97 +26,97 @@ use crate::session::lock;
 /// An open directory at the destination.
 #[derive(Debug)]
 pub struct Parent {
-    /// The directory.
+    /// Handle of the directory.
     pub dir: Arc<dyn Directory>,
     /// Device of its file system (`st_dev`).
     pub device: u64,
-    /// How a journal identifies it.
+    /// Identity in a journal.
     pub(super) identity: penstock_protocol::journal::Directory,
-    /// This session created it, so nothing was in it before.
+    /// Set when this session created it, so it was empty.
     pub(super) is_fresh: bool,
 }
 
-/// A file that is being received.
+/// File being received.
 #[derive(Debug)]
 pub struct SinkFile {
-    /// Its number in the session.
+    /// Number of the file in the session.
     pub file: u64,
-    /// What it will be.
+    /// Announced entry.
     pub entry: Arc<Entry>,
-    /// The directory it goes into.
+    /// Destination directory.
     pub parent: Arc<Parent>,
-    /// Its name there.
+    /// Final name in that directory.
     pub name: OsString,
-    /// Temporary names by the way it is written.
+    /// Temporary names, by kind of write.
     pub(super) names: TemporaryNames,
-    /// Its number in the resume journal, zero where it is not journalled.
+    /// Number in the resume journal; zero if not journalled.
     pub journal_number: AtomicU64,
     /// Digest in file order, for algorithms that need it.
     pub serial: Mutex<Option<Serial>>,
-    /// An unfinished copy is continued.
+    /// Set when an unfinished copy is continued.
     pub is_resumed: bool,
-    /// Extents were written since the last sync.
+    /// Set when extents were written since the last sync.
     pub(super) is_dirty: AtomicBool,
     pub(super) state: Mutex<FileState>,
-    /// Keeps other transfers of this process off, where that was asked for.
+    /// Lock against other transfers of this process, if requested.
     pub(super) _lock: Option<FileLock>,
 }
 
-/// Names of a file until it is whole. In place, both are its own name.
+/// Temporary names of a file. With `inplace` both are its final name.
 #[derive(Debug, Clone)]
 pub(super) struct TemporaryNames {
-    /// While it is written block by block: one that a later transfer of the same source finds.
+    /// Name while written block by block, which a later transfer of the same source finds.
     pub(super) partial: OsString,
-    /// While it is written whole: one of this transfer.
+    /// Name while written as a whole, private to this transfer.
     pub(super) whole: OsString,
 }
 
-/// Where a file is in its life.
+/// State of a received file.
 #[derive(Debug, Clone)]
 pub(super) enum FileState {
-    /// Its data is wanted, and nothing was written in this session.
+    /// Data was requested; nothing was written in this session.
     Expected,
-    /// It is written block by block.
+    /// Being written block by block.
     Open(OpenFile),
-    /// It was written whole from a pack, with its metadata, and is not synced.
+    /// Written as a whole from a pack, with metadata, not synced.
     Packed,
-    /// Every byte, its length and its metadata are durable under this temporary name.
+    /// Content, length and metadata are durable under this temporary name.
     Complete(OsString),
-    /// It has its name.
+    /// Committed under its final name.
     Placed,
-    /// It was given up. A frame that comes late must not create it again.
+    /// Discarded; a late frame must not create it again.
     Discarded,
 }
 
-/// A partial file that is open.
+/// Open partial file.
 #[derive(Debug, Clone)]
 pub struct OpenFile {
-    /// The file.
+    /// Handle of the file.
     pub file: Arc<dyn StoredFile>,
-    /// Past the page cache.
+    /// Set when it is open with O_DIRECT.
     pub is_direct: bool,
 }
 
-/// A step in the life of a file.
+/// Event in the life of a file.
 #[derive(Debug)]
 pub(super) enum FileEvent {
-    /// Its partial file was opened.
+    /// The partial file was opened.
     Opened(OpenFile),
-    /// It was written whole.
+    /// The file was written as a whole.
     WrittenWhole,
     /// Content, length and metadata are durable.
     Synced,
-    /// It was renamed, or is in place from the start.
+    /// The file was renamed, or needs no rename (`inplace`).
     Renamed,
-    /// It failed, or its source did.
+    /// The file or its source failed.
     GivenUp,
 }
 
 impl FileState {
-    /// The state after `event`.
+    /// Applies `event`.
     ///
     /// # Errors
-    /// When the event cannot happen in this state; the state stays.
+    /// If the event is not valid in this state; the state is unchanged.
     pub(super) fn transition(
         &mut self,
         event: FileEvent,
@@ -144,12 +146,12 @@ impl SinkFile {
         lock(&self.state).transition(event, &self.names)
     }
 
-    /// Says that extents were written.
+    /// Marks the file as having unsynced extents.
     pub fn touch(&self) {
         self.is_dirty.store(true, Ordering::SeqCst);
     }
 
-    /// The open file, if it has extents that are not synced; they then count as being synced.
+    /// Returns the open file if it has unsynced extents, and marks them as synced.
     pub fn take_dirty(&self) -> Option<Arc<dyn StoredFile>> {
         if !self.is_dirty.swap(false, Ordering::SeqCst) {
             return None;
@@ -160,7 +162,7 @@ impl SinkFile {
         }
     }
 
-    /// The name under which its bytes are now.
+    /// Current name of its data.
     pub(super) fn current_name(&self) -> OsString {
         match &*lock(&self.state) {
             FileState::Packed => self.names.whole.clone(),
@@ -175,12 +177,12 @@ impl SinkFile {
     /// Opens it for reading through the page cache.
     ///
     /// # Errors
-    /// When it is gone.
+    /// If it no longer exists.
     pub fn reopen(&self) -> io::Result<Arc<dyn StoredFile>> {
         self.parent.dir.open_file(self.current_name().as_ref(), &Open::reading())
     }
 
-    /// The partial file's name, where a later transfer may continue it.
+    /// Partial file name, by which a later transfer may continue it.
     pub(super) fn partial_name(&self) -> &OsStr {
         &self.names.partial
     }
@@ -191,9 +193,9 @@ mod tests {
     use super::*;
     use crate::sink::simulation::storage::SimulatedStorage;
 
-    /// Each state by the events that lead to it, and the events that it takes.
+    /// Table of states, the events that lead there and the events they accept.
     #[test]
-    fn transitions_are_those_of_the_picture() {
+    fn transitions_match_diagram() {
         let storage = SimulatedStorage::new(1);
         let root = storage.root();
         let how = Open { read: true, ..Open::creating(0o600) };

@@ -1,8 +1,8 @@
-//! Locks of the files that transfers of one agent are writing, so that no two write the same one.
+//! Locks of the files being written by the transfers of one agent, so that no two write the same file.
 //!
-//! For: transfers that a controller plans, which may have lost track of one. A file is its directory and its name there,
-//! whatever path leads to it. A lock ends when it is dropped. Copies that people start take none: of two, the last one
-//! counts.
+//! Used by transfers of a controller, which may have lost track of one. A file is identified by
+//! directory inode and name, regardless of the path to it. A lock ends on drop. Copies started by users
+//! take no locks: the last one wins.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -13,14 +13,14 @@ use penstock_protocol::control::{Failure, FailureKind};
 use super::file::Parent;
 use crate::session::lock;
 
-/// A directory, by device and inode, and a name in it.
+/// Device and inode of the directory, and the file name.
 type Key = (u64, u64, OsString);
 
-/// The files that are being written.
+/// Set of locked files.
 #[derive(Debug, Clone, Default)]
 pub struct FileLocks(Arc<Mutex<HashSet<Key>>>);
 
-/// A file that no other transfer writes as long as this is kept.
+/// Lock of one file, released on drop.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     locks: FileLocks,
@@ -31,7 +31,7 @@ impl FileLocks {
     /// Locks `name` in a directory.
     ///
     /// # Errors
-    /// When another transfer is writing it.
+    /// If another transfer is writing it.
     pub(super) fn lock(&self, parent: &Parent, name: &OsStr) -> Result<FileLock, Failure> {
         let key = (parent.identity.device, parent.identity.inode, name.to_owned());
         if !lock(&self.0).insert(key.clone()) {
@@ -41,7 +41,7 @@ impl FileLocks {
     }
 }
 
-/// The failure of a file that another transfer is writing.
+/// Failure of a file that another transfer is writing.
 pub(super) fn in_use() -> Failure {
     let text = "another transfer is writing it: try it again when that has ended";
     Failure::new(FailureKind::Destination, text)

@@ -1,17 +1,17 @@
-//! The receiving side: from frames and announcements to durable files under their names.
+//! Receiving side: from announcements and frames to durable files under their final names.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `receiver` | the receiving end of a session: planner, streams, queues |
 //! | `destination` | names, temporary names, existing files, metadata |
 //! | `partial_files` | partial files: found, locked, continued and removed |
-//! | `file` | the life of one file as a state machine |
+//! | `file` | state machine of one file |
 //! | `writer` | writer threads; verification of resumed ranges |
 //! | `committer` | syncs, renames, the end of a session |
 //! | `resume_journal` | ranges of unfinished files across crashes |
-//! | `orphans` | removal of what transfers left that do not come back |
-//! | `file_locks` | files that transfers of one agent are writing |
-//! | `storage` | the file system as all of these use it |
+//! | `orphans` | removal of temporary files of abandoned transfers |
+//! | `file_locks` | locks of files being written by transfers of one agent |
+//! | `storage` | file system interface of all of these |
 
 mod committer;
 mod destination;

@@ -1,7 +1,7 @@
-//! Removal of what transfers left that do not come back: journals, partial files and other temporary files.
+//! Removal of temporary files and journals of abandoned transfers.
 //!
-//! Only files that a journal names are touched: it records the directory that the transfer went to, its partial files, and
-//! the directories in which it may have created files that begin with its mark. No export is walked.
+//! Only files named by a journal are touched: it records the target directory, the partial files, and
+//! the directories that may hold files with the transfer's mark. No export is walked.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -19,23 +19,23 @@ use penstock_sys::fs::{Kind, Open, Stat, describe};
 use super::resume_journal::read;
 use super::storage::{Directory, JournalStore};
 
-/// How temporary names end.
+/// Suffix of temporary names.
 pub const PART: &str = ".part";
 
-/// What was removed of one transfer.
+/// Report of the removal of one transfer's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
-    /// Name of its journal.
+    /// Name of the journal.
     pub journal: String,
-    /// Where it went to, if its journal says so.
+    /// Target directory, if recorded in the journal.
     pub target: Option<PathBuf>,
-    /// Temporary files.
+    /// Number of temporary files removed.
     pub files: u64,
-    /// Bytes that they took.
+    /// Bytes freed.
     pub bytes: u64,
 }
 
-/// Names of the journals in a store, without their extension.
+/// Names of the journals in a store, without extension.
 pub(super) fn journals(directory: &dyn Directory) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in directory.entries()? {
@@ -57,28 +57,29 @@ fn below(base: &Arc<dyn Directory>, folder: &[u8]) -> io::Result<Arc<dyn Directo
     base.open_dir(Path::new(OsStr::from_bytes(folder)))
 }
 
-/// What a sweep came to.
+/// Result of a sweep.
 #[derive(Debug, Default)]
-pub(super) struct Swept {
-    /// Files removed.
+pub(super) struct SweepReport {
+    /// Number of files removed.
     pub(super) files: u64,
-    /// Bytes that they took.
+    /// Bytes freed.
     pub(super) bytes: u64,
-    /// A directory could not be read, or a file not removed.
+    /// Set when a directory could not be read or a file not removed.
     pub(super) failed: bool,
 }
 
-/// Removes temporary files with this mark from directories below `base`; those that changed after `before` stay.
+/// Removes temporary files with this mark from directories below `base`, except those changed after
+/// `before`.
 pub(super) fn sweep<'a>(
     base: &Arc<dyn Directory>,
     folders: impl Iterator<Item = &'a [u8]>,
     mark: &str,
     before: SystemTime,
-) -> Swept {
-    let mut swept = Swept::default();
+) -> SweepReport {
+    let mut swept = SweepReport::default();
     for folder in folders {
         match sweep_one(base, folder, mark, before, &mut swept) {
-            // A directory that is gone has nothing in it.
+            // A missing directory is empty.
             Err(error) if error.kind() != io::ErrorKind::NotFound => swept.failed = true,
             _ => {}
         }
@@ -91,7 +92,7 @@ fn sweep_one(
     folder: &[u8],
     mark: &str,
     before: SystemTime,
-    swept: &mut Swept,
+    swept: &mut SweepReport,
 ) -> io::Result<()> {
     let dir = below(base, folder)?;
     let mut ours: Vec<OsString> = Vec::new();
@@ -115,15 +116,15 @@ fn sweep_one(
     Ok(())
 }
 
-/// Not the modification time: that of a small file is its source's.
+/// Status change time: the modification time of a small file is its source's.
 fn changed(stat: &Stat) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.ctime.seconds).unwrap_or(0))
 }
 
-/// Removes a partial file unless a transfer has it open; the bytes it took.
+/// Removes a partial file unless a transfer holds it; returns the bytes freed.
 ///
 /// # Errors
-/// When it cannot be removed. One that is gone is no error.
+/// If it cannot be removed. A missing file is no error.
 pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Option<u64>> {
     let file = match dir.open_file(name.as_ref(), &Open::writing()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -133,7 +134,7 @@ pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Op
         return Ok(None);
     }
     let stat = file.stat()?;
-    // It may have been put in place since it was opened.
+    // It may have been committed since it was opened.
     if !dir.stat(name.as_ref()).is_ok_and(|named| named.inode == stat.inode) {
         return Ok(None);
     }
@@ -141,7 +142,7 @@ pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Op
     Ok(Some(stat.allocated_bytes))
 }
 
-/// Removes what transfers left that have not come back for `keep`, and logs it.
+/// Removes and logs files of transfers that were abandoned for `keep`.
 pub fn remove_after(state: &Path, keep: Option<Duration>) {
     let Some(before) = keep.and_then(|keep| SystemTime::now().checked_sub(keep)) else { return };
     let removed = match remove(state, before) {
@@ -163,11 +164,11 @@ pub fn remove_after(state: &Path, keep: Option<Duration>) {
     }
 }
 
-/// Removes what transfers left whose journal in the state directory `state` was last written before
-/// `before`, and that no transfer uses. What cannot be looked at now stays for another time.
+/// Removes files of unused transfers whose journal in the state directory `state` was last written
+/// before `before`. Inaccessible ones are retried later.
 ///
 /// # Errors
-/// When the state directory cannot be read.
+/// If the state directory cannot be read.
 pub fn remove(state: &Path, before: SystemTime) -> io::Result<Vec<Removed>> {
     if !state.join("transfers").exists() {
         return Ok(Vec::new());
@@ -177,7 +178,7 @@ pub fn remove(state: &Path, before: SystemTime) -> io::Result<Vec<Removed>> {
     for name in journals(&*store.directory)? {
         match remove_one(&store, &name, before) {
             Ok(Some(one)) => removed.push(one),
-            // It is in use, or not old enough.
+            // In use or not old enough.
             Ok(None) => {}
             Err(error) => {
                 let why = describe(&error);
@@ -203,7 +204,7 @@ fn remove_one(store: &JournalStore, name: &str, before: SystemTime) -> io::Resul
     let Some(_unused) = store.directory.lock(OsStr::new(&format!("{name}.lock")))? else {
         return Ok(None);
     };
-    // A transfer may have continued it since, or completed it.
+    // A transfer may have continued or completed it since.
     if !is_older(store, &path, before) {
         if store.directory.stat(&path).is_err() {
             let _ = store.directory.remove_file(format!("{name}.lock").as_ref());
@@ -232,12 +233,12 @@ fn remove_temporaries(
     before: SystemTime,
 ) -> io::Result<(u64, u64)> {
     let base = match (store.open_base)(&places.at) {
-        // It was removed, and all that was in it.
+        // The target directory is gone with its contents.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
         other => other?,
     };
     let folders = places.directories.iter().map(|path| path.0.as_slice());
-    let Swept { mut files, mut bytes, .. } = sweep(&base, folders, &places.at.mark, before);
+    let SweepReport { mut files, mut bytes, .. } = sweep(&base, folders, &places.at.mark, before);
     for partial in &places.partials {
         let Ok(dir) = below(&base, &partial.folder.0) else { continue };
         let name = OsStr::from_bytes(&partial.partial_name.0);
@@ -250,11 +251,11 @@ fn remove_temporaries(
     Ok((files, bytes))
 }
 
-/// Removes the journal `name` of a transfer that does not run, if none of its partial files is left. Its temporary files
-/// go, in the directories that it names and, where it went to the same `target`, in `folders`.
+/// Removes the journal `name` of a transfer that does not run, if none of its partial files is left.
+/// Its temporary files are removed from its directories and, if its target is `target`, from `folders`.
 ///
 /// # Errors
-/// When the store or the directory that the journal names cannot be read.
+/// If the store or the recorded directory cannot be read.
 pub(super) fn remove_if_consumed(
     store: &JournalStore,
     name: &str,

@@ -1,4 +1,4 @@
-//! Partial files at the destination: found, locked, continued and removed.
+//! Partial files at the destination: lookup, locking, resumption and removal.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_protocol::control::Failure;
 use penstock_protocol::extents::{Extent, coalesce};
-use penstock_protocol::journal::{Identity, Partial};
+use penstock_protocol::journal::{Partial, SourceIdentity};
 use penstock_protocol::manifest::Entry;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{self, Open};
@@ -19,25 +19,25 @@ use super::destination::{Destination, LARGE_BYTES_MIN, destination};
 use super::file::{FileEvent, FileState, OpenFile, Parent, SinkFile};
 use super::file_locks::in_use;
 use super::orphans;
-use super::resume_journal::{Found, partial_name};
+use super::resume_journal::{FoundCopies, partial_name};
 use super::storage::StoredFile;
 use crate::session::lock;
 
-/// How long a partial file that another session has open may take to be let go of. A session of the same caller whose
-/// client is gone ends at once when it is asked to.
+/// Time to wait for a partial file held by another session. A session of the same caller without a
+/// client ends at once on request.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Time between two attempts to lock a partial file.
+/// Interval of attempts to lock a partial file.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Destination {
-    /// The partial file of an entry that is large enough to have one.
+    /// Partial file of an entry; `None` if the entry is too small.
     pub(super) fn partial(&self, entry: &Entry, parent: &Parent, name: &OsStr) -> Option<Partial> {
-        // In place, nothing tells an unfinished file from a finished one.
+        // With `inplace`, an unfinished file cannot be told from a finished one.
         if entry.bytes < self.large_bytes_min || self.options.inplace {
             return None;
         }
-        let identity = Identity::of(entry);
+        let identity = SourceIdentity::of(entry);
         let partial_name = partial_name(&self.caller, name, &identity, &self.options);
         Some(Partial {
             folder: Bytes(self.folder_of(&entry.path).to_vec()),
@@ -48,14 +48,14 @@ impl Destination {
         })
     }
 
-    /// Looks for an unfinished copy: its ranges, and its number in the journal.
-    pub(super) fn take_up(&self, partial: &Partial, parent: &Parent) -> (Vec<Extent>, u64) {
+    /// Looks for an unfinished copy; returns its ranges and its number in the journal.
+    pub(super) fn resume(&self, partial: &Partial, parent: &Parent) -> (Vec<Extent>, u64) {
         let mut found = self.journal.find(partial);
         if !found.is_known && self.release_unfinished(parent, partial) {
             self.journal.look_again();
             let more = self.journal.find(partial);
             found.superseded.extend(more.superseded);
-            found = Found { superseded: found.superseded, ..more };
+            found = FoundCopies { superseded: found.superseded, ..more };
         }
         self.remove_partials(parent, found.superseded.iter());
         let bytes = self.unfinished_bytes(parent, partial).filter(|_| !found.ranges.is_empty());
@@ -77,8 +77,8 @@ impl Destination {
         (ranges, number)
     }
 
-    /// Length of the partial file, if it is a file that an earlier transfer of this user can have left: not one of
-    /// another user, and not one with a second name.
+    /// Length of the partial file, if it can be from an earlier transfer of this user: neither another
+    /// user's file nor one with a second name.
     fn unfinished_bytes(&self, parent: &Parent, partial: &Partial) -> Option<u64> {
         let name = Path::new(OsStr::from_bytes(&partial.partial_name.0));
         let stat = parent.dir.stat(name).ok()?;
@@ -90,8 +90,8 @@ impl Destination {
         None
     }
 
-    /// Makes a session that has lost its client let go of a partial file that it has open, so that this session can
-    /// continue it; `false` where no session had it.
+    /// Makes a session without a client release a partial file, so that this session can continue it;
+    /// false if none holds it.
     fn release_unfinished(&self, parent: &Parent, partial: &Partial) -> bool {
         let name = OsStr::from_bytes(&partial.partial_name.0);
         let Ok(file) = parent.dir.open_file(name.as_ref(), &Open::reading()) else { return false };
@@ -111,7 +111,7 @@ impl Destination {
                     std::thread::sleep(LOCK_RETRY_INTERVAL);
                 }
                 Ok(false) => {
-                    // It is a transfer that runs: the next file of it is not worth waiting for.
+                    // A running transfer holds it: do not wait for its next file either.
                     self.no_lock_waits.store(true, Ordering::Relaxed);
                     return Err(in_use());
                 }
@@ -120,7 +120,7 @@ impl Destination {
         }
     }
 
-    /// An unfinished copy of a file that is there as a whole is of no use.
+    /// Removes the unfinished copy of a file that exists completely.
     pub(super) fn remove_unfinished(&self, partial: Option<&Partial>, parent: &Parent) {
         let Some(partial) = partial else { return };
         let found = self.journal.find(partial);
@@ -129,7 +129,7 @@ impl Destination {
         self.journal.end_file(found.number.unwrap_or(0));
     }
 
-    /// Removes partial files that are of no use. The journal stays if one cannot be removed now.
+    /// Removes useless partial files; keeps the journal if one cannot be removed now.
     fn remove_partials<'a>(&self, parent: &Parent, names: impl Iterator<Item = &'a OsString>) {
         for name in names {
             if orphans::remove_partial(&*parent.dir, name).is_err() {
@@ -138,7 +138,7 @@ impl Destination {
         }
     }
 
-    /// Removes temporary files that earlier runs of the same command left, now that nothing is under way any more.
+    /// Removes temporary files of earlier runs of the same command, when nothing is in flight.
     pub fn remove_leftovers(&self) {
         for partial in self.journal.untaken() {
             let folder = Path::new(OsStr::from_bytes(&partial.folder.0));
@@ -167,10 +167,10 @@ impl Destination {
         }
     }
 
-    /// Opens the partial file for its first block, or gives the open one.
+    /// Returns the partial file, opened on first use.
     ///
     /// # Errors
-    /// When it cannot be created, another transfer has it open, or there is no room for it.
+    /// If it cannot be created, is held by another transfer, or lacks space.
     pub fn open(&self, sink: &SinkFile) -> io::Result<OpenFile> {
         let mut state = lock(&sink.state);
         if let FileState::Open(open) = &*state {
@@ -187,15 +187,15 @@ impl Destination {
         if entry.sparse {
             open.file.set_len(entry.bytes)?;
         } else if !sink.is_resumed {
-            // Space first: a full disk is found before the network is used.
+            // Preallocate first: a full disk is noticed before the network is used.
             open.file.preallocate(entry.bytes)?;
         }
         state.transition(FileEvent::Opened(open.clone()), &sink.names)?;
         Ok(open)
     }
 
-    /// Opens and locks a partial file, created where `create` says so. The transfer that had the lock may have put the
-    /// file in place meanwhile: then it is that transfer's, and another one is created.
+    /// Opens and locks a partial file, created if `create` is set. The previous holder of the lock may
+    /// have renamed it meanwhile: then another one is created.
     fn open_locked(
         &self,
         parent: &Parent,
@@ -231,7 +231,7 @@ impl Destination {
             Err(error) if is_direct && error.kind() == io::ErrorKind::Unsupported => {
                 Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
             }
-            // An earlier run was killed after it had made the file read-only, as its source is.
+            // A killed run may have made the file read-only, like its source.
             Err(error) if !create && error.kind() == io::ErrorKind::PermissionDenied => {
                 dir.set_mode(name, 0o600)?;
                 Ok(OpenFile { file: dir.open_file(name, &how)?, is_direct: false })
@@ -256,7 +256,7 @@ mod tests {
     use crate::sink::simulation::storage::SimulatedStorage;
     use crate::sink::simulation::transfer::Dataset;
 
-    /// A transfer that waits for a partial file does not write to the file that it has become.
+    /// A transfer that waits for a partial file does not write to the committed file it became.
     #[test]
     fn placed_file_is_not_written_to() {
         let storage = SimulatedStorage::new(2);

@@ -1,4 +1,4 @@
-//! The receiving end of a session: planner, streams, writers and committer around the receiving
+//! Receiving end of a session: planner, streams, writers and committer around the receiving state
 //! machine.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,45 +22,45 @@ use penstock_sys::event::Event;
 use super::committer::Committer;
 use super::destination::Destination;
 use super::file::SinkFile;
-use super::writer::{self, Received, Task};
+use super::writer::{self, ReceivedFrame, WriterTask};
 use crate::channel::Channel;
-use crate::control::End;
-use crate::crew::Crew;
+use crate::control::ControlEndpoint;
 use crate::engine::Engine;
 use crate::frame::FrameReader;
-use crate::sending::{spawn, wait};
-use crate::session::{Ending, Session, add_since, lock};
+use crate::sender::{spawn, wait};
+use crate::session::{Session, SessionOutcome, add_since, lock};
+use crate::worker_pool::WorkerPool;
 
-/// Writer threads per device when nobody says how many.
+/// Default number of writer threads per device.
 const WRITERS_DEFAULT: u16 = 8;
 
-/// Entries whose destination is looked at between two answers to the sender.
+/// Entries inspected between two answers to the sender.
 const CHECKS_AT_ONCE: usize = 256;
 
-/// The receiving end.
+/// Receiving end of one session.
 #[derive(Debug)]
 pub struct ReceiverEnd {
-    /// What both ends share.
+    /// State common to both kinds of end.
     pub session: Session,
-    /// How files are written.
+    /// Storage engine.
     pub engine: Engine,
-    /// Where they go.
+    /// Destination of the files.
     pub destination: Destination,
     pub(super) machine: Mutex<Receiver>,
-    /// There is something to look at.
+    /// Signalled when entries must be inspected or files discarded.
     plan: Condvar,
-    /// There is something to commit.
+    /// Signalled when files are ready to commit.
     pub(super) commit: Condvar,
     pub(super) sinks: Mutex<HashMap<u64, Arc<SinkFile>>>,
-    queues: Mutex<BTreeMap<u64, VecDeque<Task>>>,
+    queues: Mutex<BTreeMap<u64, VecDeque<WriterTask>>>,
     queued: Condvar,
-    /// Its writer threads.
-    pub writers: Crew,
+    /// Writer threads, per device.
+    pub writers: WorkerPool,
     pack_device: AtomicU64,
 }
 
 impl ReceiverEnd {
-    /// An end that writes to `destination`. Nothing runs before [`ReceiverEnd::start`].
+    /// Creates an end that writes to `destination`; [`ReceiverEnd::start`] starts it.
     #[must_use]
     pub fn new(session: Session, engine: Engine, destination: Destination) -> Self {
         let wanted = session.options.settings.writers.unwrap_or(WRITERS_DEFAULT);
@@ -74,41 +74,41 @@ impl ReceiverEnd {
             sinks: Mutex::default(),
             queues: Mutex::default(),
             queued: Condvar::new(),
-            writers: Crew::new("write", wanted),
+            writers: WorkerPool::new("write", wanted),
             pack_device,
             destination,
             session,
         }
     }
 
-    /// Starts planner and committer; writers start as devices are found.
+    /// Starts planner and committer; writers start when their device is found.
     pub fn start(self: &Arc<Self>) {
-        self.ensure_writers(self.destination.base().device);
+        self.spawn_missing_writers(self.destination.base().device);
         let end = Arc::clone(self);
         spawn("plan", move || end.plan());
         let end = Arc::clone(self);
         spawn("commit", move || Committer::new(&end, Instant::now()).run());
     }
 
-    /// What was done so far.
+    /// Counters of the session so far.
     #[must_use]
     pub fn tally(&self) -> TransferTally {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`ReceiverEnd::take_placed`]; with `digest_skipped`
-    /// those that were there already are read for their digest.
+    /// Collects committed files for [`ReceiverEnd::take_placed`]; with `digest_skipped`, skipped files
+    /// are read for their digest.
     pub fn keep_placed(&self, digest_skipped: bool) {
         lock(&self.machine).keep_placed();
         self.destination.digest_skipped.store(digest_skipped, Ordering::SeqCst);
     }
 
-    /// Files that came into place since the last call.
+    /// Returns the files committed since the last call.
     pub fn take_placed(&self) -> Vec<Placed> {
         lock(&self.machine).take_placed()
     }
 
-    /// Runs `ask` with the receiving machine, then wakes whoever may have something to do.
+    /// Calls `ask` with the state machine, then wakes the threads that may have work.
     pub fn with_machine<T>(&self, ask: impl FnOnce(&mut Receiver) -> T) -> T {
         let mut machine = lock(&self.machine);
         let answer = ask(&mut machine);
@@ -124,16 +124,16 @@ impl ReceiverEnd {
         answer
     }
 
-    /// The file of that number, while it is wanted.
+    /// Returns the file of this number while it is expected.
     #[must_use]
     pub fn sink(&self, file: u64) -> Option<Arc<SinkFile>> {
         lock(&self.sinks).get(&file).cloned()
     }
 
-    /// Where the files of a pack belong; none for those that nobody needs any more.
+    /// Returns the destinations of a pack's files; `None` for files no longer needed.
     ///
     /// # Errors
-    /// When one was never announced or wanted, or is not whole.
+    /// If one was never announced or requested, or is not complete.
     pub fn places(
         &self,
         items: &[(usize, PackItem)],
@@ -148,7 +148,7 @@ impl ReceiverEnd {
         items.iter().map(place).collect()
     }
 
-    /// Looks at the destination of announced entries until the session is over.
+    /// Inspects the destinations of announced entries until the session is over.
     fn plan(self: &Arc<Self>) {
         while !self.session.is_over() {
             if self.plan_some() {
@@ -161,8 +161,8 @@ impl ReceiverEnd {
         }
     }
 
-    /// Looks at the destination of some entries, and removes what is left of files that failed; `false` where there is
-    /// nothing to do.
+    /// Inspects the destinations of some entries and discards failed files; false if there was nothing
+    /// to do.
     pub(super) fn plan_some(self: &Arc<Self>) -> bool {
         let mut machine = lock(&self.machine);
         let discards: Vec<_> = std::iter::from_fn(|| machine.poll_discard()).collect();
@@ -193,7 +193,7 @@ impl ReceiverEnd {
         drop(machine);
         for (file, extent) in unverified {
             if let Some(sink) = self.sink(file) {
-                self.queue(sink.parent.device, Task::Verify(sink, extent));
+                self.queue(sink.parent.device, WriterTask::Verify(sink, extent));
             }
         }
         self.session.wake_control();
@@ -207,20 +207,20 @@ impl ReceiverEnd {
         let (verdict, sink) = self.destination.check(file, entry);
         if let Some(sink) = sink {
             if sink.parent.device != self.destination.base().device {
-                self.ensure_writers(sink.parent.device);
+                self.spawn_missing_writers(sink.parent.device);
             }
             lock(&self.sinks).insert(file, Arc::new(sink));
         }
         verdict
     }
 
-    /// Whether a file that is not in place yet has this partial name.
+    /// True if a file not yet committed has this partial name.
     #[must_use]
     pub fn has_partial(&self, name: &OsStr) -> bool {
         lock(&self.sinks).values().any(|sink| sink.partial_name() == name)
     }
 
-    /// Records an extent that is written.
+    /// Records a written extent.
     pub fn record(&self, sink: &SinkFile, extent: Extent) {
         sink.touch();
         let number = sink.journal_number.load(Ordering::SeqCst);
@@ -229,26 +229,26 @@ impl ReceiverEnd {
         }
     }
 
-    /// Takes a block into the digest of its file, where that must be in order and this is its turn. What
-    /// comes out of turn is read again when the file is whole.
+    /// Adds a block to a digest in file order if it is next. Blocks out of order are read again when
+    /// the file is complete.
     pub fn digest_in_order(&self, sink: &SinkFile, offset: u64, data: &[u8]) {
         if let Some(serial) = lock(&sink.serial).as_mut().filter(|serial| serial.next() == offset) {
             serial.update(data);
         }
     }
 
-    fn ensure_writers(self: &Arc<Self>, device: u64) {
-        self.writers.ensure(device, |number| {
+    fn spawn_missing_writers(self: &Arc<Self>, device: u64) {
+        self.writers.spawn_missing(device, |number| {
             let end = Arc::clone(self);
             move || {
-                end.session.settle_near_files(device);
+                end.session.pin_near_disk(device);
                 writer::run(&end, device, number)
             }
         });
     }
 
-    /// The next task of a device.
-    pub fn next_task(&self, device: u64, timeout: Duration) -> Option<Task> {
+    /// Takes the next task of a device.
+    pub fn next_task(&self, device: u64, timeout: Duration) -> Option<WriterTask> {
         let mut queues = lock(&self.queues);
         let next = queues.get_mut(&device).and_then(VecDeque::pop_front);
         if next.is_some() || timeout.is_zero() {
@@ -258,7 +258,7 @@ impl ReceiverEnd {
         queues.get_mut(&device).and_then(VecDeque::pop_front)
     }
 
-    fn queue(&self, device: u64, task: Task) {
+    fn queue(&self, device: u64, task: WriterTask) {
         lock(&self.queues).entry(device).or_default().push_back(task);
         self.queued.notify_all();
     }
@@ -266,7 +266,7 @@ impl ReceiverEnd {
     /// Receives frames on a stream until the sender ends it.
     ///
     /// # Errors
-    /// When the stream broke or its bytes cannot be trusted.
+    /// If the stream broke or failed its integrity check.
     pub fn run_stream(
         &self,
         stream: StreamId,
@@ -282,7 +282,7 @@ impl ReceiverEnd {
         if let Err(error) = &result
             && !self.session.is_over()
         {
-            // Whoever sends must not go on writing into a stream that nobody trusts.
+            // The sender must not continue to write into a broken stream.
             reader.channel().transport().shut_down();
             self.session.meter.streams_lost.fetch_add(1, Ordering::Relaxed);
             tracing::info!("stream {stream} broke: {error}");
@@ -327,11 +327,11 @@ impl ReceiverEnd {
     /// Queues a frame for the writers of its device.
     ///
     /// # Errors
-    /// When it belongs to no file that is wanted.
+    /// If it belongs to no requested file.
     pub(super) fn received(&self, header: Header, buffer: Option<Buffer>) -> io::Result<()> {
         if header.kind == FrameKind::Pack {
             let device = self.pack_device.load(Ordering::Relaxed);
-            self.queue(device, Task::Write(Received { header, sink: None, buffer }));
+            self.queue(device, WriterTask::Write(ReceivedFrame { header, sink: None, buffer }));
             return Ok(());
         }
         let place = lock(&self.machine).accept(header.file, header.offset, header.bytes);
@@ -339,7 +339,10 @@ impl ReceiverEnd {
         match (place, self.sink(header.file)) {
             (FrameTarget::Write(_), Some(sink)) => {
                 let device = sink.parent.device;
-                self.queue(device, Task::Write(Received { header, sink: Some(sink), buffer }));
+                self.queue(
+                    device,
+                    WriterTask::Write(ReceivedFrame { header, sink: Some(sink), buffer }),
+                );
             }
             _ => self.with_machine(|machine| machine.acknowledge(header.sequence)),
         }
@@ -353,26 +356,26 @@ impl ReceiverEnd {
         warnings.into_iter().for_each(|(path, warning)| machine.warn(path, warning));
     }
 
-    /// Stops the transfer at both ends.
+    /// Cancels the transfer at both ends.
     pub fn cancel(&self, reason: &str) {
         lock(&self.machine).cancel(reason);
-        self.session.end(Ending::Cancelled(reason.to_owned()));
+        self.session.end(SessionOutcome::Cancelled(reason.to_owned()));
     }
 
-    /// Changes this end of the transfer.
+    /// Applies settings to this end.
     pub fn apply(&self, settings: &Settings) {
         self.session.apply(settings);
         if let Some(writers) = settings.writers {
-            self.writers.want(writers);
+            self.writers.resize(writers);
         }
     }
 }
 
-/// The receiving end as a control connection drives it.
+/// Receiving end as driven by a control connection.
 #[derive(Debug, Clone)]
 pub struct ReceiverControl(pub Arc<ReceiverEnd>);
 
-impl End for ReceiverControl {
+impl ControlEndpoint for ReceiverControl {
     fn is_over(&self) -> bool {
         self.0.session.is_over()
     }
@@ -388,7 +391,7 @@ impl End for ReceiverControl {
         let mut machine = lock(&self.0.machine);
         let message = machine.poll_message().as_ref().map(wire::encode);
         if machine.is_finished() {
-            self.0.session.end(Ending::Finished);
+            self.0.session.end(SessionOutcome::Finished);
         }
         message
     }
@@ -399,7 +402,9 @@ impl End for ReceiverControl {
         match &message {
             ToReceiver::Report(report) => end.session.set_peer(report.clone()),
             ToReceiver::Settings(settings) => end.apply(settings),
-            ToReceiver::Cancel(reason) => end.session.end(Ending::Cancelled(reason.clone())),
+            ToReceiver::Cancel(reason) => {
+                end.session.end(SessionOutcome::Cancelled(reason.clone()))
+            }
             _ => {}
         }
         end.with_machine(|machine| machine.on_message(message))
@@ -410,7 +415,11 @@ impl End for ReceiverControl {
     }
 
     fn tick(&self) {
-        self.0.writers.devices().into_iter().for_each(|device| self.0.ensure_writers(device));
+        self.0
+            .writers
+            .devices()
+            .into_iter()
+            .for_each(|device| self.0.spawn_missing_writers(device));
         self.0.pass_warnings();
         let report = self.0.session.report();
         lock(&self.0.machine).report(report);

@@ -1,12 +1,13 @@
-//! The resume journal of one transfer: which ranges of unfinished files were received, kept where it survives.
+//! Resume journal of one transfer: the received ranges of unfinished files, kept across crashes.
 //!
-//! There is one file for each transfer in the state directory, locked while the transfer runs, so that the same command
-//! cannot run twice at once. It is begun anew at every start, with what still counts, and removed when the transfer is
-//! complete. A journal that cannot be written costs resumption, not the transfer.
+//! One file per transfer in the state directory, locked while the transfer runs, so that a command
+//! cannot run twice at once. It is rewritten at every start with the ranges that still count and
+//! removed when the transfer is complete. A journal that cannot be written costs resumption, not the
+//! transfer.
 //!
-//! A transfer finds unfinished copies that another command of the same caller left, too: by the directory they are in,
-//! their name and their source, whatever path, address or command line led there. What a journal says is a hint; the
-//! receiver reads every resumed range back and compares it with its checksum before it counts.
+//! A transfer also finds unfinished copies of other commands of the same caller, by directory, name and
+//! source, regardless of path, address or command line. A journal is a hint: the receiver verifies
+//! every resumed range against its checksum.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -28,41 +29,42 @@ use super::orphans;
 use super::storage::{Directory, JournalStore, StoredFile};
 use crate::session::lock;
 
-/// Longest journal that is read: more than 100,000 unfinished extents.
+/// Limit of a journal's size: more than 100,000 unfinished extents.
 pub(crate) const JOURNAL_BYTES_MAX: u64 = 1 << 30;
 
-/// Hexadecimal digits of a journal's name that stand for its caller; as many for the command follow.
+/// Hexadecimal digits of a journal's name for the caller; equally many for the command follow.
 const CALLER_DIGITS: usize = 16;
 
-/// The journal of one transfer.
+/// Resume journal of one transfer.
 #[derive(Debug)]
 pub struct Journal {
-    /// Where it is kept; `None` where no journal is kept.
-    kept: Option<Kept>,
-    /// Directories in which earlier runs of the same command may have left temporary files.
+    /// Store and lock; `None` if no journal is kept.
+    kept: Option<StoredJournal>,
+    /// Directories in which earlier runs of the command may have left temporary files.
     earlier_folders: Vec<Bytes>,
-    /// An earlier run of the same command left a journal.
+    /// Set when an earlier run of the command left a journal.
     is_continued: bool,
-    state: Mutex<State>,
+    state: Mutex<JournalState>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredJournal {
     store: JournalStore,
     name: JournalName,
-    /// File system and inode of the target.
+    /// File system id and inode of the target.
     directory: (u64, u64),
     options: Options,
-    /// Held as long as the transfer runs.
+    /// Lock held while the transfer runs.
     _running: Box<dyn Debug + Send + Sync>,
 }
 
-/// Name of a journal: who copies, and what, to where.
+/// Name of a journal: hashes of the caller and of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalName(String);
 
 impl JournalName {
-    /// The journal of the transfer `key` of `caller` into the directory with that file system and inode, where a single file gets the name `rename`.
+    /// Derives the name for the transfer `key` of `caller` into the directory with this file system and
+    /// inode, where a single file gets the name `rename`.
     #[must_use]
     pub fn new(
         caller: &str,
@@ -79,13 +81,13 @@ impl JournalName {
         Self(format!("{}{}", &caller[..CALLER_DIGITS], &command[..16]))
     }
 
-    /// As part of file names.
+    /// Text for file names.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The beginning of temporary names that belong to this transfer alone.
+    /// Prefix of temporary names private to this transfer.
     #[must_use]
     pub fn mark(&self) -> String {
         format!(".penstock-{}-", &self.0[CALLER_DIGITS..])
@@ -101,63 +103,63 @@ impl JournalName {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct JournalState {
     file: Option<Arc<dyn StoredFile>>,
     length: u64,
     next_number: u64,
-    /// Unfinished files of this command and, once they were looked for, of others.
+    /// Unfinished files of this command and, after a search, of others.
     earlier: Vec<Earlier>,
-    /// Numbers in `earlier` by inode of the directory and final name.
+    /// Indices in `earlier` by directory inode and final name.
     by_place: HashMap<(u64, Bytes), Vec<usize>>,
     others_are_known: bool,
-    /// Other journals that were read.
+    /// Other journals already read.
     others: HashSet<String>,
-    /// Something could not be removed: the journal is needed once more.
+    /// Set when a temporary file could not be removed: the journal is still needed.
     is_kept: bool,
-    /// Directories in which temporary files may be.
+    /// Directories that may hold temporary files.
     folders: HashSet<Bytes>,
-    /// Files whose partial files are gone, as soon as the removal or the new name is durable.
+    /// Files whose partial file is gone once its removal or rename is durable.
     ending: Vec<u64>,
 }
 
-/// An unfinished file of an earlier transfer.
+/// Unfinished file of an earlier transfer.
 #[derive(Debug)]
 struct Earlier {
-    from: Origin,
+    from: JournalOrigin,
     unfinished: Unfinished,
-    /// The extents' parts are of this transfer's algorithm and block size.
+    /// Set when the digest parts fit this transfer's algorithm and block size.
     has_same_parts: bool,
     is_taken: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    /// In this journal, under that number.
+enum JournalOrigin {
+    /// This journal, with its number there.
     Own(u64),
-    /// In another journal.
+    /// Another journal.
     Other,
 }
 
-/// What is known of unfinished copies of one file.
+/// Result of a search for unfinished copies of one file.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Ranges of the partial file that may hold bytes of the source; they may overlap.
+pub struct FoundCopies {
+    /// Ranges of the partial file that may hold source bytes; they may overlap.
     pub ranges: Vec<Extent>,
-    /// An earlier transfer recorded the partial file, be it of other content.
+    /// Set when an earlier transfer recorded the partial file, of any content.
     pub is_known: bool,
-    /// Number under which this journal has the file already.
+    /// Number of the file in this journal, if present.
     pub number: Option<u64>,
-    /// Names of partial files in the same directory that are of no use any more.
+    /// Names of useless partial files in the same directory.
     pub superseded: Vec<OsString>,
 }
 
-/// Why a journal cannot be had.
+/// Error of a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The same transfer runs already.
+    /// The same transfer is already running.
     #[error("the same transfer is already running: wait for it, or cancel it")]
     Running,
-    /// The state directory cannot be used.
+    /// The state directory is not usable.
     #[error("cannot keep a journal in {0}: {1}")]
     State(PathBuf, String),
 }
@@ -169,7 +171,7 @@ impl JournalError {
 }
 
 impl Journal {
-    /// No journal: nothing is resumed from it.
+    /// Returns a journal that records and resumes nothing.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -180,10 +182,10 @@ impl Journal {
         }
     }
 
-    /// Whether journals can be kept in the state directory `state`.
+    /// Checks that journals can be kept in the state directory `state`.
     ///
     /// # Errors
-    /// When not.
+    /// If the directory cannot be created or written.
     pub fn can_be_kept(state: &Path) -> Result<(), JournalError> {
         let probe = PathBuf::from(format!("probe.{}", std::process::id()));
         let try_it = || {
@@ -197,7 +199,7 @@ impl Journal {
     /// Opens the journal `name` of the transfer to `at`.
     ///
     /// # Errors
-    /// When the transfer is running already or the store cannot be used.
+    /// If the transfer is already running or the store is not usable.
     pub fn open(
         store: &JournalStore,
         name: &JournalName,
@@ -220,7 +222,7 @@ impl Journal {
             .is_some_and(|(about, _)| about.has_parts_of(options.algorithm, options.block_bytes));
         let mut unfinished = replayed.map(|(_, files)| files).unwrap_or_default();
         if !has_same_parts {
-            // They are kept as names that are to be removed.
+            // StoredJournal as names to be removed.
             for file in &mut unfinished {
                 file.durable.clear();
                 file.written.clear();
@@ -238,34 +240,34 @@ impl Journal {
             file.write_all_at(&fresh, 0)?;
             file.sync_data()?;
             store.directory.rename(&beside, &path)?;
-            // A power cut must not leave temporary files that no journal knows.
+            // After a power cut every temporary file must be known to a journal.
             store.directory.sync_names()?;
             Ok(file)
         };
-        let mut state = State {
+        let mut state = JournalState {
             file: Some(write().map_err(failed)?),
             length: fresh.len() as u64,
             next_number: unfinished.len() as u64,
             folders: earlier_folders.iter().cloned().collect(),
-            ..State::default()
+            ..JournalState::default()
         };
         for (number, unfinished) in (1..).zip(unfinished) {
             state.add(Earlier {
-                from: Origin::Own(number),
+                from: JournalOrigin::Own(number),
                 unfinished,
                 has_same_parts,
                 is_taken: false,
             });
         }
         let (store, name, options) = (store.clone(), name.clone(), options.clone());
-        let kept = Kept { store, name, directory, options, _running: running };
+        let kept = StoredJournal { store, name, directory, options, _running: running };
         Ok(Self { kept: Some(kept), earlier_folders, is_continued, state: Mutex::new(state) })
     }
 
-    /// Looks for unfinished copies of the file that `wanted` describes. They are then taken: nothing else removes them
-    /// at the end of this transfer.
-    pub fn find(&self, wanted: &Partial) -> Found {
-        let mut found = Found::default();
+    /// Searches unfinished copies of the file described by `wanted` and takes them: the end of this
+    /// transfer does not remove them.
+    pub fn find(&self, wanted: &Partial) -> FoundCopies {
+        let mut found = FoundCopies::default();
         let Some(kept) = &self.kept else { return found };
         let mut state = lock(&self.state);
         if !std::mem::replace(&mut state.others_are_known, true) {
@@ -299,12 +301,12 @@ impl Journal {
         found
     }
 
-    /// Has [`Journal::find`] read journals that were in use when it did so before.
+    /// Makes [`Journal::find`] retry journals that were in use before.
     pub fn look_again(&self) {
         lock(&self.state).others_are_known = false;
     }
 
-    /// Temporary files may be created in this directory below the target from here on.
+    /// Records that temporary files may be created in this directory below the target from here on.
     pub fn into_folder(&self, path: &[u8]) {
         let path = Bytes(path.to_vec());
         if lock(&self.state).folders.insert(path.clone()) {
@@ -312,18 +314,18 @@ impl Journal {
         }
     }
 
-    /// Whether an earlier run of the same command left a journal.
+    /// True if an earlier run of the command left a journal.
     #[must_use]
     pub fn is_continued(&self) -> bool {
         self.is_continued
     }
 
-    /// Directories in which earlier runs of the command may have left something.
+    /// Directories in which earlier runs of the command may have left temporary files.
     pub fn earlier_folders(&self) -> impl Iterator<Item = &[u8]> {
         self.earlier_folders.iter().map(|path| path.0.as_slice())
     }
 
-    /// Begins a file with the ranges that its partial file has already, and gives its number.
+    /// Starts a file with the ranges already in its partial file; returns its number.
     pub fn begin_file(&self, partial: Partial, ranges: &[Extent]) -> u64 {
         let mut state = lock(&self.state);
         state.next_number += 1;
@@ -336,26 +338,27 @@ impl Journal {
         number
     }
 
-    /// Records an extent that is written.
+    /// Records a written extent.
     pub fn written(&self, number: u64, extent: Extent) {
         self.append(&Record::Written((number, extent)));
     }
 
-    /// The file's partial file is renamed or removed, which [`Journal::names_durable`] makes known.
+    /// Records that the partial file was renamed or removed; [`Journal::names_durable`] makes it
+    /// permanent.
     pub fn end_file(&self, number: u64) {
         if number > 0 {
             lock(&self.state).ending.push(number);
         }
     }
 
-    /// How many files ended so far; give it to [`Journal::names_durable`] after a sync that began then.
+    /// Number of ended files, to be passed to [`Journal::names_durable`] after a sync that starts now.
     #[must_use]
     pub fn ended(&self) -> usize {
         lock(&self.state).ending.len()
     }
 
-    /// Records that the removals and new names of the first `count` files that ended are durable. Before that, a power
-    /// cut may bring a partial file back, and a journal that had dropped it would leave it behind.
+    /// Records that removal or rename of the first `count` ended files is durable. Before that, a power
+    /// cut may restore a partial file, and a journal that had dropped it would leak it.
     pub fn names_durable(&self, count: usize) {
         let ended: Vec<_> = lock(&self.state).ending.drain(..count).collect();
         for number in ended {
@@ -363,13 +366,13 @@ impl Journal {
         }
     }
 
-    /// Length of the journal now: what it holds is durable once the files that it records are synced.
+    /// Current length; its records are durable once the files that it covers are synced.
     #[must_use]
     pub fn length(&self) -> u64 {
         lock(&self.state).length
     }
 
-    /// Records that what the first `length` bytes speak of is durable, durably.
+    /// Records, durably, that the extents in the first `length` bytes are durable.
     pub fn synced(&self, length: u64) {
         self.append(&Record::Synced(length));
         let file = lock(&self.state).file.clone();
@@ -378,7 +381,7 @@ impl Journal {
         }
     }
 
-    /// Partial files of earlier runs of this command that nothing announced any more.
+    /// Takes partial files of earlier runs of this command that were not announced again.
     pub fn untaken(&self) -> Vec<Partial> {
         let mut state = lock(&self.state);
         let own = |earlier: &&mut Earlier| !earlier.is_taken && earlier.from.own_number().is_some();
@@ -389,20 +392,20 @@ impl Journal {
         untaken.collect()
     }
 
-    /// A temporary file could not be removed: the journal stays, so that a later run or the retention of unfinished
-    /// files removes it.
+    /// Keeps the journal for a temporary file that could not be removed, so that a later run or the
+    /// retention of unfinished files removes it.
     pub fn keep(&self) {
         lock(&self.state).is_kept = true;
     }
 
-    /// The transfer into these directories below its target is complete and durable. Other journals of the caller of which
-    /// nothing is left go too.
+    /// Removes the journal of a complete and durable transfer into these directories, and journals of
+    /// the same caller without remaining files.
     pub fn remove(&self, folders: &HashSet<Bytes>) {
         let mut state = lock(&self.state);
         state.file = None;
         let is_kept = state.is_kept;
         drop(state);
-        let Some(Kept { store, name, directory, .. }) = &self.kept else { return };
+        let Some(StoredJournal { store, name, directory, .. }) = &self.kept else { return };
         let others = orphans::journals(&*store.directory).unwrap_or_default();
         for other in others.iter().filter(|other| **other != name.0 && name.has_same_caller(other))
         {
@@ -414,7 +417,8 @@ impl Journal {
             return;
         }
         let _ = store.directory.remove_file(&name.with("journal"));
-        // The lock's file goes too; whoever has it open finds the name gone and creates another.
+        // The lock file is removed too; a process that has it open finds the name gone and creates
+        // another.
         let _ = store.directory.remove_file(&name.with("lock"));
     }
 
@@ -435,12 +439,12 @@ impl Journal {
         let why = fs::describe(error);
         let name = self.kept.as_ref().map_or("", |kept| kept.name.as_str());
         tracing::warn!("journal {name}: {why}; this transfer cannot be resumed");
-        // What is there stays true.
+        // Existing records stay valid.
         lock(&self.state).file = None;
     }
 }
 
-impl State {
+impl JournalState {
     fn add(&mut self, earlier: Earlier) {
         let partial = &earlier.unfinished.partial;
         let place = (partial.directory.inode, partial.name.clone());
@@ -448,8 +452,8 @@ impl State {
         self.earlier.push(earlier);
     }
 
-    /// Adds what other journals of the same caller know, as far as no transfer is using them.
-    fn add_others(&mut self, kept: &Kept) {
+    /// Adds files of unused journals of the same caller.
+    fn add_others(&mut self, kept: &StoredJournal) {
         let Ok(names) = orphans::journals(&*kept.store.directory) else { return };
         for other in names {
             let is_meant = other != kept.name.0 && kept.name.has_same_caller(&other);
@@ -464,8 +468,8 @@ impl State {
     }
 }
 
-/// Unfinished files of another journal; `None` while its transfer runs.
-fn read_unused(kept: &Kept, other: &str) -> io::Result<Option<Vec<Earlier>>> {
+/// Reads unfinished files of another journal; `None` while its transfer runs.
+fn read_unused(kept: &StoredJournal, other: &str) -> io::Result<Option<Vec<Earlier>>> {
     let directory = &*kept.store.directory;
     let lock_name = OsString::from(format!("{other}.lock"));
     let Some(_running) = directory.lock(&lock_name)? else { return Ok(None) };
@@ -473,12 +477,16 @@ fn read_unused(kept: &Kept, other: &str) -> io::Result<Option<Vec<Earlier>>> {
     let bytes = read(directory, &path)?;
     let Some((about, files)) = journal::replay(&bytes, &kept.store.boot) else { return Ok(None) };
     let has_same_parts = about.has_parts_of(kept.options.algorithm, kept.options.block_bytes);
-    let earlier =
-        |unfinished| Earlier { from: Origin::Other, unfinished, has_same_parts, is_taken: false };
+    let earlier = |unfinished| Earlier {
+        from: JournalOrigin::Other,
+        unfinished,
+        has_same_parts,
+        is_taken: false,
+    };
     Ok(Some(files.into_iter().map(earlier).collect()))
 }
 
-impl Origin {
+impl JournalOrigin {
     fn own_number(self) -> Option<u64> {
         match self {
             Self::Own(number) => Some(number),
@@ -487,7 +495,7 @@ impl Origin {
     }
 }
 
-/// The content of a journal; none where it is missing.
+/// Reads a journal; empty if missing.
 pub(super) fn read(directory: &dyn Directory, path: &Path) -> io::Result<Vec<u8>> {
     let file = match directory.open_file(path, &Open::reading()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -500,7 +508,7 @@ pub(super) fn read(directory: &dyn Directory, path: &Path) -> io::Result<Vec<u8>
     Ok(content)
 }
 
-/// A journal that says what `unfinished` says: durable extents below the length of a `Synced`, the others after it.
+/// Encodes a journal of `unfinished`: durable extents below a `Synced`, the others after it.
 fn begin(
     unfinished: &[Unfinished],
     folders: &[Bytes],
@@ -537,11 +545,12 @@ fn begin(
     bytes
 }
 
-/// The name of a partial file: the same for the same caller, name, source and checksum, whatever command asks for it.
+/// Name of a partial file: equal for the same caller, name, source and checksum, regardless of the
+/// command.
 pub(super) fn partial_name(
     caller: &str,
     name: &OsStr,
-    identity: &journal::Identity,
+    identity: &journal::SourceIdentity,
     options: &Options,
 ) -> OsString {
     let mut hasher = blake3::Hasher::new();
@@ -561,7 +570,7 @@ pub(super) fn partial_name(
 mod tests {
     use penstock_protocol::control::Settings;
     use penstock_protocol::digest::Algorithm;
-    use penstock_protocol::journal::{Directory as DirectoryId, Identity};
+    use penstock_protocol::journal::{Directory as DirectoryId, SourceIdentity};
     use penstock_protocol::manifest::Time;
     use penstock_protocol::open::{Existing, Protection};
 
@@ -589,7 +598,7 @@ mod tests {
             directory: DirectoryId { device: 1, inode: 1, mount: 1 },
             partial_name: Bytes(format!(".{name}.part").into_bytes()),
             name: Bytes(name.into()),
-            identity: Identity {
+            identity: SourceIdentity {
                 bytes: 9,
                 modified: Time::default(),
                 changed: Time::default(),
@@ -629,7 +638,7 @@ mod tests {
             assert_eq!(journal.earlier_folders().count(), usize::from(key == 1));
         }
         let journal = open(1).expect("a journal");
-        // The source has changed: its old partial file is of no use.
+        // The source has changed: its old partial file is useless.
         let mut changed = partial("a");
         changed.partial_name = Bytes(b".other.part".to_vec());
         assert_eq!(journal.find(&changed).superseded, [".a.part"]);

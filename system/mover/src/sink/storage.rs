@@ -1,8 +1,8 @@
-//! The file system as the receiving side uses it: two traits, and the kernel behind them.
+//! File system interface of the receiving side: two traits and their kernel implementation.
 //!
-//! Everything that a receiver does to files goes through [`Directory`] and [`StoredFile`], its journal included. The
-//! kernel's implementation passes each call on to `penstock-sys`; the simulated one (`sink::simulation`) can stop, fail
-//! or lose unsynced data at every single call.
+//! All file operations of a receiver, including its journal, go through [`Directory`] and
+//! [`StoredFile`]. The kernel's implementation forwards to `penstock-sys`; the simulated one
+//! (`sink::simulation`) can stop, fail or lose unsynced data at every call.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
@@ -15,75 +15,75 @@ use penstock_protocol::journal::{self, TargetDirectory};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat, Timestamp};
 use penstock_sys::lock::FileLock;
 
-/// Names in a directory with their kinds, and at most one error, as the last item.
+/// Entries of a directory with their kinds; an error can only be the last item.
 pub type Names<'a> = Box<dyn Iterator<Item = io::Result<(OsString, Kind)>> + 'a>;
 
-/// An open directory. Paths are relative to it and cannot leave it.
+/// Open directory; paths are relative to it and confined beneath it.
 pub trait Directory: Debug + Send + Sync {
-    /// Opens a directory below, following links that stay below.
+    /// Opens a subdirectory, following links that stay beneath.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
-    /// Creates a directory and those above it that are missing.
+    /// Creates a directory with its missing parents.
     fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()>;
-    /// Creates one directory.
+    /// Creates one directory; the parent must exist.
     fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Opens a regular file.
     fn open_file(&self, path: &Path, how: &Open) -> io::Result<Arc<dyn StoredFile>>;
-    /// The facts about `path`, about a symbolic link itself.
+    /// Returns the attributes of `path`; of a symbolic link itself.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
-    /// The facts about `path`, or about what a link there leads to.
+    /// Returns the attributes of `path`, following links.
     fn stat_follow(&self, path: &Path) -> io::Result<Stat>;
-    /// The facts about this directory.
+    /// Returns the attributes of this directory.
     fn stat_self(&self) -> io::Result<Stat>;
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
-    /// Removes a name that is no directory's.
+    /// Removes a file or link, not a directory.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Creates a symbolic link.
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()>;
-    /// Sets the owner, of a symbolic link itself.
+    /// Sets the owner; of a symbolic link itself.
     fn set_owner(&self, path: &Path, uid: u32, gid: u32) -> io::Result<()>;
     /// Sets the permission bits.
     fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()>;
-    /// Sets the modification time, of a symbolic link itself.
+    /// Sets the modification time; of a symbolic link itself.
     fn set_times(&self, path: &Path, mtime: Timestamp) -> io::Result<()>;
-    /// Sets an extended attribute, of a symbolic link itself.
+    /// Sets an extended attribute; of a symbolic link itself.
     fn set_xattr(&self, path: &Path, name: &OsStr, value: &[u8]) -> io::Result<()>;
-    /// Renames, replacing what has the new name.
+    /// Renames and replaces an existing file.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Renames, or fails with `AlreadyExists`.
     fn rename_noreplace(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Names in this directory with their kinds.
     fn entries(&self) -> io::Result<Names<'_>>;
-    /// Makes the names in this directory durable.
+    /// Makes the names in this directory durable (fsync).
     fn sync_names(&self) -> io::Result<()>;
-    /// Makes everything on this directory's file system durable.
+    /// Makes everything on this file system durable (syncfs).
     fn sync_filesystem(&self) -> io::Result<()>;
-    /// Takes the exclusive lock of `name`, which is created where it is missing; `None` while another holds it. The
-    /// lock ends with the value.
+    /// Takes the exclusive lock file `name`, created if missing; `None` while another holds it.
+    /// Released on drop.
     fn lock(&self, name: &OsStr) -> io::Result<Option<Box<dyn Debug + Send + Sync>>>;
-    /// The number of its file system, which stays the same when that is mounted again where the file system has one.
+    /// Returns the identifier of its file system, stable across mounts if the file system has one.
     fn file_system_id(&self) -> io::Result<u64>;
-    /// The path from the root.
+    /// Returns the absolute path.
     fn real_path(&self) -> io::Result<PathBuf>;
 }
 
-/// An open file.
+/// Open file for reads and writes at any offset.
 pub trait StoredFile: Debug + Send + Sync {
-    /// The kernel's file, which io_uring needs; `None` where there is no kernel behind it.
+    /// Returns the kernel's file for io_uring; `None` in the simulation.
     fn kernel_file(&self) -> Option<&Arc<File>>;
     /// Reads until the buffer is full or the file ends.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `data`.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Sets the length.
+    /// Truncates or extends to `bytes`.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
-    /// Reserves space and sets the length to at least that.
+    /// Reserves space and extends to at least `bytes`; false if not supported.
     fn preallocate(&self, bytes: u64) -> io::Result<bool>;
-    /// Makes a range a hole.
+    /// Deallocates a range, which then reads as zeros; false if not supported.
     fn punch_hole(&self, offset: u64, bytes: u64) -> io::Result<bool>;
-    /// Makes the content durable.
+    /// Makes the content durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
-    /// The facts about it.
+    /// Returns the attributes of the file.
     fn stat(&self) -> io::Result<Stat>;
     /// Sets owner and group.
     fn set_owner(&self, uid: u32, gid: u32) -> io::Result<()>;
@@ -93,11 +93,11 @@ pub trait StoredFile: Debug + Send + Sync {
     fn set_times(&self, mtime: Timestamp) -> io::Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, name: &OsStr, value: &[u8]) -> io::Result<()>;
-    /// Starts to write a range out of the page cache.
+    /// Starts writeback of a range.
     fn start_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Drops what the page cache holds of a range that is written out.
+    /// Drops clean pages of a range from the page cache.
     fn drop_cache(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Takes the file's lock as long as it is open here; `false` while another has it.
+    /// Takes the file's lock until it is closed; false while another holds it.
     fn try_lock(&self) -> io::Result<bool>;
 }
 
@@ -175,7 +175,7 @@ impl Directory for Dir {
     }
 }
 
-/// A file of the kernel.
+/// File of the kernel.
 #[derive(Debug)]
 struct KernelFile(Arc<File>);
 
@@ -227,17 +227,17 @@ impl StoredFile for KernelFile {
     }
 }
 
-/// Opens the directory that a journal names, or says why it cannot be had.
+/// Callback that opens the directory recorded in a journal, or returns an error.
 pub type OpenBase = dyn Fn(&TargetDirectory) -> io::Result<Arc<dyn Directory>> + Send + Sync;
 
-/// Storage of resume journals, and the machine that they are about.
+/// Store of resume journals on one machine.
 #[derive(Clone)]
 pub struct JournalStore {
-    /// The directory with the journals.
+    /// Directory of the journals.
     pub directory: Arc<dyn Directory>,
-    /// The boot of this machine.
+    /// Boot id of this machine.
     pub boot: String,
-    /// Opens the directory that a journal names.
+    /// Opens the directory recorded in a journal.
     pub open_base: Arc<OpenBase>,
 }
 
@@ -248,10 +248,10 @@ impl Debug for JournalStore {
 }
 
 impl JournalStore {
-    /// The store in the state directory `state`, which is created where it is missing.
+    /// Opens the store in the state directory `state`, created if missing.
     ///
     /// # Errors
-    /// When that fails.
+    /// If that fails.
     pub fn open(state: &Path) -> io::Result<Self> {
         let path = state.join("transfers");
         std::fs::create_dir_all(&path)?;
@@ -274,10 +274,10 @@ impl JournalStore {
     }
 }
 
-/// A directory as a journal identifies it.
+/// Identifies a directory for a journal.
 ///
 /// # Errors
-/// When it cannot be looked at.
+/// If its attributes cannot be read.
 pub(super) fn identify(directory: &dyn Directory) -> io::Result<journal::Directory> {
     let stat = directory.stat_self()?;
     Ok(journal::Directory { device: stat.device, inode: stat.inode, mount: stat.mount })

@@ -1,9 +1,9 @@
-//! Writer threads: from received frames to files, and from files of earlier runs to what still counts of them.
+//! Writer threads: write received frames to files and verify ranges of earlier runs.
 //!
-//! Each device has a queue and its writers. Blocks of large files go past the page cache with several operations at the
-//! device; small files come whole in packs. The receiving machine learns of every block that is written, acknowledges it
-//! and knows when a file is whole. Ranges of an unfinished copy are read back here, while other blocks arrive, and
-//! compared with their checksums. A file that cannot be written fails alone.
+//! Each device has a queue and its writers. Blocks of large files use direct I/O with several
+//! operations in flight; small files arrive in packs. The receiving state machine acknowledges every
+//! written block and detects complete files. Ranges of an unfinished copy are read back here and
+//! verified while other blocks arrive. A file that cannot be written fails alone.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,41 +23,41 @@ use super::destination::destination;
 use super::file::{OpenFile, SinkFile};
 use super::receiver::ReceiverEnd;
 use super::storage::StoredFile;
-use crate::session::Ending;
+use crate::session::SessionOutcome;
 
-/// Operations that a writer keeps at the device.
-const DEPTH: usize = 4;
+/// I/O depth of a writer, in operations.
+const WRITE_DEPTH: usize = 4;
 
-/// Bytes that are read back at a time.
+/// Read-back chunk in bytes.
 const READ_BACK_BYTES: usize = 1 << 20;
 
-/// Runs of zeros from this size on stay holes in a sparse file.
+/// Smallest run of zeros kept as a hole in a sparse file, in bytes.
 const HOLE_BYTES: usize = BUFFER_ALIGNMENT;
 
-/// Work for a writer.
+/// WriterTask of a writer.
 #[derive(Debug)]
-pub enum Task {
+pub enum WriterTask {
     /// Write a frame.
-    Write(Received),
-    /// Read a range of an unfinished copy back and compare it with its part.
+    Write(ReceivedFrame),
+    /// Read a range of an unfinished copy back and verify it.
     Verify(Arc<SinkFile>, Extent),
 }
 
-/// A frame that was received.
+/// ReceivedFrame frame.
 #[derive(Debug)]
-pub struct Received {
-    /// What it is.
+pub struct ReceivedFrame {
+    /// Frame header.
     pub header: Header,
-    /// The file it belongs to; none for a pack.
+    /// File of the frame; `None` for a pack.
     pub sink: Option<Arc<SinkFile>>,
-    /// Its payload, as long as the header says; none for a hole.
+    /// Payload of the length in the header; `None` for a hole.
     pub buffer: Option<Buffer>,
 }
 
-/// Writes for one device until the session is over or fewer writers are wanted.
+/// Writes for one device until the session is over or fewer writers are requested.
 pub(super) fn run(end: &Arc<ReceiverEnd>, device: u64, number: u16) {
     let serial = !end.session.options.algorithm.combines();
-    let depth = if end.engine.uring && !serial { DEPTH } else { 1 };
+    let depth = if end.engine.uring && !serial { WRITE_DEPTH } else { 1 };
     let (io, why_not) = block_io(depth);
     if let (true, Some(reason)) = (depth > 1, why_not) {
         tracing::warn!("writing without io_uring: {reason}");
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
     }
 
     fn run(&mut self) {
-        while !self.end.session.is_over() && self.end.writers.wants(self.number) {
+        while !self.end.session.is_over() && self.end.writers.keeps(self.number) {
             let busy = self.io.in_flight() > 0;
             if !self.io.has_room() {
                 self.complete();
@@ -112,22 +112,22 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Begins a task; what needs no operation at the device is done then.
-    pub(super) fn begin(&mut self, task: Task) {
+    /// Starts a task; completes it unless it needs asynchronous I/O.
+    pub(super) fn begin(&mut self, task: WriterTask) {
         let result = match task {
-            Task::Write(received) => self.begin_write(received),
-            Task::Verify(sink, extent) => {
+            WriterTask::Write(received) => self.begin_write(received),
+            WriterTask::Verify(sink, extent) => {
                 self.verify(&sink, &extent);
                 Ok(())
             }
         };
         if let Err(fault) = result {
-            self.end.session.end(Ending::Failed(fault.to_string()));
+            self.end.session.end(SessionOutcome::Failed(fault.to_string()));
         }
     }
 
-    fn begin_write(&mut self, received: Received) -> Result<(), SenderFault> {
-        let Received { header, sink, buffer } = received;
+    fn begin_write(&mut self, received: ReceivedFrame) -> Result<(), SenderFault> {
+        let ReceivedFrame { header, sink, buffer } = received;
         match (header.kind, sink, buffer) {
             (FrameKind::Pack, _, Some(buffer)) => self.write_pack(&header, &buffer),
             (FrameKind::Block, Some(sink), Some(buffer)) => {
@@ -144,7 +144,7 @@ impl<'a> Writer<'a> {
             Ok(open) => open,
             Err(error) => return self.failed(&header, &sink, &error),
         };
-        self.end.session.name_engine(self.end.engine.name(open.is_direct));
+        self.end.session.record_engine(self.end.engine.name(open.is_direct));
         let bytes = header.payload_bytes as usize;
         self.end.digest_in_order(&sink, header.offset, &buffer[..bytes]);
         if sink.entry.sparse {
@@ -152,7 +152,8 @@ impl<'a> Writer<'a> {
             let result = write_sparse(&*open.file, header.offset, &buffer[..bytes], is_fresh);
             return self.written(&header, &sink, &open, result);
         }
-        // Direct I/O moves whole sectors: the tail of a file is padded, and cut when the file is whole.
+        // Direct I/O transfers whole sectors: the tail of a file is padded and truncated when the file
+        // is complete.
         let mut len = bytes;
         if open.is_direct {
             len = bytes.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.len());
@@ -174,7 +175,7 @@ impl<'a> Writer<'a> {
             Ok(completion) => completion,
             Err(error) => {
                 let text = format!("writing failed: {}", fs::describe(&error));
-                return self.end.session.end(Ending::Failed(text));
+                return self.end.session.end(SessionOutcome::Failed(text));
             }
         };
         drop(completion.buffer);
@@ -198,11 +199,11 @@ impl<'a> Writer<'a> {
             machine.written(header.file, header.offset, header.bytes, header.part())
         });
         if let Err(fault) = accepted {
-            self.end.session.end(Ending::Failed(fault.to_string()));
+            self.end.session.end(SessionOutcome::Failed(fault.to_string()));
         }
     }
 
-    /// The extent of a frame as the journal keeps it; `crc` is the CRC-32C of its bytes in the file.
+    /// Extent of a frame for the journal; `crc` is the CRC-32C of its bytes in the file.
     fn extent(&self, header: &Header, crc: impl FnOnce() -> u32) -> Extent {
         let algorithm = self.end.session.options.algorithm;
         let mut part = header.part;
@@ -213,7 +214,7 @@ impl<'a> Writer<'a> {
     }
 
     fn verify(&mut self, sink: &SinkFile, extent: &Extent) {
-        // It is opened for writing too: the file goes on from here, whether or not a block of it is still to come.
+        // Open for writing too: the file is continued from here, even if no block of it follows.
         let part = self.end.destination.open(sink).and_then(|_| self.part_of(sink, extent));
         match part {
             Ok(part) => {
@@ -238,7 +239,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The part of a range of a file as its device has it; `None` where it ends before.
+    /// Hashes a range of a file as stored on its device; `None` if the file is shorter.
     fn part_of(&mut self, sink: &SinkFile, extent: &Extent) -> io::Result<Option<DigestPart>> {
         let algorithm: Algorithm = self.end.session.options.algorithm.of_ranges();
         let (offset, bytes) = (extent.offset, extent.bytes);
@@ -246,7 +247,7 @@ impl<'a> Writer<'a> {
             return Ok(None);
         };
         let file = sink.reopen()?;
-        // Pages that were written out may have been lost behind the cache's back.
+        // Written pages may have been lost by the device without the cache noticing.
         file.drop_cache(offset, bytes)?;
         self.read_back.resize(READ_BACK_BYTES, 0);
         let mut done = 0;
@@ -302,9 +303,9 @@ impl<'a> Writer<'a> {
             let Some(sink) = sink else { continue };
             let bytes = item.bytes as usize;
             let data = &payload[*start..*start + bytes];
-            // Direct I/O writes whole sectors; what is behind the file in the buffer is cut off again.
+            // Direct I/O writes whole sectors; the bytes behind the file are truncated later.
             let sectors = &buffer[*start..];
-            self.end.session.name_engine(self.end.destination.small_engine(&sink));
+            self.end.session.record_engine(self.end.destination.small_engine(&sink));
             let result = if crc32c(data) == item.crc {
                 self.end.destination.write_small(&sink, data, sectors)
             } else {
@@ -335,9 +336,9 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Has the kernel begin to write a range that was put into the page cache, and forget the one before.
+/// Starts writeback of a written range and drops an earlier one from the page cache.
 fn write_back(file: &dyn StoredFile, offset: u64, bytes: u64) {
-    // Advice that is not taken costs speed, not bytes.
+    // Ignored advice costs speed, not bytes.
     let _ = file.start_writeback(offset, bytes);
     if let Some(before) = offset.checked_sub(4 * bytes) {
         let _ = file.drop_cache(before, bytes);
@@ -359,7 +360,8 @@ fn clear(file: &dyn StoredFile, offset: u64, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the parts that are not zero. In a file that is not fresh the others are cleared: something may be there.
+/// Writes the nonzero parts. In a file that is not fresh the others are cleared, since old data may be
+/// there.
 fn write_sparse(file: &dyn StoredFile, offset: u64, data: &[u8], is_fresh: bool) -> io::Result<()> {
     let chunk = |at: usize| &data[at..data.len().min(at + HOLE_BYTES)];
     let is_zero = |at: usize| chunk(at).iter().all(|byte| *byte == 0);

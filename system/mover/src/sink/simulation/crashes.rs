@@ -1,31 +1,32 @@
-//! The receiving side stopped after every single change it makes.
+//! Crash tests: stop the receiving side after every single change.
 
 use std::io;
 use std::sync::mpsc;
 
 use penstock_protocol::digest::Algorithm;
 
-use super::storage::{Crash, Random, SimulatedStorage, State};
-use super::transfer::{Dataset, Run, difference, transfer};
+use super::storage::{Crash, Random, SimulatedStorage, StorageState};
+use super::transfer::{Dataset, RunConfig, difference, transfer};
 
-const KILL: &[Crash] = &[Crash::Kill];
-const ALL: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
+const KILL_ONLY: &[Crash] = &[Crash::Kill];
+const ALL_CRASHES: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
 
-/// Sizes around every boundary of pages, blocks, packs and partial files, with a few large ones.
+/// File sizes around every boundary of pages, blocks, packs and partial files, with a few large ones.
 const SIZES: &[u64] = &[
     0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16_383, 16_384, 16_385,
     20_480, 1, 100, 70_001, 65_536,
 ];
 
-fn run(algorithm: Algorithm, seed: u64) -> Run {
-    Run { algorithm, seed, key: 1 }
+fn run(algorithm: Algorithm, seed: u64) -> RunConfig {
+    RunConfig { algorithm, seed, key: 1 }
 }
 
-/// Runs a transfer and hands the state before each of its changes, and the last one, to `visit` on another thread.
+/// Runs a transfer and passes the state before each of its changes, and the last one, to `visit` on
+/// another thread.
 fn for_each_crash_point(
     dataset: &Dataset,
-    run: Run,
-    mut visit: impl FnMut(u64, State) + Send,
+    run: RunConfig,
+    mut visit: impl FnMut(u64, StorageState) + Send,
 ) -> u64 {
     let storage = SimulatedStorage::new(run.seed);
     std::thread::scope(|scope| {
@@ -39,7 +40,7 @@ fn for_each_crash_point(
             number
         });
         let observed = states.clone();
-        // A visitor that panicked is seen when it is joined.
+        // A panic of the visitor surfaces at join.
         storage.observe(Box::new(move |state| drop(observed.send(state.clone()))));
         let outcome = transfer(&storage, dataset, run).expect("an empty file system");
         storage.observe(Box::new(|_| {}));
@@ -52,15 +53,15 @@ fn for_each_crash_point(
     })
 }
 
-/// Repeats the command after a crash, which may crash once more, until it succeeds.
-fn recover(state: State, dataset: &Dataset, first: Run, crash: Crash, number: u64) {
+/// Repeats the command after a crash, possibly with a second crash, until it succeeds.
+fn recover(state: StorageState, dataset: &Dataset, first: RunConfig, crash: Crash, number: u64) {
     let seed = first.seed.wrapping_mul(1_000_003) + number;
     let mut random = Random::new(seed);
     let describe = || format!("seed {}, {crash:?} before change {number}", first.seed);
     let mut state = state.after(crash, seed);
     // Another spelling of the command finds the same partial files.
     let key = if random.one_in(4) { 2 } else { first.key };
-    let run = Run { seed, key, ..first };
+    let run = RunConfig { seed, key, ..first };
     if random.one_in(8) {
         let storage = SimulatedStorage::from(state.clone(), seed);
         let stop = random.below(300);
@@ -81,7 +82,7 @@ fn recover(state: State, dataset: &Dataset, first: Run, crash: Crash, number: u6
     let outcome = transfer(&storage, dataset, run).unwrap_or_else(|| panic!("{}", describe()));
     assert!(outcome.is_success(), "{}: {outcome:?}", describe());
     if key != first.key {
-        // What nothing announces again is removed by the first command, or after the retention time.
+        // Files not announced again are removed by the first command or after the retention time.
         let storage = SimulatedStorage::from(storage.state(), seed);
         let again = transfer(&storage, dataset, first).expect("a file system");
         assert!(again.is_success(), "{}: {again:?}", describe());
@@ -93,7 +94,7 @@ fn recover(state: State, dataset: &Dataset, first: Run, crash: Crash, number: u6
 }
 
 #[test]
-fn every_crash_point_of_boundary_sizes() {
+fn crash_points_of_boundary_sizes() {
     for (seed, algorithm) in [
         (1, Algorithm::Crc32c),
         (2, Algorithm::Blake3),
@@ -104,7 +105,7 @@ fn every_crash_point_of_boundary_sizes() {
         let dataset = Dataset::new(SIZES, seed);
         let run = run(algorithm, seed);
         let points = for_each_crash_point(&dataset, run, |number, state| {
-            for crash in ALL {
+            for crash in ALL_CRASHES {
                 recover(state.clone(), &dataset, run, *crash, number);
             }
         });
@@ -113,21 +114,21 @@ fn every_crash_point_of_boundary_sizes() {
 }
 
 #[test]
-fn every_crash_point_of_hundreds_of_files() {
+fn crash_points_of_many_files() {
     let size =
         |number: u64| if number.is_multiple_of(10) { 20_000 + number } else { 4096 + number * 20 };
     let sizes: Vec<_> = (0..200).map(size).collect();
     let dataset = Dataset::new(&sizes, 6);
     let run = run(Algorithm::Crc32c, 6);
     let points = for_each_crash_point(&dataset, run, |number, state| {
-        let crash = ALL[number as usize % ALL.len()];
+        let crash = ALL_CRASHES[number as usize % ALL_CRASHES.len()];
         recover(state, &dataset, run, crash, number);
     });
     assert!(points > 2000, "{points}");
 }
 
 #[test]
-fn every_failing_call_is_reported_or_repaired() {
+fn failing_call_is_reported_or_repaired() {
     for seed in [7, 8] {
         let dataset = Dataset::new(SIZES, seed);
         let run = run(Algorithm::Crc32c, seed);
@@ -162,21 +163,21 @@ fn every_failing_call_is_reported_or_repaired() {
     }
 }
 
-/// A source that was replaced by one of the same size and times is copied as a whole.
+/// A source replaced by one of equal size and times is copied completely.
 #[test]
 fn replaced_sources_leave_no_old_bytes() {
     let dataset = Dataset::new(SIZES, 9);
     let replaced = dataset.replaced();
     let run = run(Algorithm::Crc32c, 9);
     for_each_crash_point(&dataset, run, |number, state| {
-        let state = state.after(KILL[0], number);
+        let state = state.after(KILL_ONLY[0], number);
         let settled = state.tree();
         let storage = SimulatedStorage::from(state, number);
         let outcome = transfer(&storage, &replaced, run).expect("a file system");
         assert!(outcome.is_success(), "{number}: {outcome:?}");
         let (there, old, new) = (storage.state().tree(), dataset.tree(), replaced.tree());
         for (path, found) in &there {
-            // Files that were in place before have the same size and times: they are skipped, as is documented.
+            // Existing files of equal size and times are skipped, as documented.
             let was_in_place = settled.get(path) == old.get(path);
             let wanted = if was_in_place { &old } else { &new };
             assert_eq!(Some(found), wanted.get(path), "before change {number}: {path:?}");
@@ -184,7 +185,7 @@ fn replaced_sources_leave_no_old_bytes() {
     });
 }
 
-/// Progress is kept: what was durable is not sent again.
+/// Progress survives: durable ranges are not sent again.
 #[test]
 fn resumed_ranges_are_not_sent_again() {
     let dataset = Dataset::new(&[1 << 20], 10);
@@ -192,7 +193,7 @@ fn resumed_ranges_are_not_sent_again() {
     let mut most = 0;
     for_each_crash_point(&dataset, run, |number, state| {
         let storage = SimulatedStorage::from(state.after(Crash::Kill, number), number);
-        let other = Run { key: 3, seed: number, ..run };
+        let other = RunConfig { key: 3, seed: number, ..run };
         let outcome = transfer(&storage, &dataset, other).expect("a file system");
         assert!(outcome.is_success(), "{number}: {outcome:?}");
         let resumed = outcome.tally.resumed_bytes - outcome.tally.skipped_bytes;

@@ -1,4 +1,5 @@
-//! A simulated file system and transfers onto it, to stop the receiving side after every single operation.
+//! Simulated file system and transfers onto it, which stop the receiving side after every single
+//! operation.
 
 mod crashes;
 pub(super) mod storage;

@@ -1,12 +1,16 @@
-//! Two file systems in memory, one for the destination and one for the journals, with what a crash leaves of them.
+//! Two in-memory file systems, for the destination and the journals, with their states after a crash.
 //!
-//! Each change is an operation. A snapshot before any of them is what the process, or the machine, was stopped at:
+//! Each change is an operation. A snapshot before a change is the state at which the process or machine
+//! stopped:
 //!
-//! - The process is killed: everything that was written is there.
-//! - The power fails: of each file system a prefix of the changes to names survives, at least up to the last sync; of each
-//!   file a prefix of the changes to its metadata; of each unsynced page the new content, the old one, or the first sectors
-//!   of the new.
-//! - The storage loses its cache while the machine stays up: pages are lost likewise, names and metadata are not.
+//! - The process is killed: all writes are kept.
+//! - The power fails: of each file system a prefix of the name changes survives, at least up to the
+//! last sync; of each
+//!   file a prefix of the metadata changes; of each unsynced page the new content, the old one, or the
+//! first sectors of
+//!   the new.
+//! - The storage loses its cache while the machine stays up: pages are lost likewise, names and
+//! metadata are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -23,12 +27,12 @@ use crate::sink::storage::{Directory, JournalStore, Names, StoredFile};
 
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-/// Inode of the destination's root, and number of its file system.
-pub(super) const DESTINATION: u64 = 1;
-/// Inode of the directory with journals, and number of its file system.
-pub(super) const JOURNALS: u64 = 2;
+/// Inode of the destination's root, and id of its file system.
+pub(super) const DESTINATION_ID: u64 = 1;
+/// Inode of the journal directory, and id of its file system.
+pub(super) const JOURNALS_ID: u64 = 2;
 
-/// A small random generator: the same seed, the same numbers.
+/// Small random generator: equal seeds give equal numbers.
 #[derive(Debug, Clone)]
 pub(in crate::sink) struct Random(u64);
 
@@ -49,14 +53,14 @@ impl Random {
     }
 }
 
-/// What stops a transfer.
+/// Kind of crash that stops a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sink) enum Crash {
-    /// The process dies.
+    /// The process is killed.
     Kill,
-    /// The machine dies.
+    /// The machine loses power.
     PowerCut,
-    /// The storage loses its cache, and the process dies.
+    /// The storage loses its cache, and the process is killed.
     CacheLoss,
 }
 
@@ -70,35 +74,35 @@ pub(super) struct Metadata {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Content {
+pub(super) enum NodeContent {
     File(Arc<Vec<u8>>),
     Directory(BTreeMap<OsString, u64>),
     Symlink(PathBuf),
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(super) struct StorageNode {
     device: u64,
-    pub(super) content: Content,
+    pub(super) content: NodeContent,
     pub(super) metadata: Metadata,
     changed: i64,
     /// Content that survives a power cut.
     synced: Arc<Vec<u8>>,
-    /// Pages that were written since.
+    /// Pages written since the last sync.
     dirty: BTreeSet<usize>,
-    /// Metadata since the last sync, which of them survives first.
+    /// Metadata versions since the last sync; the first one survives a power cut.
     metadata_log: Vec<Metadata>,
 }
 
-/// Changes of names that survive together.
+/// Name changes that survive together.
 #[derive(Debug, Clone)]
 struct NameChange(Vec<(u64, OsString, Option<u64>)>);
 
-/// Both file systems at one moment.
+/// Snapshot of both file systems.
 #[derive(Debug, Clone)]
-pub(in crate::sink) struct State {
-    pub(super) nodes: BTreeMap<u64, Arc<Node>>,
-    /// Directories as of the last sync, by file system, and changes since.
+pub(in crate::sink) struct StorageState {
+    pub(super) nodes: BTreeMap<u64, Arc<StorageNode>>,
+    /// Directories as of the last sync, by file system; changes since are in `name_log`.
     synced_names: BTreeMap<u64, BTreeMap<u64, BTreeMap<OsString, u64>>>,
     name_log: BTreeMap<u64, Vec<NameChange>>,
     next_inode: u64,
@@ -107,18 +111,18 @@ pub(in crate::sink) struct State {
     mount: u64,
 }
 
-/// Sees the state before every change.
-type Observer = Box<dyn FnMut(&State) + Send>;
+/// Callback with the state before every change.
+type Observer = Box<dyn FnMut(&StorageState) + Send>;
 
-/// File systems in memory.
+/// In-memory file systems.
 #[derive(Clone)]
-pub(in crate::sink) struct SimulatedStorage(Arc<Mutex<Inner>>);
+pub(in crate::sink) struct SimulatedStorage(Arc<Mutex<SimulationInner>>);
 
-struct Inner {
-    state: State,
-    /// Changes so far.
+struct SimulationInner {
+    state: StorageState,
+    /// Number of changes so far.
     operations: u64,
-    /// The change that fails, and with which error.
+    /// Index of the change that fails, and its error.
     fail_at: Option<(u64, io::ErrorKind)>,
     observer: Option<Observer>,
     /// Holder of each inode's lock.
@@ -137,8 +141,8 @@ fn error(kind: io::ErrorKind) -> io::Error {
     kind.into()
 }
 
-impl Node {
-    fn new(device: u64, content: Content, mode: u32, clock: i64) -> Self {
+impl StorageNode {
+    fn new(device: u64, content: NodeContent, mode: u32, clock: i64) -> Self {
         let uid = penstock_sys::machine::effective_user();
         let metadata = Metadata { mode, uid, mtime: at(clock), ..Metadata::default() };
         Self {
@@ -154,22 +158,22 @@ impl Node {
 
     pub(super) fn kind(&self) -> Kind {
         match self.content {
-            Content::File(_) => Kind::File,
-            Content::Directory(_) => Kind::Directory,
-            Content::Symlink(_) => Kind::Symlink,
+            NodeContent::File(_) => Kind::File,
+            NodeContent::Directory(_) => Kind::Directory,
+            NodeContent::Symlink(_) => Kind::Symlink,
         }
     }
 
     fn data(&self) -> &Arc<Vec<u8>> {
         match &self.content {
-            Content::File(data) => data,
+            NodeContent::File(data) => data,
             _ => panic!("no file"),
         }
     }
 
     fn data_mut(&mut self) -> &mut Vec<u8> {
         match &mut self.content {
-            Content::File(data) => Arc::make_mut(data),
+            NodeContent::File(data) => Arc::make_mut(data),
             _ => panic!("no file"),
         }
     }
@@ -179,7 +183,7 @@ impl Node {
         self.dirty.clear();
     }
 
-    /// Loses some of what was not synced.
+    /// Drops some of the unsynced pages.
     fn lose_pages(&mut self, random: &mut Random) {
         let old = Arc::clone(&self.synced);
         let dirty = std::mem::take(&mut self.dirty);
@@ -206,12 +210,12 @@ fn at(clock: i64) -> Timestamp {
     Timestamp { seconds: clock / 1000, nanos: (clock % 1000) as u32 }
 }
 
-impl State {
-    fn node(&self, inode: u64) -> io::Result<&Arc<Node>> {
+impl StorageState {
+    fn node(&self, inode: u64) -> io::Result<&Arc<StorageNode>> {
         self.nodes.get(&inode).ok_or_else(|| error(io::ErrorKind::NotFound))
     }
 
-    fn node_mut(&mut self, inode: u64) -> io::Result<&mut Node> {
+    fn node_mut(&mut self, inode: u64) -> io::Result<&mut StorageNode> {
         let clock = self.clock;
         let node = self.nodes.get_mut(&inode).ok_or_else(|| error(io::ErrorKind::NotFound))?;
         let node = Arc::make_mut(node);
@@ -221,7 +225,7 @@ impl State {
 
     pub(super) fn names(&self, inode: u64) -> io::Result<&BTreeMap<OsString, u64>> {
         match &self.node(inode)?.content {
-            Content::Directory(names) => Ok(names),
+            NodeContent::Directory(names) => Ok(names),
             _ => Err(error(io::ErrorKind::NotADirectory)),
         }
     }
@@ -230,7 +234,7 @@ impl State {
         let device = self.node(change.0[0].0)?.device;
         for (directory, name, to) in &change.0 {
             let node = self.node_mut(*directory)?;
-            let Content::Directory(names) = &mut node.content else { panic!("no directory") };
+            let NodeContent::Directory(names) = &mut node.content else { panic!("no directory") };
             match to {
                 Some(inode) => names.insert(name.clone(), *inode),
                 None => names.remove(name),
@@ -243,7 +247,7 @@ impl State {
     fn sync_names(&mut self, device: u64) {
         let directories = self.nodes.iter().filter(|(_, node)| node.device == device);
         let names = directories.filter_map(|(inode, node)| match &node.content {
-            Content::Directory(names) => Some((*inode, names.clone())),
+            NodeContent::Directory(names) => Some((*inode, names.clone())),
             _ => None,
         });
         let names = names.collect();
@@ -254,7 +258,7 @@ impl State {
     fn sync_filesystem(&mut self, device: u64) {
         for node in self.nodes.values_mut().filter(|node| node.device == device) {
             let node = Arc::make_mut(node);
-            if matches!(node.content, Content::File(_)) {
+            if matches!(node.content, NodeContent::File(_)) {
                 node.sync_data();
             }
             node.metadata_log = vec![node.metadata.clone()];
@@ -262,14 +266,14 @@ impl State {
         self.sync_names(device);
     }
 
-    /// What is there after a crash.
+    /// Returns the state after a crash.
     pub(in crate::sink) fn after(mut self, crash: Crash, seed: u64) -> Self {
         let mut random = Random::new(seed);
         if crash != Crash::Kill {
             for node in self.nodes.values_mut() {
                 let node = Arc::make_mut(node);
-                let is_file = matches!(node.content, Content::File(_));
-                if is_file && (crash == Crash::PowerCut || node.device == DESTINATION) {
+                let is_file = matches!(node.content, NodeContent::File(_));
+                if is_file && (crash == Crash::PowerCut || node.device == DESTINATION_ID) {
                     let synced_bytes = node.synced.len();
                     node.lose_pages(&mut random);
                     if crash == Crash::PowerCut && random.one_in(2) {
@@ -289,14 +293,14 @@ impl State {
         if crash == Crash::CacheLoss && random.one_in(2) {
             self.mount += 1;
         }
-        for device in [DESTINATION, JOURNALS] {
+        for device in [DESTINATION_ID, JOURNALS_ID] {
             self.sync_filesystem(device);
         }
         self
     }
 
     fn lose_names(&mut self, random: &mut Random) {
-        for device in [DESTINATION, JOURNALS] {
+        for device in [DESTINATION_ID, JOURNALS_ID] {
             let mut names = self.synced_names.remove(&device).unwrap_or_default();
             let log = self.name_log.remove(&device).unwrap_or_default();
             let kept = random.below(log.len() as u64 + 1) as usize;
@@ -308,9 +312,9 @@ impl State {
                 };
             }
             for (inode, node) in &mut self.nodes {
-                if node.device == device && matches!(node.content, Content::Directory(_)) {
+                if node.device == device && matches!(node.content, NodeContent::Directory(_)) {
                     let names = names.get(inode).cloned().unwrap_or_default();
-                    Arc::make_mut(node).content = Content::Directory(names);
+                    Arc::make_mut(node).content = NodeContent::Directory(names);
                 }
             }
         }
@@ -318,12 +322,13 @@ impl State {
 }
 
 impl SimulatedStorage {
-    /// Empty file systems. Seeds that are odd have direct I/O.
+    /// Creates empty file systems; odd seeds have direct I/O.
     pub(in crate::sink) fn new(seed: u64) -> Self {
-        let directory =
-            |device| Arc::new(Node::new(device, Content::Directory(BTreeMap::new()), 0o755, 0));
-        let mut state = State {
-            nodes: [DESTINATION, JOURNALS].map(|device| (device, directory(device))).into(),
+        let directory = |device| {
+            Arc::new(StorageNode::new(device, NodeContent::Directory(BTreeMap::new()), 0o755, 0))
+        };
+        let mut state = StorageState {
+            nodes: [DESTINATION_ID, JOURNALS_ID].map(|device| (device, directory(device))).into(),
             synced_names: BTreeMap::new(),
             name_log: BTreeMap::new(),
             next_inode: 10,
@@ -331,14 +336,14 @@ impl SimulatedStorage {
             boot: 1,
             mount: 1,
         };
-        state.sync_filesystem(DESTINATION);
-        state.sync_filesystem(JOURNALS);
+        state.sync_filesystem(DESTINATION_ID);
+        state.sync_filesystem(JOURNALS_ID);
         Self::from(state, seed)
     }
 
-    /// File systems as a crash left them.
-    pub(in crate::sink) fn from(state: State, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+    /// Creates file systems in the state after a crash.
+    pub(in crate::sink) fn from(state: StorageState, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(SimulationInner {
             state,
             operations: 0,
             fail_at: None,
@@ -349,30 +354,30 @@ impl SimulatedStorage {
         })))
     }
 
-    /// Shows `observer` the state before every change from here on.
+    /// Calls `observer` with the state before every change from here on.
     pub(in crate::sink) fn observe(&self, observer: Observer) {
         lock(&self.0).observer = Some(observer);
     }
 
-    /// Lets the change of this number, counted from zero, fail.
+    /// Makes the change of this index, from zero, fail.
     pub(in crate::sink) fn fail_at(&self, operation: u64, kind: io::ErrorKind) {
         lock(&self.0).fail_at = Some((operation, kind));
     }
 
-    pub(in crate::sink) fn state(&self) -> State {
+    pub(in crate::sink) fn state(&self) -> StorageState {
         lock(&self.0).state.clone()
     }
 
-    /// The destination.
+    /// Root directory of the destination.
     pub(in crate::sink) fn root(&self) -> Arc<dyn Directory> {
-        Arc::new(SimulatedDirectory { storage: self.clone(), inode: DESTINATION })
+        Arc::new(SimulatedDirectory { storage: self.clone(), inode: DESTINATION_ID })
     }
 
-    /// Where journals are kept.
+    /// Store of the journals.
     pub(in crate::sink) fn journals(&self) -> JournalStore {
         let storage = self.clone();
         JournalStore {
-            directory: Arc::new(SimulatedDirectory { storage: self.clone(), inode: JOURNALS }),
+            directory: Arc::new(SimulatedDirectory { storage: self.clone(), inode: JOURNALS_ID }),
             boot: lock(&self.0).state.boot.to_string(),
             open_base: Arc::new(move |at| {
                 lock(&storage.0).state.names(at.inode)?;
@@ -382,8 +387,8 @@ impl SimulatedStorage {
         }
     }
 
-    /// Counts a change, which may be the one that fails.
-    fn change<T>(&self, make: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+    /// Counts a change, and fails it if it is the chosen one.
+    fn change<T>(&self, make: impl FnOnce(&mut StorageState) -> io::Result<T>) -> io::Result<T> {
         let mut inner = lock(&self.0);
         let inner = &mut *inner;
         if let Some(observer) = &mut inner.observer {
@@ -400,7 +405,7 @@ impl SimulatedStorage {
         make(&mut inner.state)
     }
 
-    fn look<T>(&self, look: impl FnOnce(&State) -> io::Result<T>) -> io::Result<T> {
+    fn look<T>(&self, look: impl FnOnce(&StorageState) -> io::Result<T>) -> io::Result<T> {
         look(&lock(&self.0).state)
     }
 
@@ -440,14 +445,14 @@ impl Drop for SimulatedFile {
 }
 
 impl SimulatedDirectory {
-    /// Inode of the directory that `path` lies in, and its last component.
-    fn find<'a>(&self, state: &State, path: &'a Path) -> io::Result<(u64, &'a OsStr)> {
+    /// Inode of the directory of `path`, and its last component.
+    fn find<'a>(&self, state: &StorageState, path: &'a Path) -> io::Result<(u64, &'a OsStr)> {
         let name = path.file_name().ok_or_else(|| error(io::ErrorKind::InvalidInput))?;
         let parent = path.parent().unwrap_or(Path::new(""));
         Ok((self.walk(state, parent)?, name))
     }
 
-    fn walk(&self, state: &State, path: &Path) -> io::Result<u64> {
+    fn walk(&self, state: &StorageState, path: &Path) -> io::Result<u64> {
         let mut inode = self.inode;
         for component in path.components() {
             let Component::Normal(name) = component else { continue };
@@ -458,13 +463,13 @@ impl SimulatedDirectory {
         Ok(inode)
     }
 
-    fn inode_of(&self, state: &State, path: &Path) -> io::Result<u64> {
+    fn inode_of(&self, state: &StorageState, path: &Path) -> io::Result<u64> {
         let (directory, name) = self.find(state, path)?;
         let inode = state.names(directory)?.get(name);
         inode.copied().ok_or_else(|| error(io::ErrorKind::NotFound))
     }
 
-    fn create(&self, path: &Path, content: Content, mode: u32) -> io::Result<u64> {
+    fn create(&self, path: &Path, content: NodeContent, mode: u32) -> io::Result<u64> {
         self.storage.change(|state| {
             let (directory, name) = self.find(state, path)?;
             if state.names(directory)?.contains_key(name) {
@@ -473,7 +478,7 @@ impl SimulatedDirectory {
             let device = state.node(directory)?.device;
             state.next_inode += 1;
             let inode = state.next_inode;
-            let node = Node::new(device, content, mode, state.clock);
+            let node = StorageNode::new(device, content, mode, state.clock);
             state.nodes.insert(inode, Arc::new(node));
             state.change_names(NameChange(vec![(directory, name.to_owned(), Some(inode))]))?;
             Ok(inode)
@@ -488,17 +493,21 @@ impl SimulatedDirectory {
     }
 }
 
-fn set_metadata(state: &mut State, inode: u64, set: impl FnOnce(&mut Metadata)) -> io::Result<()> {
+fn set_metadata(
+    state: &mut StorageState,
+    inode: u64,
+    set: impl FnOnce(&mut Metadata),
+) -> io::Result<()> {
     let node = state.node_mut(inode)?;
     set(&mut node.metadata);
     node.metadata_log.push(node.metadata.clone());
     Ok(())
 }
 
-fn stat(state: &State, inode: u64) -> io::Result<Stat> {
+fn stat(state: &StorageState, inode: u64) -> io::Result<Stat> {
     let node = state.node(inode)?;
     let size = match &node.content {
-        Content::File(data) => data.len() as u64,
+        NodeContent::File(data) => data.len() as u64,
         _ => 0,
     };
     Ok(Stat {
@@ -534,7 +543,7 @@ impl Directory for SimulatedDirectory {
         Ok(())
     }
     fn create_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
-        self.create(path, Content::Directory(BTreeMap::new()), mode).map(|_| ())
+        self.create(path, NodeContent::Directory(BTreeMap::new()), mode).map(|_| ())
     }
     fn open_file(&self, path: &Path, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
         if how.direct && !lock(&self.storage.0).has_direct {
@@ -553,7 +562,7 @@ impl Directory for SimulatedDirectory {
             Err(missing)
                 if missing.kind() == io::ErrorKind::NotFound && (how.create || how.create_new) =>
             {
-                self.create(path, Content::File(Arc::default()), how.mode)?
+                self.create(path, NodeContent::File(Arc::default()), how.mode)?
             }
             other => other?,
         };
@@ -574,7 +583,7 @@ impl Directory for SimulatedDirectory {
     }
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         self.storage.look(|state| match &state.node(self.inode_of(state, path)?)?.content {
-            Content::Symlink(target) => Ok(target.clone()),
+            NodeContent::Symlink(target) => Ok(target.clone()),
             _ => Err(error(io::ErrorKind::InvalidInput)),
         })
     }
@@ -589,7 +598,7 @@ impl Directory for SimulatedDirectory {
         })
     }
     fn symlink(&self, target: &Path, path: &Path) -> io::Result<()> {
-        self.create(path, Content::Symlink(target.to_owned()), 0o777).map(|_| ())
+        self.create(path, NodeContent::Symlink(target.to_owned()), 0o777).map(|_| ())
     }
     fn set_owner(&self, path: &Path, uid: u32, gid: u32) -> io::Result<()> {
         self.set(path, |metadata| (metadata.uid, metadata.gid) = (uid, gid))
@@ -661,7 +670,7 @@ impl Directory for SimulatedDirectory {
 }
 
 impl SimulatedFile {
-    fn update(&self, update: impl FnOnce(&mut Node)) -> io::Result<()> {
+    fn update(&self, update: impl FnOnce(&mut StorageNode)) -> io::Result<()> {
         self.storage.change(|state| {
             update(state.node_mut(self.inode)?);
             Ok(())
@@ -704,7 +713,7 @@ impl StoredFile for SimulatedFile {
         self.update(|node| {
             let pages = (bytes as usize).min(node.data().len()) / PAGE_BYTES;
             node.data_mut().resize(bytes as usize, 0);
-            // What was cut off and comes back is zero.
+            // Truncated bytes read as zeros when extended again.
             let end = node.data().len().max(node.synced.len()).div_ceil(PAGE_BYTES);
             node.dirty.extend(pages..end);
         })
@@ -724,7 +733,7 @@ impl StoredFile for SimulatedFile {
         Ok(true)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.update(Node::sync_data)
+        self.update(StorageNode::sync_data)
     }
     fn stat(&self) -> io::Result<Stat> {
         self.storage.look(|state| stat(state, self.inode))

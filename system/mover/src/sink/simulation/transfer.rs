@@ -1,4 +1,5 @@
-//! Transfers of datasets in memory: the production sender machine, the production receiving side, one thread, one seed.
+//! In-memory transfers of datasets: production sender state machine and receiving side, one thread, one
+//! seed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,9 +19,9 @@ use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender, SourceEnt
 use penstock_protocol::wire::{self, Bytes, WireFormat};
 use penstock_sys::ring::SyncIo;
 
-use super::storage::{Random, SimulatedStorage, State};
-use super::tree::Found;
-use crate::control::End;
+use super::storage::{Random, SimulatedStorage, StorageState};
+use super::tree::TreeEntry;
+use crate::control::ControlEndpoint;
 use crate::engine::Engine;
 use crate::session::Session;
 use crate::sink::committer::Committer;
@@ -30,10 +31,10 @@ use crate::sink::resume_journal::{Journal, JournalName};
 use crate::sink::storage::identify;
 use crate::sink::writer::Writer;
 
-/// Bytes in a block.
+/// Block size in bytes.
 pub(super) const BLOCK_BYTES: u32 = 8192;
 
-/// Files from this size on are journalled.
+/// Size from which files are journalled.
 pub(super) const PARTIAL_BYTES_MIN: u64 = 4096;
 
 /// Files, directories and links with their content, parents first.
@@ -41,7 +42,7 @@ pub(super) const PARTIAL_BYTES_MIN: u64 = 4096;
 pub(in crate::sink) struct Dataset(pub(in crate::sink) Vec<(Entry, Arc<Vec<u8>>)>);
 
 impl Dataset {
-    /// A dataset of files of these sizes in a few directories, with attributes.
+    /// Creates a dataset with files of these sizes in a few directories, with attributes.
     pub(in crate::sink) fn new(sizes: &[u64], seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut entries = Vec::new();
@@ -71,8 +72,8 @@ impl Dataset {
         Self(entries)
     }
 
-    /// The tree that must be at the destination.
-    pub(super) fn tree(&self) -> BTreeMap<PathBuf, Found> {
+    /// Expected tree at the destination.
+    pub(super) fn tree(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let as_root = penstock_sys::machine::is_superuser();
         let user = (penstock_sys::machine::effective_user(), 0);
         let found = |(entry, data): &(Entry, Arc<Vec<u8>>)| {
@@ -81,7 +82,7 @@ impl Dataset {
                 EntryKind::Directory => penstock_sys::fs::Kind::Directory,
                 EntryKind::Symlink => penstock_sys::fs::Kind::Symlink,
             };
-            let found = Found {
+            let found = TreeEntry {
                 kind,
                 data: Arc::clone(data),
                 link: std::ffi::OsString::from_vec(entry.link.0.clone()).into(),
@@ -102,8 +103,8 @@ impl Dataset {
         self.0.iter().map(found).collect()
     }
 
-    /// The same files with other content, as when a source is replaced and its size and times are kept; the kernel gives
-    /// it another inode and change time.
+    /// Returns the same files with other content, as when a source is replaced with equal size and
+    /// times; the kernel assigns another inode and change time.
     pub(super) fn replaced(&self) -> Self {
         let replace = |(entry, data): &(Entry, Arc<Vec<u8>>)| {
             let mut entry = entry.clone();
@@ -135,35 +136,39 @@ fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut Random) -> Entry 
     }
 }
 
-/// How a transfer is run.
+/// Parameters of a simulated transfer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct RunConfig {
     pub(super) algorithm: Algorithm,
-    /// Order of steps.
+    /// Seed of the order of steps.
     pub(super) seed: u64,
-    /// Stands for the spelling of the command.
+    /// Represents the spelling of the command.
     pub(super) key: u8,
 }
 
-/// The end of a transfer.
+/// Result of a simulated transfer.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    /// Everything is durable, as both ends say; files may have failed.
+pub(super) struct SimulatedOutcome {
+    /// Set when everything is durable according to both ends; files may have failed.
     pub(super) is_finished: bool,
     pub(super) tally: TransferTally,
-    /// Paths of files that the sender was told are in place.
+    /// Paths of files reported as committed to the sender.
     pub(super) placed: Vec<RelativePath>,
 }
 
-impl Outcome {
-    /// What the command would exit with 0 for.
+impl SimulatedOutcome {
+    /// True if the command would exit with 0.
     pub(super) fn is_success(&self) -> bool {
         self.is_finished && self.tally.failed == 0
     }
 }
 
-/// Copies `dataset` to `storage`; `None` where the receiving side cannot even begin.
-pub(super) fn transfer(storage: &SimulatedStorage, dataset: &Dataset, run: Run) -> Option<Outcome> {
+/// Copies `dataset` to `storage`; `None` if the receiving side cannot start.
+pub(super) fn transfer(
+    storage: &SimulatedStorage,
+    dataset: &Dataset,
+    run: RunConfig,
+) -> Option<SimulatedOutcome> {
     let options = Options {
         block_bytes: BLOCK_BYTES,
         algorithm: run.algorithm,
@@ -201,7 +206,7 @@ pub(super) fn transfer(storage: &SimulatedStorage, dataset: &Dataset, run: Run) 
     let mut now = Instant::now();
     let mut sender = Sender::new(run.algorithm, BLOCK_BYTES);
     sender.keep_account();
-    let mut link = Link {
+    let mut link = MemoryLink {
         dataset,
         algorithm: run.algorithm,
         announced: 0,
@@ -235,24 +240,24 @@ pub(super) fn transfer(storage: &SimulatedStorage, dataset: &Dataset, run: Run) 
     }
     link.exchange(&mut sender);
     let placed = sender.take_settled().into_iter().filter(|settled| settled.result.is_ok());
-    Some(Outcome {
+    Some(SimulatedOutcome {
         is_finished: sender.is_finished(),
         tally: sender.tally().clone(),
         placed: placed.filter_map(|settled| RelativePath::new(settled.path).ok()).collect(),
     })
 }
 
-/// What connects both ends: messages as bytes, frames as memory.
-struct Link<'a> {
+/// In-memory connection of both ends: messages as bytes, frames as memory.
+struct MemoryLink<'a> {
     dataset: &'a Dataset,
     algorithm: Algorithm,
     announced: usize,
     receiver: ReceiverControl,
-    /// Files with a digest in file order, read so far.
+    /// Partially hashed files whose digest needs file order.
     serial: BTreeMap<u64, ()>,
 }
 
-impl Link<'_> {
+impl MemoryLink<'_> {
     fn announce(&mut self, sender: &mut Sender, count: u64) {
         for _ in 0..count {
             match self.dataset.0.get(self.announced) {
@@ -357,8 +362,8 @@ impl Link<'_> {
     }
 }
 
-/// Why a destination is not what a finished transfer must leave.
-pub(super) fn difference(state: &State, dataset: &Dataset) -> Option<String> {
+/// Returns the first difference between the destination and a finished transfer.
+pub(super) fn difference(state: &StorageState, dataset: &Dataset) -> Option<String> {
     let (wanted, there) = (dataset.tree(), state.tree());
     for (path, wanted) in &wanted {
         let Some(there) = there.get(path) else { return Some(format!("{path:?} is missing")) };
@@ -370,7 +375,7 @@ pub(super) fn difference(state: &State, dataset: &Dataset) -> Option<String> {
         if there != wanted {
             return Some(format!(
                 "{path:?} is {:?}",
-                Found { data: Arc::default(), ..there.clone() }
+                TreeEntry { data: Arc::default(), ..there.clone() }
             ));
         }
     }

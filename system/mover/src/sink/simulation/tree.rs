@@ -1,4 +1,4 @@
-//! Everything on the simulated file systems, to compare it with what must be there.
+//! Contents of the simulated file systems, for comparison with the expected ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use penstock_sys::fs::{Kind, Timestamp};
 
-use super::storage::{Content, DESTINATION, JOURNALS, State};
+use super::storage::{DESTINATION_ID, JOURNALS_ID, NodeContent, StorageState};
 
-/// A file, directory or link as it was found.
+/// File, directory or link as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::sink) struct Found {
+pub(in crate::sink) struct TreeEntry {
     pub(in crate::sink) kind: Kind,
     pub(in crate::sink) data: Arc<Vec<u8>>,
     pub(in crate::sink) link: PathBuf,
@@ -21,26 +21,26 @@ pub(in crate::sink) struct Found {
     pub(in crate::sink) xattrs: BTreeMap<OsString, Vec<u8>>,
 }
 
-impl State {
-    /// Everything at the destination, by path.
-    pub(in crate::sink) fn tree(&self) -> BTreeMap<PathBuf, Found> {
+impl StorageState {
+    /// All entries of the destination, by path.
+    pub(in crate::sink) fn tree(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let mut tree = BTreeMap::new();
-        let mut todo = vec![(PathBuf::new(), DESTINATION)];
+        let mut todo = vec![(PathBuf::new(), DESTINATION_ID)];
         while let Some((path, directory)) = todo.pop() {
             for (name, inode) in self.names(directory).expect("a directory") {
                 let (path, node) = (path.join(name), &self.nodes[inode]);
-                if matches!(node.content, Content::Directory(_)) {
+                if matches!(node.content, NodeContent::Directory(_)) {
                     todo.push((path.clone(), *inode));
                 }
                 let metadata = &node.metadata;
-                let found = Found {
+                let found = TreeEntry {
                     kind: node.kind(),
                     data: match &node.content {
-                        Content::File(data) => Arc::clone(data),
+                        NodeContent::File(data) => Arc::clone(data),
                         _ => Arc::default(),
                     },
                     link: match &node.content {
-                        Content::Symlink(target) => target.clone(),
+                        NodeContent::Symlink(target) => target.clone(),
                         _ => PathBuf::new(),
                     },
                     mode: metadata.mode,
@@ -54,8 +54,8 @@ impl State {
         tree
     }
 
-    /// Names in the directory with journals.
+    /// Names in the journal directory.
     pub(in crate::sink) fn journals(&self) -> Vec<OsString> {
-        self.names(JOURNALS).expect("a directory").keys().cloned().collect()
+        self.names(JOURNALS_ID).expect("a directory").keys().cloned().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The sending end of a session: scanner, readers and streams around the sending machine.
+//! Sending end of a session: scanner, readers and streams around the sending state machine.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -28,46 +28,46 @@ use penstock_sys::event::Event;
 use penstock_sys::fs::{Dir, Open};
 
 use crate::channel::Channel;
-use crate::control::End;
-use crate::crew::Crew;
+use crate::control::ControlEndpoint;
 use crate::engine::Engine;
 use crate::frame::FrameWriter;
-use crate::reading::{self, OpenSources};
-use crate::scan::{self, Found, Missing, Walk};
-use crate::session::{DEAD_AFTER, Ending, Session, add_since, lock};
+use crate::reader::{self, OpenSources};
+use crate::scan::{self, Missing, ScanItem, TreeWalk};
+use crate::session::{PEER_TIMEOUT, Session, SessionOutcome, add_since, lock};
+use crate::worker_pool::WorkerPool;
 
-/// Reader threads per device when nobody says how many.
+/// Default number of reader threads per device.
 const READERS_DEFAULT: u16 = 2;
 
-/// Blocks without a buffer (holes) that may wait to be sent.
-const READY_MAX: usize = 256;
+/// Limit of queued blocks without a buffer (holes).
+const READY_BLOCKS_MAX: usize = 256;
 
-/// A block that is ready to be sent.
+/// Block ready to be sent.
 #[derive(Debug)]
-pub struct Ready {
-    /// What it is.
+pub struct ReadyBlock {
+    /// Work that produced it.
     pub work: FrameTask,
-    /// Its header.
+    /// Frame header of the block.
     pub header: Header,
-    /// Its payload, as long as the header says; none for a hole.
+    /// Payload of the length in the header; `None` for a hole.
     pub buffer: Option<Buffer>,
 }
 
-/// Blocks on their way from readers to streams.
+/// Queue of blocks from readers to streams.
 #[derive(Debug, Default)]
 pub struct ReadyQueue {
-    blocks: Mutex<VecDeque<Ready>>,
+    blocks: Mutex<VecDeque<ReadyBlock>>,
     came: Condvar,
     went: Condvar,
 }
 
 impl ReadyQueue {
-    /// Adds a block, waiting while there are too many.
-    pub fn push(&self, block: Ready) {
+    /// Appends a block; waits while the queue is full.
+    pub fn push(&self, block: ReadyBlock) {
         let mut blocks = lock(&self.blocks);
-        while blocks.len() >= READY_MAX {
+        while blocks.len() >= READY_BLOCKS_MAX {
             blocks = wait(&self.went, blocks, Duration::from_millis(200));
-            if blocks.len() >= READY_MAX * 2 {
+            if blocks.len() >= READY_BLOCKS_MAX * 2 {
                 break;
             }
         }
@@ -76,7 +76,7 @@ impl ReadyQueue {
         self.came.notify_one();
     }
 
-    fn pop(&self, timeout: Duration) -> Option<Ready> {
+    fn pop(&self, timeout: Duration) -> Option<ReadyBlock> {
         let mut blocks = lock(&self.blocks);
         if blocks.is_empty() {
             blocks = wait(&self.came, blocks, timeout);
@@ -90,7 +90,7 @@ impl ReadyQueue {
     }
 }
 
-/// Waits on a condition for at most `timeout`.
+/// Waits on a condition for at most `timeout`; ignores poisoning.
 pub fn wait<'a, T>(
     condition: &Condvar,
     guard: std::sync::MutexGuard<'a, T>,
@@ -101,47 +101,47 @@ pub fn wait<'a, T>(
         .map_or_else(|poisoned| poisoned.into_inner().0, |(guard, _)| guard)
 }
 
-/// What is to be sent of the sources.
+/// Selection of the sources to send.
 #[derive(Debug)]
-enum Listed {
-    /// All that they hold.
+enum SourceSelection {
+    /// Everything below the sources.
     All,
-    /// Of the one source, what is listed here.
-    Here(Arc<PathList>),
-    /// Of the one source, what the receiver lists.
-    There,
+    /// Paths of this list below the one source.
+    Listed(Arc<PathList>),
+    /// Paths that the receiver requests below the one source.
+    Requested,
 }
 
-/// The sending end.
+/// Sending end of one session.
 #[derive(Debug)]
 pub struct SenderEnd {
-    /// What both ends share.
+    /// State common to both kinds of end.
     pub session: Session,
-    /// How files are read.
+    /// Storage engine.
     pub engine: Engine,
     /// Blocks ready to be sent.
     pub ready: ReadyQueue,
-    /// Sources that are open.
+    /// Cache of open sources.
     pub open: OpenSources,
-    sources: Vec<scan::Source>,
+    sources: Vec<scan::ScanRoot>,
     recursive: bool,
     missing: Vec<Missing>,
-    listed: Listed,
+    selection: SourceSelection,
     machine: Mutex<Sender>,
     work: Condvar,
     room: Condvar,
     serial: Mutex<HashMap<u64, Serial>>,
-    /// Its reader threads.
-    pub readers: Crew,
+    /// Reader threads, per device.
+    pub readers: WorkerPool,
 }
 
 impl SenderEnd {
-    /// An end that sends `sources`. Nothing runs before [`SenderEnd::start`].
+    /// Creates an end that sends `sources`; [`SenderEnd::start`] starts it.
     #[must_use]
     pub fn new(
         session: Session,
         engine: Engine,
-        sources: Vec<scan::Source>,
+        sources: Vec<scan::ScanRoot>,
         recursive: bool,
     ) -> Self {
         let options = &session.options;
@@ -159,32 +159,32 @@ impl SenderEnd {
             sources,
             recursive,
             missing: Vec::new(),
-            listed: Listed::All,
+            selection: SourceSelection::All,
             machine: Mutex::new(machine),
             work: Condvar::new(),
             room: Condvar::new(),
             serial: Mutex::default(),
-            readers: Crew::new("read", wanted),
+            readers: WorkerPool::new("read", wanted),
             session,
         }
     }
 
-    /// Sends what the receiver lists of the one source, and not all of it.
+    /// Sends only the paths that the receiver requests below the one source.
     #[must_use]
     pub fn listed(mut self) -> Self {
-        self.listed = Listed::There;
+        self.selection = SourceSelection::Requested;
         lock(&self.machine).expect_list();
         self
     }
 
-    /// Sends what the list names of the one source, and not all of it.
+    /// Sends only the paths of `list` below the one source.
     #[must_use]
     pub fn listed_here(mut self, list: Arc<PathList>) -> Self {
-        self.listed = Listed::Here(list);
+        self.selection = SourceSelection::Listed(list);
         self
     }
 
-    /// Reports what is not there as failed.
+    /// Reports missing sources as failed.
     #[must_use]
     pub fn missing(mut self, missing: Vec<Missing>) -> Self {
         self.missing = missing;
@@ -197,47 +197,47 @@ impl SenderEnd {
         spawn("scan", move || end.scan());
     }
 
-    /// What was done so far.
+    /// Counters of the session so far.
     #[must_use]
     pub fn tally(&self) -> TransferTally {
         lock(&self.machine).tally().clone()
     }
 
-    /// Keeps the files that come into place for [`SenderEnd::take_placed`]; with `digest_skipped` those
-    /// that were there already are read for their digest.
+    /// Collects committed files for [`SenderEnd::take_placed`]; with `digest_skipped`, skipped files
+    /// are read for their digest.
     pub fn keep_placed(&self, digest_skipped: bool) {
         lock(&self.machine).keep_placed(digest_skipped);
     }
 
-    /// Files that came into place since the last call.
+    /// Returns the files committed since the last call.
     pub fn take_placed(&self) -> Vec<Placed> {
         lock(&self.machine).take_placed()
     }
 
-    /// Keeps what becomes of everything for [`SenderEnd::take_settled`].
+    /// Collects final results for [`SenderEnd::take_settled`].
     pub fn keep_account(&self) {
         lock(&self.machine).keep_account();
     }
 
-    /// What became of everything since the last call.
+    /// Returns the final results since the last call.
     pub fn take_settled(&self) -> Vec<Settled> {
         lock(&self.machine).take_settled()
     }
 
-    /// Files, by path, that must have these digests.
+    /// Sets required digests, by path.
     #[must_use]
     pub fn expecting(self, digests: HashMap<Vec<u8>, Digest>) -> Self {
         lock(&self.machine).expect(digests);
         self
     }
 
-    /// The digest of whole files.
+    /// Digest algorithm of whole files.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.session.options.algorithm
     }
 
-    /// Where an announced source lies.
+    /// Directory and path of an announced source.
     #[must_use]
     pub fn locate<'a>(&'a self, source: &'a SourceEntry) -> (&'a Dir, &'a Path) {
         let root = &self.sources[source.root as usize];
@@ -249,24 +249,24 @@ impl SenderEnd {
             let failure = Failure::new(FailureKind::Source, why.clone());
             lock(&self.machine).scan_failed(path.as_bytes(), failure);
         }
-        match &self.listed {
-            Listed::All => {
+        match &self.selection {
+            SourceSelection::All => {
                 for (root, source) in self.sources.iter().enumerate() {
                     self.scan_source(u32::try_from(root).unwrap_or(u32::MAX), source);
                 }
             }
-            Listed::Here(list) => {
+            SourceSelection::Listed(list) => {
                 for path in list.iter().take_while(|_| !self.session.is_over()) {
                     self.scan_below_base(path);
                 }
             }
-            Listed::There => self.scan_list(),
+            SourceSelection::Requested => self.scan_list(),
         }
         lock(&self.machine).manifest_end();
         self.session.wake_control();
     }
 
-    /// Scans what the receiver lists, as it comes.
+    /// Scans the paths that the receiver requests, as they arrive.
     fn scan_list(self: &Arc<Self>) {
         while !self.session.is_over() {
             let mut machine = lock(&self.machine);
@@ -275,7 +275,7 @@ impl SenderEnd {
                 drop(wait(&self.room, machine, Duration::from_millis(100)));
                 continue;
             };
-            // What a path may be is for one place to say; what is none fails by itself.
+            // `RelativePath` alone defines valid paths; an invalid one fails by itself.
             if let Err(error) = RelativePath::new(path.clone()) {
                 let failure = Failure::new(FailureKind::Source, error.to_string());
                 machine.scan_failed(&path, failure);
@@ -286,24 +286,24 @@ impl SenderEnd {
         }
     }
 
-    /// Scans what a list names of the one source.
+    /// Scans one listed path below the one source.
     fn scan_below_base(self: &Arc<Self>, path: &[u8]) {
         let Some(base) = self.sources.first() else { return };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        self.scan_source(0, &scan::Source { dir: Arc::clone(&base.dir), path });
+        self.scan_source(0, &scan::ScanRoot { dir: Arc::clone(&base.dir), path });
     }
 
-    fn scan_source(self: &Arc<Self>, root: u32, source: &scan::Source) {
-        let walk = Walk { recursive: self.recursive, xattrs: self.session.options.xattrs };
+    fn scan_source(self: &Arc<Self>, root: u32, source: &scan::ScanRoot) {
+        let walk = TreeWalk { recursive: self.recursive, xattrs: self.session.options.xattrs };
         let mut known_device = None;
         walk.run(source, |found| {
             match found {
-                Found::Failed(path, failure) => {
+                ScanItem::Failed(path, failure) => {
                     lock(&self.machine).scan_failed(path.as_os_str().as_bytes(), failure);
                 }
-                Found::Entry(device, entry) => {
+                ScanItem::Entry(device, entry) => {
                     if known_device.replace(device) != Some(device) {
-                        self.ensure_readers(device);
+                        self.spawn_missing_readers(device);
                     }
                     let mut machine = lock(&self.machine);
                     while !machine.has_room() && !self.session.is_over() {
@@ -323,22 +323,22 @@ impl SenderEnd {
         });
     }
 
-    fn ensure_readers(self: &Arc<Self>, device: u64) {
-        self.readers.ensure(device, |number| {
+    fn spawn_missing_readers(self: &Arc<Self>, device: u64) {
+        self.readers.spawn_missing(device, |number| {
             let end = Arc::clone(self);
             move || {
-                end.session.settle_near_files(device);
-                reading::run(&end, device, number)
+                end.session.pin_near_disk(device);
+                reader::run(&end, device, number)
             }
         });
     }
 
-    /// Work for a reader, if there is any now.
+    /// Returns work for a reader, without waiting.
     pub fn try_work(&self, device: u64) -> Option<FrameTask> {
         lock(&self.machine).next_work(device)
     }
 
-    /// Work for a reader, waiting for a moment.
+    /// Returns work for a reader; waits briefly.
     pub fn wait_work(&self, device: u64) -> Option<FrameTask> {
         let mut machine = lock(&self.machine);
         machine.next_work(device).or_else(|| {
@@ -347,7 +347,7 @@ impl SenderEnd {
         })
     }
 
-    /// A reader has done with a range of a source.
+    /// Handles the result of reading a range of a source.
     pub fn read(&self, source: &SourceEntry, range: Range<u64>, result: ReadOutcome) {
         if !matches!(result, ReadOutcome::Good(_)) {
             lock(&self.serial).remove(&source.file);
@@ -361,7 +361,7 @@ impl SenderEnd {
         }
     }
 
-    /// A reader has done with whole files.
+    /// Handles the results of reading whole files.
     pub fn read_whole(&self, sources: &[Arc<SourceEntry>], results: Vec<ReadOutcome>) {
         let mut machine = lock(&self.machine);
         for (source, result) in sources.iter().zip(results) {
@@ -369,20 +369,20 @@ impl SenderEnd {
         }
     }
 
-    /// A reader has compared a source with its copy.
+    /// Handles the comparison of a source with its copy.
     pub fn compared(&self, source: &SourceEntry, same: bool) {
         lock(&self.machine).compared(source, same);
         self.session.wake_control();
     }
 
-    /// A reader has digested a source that is at the destination already.
+    /// Handles the digest of a skipped source.
     pub fn digested(&self, source: &SourceEntry, result: Result<Digest, Failure>) {
         lock(&self.machine).digested(source, result);
         self.session.wake_control();
     }
 
-    /// Takes a block into the digest of its file, where that must be in order. Blocks that were
-    /// skipped, because the destination has them, are read here: the price of such digests.
+    /// Adds a block to a digest in file order. Skipped blocks that the destination has are read here:
+    /// the price of such digests.
     pub fn digest_in_order(&self, source: &SourceEntry, offset: u64, data: &[u8]) {
         if self.algorithm().combines() {
             return;
@@ -424,13 +424,13 @@ impl SenderEnd {
     fn catch_up(&self, serial: &mut Serial, source: &SourceEntry, end: u64) -> io::Result<()> {
         let (dir, path) = self.locate(source);
         let file = dir.open_file(path, &Open::reading())?;
-        reading::catch_up(serial, &file, end)
+        reader::catch_up(serial, &file, end)
     }
 
-    /// Sends blocks on a stream until the session is over or fewer streams are wanted.
+    /// Sends blocks on a stream until the session is over or fewer streams are requested.
     ///
     /// # Errors
-    /// When the stream broke; its blocks are work again.
+    /// If the stream broke; its blocks are queued again.
     pub fn run_stream(
         &self,
         stream: StreamId,
@@ -467,12 +467,12 @@ impl SenderEnd {
         result
     }
 
-    /// Waits until everything a closed stream carried is acknowledged.
+    /// Waits until all data of a closed stream is acknowledged.
     fn await_written(&self, stream: StreamId) -> io::Result<()> {
         let start = Instant::now();
         let mut machine = lock(&self.machine);
         while machine.has_unacknowledged(stream) && !self.session.is_over() {
-            if start.elapsed() > DEAD_AFTER {
+            if start.elapsed() > PEER_TIMEOUT {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             if self.session.is_broken(stream) {
@@ -494,7 +494,7 @@ impl SenderEnd {
             let start = Instant::now();
             let block = self.ready.pop(Duration::from_millis(100));
             add_since(&meter.waited_storage_us, start);
-            let Some(Ready { work, header, buffer }) = block else {
+            let Some(ReadyBlock { work, header, buffer }) = block else {
                 writer.channel().check_open()?;
                 continue;
             };
@@ -503,7 +503,8 @@ impl SenderEnd {
             lock(&self.machine).sent(stream, work);
             let start = Instant::now();
             let paused = meter.waited_rate_us.load(Ordering::Relaxed);
-            // Counted part by part: at a low rate a block takes longer than the time between two looks at the rate.
+            // Counted per part: at a low rate one block takes longer than the interval between two rate
+            // samples.
             let counted = Cell::new(0);
             let count = |bytes: usize| {
                 let bytes = bytes.min(payload.len() - counted.get());
@@ -524,22 +525,22 @@ impl SenderEnd {
         Ok(())
     }
 
-    /// Stops the transfer at both ends.
+    /// Cancels the transfer at both ends.
     pub fn cancel(&self, reason: &str) {
         lock(&self.machine).cancel(reason);
-        self.session.end(Ending::Cancelled(reason.to_owned()));
+        self.session.end(SessionOutcome::Cancelled(reason.to_owned()));
     }
 
-    /// Changes this end of the transfer.
+    /// Applies settings to this end.
     pub fn apply(&self, settings: &Settings) {
         self.session.apply(settings);
         if let Some(readers) = settings.readers {
-            self.readers.want(readers);
+            self.readers.resize(readers);
         }
     }
 }
 
-/// Starts a named thread; a process that has no more threads to give cannot go on.
+/// Spawns a named thread; panics if the process cannot have more threads.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -550,11 +551,11 @@ pub fn spawn<T: Send + 'static>(
         .unwrap_or_else(|error| panic!("cannot start a thread (raise TasksMax): {error}"))
 }
 
-/// The sending end as a control connection drives it.
+/// Sending end as driven by a control connection.
 #[derive(Debug, Clone)]
 pub struct SenderControl(pub Arc<SenderEnd>);
 
-impl End for SenderControl {
+impl ControlEndpoint for SenderControl {
     fn is_over(&self) -> bool {
         self.0.session.is_over()
     }
@@ -580,13 +581,13 @@ impl End for SenderControl {
         match &message {
             ToSender::Report(report) => end.session.set_peer(report.clone()),
             ToSender::Settings(settings) => end.apply(settings),
-            ToSender::Cancel(reason) => end.session.end(Ending::Cancelled(reason.clone())),
+            ToSender::Cancel(reason) => end.session.end(SessionOutcome::Cancelled(reason.clone())),
             _ => {}
         }
         let mut machine = lock(&end.machine);
         machine.on_message(message).map_err(|error| error.to_string())?;
         if machine.is_finished() {
-            end.session.end(Ending::Finished);
+            end.session.end(SessionOutcome::Finished);
         }
         drop(machine);
         end.work.notify_all();
@@ -596,7 +597,7 @@ impl End for SenderControl {
 
     fn tick(&self) {
         let devices: Vec<_> = lock(&self.0.machine).devices().collect();
-        devices.into_iter().for_each(|device| self.0.ensure_readers(device));
+        devices.into_iter().for_each(|device| self.0.spawn_missing_readers(device));
         if let Some(fireflies) = &self.0.session.fireflies {
             fireflies.tick();
         }

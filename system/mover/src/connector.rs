@@ -1,4 +1,4 @@
-//! The way to an agent: connections to its port and the first words on them.
+//! Connections to an agent's port and their handshakes.
 
 use std::io;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use rustls::ClientConfig;
 use crate::agent::software;
 use crate::channel::Channel;
 use crate::dial::Dial;
-use crate::exchange::{self, Joined, random};
+use crate::handshake::{self, Joined, random};
 use crate::identity::{Fingerprint, tls_client_config_of_any};
-use crate::session::DEAD_AFTER;
+use crate::session::PEER_TIMEOUT;
 
-/// How long a first exchange may take.
-const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Time limit of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause after the first attempt that fails.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Back-off after the first failed attempt.
+const BACKOFF_INITIAL: Duration = Duration::from_millis(20);
 
-/// Longest pause between attempts to connect.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Longest back-off between attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// Why a transfer did not happen.
+/// Error of a transfer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CopyError {
-    /// The other end says no.
+    /// The other end refuses.
     #[error("{0} refuses: {text}", text = .1.text)]
     Refused(String, Refusal),
-    /// The other end cannot be reached, or not any more.
+    /// The other end is unreachable.
     #[error("cannot reach {0}: {1}")]
     Unreachable(String, String),
     /// The certificate is not the expected one.
@@ -41,76 +41,76 @@ pub enum CopyError {
         "{0} shows another certificate than expected: if it was renewed, run `penstock login` again"
     )]
     Certificate(String),
-    /// Somebody stopped it.
+    /// Cancelled, for this reason.
     #[error("cancelled: {0}")]
     Cancelled(String),
-    /// The agent does not know the session any more.
+    /// The agent does not know the session.
     #[error("{0} has forgotten the session")]
     Forgotten(String),
-    /// It cannot go on.
+    /// Failed, for this reason.
     #[error("{0}")]
     Failed(String),
 }
 
 impl CopyError {
-    /// Whether the agent has reached its limits for now.
+    /// True if the agent has reached a limit for now.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused(_, refusal) if refusal.kind == RefusalKind::Busy)
     }
 
-    /// Whether another attempt may do better, once there was a session.
+    /// True if another attempt may succeed, once a session existed.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         self.is_busy() || matches!(self, Self::Unreachable(..))
     }
 }
 
-/// Pauses between attempts, each twice as long as the one before.
+/// Exponential back-off: pauses double up to two seconds.
 #[derive(Debug)]
 pub struct Backoff(Duration);
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self(PAUSE_MIN)
+        Self(BACKOFF_INITIAL)
     }
 }
 
 impl Backoff {
-    /// Waits before the next attempt.
+    /// Sleeps before the next attempt.
     pub fn pause(&mut self) {
         std::thread::sleep(self.next());
     }
 
     fn next(&mut self) -> Duration {
-        let longer = (self.0 * 2).min(PAUSE_MAX);
+        let longer = (self.0 * 2).min(BACKOFF_MAX);
         std::mem::replace(&mut self.0, longer)
     }
 }
 
-/// An agent as its client knows it.
+/// Connector to an agent.
 #[derive(Clone)]
-pub struct Contact {
-    /// The way to it.
+pub struct PeerConnector {
+    /// Dialer of its addresses.
     pub dial: Arc<dyn Dial>,
-    /// TLS that accepts it and nobody else.
+    /// TLS configuration that accepts this agent only.
     pub tls: Arc<ClientConfig>,
-    /// Token for it; empty where a certificate or a session's key says enough.
+    /// Token; empty if a certificate or a session key suffices.
     pub token: String,
-    /// How data streams are protected.
+    /// Protection of data streams.
     pub protection: Protection,
-    /// How long to try without any success.
+    /// Time limit without any success.
     pub give_up_after: Duration,
 }
 
-impl std::fmt::Debug for Contact {
+impl std::fmt::Debug for PeerConnector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Contact").field("to", &self.dial.shown()).finish_non_exhaustive()
     }
 }
 
-impl Contact {
-    /// Where it is, for people.
+impl PeerConnector {
+    /// Display name of the agent.
     #[must_use]
     pub fn shown(&self) -> String {
         self.dial.shown()
@@ -127,8 +127,8 @@ impl Contact {
             ConnectionKind::Control => (self.dial.dial_control()?, String::new()),
             _ => self.dial.dial(number, mark)?,
         };
-        transport.set_timeouts(Some(ANSWER_WITHIN))?;
-        exchange::send_preamble(&mut transport, Preamble { kind, tls })?;
+        transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
+        handshake::send_preamble(&mut transport, Preamble { kind, tls })?;
         let channel = if tls {
             Channel::connect_tls(transport, Arc::clone(&self.tls))?
         } else {
@@ -137,7 +137,7 @@ impl Contact {
         Ok((channel, label))
     }
 
-    /// Where a connection leads, for people: the address too, where the name says something else.
+    /// Display name of a connection's peer, with its address if that differs.
     fn shown_at(&self, channel: &Channel) -> String {
         let (shown, peer) = (self.shown(), channel.transport().peer());
         match channel.transport().peer_address() {
@@ -146,16 +146,16 @@ impl Contact {
         }
     }
 
-    fn ask(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
+    fn request(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
         let shown = self.shown();
         let failed = |error: io::Error| match error.kind() {
-            // The kernel's refusals have a number, that of a certificate has none.
+            // Refusals of the kernel have an errno, that of a certificate has none.
             io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
                 CopyError::Certificate(shown.clone())
             }
             io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
-            io::ErrorKind::InvalidData if is_stranger(&error) => {
-                // Worth another try once a session was there: a bit may have flipped on the way.
+            io::ErrorKind::InvalidData if is_other_protocol(&error) => {
+                // Worth a retry once a session existed: a bit may have flipped on the path.
                 CopyError::Unreachable(shown.clone(), error.to_string())
             }
             io::ErrorKind::InvalidData => {
@@ -167,55 +167,55 @@ impl Contact {
         let (mut channel, _) = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
         let open =
             Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
-        let answer = exchange::ask(&mut channel, &open).map_err(failed)?;
-        channel.transport().notice_death(DEAD_AFTER).map_err(failed)?;
+        let answer = handshake::request(&mut channel, &open).map_err(failed)?;
+        channel.transport().notice_death(PEER_TIMEOUT).map_err(failed)?;
         Ok((channel, answer))
     }
 
-    fn nonsense(&self) -> CopyError {
+    fn unexpected_answer(&self) -> CopyError {
         CopyError::Failed(format!("{} answers what was not asked", self.shown()))
     }
 
-    /// Opens a session.
+    /// Requests a session; returns its control connection and grant.
     ///
     /// # Errors
-    /// When the agent refuses or cannot be reached.
+    /// If the agent refuses or is unreachable.
     pub fn open(&self, request: Request) -> Result<(Channel, Opened), CopyError> {
-        match self.ask(request)? {
+        match self.request(request)? {
             (channel, Answer::Opened(opened)) => Ok((channel, opened)),
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
             }
-            (_, Answer::Reconnected(_) | Answer::Known(_)) => Err(self.nonsense()),
+            (_, Answer::Reconnected(_) | Answer::Known(_)) => Err(self.unexpected_answer()),
         }
     }
 
-    /// Asks the agent by what name it knows whoever has this token, or the certificate in `tls`.
+    /// Returns the name under which the agent knows the holder of this token or certificate.
     ///
     /// # Errors
-    /// When it is out of reach, is another one, or knows nobody of that kind.
+    /// If the agent is unreachable or another one, or does not know the client.
     pub fn check(&self) -> Result<String, CopyError> {
-        match self.ask(Request::Check(()))? {
+        match self.request(Request::Check(()))? {
             (_, Answer::Known(name)) => Ok(name),
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
             }
-            _ => Err(self.nonsense()),
+            _ => Err(self.unexpected_answer()),
         }
     }
 
-    /// Comes back to a session after `received` messages of the agent, once; gives how many it has
-    /// received. `None` when it has forgotten the session.
+    /// Reconnects once to a session after `received` messages of the agent; returns the number of
+    /// messages that it has received. `None` if it does not know the session.
     ///
     /// # Errors
-    /// When the agent refuses or cannot be reached.
-    pub fn return_to(
+    /// If the agent refuses or is unreachable.
+    pub fn reconnect(
         &self,
         opened: &Opened,
         received: u64,
     ) -> Result<Option<(Channel, u64)>, CopyError> {
         let back = Reconnect { session: opened.session, key: opened.key, received };
-        match self.ask(Request::Reconnect(back))? {
+        match self.request(Request::Reconnect(back))? {
             (channel, Answer::Reconnected(received)) => Ok(Some((channel, received))),
             (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
                 Ok(None)
@@ -223,16 +223,16 @@ impl Contact {
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
             }
-            (_, Answer::Opened(_) | Answer::Known(_)) => Err(self.nonsense()),
+            (_, Answer::Opened(_) | Answer::Known(_)) => Err(self.unexpected_answer()),
         }
     }
 
-    /// As [`Contact::return_to`], tried until it succeeds, `is_over` says that nobody needs it, or it
-    /// took too long.
+    /// As [`PeerConnector::reconnect`], retried until it succeeds, `is_over` returns true or the time limit
+    /// passes.
     ///
     /// # Errors
-    /// When the agent refuses, or stays out of reach.
-    pub fn come_back(
+    /// If the agent refuses or stays unreachable.
+    pub fn reconnect_until(
         &self,
         opened: &Opened,
         received: u64,
@@ -241,8 +241,8 @@ impl Contact {
         let start = Instant::now();
         let mut backoff = Backoff::default();
         loop {
-            match self.return_to(opened, received) {
-                Err(error) if error.may_pass() && start.elapsed() <= self.give_up_after => {}
+            match self.reconnect(opened, received) {
+                Err(error) if error.is_transient() && start.elapsed() <= self.give_up_after => {}
                 settled => return settled,
             }
             if is_over() {
@@ -252,11 +252,11 @@ impl Contact {
         }
     }
 
-    /// Joins a session with a data connection; with a mark, what this end sends on it is labelled, and how
-    /// is told.
+    /// Joins a session with a data connection. With a mark, packets of this end are labelled; the text
+    /// describes how.
     ///
     /// # Errors
-    /// When the agent refuses or cannot be reached.
+    /// If the agent refuses or is unreachable.
     pub fn join(
         &self,
         opened: &Opened,
@@ -265,7 +265,7 @@ impl Contact {
     ) -> io::Result<(Channel, Nonces, String)> {
         let (mut channel, label) = self.connect(ConnectionKind::Data, stream, mark)?;
         let nonces =
-            Nonces { acceptor: exchange::receive_challenge(&mut channel)?, connector: random() };
+            Nonces { acceptor: handshake::read_challenge(&mut channel)?, connector: random() };
         let key = SessionKey(opened.key);
         let join = Join {
             session: opened.session,
@@ -273,7 +273,7 @@ impl Contact {
             nonce: nonces.connector,
             proof: key.join_proof(&opened.session, stream, &nonces),
         };
-        match exchange::join(&mut channel, &join)? {
+        match handshake::join(&mut channel, &join)? {
             Joined::Yes => {}
             Joined::TooMany => {
                 let text = "stream refused: the agent has as many as it takes";
@@ -282,29 +282,30 @@ impl Contact {
             refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
         }
         channel.transport().set_timeouts(None)?;
-        channel.transport().notice_death(DEAD_AFTER)?;
+        channel.transport().notice_death(PEER_TIMEOUT)?;
         Ok((channel, nonces, label))
     }
 }
 
-/// Which of these certificates the agent shows to which `dial` leads; nothing but the handshake is done.
+/// Returns which of these certificates the agent behind `dial` presents; performs the TLS handshake
+/// only.
 ///
 /// # Errors
-/// When nobody answers, or with another certificate.
+/// If no agent answers, or with another certificate.
 pub fn certificate_of(dial: &dyn Dial, known: Vec<Fingerprint>) -> io::Result<Fingerprint> {
     let tls = tls_client_config_of_any(known).map_err(io::Error::other)?;
     let mut transport = dial.dial_control()?;
-    transport.set_timeouts(Some(ANSWER_WITHIN))?;
+    transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
     let preamble = Preamble { kind: ConnectionKind::Control, tls: true };
-    exchange::send_preamble(&mut transport, preamble)?;
+    handshake::send_preamble(&mut transport, preamble)?;
     let mut channel = Channel::connect_tls(transport, tls)?;
     let shown = channel.peer_fingerprint();
     channel.finish_writing();
     shown.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Whether the peer is a penstock of another version, or no penstock.
-fn is_stranger(error: &io::Error) -> bool {
+/// True if the peer is Penstock of another version or another program.
+fn is_other_protocol(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
 }
 

@@ -1,4 +1,4 @@
-//! A session at an agent, as long as it runs.
+//! Session of an agent.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,42 +8,42 @@ use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::SessionId;
 
 use super::{Caller, Transfer};
-use crate::control::End;
+use crate::control::ControlEndpoint;
 use crate::delegate::Delegate;
-use crate::granting::{self, AnyEnd};
-use crate::memory::Hold;
-use crate::session::{Ending, lock};
+use crate::memory::MemoryLease;
+use crate::session::{SessionOutcome, lock};
+use crate::session_setup::{self, Endpoint};
 use crate::sink::JournalName;
 use crate::transport::Transport;
 
-/// A session at this agent.
+/// Session of this agent until it is retired.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ActiveSession {
     pub(super) id: u64,
     pub(super) session: SessionId,
     pub(super) caller: Caller,
     pub(super) peer: String,
     pub(super) path: String,
-    /// The name of its journal, where it has one.
+    /// Name of its journal; `None` for sending sessions.
     pub(super) journal: Option<JournalName>,
     pub(super) started: SystemTime,
-    pub(super) end: AnyEnd,
-    /// Where its files go to another agent, and its client only looks on.
+    pub(super) end: Endpoint,
+    /// Set if the files go to another agent and the client only observes.
     pub(super) delegate: Option<Delegate>,
     pub(super) link: Mutex<ControlLink>,
     pub(super) connection: Mutex<Option<Transport>>,
     pub(super) lost: Mutex<Option<Instant>>,
-    pub(super) rate: Mutex<granting::RateMeter>,
-    /// Its part of the agent's memory, until it is over.
-    pub(super) memory: Mutex<Option<Hold>>,
-    /// Streams that were let in and are not gone.
+    pub(super) rate: Mutex<session_setup::RateMeter>,
+    /// Its share of the agent's memory, until it ends.
+    pub(super) memory: Mutex<Option<MemoryLease>>,
+    /// Number of admitted streams.
     pub(super) joined: AtomicUsize,
-    /// Its client was not let in any more when that was looked at last.
+    /// Set when the last check did not admit its client.
     pub(super) refused: AtomicBool,
 }
 
-impl Running {
-    /// Streams that it has, or may make where it makes them itself.
+impl ActiveSession {
+    /// Number of streams: those admitted, or those connected by a delegate.
     pub(super) fn streams(&self) -> usize {
         match &self.delegate {
             Some(_) => usize::from(self.end.session().stream_count()),
@@ -51,8 +51,8 @@ impl Running {
         }
     }
 
-    /// What the client's control connection carries.
-    pub(super) fn control(&self) -> &dyn End {
+    /// Endpoint of the client's control connection.
+    pub(super) fn control(&self) -> &dyn ControlEndpoint {
         match &self.delegate {
             Some(delegate) => delegate,
             None => self.end.control(),
@@ -66,17 +66,17 @@ impl Running {
     pub(super) fn show(&self) -> Transfer {
         let (session, tally) = (self.end.session(), self.end.tally());
         let state = match session.ending() {
-            Some(Ending::Finished) if tally.failed > 0 && !tally.has_arrivals() => "failed",
-            Some(Ending::Finished) => "done",
-            Some(Ending::Cancelled(_)) => "cancelled",
-            Some(Ending::Failed(_)) => "failed",
+            Some(SessionOutcome::Finished) if tally.failed > 0 && !tally.has_arrivals() => "failed",
+            Some(SessionOutcome::Finished) => "done",
+            Some(SessionOutcome::Cancelled(_)) => "cancelled",
+            Some(SessionOutcome::Failed(_)) => "failed",
             None if lock(&self.lost).is_some() => "waiting",
             None => "running",
         };
         let mut rate = lock(&self.rate);
         rate.observe(&self.end);
         let (bits_per_second, bound_by) = match session.ending() {
-            Some(_) => rate.of_all(&self.end),
+            Some(_) => rate.overall(&self.end),
             None => (rate.bits_per_second, rate.bound_by),
         };
         let (readers, writers) = self.end.threads();

@@ -1,8 +1,8 @@
-//! Reader threads: from files to blocks that are ready to be sent.
+//! Reader threads: from files to blocks ready to be sent.
 //!
-//! One loop drives either storage engine: it takes work from the sending machine while the engine has
-//! room, and finishes what the device completes. A block is digested here, hot from the device. A
-//! file that is not what was announced is noticed after each read and begun again by the machine.
+//! One loop drives either storage engine: it takes work from the state machine while the engine has
+//! room and finishes completed operations. Blocks are hashed here, while in cache. A file that differs
+//! from its announcement is noticed after each read and restarted by the state machine.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -18,29 +18,29 @@ use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
 
-use crate::packing::Packer;
+use crate::packer::Packer;
 use crate::scan;
-use crate::sending::{Ready, SenderEnd};
+use crate::sender::{ReadyBlock, SenderEnd};
 use crate::session::lock;
 use crate::sink::StoredFile;
 
-/// Operations that a reader keeps at the device.
-const DEPTH: usize = 4;
+/// I/O depth of a reader, in operations.
+const READ_DEPTH: usize = 4;
 
-/// Files below this size are read through the page cache: direct I/O costs more than it saves.
+/// Smaller files are read through the page cache: direct I/O costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 1 << 20;
 
-/// Sources kept open between blocks.
-const OPEN_MAX: usize = 64;
+/// Limit of cached open sources.
+const OPEN_SOURCES_MAX: usize = 64;
 
-/// A source that is open.
+/// Open source file.
 #[derive(Debug)]
 struct OpenSource {
     file: Arc<File>,
     direct: bool,
 }
 
-/// Sources that readers of all devices share, so that a file is opened once.
+/// Cache of open sources shared by readers of all devices, so that a file is opened once.
 #[derive(Debug, Default)]
 pub struct OpenSources(Mutex<VecDeque<(u64, Arc<OpenSource>)>>);
 
@@ -51,7 +51,7 @@ impl OpenSources {
         }
         let open = Arc::new(end.open_source(source)?);
         let mut files = lock(&self.0);
-        if files.len() == OPEN_MAX {
+        if files.len() == OPEN_SOURCES_MAX {
             files.pop_front();
         }
         files.push_back((source.file, Arc::clone(&open)));
@@ -71,7 +71,7 @@ impl SenderEnd {
             let open = Open { direct: true, ..Open::reading() };
             match dir.open_file(path, &open) {
                 Ok(file) => {
-                    self.session.name_engine(self.engine.name(true));
+                    self.session.record_engine(self.engine.name(true));
                     return Ok(OpenSource { file: Arc::new(file), direct: true });
                 }
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -79,15 +79,15 @@ impl SenderEnd {
             }
         }
         let file = dir.open_file(path, &Open::reading())?;
-        self.session.name_engine(self.engine.name(false));
+        self.session.record_engine(self.engine.name(false));
         if source.entry.bytes >= DIRECT_BYTES_MIN {
-            // Advice that is not taken costs nothing.
+            // Ignored advice costs nothing.
             let _ = fs::advise_sequential(&file);
         }
         Ok(OpenSource { file: Arc::new(file), direct: false })
     }
 
-    /// What became of a source since it was announced: `None` while it is the same.
+    /// Checks a source against its announcement; `None` if unchanged.
     pub(crate) fn changed(&self, source: &SourceEntry, file: &File) -> Option<ReadOutcome> {
         let now = match fs::stat_file(file) {
             Ok(stat) => (stat.kind, stat.size, scan::time(stat.mtime)),
@@ -109,18 +109,18 @@ pub(crate) fn failed(error: &io::Error) -> ReadOutcome {
     ReadOutcome::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
 }
 
-/// Reads for one device until the session is over or fewer readers are wanted.
+/// Reads for one device until the session is over or fewer readers are requested.
 pub fn run(end: &Arc<SenderEnd>, device: u64, number: u16) {
-    let depth = if end.engine.uring && end.algorithm().combines() { DEPTH } else { 1 };
+    let depth = if end.engine.uring && end.algorithm().combines() { READ_DEPTH } else { 1 };
     let (io, why_not) = block_io(depth);
     if let (true, Some(reason)) = (depth > 1, why_not) {
         tracing::warn!("reading without io_uring: {reason}");
     }
     let packer = Packer::new(end);
-    Reader { end, device, number, io, packer, pending: HashMap::new(), token: 0 }.run();
+    DeviceReader { end, device, number, io, packer, pending: HashMap::new(), token: 0 }.run();
 }
 
-struct Reader<'a> {
+struct DeviceReader<'a> {
     end: &'a Arc<SenderEnd>,
     device: u64,
     number: u16,
@@ -130,16 +130,16 @@ struct Reader<'a> {
     token: u64,
 }
 
-impl Reader<'_> {
+impl DeviceReader<'_> {
     fn run(&mut self) {
         let session = &self.end.session;
-        while !session.is_over() && self.end.readers.wants(self.number) {
+        while !session.is_over() && self.end.readers.keeps(self.number) {
             let busy = self.io.in_flight() > 0;
             if !self.io.has_room() {
                 self.complete();
                 continue;
             }
-            // A buffer first: work taken without one would be work that no other reader can do.
+            // Take a buffer first: work taken without one would be lost to other readers.
             let buffer = if busy {
                 session.pool.try_take()
             } else {
@@ -186,7 +186,7 @@ impl Reader<'_> {
         if source.entry.sparse && is_hole(&open.file, offset, bytes) {
             return self.hole(work, &source, &open, buffer);
         }
-        // Direct I/O moves whole sectors: the tail of a file is asked for as one and comes back short.
+        // Direct I/O transfers whole sectors: the tail of a file is rounded up and comes back short.
         let mut len = usize::try_from(bytes).unwrap_or(usize::MAX);
         if open.direct {
             len = len.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.len());
@@ -203,7 +203,7 @@ impl Reader<'_> {
             Ok(completion) => completion,
             Err(error) => {
                 let text = format!("reading failed: {}", fs::describe(&error));
-                return self.end.session.end(crate::session::Ending::Failed(text));
+                return self.end.session.end(crate::session::SessionOutcome::Failed(text));
             }
         };
         let Some((work, source, open)) = self.pending.remove(&completion.token) else { return };
@@ -244,7 +244,7 @@ impl Reader<'_> {
             ..Header::end()
         };
         self.end.read(&source, range, ReadOutcome::Good(part));
-        self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
+        self.end.ready.push(ReadyBlock { work, header, buffer: Some(buffer) });
     }
 
     fn hole(
@@ -274,7 +274,7 @@ impl Reader<'_> {
             ..Header::end()
         };
         self.end.read(source, offset..offset + bytes, ReadOutcome::Good(part));
-        self.end.ready.push(Ready { work, header, buffer: None });
+        self.end.ready.push(ReadyBlock { work, header, buffer: None });
     }
 
     fn compare(&self, source: &SourceEntry, other: &Digest, mut buffer: Buffer) {
@@ -289,8 +289,8 @@ impl Reader<'_> {
     }
 }
 
-impl Reader<'_> {
-    /// Digests a file that is at the destination already.
+impl DeviceReader<'_> {
+    /// Digests a skipped file.
     fn digest(&self, source: &SourceEntry, mut buffer: Buffer) {
         let (dir, path) = self.end.locate(source);
         let digest = dir.open_file(path, &Open::reading()).and_then(|file| {
@@ -323,12 +323,12 @@ fn is_hole(file: &File, offset: u64, bytes: u64) -> bool {
     }
 }
 
-/// An open file that can be read at any offset.
+/// File readable at any offset.
 pub trait ReadAt {
-    /// Reads until the buffer is full or the file ends; the bytes read.
+    /// Reads until the buffer is full or the file ends; returns the bytes read.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If reading fails.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -344,10 +344,10 @@ impl ReadAt for dyn StoredFile {
     }
 }
 
-/// The digest of a file that is open, read through `buffer`; `None` where none is wanted.
+/// Digests an open file through `buffer`; `None` if the algorithm is none.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If reading fails.
 pub fn digest_file<F: ReadAt + ?Sized>(
     file: &F,
     algorithm: Algorithm,
@@ -360,10 +360,10 @@ pub fn digest_file<F: ReadAt + ?Sized>(
     Ok(Some(serial.finish()))
 }
 
-/// Takes `serial` on to `end` by reading what it has not seen.
+/// Advances `serial` to `end` by reading the bytes between.
 ///
 /// # Errors
-/// When it cannot be read, or the file ends before.
+/// If reading fails or the file ends early.
 pub fn catch_up<F: ReadAt + ?Sized>(serial: &mut Serial, file: &F, end: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     while serial.next() < end {

@@ -1,4 +1,4 @@
-//! The first words of a connection, from both sides: preamble, request and answer, challenge and join.
+//! Handshake of a connection, from both ends: preamble, request and answer, challenge and join.
 
 use std::io::{self, Read, Write};
 
@@ -10,20 +10,20 @@ use penstock_protocol::wire::{self, WireFormat};
 use crate::channel::Channel;
 use crate::transport::Transport;
 
-/// Answer to a [`Join`].
+/// Answer to a [`Join`]; the discriminant is its byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
-    /// Go on.
+    /// The stream joined.
     Yes,
-    /// No such session.
+    /// Unknown session.
     UnknownSession,
-    /// The proof is wrong, or the protection is not the session's.
+    /// Wrong proof, or protection other than the session's.
     Refused,
-    /// The session has as many streams as it may.
+    /// The session has reached its stream limit.
     TooMany,
 }
 
-/// Random bytes for keys, nonces and names.
+/// Returns random bytes for keys, nonces and identifiers.
 #[must_use]
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
@@ -31,19 +31,19 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Says what a connection is for.
+/// Sends the preamble.
 ///
 /// # Errors
-/// When the connection is gone.
+/// If the connection is lost.
 pub fn send_preamble(transport: &mut Transport, preamble: Preamble) -> io::Result<()> {
     transport.write_all(&preamble::encode(preamble))
 }
 
-/// Hears what a connection is for.
+/// Reads the preamble.
 ///
 /// # Errors
-/// `InvalidData` when it is not Penstock's.
-pub fn receive_preamble(transport: &mut Transport) -> io::Result<Preamble> {
+/// `InvalidData` if it is not a valid preamble.
+pub fn read_preamble(transport: &mut Transport) -> io::Result<Preamble> {
     let mut bytes = [0; PREAMBLE_BYTES];
     transport.read_exact(&mut bytes)?;
     preamble::decode(&bytes).map_err(invalid)
@@ -53,13 +53,13 @@ fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Er
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-fn send<T: WireFormat>(channel: &mut Channel, message: &T) -> io::Result<()> {
+fn send_message<T: WireFormat>(channel: &mut Channel, message: &T) -> io::Result<()> {
     let body = wire::encode(message);
     let length = u32::try_from(body.len()).map_err(invalid)?;
     channel.write_two(&length.to_be_bytes(), &body)
 }
 
-fn receive<T: WireFormat>(channel: &mut Channel) -> io::Result<T> {
+fn read_message<T: WireFormat>(channel: &mut Channel) -> io::Result<T> {
     let mut length = [0; 4];
     channel.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -71,41 +71,41 @@ fn receive<T: WireFormat>(channel: &mut Channel) -> io::Result<T> {
     wire::decode(&body).map_err(invalid)
 }
 
-/// Asks for a session and hears the answer.
+/// Sends a request and reads the answer.
 ///
 /// # Errors
-/// When the connection is gone or the answer makes no sense.
-pub fn ask(channel: &mut Channel, open: &Open) -> io::Result<Answer> {
+/// If the connection is lost or the answer is malformed.
+pub fn request(channel: &mut Channel, open: &Open) -> io::Result<Answer> {
     if wire::encode(open).len() > OPEN_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "too many sources for one command: name their directory, or use --files-from",
         ));
     }
-    send(channel, open)?;
-    receive(channel)
+    send_message(channel, open)?;
+    read_message(channel)
 }
 
-/// Hears what a client asks for.
+/// Reads a client's request.
 ///
 /// # Errors
-/// When the connection is gone or the request makes no sense.
-pub fn hear(channel: &mut Channel) -> io::Result<Open> {
-    receive(channel)
+/// If the connection is lost or the request is malformed.
+pub fn read_request(channel: &mut Channel) -> io::Result<Open> {
+    read_message(channel)
 }
 
-/// Answers a client.
+/// Sends the answer to a request.
 ///
 /// # Errors
-/// When the connection is gone.
-pub fn answer(channel: &mut Channel, answer: &Answer) -> io::Result<()> {
-    send(channel, answer)
+/// If the connection is lost.
+pub fn send_answer(channel: &mut Channel, answer: &Answer) -> io::Result<()> {
+    send_message(channel, answer)
 }
 
-/// Sends the acceptor's nonce and hears the join.
+/// Sends the acceptor's nonce and reads the join.
 ///
 /// # Errors
-/// When the connection is gone.
+/// If the connection is lost.
 pub fn challenge(channel: &mut Channel) -> io::Result<([u8; KEY_BYTES], Join)> {
     let nonce = random();
     channel.write_two(&nonce, &[])?;
@@ -114,20 +114,20 @@ pub fn challenge(channel: &mut Channel) -> io::Result<([u8; KEY_BYTES], Join)> {
     Ok((nonce, wire::decode(&bytes).map_err(invalid)?))
 }
 
-/// Hears the acceptor's nonce.
+/// Reads the acceptor's nonce.
 ///
 /// # Errors
-/// When the connection is gone.
-pub fn receive_challenge(channel: &mut Channel) -> io::Result<[u8; KEY_BYTES]> {
+/// If the connection is lost.
+pub fn read_challenge(channel: &mut Channel) -> io::Result<[u8; KEY_BYTES]> {
     let mut nonce = [0; KEY_BYTES];
     channel.read_exact(&mut nonce)?;
     Ok(nonce)
 }
 
-/// Sends a join and hears the answer.
+/// Sends a join and reads its answer.
 ///
 /// # Errors
-/// When the connection is gone.
+/// If the connection is lost.
 pub fn join(channel: &mut Channel, join: &Join) -> io::Result<Joined> {
     channel.write_two(&wire::encode(join), &[])?;
     let mut answer = [0];
@@ -140,10 +140,10 @@ pub fn join(channel: &mut Channel, join: &Join) -> io::Result<Joined> {
     })
 }
 
-/// Answers a join.
+/// Sends the answer to a join.
 ///
 /// # Errors
-/// When the connection is gone.
-pub fn answer_join(channel: &mut Channel, answer: Joined) -> io::Result<()> {
+/// If the connection is lost.
+pub fn send_join_answer(channel: &mut Channel, answer: Joined) -> io::Result<()> {
     channel.write_two(&[answer as u8], &[])
 }

@@ -1,9 +1,8 @@
-//! Packs: many whole small files read into one buffer, with their table behind them.
+//! Packs: many small files read into one buffer, followed by their table.
 //!
-//! For: one reader thread. Not for: what becomes of a pack, nor which files go into one. Files are read past the page
-//! cache, many at the device at once: to their place if they begin on a page of the pack, and else to a
-//! memory from which they are copied. Where that cannot be done they are read through the page cache, one after
-//! the other. A file that cannot be read, or has changed, is left out.
+//! One packer per reader thread. Files are read with direct I/O, many at a time: in place if they begin
+//! on a page of the pack, else through a bounce buffer. If direct I/O is not available they are read
+//! one by one through the page cache. A file that cannot be read or has changed is left out.
 
 use std::fs::File;
 use std::io;
@@ -18,27 +17,27 @@ use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 use penstock_sys::fs::{self, Open};
 use penstock_sys::ring::{BatchRead, BatchReader};
 
-use crate::reading::failed;
-use crate::sending::{Ready, SenderEnd};
+use crate::reader::failed;
+use crate::sender::{ReadyBlock, SenderEnd};
 
-/// Small files that are opened before the first of them is read.
+/// Small files opened before the first is read.
 const FILES_AT_ONCE: usize = 32;
 
-/// Below this size a file is not worth asking for ahead.
+/// Smaller files are not worth read-ahead advice.
 const READ_AHEAD_BYTES_MIN: u64 = 4096;
 
-/// Makes packs.
+/// Builds packs for one reader.
 #[derive(Debug)]
 pub(crate) struct Packer<'a> {
     end: &'a Arc<SenderEnd>,
     batch: BatchReader,
-    /// Whole sectors of files that do not begin on a page of the pack.
+    /// Bounce buffer: sectors of files that do not begin on a page of the pack.
     sectors: Buffer,
-    /// Files are read past the page cache, as far as is known.
+    /// Direct I/O is used, as far as is known.
     direct: bool,
 }
 
-/// A small file that is open.
+/// Open small file.
 struct Small {
     file: File,
     direct: bool,
@@ -52,12 +51,12 @@ impl<'a> Packer<'a> {
             end,
             batch: BatchReader::new(depth),
             sectors: sectors.expect("a pool that is not closed"),
-            // One after the other, it is the page cache that reads ahead.
+            // Without io_uring the page cache reads ahead.
             direct: end.engine.direct && end.engine.uring,
         }
     }
 
-    /// Reads whole files one behind the other, and their table after them.
+    /// Reads whole files one after the other, and their table after them.
     pub(crate) fn read(
         &mut self,
         work: FrameTask,
@@ -79,13 +78,13 @@ impl<'a> Packer<'a> {
                     let read = if small.direct {
                         let (from, read) = ahead.next().expect("one for each direct file");
                         match from {
-                            Place::Sectors(from) => buffer[start..start + bytes]
+                            ReadTarget::Sectors(from) => buffer[start..start + bytes]
                                 .copy_from_slice(&self.sectors[from..from + bytes]),
                             // Files before it were left out.
-                            Place::Pack(from) if from != start => {
+                            ReadTarget::Pack(from) if from != start => {
                                 buffer.copy_within(from..from + bytes, start);
                             }
-                            Place::Pack(_) => {}
+                            ReadTarget::Pack(_) => {}
                         }
                         read?
                     } else {
@@ -128,7 +127,7 @@ impl<'a> Packer<'a> {
             payload_crc: digest::crc32c(payload),
             ..Header::end()
         };
-        self.end.ready.push(Ready { work, header, buffer: Some(buffer) });
+        self.end.ready.push(ReadyBlock { work, header, buffer: Some(buffer) });
     }
 
     /// Opens a small file; has the device begin to read it, if that is not done by a batch.
@@ -142,7 +141,7 @@ impl<'a> Packer<'a> {
                     if fs::stat_file(&file)?.kind != fs::Kind::File {
                         return Err(io::Error::other("it is no file any more"));
                     }
-                    self.end.session.name_engine(self.end.engine.name(true));
+                    self.end.session.record_engine(self.end.engine.name(true));
                     return Ok(Small { file, direct: true });
                 }
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => self.direct = false,
@@ -150,24 +149,24 @@ impl<'a> Packer<'a> {
             }
         }
         let file = dir.open_file(path, &how)?;
-        self.end.session.name_engine(self.end.engine.name(false));
+        self.end.session.record_engine(self.end.engine.name(false));
         if source.entry.bytes >= READ_AHEAD_BYTES_MIN {
-            // Advice that is not taken costs speed only.
+            // Ignored advice costs speed only.
             let _ = fs::advise_will_need(&file, source.entry.bytes);
         }
         Ok(Small { file, direct: false })
     }
 
-    /// Reads those of `files` that are direct, some of them to where they lie if all that are open go into the pack
-    /// from `at` on; where each is, and how many bytes came. Direct I/O moves whole sectors: what is behind a file
-    /// is overwritten up to the next.
+    /// Reads the direct ones of `files`, in place where possible; `at` is the offset in the pack of the
+    /// first. Returns target and length of each. Direct I/O transfers whole sectors: bytes after a file
+    /// are overwritten up to the next sector.
     fn read_direct(
         &mut self,
         sources: &[Arc<SourceEntry>],
         files: &[io::Result<Small>],
         mut at: usize,
         buffer: &mut Buffer,
-    ) -> Vec<(Place, io::Result<usize>)> {
+    ) -> Vec<(ReadTarget, io::Result<usize>)> {
         let mut places = Vec::with_capacity(files.len());
         let (mut in_pack, mut in_sectors) = (Vec::new(), Vec::new());
         for (number, (source, small)) in sources.iter().zip(files).enumerate() {
@@ -185,10 +184,10 @@ impl<'a> Packer<'a> {
             if bytes < PACK_ALIGN_BYTES_MIN {
                 let from = number * PACK_ALIGN_BYTES_MIN;
                 in_sectors.push(part(from));
-                places.push(Place::Sectors(from));
+                places.push(ReadTarget::Sectors(from));
             } else {
                 in_pack.push(part(start));
-                places.push(Place::Pack(start));
+                places.push(ReadTarget::Pack(start));
             }
         }
         let mut in_pack = self.batch.read(buffer, &in_pack).into_iter();
@@ -197,21 +196,21 @@ impl<'a> Packer<'a> {
             let why = fs::describe(&fault);
             tracing::warn!("io_uring takes no more ({why}): small files are read one by one");
         }
-        let mut read = |place: &Place| match place {
-            Place::Pack(_) => in_pack.next(),
-            Place::Sectors(_) => in_sectors.next(),
+        let mut read = |place: &ReadTarget| match place {
+            ReadTarget::Pack(_) => in_pack.next(),
+            ReadTarget::Sectors(_) => in_sectors.next(),
         };
         let read: Vec<_> = places.iter().map_while(&mut read).collect();
         places.into_iter().zip(read).collect()
     }
 }
 
-/// Where a file was read to.
+/// Memory into which a file was read.
 #[derive(Debug, Clone, Copy)]
-enum Place {
-    /// From here on in the pack.
+enum ReadTarget {
+    /// Offset in the pack.
     Pack(usize),
-    /// From here on in [`Packer::sectors`].
+    /// Offset in [`Packer::sectors`].
     Sectors(usize),
 }
 

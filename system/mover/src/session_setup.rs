@@ -1,4 +1,4 @@
-//! From a granted request to an end that carries it out, at an agent or for a local copy.
+//! Session setup: builds the endpoint for a granted request, at an agent or for a local copy.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -26,34 +26,34 @@ use penstock_scitags::Scitag;
 use penstock_sys::fs::{self, Dir};
 
 use crate::agent::{Caller, Counters, Gatekeeper};
-use crate::bound::{Share, bound_by};
+use crate::bottleneck::{WaitShares, bottleneck};
 use crate::channel::Channel;
-use crate::control::End;
+use crate::control::ControlEndpoint;
 use crate::engine::Engine;
-use crate::exchange::random;
-use crate::firefly::Sent;
-use crate::scan::{Missing, Source};
-use crate::sending::{SenderControl, SenderEnd};
-use crate::session::{Pace, Session};
+use crate::firefly::FireflyCounters;
+use crate::handshake::random;
+use crate::scan::{Missing, ScanRoot};
+use crate::sender::{SenderControl, SenderEnd};
+use crate::session::{Session, SharedPacer};
 use crate::sink::{
     Destination, FileLocks, Journal, JournalError, JournalName, JournalStore, ReceiverControl,
     ReceiverEnd, ReleasePartial, Target,
 };
 
-/// Memory for blocks of one end when nobody says how much: 16 blocks of 4 MiB.
+/// Default memory for blocks of one end: 16 blocks of 4 MiB.
 pub const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Either end of a session.
+/// Sending or receiving end of a session.
 #[derive(Debug, Clone)]
-pub enum AnyEnd {
-    /// It sends.
+pub enum Endpoint {
+    /// Sending end.
     Send(SenderControl),
-    /// It receives.
+    /// Receiving end.
     Receive(ReceiverControl),
 }
 
-impl AnyEnd {
-    /// What both ends share.
+impl Endpoint {
+    /// State common to both kinds of end.
     #[must_use]
     pub fn session(&self) -> &Session {
         match self {
@@ -62,16 +62,16 @@ impl AnyEnd {
         }
     }
 
-    /// The end as its control connection sees it.
+    /// Endpoint for the control connection.
     #[must_use]
-    pub fn control(&self) -> &dyn End {
+    pub fn control(&self) -> &dyn ControlEndpoint {
         match self {
             Self::Send(end) => end,
             Self::Receive(end) => end,
         }
     }
 
-    /// Starts its threads.
+    /// Starts its scanner or planner threads.
     pub fn start(&self) {
         match self {
             Self::Send(end) => end.0.start(),
@@ -79,7 +79,7 @@ impl AnyEnd {
         }
     }
 
-    /// What was done so far.
+    /// Counters of the session so far.
     #[must_use]
     pub fn tally(&self) -> TransferTally {
         match self {
@@ -88,15 +88,15 @@ impl AnyEnd {
         }
     }
 
-    /// Wants these paths of a sender that waits for a list; a sending end wants nothing.
-    pub fn want(&self, list: Arc<PathList>) {
+    /// Requests these paths from a sender that waits for a list; no-op for a sending end.
+    pub fn request_paths(&self, list: Arc<PathList>) {
         if let Self::Receive(end) = self {
             end.0.with_machine(|machine| machine.request_paths(list));
         }
     }
 
-    /// Keeps the files that come into place for [`AnyEnd::take_placed`]; with `digest_skipped` those
-    /// that were there already are read for their digest.
+    /// Collects committed files for [`Endpoint::take_placed`]; with `digest_skipped`, skipped files are
+    /// read for their digest.
     pub fn keep_placed(&self, digest_skipped: bool) {
         match self {
             Self::Send(end) => end.0.keep_placed(digest_skipped),
@@ -104,7 +104,7 @@ impl AnyEnd {
         }
     }
 
-    /// Files that came into place since the last call.
+    /// Returns the files committed since the last call.
     #[must_use]
     pub fn take_placed(&self) -> Vec<Placed> {
         match self {
@@ -113,7 +113,7 @@ impl AnyEnd {
         }
     }
 
-    /// What became of everything since the last call, where a sending end keeps an account.
+    /// Returns the final results since the last call, if a sending end collects them.
     #[must_use]
     pub fn take_settled(&self) -> Vec<Settled> {
         match self {
@@ -122,7 +122,7 @@ impl AnyEnd {
         }
     }
 
-    /// Whether it receives a file with this partial name that is not in place yet.
+    /// True if it receives a file with this partial name that is not committed yet.
     #[must_use]
     pub fn has_partial(&self, name: &std::ffi::OsStr) -> bool {
         match self {
@@ -131,7 +131,7 @@ impl AnyEnd {
         }
     }
 
-    /// `send` or `receive`.
+    /// Direction: `send` or `receive`.
     #[must_use]
     pub fn direction(&self) -> &'static str {
         match self {
@@ -140,16 +140,16 @@ impl AnyEnd {
         }
     }
 
-    /// Reader and writer threads per device; zero where this end has none.
+    /// Reader and writer threads per device; zero for the kind this end lacks.
     #[must_use]
     pub fn threads(&self) -> (u16, u16) {
         match self {
-            Self::Send(end) => (end.0.readers.wanted(), 0),
-            Self::Receive(end) => (0, end.0.writers.wanted()),
+            Self::Send(end) => (end.0.readers.size(), 0),
+            Self::Receive(end) => (0, end.0.writers.size()),
         }
     }
 
-    /// Stops the transfer at both ends.
+    /// Cancels the transfer at both ends.
     pub fn cancel(&self, reason: &str) {
         match self {
             Self::Send(end) => end.0.cancel(reason),
@@ -157,7 +157,7 @@ impl AnyEnd {
         }
     }
 
-    /// Changes both ends.
+    /// Changes the settings of both ends.
     pub fn change(&self, settings: Settings) {
         match self {
             Self::Send(end) => end.0.apply(&settings),
@@ -166,7 +166,7 @@ impl AnyEnd {
         self.session().change(settings);
     }
 
-    /// TCP segments sent again by the sending end.
+    /// TCP segments retransmitted by the sending end.
     #[must_use]
     pub fn retransmits(&self) -> u64 {
         match self {
@@ -175,10 +175,10 @@ impl AnyEnd {
         }
     }
 
-    /// Carries blocks on a connected stream until it ends.
+    /// Transfers blocks on a connected stream until it ends.
     ///
     /// # Errors
-    /// When the stream broke.
+    /// If the stream broke.
     pub fn run_stream(
         &self,
         stream: StreamId,
@@ -188,10 +188,10 @@ impl AnyEnd {
         self.run_stream_while(stream, channel, nonces, || true)
     }
 
-    /// As [`AnyEnd::run_stream`], until the stream is not wanted any more.
+    /// As [`Endpoint::run_stream`], while `wanted` returns true.
     ///
     /// # Errors
-    /// When the stream broke.
+    /// If the stream broke.
     pub fn run_stream_while(
         &self,
         stream: StreamId,
@@ -200,7 +200,7 @@ impl AnyEnd {
         wanted: impl Fn() -> bool,
     ) -> io::Result<()> {
         let session = self.session();
-        session.settle_near(channel.transport());
+        session.pin_near_nic(channel.transport());
         let authenticator = match session.options.protection {
             Protection::Full => None,
             Protection::Integrity => Some(session.authenticator(stream, nonces)),
@@ -211,7 +211,7 @@ impl AnyEnd {
         }
     }
 
-    /// Adds what the session did to an agent's counters.
+    /// Adds the session's counts to an agent's counters.
     pub fn count(&self, counters: &mut Counters) {
         let meter = &self.session().meter;
         let bytes = meter.network_bytes.load(Ordering::Relaxed);
@@ -224,17 +224,17 @@ impl AnyEnd {
     }
 }
 
-/// The rate and bound of a session, between two looks at it.
+/// Rate and bottleneck of a session, sampled.
 #[derive(Debug)]
 pub struct RateMeter {
-    /// Mean rate between the looks.
+    /// Mean rate between the last two samples.
     pub bits_per_second: u64,
-    /// What bounded it.
+    /// Bottleneck between the last two samples.
     pub bound_by: &'static str,
-    /// Whose counters `last` holds: those of another session begin at zero.
+    /// Session of `last`: counters of another session start at zero.
     session: Option<SessionId>,
     last: Option<(Instant, u64, u64, Report, Report)>,
-    /// For how many microseconds it was bounded by what.
+    /// Microseconds by bottleneck.
     bounded_us: HashMap<&'static str, u64>,
 }
 
@@ -251,15 +251,15 @@ impl Default for RateMeter {
 }
 
 impl RateMeter {
-    /// Looks, if some time has passed since the last look.
-    pub fn observe(&mut self, end: &AnyEnd) {
-        const BETWEEN: Duration = Duration::from_millis(450);
+    /// Takes a sample, if the last one is old enough.
+    pub fn observe(&mut self, end: &Endpoint) {
+        const SAMPLE_INTERVAL: Duration = Duration::from_millis(450);
         let session = end.session();
         let now = Instant::now();
         if self.session.replace(session.id) != Some(session.id) {
             self.last = None;
         }
-        if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < BETWEEN) {
+        if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < SAMPLE_INTERVAL) {
             return;
         }
         let bytes = session.meter.network_bytes.load(Ordering::Relaxed);
@@ -269,19 +269,19 @@ impl RateMeter {
             let elapsed_us = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
             let bits = (bytes - bytes_before) as f64 * 8.0;
             self.bits_per_second = (bits * 1e6 / elapsed_us as f64) as u64;
-            let own_share = Share::between(own_before, &own, elapsed_us);
-            let peer_share = Share::between(peer_before, &peer, elapsed_us);
+            let own_share = WaitShares::between(own_before, &own, elapsed_us);
+            let peer_share = WaitShares::between(peer_before, &peer, elapsed_us);
             let rate = rate_share(rate_us - rate_before, elapsed_us, &own);
-            self.bound_by = bound_of(end, own_share, peer_share, rate);
+            self.bound_by = bottleneck_of(end, own_share, peer_share, rate);
             *self.bounded_us.entry(self.bound_by).or_default() += elapsed_us;
         }
         self.last = Some((now, bytes, rate_us, own, peer));
     }
 
-    /// The mean rate of a session from its start to now, and what bounded it most of that time; `-` where
-    /// nothing moved.
+    /// Mean rate of a session since its start, and its most frequent bottleneck; `-` if nothing was
+    /// sent.
     #[must_use]
-    pub fn of_all(&self, end: &AnyEnd) -> (u64, &'static str) {
+    pub fn overall(&self, end: &Endpoint) -> (u64, &'static str) {
         let session = end.session();
         let elapsed_us = u64::try_from(session.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let bits = session.meter.network_bytes.load(Ordering::Relaxed) as f64 * 8.0;
@@ -292,34 +292,34 @@ impl RateMeter {
         if let Some((bound, _)) = self.bounded_us.iter().max_by_key(|(_, time)| **time) {
             return (mean, bound);
         }
-        // It was too short to be looked at twice; how busy its processors were is not known.
-        let share = |report: &Report| Share {
+        // Too short for two samples; the processor load is unknown.
+        let share = |report: &Report| WaitShares {
             cpu: 0.0,
-            ..Share::between(&Report::default(), report, elapsed_us)
+            ..WaitShares::between(&Report::default(), report, elapsed_us)
         };
         let (own, peer) = (session.report(), session.peer());
         let rate_us = session.meter.waited_rate_us.load(Ordering::Relaxed);
         let rate = rate_share(rate_us, elapsed_us, &own);
-        (mean, bound_of(end, share(&own), share(&peer), rate))
+        (mean, bottleneck_of(end, share(&own), share(&peer), rate))
     }
 }
 
-/// The part of its streams' time that an end waited for its rate limit.
+/// Fraction of its streams' time that an end waited for its rate limit.
 fn rate_share(waited_us: u64, elapsed_us: u64, report: &Report) -> f64 {
     waited_us as f64 / (elapsed_us.max(1) as f64 * f64::from(report.streams.max(1)))
 }
 
-fn bound_of(end: &AnyEnd, own: Share, peer: Share, rate: f64) -> &'static str {
+fn bottleneck_of(end: &Endpoint, own: WaitShares, peer: WaitShares, rate: f64) -> &'static str {
     match end {
-        AnyEnd::Send(_) => bound_by(own, peer, rate),
-        AnyEnd::Receive(_) => bound_by(peer, own, rate),
+        Endpoint::Send(_) => bottleneck(own, peer, rate),
+        Endpoint::Receive(_) => bottleneck(peer, own, rate),
     }
 }
 
-/// Checks options that come from a peer.
+/// Validates options from a peer.
 ///
 /// # Errors
-/// When they are outside of what the protocol allows.
+/// If they are outside of the protocol's limits.
 pub fn check_options(options: &Options) -> Result<(), Refusal> {
     let block = options.block_bytes;
     if let Some(mark) = options.mark
@@ -334,7 +334,7 @@ pub fn check_options(options: &Options) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The block size that a request asks for; zero where it asks for no session.
+/// Block size of a request; zero if it opens no session.
 #[must_use]
 pub fn block_bytes(request: &Request) -> u32 {
     match request {
@@ -345,66 +345,66 @@ pub fn block_bytes(request: &Request) -> u32 {
     }
 }
 
-/// What a request is granted with.
-pub struct Grant<'a> {
-    /// Who may do what.
+/// Builder of the endpoint of a granted request.
+pub struct SessionBuilder<'a> {
+    /// Authorisation policy.
     pub keeper: &'a dyn Gatekeeper,
-    /// Who asks.
+    /// Authenticated requester.
     pub caller: &'a Caller,
-    /// How files are read and written.
+    /// Storage engine.
     pub engine: Engine,
-    /// Where journals are kept; without it no transfer that breaks off resumes.
+    /// State directory for journals; without it no interrupted transfer resumes.
     pub state: Option<&'a Path>,
-    /// Memory for blocks.
+    /// Memory for blocks, in bytes.
     pub memory_bytes: u64,
-    /// Where threads run.
+    /// Placement of threads; `None` for any processor.
     pub homes: Option<Homes>,
-    /// A rate shared with other sessions.
-    pub pace: Option<Arc<Pace>>,
-    /// Where fireflies go, besides to the peers of what is sent.
+    /// Rate limit shared with other sessions.
+    pub pace: Option<Arc<SharedPacer>>,
+    /// Firefly collectors, in addition to the peers of data streams.
     pub collectors: &'a [SocketAddr],
-    /// Where they count.
-    pub fireflies: &'a Arc<Sent>,
-    /// Files that are being written, for callers with a pass.
+    /// Counters of fireflies.
+    pub fireflies: &'a Arc<FireflyCounters>,
+    /// Locks of files being written, for callers with a pass.
     pub locks: Option<&'a FileLocks>,
-    /// Ends sessions of the caller that have lost their client and have a partial file open.
+    /// Ends sessions of the caller that have lost their client and hold a partial file.
     pub release_partial: Option<Arc<ReleasePartial>>,
 }
 
-impl std::fmt::Debug for Grant<'_> {
+impl std::fmt::Debug for SessionBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Grant").field("caller", &self.caller).finish_non_exhaustive()
     }
 }
 
-/// An end that was made.
+/// Endpoint built for a request.
 #[derive(Debug)]
-pub struct Granted {
-    /// The end.
-    pub end: AnyEnd,
-    /// What it is about.
+pub struct BuiltSession {
+    /// The endpoint, not started.
+    pub end: Endpoint,
+    /// Path of the source or target, as shown to users.
     pub path: String,
-    /// Name of its journal.
+    /// Name of its journal; `None` for a sending end.
     pub journal: Option<JournalName>,
 }
 
-impl Grant<'_> {
-    /// Makes the end that a request asks for. `release` ends a session that still uses a journal, if it has lost its
-    /// client, and says whether the client that asks now is still connected.
+impl SessionBuilder<'_> {
+    /// Builds the endpoint for a request. `release` ends a session that still holds the journal but has
+    /// lost its client; it returns whether the requesting client is still connected.
     ///
     /// # Errors
-    /// When the request cannot be granted.
-    pub fn make(
+    /// If the request is refused.
+    pub fn build(
         &self,
         request: &Request,
         release: &dyn Fn(&JournalName) -> bool,
-    ) -> Result<Granted, Refusal> {
+    ) -> Result<BuiltSession, Refusal> {
         match request {
             Request::Push(push) => self.receive(push, release),
             Request::Pull(pull) => self.send(pull, &pull.options, None),
             Request::ThirdParty(request) => {
                 let session = &request.session;
-                // The destination has said whose data it takes it for.
+                // The destination has decided the scitag.
                 let options = Options { mark: session.mark, ..request.pull.options.clone() };
                 let given = (session.session, SessionKey(session.key));
                 self.send(&request.pull, &options, Some(given))
@@ -428,8 +428,8 @@ impl Grant<'_> {
             .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
     }
 
-    /// The options, with the mark that the operator has for a path.
-    fn marked(&self, options: &Options, path: &[u8]) -> Result<Options, Refusal> {
+    /// Returns the options with the scitag that the operator sets for a path.
+    fn with_mark(&self, options: &Options, path: &[u8]) -> Result<Options, Refusal> {
         let mark = self.keeper.mark(self.caller, path, options.mark)?;
         Ok(Options { mark, ..options.clone() })
     }
@@ -439,7 +439,7 @@ impl Grant<'_> {
         pull: &Pull,
         options: &Options,
         given: Option<(SessionId, SessionKey)>,
-    ) -> Result<Granted, Refusal> {
+    ) -> Result<BuiltSession, Refusal> {
         let mut sources = Vec::with_capacity(pull.sources.len());
         let mut shown = Vec::new();
         if pull.listed && pull.sources.len() != 1 {
@@ -463,7 +463,7 @@ impl Grant<'_> {
                     place.root.open_dir(path)
                 };
                 let dir = Arc::new(dir.map_err(|error| refuse(&place.shown, &error))?);
-                sources.push(Source { dir, path: PathBuf::new() });
+                sources.push(ScanRoot { dir, path: PathBuf::new() });
                 shown.push(place.shown);
                 continue;
             }
@@ -475,12 +475,12 @@ impl Grant<'_> {
                 Err(refusal) => missing.push((place.shown, refusal)),
             }
         }
-        // One that is not there does not keep the others.
+        // A missing source does not prevent copying the others.
         if sources.is_empty() && !missing.is_empty() {
             return Err(missing.swap_remove(0).1);
         }
         let path = pull.sources.first().map_or(&[][..], |path| &path.0);
-        let session = self.session(&self.marked(options, path)?, given)?;
+        let session = self.session(&self.with_mark(options, path)?, given)?;
         let missing = missing.into_iter().map(|(path, refusal)| missing_source(path, refusal));
         let end = SenderEnd::new(session, self.engine, sources, pull.recursive);
         let end = end.missing(missing.collect());
@@ -490,38 +490,38 @@ impl Grant<'_> {
             count => format!(" and {} more", count - 1),
         };
         let path = shown.first().map_or_else(String::new, |first| format!("{first}{more}"));
-        let end = AnyEnd::Send(SenderControl(Arc::new(end)));
-        Ok(Granted { end, path, journal: None })
+        let end = Endpoint::Send(SenderControl(Arc::new(end)));
+        Ok(BuiltSession { end, path, journal: None })
     }
 
     fn receive(
         &self,
         push: &Push,
         release: &dyn Fn(&JournalName) -> bool,
-    ) -> Result<Granted, Refusal> {
+    ) -> Result<BuiltSession, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, true)?;
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
         let trusted = self.keeper.trusts_owners();
         let target = Target::new(base, rename, push.transfer_key, trusted);
-        let options = self.marked(&push.options, &push.target.0)?;
+        let options = self.with_mark(&push.options, &push.target.0)?;
         let (end, journal) = self.receiver(target, &options, None, release)?;
-        Ok(Granted { end, path: place.shown, journal: Some(journal) })
+        Ok(BuiltSession { end, path: place.shown, journal: Some(journal) })
     }
 
-    /// Makes a receiving end with its journal, of the session `given` or a new one.
+    /// Builds a receiving end with its journal, for the session `given` or a new one.
     ///
     /// # Errors
-    /// When the same transfer is running, or the state directory cannot be used.
+    /// If the same transfer is running or the state directory cannot be used.
     pub fn receiver(
         &self,
         target: Target,
         options: &Options,
         given: Option<(SessionId, SessionKey)>,
         release: &dyn Fn(&JournalName) -> bool,
-    ) -> Result<(AnyEnd, JournalName), Refusal> {
-        /// How long the threads of a session that ended may take to let go of its journal.
-        const LET_GO_WITHIN: Duration = Duration::from_secs(5);
+    ) -> Result<(Endpoint, JournalName), Refusal> {
+        /// Time for the threads of an ended session to release its journal.
+        const JOURNAL_RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
         let start = Instant::now();
         let agent = |error: io::Error| Refusal::new(RefusalKind::Agent, fs::describe(&error));
         let path = target.base.real_path().map_err(agent)?;
@@ -542,13 +542,13 @@ impl Grant<'_> {
             let store = JournalStore::open(state).map_err(|error| {
                 failed(JournalError::State(state.join("transfers"), fs::describe(&error)))
             })?;
-            // A client that is gone would keep the journal from its own next attempt.
+            // The session of a lost client would keep the journal from the client's next attempt.
             if !release(&name) {
                 return Err(Refusal::new(RefusalKind::Busy, "its client is gone"));
             }
             match Journal::open(&store, &name, at.clone(), options) {
                 Ok(journal) => break journal,
-                Err(JournalError::Running) if start.elapsed() < LET_GO_WITHIN => {
+                Err(JournalError::Running) if start.elapsed() < JOURNAL_RELEASE_TIMEOUT => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(error @ JournalError::Running) => {
@@ -559,7 +559,7 @@ impl Grant<'_> {
         };
         let mark = match self.state {
             Some(_) => at.mark,
-            // Nothing keeps the same command from running twice: each has names of its own.
+            // Without a journal the same command may run twice: each gets names of its own.
             None => JournalName::new(&self.caller.name, directory, None, &random()).mark(),
         };
         let session = self.session(options, given)?;
@@ -570,11 +570,11 @@ impl Grant<'_> {
                 .with_locks(self.locks.filter(|_| self.caller.pass.is_some()).cloned())
                 .with_release(self.release_partial.clone());
         let end = ReceiverEnd::new(session, self.engine, destination);
-        Ok((AnyEnd::Receive(ReceiverControl(Arc::new(end))), name))
+        Ok((Endpoint::Receive(ReceiverControl(Arc::new(end))), name))
     }
 }
 
-/// A refusal names the path too.
+/// Removes the path from the refusal's text, which names it too.
 fn missing_source(path: String, refusal: Refusal) -> Missing {
     let why = refusal.text.strip_prefix(&path).map(|why| why.trim_start_matches([':', ' ']));
     Missing { why: why.unwrap_or(&refusal.text).to_owned(), path }
@@ -589,27 +589,27 @@ fn refuse(shown: &str, error: &io::Error) -> Refusal {
     Refusal::new(kind, format!("{shown}: {}", fs::describe(error)))
 }
 
-/// The source at `path` below `root`, found from the directory that holds it.
+/// Opens the directory that contains the source at `path` below `root`.
 ///
 /// # Errors
-/// When there is nothing.
-pub fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<Source, Refusal> {
+/// If the source does not exist.
+pub fn source_at(root: Dir, path: &[u8], shown: &str) -> Result<ScanRoot, Refusal> {
     let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-    let find = || -> io::Result<Source> {
+    let find = || -> io::Result<ScanRoot> {
         if path.as_os_str().is_empty() {
-            return Ok(Source { dir: Arc::new(root), path: PathBuf::new() });
+            return Ok(ScanRoot { dir: Arc::new(root), path: PathBuf::new() });
         }
         root.stat(&path)?;
         let (dir, name) = root.parent(&path)?;
-        Ok(Source { dir: Arc::new(dir), path: PathBuf::from(name) })
+        Ok(ScanRoot { dir: Arc::new(dir), path: PathBuf::from(name) })
     };
     find().map_err(|error| refuse(shown, &error))
 }
 
-/// The directory that files go into, and the name of a single file if it takes another.
+/// Opens the target directory; returns the name of a single file if it differs from the source's.
 ///
 /// # Errors
-/// When it is not there and cannot be made.
+/// If the directory does not exist and cannot be created.
 pub fn target_at(
     root: Dir,
     path: &[u8],
@@ -652,7 +652,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_a_power_of_two_within_its_limits() {
+    fn block_size_outside_limits_is_refused() {
         let answer = |block_bytes| {
             check_options(&Options {
                 block_bytes,
