@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use penstock_flows::aggregate::{Aggregator, Limits};
+use penstock_flows::aggregate::{Aggregator, AggregateLimits};
 use penstock_flows::exporter::STATES_MAX;
 use penstock_flows::intake::Intake;
 use penstock_flows::prefixes::Prefixes;
@@ -16,7 +16,7 @@ use penstock_scitags::Registry;
 fuzz_target!(|bytes: &[u8]| {
     let none = Prefixes::default;
     let trust = Trust::new(Registry::builtin().clone(), none(), none(), 1);
-    let mut intake = Intake::new(trust, Aggregator::new(Limits::default(), Prefixes::default(), 1), 1);
+    let mut intake = Intake::new(trust, Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1), 1);
     let from = SocketAddr::from(([192, 0, 2, 1], 2055));
     let mut rest = bytes;
     while let Some((&[high, low], behind)) = rest.split_first_chunk::<2>() {

@@ -4,14 +4,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_flows::packet::{Ended, Packet, Start};
+use penstock_flows::packet::{ParseEnd, Packet, FirstHeader};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, bytes)) = bytes.split_first() else { return };
     let start = match which % 3 {
-        0 => Start::Ethernet,
-        1 => Start::Ip,
-        _ => Start::Mpls,
+        0 => FirstHeader::Ethernet,
+        1 => FirstHeader::Ip,
+        _ => FirstHeader::Mpls,
     };
     let whole = Packet::read(start, bytes);
     let cut = Packet::read(start, &bytes[..bytes.len() * usize::from(*which) / 256]);
@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     assert!(whole.outer.is_some() || cut.outer.is_none());
     assert!(whole.inner.is_none() || whole.tunnel.is_some());
-    if whole.ended == Ended::Fragment {
+    if whole.ended == ParseEnd::Fragment {
         assert!(whole.ip().unwrap().fragment);
     }
     if let Some(ip) = whole.ip() {

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use penstock_flows::aggregate::{Aggregator, Combine, Limits};
+use penstock_flows::aggregate::{Aggregator, Combine, AggregateLimits};
 use penstock_flows::exporter::{EXPORTERS_MAX, NEWCOMERS_MAX, STATES_TOTAL_MAX};
 use penstock_flows::intake::Intake;
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::scitag::Trust;
-use penstock_flows::sflow::sample::Records;
-use penstock_flows::sflow::{CounterRecord, Datagram, FlowRecord, Sample};
+use penstock_flows::sflow::sample::SampleRecords;
+use penstock_flows::sflow::{CounterRecord, SflowDatagram, FlowRecord, Sample};
 use penstock_scitags::Registry;
 
 thread_local! {
@@ -22,12 +22,12 @@ thread_local! {
     static INTAKE: RefCell<Intake> = RefCell::new({
         let none = Prefixes::default;
         let trust = Trust::new(Registry::builtin().clone(), none(), none(), 1);
-        let limits = Limits { groups: 64, hosts: 64, systems: 64, prefixes: 64, talkers: 64, ..Limits::default() };
+        let limits = AggregateLimits { groups: 64, hosts: 64, as_pairs: 64, prefixes: 64, talkers: 64, ..AggregateLimits::default() };
         Intake::new(trust, Aggregator::new(limits, Prefixes::default(), 1), 1)
     });
 }
 
-fn flow(records: Records<'_>) {
+fn flow(records: SampleRecords<'_>) {
     for record in records.flow().flatten() {
         let mut bytes = Vec::new();
         record.write(&mut bytes);
@@ -36,7 +36,7 @@ fn flow(records: Records<'_>) {
     }
 }
 
-fn counters(records: Records<'_>) {
+fn counters(records: SampleRecords<'_>) {
     for record in records.counters().flatten() {
         let mut bytes = Vec::new();
         record.write(&mut bytes);
@@ -46,7 +46,7 @@ fn counters(records: Records<'_>) {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(datagram) = Datagram::read(bytes) else { return };
+    let Ok(datagram) = SflowDatagram::read(bytes) else { return };
     for sample in datagram.samples().flatten() {
         match sample {
             Sample::Flow(sample) => flow(sample.records),

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_flows::packet::Address;
-use penstock_flows::systems::Systems;
+use penstock_flows::asn::AsTable;
 
-fuzz_target!(|text: &str| match Systems::read(text) {
+fuzz_target!(|text: &str| match AsTable::read(text) {
     Ok(systems) => {
         assert!(systems.count <= text.lines().count());
         if let Some(origin) = systems.origins.find(Address(text.len() as u128)) {

@@ -10,26 +10,26 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use penstock_flows::aggregate::{Aggregator, Combine, Limits};
+use penstock_flows::aggregate::{AggregateLimits, Aggregator, Combine};
 use penstock_flows::intake::Intake;
-use penstock_flows::packet::{Packet, Start};
+use penstock_flows::packet::{FirstHeader, Packet};
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::scitag::Trust;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{ExtendedSwitch, HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{Datagram, Encoder, FlowRecord, Interface, Sample, Source};
+use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Sample, SflowDatagram, Source};
 use penstock_scitags::{FlowLabel, Registry, option};
 
-const SEED: u64 = 0x5EED;
-const FLOWS: u64 = 20_000;
+const RANDOM_SEED: u64 = 0x5EED;
+const FLOW_COUNT: u64 = 20_000;
 const SAMPLES_PER_AGENT: u32 = 4_000;
-const AGENTS: u32 = 8;
+const AGENT_COUNT: u32 = 8;
 
 /// splitmix64.
-struct Random(u64);
+struct XorShift(u64);
 
-impl Random {
+impl XorShift {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -45,7 +45,7 @@ fn host(number: u64) -> Ipv6Addr {
 }
 
 fn header(flow: u64) -> [u8; 128] {
-    let mut random = Random(flow);
+    let mut random = XorShift(flow);
     let (source, destination) = (random.next() % 400, random.next() % 400);
     let tags: Vec<_> = Registry::builtin().tags().collect();
     let tag = tags[random.next() as usize % tags.len()];
@@ -76,16 +76,17 @@ fn header(flow: u64) -> [u8; 128] {
 }
 
 fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
-    let (mut random, mut datagrams, mut samples) = (Random(SEED), Vec::new(), 0);
-    let headers: Vec<_> = (0..FLOWS + u64::from(AGENTS)).map(header).collect();
-    for agent in 0..AGENTS {
+    let (mut random, mut datagrams, mut samples) = (XorShift(RANDOM_SEED), Vec::new(), 0);
+    let headers: Vec<_> = (0..FLOW_COUNT + u64::from(AGENT_COUNT)).map(header).collect();
+    for agent in 0..AGENT_COUNT {
         let mut encoder = Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES);
         for sequence in 1..=SAMPLES_PER_AGENT {
             let share = random.next() as f64 / u64::MAX as f64;
-            let skewed = (FLOWS as f64).powf(share) as u64;
+            let skewed = (FLOW_COUNT as f64).powf(share) as u64;
             let flow = if alike { random.next() } else { skewed };
             // Each flow passes one of the agents.
-            let flow = (flow % FLOWS / u64::from(AGENTS) * u64::from(AGENTS)) + u64::from(agent);
+            let flow = (flow % FLOW_COUNT / u64::from(AGENT_COUNT) * u64::from(AGENT_COUNT))
+                + u64::from(agent);
             let port = flow as u32 % 32 + 1;
             let head = FlowHead {
                 sequence,
@@ -116,8 +117,9 @@ fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
         datagrams.extend(encoder.take(SAMPLES_PER_AGENT));
     }
     // Agents speak in turn.
-    let each = datagrams.len() / AGENTS as usize;
-    let turns = (0..datagrams.len()).map(|at| at % AGENTS as usize * each + at / AGENTS as usize);
+    let each = datagrams.len() / AGENT_COUNT as usize;
+    let turns =
+        (0..datagrams.len()).map(|at| at % AGENT_COUNT as usize * each + at / AGENT_COUNT as usize);
     (turns.map(|at| datagrams[at].clone()).collect(), samples)
 }
 
@@ -128,10 +130,11 @@ fn intake() -> Intake {
         Registry::builtin().clone(),
         Prefixes::new(hosts).unwrap(),
         Prefixes::default(),
-        SEED,
+        RANDOM_SEED,
     );
-    let aggregator = Aggregator::new(Limits::default(), Prefixes::new(sites).unwrap(), SEED);
-    Intake::new(trust, aggregator, SEED)
+    let aggregator =
+        Aggregator::new(AggregateLimits::default(), Prefixes::new(sites).unwrap(), RANDOM_SEED);
+    Intake::new(trust, aggregator, RANDOM_SEED)
 }
 
 fn thread_seconds() -> f64 {
@@ -160,7 +163,7 @@ fn main() {
     let (bytes, samples) = datagrams(false);
     measure("records", seconds, samples, || {
         for datagram in &bytes {
-            for sample in Datagram::read(datagram).unwrap().samples().flatten() {
+            for sample in SflowDatagram::read(datagram).unwrap().samples().flatten() {
                 let Sample::Flow(sample) = sample else { continue };
                 std::hint::black_box(sample.records.flow().count());
             }
@@ -168,11 +171,11 @@ fn main() {
     });
     measure("records and packets", seconds, samples, || {
         for datagram in &bytes {
-            for sample in Datagram::read(datagram).unwrap().samples().flatten() {
+            for sample in SflowDatagram::read(datagram).unwrap().samples().flatten() {
                 let Sample::Flow(sample) = sample else { continue };
                 for record in sample.records.flow() {
                     let Ok(FlowRecord::Header(header)) = record else { continue };
-                    std::hint::black_box(Packet::read(Start::Ethernet, header.header.0));
+                    std::hint::black_box(Packet::read(FirstHeader::Ethernet, header.header.0));
                 }
             }
         }
@@ -184,7 +187,7 @@ fn main() {
 
 fn all(name: &str, seconds: f64, mut datagrams: Vec<Vec<u8>>, samples: u64) {
     let from = SocketAddr::from(([192, 0, 2, 200], 6343));
-    let each = datagrams.len() as u32 / AGENTS;
+    let each = datagrams.len() as u32 / AGENT_COUNT;
     let (mut intake, mut round) = (intake(), 0_u32);
     let mut sums = None;
     measure(name, seconds, samples, || {

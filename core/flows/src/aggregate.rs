@@ -1,14 +1,14 @@
 //! Sums of an interval: by site, host, interface, VLAN, owner, activity, IP version, AS and prefix.
 //!
-//! What has few values (sites, interfaces, VLANs, labels, versions) is counted together in one table of
-//! [`Group`]s, and [`Aggregates::by`] draws any of them from it, alone or combined. Hosts and systems have a
-//! table each; a host knows its prefix, and hosts that find no place are counted by prefix alone. Every
-//! table has a limit; what finds no place is summed as `other`, so that nothing is missing from a total.
+//! Keys with few values (sites, interfaces, VLANs, labels, versions) are counted together in one
+//! table of [`FlowGroup`]s, from which [`Aggregates::by`] extracts any of them, alone or combined.
+//! Hosts and AS pairs have a table each; hosts beyond the limit are counted by prefix only. Every
+//! table has a limit; further keys are summed as `other`, so that no total is incomplete.
 //!
-//! A packet is sampled at every hop, so each table keeps apart where it was seen ([`Vantage`]). A view of one
-//! interface or exporter needs no more; a view of the site takes for each key the vantage that saw
-//! most of it ([`Combine::Max`], as sFlow-RT does), or the sum where vantages do not overlap, as those of
-//! hosts that each sample their own traffic do.
+//! A packet is sampled at every hop, so each table keeps vantages apart ([`Vantage`]). A view of
+//! one interface or exporter needs no more; a view of the site takes for each key the vantage with
+//! the largest sum ([`Combine::Max`], as sFlow-RT does), or the sum of all if vantages do not
+//! overlap, as those of hosts that each sample their own traffic.
 
 mod group;
 mod table;
@@ -18,44 +18,44 @@ use std::hash::{Hash, Hasher};
 
 use penstock_scitags::Scitag;
 
-use crate::observe::{Direction, Observation};
-use crate::packet::{Address, FlowKey, Ip, Version};
+use crate::asn::PrefixOrigin;
+use crate::observe::{InterfaceDirection, Observation};
+use crate::packet::{Address, FlowKey, IpHeader, IpVersion};
 use crate::prefixes::Prefixes;
-use crate::rates::{Amount, Tally};
-use crate::scitag::Verdict;
+use crate::rates::{Amount, SampleTally};
+use crate::scitag::ScitagVerdict;
 use crate::sflow::Interface;
-use crate::systems::Origin;
-use crate::talkers::{Talker, Talkers};
+use crate::talkers::{FrequentItem, FrequentItems};
 
-pub use group::{Group, Label, PackedGroup, SiteNumber, Vantage, Way};
+pub use group::{FlowGroup, HostDirection, PackedGroup, ScitagLabel, SiteNumber, Vantage};
 use table::together;
-pub use table::{Combine, Table};
+pub use table::{Combine, TallyTable};
 
-/// How much may be kept in one interval.
+/// Limits of the tables of one interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Groups.
+pub struct AggregateLimits {
+    /// Most groups of traffic.
     pub groups: usize,
-    /// Hosts, each at each vantage.
+    /// Most hosts, counted at each vantage.
     pub hosts: usize,
-    /// Pairs of systems, each at each vantage.
-    pub systems: usize,
-    /// Prefixes of hosts that found no place, each at each vantage.
+    /// Most pairs of autonomous systems, counted at each vantage.
+    pub as_pairs: usize,
+    /// Most prefixes of hosts beyond the limit, counted at each vantage.
     pub prefixes: usize,
-    /// Places for the greatest flows.
+    /// Counters for the largest flows.
     pub talkers: usize,
-    /// Bits of an IPv4 prefix where the exporter does not tell.
+    /// Length of an IPv4 prefix that the exporter does not report.
     pub ipv4_prefix_bits: u8,
-    /// Bits of an IPv6 prefix where the exporter does not tell.
+    /// Length of an IPv6 prefix that the exporter does not report.
     pub ipv6_prefix_bits: u8,
 }
 
-impl Default for Limits {
+impl Default for AggregateLimits {
     fn default() -> Self {
         Self {
             groups: 65_536,
             hosts: 65_536,
-            systems: 16_384,
+            as_pairs: 16_384,
             prefixes: 65_536,
             talkers: 8_192,
             ipv4_prefix_bits: 24,
@@ -64,70 +64,71 @@ impl Default for Limits {
     }
 }
 
-/// A host, or a prefix, where it was seen.
+/// A host or prefix with its vantage and its role in the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
-    /// The host; the first address of the prefix.
+pub struct HostKey {
+    /// Address of the host; the first one of a prefix.
     pub address: Address,
-    /// Where.
+    /// Exporter and direction of the sample.
     pub vantage: Vantage,
     /// Length of the prefix.
     pub bits: u8,
-    /// Sent or received.
-    pub way: Way,
+    /// Sender or receiver of the traffic.
+    pub direction: HostDirection,
 }
 
-/// In two words: this is done for every sample.
-impl Hash for Seen {
+/// Two words, because each sample is hashed.
+impl Hash for HostKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(self.address.0);
-        let small =
-            u64::from(self.bits) << 8 | (self.vantage.direction as u64) << 1 | self.way as u64;
+        let small = u64::from(self.bits) << 8
+            | (self.vantage.direction as u64) << 1
+            | self.direction as u64;
         state.write_u64(u64::from(self.vantage.exporter) << 32 | small);
     }
 }
 
-impl Seen {
-    fn prefix(&self) -> Prefix {
-        Prefix { address: self.address.prefix(self.bits), bits: self.bits }
+impl HostKey {
+    fn prefix(&self) -> AddressPrefix {
+        AddressPrefix { address: self.address.prefix(self.bits), bits: self.bits }
     }
 }
 
-/// A prefix.
+/// An address prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
-    /// Its first address.
+pub struct AddressPrefix {
+    /// First address of the prefix.
     pub address: Address,
-    /// Its length.
+    /// Length in bits, of its own version.
     pub bits: u8,
 }
 
-/// The sums of one interval.
+/// Sums of one interval.
 #[derive(Debug)]
 pub struct Aggregates {
-    /// All that was counted.
-    pub all: Tally,
-    /// What has few values.
-    pub groups: Table<PackedGroup>,
-    /// By host.
-    pub hosts: Table<Seen>,
-    /// By AS of source and destination.
-    pub systems: Table<(Vantage, Option<u32>, Option<u32>)>,
-    /// By prefix, of hosts that found no place.
-    pub prefixes: Table<Seen>,
-    talkers: Talkers<TalkerKey>,
+    /// Sum of all traffic.
+    pub all: SampleTally,
+    /// Sums of keys with few values.
+    pub groups: TallyTable<PackedGroup>,
+    /// Sums of each host.
+    pub hosts: TallyTable<HostKey>,
+    /// Sums of each pair of source and destination AS.
+    pub as_pairs: TallyTable<(Vantage, Option<u32>, Option<u32>)>,
+    /// Sums by prefix, of hosts beyond the limit.
+    pub prefixes: TallyTable<HostKey>,
+    talkers: FrequentItems<TalkerKey>,
 }
 
-/// A flow where it was seen, and whose it is.
+/// A flow with its vantage and label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct TalkerKey {
     flow: FlowKey,
     vantage: Vantage,
-    label: Label,
+    label: ScitagLabel,
 }
 
-/// A flow has one label but for the moment in which a firefly tells it.
+/// Omits the label: a flow has one, except in the moment in which a firefly labels it.
 impl Hash for TalkerKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -137,130 +138,138 @@ impl Hash for TalkerKey {
 }
 
 impl Aggregates {
-    fn new(limits: &Limits, seed: u64) -> Self {
+    fn new(limits: &AggregateLimits, seed: u64) -> Self {
         Self {
-            all: Tally::default(),
-            groups: Table::new(limits.groups, seed),
-            hosts: Table::new(limits.hosts, seed),
-            systems: Table::new(limits.systems, seed),
-            prefixes: Table::new(limits.prefixes, seed),
-            talkers: Talkers::new(limits.talkers, seed),
+            all: SampleTally::default(),
+            groups: TallyTable::new(limits.groups, seed),
+            hosts: TallyTable::new(limits.hosts, seed),
+            as_pairs: TallyTable::new(limits.as_pairs, seed),
+            prefixes: TallyTable::new(limits.prefixes, seed),
+            talkers: FrequentItems::new(limits.talkers, seed),
         }
     }
 
-    /// By whatever a group has.
+    /// Sums by any property of a group.
     pub fn by<T: Ord + Copy>(
         &self,
         combine: Combine,
-        of: impl Fn(&Group) -> Option<T>,
-    ) -> BTreeMap<T, Tally> {
+        of: impl Fn(&FlowGroup) -> Option<T>,
+    ) -> BTreeMap<T, SampleTally> {
         self.groups.by(combine, |packed| {
-            let group = Group::from(packed);
+            let group = FlowGroup::from(packed);
             (group.vantage, [of(&group), None])
         })
     }
 
-    /// By label; unlabelled and untrusted have keys of their own.
+    /// Sums by label; unlabelled and untrusted traffic have keys of their own.
     #[must_use]
-    pub fn labels(&self, combine: Combine) -> BTreeMap<Label, Tally> {
+    pub fn labels(&self, combine: Combine) -> BTreeMap<ScitagLabel, SampleTally> {
         self.by(combine, |group| Some(group.label))
     }
 
-    /// By owner, of what is believed.
+    /// Sums of trusted traffic by owner.
     #[must_use]
-    pub fn owners(&self, combine: Combine) -> BTreeMap<u16, Tally> {
+    pub fn owners(&self, combine: Combine) -> BTreeMap<u16, SampleTally> {
         self.by(combine, |group| match group.label {
-            Label::Trusted(tag) => Some(tag.owner()),
+            ScitagLabel::Trusted(tag) => Some(tag.owner()),
             _ => None,
         })
     }
 
-    /// By owner and activity, of what is believed.
+    /// Sums of trusted traffic by owner and activity.
     #[must_use]
-    pub fn activities(&self, combine: Combine) -> BTreeMap<Scitag, Tally> {
+    pub fn activities(&self, combine: Combine) -> BTreeMap<Scitag, SampleTally> {
         self.by(combine, |group| match group.label {
-            Label::Trusted(tag) => Some(tag),
+            ScitagLabel::Trusted(tag) => Some(tag),
             _ => None,
         })
     }
 
-    /// By VLAN.
+    /// Sums of tagged traffic by VLAN.
     #[must_use]
-    pub fn vlans(&self, combine: Combine) -> BTreeMap<u16, Tally> {
+    pub fn vlans(&self, combine: Combine) -> BTreeMap<u16, SampleTally> {
         self.by(combine, |group| group.vlan)
     }
 
-    /// By IP version.
+    /// Sums of IP traffic by version.
     #[must_use]
-    pub fn versions(&self, combine: Combine) -> BTreeMap<Version, Tally> {
+    pub fn versions(&self, combine: Combine) -> BTreeMap<IpVersion, SampleTally> {
         self.by(combine, |group| group.version)
     }
 
-    /// By site, what it sent and what it received.
+    /// Sums by site, sent and received.
     #[must_use]
-    pub fn sites(&self, combine: Combine) -> BTreeMap<(SiteNumber, Way), Tally> {
+    pub fn sites(&self, combine: Combine) -> BTreeMap<(SiteNumber, HostDirection), SampleTally> {
         self.groups.by(combine, |packed| {
-            let group = Group::from(packed);
-            let sent = group.source_site.map(|site| (site, Way::Sent));
-            let received = group.destination_site.map(|site| (site, Way::Received));
+            let group = FlowGroup::from(packed);
+            let sent = group.source_site.map(|site| (site, HostDirection::Sent));
+            let received = group.destination_site.map(|site| (site, HostDirection::Received));
             (group.vantage, [sent, received])
         })
     }
 
-    /// By exporter and ifIndex, what came in there and what went out. Samples of packets that came in
-    /// and of those that went out tell of the same traffic; the more of both counts.
+    /// Sums by exporter and ifIndex, in and out. Ingress and egress samples count the same traffic;
+    /// the larger sum is taken.
     #[must_use]
-    pub fn interfaces(&self) -> BTreeMap<(u32, u32, Direction), Tally> {
+    pub fn interfaces(&self) -> BTreeMap<(u32, u32, InterfaceDirection), SampleTally> {
         self.groups.by(Combine::Max, |packed| {
-            let group = Group::from(packed);
+            let group = FlowGroup::from(packed);
             let at = |interface: Interface, direction| {
                 interface.index().map(|index| (group.vantage.exporter, index, direction))
             };
-            let keys = [at(group.input, Direction::Ingress), at(group.output, Direction::Egress)];
+            let keys = [
+                at(group.input, InterfaceDirection::Ingress),
+                at(group.output, InterfaceDirection::Egress),
+            ];
             (group.vantage, keys)
         })
     }
 
-    /// By host, what it sent and what it received.
+    /// Sums by host, sent and received.
     #[must_use]
-    pub fn hosts(&self, combine: Combine) -> BTreeMap<(Address, Way), Tally> {
-        self.hosts.by(combine, |seen| (seen.vantage, [Some((seen.address, seen.way)), None]))
+    pub fn hosts(&self, combine: Combine) -> BTreeMap<(Address, HostDirection), SampleTally> {
+        self.hosts.by(combine, |seen| (seen.vantage, [Some((seen.address, seen.direction)), None]))
     }
 
-    /// By prefix, what it sent and what it received.
+    /// Sums by prefix, sent and received.
     #[must_use]
-    pub fn prefixes(&self, combine: Combine) -> BTreeMap<(Prefix, Way), Tally> {
-        let of = |seen: &Seen| (seen.vantage, [Some((seen.prefix(), seen.way)), None]);
+    pub fn prefixes(
+        &self,
+        combine: Combine,
+    ) -> BTreeMap<(AddressPrefix, HostDirection), SampleTally> {
+        let of = |seen: &HostKey| (seen.vantage, [Some((seen.prefix(), seen.direction)), None]);
         let mut apart = BTreeMap::new();
         self.hosts.apart(&mut apart, of);
         self.prefixes.apart(&mut apart, of);
         together(combine, apart)
     }
 
-    /// By AS, what it sent and what it received.
+    /// Sums by AS, sent and received.
     #[must_use]
-    pub fn systems(&self, combine: Combine) -> BTreeMap<(u32, Way), Tally> {
-        self.systems.by(combine, |(vantage, source, destination)| {
-            let sent = source.map(|number| (number, Way::Sent));
-            (*vantage, [sent, destination.map(|number| (number, Way::Received))])
+    pub fn as_numbers(&self, combine: Combine) -> BTreeMap<(u32, HostDirection), SampleTally> {
+        self.as_pairs.by(combine, |(vantage, source, destination)| {
+            let sent = source.map(|number| (number, HostDirection::Sent));
+            (*vantage, [sent, destination.map(|number| (number, HostDirection::Received))])
         })
     }
 
-    /// The greatest flows by estimated bytes with their labels, each at the vantage that saw most of it.
+    /// Largest flows by estimated bytes with their labels, each at the vantage with the largest
+    /// sum.
     #[must_use]
-    pub fn talkers(&self, count: usize) -> Vec<Talker<(FlowKey, Label)>> {
-        let mut seen: BTreeMap<(FlowKey, Vantage), Talker<(FlowKey, Label)>> = BTreeMap::new();
+    pub fn talkers(&self, count: usize) -> Vec<FrequentItem<(FlowKey, ScitagLabel)>> {
+        let mut seen: BTreeMap<(FlowKey, Vantage), FrequentItem<(FlowKey, ScitagLabel)>> =
+            BTreeMap::new();
         for talker in self.talkers.top(usize::MAX) {
             let TalkerKey { flow, label, vantage } = talker.key;
-            let Talker { least, most, variance, .. } = talker;
-            // The greatest comes first: a flow that had several labels is told with that of its most bytes.
-            let nothing = Talker { key: (flow, label), least: 0, most: 0, variance: 0.0 };
+            let FrequentItem { least, most, variance, .. } = talker;
+            // In descending order, so a flow with several labels gets that of its most bytes.
+            let nothing = FrequentItem { key: (flow, label), least: 0, most: 0, variance: 0.0 };
             let flow = seen.entry((flow, vantage)).or_insert(nothing);
             flow.least = flow.least.saturating_add(least);
             flow.most = flow.most.saturating_add(most);
             flow.variance += variance;
         }
-        let mut best: BTreeMap<FlowKey, Talker<(FlowKey, Label)>> = BTreeMap::new();
+        let mut best: BTreeMap<FlowKey, FrequentItem<(FlowKey, ScitagLabel)>> = BTreeMap::new();
         for ((flow, _), talker) in seen {
             let greatest = best.entry(flow).or_insert(talker);
             if talker.least > greatest.least {
@@ -273,71 +282,79 @@ impl Aggregates {
         best
     }
 
-    /// By how much the bytes of a talker may be understated.
+    /// Upper bound of the bytes missing from a talker's weight.
     #[must_use]
     pub fn talkers_error(&self) -> u64 {
         self.talkers.error()
     }
 }
 
-/// An observation as the tables take it.
+/// An observation prepared for the tables.
 #[derive(Debug, Clone, Copy)]
-struct Waiting {
+struct PendingObservation {
     group: PackedGroup,
-    systems: Option<(Vantage, Option<u32>, Option<u32>)>,
-    ip: Option<([Seen; 2], TalkerKey)>,
+    as_pairs: Option<(Vantage, Option<u32>, Option<u32>)>,
+    ip: Option<([HostKey; 2], TalkerKey)>,
     amount: Amount,
 }
 
-/// So many observations are brought to the tables together.
+/// Observations that are added to the tables together.
 ///
-/// The tables are larger than the caches near the processor, and each look-up waits for memory. One table
-/// after the other, the look-ups of many observations wait at the same time.
-const TOGETHER: usize = 64;
+/// The tables are larger than the CPU caches, and each lookup waits for memory. Table by table, the
+/// lookups of many observations overlap.
+const BATCH_OBSERVATIONS: usize = 64;
 
-/// Takes observations and gives the sums of an interval.
+/// Adds observations to the sums of their interval.
 #[derive(Debug)]
 pub struct Aggregator {
-    limits: Limits,
+    limits: AggregateLimits,
     seed: u64,
     sites: Prefixes<SiteNumber>,
-    origins: Prefixes<Origin>,
-    /// The interval that observations belong to now.
+    origins: Prefixes<PrefixOrigin>,
+    /// Interval of current observations.
     interval: u64,
     current: Aggregates,
     /// Sums of other intervals that were not taken yet.
     others: BTreeMap<u64, Aggregates>,
-    waiting: Vec<Waiting>,
+    pending: Vec<PendingObservation>,
 }
 
 impl Aggregator {
-    /// `sites` are known by their prefixes. `seed` is for hashing.
+    /// Starts without sums. `sites` maps prefixes to sites; `seed` is for hashing.
     #[must_use]
-    pub fn new(limits: Limits, sites: Prefixes<SiteNumber>, seed: u64) -> Self {
-        let (current, waiting) = (Aggregates::new(&limits, seed), Vec::with_capacity(TOGETHER));
+    pub fn new(limits: AggregateLimits, sites: Prefixes<SiteNumber>, seed: u64) -> Self {
+        let (current, pending) =
+            (Aggregates::new(&limits, seed), Vec::with_capacity(BATCH_OBSERVATIONS));
         let others = BTreeMap::new();
         let origins = Prefixes::default();
-        Self { limits, seed, sites, origins, interval: 0, current, others, waiting }
+        Self { limits, seed, sites, origins, interval: 0, current, others, pending }
     }
 
-    /// Takes other sites.
+    /// Replaces the prefixes of sites.
     pub fn set_sites(&mut self, sites: Prefixes<SiteNumber>) {
         self.sites = sites;
     }
 
-    /// Takes other systems, for addresses of which an exporter does not tell one; gives back those before.
-    pub fn set_origins(&mut self, origins: Prefixes<Origin>) -> Prefixes<Origin> {
+    /// Replaces the AS table used for addresses without an AS from the exporter; returns the old
+    /// one.
+    pub fn set_origins(&mut self, origins: Prefixes<PrefixOrigin>) -> Prefixes<PrefixOrigin> {
         std::mem::replace(&mut self.origins, origins)
     }
 
-    /// Counts an observation of this exporter, which is this much.
+    /// Adds an observation of `exporter`, worth `amount`.
     #[inline]
-    pub fn add(&mut self, exporter: u32, seen: &Observation, amount: &Amount, verdict: Verdict) {
+    pub fn add(
+        &mut self,
+        exporter: u32,
+        seen: &Observation,
+        amount: &Amount,
+        verdict: ScitagVerdict,
+    ) {
         let vantage = Vantage { exporter, direction: seen.direction };
         let ip = seen.packet.ip();
         let flow = ip.map(|ip| ip.flow());
         let site = |address: fn(&FlowKey) -> Address| self.sites.find(address(&flow?));
-        let group = Group {
+        let group = FlowGroup {
             vantage,
             input: seen.input,
             output: seen.output,
@@ -350,80 +367,87 @@ impl Aggregator {
         };
         let origin = |address: fn(&FlowKey) -> Address| self.origins.find(address(&flow?));
         let origins = [origin(|flow| flow.source), origin(|flow| flow.destination)];
-        let asn = |told: Option<u32>, origin: Option<Origin>| told.or(Some(origin?.asn));
+        let asn =
+            |reported: Option<u32>, origin: Option<PrefixOrigin>| reported.or(Some(origin?.asn));
         let source_as = asn(seen.source_as, origins[0]);
         let destination_as = asn(seen.destination_as, origins[1]);
-        let systems = (vantage, source_as, destination_as);
-        let told = source_as.is_some() || destination_as.is_some();
-        self.waiting.push(Waiting {
+        let as_pairs = (vantage, source_as, destination_as);
+        let reported = source_as.is_some() || destination_as.is_some();
+        self.pending.push(PendingObservation {
             group: PackedGroup::from(&group),
-            systems: told.then_some(systems),
+            as_pairs: reported.then_some(as_pairs),
             ip: ip.map(|ip| {
                 let flow = TalkerKey { flow: ip.flow(), vantage, label: group.label };
                 (self.hosts(seen, vantage, ip, origins), flow)
             }),
             amount: *amount,
         });
-        if self.waiting.len() >= TOGETHER {
+        if self.pending.len() >= BATCH_OBSERVATIONS {
             self.settle();
         }
     }
 
-    /// Whose prefix no exporter tells has that of its system, or else one of the usual length.
+    /// A prefix that the exporter does not report is that of the address's AS, or else of default
+    /// length.
     fn hosts(
         &self,
         seen: &Observation,
         vantage: Vantage,
-        ip: &Ip,
-        origins: [Option<Origin>; 2],
-    ) -> [Seen; 2] {
+        ip: &IpHeader,
+        origins: [Option<PrefixOrigin>; 2],
+    ) -> [HostKey; 2] {
         let default_bits = match ip.version {
-            Version::V4 => self.limits.ipv4_prefix_bits,
-            Version::V6 => self.limits.ipv6_prefix_bits,
+            IpVersion::V4 => self.limits.ipv4_prefix_bits,
+            IpVersion::V6 => self.limits.ipv6_prefix_bits,
         };
-        // A default route says nothing of where a host is.
-        let bits = |bits: Option<u8>, origin: Option<Origin>| {
-            let told = bits.filter(|bits| *bits > 0);
+        // A default route does not locate a host.
+        let bits = |bits: Option<u8>, origin: Option<PrefixOrigin>| {
+            let reported = bits.filter(|bits| *bits > 0);
             let of_origin = origin.map(|origin| origin.bits).filter(|bits| *bits > 0);
-            told.or(of_origin).unwrap_or(default_bits)
+            reported.or(of_origin).unwrap_or(default_bits)
         };
         let source = bits(seen.source_mask_bits, origins[0]);
         let destination = bits(seen.destination_mask_bits, origins[1]);
         [
-            Seen { address: ip.source, vantage, bits: source, way: Way::Sent },
-            Seen { address: ip.destination, vantage, bits: destination, way: Way::Received },
+            HostKey { address: ip.source, vantage, bits: source, direction: HostDirection::Sent },
+            HostKey {
+                address: ip.destination,
+                vantage,
+                bits: destination,
+                direction: HostDirection::Received,
+            },
         ]
     }
 
-    /// Brings what waits to the tables.
+    /// Adds the pending observations to the tables.
     fn settle(&mut self) {
-        let Self { current, waiting, .. } = self;
-        for one in waiting.iter() {
+        let Self { current, pending, .. } = self;
+        for one in pending.iter() {
             current.all.count(&one.amount);
             current.groups.add(one.group, &one.amount);
         }
-        for one in waiting.iter() {
+        for one in pending.iter() {
             let Some((hosts, _)) = one.ip else { continue };
             for host in hosts {
                 if !current.hosts.add(host, &one.amount) {
                     let address = host.prefix().address;
-                    current.prefixes.add(Seen { address, ..host }, &one.amount);
+                    current.prefixes.add(HostKey { address, ..host }, &one.amount);
                 }
             }
         }
-        for one in waiting.iter() {
+        for one in pending.iter() {
             if let Some((_, flow)) = one.ip {
                 current.talkers.add(flow, one.amount.bytes(), one.amount.bytes_variance());
             }
-            if let Some(systems) = one.systems {
-                current.systems.add(systems, &one.amount);
+            if let Some(as_pairs) = one.as_pairs {
+                current.as_pairs.add(as_pairs, &one.amount);
             }
         }
-        waiting.clear();
+        pending.clear();
     }
 
-    /// Observations from now on belong to this interval. Intervals may come in any order, so that what was received
-    /// at the end of one second counts there although it is read in the next.
+    /// Selects the interval of further observations. Intervals may come in any order, so that
+    /// datagrams received at the end of one second count there although they are read in the next.
     pub fn select(&mut self, interval: u64) {
         if interval == self.interval {
             return;
@@ -438,7 +462,7 @@ impl Aggregator {
         }
     }
 
-    /// The sums of an interval; it is empty afterwards.
+    /// Returns the sums of an interval and clears it.
     pub fn take_interval(&mut self, interval: u64) -> Aggregates {
         if interval == self.interval {
             return self.take();
@@ -447,19 +471,19 @@ impl Aggregator {
         taken.unwrap_or_else(|| Aggregates::new(&self.limits, self.seed))
     }
 
-    /// The sums of the selected interval since the last time.
+    /// Returns the sums of the selected interval since the last call.
     pub fn take(&mut self) -> Aggregates {
         self.settle();
         let seed = self.seed;
-        let Aggregates { groups, hosts, systems, prefixes, .. } = &mut self.current;
+        let Aggregates { groups, hosts, as_pairs, prefixes, .. } = &mut self.current;
         let mut taken = Aggregates {
             groups: groups.emptied(seed),
             hosts: hosts.emptied(seed),
-            systems: systems.emptied(seed),
+            as_pairs: as_pairs.emptied(seed),
             prefixes: prefixes.emptied(seed),
             ..Aggregates::new(&self.limits, seed)
         };
-        // The full tables were taken, empty ones are in place; the rest changes sides.
+        // The full tables were moved out and replaced by empty ones; swap the rest.
         std::mem::swap(&mut taken.all, &mut self.current.all);
         std::mem::swap(&mut taken.talkers, &mut self.current.talkers);
         taken

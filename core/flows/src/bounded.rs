@@ -1,22 +1,22 @@
-//! A map that never grows beyond a number of entries and forgets those that nobody asked for longest.
+//! A map with bounded size that evicts the least recently used entries.
 //!
-//! Two generations stand in for an order of use: what is put or found goes into the young one; when that
-//! is full it becomes the old one, and what was old and never asked for is forgotten. Each operation
-//! costs one or two look-ups, whatever a stranger sends.
+//! Two generations approximate the order of use: an entry that is put or found goes into the young
+//! one; when that is full it becomes the old one, and the previous old one is dropped. Each
+//! operation costs one or two lookups for any input.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use foldhash::fast::FixedState;
 
-/// A map with hashing that has a seed, so that the same seed gives the same result.
+/// A map with seeded hashing, so that the same seed gives the same result.
 pub(crate) type SeededMap<K, V> = HashMap<K, V, FixedState>;
 
 pub(crate) fn seeded<K, V>(seed: u64) -> SeededMap<K, V> {
     HashMap::with_hasher(FixedState::with_seed(seed))
 }
 
-/// See the module.
+/// A bounded map of two generations.
 #[derive(Debug)]
 pub(crate) struct Generations<K, V> {
     young: SeededMap<K, V>,
@@ -25,7 +25,7 @@ pub(crate) struct Generations<K, V> {
 }
 
 impl<K: Eq + Hash, V> Generations<K, V> {
-    /// With at most `limit` entries, at least half of which are the last used.
+    /// Creates a map of at most `limit` entries, which keeps at least the last `limit / 2` used.
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self { young: seeded(seed), old: seeded(seed), half: (limit / 2).max(1) }
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_stays_and_the_rest_is_forgotten() {
+    fn least_recently_used_entries_are_evicted() {
         let mut map = Generations::new(100, 7);
         map.put(u32::MAX, 1);
         for key in 0..10_000_u32 {

@@ -1,69 +1,73 @@
-//! The estimator of traffic: samples say what it consists of, counters how much it is.
+//! Traffic estimator: counters give the amount, samples its composition.
 //!
-//! A stratum is one direction of one interface of an exporter. Its packets are sampled independently of each other, and
-//! its octets may be counted. A class (a label, a VLAN, a site, ...) has traffic in many strata.
+//! A stratum is one direction of one interface of an exporter. Its packets are sampled
+//! independently of each other, and its octets may be counted. A class (a label, a VLAN, a site,
+//! ...) has traffic in many strata.
 //!
-//! | what | estimate | variance |
+//! | quantity | estimate | variance |
 //! |---|---|---|
 //! | a class without counters | x = Σ rL | V = Σ r(r−1)L² (Horvitz and Thompson 1952) |
 //! | a stratum, the share φ of whose samples are of time that its counter covers | T + (1−φ)X | W + (1−φ)V |
 //! | a class in such a stratum, p = x/X | p times the above | g²((1−2p)v + p²V) + p²(W + (1−φ)V), g the above by X (Cochran, Sampling Techniques, 3rd ed., 6.3) |
 //! | a part of a counter's interval, see [`spread`] | T·x'/X' | (T/X')²((1−f)²v + f²(V−v)), f = x'/X' |
 //!
-//! A stratum with fewer than [`SEPARATE_SAMPLES_MIN`] samples has no ratio of its own, because the bias of a ratio grows
-//! where samples are few (Cochran 6.12): such strata share one, the combined ratio (6.11).
+//! A stratum with fewer than [`SEPARATE_SAMPLES_MIN`] samples has no ratio of its own, because the
+//! bias of a ratio grows with few samples (Cochran 6.12): such strata share one, the combined ratio
+//! (6.11).
 //!
-//! **Few samples.** The half-width of the 95 % interval is 1.96 √(V + [`PSEUDO_SAMPLES`]·u²), where u is what one sample
-//! stands for. The second term is nothing where samples are many; where there is none it makes the half-width that of
-//! the 95 % Poisson bound, 3 samples: traffic of three samples' worth goes unsampled in one of e³ = 20 cases. u is Σ(rL)²
-//! by ΣrL of the class, but not less than that of all traffic of its strata as long as the class has fewer than
-//! [`UNIT_SAMPLES_MIN`] samples, which may all have been short packets.
+//! **Few samples.** The half-width of the 95 % interval is 1.96 √(V + [`PSEUDO_SAMPLES`]·u²), where
+//! u is the weight of one sample in bytes. The second term vanishes for many samples; without
+//! samples it makes the half-width that of the 95 % Poisson bound, 3 samples: traffic of three
+//! samples' weight goes unsampled in one of e³ = 20 cases. u is Σ(rL)² by ΣrL of the class, but not
+//! less than that of all traffic of its strata while the class has fewer than [`UNIT_SAMPLES_MIN`]
+//! samples, which may all be short packets.
 //!
-//! **Assumptions.** Draws are independent (a sampler that takes every N-th packet of a mix in random order comes close).
-//! All strata of a view see different packets. Samples and counters of an exporter are about as late as each other, and
-//! what they are late is short compared with the time that is asked for. Traffic of an interval in which nothing was
-//! sampled is spread evenly. A counter counts the frames that samples are drawn from. Nothing is known of exporters that
-//! did not send anything.
+//! **Assumptions.** Draws are independent (a sampler that takes every N-th packet of a mix in
+//! random order comes close). All strata of a view see different packets. Samples and counters of
+//! an exporter have about the same delay, short compared with the queried time. Traffic of an
+//! interval without samples is spread evenly. A counter counts the frames from which samples are
+//! drawn. Exporters that send nothing are unknown.
 
-use crate::rates::Z95;
+use crate::rates::Z_SCORE_95;
 
 /// Three samples by 1.96, squared: see the module.
-pub const PSEUDO_SAMPLES: f64 = (3.0 / Z95) * (3.0 / Z95);
+pub const PSEUDO_SAMPLES: f64 = (3.0 / Z_SCORE_95) * (3.0 / Z_SCORE_95);
 
-/// A stratum with fewer samples shares its ratio with others.
+/// Fewest samples of a stratum with a ratio of its own.
 pub const SEPARATE_SAMPLES_MIN: f64 = 30.0;
 
-/// From so many samples on a class knows what one of its samples stands for.
+/// Fewest samples from which a class knows the weight of one sample.
 pub const UNIT_SAMPLES_MIN: f64 = 100.0;
 
-/// So many samples, spread evenly, are added to an interval before it is divided: few samples say little about when.
+/// Samples, spread evenly, added to an interval before it is divided: few samples say little about
+/// time.
 const EVEN_SAMPLES: f64 = 4.0;
 
-/// A sum of samples, or what it is scaled to.
+/// A sum of samples, possibly scaled to a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sum {
     /// Estimated bytes.
     pub bytes: f64,
     /// Variance of the bytes.
     pub variance: f64,
-    /// Sum of the squares of what each sample stands for.
+    /// Sum of the squares of the samples' weights.
     pub squares: f64,
-    /// Sum of the bytes times what one sample of all traffic of their stratum stands for.
+    /// Sum of the bytes times the weight of one sample of all traffic of their stratum.
     pub pooled: f64,
-    /// Bytes of it that were counted.
+    /// Bytes from counters.
     pub counted: f64,
-    /// How much of it cannot hide what no sample showed, 0 to 1: 1 where counters cover all of it.
+    /// Share of the sum that counters cover, 0 to 1: it hides no unsampled traffic.
     pub certain: f64,
 }
 
 impl Sum {
-    /// Of samples, whose variance is that of independent draws.
+    /// Sum of samples, whose variance is that of independent draws.
     #[must_use]
     pub fn sampled(bytes: f64, variance: f64) -> Self {
         Self { bytes, variance, squares: variance, ..Self::default() }
     }
 
-    /// Adds another one that is independent.
+    /// Adds an independent sum.
     pub fn add(&mut self, other: Self) {
         if *self == Self::default() {
             *self = other;
@@ -77,25 +81,25 @@ impl Sum {
         self.certain = self.certain.min(other.certain);
     }
 
-    /// Bytes that one sample stands for; 0 where every packet was counted.
+    /// Weight of one sample in bytes; 0 if every packet was counted.
     #[must_use]
     pub fn unit(&self) -> f64 {
         if self.bytes > 0.0 { self.squares / self.bytes } else { 0.0 }
     }
 
-    /// The same, of a stratum in which one sample of all traffic stands for `unit` bytes.
+    /// The sum, in a stratum where one sample of all traffic weighs `unit` bytes.
     #[must_use]
     pub fn within(self, unit: f64) -> Self {
         Self { pooled: self.bytes * unit, ..self }
     }
 
-    /// Bytes that one sample of all traffic of its strata stands for; 0 where that is not known.
+    /// Weight of one sample of all traffic of its strata, in bytes; 0 if unknown.
     #[must_use]
     pub fn pooled_unit(&self) -> f64 {
         if self.bytes > 0.0 { self.pooled / self.bytes } else { 0.0 }
     }
 
-    /// How many samples of one size would be as sure; infinite where every packet was counted.
+    /// Count of equal samples with the same relative error; infinite if every packet was counted.
     #[must_use]
     pub fn samples(&self) -> f64 {
         match self.unit() {
@@ -105,40 +109,41 @@ impl Sum {
         }
     }
 
-    /// Half-width of the 95 % interval, where one sample of all traffic stands for `unit` bytes, if that of its own strata is
-    /// not known.
+    /// Half-width of the 95 % interval. `unit` is the weight of one sample of all traffic, if that
+    /// of its own strata is unknown.
     #[must_use]
     pub fn half_width(&self, unit: f64) -> f64 {
         let known = self.samples() >= UNIT_SAMPLES_MIN && self.certain <= 0.0;
         let pooled = if self.pooled > 0.0 { self.pooled_unit() } else { unit };
         let unit = if known { self.unit() } else { pooled.max(self.unit()) };
         let unit = unit * (1.0 - self.certain);
-        Z95 * (self.variance + PSEUDO_SAMPLES * unit * unit).sqrt()
+        Z_SCORE_95 * (self.variance + PSEUDO_SAMPLES * unit * unit).sqrt()
     }
 }
 
-/// What a stratum's counter says of a time.
+/// Counted octets of a stratum in a time span.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Counted {
-    /// Octets.
+pub struct CounterEstimate {
+    /// Counted octets in the span.
     pub bytes: f64,
-    /// Variance of the octets, where intervals of the counter end within the time.
+    /// Variance of the octets, if counter intervals end within the span.
     pub variance: f64,
-    /// Share of the samples that are of the time that it covers, 0 to 1; without samples, of that time.
+    /// Share of the samples in the time that the counter covers, 0 to 1; without samples, share of
+    /// the time.
     pub covered: f64,
 }
 
-/// Samples of a stratum and its counter over the same time.
+/// Samples and counter of a stratum over the same time span.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stratum {
-    /// All its samples.
+    /// Sum of all its samples.
     pub sampled: Sum,
-    /// Its counter.
-    pub counted: Counted,
+    /// Octets of its counter.
+    pub counted: CounterEstimate,
 }
 
 impl Stratum {
-    /// Counted where it is counted, sampled where it is not.
+    /// Total traffic: counted where the counter covers, sampled elsewhere.
     #[must_use]
     pub fn total(&self) -> Sum {
         let rest = 1.0 - self.counted.covered;
@@ -153,7 +158,8 @@ impl Stratum {
         }
     }
 
-    /// Whether its counter says anything. One that stands still while many packets are sampled counts nothing.
+    /// Returns true if the counter is usable. One that stands still while many packets are sampled
+    /// counts nothing.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         let still = self.counted.bytes <= 0.0 && self.sampled.samples() >= SEPARATE_SAMPLES_MIN;
@@ -162,7 +168,7 @@ impl Stratum {
 
     /// Adds a stratum with which it shares a ratio.
     pub fn merge(&mut self, other: &Self) {
-        // The share that is covered, by traffic.
+        // The covered share, weighted by traffic.
         let (ours, theirs) = (self.total(), other.total());
         let rest = |one: &Self| (1.0 - one.counted.covered) * one.sampled.bytes;
         let rests = rest(self) + rest(other);
@@ -175,7 +181,7 @@ impl Stratum {
         self.counted.variance = variance.max(0.0);
     }
 
-    /// What a class of its samples is scaled to.
+    /// Scales a class of its samples to the stratum's total.
     #[must_use]
     pub fn class(&self, class: Sum) -> Sum {
         if self.sampled.bytes <= 0.0 {
@@ -186,7 +192,7 @@ impl Stratum {
         let share = (class.bytes / self.sampled.bytes).clamp(0.0, 1.0);
         let ratio = (1.0 - 2.0 * share) * class.variance + share * share * self.sampled.variance;
         let certain = self.counted.covered;
-        // Of a share of a sure total neither nothing nor all is sure: (1−p)² + p² as of a proportion.
+        // A share of a certain total is itself uncertain: (1−p)² + p² as of a proportion.
         let binomial = ((1.0 - share).powi(2) + share * share).sqrt();
         let pseudo = certain * binomial + (1.0 - certain);
         Sum {
@@ -199,19 +205,19 @@ impl Stratum {
     }
 }
 
-/// A part of a counter's interval.
+/// Share of a part in a counter interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Part {
-    /// Its share of the octets.
+pub struct IntervalShare {
+    /// Share of the octets, 0 to 1.
     pub share: f64,
-    /// Variance of its samples, by the square of all samples: see [`between`].
+    /// Variance of its samples by the square of all samples: see [`between`].
     pub variance: f64,
 }
 
-/// Divides an interval among its parts: by their samples, or evenly where nothing was sampled. `parts` are seconds and
-/// samples.
+/// Divides an interval among its parts by their samples, or evenly without samples. `parts` are
+/// seconds and samples.
 #[must_use]
-pub fn spread(parts: &[(f64, Sum)]) -> Vec<Part> {
+pub fn spread(parts: &[(f64, Sum)]) -> Vec<IntervalShare> {
     let length: f64 = parts.iter().map(|(seconds, _)| seconds).sum();
     let mut all = Sum::default();
     parts.iter().for_each(|(_, sum)| all.add(*sum));
@@ -220,16 +226,17 @@ pub fn spread(parts: &[(f64, Sum)]) -> Vec<Part> {
     let part = |(seconds, sum): &(f64, Sum)| {
         let of_time = if length > 0.0 { seconds / length } else { 0.0 };
         if whole <= 0.0 {
-            return Part { share: of_time, variance: 0.0 };
+            return IntervalShare { share: of_time, variance: 0.0 };
         }
         let share = (sum.bytes + even * of_time) / whole;
-        Part { share, variance: sum.variance / (whole * whole) }
+        IntervalShare { share, variance: sum.variance / (whole * whole) }
     };
     parts.iter().map(part).collect()
 }
 
-/// Octets of some parts of an interval of `total` octets: their sum, and its variance. All of it is exact. `all` is the
-/// sum of the variances of all parts; without samples nothing is known of when.
+/// Octets of some parts of an interval of `total` octets: their sum and its variance. The whole is
+/// exact. `all` is the sum of the variances of all parts; without samples the distribution over
+/// time is unknown.
 #[must_use]
 pub fn between(total: f64, share: f64, variance: f64, all: f64) -> (f64, f64) {
     let share = share.clamp(0.0, 1.0);
@@ -237,7 +244,7 @@ pub fn between(total: f64, share: f64, variance: f64, all: f64) -> (f64, f64) {
         return (total, 0.0);
     }
     let ratio = (1.0 - share).powi(2) * variance + share * share * (all - variance).max(0.0);
-    // Uniform between nothing and all of it has a variance of a twelfth.
+    // Uniform between nothing and all has a variance of a twelfth.
     let unknown = if all > 0.0 { 0.0 } else { share * (1.0 - share) / 3.0 };
     (total * share, total * total * (ratio + unknown))
 }
@@ -261,7 +268,7 @@ mod tests {
     #[test]
     fn uncovered_time_is_sampled() {
         let sampled = Sum::sampled(1_000.0, 100.0);
-        let counted = Counted { bytes: 1_500.0, variance: 9.0, covered: 0.75 };
+        let counted = CounterEstimate { bytes: 1_500.0, variance: 9.0, covered: 0.75 };
         let stratum = Stratum { sampled, counted };
         assert_eq!((stratum.total().bytes, stratum.total().variance), (1_750.0, 9.0 + 25.0));
         // All of it is the class: its total.
@@ -270,8 +277,8 @@ mod tests {
         let half = stratum.class(Sum::sampled(500.0, 50.0));
         assert!((half.bytes - 875.0).abs() < 1e-9, "{half:?}");
         assert!((half.variance - (1.75_f64.powi(2) * 25.0 + 34.0 / 4.0)).abs() < 1e-9);
-        // What is counted hides nothing.
-        let counted = Counted { covered: 1.0, ..Counted::default() };
+        // Counted traffic hides nothing.
+        let counted = CounterEstimate { covered: 1.0, ..CounterEstimate::default() };
         assert_eq!(Stratum { counted, ..stratum }.total().half_width(1e6), 0.0);
         assert!(!Stratum { sampled: Sum::sampled(1e6, 1e3), ..Stratum::default() }.is_counted());
     }
@@ -280,15 +287,15 @@ mod tests {
     fn merged_strata_keep_their_total() {
         let one = Stratum {
             sampled: Sum::sampled(100.0, 10.0),
-            counted: Counted { bytes: 90.0, variance: 1.0, covered: 1.0 },
+            counted: CounterEstimate { bytes: 90.0, variance: 1.0, covered: 1.0 },
         };
         let other = Stratum {
             sampled: Sum::sampled(300.0, 30.0),
-            counted: Counted { bytes: 100.0, variance: 2.0, covered: 0.5 },
+            counted: CounterEstimate { bytes: 100.0, variance: 2.0, covered: 0.5 },
         };
         let silent = Stratum {
             sampled: Sum::default(),
-            counted: Counted { bytes: 7.0, variance: 0.0, covered: 1.0 },
+            counted: CounterEstimate { bytes: 7.0, variance: 0.0, covered: 1.0 },
         };
         let mut merged = one;
         merged.merge(&other);
@@ -312,7 +319,7 @@ mod tests {
         let expected = 4_400.0_f64.powi(2) * 0.75 * 0.25 / 40.0;
         assert!((0.7..1.1).contains(&(variance / expected)), "{variance} and {expected}");
         assert_eq!(between(4_400.0, 1.0, all, all), (4_400.0, 0.0));
-        // Nothing sampled: by time, and anything is possible.
+        // Without samples: by time, with the widest variance.
         let even = super::spread(&[(1.0, Sum::default()), (3.0, Sum::default())]);
         assert_eq!(even[0].share, 0.25);
         let (octets, variance) = between(100.0, 0.25, 0.0, 0.0);

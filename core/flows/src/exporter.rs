@@ -1,10 +1,10 @@
-//! Who sends: one state for each agent, so that loss, new starts and changes of rate are noticed.
+//! State of each exporter, to detect loss, restarts and changed sampling rates.
 //!
-//! Anyone can send a datagram in any name, so all of it is bounded. An exporter begins as a newcomer: there
-//! are [`NEWCOMERS_MAX`] places, and the next newcomer takes that of the oldest. After [`ESTABLISHED_AFTER`]
-//! datagrams it has a place of its own, which it keeps as long as it speaks: newcomers never push it
-//! out, however many they are. When all [`EXPORTERS_MAX`] places are taken by exporters that speak, a
-//! newcomer stays one. Its datagrams count all the same; only its loss may not be known.
+//! Anyone can send a datagram in any name, so the state is bounded. An exporter begins as a
+//! newcomer, of which there are at most [`NEWCOMERS_MAX`]; a further newcomer evicts the oldest.
+//! After [`ESTABLISHED_AFTER`] datagrams it is established and never evicted by newcomers while it
+//! sends. With [`EXPORTERS_MAX`] established exporters that all send, a newcomer stays one: its
+//! datagrams count, only its loss may be unknown.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -19,36 +19,36 @@ use crate::rates;
 use crate::sequence::{Arrival, JUMP_MAX, Sequence};
 use crate::sflow::{FlowSample, Source};
 
-/// Most exporters with a place of their own.
+/// Most established exporters.
 pub const EXPORTERS_MAX: usize = 4096;
 
-/// Most newcomers.
+/// Most newcomers at a time.
 pub const NEWCOMERS_MAX: usize = 1024;
 
-/// Datagrams that make a newcomer an exporter with a place of its own.
+/// Count of datagrams after which a newcomer becomes established.
 pub const ESTABLISHED_AFTER: u64 = 8;
 
-/// An exporter that is silent for so long gives up its place, if another one needs it.
-pub const IDLE: Duration = Duration::from_secs(600);
+/// Silence after which an established exporter may be evicted.
+pub const EXPORTER_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Most data sources, interfaces and templates of an exporter.
+/// Most data sources, interfaces and templates of an established exporter.
 pub const STATES_MAX: usize = 4096;
 
-/// Most of them of a newcomer.
+/// Most data sources, interfaces and templates of a newcomer.
 pub const NEWCOMER_STATES_MAX: usize = 64;
 
-/// Most of them of all exporters together.
+/// Most data sources, interfaces and templates of all exporters together.
 pub const STATES_TOTAL_MAX: usize = 131_072;
 
-/// Datagrams that come late show an uptime that is lower by at most this.
+/// A reordered datagram shows an uptime lower by at most this many milliseconds.
 const REORDERED_MS: u32 = 10_000;
 
-/// Around the end of its 32 bits an uptime may start over without a new start.
+/// An uptime of 32 bits this close to its end may wrap without a restart.
 const WRAP_MS: u32 = 3_600_000;
 
-/// How an exporter speaks.
+/// Export protocol and its version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Dialect {
+pub enum ExportProtocol {
     /// sFlow version 5.
     Sflow,
     /// NetFlow version 5.
@@ -59,55 +59,55 @@ pub enum Dialect {
     Ipfix,
 }
 
-/// What tells exporters apart.
+/// Identity of an exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExporterKey {
-    /// How it speaks.
-    pub dialect: Dialect,
-    /// The agent by its own word (sFlow), or where it sends from.
+    /// Protocol of its datagrams.
+    pub protocol: ExportProtocol,
+    /// Address that the agent claims (sFlow), or the source address.
     pub address: Address,
-    /// The port that it sends from; 0 for sFlow. Several exporters may share an address (RFC 7011 8).
+    /// UDP source port; 0 for sFlow. Several exporters may share an address (RFC 7011 8).
     pub port: u16,
     /// Sub-agent, source id or observation domain.
     pub domain: u32,
 }
 
-/// A kind of sample: each counts its own.
+/// Kind of a sample; each kind has its own sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SampleKind {
-    /// Of packets.
+    /// A sampled packet.
     Flow,
-    /// Of counters.
+    /// Counters of a source.
     Counters,
-    /// Of drops.
+    /// A dropped packet.
     Discarded,
 }
 
-/// One data source.
+/// State of one data source.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SourceState {
-    /// Its samples.
+    /// Sequence numbers of its samples.
     pub sequence: Sequence,
-    /// The sampling rate of its last sample.
+    /// Sampling rate of the last sample, 1 of this many packets.
     pub sampling_rate: u32,
-    /// Times that the rate changed.
+    /// Count of changes of the sampling rate.
     pub rate_changes: u64,
-    /// Samples that the agent itself lost.
+    /// Count of samples that the agent dropped.
     pub agent_drops: u64,
     last: Option<(u32, u32)>,
-    run: Run,
+    run: SamplingRun,
 }
 
-/// Since the rate changed last or the agent started over.
+/// Counts since the last change of the rate or restart of the agent.
 #[derive(Debug, Clone, Copy, Default)]
-struct Run {
+struct SamplingRun {
     pool: u64,
     received: u64,
     lost: u64,
 }
 
 impl SourceState {
-    /// Takes a sample's numbers.
+    /// Updates the state from a flow sample.
     #[inline]
     fn flow(&mut self, sample: &FlowSample<'_>) -> Arrival {
         let lost_before = self.sequence.lost;
@@ -115,10 +115,10 @@ impl SourceState {
         if self.sampling_rate != sample.sampling_rate {
             self.rate_changes += u64::from(self.sampling_rate != 0);
             self.sampling_rate = sample.sampling_rate;
-            (self.run, self.last) = (Run::default(), None);
+            (self.run, self.last) = (SamplingRun::default(), None);
         }
         match arrival {
-            Arrival::Start => (self.run, self.last) = (Run::default(), None),
+            Arrival::Start => (self.run, self.last) = (SamplingRun::default(), None),
             Arrival::Next { .. } => {
                 let lost = self.sequence.lost.saturating_sub(lost_before);
                 self.run.received += 1;
@@ -126,7 +126,7 @@ impl SourceState {
                 if let Some((pool, drops)) = self.last {
                     self.run.pool += u64::from(sample.sample_pool.wrapping_sub(pool));
                     let dropped = sample.drops.wrapping_sub(drops);
-                    // It only ever grows; a fall is an agent that has started over.
+                    // The counter never falls, except by a restart of the agent.
                     self.agent_drops += if dropped <= u32::MAX / 2 { dropped.into() } else { 0 };
                 } else {
                     self.run.pool += u64::from(sample.sampling_rate);
@@ -138,43 +138,43 @@ impl SourceState {
         arrival
     }
 
-    /// The rate at which packets were really sampled, lost samples included.
+    /// Sampling rate corrected by lost samples.
     #[must_use]
     pub fn effective_rate(&self) -> f64 {
-        let Run { pool, received, lost } = self.run;
+        let SamplingRun { pool, received, lost } = self.run;
         rates::effective_rate(self.sampling_rate, received, lost, Some(pool))
     }
 }
 
-/// An exporter.
+/// An exporter and its state.
 #[derive(Debug)]
 pub struct Exporter {
-    /// Its number here, small and its own as long as it is known.
+    /// Small number, unique while the exporter is known.
     pub id: u32,
-    /// What it is known by.
+    /// Identity of the exporter.
     pub key: ExporterKey,
-    /// Where its last datagram came from; need not be its own address (NAT, VRF).
+    /// Source address of the last datagram; may differ from the agent's own (NAT, VRF).
     pub from: IpAddr,
-    /// When it was heard first.
-    pub first_heard: Duration,
-    /// When it was heard last.
-    pub last_heard: Duration,
-    /// Its datagrams.
+    /// Time of the first datagram.
+    pub first_seen: Duration,
+    /// Time of the last datagram.
+    pub last_seen: Duration,
+    /// Sequence numbers of its datagrams.
     pub sequence: Sequence,
-    /// Samples or sets that could not be read.
+    /// Samples or sets that cannot be parsed.
     pub broken: u64,
-    /// Samples, records or fields that are not known here.
+    /// Samples, records or fields of unknown formats.
     pub unknown: u64,
-    /// Times that it started over, by its uptime.
+    /// Count of restarts, by its uptime.
     pub reboots: u64,
-    /// Data sources, interfaces and templates that found no place.
+    /// Data sources, interfaces and templates beyond the limits.
     pub untracked: u64,
-    /// Records that did not come, where the dialect counts those.
+    /// Records lost, if the protocol numbers records.
     pub records_lost: u64,
-    /// The sampling rate of its last sample; 0 before it.
+    /// Sampling rate of the last sample; 0 before the first.
     pub sampling_rate: u32,
     uptime_ms: Option<u32>,
-    /// What it has of [`STATES_TOTAL_MAX`].
+    /// Share of [`STATES_TOTAL_MAX`] in use.
     states: usize,
     established: bool,
     sources: SeededMap<(Source, SampleKind), SourceState>,
@@ -183,7 +183,7 @@ pub struct Exporter {
     next_record: Option<u32>,
 }
 
-/// How many states there may be, and are.
+/// States in use by all exporters.
 #[derive(Debug, Clone, Copy)]
 struct Budget {
     used: usize,
@@ -209,41 +209,41 @@ impl Budget {
 }
 
 impl Exporter {
-    /// Its data sources.
+    /// Iterates over the data sources.
     pub fn sources(&self) -> impl Iterator<Item = (Source, SampleKind, &SourceState)> {
         self.sources.iter().map(|((source, kind), state)| (*source, *kind, state))
     }
 
-    /// Its interfaces, by ifIndex.
+    /// Iterates over the interfaces, by ifIndex.
     pub fn interfaces(&self) -> impl Iterator<Item = (u32, &InterfaceState)> {
         self.interfaces.iter().map(|(index, state)| (*index, state))
     }
 
-    /// The interface with this ifIndex.
+    /// Returns the interface with this ifIndex.
     #[must_use]
     pub fn interface(&self, index: u32) -> Option<&InterfaceState> {
         self.interfaces.get(&index)
     }
 
-    /// Whether it has a place of its own.
+    /// Returns true after [`ESTABLISHED_AFTER`] datagrams, if there was room.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Share of its datagrams that were lost on the way here.
+    /// Share of its datagrams lost on the way here, 0 to 1.
     #[must_use]
     pub fn loss(&self) -> f64 {
         let sent = self.sequence.received + self.sequence.lost;
         if sent == 0 { 0.0 } else { self.sequence.lost as f64 / sent as f64 }
     }
 
-    /// Notes that the record with this number was the first of `count`; `None` where that is not known.
-    /// IPFIX and NetFlow version 5 count records (RFC 7011 3.1).
+    /// Counts lost records: the record `number` was the first of `count` (`None` if unknown). IPFIX
+    /// and NetFlow version 5 number records (RFC 7011 3.1).
     pub(crate) fn records(&mut self, number: u32, count: Option<u32>) {
         if let Some(next) = self.next_record {
             let missing = number.wrapping_sub(next);
-            // What comes late, twice or after a new start is no loss.
+            // A late record, a duplicate or a restart is no loss.
             if missing <= JUMP_MAX {
                 self.records_lost += u64::from(missing);
             }
@@ -251,7 +251,7 @@ impl Exporter {
         self.next_record = count.map(|count| number.wrapping_add(count));
     }
 
-    /// Notes the uptime; when it went back everything starts over.
+    /// Detects a restart by a fall of the uptime, and resets the sequences.
     fn uptime(&mut self, uptime_ms: u32) {
         let last = self.uptime_ms.replace(uptime_ms);
         let Some(last) = last else { return };
@@ -270,25 +270,25 @@ impl Exporter {
     }
 }
 
-/// An exporter with what it may use.
+/// The exporter of a datagram, with the budget for its states.
 #[derive(Debug)]
-pub struct Heard<'a> {
-    /// The exporter.
+pub struct DatagramContext<'a> {
+    /// Exporter that sent the datagram.
     pub exporter: &'a mut Exporter,
-    /// What its datagram's number was.
+    /// Classification of the datagram's sequence number.
     pub arrival: Arrival,
     budget: &'a mut Budget,
 }
 
-impl Heard<'_> {
-    /// Takes `count` more states of the exporter's share, if there are as many.
+impl DatagramContext<'_> {
+    /// Reserves `count` more states, if the limits allow.
     pub(crate) fn charge(&mut self, count: usize) -> bool {
         let exporter = &mut *self.exporter;
         let (established, untracked) = (exporter.established, &mut exporter.untracked);
         self.budget.charge(established, &mut exporter.states, untracked, count)
     }
 
-    /// Gives states back.
+    /// Returns `count` states to the budget.
     pub(crate) fn release(&mut self, count: usize) {
         self.exporter.states -= count;
         self.budget.used -= count;
@@ -305,18 +305,18 @@ impl Heard<'_> {
         }
     }
 
-    /// Takes the numbers of a flow sample.
+    /// Updates the source of a flow sample.
     pub fn flow_sample(&mut self, sample: &FlowSample<'_>) -> Option<Arrival> {
         self.exporter.sampling_rate = sample.sampling_rate;
         self.source(sample.source, SampleKind::Flow).map(|source| source.flow(sample))
     }
 
-    /// Takes the number of another sample.
+    /// Updates the source of a sample of another kind.
     pub fn sample(&mut self, source: Source, kind: SampleKind, number: u32) -> Option<Arrival> {
         self.source(source, kind).map(|source| source.sequence.arrive(number))
     }
 
-    /// The interface with this ifIndex.
+    /// Returns the interface with this ifIndex, created if the limits allow.
     pub fn interface(&mut self, index: u32) -> Option<&mut InterfaceState> {
         let Exporter { interfaces, states, untracked, established, .. } = &mut *self.exporter;
         match interfaces.entry(index) {
@@ -329,25 +329,25 @@ impl Heard<'_> {
     }
 }
 
-/// All exporters.
+/// All known exporters, established and newcomers.
 #[derive(Debug)]
-pub struct Exporters {
+pub struct ExporterTable {
     established: SeededMap<ExporterKey, Exporter>,
     newcomers: SeededMap<ExporterKey, Exporter>,
     order: VecDeque<ExporterKey>,
     budget: Budget,
     next_id: u32,
     seed: u64,
-    /// No place came free before this.
+    /// Before this time no established exporter can be evicted.
     full_until: Duration,
-    /// Newcomers that gave up their place to another one.
+    /// Count of newcomers evicted by others.
     pub forgotten: u64,
-    /// Exporters that gave up their place because they were silent.
+    /// Count of established exporters evicted after silence.
     pub retired: u64,
 }
 
-impl Exporters {
-    /// None yet. `seed` is for hashing.
+impl ExporterTable {
+    /// Starts without exporters. `seed` is for hashing.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -363,38 +363,39 @@ impl Exporters {
         }
     }
 
-    /// All that are known, newcomers too.
+    /// Iterates over all known exporters, newcomers included.
     pub fn iter(&self) -> impl Iterator<Item = &Exporter> {
         self.established.values().chain(self.newcomers.values())
     }
 
-    /// How many are known.
+    /// Count of known exporters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.established.len() + self.newcomers.len()
     }
 
-    /// Whether none is known.
+    /// Returns true if no exporter is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Data sources and interfaces that have a place.
+    /// Count of data sources, interfaces and templates in use.
     #[must_use]
     pub fn states(&self) -> usize {
         self.budget.used
     }
 
-    /// Takes the numbers of a datagram. `number` is `None` where the dialect does not count datagrams.
-    pub fn hear(
+    /// Updates the exporter of a datagram. `number` is `None` for protocols that do not number
+    /// datagrams.
+    pub fn receive(
         &mut self,
         now: Duration,
         key: ExporterKey,
         from: IpAddr,
         number: Option<u32>,
         uptime_ms: Option<u32>,
-    ) -> Heard<'_> {
+    ) -> DatagramContext<'_> {
         if !self.established.contains_key(&key) {
             self.admit(now, key, from);
         }
@@ -402,7 +403,7 @@ impl Exporters {
         let exporter = established.get_mut(&key).or_else(|| newcomers.get_mut(&key));
         let exporter = exporter.expect("it was admitted");
         exporter.from = from;
-        exporter.last_heard = exporter.last_heard.max(now);
+        exporter.last_seen = exporter.last_seen.max(now);
         if let Some(uptime_ms) = uptime_ms {
             exporter.uptime(uptime_ms);
         }
@@ -413,7 +414,7 @@ impl Exporters {
                 Arrival::Next { missing: 0 }
             }
         };
-        Heard { exporter, arrival, budget }
+        DatagramContext { exporter, arrival, budget }
     }
 
     fn admit(&mut self, now: Duration, key: ExporterKey, from: IpAddr) {
@@ -431,7 +432,7 @@ impl Exporters {
                 self.forgotten += 1;
             }
         }
-        // Keys that were established stay behind in the order; they are few and leave with it.
+        // Keys of established exporters stay in the order until they reach its front; they are few.
         self.order.push_back(key);
         if self.order.len() > 2 * NEWCOMERS_MAX {
             let newcomers = &self.newcomers;
@@ -443,8 +444,8 @@ impl Exporters {
             id,
             key,
             from,
-            first_heard: now,
-            last_heard: now,
+            first_seen: now,
+            last_seen: now,
             sequence: Sequence::default(),
             broken: 0,
             unknown: 0,
@@ -470,21 +471,21 @@ impl Exporters {
         }
     }
 
-    /// Whether a place is free, or can be made free.
+    /// Returns true if there is room for an established exporter, evicting a silent one if needed.
     fn has_place(&mut self, now: Duration) -> bool {
         if self.established.len() < EXPORTERS_MAX {
             return true;
         }
-        // Looking through all of them for each datagram of a newcomer would be a way to slow us down.
+        // A search for each datagram of a newcomer would be a way to slow the collector down.
         if now < self.full_until {
             return false;
         }
-        let longest = self.established.values().min_by_key(|exporter| exporter.last_heard);
-        let Some((key, heard)) = longest.map(|longest| (longest.key, longest.last_heard)) else {
+        let longest = self.established.values().min_by_key(|exporter| exporter.last_seen);
+        let Some((key, context)) = longest.map(|longest| (longest.key, longest.last_seen)) else {
             return true;
         };
-        if now.saturating_sub(heard) < IDLE {
-            self.full_until = heard + IDLE;
+        if now.saturating_sub(context) < EXPORTER_IDLE_TIMEOUT {
+            self.full_until = context + EXPORTER_IDLE_TIMEOUT;
             return false;
         }
         if let Some(gone) = self.established.remove(&key) {
@@ -500,7 +501,7 @@ mod tests {
     use super::*;
 
     fn key(agent: u128) -> ExporterKey {
-        ExporterKey { dialect: Dialect::Sflow, address: Address(agent), port: 0, domain: 0 }
+        ExporterKey { protocol: ExportProtocol::Sflow, address: Address(agent), port: 0, domain: 0 }
     }
 
     fn from() -> IpAddr {
@@ -508,19 +509,19 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_forged_exporters_push_nobody_out() {
-        let mut exporters = Exporters::new(1);
+    fn forged_exporters_evict_no_established_one() {
+        let mut exporters = ExporterTable::new(1);
         for number in 0..20 {
-            exporters.hear(Duration::ZERO, key(1 << 100), from(), Some(number), Some(number));
+            exporters.receive(Duration::ZERO, key(1 << 100), from(), Some(number), Some(number));
         }
         let before = exporters.iter().next().unwrap().id;
         for forged in 0..100_000_u128 {
             for number in 0..2 {
                 let now = Duration::from_millis(forged as u64 / 10);
-                let mut heard = exporters.hear(now, key(forged), from(), Some(number), None);
+                let mut context = exporters.receive(now, key(forged), from(), Some(number), None);
                 for index in 0..100 {
-                    heard.interface(index);
-                    heard.sample(Source::interface(index), SampleKind::Counters, 1);
+                    context.interface(index);
+                    context.sample(Source::interface(index), SampleKind::Counters, 1);
                 }
             }
         }
@@ -528,36 +529,36 @@ mod tests {
         assert!(exporters.states() <= NEWCOMERS_MAX * NEWCOMER_STATES_MAX);
         assert!(exporters.order.len() <= 2 * NEWCOMERS_MAX + 1);
         let now = Duration::from_secs(100);
-        let heard = exporters.hear(now, key(1 << 100), from(), Some(20), Some(20));
-        assert_eq!((heard.exporter.id, heard.arrival), (before, Arrival::Next { missing: 0 }));
+        let context = exporters.receive(now, key(1 << 100), from(), Some(20), Some(20));
+        assert_eq!((context.exporter.id, context.arrival), (before, Arrival::Next { missing: 0 }));
     }
 
     #[test]
-    fn even_when_every_place_is_taken_by_them() {
-        let mut exporters = Exporters::new(1);
+    fn newcomer_waits_while_table_is_full() {
+        let mut exporters = ExporterTable::new(1);
         for forged in 0..10_000_u128 {
             for number in 0..10 {
-                let mut heard =
-                    exporters.hear(Duration::ZERO, key(forged), from(), Some(number), None);
+                let mut context =
+                    exporters.receive(Duration::ZERO, key(forged), from(), Some(number), None);
                 for index in 0..100 {
-                    heard.interface(index);
+                    context.interface(index);
                 }
             }
         }
         assert_eq!(exporters.established.len(), EXPORTERS_MAX);
         assert!(exporters.states() <= STATES_TOTAL_MAX);
-        // A newcomer stays one, and counts.
+        // A newcomer stays one, but its datagrams count.
         let newcomer = key(1 << 100);
         for number in 0..100 {
-            let heard =
-                exporters.hear(Duration::from_secs(1), newcomer, from(), Some(number), None);
-            assert!(!heard.exporter.is_established());
+            let context =
+                exporters.receive(Duration::from_secs(1), newcomer, from(), Some(number), None);
+            assert!(!context.exporter.is_established());
         }
-        // When they have been silent for long enough it gets a place.
-        let later = IDLE + Duration::from_secs(2);
-        let heard = exporters.hear(later, newcomer, from(), Some(100), None);
-        assert!(heard.exporter.is_established());
-        assert_eq!((heard.exporter.sequence.received, exporters.retired), (101, 1));
+        // After enough silence of the others it becomes established.
+        let later = EXPORTER_IDLE_TIMEOUT + Duration::from_secs(2);
+        let context = exporters.receive(later, newcomer, from(), Some(100), None);
+        assert!(context.exporter.is_established());
+        assert_eq!((context.exporter.sequence.received, exporters.retired), (101, 1));
     }
 
     #[test]
@@ -566,26 +567,26 @@ mod tests {
         let interface = size_of::<(u32, InterfaceState)>() + name;
         let source = size_of::<((Source, SampleKind), SourceState)>();
         let exporters = (EXPORTERS_MAX + NEWCOMERS_MAX) * size_of::<(ExporterKey, Exporter)>();
-        // A hash table just grown has 16 places for 7 entries.
+        // A hash table that just grew has 16 slots for 7 entries.
         let bytes = (STATES_TOTAL_MAX * interface.max(source) + exporters) * 16 / 7;
         assert!(bytes < 256 << 20, "{} MiB", bytes >> 20);
     }
 
     #[test]
     fn reboots_show_in_the_uptime() {
-        let mut exporters = Exporters::new(1);
-        let mut hear = |number, uptime_ms| {
-            let heard =
-                exporters.hear(Duration::ZERO, key(1), from(), Some(number), Some(uptime_ms));
-            (heard.exporter.reboots, heard.exporter.sequence.lost)
+        let mut exporters = ExporterTable::new(1);
+        let mut receive = |number, uptime_ms| {
+            let context =
+                exporters.receive(Duration::ZERO, key(1), from(), Some(number), Some(uptime_ms));
+            (context.exporter.reboots, context.exporter.sequence.lost)
         };
-        assert_eq!(hear(100, 3_000_000_000), (0, 0));
+        assert_eq!(receive(100, 3_000_000_000), (0, 0));
         // Late, not rebooted; a wrap, not rebooted.
-        assert_eq!(hear(101, 2_999_999_000), (0, 0));
-        assert_eq!(hear(102, u32::MAX), (0, 0));
-        assert_eq!(hear(103, 500), (0, 0));
-        assert_eq!(hear(104, 90_000), (0, 0));
-        assert_eq!(hear(90, 100), (1, 0));
-        assert_eq!(hear(92, 200), (1, 1));
+        assert_eq!(receive(101, 2_999_999_000), (0, 0));
+        assert_eq!(receive(102, u32::MAX), (0, 0));
+        assert_eq!(receive(103, 500), (0, 0));
+        assert_eq!(receive(104, 90_000), (0, 0));
+        assert_eq!(receive(90, 100), (1, 0));
+        assert_eq!(receive(92, 200), (1, 1));
     }
 }

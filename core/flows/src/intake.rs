@@ -1,8 +1,9 @@
-//! Datagrams in, sums and notes out: the whole way of a sample through this crate.
+//! The pipeline from datagrams to sums and events.
 //!
-//! The caller brings bytes, where they came from and the time; it gets what was learned through a [`Sink`],
-//! and the sums of each interval from [`Intake::take`]. Nothing here waits or fails: what cannot be read is
-//! counted ([`Counts`]). Time is a monotonic clock's, so that a step of the wall clock changes nothing.
+//! The caller passes bytes, their source address and the time; it receives events through a
+//! [`Sink`] and the sums of each interval from [`Intake::take`]. Nothing here blocks or fails:
+//! unreadable input is counted ([`IntakeCounts`]). Time is a monotonic clock's, so that a step of
+//! the wall clock changes nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,140 +12,143 @@ use penstock_scitags::firefly::{self, FireflyError, ReceivedFirefly};
 
 use crate::aggregate::{Aggregates, Aggregator};
 use crate::export::LastTotals;
-use crate::exporter::{Dialect, Exporter, ExporterKey, Exporters, Heard, SampleKind};
-use crate::interface::Interval;
-use crate::observe::{Direction, Observation};
+use crate::exporter::{
+    DatagramContext, ExportProtocol, Exporter, ExporterKey, ExporterTable, SampleKind,
+};
+use crate::interface::CounterInterval;
+use crate::observe::{InterfaceDirection, Observation};
 use crate::packet::Address;
 use crate::prefixes::Prefixes;
 use crate::rates::Amount;
-use crate::scitag::{Disbelief, Trust, Verdict};
+use crate::scitag::{ScitagVerdict, Trust, TrustError};
 use crate::sequence::Arrival;
-use crate::sflow::sample::{DiscardedPacket, Records};
+use crate::sflow::sample::{DiscardedPacket, SampleRecords};
 use crate::sflow::{
-    CounterRecord, CountersSample, Datagram, DatagramError, FlowSample, Sample, Source,
+    CounterRecord, CountersSample, DatagramError, FlowSample, Sample, SflowDatagram, Source,
 };
 
-/// What is told as it comes. All of it may be left alone.
+/// Receiver of events. The default of each method ignores the event.
 pub trait Sink {
-    /// A datagram of an exporter has begun; duplicates are left out. `arrival` is what its number was: of a dialect that
-    /// does not number datagrams it is always the next.
+    /// A datagram of an exporter begins; duplicates are skipped. `arrival` classifies its sequence
+    /// number: always the next one for protocols that do not number datagrams.
     fn datagram(&mut self, exporter: &Exporter, arrival: Arrival) {
         let _ = (exporter, arrival);
     }
 
-    /// Traffic.
-    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+    /// Traffic of a flow sample or a flow record.
+    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         let _ = (exporter, seen, verdict);
     }
 
-    /// A packet that was dropped; its sampling rate is 1.
-    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+    /// A dropped packet; its sampling rate is 1.
+    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         let _ = (exporter, seen, verdict);
     }
 
-    /// Counters, as they came.
+    /// A counter record as received.
     fn counters(&mut self, exporter: &Exporter, source: Source, record: &CounterRecord<'_>) {
         let _ = (exporter, source, record);
     }
 
-    /// Counters of an interface have gone on.
-    fn interval(&mut self, exporter: &Exporter, index: u32, interval: &Interval) {
+    /// A new interval between two counter samples of an interface.
+    fn interval(&mut self, exporter: &Exporter, index: u32, interval: &CounterInterval) {
         let _ = (exporter, index, interval);
     }
 
-    /// A firefly that is believed.
+    /// A trusted firefly.
     fn firefly(&mut self, firefly: &ReceivedFirefly) {
         let _ = firefly;
     }
 }
 
-/// Takes nothing.
+/// Ignores all events.
 impl Sink for () {}
 
-/// What came and what became of it.
+/// Counts of the input and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Datagrams whose header was read.
+pub struct IntakeCounts {
+    /// Datagrams with a valid header.
     pub datagrams: u64,
-    /// Datagrams that were none.
+    /// Datagrams without a valid header.
     pub refused: u64,
-    /// Datagrams that came twice and were not counted again.
+    /// Duplicate datagrams, which are not counted again.
     pub duplicates: u64,
-    /// Packets that were sampled, or flows that were exported.
+    /// Sampled packets and exported flows.
     pub observations: u64,
-    /// Samples of counters.
+    /// Samples of interface and host counters.
     pub counter_samples: u64,
-    /// Packets that were dropped and told.
+    /// Notifications of dropped packets.
     pub discarded: u64,
-    /// Samples, sets or records that could not be read.
+    /// Samples, sets or records that cannot be parsed.
     pub broken: u64,
-    /// Samples that are not known here, and sets whose template did not come.
+    /// Samples of unknown formats, and sets without a template.
     pub unknown: u64,
-    /// Fireflies that are believed.
+    /// Fireflies that are trusted.
     pub fireflies: u64,
-    /// Fireflies that are not, or are none.
+    /// Fireflies that are not trusted or cannot be parsed.
     pub fireflies_refused: u64,
 }
 
-/// Why a firefly was refused.
+/// Reason to refuse a firefly.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FireflyRefused {
-    /// It is none.
+    /// The datagram cannot be parsed.
     #[error(transparent)]
     Unreadable(#[from] FireflyError),
-    /// It is not believed.
+    /// The sender or the pair is not trusted.
     #[error(transparent)]
-    Disbelieved(#[from] Disbelief),
+    Untrusted(#[from] TrustError),
 }
 
-/// The way of a sample.
+/// Decoder, trust and sums of one collector.
 #[derive(Debug)]
 pub struct Intake {
-    /// Whom it believes.
+    /// Hosts, relays and fireflies that are trusted.
     pub trust: Trust,
-    /// What it sums.
+    /// Sums of the current interval.
     pub aggregator: Aggregator,
-    pub(crate) exporters: Exporters,
-    pub(crate) counts: Counts,
+    pub(crate) exporters: ExporterTable,
+    pub(crate) counts: IntakeCounts,
     pub(crate) sampling_rates: Prefixes<u32>,
     pub(crate) totals: LastTotals,
 }
 
 impl Intake {
-    /// `seed` is for hashing: the same seed and the same input give the same output.
+    /// Starts without state. `seed` is for hashing: the same seed and the same input give the same
+    /// output.
     #[must_use]
     pub fn new(trust: Trust, aggregator: Aggregator, seed: u64) -> Self {
         Self {
             trust,
             aggregator,
-            exporters: Exporters::new(seed),
-            counts: Counts::default(),
+            exporters: ExporterTable::new(seed),
+            counts: IntakeCounts::default(),
             sampling_rates: Prefixes::default(),
             totals: LastTotals::new(seed),
         }
     }
 
-    /// Who sends.
+    /// Exporters and their state.
     #[must_use]
-    pub fn exporters(&self) -> &Exporters {
+    pub fn exporters(&self) -> &ExporterTable {
         &self.exporters
     }
 
-    /// What came so far.
+    /// Counts since the start.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> IntakeCounts {
         self.counts
     }
 
-    /// The sums since the last time.
+    /// Returns the sums since the last call.
     pub fn take(&mut self) -> Aggregates {
         self.aggregator.take()
     }
 
-    /// Takes a datagram of sFlow.
+    /// Processes a datagram of sFlow.
     ///
     /// # Errors
-    /// When it is none; samples that are broken are counted and left out.
+    /// When the header is invalid; broken samples are counted and skipped.
     pub fn sflow(
         &mut self,
         now: Duration,
@@ -152,44 +156,44 @@ impl Intake {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), DatagramError> {
-        let datagram = Datagram::read(bytes).inspect_err(|_| self.counts.refused += 1)?;
+        let datagram = SflowDatagram::read(bytes).inspect_err(|_| self.counts.refused += 1)?;
         let address = Address::from(datagram.agent.unwrap_or(from.ip()));
         let domain = datagram.sub_agent;
-        let key = ExporterKey { dialect: Dialect::Sflow, address, port: 0, domain };
+        let key = ExporterKey { protocol: ExportProtocol::Sflow, address, port: 0, domain };
         let Self { exporters, trust, aggregator, counts, .. } = self;
         counts.datagrams += 1;
         let number = Some(datagram.sequence);
-        let mut heard = exporters.hear(now, key, from.ip(), number, Some(datagram.uptime_ms));
-        if heard.arrival == Arrival::Duplicate {
+        let mut context = exporters.receive(now, key, from.ip(), number, Some(datagram.uptime_ms));
+        if context.arrival == Arrival::Duplicate {
             counts.duplicates += 1;
             return Ok(());
         }
-        sink.datagram(heard.exporter, heard.arrival);
-        let mut way = Way { now, trust, aggregator, counts, sink };
+        sink.datagram(context.exporter, context.arrival);
+        let mut pipeline = SamplePipeline { now, trust, aggregator, counts, sink };
         for sample in datagram.samples() {
             match sample {
-                Ok(Sample::Flow(sample)) => way.flow(&mut heard, &sample),
+                Ok(Sample::Flow(sample)) => pipeline.flow(&mut context, &sample),
                 Ok(Sample::Counters(sample)) => {
-                    way.counters(&mut heard, datagram.uptime_ms, &sample);
+                    pipeline.counters(&mut context, datagram.uptime_ms, &sample);
                 }
-                Ok(Sample::Discarded(sample)) => way.discarded(&mut heard, &sample),
+                Ok(Sample::Discarded(sample)) => pipeline.discarded(&mut context, &sample),
                 Ok(Sample::Unknown(..)) => {
-                    way.counts.unknown += 1;
-                    heard.exporter.unknown += 1;
+                    pipeline.counts.unknown += 1;
+                    context.exporter.unknown += 1;
                 }
                 Err(_) => {
-                    way.counts.broken += 1;
-                    heard.exporter.broken += 1;
+                    pipeline.counts.broken += 1;
+                    context.exporter.broken += 1;
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes a firefly.
+    /// Processes a firefly.
     ///
     /// # Errors
-    /// When it is none, or not believed.
+    /// When it cannot be parsed or is not trusted.
     pub fn firefly(
         &mut self,
         now: Duration,
@@ -197,12 +201,12 @@ impl Intake {
         bytes: &[u8],
         sink: &mut impl Sink,
     ) -> Result<(), FireflyRefused> {
-        let mut hear = || -> Result<ReceivedFirefly, FireflyRefused> {
+        let mut receive = || -> Result<ReceivedFirefly, FireflyRefused> {
             let firefly = firefly::read(bytes)?;
-            self.trust.hear(now, from.ip(), &firefly)?;
+            self.trust.receive_firefly(now, from.ip(), &firefly)?;
             Ok(firefly)
         };
-        match hear() {
+        match receive() {
             Ok(firefly) => {
                 self.counts.fireflies += 1;
                 sink.firefly(&firefly);
@@ -216,88 +220,93 @@ impl Intake {
     }
 }
 
-/// What a sample passes.
-pub(crate) struct Way<'a, S> {
+/// The parts of an [`Intake`] that a sample passes through.
+pub(crate) struct SamplePipeline<'a, S> {
     pub(crate) now: Duration,
     pub(crate) trust: &'a mut Trust,
     pub(crate) aggregator: &'a mut Aggregator,
-    pub(crate) counts: &'a mut Counts,
+    pub(crate) counts: &'a mut IntakeCounts,
     pub(crate) sink: &'a mut S,
 }
 
-impl<S: Sink> Way<'_, S> {
+impl<S: Sink> SamplePipeline<'_, S> {
     #[inline]
-    fn flow(&mut self, heard: &mut Heard<'_>, sample: &FlowSample<'_>) {
-        heard.flow_sample(sample);
+    fn flow(&mut self, context: &mut DatagramContext<'_>, sample: &FlowSample<'_>) {
+        context.flow_sample(sample);
         let seen = Observation::of_sample(sample);
-        self.observation(heard, &seen);
+        self.observation(context, &seen);
     }
 
     #[inline]
-    pub(crate) fn observation(&mut self, heard: &mut Heard<'_>, seen: &Observation) {
+    pub(crate) fn observation(&mut self, context: &mut DatagramContext<'_>, seen: &Observation) {
         self.counts.observations += 1;
         if seen.broken_records > 0 {
             self.counts.broken += u64::from(seen.broken_records);
-            heard.exporter.broken += u64::from(seen.broken_records);
+            context.exporter.broken += u64::from(seen.broken_records);
         }
         let amount = Amount::new(seen.sampling_rate, seen.packets, seen.frame_bytes);
         let (received, at) = match seen.direction {
-            Direction::Ingress => (true, seen.input),
-            Direction::Egress => (false, seen.output),
-            Direction::Unknown => (true, crate::sflow::Interface::Unknown),
+            InterfaceDirection::Ingress => (true, seen.input),
+            InterfaceDirection::Egress => (false, seen.output),
+            InterfaceDirection::Unknown => (true, crate::sflow::Interface::Unknown),
         };
-        if let Some(interface) = at.index().and_then(|index| heard.interface(index)) {
+        if let Some(interface) = at.index().and_then(|index| context.interface(index)) {
             interface.sample(received, seen.sampling_rate, &amount);
         }
         let verdict = self.trust.judge(self.now, &seen.packet);
-        self.aggregator.add(heard.exporter.id, seen, &amount, verdict);
-        self.sink.observation(heard.exporter, seen, verdict);
+        self.aggregator.add(context.exporter.id, seen, &amount, verdict);
+        self.sink.observation(context.exporter, seen, verdict);
     }
 
-    fn discarded(&mut self, heard: &mut Heard<'_>, sample: &DiscardedPacket<'_>) {
+    fn discarded(&mut self, context: &mut DatagramContext<'_>, sample: &DiscardedPacket<'_>) {
         self.counts.discarded += 1;
-        heard.sample(sample.source, SampleKind::Discarded, sample.sequence);
+        context.sample(sample.source, SampleKind::Discarded, sample.sequence);
         let mut seen = Observation::nothing(1, sample.input, sample.output);
         seen.drop_reason = Some(sample.reason);
         seen.records(sample.records);
         let verdict = self.trust.judge(self.now, &seen.packet);
-        // Not traffic: a packet that was dropped arrived nowhere.
-        self.sink.discarded(heard.exporter, &seen, verdict);
+        // Not counted as traffic: a dropped packet did not arrive.
+        self.sink.discarded(context.exporter, &seen, verdict);
     }
 
-    fn counters(&mut self, heard: &mut Heard<'_>, uptime_ms: u32, sample: &CountersSample<'_>) {
+    fn counters(
+        &mut self,
+        context: &mut DatagramContext<'_>,
+        uptime_ms: u32,
+        sample: &CountersSample<'_>,
+    ) {
         self.counts.counter_samples += 1;
-        heard.sample(sample.source, SampleKind::Counters, sample.sequence);
+        context.sample(sample.source, SampleKind::Counters, sample.sequence);
         let index = interface_of(sample.records);
         for record in sample.records.counters() {
             let Ok(record) = record else {
                 self.counts.broken += 1;
-                heard.exporter.broken += 1;
+                context.exporter.broken += 1;
                 continue;
             };
             match (&record, index) {
                 (CounterRecord::Interface(counters), _) => {
-                    let read = heard
+                    let read = context
                         .interface(counters.index)
                         .and_then(|state| state.read(self.now, uptime_ms, *counters).ok());
                     if let Some(interval) = read {
-                        self.sink.interval(heard.exporter, counters.index, &interval);
+                        self.sink.interval(context.exporter, counters.index, &interval);
                     }
                 }
                 (CounterRecord::PortName(port), Some(index)) => {
-                    if let Some(state) = heard.interface(index) {
+                    if let Some(state) = context.interface(index) {
                         state.set_name(&port.name.to_string());
                     }
                 }
                 _ => {}
             }
-            self.sink.counters(heard.exporter, sample.source, &record);
+            self.sink.counters(context.exporter, sample.source, &record);
         }
     }
 }
 
-/// The interface that a sample's counters are of; the port's name does not say it.
-fn interface_of(records: Records<'_>) -> Option<u32> {
+/// ifIndex of the interface in a counter sample; the record of a port's name has none.
+fn interface_of(records: SampleRecords<'_>) -> Option<u32> {
     records.counters().find_map(|record| match record {
         Ok(CounterRecord::Interface(counters)) => Some(counters.index),
         _ => None,

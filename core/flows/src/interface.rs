@@ -1,114 +1,114 @@
-//! An interface of an exporter: what its counters say, and how samples compare.
+//! State of an interface: its counters, compared with its samples.
 //!
-//! Counters are exact and come every half minute or so; samples come at once and have an error. Totals are
-//! taken from counters, and samples say how a total is divided (`crate::rates`).
+//! Counters are exact and arrive every half minute or so; samples arrive at once and have an error.
+//! Totals come from counters, and samples divide them (`crate::rates`).
 
 use std::time::Duration;
 
-use crate::rates::{Amount, Calibration, FRAME_BYTES_MAX, Tally};
+use crate::rates::{Amount, FRAME_BYTES_MAX, SampleTally, SamplingCalibration};
 use crate::sflow::counters::{GenericInterface, known, known64};
 
-/// Longest name that is kept, in bytes.
+/// Longest stored name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Counters further apart are not compared.
+/// Longest interval between two counter samples that are compared.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
-/// Counters that say more than so many times what the interface can do are not believed.
+/// Counters above the interface's speed by more than this factor are implausible.
 const SPEED_FACTOR_MAX: u64 = 2;
 
-/// So many samples that were due and did not come show that packets are not sampled.
+/// Count of expected but missing samples that proves a direction is not sampled.
 const MISSED_SAMPLES: f64 = 20.0;
 
-/// What counters say of one interval and direction. `None` where the agent does not count it.
+/// Difference of the counters of one direction. `None` for counters that the agent lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counted {
-    /// With frame header and check sequence.
+pub struct CounterDelta {
+    /// Octets with frame header and check sequence.
     pub octets: Option<u64>,
-    /// Unicast, multicast and broadcast.
+    /// Unicast, multicast and broadcast packets.
     pub packets: Option<u64>,
-    /// Dropped.
+    /// Packets discarded without an error.
     pub discards: Option<u64>,
-    /// Broken.
+    /// Packets with errors.
     pub errors: Option<u64>,
 }
 
-/// What counters say of one interval.
+/// Difference of two counter samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Interval {
-    /// How long it was.
+pub struct CounterInterval {
+    /// Time between the two samples.
     pub length: Duration,
-    /// Received.
-    pub input: Counted,
-    /// Sent.
-    pub output: Counted,
+    /// Received traffic.
+    pub input: CounterDelta,
+    /// Sent traffic.
+    pub output: CounterDelta,
 }
 
-impl Interval {
-    /// Bits per second received, if they are counted.
+impl CounterInterval {
+    /// Bits per second received; `None` if not counted.
     #[must_use]
     pub fn input_bps(&self) -> Option<f64> {
         self.input.octets.map(|octets| octets as f64 * 8.0 / self.length.as_secs_f64())
     }
 
-    /// Bits per second sent, if they are counted.
+    /// Bits per second sent; `None` if not counted.
     #[must_use]
     pub fn output_bps(&self) -> Option<f64> {
         self.output.octets.map(|octets| octets as f64 * 8.0 / self.length.as_secs_f64())
     }
 }
 
-/// Why two readings of counters make no interval.
+/// Reason why two counter samples give no interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoInterval {
-    /// There was none before, or it was too long ago.
+    /// There is no earlier sample, or it is too old.
     First,
-    /// No time has passed between them: a duplicate.
+    /// No time passed between them: a duplicate.
     Same,
-    /// They went back: the agent or the interface has started over.
+    /// Counters fell: the agent or the interface restarted.
     StartedOver,
-    /// They say more than the interface can do.
+    /// They exceed the speed of the interface.
     Implausible,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Reading {
+struct CounterReading {
     uptime_ms: u32,
     now: Duration,
     counters: GenericInterface,
 }
 
-/// An interface.
+/// State of an interface.
 #[derive(Debug, Clone, Default)]
 pub struct InterfaceState {
-    /// Its name, once the agent told it.
+    /// Name, once the agent reported it.
     pub name: Option<String>,
-    /// Its speed, if the agent knows it.
+    /// Speed in bits per second, if reported.
     pub speed_bps: Option<u64>,
-    /// Admin and oper state, as [`crate::sflow::counters::STATUS_OPER_UP`] has them, once the agent told them.
+    /// Admin and oper state, as in [`crate::sflow::counters::STATUS_OPER_UP`], once reported.
     pub status: Option<u32>,
-    /// When counters came last.
-    pub told: Option<Duration>,
-    /// The last interval.
-    pub interval: Option<Interval>,
-    /// What was sampled in that interval, received and sent.
-    pub sampled: (Tally, Tally),
-    /// Of what is received.
-    pub calibration_in: Calibration,
-    /// Of what is sent.
-    pub calibration_out: Calibration,
-    /// Intervals that were not believed.
+    /// Time of the last counter sample.
+    pub counters_at: Option<Duration>,
+    /// The last interval between counter samples.
+    pub interval: Option<CounterInterval>,
+    /// Samples in that interval, received and sent.
+    pub sampled: (SampleTally, SampleTally),
+    /// Calibration of received traffic.
+    pub calibration_in: SamplingCalibration,
+    /// Calibration of sent traffic.
+    pub calibration_out: SamplingCalibration,
+    /// Count of implausible intervals.
     pub implausible: u64,
-    last: Option<Reading>,
-    running: (Tally, Tally),
+    last: Option<CounterReading>,
+    running: (SampleTally, SampleTally),
     /// Octets counted since the last sample, received and sent.
     unsampled: (u64, u64),
-    /// The rate of the last sample in either direction; 0 before it.
+    /// Sampling rate of the last sample in either direction; 0 before the first.
     rate: u32,
 }
 
 impl InterfaceState {
-    /// Counts a sample of a packet that was received here, or sent.
+    /// Counts a sample of a received or a sent packet.
     #[inline]
     pub fn sample(&mut self, received: bool, rate: u32, amount: &Amount) {
         self.rate = rate;
@@ -116,9 +116,10 @@ impl InterfaceState {
         tally.count(amount);
     }
 
-    /// Whether packets of a direction are sampled, by what was counted since the last sample: chance leaves out
-    /// [`MISSED_SAMPLES`] expected samples in 1 of 10⁸ cases. `exporter_rate` is the sampling rate of the exporter's
-    /// last sample, 0 before it: an exporter that samples nothing samples nothing here.
+    /// Returns true unless too many octets were counted since the last sample: chance omits
+    /// [`MISSED_SAMPLES`] expected samples in 1 of 10⁸ cases. `exporter_rate` is the sampling rate
+    /// of the exporter's last sample, 0 before it: an exporter that samples nothing samples nothing
+    /// here.
     #[must_use]
     pub fn is_sampled(&self, received: bool, exporter_rate: u32) -> bool {
         let octets = if received { self.unsampled.0 } else { self.unsampled.1 };
@@ -126,32 +127,32 @@ impl InterfaceState {
         rate > 0 && (octets as f64) < MISSED_SAMPLES * f64::from(rate) * FRAME_BYTES_MAX
     }
 
-    /// The agent has started over: what was read before is worth nothing.
+    /// Discards the last counters, because the agent restarted.
     pub fn restart(&mut self) {
         self.last = None;
         self.running = Default::default();
     }
 
-    /// Keeps the name.
+    /// Stores the name, cut to [`NAME_BYTES_MAX`].
     pub fn set_name(&mut self, name: &str) {
         let cut = name.floor_char_boundary(NAME_BYTES_MAX);
         self.name = Some(name[..cut].to_owned()).filter(|name| !name.is_empty());
     }
 
-    /// Takes a reading of the counters. Time is the agent's where it makes sense, because that is when it
-    /// read them.
+    /// Updates the state with a counter sample. The length of the interval is the agent's uptime if
+    /// plausible, because that is when it read the counters.
     ///
     /// # Errors
-    /// When it makes no interval with the last one.
+    /// When it gives no interval with the last sample.
     pub fn read(
         &mut self,
         now: Duration,
         uptime_ms: u32,
         counters: GenericInterface,
-    ) -> Result<Interval, NoInterval> {
+    ) -> Result<CounterInterval, NoInterval> {
         self.speed_bps = known64(counters.speed_bps).filter(|speed| *speed > 0);
-        (self.status, self.told) = (Some(counters.status), Some(now));
-        let reading = Reading { uptime_ms, now, counters };
+        (self.status, self.counters_at) = (Some(counters.status), Some(now));
+        let reading = CounterReading { uptime_ms, now, counters };
         let last = self.last.filter(|last| now.saturating_sub(last.now) <= INTERVAL_MAX);
         let Some(last) = last else {
             self.start(reading);
@@ -176,7 +177,7 @@ impl InterfaceState {
             }
             Some(interval) => {
                 self.sampled = std::mem::take(&mut self.running);
-                let count = |octets: &mut u64, sampled: &Tally, counted: Counted| {
+                let count = |octets: &mut u64, sampled: &SampleTally, counted: CounterDelta| {
                     let more = counted.octets.unwrap_or(0);
                     *octets = if sampled.samples > 0 { 0 } else { octets.saturating_add(more) };
                 };
@@ -195,34 +196,38 @@ impl InterfaceState {
         }
     }
 
-    fn start(&mut self, reading: Reading) {
+    fn start(&mut self, reading: CounterReading) {
         self.last = Some(reading);
         self.running = Default::default();
     }
 
-    fn exceeds_speed(&self, interval: &Interval) -> bool {
+    fn exceeds_speed(&self, interval: &CounterInterval) -> bool {
         let Some(speed) = self.speed_bps else { return false };
         let most = speed.saturating_mul(SPEED_FACTOR_MAX) as f64;
         [interval.input_bps(), interval.output_bps()].into_iter().flatten().any(|bps| bps > most)
     }
 }
 
-/// What went by between two readings; `None` where octets went back. They have 64 bits and do not wrap
-/// in the life of an interface.
-fn interval(length: Duration, old: &GenericInterface, new: &GenericInterface) -> Option<Interval> {
+/// Difference of two counter samples; `None` if octets fell. They have 64 bits and do not wrap in
+/// the life of an interface.
+fn interval(
+    length: Duration,
+    old: &GenericInterface,
+    new: &GenericInterface,
+) -> Option<CounterInterval> {
     let octets = |old, new| match (known64(old), known64(new)) {
         (Some(old), Some(new)) => new.checked_sub(old).map(Some),
         _ => Some(None),
     };
     let counter = |old, new| Some(u64::from(known(new)?.wrapping_sub(known(old)?)));
     let sum = |pairs: [(u32, u32); 3]| {
-        // Agents that do not count multicast apart count it as unicast.
+        // Agents without separate multicast counters count it as unicast.
         let counted = pairs.map(|(old, new)| counter(old, new));
         counted[0].map(|unicast| unicast + counted[1].unwrap_or(0) + counted[2].unwrap_or(0))
     };
-    Some(Interval {
+    Some(CounterInterval {
         length,
-        input: Counted {
+        input: CounterDelta {
             octets: octets(old.in_octets, new.in_octets)?,
             packets: sum([
                 (old.in_unicast, new.in_unicast),
@@ -232,7 +237,7 @@ fn interval(length: Duration, old: &GenericInterface, new: &GenericInterface) ->
             discards: counter(old.in_discards, new.in_discards),
             errors: counter(old.in_errors, new.in_errors),
         },
-        output: Counted {
+        output: CounterDelta {
             octets: octets(old.out_octets, new.out_octets)?,
             packets: sum([
                 (old.out_unicast, new.out_unicast),
@@ -248,10 +253,10 @@ fn interval(length: Duration, old: &GenericInterface, new: &GenericInterface) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sflow::xdr::Reader;
+    use crate::sflow::xdr::XdrReader;
 
     fn counters(in_octets: u64, in_unicast: u32) -> GenericInterface {
-        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        let mut counters: GenericInterface = XdrReader::new(&[0; 88]).get().unwrap();
         (counters.in_octets, counters.in_unicast) = (in_octets, in_unicast);
         (counters.speed_bps, counters.out_octets) = (10_000_000_000, u64::MAX);
         (counters.in_multicast, counters.in_errors) = (u32::MAX, u32::MAX);
@@ -263,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_wrap_and_absent_counters_are_absent() {
+    fn counters_wrap_and_may_be_absent() {
         let mut state = InterfaceState::default();
         let first = state.read(seconds(1), 1_000, counters(1_000, u32::MAX - 9));
         assert_eq!(first, Err(NoInterval::First));
@@ -277,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn new_starts_and_nonsense_make_no_interval() {
+    fn restarts_and_outliers_give_no_interval() {
         let mut state = InterfaceState::default();
         let _ = state.read(seconds(1), 1_000, counters(5_000, 1));
         let back = state.read(seconds(21), 21_000, counters(100, 1));
@@ -286,7 +291,7 @@ mod tests {
         assert_eq!((wild, state.implausible), (Err(NoInterval::Implausible), 1));
         let late = state.read(seconds(9_999), 9_999_000, counters(u64::MAX - 1, 1));
         assert_eq!(late, Err(NoInterval::First));
-        // The collector's clock went back by an hour: the agent's counts.
+        // The collector's clock jumped back by an hour: the agent's uptime counts.
         let jumped = state.read(seconds(6_000), 10_019_000, counters(u64::MAX - 1, 1));
         assert_eq!(jumped.unwrap().length, seconds(20));
     }
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_an_interval_are_compared_with_its_counters() {
+    fn samples_are_calibrated_by_interval_counters() {
         let mut state = InterfaceState::default();
         let mut octets = 0;
         for round in 0..10_u32 {

@@ -1,24 +1,25 @@
-//! Flow telemetry: what switches, routers and hosts tell of traffic, decoded, labelled and summed up.
+//! Flow telemetry: sFlow, IPFIX and NetFlow, decoded, labelled and aggregated.
 //!
 //! ```text
-//! sFlow v5 ──── sflow ────┐                          scitag ── whose, and why it is believed
+//! sFlow v5 ──── sflow ────┐                          scitag ── owner of a packet, and the reason to trust it
 //!                         ├─ observe ── packet ──────┤
 //! IPFIX, NetFlow ─ export ┘                          aggregate ── by site, host, interface, VLAN, owner, ...
-//!    exporter ── loss, new starts, sampling rates    talkers ── the greatest flows
+//!    exporter ── loss, restarts, sampling rates      talkers ── the largest flows
 //!    interface ─ counters against samples            rates ── estimates with their 95 % error
 //!                                                    estimate ── counters and samples as one, for any time
 //! ```
 //!
-//! [`intake::Intake`] is all of it in one: datagrams and the time in, values out. The rooms can be used alone, too:
-//! [`sflow`] reads and writes, [`packet`] walks any packet.
+//! [`intake::Intake`] combines all of it: datagrams and the time in, values out. The modules can be
+//! used alone, too: [`sflow`] reads and writes, [`packet`] parses any packet.
 //!
-//! Nothing here opens a socket or a file, starts a thread or reads a clock. Everything comes from strangers
-//! over UDP, so every reader is bounded, gives errors and never panics, and everything that is kept has a
-//! limit that is a constant with a name.
+//! Nothing here opens a socket or a file, starts a thread or reads a clock. All input is untrusted
+//! UDP, so every parser is bounded, returns errors and never panics, and all state has a limit, a
+//! named constant.
 
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod asn;
 mod bounded;
 pub mod estimate;
 pub mod export;
@@ -32,5 +33,5 @@ pub mod rates;
 pub mod scitag;
 pub mod sequence;
 pub mod sflow;
-pub mod systems;
+
 pub mod talkers;

@@ -1,88 +1,88 @@
-//! One observation of traffic, whoever tells it: a packet that was sampled, or a flow that was exported.
+//! One observation of traffic: a sampled packet or an exported flow.
 //!
-//! Frame lengths are those of the wire, header and check sequence included, so that they compare with
-//! counters of interfaces. Which record the length is from has an order that does not depend on the order
-//! in the datagram, or exporters would differ by some percent (netsampler/goflow2#518): the sampled
-//! header, then the Ethernet record, then an IP record with [`FRAME_BYTES`] added.
+//! Frame lengths are those of the wire, header and check sequence included, so that they compare
+//! with interface counters. The record that gives the length has a fixed precedence, or exporters
+//! would differ by some percent (netsampler/goflow2#518): the sampled header, then the Ethernet
+//! record, then an IP record plus [`FRAME_BYTES`].
 
 use std::time::Duration;
 
-use crate::packet::{Extensions, Ip, Packet, Start, Version};
+use crate::packet::{Extensions, FirstHeader, IpHeader, IpVersion, Packet};
 use crate::sflow::record::{
     ExtendedGateway, ExtendedRouter, ExtendedSwitch, ExtendedTcpInfo, SampledEthernet,
     SampledHeader, SampledIpv4, SampledIpv6,
 };
-use crate::sflow::sample::Records;
+use crate::sflow::sample::SampleRecords;
 use crate::sflow::{FlowSample, Interface};
 
-/// Header and check sequence of an Ethernet frame without tags: what an IP length lacks.
+/// Header and check sequence of an untagged Ethernet frame, which an IP length lacks.
 pub const FRAME_BYTES: u64 = 18;
 
-/// No VLAN is higher.
+/// Highest VLAN id.
 const VLAN_MAX: u32 = 4094;
 
-/// On its way in or out of where it was seen. sFlow does not say; it shows in which of a packet's
-/// interfaces is the one that samples (pmacct/pmacct#725).
+/// Direction of a packet at its observation point. sFlow does not state it; it follows from which
+/// of the packet's interfaces is the sampling one (pmacct/pmacct#725).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Direction {
-    /// In.
+pub enum InterfaceDirection {
+    /// Received by the sampling interface.
     Ingress,
-    /// Out.
+    /// Sent by the sampling interface.
     Egress,
-    /// Not known.
+    /// Neither or both interfaces sample.
     #[default]
     Unknown,
 }
 
-/// One observation.
+/// Traffic of one sample or exported flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Observation {
-    /// Each counts for so many.
+    /// Each packet counts for this many.
     pub sampling_rate: u32,
-    /// How many packets; 1 for a sample.
+    /// Count of packets; 1 for a sample.
     pub packets: u64,
-    /// Their length together on the wire, not scaled.
+    /// Sum of their lengths on the wire, not scaled.
     pub frame_bytes: u64,
-    /// In or out.
-    pub direction: Direction,
-    /// Came in here.
+    /// Direction at the observation point.
+    pub direction: InterfaceDirection,
+    /// Interface that received the packet.
     pub input: Interface,
-    /// Went out there.
+    /// Interface that sent the packet.
     pub output: Interface,
-    /// The VLAN, of the packet or by the switch's word; of two tags (QinQ) the outer one.
+    /// VLAN of the packet, or as reported by the switch; the outer one of two tags (QinQ).
     pub vlan: Option<u16>,
-    /// The VLAN within that one.
+    /// Inner VLAN of two tags.
     pub inner_vlan: Option<u16>,
-    /// The packet.
+    /// Parsed headers of the packet.
     pub packet: Packet,
-    /// Origin of the source address.
+    /// Origin AS of the source address.
     pub source_as: Option<u32>,
-    /// Origin of the destination address.
+    /// Origin AS of the destination address.
     pub destination_as: Option<u32>,
-    /// Length of the source's prefix.
+    /// Prefix length of the source address.
     pub source_mask_bits: Option<u8>,
-    /// Length of the destination's prefix.
+    /// Prefix length of the destination address.
     pub destination_mask_bits: Option<u8>,
     /// State of the agent's TCP connection.
     pub tcp: Option<ExtendedTcpInfo>,
-    /// Why it was dropped.
+    /// Reason of the drop, by sFlow's table.
     pub drop_reason: Option<u32>,
-    /// How long it took; nothing for a sample.
+    /// Duration of the flow; zero for a sample.
     pub duration: Duration,
-    /// How long ago it ended when it was exported.
+    /// Time from the flow's end to its export.
     pub age: Duration,
-    /// Records that could not be read.
+    /// Count of records that cannot be parsed.
     pub broken_records: u32,
 }
 
 impl Observation {
-    /// The version of the innermost IP header.
+    /// IP version of the innermost header.
     #[must_use]
-    pub fn version(&self) -> Option<Version> {
+    pub fn version(&self) -> Option<IpVersion> {
         self.packet.ip().map(|ip| ip.version)
     }
 
-    /// Of one packet of which nothing is known.
+    /// An observation of one packet without any further fields.
     #[must_use]
     #[inline]
     pub fn nothing(sampling_rate: u32, input: Interface, output: Interface) -> Self {
@@ -90,7 +90,7 @@ impl Observation {
             sampling_rate,
             packets: 1,
             frame_bytes: 0,
-            direction: Direction::Unknown,
+            direction: InterfaceDirection::Unknown,
             input,
             output,
             vlan: None,
@@ -108,15 +108,19 @@ impl Observation {
         }
     }
 
-    /// Of a flow sample.
+    /// Builds an observation from a flow sample.
     #[must_use]
     #[inline(always)]
     pub fn of_sample(sample: &FlowSample<'_>) -> Self {
         let mut this = Self::nothing(sample.sampling_rate, sample.input, sample.output);
         this.direction = match sample.source.class {
-            0 if sample.input == Interface::Index(sample.source.index) => Direction::Ingress,
-            0 if sample.output == Interface::Index(sample.source.index) => Direction::Egress,
-            _ => Direction::Unknown,
+            0 if sample.input == Interface::Index(sample.source.index) => {
+                InterfaceDirection::Ingress
+            }
+            0 if sample.output == Interface::Index(sample.source.index) => {
+                InterfaceDirection::Egress
+            }
+            _ => InterfaceDirection::Unknown,
         };
         if let Interface::Discarded(reason) = sample.output {
             this.drop_reason = Some(reason);
@@ -125,10 +129,10 @@ impl Observation {
         this
     }
 
-    /// Takes what records say.
+    /// Fills the fields from sFlow records.
     #[inline]
-    pub fn records(&mut self, records: Records<'_>) {
-        // Lengths by their rank: header, Ethernet, IP.
+    pub fn records(&mut self, records: SampleRecords<'_>) {
+        // Lengths by precedence: header, Ethernet, IP.
         let mut lengths = [None; 3];
         let mut switch_vlan = None;
         for record in records {
@@ -142,7 +146,7 @@ impl Observation {
             let whole = match record.format.format() {
                 1 => record.body_as().map(|header: SampledHeader<'_>| {
                     lengths[0] = Some(header.frame_length.into());
-                    if let Some(start) = Start::of_sflow(header.protocol) {
+                    if let Some(start) = FirstHeader::of_sflow(header.protocol) {
                         self.packet = Packet::default();
                         self.packet.walk(start, header.header.0);
                     }
@@ -161,10 +165,10 @@ impl Observation {
                 }),
                 1001 => record.body_as().map(|switch: ExtendedSwitch| {
                     let vlan = match self.direction {
-                        Direction::Egress => switch.destination_vlan,
+                        InterfaceDirection::Egress => switch.destination_vlan,
                         _ => switch.source_vlan,
                     };
-                    // 0xFFFFFFFF is unknown, and nothing beyond 4094 is a VLAN.
+                    // 0xFFFFFFFF is unknown, and ids beyond 4094 are invalid.
                     switch_vlan = (1..=VLAN_MAX).contains(&vlan).then_some(vlan as u16);
                 }),
                 1002 => record.body_as().map(|router: ExtendedRouter| {
@@ -175,7 +179,7 @@ impl Observation {
                 1003 => record.body_as().map(|gateway: ExtendedGateway<'_>| {
                     let known = |number: u32| (number != 0).then_some(number);
                     self.source_as = known(gateway.source_as);
-                    // A route without a path is one of the agent's own system.
+                    // A route without a path is one of the agent's own AS.
                     let end = gateway.destination_as().unwrap_or(gateway.as_number);
                     self.destination_as = known(end);
                 }),
@@ -193,7 +197,8 @@ impl Observation {
         }
     }
 
-    /// Takes the tags of a packet. A tag of VLAN 0 has a priority and no VLAN (802.1Q 9.6): the one within it counts.
+    /// Sets the VLANs from the tags of a packet. A tag of VLAN 0 carries a priority only (802.1Q
+    /// 9.6): the inner one counts.
     pub(crate) fn set_vlans(&mut self, outer: Option<u16>, inner: Option<u16>) {
         let inner = inner.filter(|vlan| *vlan != 0);
         (self.vlan, self.inner_vlan) = match (outer, inner) {
@@ -202,9 +207,9 @@ impl Observation {
         };
     }
 
-    /// The other direction of the same flow.
+    /// Returns the observation of the reverse direction.
     pub(crate) fn reversed(mut self) -> Self {
-        let swap = |ip: &mut Ip| {
+        let swap = |ip: &mut IpHeader| {
             std::mem::swap(&mut ip.source, &mut ip.destination);
             ip.ports = ip.ports.map(|(source, destination)| (destination, source));
         };
@@ -217,9 +222,9 @@ impl Observation {
     }
 }
 
-fn of_ipv4(record: &SampledIpv4) -> Ip {
-    Ip {
-        version: Version::V4,
+fn of_ipv4(record: &SampledIpv4) -> IpHeader {
+    IpHeader {
+        version: IpVersion::V4,
         source: std::net::IpAddr::V4(record.source).into(),
         destination: std::net::IpAddr::V4(record.destination).into(),
         protocol: record.protocol as u8,
@@ -236,10 +241,10 @@ fn of_ipv4(record: &SampledIpv4) -> Ip {
     }
 }
 
-/// Without a flow label: the record does not have it.
-fn of_ipv6(record: &SampledIpv6) -> Ip {
-    Ip {
-        version: Version::V6,
+/// The record has no flow label.
+fn of_ipv6(record: &SampledIpv6) -> IpHeader {
+    IpHeader {
+        version: IpVersion::V6,
         source: std::net::IpAddr::V6(record.source).into(),
         destination: std::net::IpAddr::V6(record.destination).into(),
         protocol: record.protocol as u8,

@@ -1,11 +1,11 @@
-//! From the first bytes of a packet to the flow that it belongs to.
+//! Parser from the first bytes of a packet to its flow.
 //!
-//! One walk goes through Ethernet, VLAN tags, MPLS, IPv4, IPv6 with its extension headers, GRE and VXLAN,
-//! and notes the outermost and the innermost IP header. It reads what is there: a sample has the first 128
-//! bytes of a packet or so, and where they end the walk ends ([`Ended::Cut`]), with all that it found.
-//! It never panics, never allocates, and takes time in proportion to the bytes.
+//! One pass goes through Ethernet, VLAN tags, MPLS, IPv4, IPv6 with its extension headers, GRE and
+//! VXLAN, and keeps the outermost and the innermost IP header. A sample has about the first 128
+//! bytes of a packet; where they end the parser stops ([`ParseEnd::Cut`]) with all that it found.
+//! It never panics, never allocates, and takes time proportional to the bytes.
 //!
-//! Not for: reassembly, payload, or what a label means (`crate::scitag`).
+//! Not for: reassembly, payload, or the meaning of labels (`crate::scitag`).
 
 mod ethernet;
 mod ip;
@@ -20,19 +20,19 @@ use penstock_scitags::option::Mark;
 
 use crate::sflow::xdr::Mac;
 
-/// Most VLAN tags that are walked through.
+/// Most VLAN tags that are parsed.
 pub const VLANS_MAX: u8 = 8;
 
-/// Most MPLS labels that are walked through.
+/// Most MPLS labels that are parsed.
 pub const MPLS_LABELS_MAX: u8 = 16;
 
 /// Most extension headers of one IPv6 header. RFC 8200 4.1 lists seven, one of them twice.
 pub const EXTENSIONS_MAX: u8 = 12;
 
-/// Most tunnels, one within another.
+/// Most nested tunnels.
 pub const TUNNELS_MAX: u8 = 4;
 
-/// An address of either version as one number; IPv4 ones are mapped (RFC 4291 2.5.5.2).
+/// An address of either version as one number; IPv4 addresses are mapped (RFC 4291 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(pub u128);
 
@@ -46,13 +46,13 @@ impl From<IpAddr> for Address {
 }
 
 impl Address {
-    /// As an address of its own version.
+    /// Address in its own version.
     #[must_use]
     pub fn ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }
 
-    /// With all but the first `bits` bits zero; for an IPv4 address those of its 32.
+    /// Clears all but the first `bits` bits; for IPv4, of its 32.
     #[must_use]
     pub fn prefix(self, bits: u8) -> Self {
         let bits = if self.ip().is_ipv4() { bits.min(32) + 96 } else { bits.min(128) };
@@ -72,31 +72,31 @@ impl fmt::Debug for Address {
     }
 }
 
-/// Version of IP.
+/// IP version of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum IpVersion {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
 }
 
-/// What tells flows apart. Ports are 0 where there are none.
+/// Five-tuple of a flow. Ports are 0 for protocols without ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
-    /// From here.
+    /// Address of the sender.
     pub source: Address,
-    /// To there.
+    /// Address of the receiver.
     pub destination: Address,
-    /// From this port.
+    /// Port of the sender.
     pub source_port: u16,
-    /// To that one.
+    /// Port of the receiver.
     pub destination_port: u16,
-    /// 6 is TCP, 17 UDP.
+    /// IANA protocol number: 6 TCP, 17 UDP.
     pub protocol: u8,
 }
 
-/// In three words: this is done for every sample.
+/// Three words, because each sample is hashed.
 impl Hash for FlowKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -108,7 +108,7 @@ impl Hash for FlowKey {
 }
 
 impl FlowKey {
-    /// The other direction.
+    /// Five-tuple of the reverse direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -121,7 +121,7 @@ impl FlowKey {
     }
 }
 
-/// Extension headers that an IPv6 packet had.
+/// Set of IPv6 extension headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Extensions(u8);
 
@@ -139,7 +139,7 @@ impl Extensions {
     /// Mobility, HIP or Shim6 (135, 139, 140).
     pub const OTHER: Self = Self(32);
 
-    /// Whether all of `these` were there.
+    /// Returns true if all of `these` are present.
     #[must_use]
     pub const fn has(self, these: Self) -> bool {
         self.0 & these.0 == these.0
@@ -150,41 +150,41 @@ impl Extensions {
     }
 }
 
-/// An IP header and what follows it.
+/// An IP header with the ports behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ip {
-    /// 4 or 6.
-    pub version: Version,
-    /// From here.
+pub struct IpHeader {
+    /// IP version, 4 or 6.
+    pub version: IpVersion,
+    /// Address of the sender.
     pub source: Address,
-    /// To there.
+    /// Address of the receiver.
     pub destination: Address,
-    /// What it carries, behind all extension headers.
+    /// Protocol behind all extension headers.
     pub protocol: u8,
-    /// DSCP and ECN.
+    /// DSCP and ECN bits.
     pub traffic_class: u8,
-    /// Time to live.
+    /// Time to live, or hop limit.
     pub hop_limit: u8,
-    /// 20 bits; 0 in IPv4.
+    /// Flow label of 20 bits; 0 in IPv4.
     pub flow_label: u32,
-    /// Of the packet with its header; 0 where the header does not tell (super-packets of a host).
+    /// Packet length with header; 0 if the header has none (super-packets of a host).
     pub length_bytes: u32,
-    /// It is a part of a packet. Only the first part has ports.
+    /// True for fragments. Only the first one has ports.
     pub fragment: bool,
-    /// Extension headers.
+    /// Extension headers that were parsed.
     pub extensions: Extensions,
-    /// An option of Scitags in the Hop-by-Hop header.
+    /// Scitags option of the Hop-by-Hop header.
     pub hop_by_hop_mark: Option<Mark>,
-    /// An option of Scitags in a Destination Options header.
+    /// Scitags option of a Destination Options header.
     pub destination_mark: Option<Mark>,
-    /// Of TCP, UDP, SCTP, DCCP and UDP-Lite, where the bytes reach that far.
+    /// Ports of TCP, UDP, SCTP, DCCP and UDP-Lite, if the sample includes them.
     pub ports: Option<(u16, u16)>,
-    /// Of TCP.
+    /// TCP flags; 0 for other protocols.
     pub tcp_flags: u8,
 }
 
-impl Ip {
-    /// The flow.
+impl IpHeader {
+    /// Five-tuple of the packet.
     #[must_use]
     pub fn flow(&self) -> FlowKey {
         let (source_port, destination_port) = self.ports.unwrap_or_default();
@@ -198,7 +198,7 @@ impl Ip {
     }
 }
 
-/// What a packet is wrapped in; of several the outermost.
+/// Outermost tunnel of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
     /// IP in IP (protocols 4 and 41).
@@ -211,63 +211,63 @@ pub enum Tunnel {
     Mpls,
 }
 
-/// Why the walk ended.
+/// Reason why the parser stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ended {
-    /// At a transport header, or at another that is none of ours to look into.
+pub enum ParseEnd {
+    /// It reached a transport header, or another one that it does not parse.
     #[default]
     Upper,
-    /// At the end of the bytes, within a header.
+    /// The bytes end within a header.
     Cut,
-    /// At a part of a packet that is not the first.
+    /// It reached a fragment other than the first.
     Fragment,
-    /// At something encrypted (ESP).
+    /// It reached an encrypted payload (ESP).
     Encrypted,
-    /// At an ethertype, a version or a header that is not known here.
+    /// It reached an unknown ethertype, version or header.
     Unknown,
-    /// At one of this module's limits.
+    /// It reached one of this module's limits.
     TooDeep,
 }
 
-/// What the walk found.
+/// Headers found in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Packet {
-    /// Source and destination of the outermost frame.
+    /// Source and destination MAC of the outermost frame.
     pub macs: Option<(Mac, Mac)>,
-    /// The outermost VLAN.
+    /// Outermost VLAN id.
     pub vlan: Option<u16>,
-    /// The VLAN within that one (QinQ).
+    /// Inner VLAN of two tags (QinQ).
     pub inner_vlan: Option<u16>,
-    /// The outermost MPLS label.
+    /// Outermost MPLS label.
     pub mpls_label: Option<u32>,
-    /// How many labels the outer stack has.
+    /// Depth of the outer MPLS stack.
     pub mpls_depth: u8,
-    /// The outermost IP header.
-    pub outer: Option<Ip>,
-    /// The innermost IP header, where there is a tunnel and its inside is IP.
-    pub inner: Option<Ip>,
-    /// The outermost tunnel.
+    /// Outermost IP header.
+    pub outer: Option<IpHeader>,
+    /// Innermost IP header, if a tunnel contains one.
+    pub inner: Option<IpHeader>,
+    /// Outermost tunnel.
     pub tunnel: Option<Tunnel>,
-    /// How many bytes there are before the payload of TCP or UDP, of the innermost where one is within another;
-    /// `None` where the walk came to no such header, or not to its end.
+    /// Offset of the payload of the innermost TCP or UDP header in bytes; `None` if the parser
+    /// found no such header or not its end.
     pub payload_at: Option<u16>,
-    /// Why the walk ended.
-    pub ended: Ended,
+    /// Reason why the parser stopped.
+    pub ended: ParseEnd,
 }
 
-/// What a packet begins with.
+/// First header of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
-    /// The destination address of an Ethernet frame.
+pub enum FirstHeader {
+    /// Ethernet, from the destination address on.
     Ethernet,
-    /// An IP header; its first four bits say which.
+    /// IPv4 or IPv6, by the first four bits.
     Ip,
-    /// An MPLS label stack.
+    /// MPLS label stack.
     Mpls,
 }
 
-impl Start {
-    /// By the header protocol of sFlow; `None` for those that are not walked.
+impl FirstHeader {
+    /// Maps the header protocol of sFlow; `None` for unsupported ones.
     #[must_use]
     pub const fn of_sflow(protocol: u32) -> Option<Self> {
         use crate::sflow::record::{HEADER_ETHERNET, HEADER_IPV4, HEADER_IPV6, HEADER_MPLS};
@@ -281,62 +281,62 @@ impl Start {
 }
 
 impl Packet {
-    /// Walks through `bytes`.
+    /// Parses `bytes`.
     #[must_use]
-    pub fn read(start: Start, bytes: &[u8]) -> Self {
+    pub fn read(start: FirstHeader, bytes: &[u8]) -> Self {
         let mut packet = Self::default();
         packet.walk(start, bytes);
         packet
     }
 
-    /// Walks through `bytes` and notes what it finds here, where nothing was noted yet.
-    pub fn walk(&mut self, start: Start, bytes: &[u8]) {
-        let mut walk = Walk { packet: self, tunnels: 0, start: bytes.as_ptr().addr() };
+    /// Parses `bytes` and fills the fields that are still empty.
+    pub fn walk(&mut self, start: FirstHeader, bytes: &[u8]) {
+        let mut walk = PacketParser { packet: self, tunnels: 0, start: bytes.as_ptr().addr() };
         let mut step = match start {
-            Start::Ethernet => Step::Ethernet(bytes),
-            Start::Ip => Step::Ip(bytes),
-            Start::Mpls => Step::Mpls(bytes),
+            FirstHeader::Ethernet => ParseStep::Ethernet(bytes),
+            FirstHeader::Ip => ParseStep::Ip(bytes),
+            FirstHeader::Mpls => ParseStep::Mpls(bytes),
         };
-        // Each step leaves fewer bytes, so this ends.
+        // Each step leaves fewer bytes, so the loop ends.
         walk.packet.ended = loop {
             step = match step {
-                Step::Ethernet(rest) => walk.ethernet(rest),
-                Step::EtherType(kind, rest) => walk.ether_type(kind, rest),
-                Step::Mpls(rest) => walk.mpls(rest),
-                Step::Ip(rest) => walk.ip(rest),
-                Step::Upper(protocol, rest) => walk.upper(protocol, rest),
-                Step::End(ended) => break ended,
+                ParseStep::Ethernet(rest) => walk.ethernet(rest),
+                ParseStep::EtherType(kind, rest) => walk.ether_type(kind, rest),
+                ParseStep::Mpls(rest) => walk.mpls(rest),
+                ParseStep::Ip(rest) => walk.ip(rest),
+                ParseStep::Upper(protocol, rest) => walk.upper(protocol, rest),
+                ParseStep::End(ended) => break ended,
             };
         };
     }
 
-    /// The header whose flow this packet is counted to: the innermost.
+    /// Header whose flow the packet counts for: the innermost.
     #[must_use]
-    pub fn ip(&self) -> Option<&Ip> {
+    pub fn ip(&self) -> Option<&IpHeader> {
         self.inner.as_ref().or(self.outer.as_ref())
     }
 }
 
-/// What comes next, with the bytes from there on.
-enum Step<'a> {
+/// Next header, with the bytes from there on.
+enum ParseStep<'a> {
     Ethernet(&'a [u8]),
     EtherType(u16, &'a [u8]),
     Mpls(&'a [u8]),
     Ip(&'a [u8]),
     Upper(u8, &'a [u8]),
-    End(Ended),
+    End(ParseEnd),
 }
 
-struct Walk<'p> {
+struct PacketParser<'p> {
     packet: &'p mut Packet,
     tunnels: u8,
     /// Address of the first byte.
     start: usize,
 }
 
-impl Walk<'_> {
-    /// The header that the walk is in.
-    fn current(&mut self) -> Option<&mut Ip> {
+impl PacketParser<'_> {
+    /// IP header that is being parsed.
+    fn current(&mut self) -> Option<&mut IpHeader> {
         if self.packet.inner.is_some() {
             self.packet.inner.as_mut()
         } else {
@@ -344,10 +344,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes a tunnel; `inside` is the step into it.
-    fn enter<'a>(&mut self, tunnel: Tunnel, inside: Step<'a>) -> Step<'a> {
+    /// Records a tunnel; `inside` is the step into it.
+    fn enter<'a>(&mut self, tunnel: Tunnel, inside: ParseStep<'a>) -> ParseStep<'a> {
         if self.tunnels == TUNNELS_MAX {
-            return Step::End(Ended::TooDeep);
+            return ParseStep::End(ParseEnd::TooDeep);
         }
         self.tunnels += 1;
         self.packet.tunnel.get_or_insert(tunnel);

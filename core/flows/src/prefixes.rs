@@ -1,6 +1,6 @@
-//! The longest prefix that an address lies in: sites by their networks, hosts that mark, systems.
+//! Longest-prefix match of an address: sites by their networks, marking hosts, AS numbers.
 //!
-//! Prefixes are cut once into pieces that do not overlap, so a look-up is one binary search.
+//! Prefixes are split once into ranges that do not overlap, so a lookup is one binary search.
 
 use std::net::IpAddr;
 
@@ -9,24 +9,24 @@ use crate::packet::Address;
 /// Most prefixes in a table.
 pub const PREFIXES_MAX: usize = 65_536;
 
-/// IPv4 addresses stand here among the others; `::/0` does not mean them.
+/// Range of mapped IPv4 addresses, which `::/0` does not cover.
 const MAPPED: (u128, u8) = (0xFFFF << 32, 96);
 
-/// Why prefixes make no table.
+/// Error of building a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PrefixError {
-    /// More than there may be.
+    /// More prefixes than the limit: count and limit.
     #[error("{0} prefixes are too many: at most {1}; join neighbours into shorter ones")]
     TooMany(usize, usize),
-    /// More bits than an address has.
+    /// More bits than the address has: address, bits, limit.
     #[error("{0}/{1}: a prefix of this version has at most {2} bits")]
     Bits(IpAddr, u8, u8),
 }
 
-/// Something for each of a set of prefixes.
+/// A map from prefixes to values.
 #[derive(Debug, Clone)]
 pub struct Prefixes<T> {
-    /// Where a piece begins, and what it has. The first begins at 0.
+    /// Start of each range and its value. The first starts at 0.
     pieces: Vec<(u128, Option<T>)>,
 }
 
@@ -37,8 +37,8 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// Of addresses, bits and what stands for them. Bits beyond the prefix do not count; of one prefix
-    /// that is given twice the later counts.
+    /// Builds a table of addresses, prefix lengths and values. Bits beyond the prefix are ignored;
+    /// of two equal prefixes the later one counts.
     ///
     /// # Errors
     /// When there are too many, or one has too many bits.
@@ -46,7 +46,7 @@ impl<T: Copy> Prefixes<T> {
         Self::limited(prefixes, PREFIXES_MAX)
     }
 
-    /// The same with another limit than [`PREFIXES_MAX`].
+    /// As [`Self::new`], with another limit than [`PREFIXES_MAX`].
     ///
     /// # Errors
     /// When there are more than `prefixes_max`, or one has too many bits.
@@ -66,7 +66,7 @@ impl<T: Copy> Prefixes<T> {
                 return Err(PrefixError::TooMany(ranges.len() - 1, prefixes_max));
             }
         }
-        // Outer ones before those within; stable, so that the later of two alike wins.
+        // Outer prefixes before inner ones; stable, so that the later of two equal ones wins.
         ranges.sort_by_key(|(start, bits, _)| (*start, *bits));
         let mut pieces: Vec<(u128, Option<T>)> = vec![(0, None)];
         let mut open: Vec<(u128, Option<T>)> = Vec::new();
@@ -79,7 +79,7 @@ impl<T: Copy> Prefixes<T> {
         Ok(Self { pieces })
     }
 
-    /// What stands for the longest prefix around `address`.
+    /// Value of the longest prefix that contains `address`.
     #[must_use]
     #[inline]
     pub fn find(&self, address: Address) -> Option<T> {
@@ -87,7 +87,7 @@ impl<T: Copy> Prefixes<T> {
         self.pieces.get(after.checked_sub(1)?)?.1
     }
 
-    /// Whether no address is in it.
+    /// Returns true if no prefix has a value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pieces.iter().all(|(_, value)| value.is_none())
@@ -98,7 +98,7 @@ fn mask(bits: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
 }
 
-/// Ends the ranges that lie before `start`.
+/// Closes the ranges that end before `start`.
 fn close<T: Copy>(
     pieces: &mut Vec<(u128, Option<T>)>,
     open: &mut Vec<(u128, Option<T>)>,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_counts_and_versions_stay_apart() {
+    fn longest_prefix_of_its_version_wins() {
         let prefix = |ip: &str, bits, value| (ip.parse::<IpAddr>().unwrap(), bits, value);
         let table = Prefixes::new([
             prefix("::", 0, 1),
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_search_of_all_finds(
+        fn matches_linear_search(
             prefixes in prop::collection::vec((0_u32..16, 0_u8..=32), 0..12),
             // Few distinct bits, so that prefixes nest and meet.
             address in 0_u32..16,

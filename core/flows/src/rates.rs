@@ -1,80 +1,81 @@
-//! From samples to rates: sums with their error, shares of a counted total, and how well samples and
-//! counters agree.
+//! Rates from samples: sums with their error, shares of a counted total, and calibration of samples
+//! by counters.
 //!
-//! A packet that was sampled 1 of r stands for r packets. All errors here are half-widths of the 95 %
-//! interval of a normal distribution, which is a good one from some 30 samples on.
+//! A packet sampled 1 of r counts for r packets. All errors here are half-widths of the 95 %
+//! interval of a normal distribution, a good approximation from about 30 samples on.
 //!
-//! | what | estimate | 95 % half-width | source |
+//! | quantity | estimate | 95 % half-width | source |
 //! |---|---|---|---|
 //! | packets | Σ r | 1.96 √Σ r(r−1) | Horvitz and Thompson 1952, independent draws |
 //! | bytes | Σ r·L | 1.96 √Σ r(r−1)L² | the same |
 //! | n of a class, all of one size | | 196 √(1/n) % | sflow.org, Packet Sampling Basics; the above for large r |
 //! | packets of a class, N counted, c of n samples | N·c/n | 1.96 N √(c/n (1−c/n)/n) | the same |
-//! | bytes of a class, T counted | T·X_c/X | see [`Tally::share`] | the ratio estimator, which is the row above for equal sizes |
+//! | bytes of a class, T counted | T·X_c/X | see [`SampleTally::share`] | the ratio estimator, which is the row above for equal sizes |
 
-/// Of a normal distribution: 95 % lie within so many standard deviations.
-pub const Z95: f64 = 1.96;
+/// Standard deviations of a normal distribution that include 95 %.
+pub const Z_SCORE_95: f64 = 1.96;
 
-/// A calibration is neither less nor more: beyond it something is wrong that no factor mends.
+/// Bounds of a calibration factor; beyond them no factor corrects the fault.
 pub const CALIBRATION_RANGE: (f64, f64) = (0.5, 2.0);
 
 /// Weight of the newest interval in a calibration.
 const CALIBRATION_WEIGHT: f64 = 0.3;
 
-/// So many intervals in a row make a disagreement worth telling.
-pub const DISAGREEMENTS_TO_TELL: u32 = 3;
+/// Consecutive intervals that make a disagreement worth reporting.
+pub const DISAGREEMENTS_TO_REPORT: u32 = 3;
 
-/// Samples below which an interval says nothing about calibration.
+/// Fewest samples of an interval that calibrate.
 pub const CALIBRATION_SAMPLES_MIN: u64 = 30;
 
-/// Frames are taken to be no longer when nothing was sampled and something should have been.
+/// Longest expected frame, to compute how many samples are missing.
 pub(crate) const FRAME_BYTES_MAX: f64 = 9_018.0;
 
-/// A number and the half-width of its 95 % interval.
+/// A value with the half-width of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Estimate {
-    /// The number.
+    /// Estimated value.
     pub value: f64,
-    /// Half the interval, in the same unit.
+    /// Half-width of the interval, in the same unit.
     pub error_95: f64,
 }
 
 impl Estimate {
-    /// The error as a share of the number; infinite where the number is 0 and the error is not.
+    /// Error relative to the value; infinite if only the value is 0.
     #[must_use]
     pub fn relative_error_95(self) -> f64 {
         if self.error_95 == 0.0 { 0.0 } else { self.error_95 / self.value }
     }
 }
 
-/// Sums over samples of a class.
+/// Sums over the samples of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Tally {
+pub struct SampleTally {
     /// Samples, or flows of an exporter that aggregates.
     pub samples: u64,
-    /// Σ r.
+    /// Estimated packets, Σ r.
     pub packets: u64,
-    /// Σ r·L.
+    /// Estimated bytes, Σ r·L.
     pub bytes: u64,
     packets_variance: f64,
     bytes_variance: f64,
 }
 
-/// What one observation adds to each sum that it belongs to.
+/// Increment of one observation to each of its sums.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Amount(Tally);
+pub struct Amount(SampleTally);
 
 impl Amount {
-    /// `packets` seen, `bytes` long together, at 1 of `rate`. A rate of 0 is taken as 1.
+    /// Increment of `packets` packets with `bytes` bytes in total, sampled 1 of `rate`. A rate of 0
+    /// counts as 1.
     #[must_use]
     #[inline]
     pub fn new(rate: u32, packets: u64, bytes: u64) -> Self {
         let rate = u64::from(rate.max(1));
         let each = (rate * (rate - 1)) as f64;
         let (seen, length) = (packets as f64, bytes as f64);
-        // Of several packets only the sum is known: each counts with the mean.
+        // Of several packets only the total is known: each counts with the mean.
         let mean = if packets > 1 { length / seen } else { length };
-        Self(Tally {
+        Self(SampleTally {
             samples: 1,
             packets: packets.saturating_mul(rate),
             bytes: bytes.saturating_mul(rate),
@@ -83,7 +84,7 @@ impl Amount {
         })
     }
 
-    /// Estimated bytes.
+    /// Estimated bytes of the observation.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.0.bytes
@@ -96,20 +97,21 @@ impl Amount {
     }
 }
 
-impl Tally {
-    /// Counts an observation.
+impl SampleTally {
+    /// Adds an observation.
     #[inline]
     pub fn count(&mut self, amount: &Amount) {
         self.merge(&amount.0);
     }
 
-    /// Counts `packets` seen, `bytes` long together, at 1 of `rate`. A rate of 0 is taken as 1.
+    /// Adds `packets` packets with `bytes` bytes in total, sampled 1 of `rate`. A rate of 0 counts
+    /// as 1.
     #[inline]
     pub fn add(&mut self, rate: u32, packets: u64, bytes: u64) {
         self.count(&Amount::new(rate, packets, bytes));
     }
 
-    /// Adds what another one counted.
+    /// Adds another sum.
     #[inline]
     pub fn merge(&mut self, other: &Self) {
         self.samples += other.samples;
@@ -119,22 +121,22 @@ impl Tally {
         self.bytes_variance += other.bytes_variance;
     }
 
-    /// Packets.
+    /// Estimated packets with their error.
     #[must_use]
     pub fn packets(&self) -> Estimate {
-        Estimate { value: self.packets as f64, error_95: Z95 * self.packets_variance.sqrt() }
+        Estimate { value: self.packets as f64, error_95: Z_SCORE_95 * self.packets_variance.sqrt() }
     }
 
-    /// Bytes.
+    /// Estimated bytes with their error.
     #[must_use]
     pub fn bytes(&self) -> Estimate {
-        Estimate { value: self.bytes as f64, error_95: Z95 * self.bytes_variance.sqrt() }
+        Estimate { value: self.bytes as f64, error_95: Z_SCORE_95 * self.bytes_variance.sqrt() }
     }
 
-    /// Bytes of this class when `total_bytes` were counted of all classes, whose samples are `all`. The
-    /// total is exact and the share p = X_c/X is sampled, so the variance is that of a ratio (Cochran,
-    /// Sampling Techniques, 3rd ed., 6.3): T²/X² · ((1−p)² V_c + p² (V − V_c)). A share without samples
-    /// is 0 with no error told: nothing is known of it.
+    /// Bytes of this class if `total_bytes` were counted of all classes, whose samples are `all`.
+    /// The total is exact and the share p = X_c/X is sampled, so the variance is that of a ratio
+    /// (Cochran, Sampling Techniques, 3rd ed., 6.3): T²/X² · ((1−p)² V_c + p² (V − V_c)). A share
+    /// without samples is 0 without an error: it is unknown.
     #[must_use]
     pub fn share(&self, all: &Self, total_bytes: u64) -> Estimate {
         if all.bytes == 0 {
@@ -144,13 +146,13 @@ impl Tally {
         let share = (self.bytes as f64 / all.bytes as f64).min(1.0);
         let others = (all.bytes_variance - self.bytes_variance).max(0.0);
         let variance = (1.0 - share).powi(2) * self.bytes_variance + share.powi(2) * others;
-        // No share is below nothing or above all of it.
-        let error = (Z95 * variance.sqrt() * scale).min(total_bytes as f64);
+        // A share lies between nothing and all.
+        let error = (Z_SCORE_95 * variance.sqrt() * scale).min(total_bytes as f64);
         Estimate { value: share * total_bytes as f64, error_95: error }
     }
 }
 
-/// Packets of a class of which `class` of `samples` samples were, when `total_packets` were counted.
+/// Packets of a class with `class` of `samples` samples, if `total_packets` were counted.
 #[must_use]
 pub fn class_packets(total_packets: u64, samples: u64, class: u64) -> Estimate {
     if samples == 0 {
@@ -158,15 +160,15 @@ pub fn class_packets(total_packets: u64, samples: u64, class: u64) -> Estimate {
     }
     let share = (class as f64 / samples as f64).min(1.0);
     let total = total_packets as f64;
-    let error_95 = Z95 * total * (share * (1.0 - share) / samples as f64).sqrt();
+    let error_95 = Z_SCORE_95 * total * (share * (1.0 - share) / samples as f64).sqrt();
     Estimate { value: total * share, error_95 }
 }
 
-/// The rate at which packets really were sampled, samples that got lost on the way included.
+/// Effective sampling rate, with lost samples.
 ///
-/// `pool` is how far the agent's count of packets went on while `received` samples arrived and `lost`
-/// did not. Where the pool makes no sense (an agent that always writes 0, or one that has started over),
-/// the loss alone corrects the `nominal` rate.
+/// `pool` is the increase of the agent's packet count while `received` samples arrived and `lost`
+/// did not. If the pool is implausible (an agent that always writes 0, or one that restarted), the
+/// loss alone corrects the `nominal` rate.
 #[must_use]
 pub fn effective_rate(nominal: u32, received: u64, lost: u64, pool: Option<u64>) -> f64 {
     let nominal = f64::from(nominal.max(1));
@@ -175,25 +177,26 @@ pub fn effective_rate(nominal: u32, received: u64, lost: u64, pool: Option<u64>)
     }
     let by_loss = nominal * (1.0 + lost as f64 / received as f64);
     let by_pool = pool.map(|pool| pool as f64 / received as f64);
-    // Within a factor of 4 of what the loss explains; beyond that the pool counts something else.
+    // Within a factor of 4 of what the loss explains; otherwise the pool counts something else.
     by_pool.filter(|rate| (by_loss / 4.0..=by_loss * 4.0).contains(rate)).unwrap_or(by_loss)
 }
 
-/// How well samples and counters of one direction of an interface agree.
+/// Agreement of samples and counters of one direction of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Calibration {
+pub struct SamplingCalibration {
     smoothed: Option<f64>,
     last: Option<Estimate>,
     disagreements: u32,
 }
 
-impl Calibration {
-    /// An interval in which the counter went on by `counted_bytes` and these samples came, 1 of `rate`
-    /// (0 for unknown). Both count the frame with header and check sequence.
-    pub fn interval(&mut self, counted_bytes: u64, sampled: &Tally, rate: u32) {
+impl SamplingCalibration {
+    /// Processes an interval with `counted_bytes` by the counter and these samples, 1 of `rate` (0
+    /// if unknown). Both count the frame with header and check sequence.
+    pub fn interval(&mut self, counted_bytes: u64, sampled: &SampleTally, rate: u32) {
         let bytes = sampled.bytes();
         if sampled.samples < CALIBRATION_SAMPLES_MIN || bytes.value == 0.0 {
-            // Nothing where many samples are due is a disagreement, too: this direction is not sampled.
+            // No samples where many are expected is a disagreement, too: this direction is not
+            // sampled.
             let due = counted_bytes as f64 / (f64::from(rate) * FRAME_BYTES_MAX);
             let silent = sampled.samples == 0 && rate > 0 && due >= CALIBRATION_SAMPLES_MIN as f64;
             self.disagreements = if silent { self.disagreements.saturating_add(1) } else { 0 };
@@ -218,23 +221,24 @@ impl Calibration {
         self.smoothed = Some(before + CALIBRATION_WEIGHT * (factor - before));
     }
 
-    /// What samples are to be multiplied with; 1 until something is known.
+    /// Factor to correct samples with; 1 until calibrated.
     #[must_use]
     pub fn factor(&self) -> f64 {
         self.smoothed.unwrap_or(1.0)
     }
 
-    /// Counter over samples in the last interval, where it had samples enough.
+    /// Counter divided by samples in the last interval, if it had enough samples.
     #[must_use]
     pub fn last(&self) -> Option<Estimate> {
         self.last
     }
 
-    /// Samples and counters have disagreed for so long that someone should look: a wrong rate, one
-    /// direction alone sampled, a member of an aggregate that is not, samples lost.
+    /// Returns true after lasting disagreement of samples and counters, which an operator should
+    /// check: a wrong rate, only one direction sampled, an unsampled member of an aggregate, lost
+    /// samples.
     #[must_use]
     pub fn disagrees(&self) -> bool {
-        self.disagreements >= DISAGREEMENTS_TO_TELL
+        self.disagreements >= DISAGREEMENTS_TO_REPORT
     }
 }
 
@@ -244,8 +248,8 @@ mod tests {
 
     use super::*;
 
-    fn tally(samples: u64, rate: u32, bytes: u64) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(samples: u64, rate: u32, bytes: u64) -> SampleTally {
+        let mut tally = SampleTally::default();
         (0..samples).for_each(|_| tally.add(rate, 1, bytes));
         tally
     }
@@ -264,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_simple_bound_is_met() {
+    fn simple_error_bound_is_met() {
         for (samples, percent) in [(1_537, 5.0), (38_416, 1.0), (2_500, 3.92)] {
             let relative = 100.0 * tally(samples, 100_000, 9_018).bytes().relative_error_95();
             assert!((relative - percent).abs() < 0.01, "{samples}: {relative}");
@@ -278,31 +282,31 @@ mod tests {
         assert_eq!(effective_rate(1_000, 100, 0, None), 1_000.0);
         assert_eq!(effective_rate(1_000, 100, 25, None), 1_250.0);
         assert_eq!(effective_rate(1_000, 100, 25, Some(130_000)), 1_300.0);
-        // Pools that make no sense: never written, or started over.
+        // Implausible pools: never written, or restarted.
         assert_eq!(effective_rate(1_000, 100, 25, Some(0)), 1_250.0);
         assert_eq!(effective_rate(1_000, 100, 25, Some(4_294_900_000)), 1_250.0);
         assert_eq!(effective_rate(0, 0, 0, None), 1.0);
     }
 
     #[test]
-    fn calibration_follows_what_chance_does_not_explain() {
+    fn calibration_corrects_only_significant_deviation() {
         let samples = tally(10_000, 1_000, 1_500);
         let counted = samples.bytes;
-        let mut right = Calibration::default();
+        let mut right = SamplingCalibration::default();
         (0..10).for_each(|_| right.interval(counted + counted / 100, &samples, 1_000));
         assert_eq!((right.factor(), right.disagrees()), (1.0, false));
-        let mut wrong = Calibration::default();
+        let mut wrong = SamplingCalibration::default();
         (0..2).for_each(|_| wrong.interval(counted * 3 / 2, &samples, 1_000));
         assert!(!wrong.disagrees());
         (0..20).for_each(|_| wrong.interval(counted * 3 / 2, &samples, 1_000));
         assert!(wrong.disagrees() && (wrong.factor() - 1.5).abs() < 0.01, "{wrong:?}");
-        let mut absurd = Calibration::default();
+        let mut absurd = SamplingCalibration::default();
         (0..50).for_each(|_| absurd.interval(counted * 1_000, &samples, 1_000));
         assert!(absurd.factor() <= CALIBRATION_RANGE.1);
         // Nothing sampled: little traffic explains it, much does not.
         let silent = |counted, rate| {
-            let mut silent = Calibration::default();
-            (0..3).for_each(|_| silent.interval(counted, &Tally::default(), rate));
+            let mut silent = SamplingCalibration::default();
+            (0..3).for_each(|_| silent.interval(counted, &SampleTally::default(), rate));
             (silent.factor(), silent.disagrees())
         };
         assert_eq!(silent(1_000_000, 1_000), (1.0, false));
@@ -311,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_truth_as_often_as_it_says() {
-        // A population of two classes with mixed sizes, sampled 1 of 50 with a generator of its own.
+    fn confidence_interval_has_nominal_coverage() {
+        // A population of two classes with mixed sizes, sampled 1 of 50 with its own generator.
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         let mut random = || {
             state ^= state << 13;
@@ -323,7 +327,7 @@ mod tests {
         let (trials, mut held, mut share_held) = (400, 0, 0);
         for _ in 0..trials {
             let (mut truth, mut total) = (0_u64, 0_u64);
-            let (mut class, mut all) = (Tally::default(), Tally::default());
+            let (mut class, mut all) = (SampleTally::default(), SampleTally::default());
             for _ in 0..20_000 {
                 let bytes = if random() % 3 == 0 { 90 } else { 1_518 };
                 let ours = random() % 4 == 0;
@@ -352,7 +356,7 @@ mod tests {
             samples in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>()), 0..20),
             total: u64,
         ) {
-            let (mut all, mut class) = (Tally::default(), Tally::default());
+            let (mut all, mut class) = (SampleTally::default(), SampleTally::default());
             for (at, (rate, packets, bytes)) in samples.iter().enumerate() {
                 all.add(*rate, *packets, *bytes);
                 if at % 2 == 0 {

@@ -1,25 +1,25 @@
-//! Whose a packet is, and whether that may be believed.
+//! Owner and activity of a packet, and whether to trust them.
 //!
-//! Every IPv6 host puts a random label on its flows, and one of about 290 of them reads as a registered
-//! pair (114 of 32,768). So a label says something only with a reason to trust it:
+//! Every IPv6 host puts a random label on its flows, and one of about 290 of them decodes to a
+//! registered pair (114 of 32,768). So a label needs a reason to be trusted:
 //!
-//! | what the packet has | who sent it, or a firefly | verdict |
+//! | the packet has | its source or a firefly | verdict |
 //! |---|---|---|
 //! | nothing, or a label of no registered pair | no firefly | unlabelled |
-//! | the same | a firefly that was believed | trusted, from the firefly |
-//! | a registered pair | source among the hosts that mark | trusted, host list |
+//! | the same | a trusted firefly | trusted, from the firefly |
+//! | a registered pair | source among the marking hosts | trusted, host list |
 //! | a registered pair | a firefly of the same pair | trusted, firefly |
-//! | a label of a registered pair | a firefly of another pair | trusted, from the firefly: the label is chance |
+//! | a label of a registered pair | a firefly of another pair | trusted, from the firefly: the label is random |
 //! | a registered pair | neither | untrusted, unknown host |
 //! | an option of no registered pair | no firefly | untrusted, unregistered |
 //! | an option | a firefly of another pair, host not listed | untrusted, contradicted |
 //!
-//! An option in the Hop-by-Hop header goes before one in Destination Options, and both before the label.
-//! Marks are those of the innermost header; where it has no option, one of the outermost counts, but its label does
-//! not: tunnels put a hash of the inner flow there (RFC 6438).
+//! An option in the Hop-by-Hop header takes precedence over one in Destination Options, and both
+//! over the label. The innermost header counts; if it has no option, an option of the outermost one
+//! does, but not its label: tunnels put a hash of the inner flow there (RFC 6438).
 //!
-//! A firefly is a datagram that anyone can write. It is believed when it comes from a host that marks or
-//! from a relay, both of which the operator lists.
+//! Anyone can send a firefly. It is trusted if its sender is a marking host or a relay, both of
+//! which the operator lists.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -28,25 +28,25 @@ use penstock_scitags::firefly::{ReceivedFirefly, TransportProtocol, read::FlowSt
 use penstock_scitags::{FlowLabel, Registry, Scitag};
 
 use crate::bounded::Generations;
-use crate::packet::{Address, FlowKey, Ip, Packet};
+use crate::packet::{Address, FlowKey, IpHeader, Packet};
 use crate::prefixes::Prefixes;
 
-/// Most flows with fireflies that are remembered.
+/// Most flows whose fireflies are stored.
 pub const FIREFLY_FLOWS_MAX: usize = 100_000;
 
-/// How long a flow that has ended is remembered: samples of it may still be on their way.
+/// Time for which an ended flow is stored: samples of it may arrive late.
 pub const FIREFLY_LINGER: Duration = Duration::from_secs(60);
 
-/// How long a flow is remembered whose end is never told. Some programs tell start and end alone, and
-/// transfers last for hours.
+/// Time for which a flow without an end is stored. Some programs send fireflies at start and end
+/// only, and transfers take hours.
 pub const FIREFLY_SILENCE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Numbers of scitags: 16 bits.
-const NUMBERS: usize = 1 << 16;
+/// Count of scitag numbers: 16 bits.
+const SCITAG_NUMBERS: usize = 1 << 16;
 
-/// Where a pair stood.
+/// Part of the packet that carries the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Carrier {
+pub enum ScitagCarrier {
     /// An option of the Hop-by-Hop header.
     HopByHop,
     /// An option of the Destination Options header.
@@ -57,39 +57,39 @@ pub enum Carrier {
     Firefly,
 }
 
-/// Why a pair is believed.
+/// Reason to trust a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Grounds {
-    /// The source is among the hosts that mark.
+pub enum TrustReason {
+    /// The source is among the marking hosts.
     HostList,
-    /// A firefly says the same.
+    /// A firefly has the same pair.
     Firefly,
 }
 
-/// Why a pair is not believed.
+/// Reason not to trust a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Doubt {
-    /// The source is not among the hosts that mark, and no firefly says the same.
+pub enum DistrustReason {
+    /// The source is not a marking host, and no firefly has the pair.
     UnknownHost,
-    /// The registry does not have it.
+    /// The registry lacks the pair.
     Unregistered,
-    /// A firefly says another.
+    /// A firefly has another pair.
     Contradicted,
 }
 
-/// Whose a packet is.
+/// Owner and activity of a packet, with the reason to trust them or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// Nobody says.
+pub enum ScitagVerdict {
+    /// Neither the packet nor a firefly has a pair.
     Unlabelled,
-    /// It says so, and there is no reason to believe it.
-    Untrusted(Scitag, Carrier, Doubt),
-    /// It says so, or a firefly does, and there is reason to believe it.
-    Trusted(Scitag, Carrier, Grounds),
+    /// The packet has a pair without a reason to trust it.
+    Untrusted(Scitag, ScitagCarrier, DistrustReason),
+    /// The packet or a firefly has a pair that is trusted.
+    Trusted(Scitag, ScitagCarrier, TrustReason),
 }
 
-impl Verdict {
-    /// The pair, if it is to be believed.
+impl ScitagVerdict {
+    /// The pair, if it is trusted.
     #[must_use]
     pub fn trusted(self) -> Option<Scitag> {
         match self {
@@ -99,36 +99,36 @@ impl Verdict {
     }
 }
 
-/// Why a firefly is not believed.
+/// Reason not to trust a firefly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Disbelief {
-    /// Its sender is not listed.
+pub enum TrustError {
+    /// The sender is not listed.
     #[error("{0} is neither a host that marks nor a relay: list it, if its fireflies are to count")]
     Sender(IpAddr),
-    /// Its numbers are no pair, or the registry does not have them.
+    /// The numbers are out of range or not in the registry.
     #[error("owner {0}, activity {1} is not in the registry")]
     Pair(u64, u64),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct FireflyClaim {
     tag: Scitag,
     until: Duration,
 }
 
-/// What is needed to judge: the registry, the hosts, the fireflies heard.
+/// Registry, host lists and fireflies, by which packets are judged.
 #[derive(Debug)]
 pub struct Trust {
     registry: Registry,
-    registered: Box<[u64; NUMBERS / 64]>,
+    registered: Box<[u64; SCITAG_NUMBERS / 64]>,
     hosts: Prefixes<()>,
     relays: Prefixes<()>,
-    flows: Generations<FlowKey, Told>,
+    flows: Generations<FlowKey, FireflyClaim>,
 }
 
 impl Trust {
-    /// `hosts` mark their packets and may send fireflies, `relays` may send fireflies of others. `seed`
-    /// is for hashing.
+    /// `hosts` mark their packets and may send fireflies; `relays` may send fireflies of others.
+    /// `seed` is for hashing.
     #[must_use]
     pub fn new(registry: Registry, hosts: Prefixes<()>, relays: Prefixes<()>, seed: u64) -> Self {
         let flows = Generations::new(FIREFLY_FLOWS_MAX, seed);
@@ -137,25 +137,25 @@ impl Trust {
         trust
     }
 
-    /// Takes a newer registry.
+    /// Replaces the registry.
     pub fn set_registry(&mut self, registry: Registry) {
         self.registry = registry;
         self.index();
     }
 
-    /// Takes other lists.
+    /// Replaces the lists of hosts and relays.
     pub fn set_hosts(&mut self, hosts: Prefixes<()>, relays: Prefixes<()>) {
         self.hosts = hosts;
         self.relays = relays;
     }
 
-    /// The registry.
+    /// Registry in use.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// How many flows are known from fireflies.
+    /// Count of flows known from fireflies.
     #[must_use]
     pub fn firefly_flows(&self) -> usize {
         self.flows.len()
@@ -165,72 +165,78 @@ impl Trust {
         self.registered.fill(0);
         for tag in self.registry.tags() {
             let number = tag.number() as usize;
-            self.registered[number / 64 % (NUMBERS / 64)] |= 1 << (number % 64);
+            self.registered[number / 64 % (SCITAG_NUMBERS / 64)] |= 1 << (number % 64);
         }
     }
 
     fn has(&self, tag: Scitag) -> bool {
         let number = tag.number() as usize;
-        self.registered[number / 64 % (NUMBERS / 64)] >> (number % 64) & 1 == 1
+        self.registered[number / 64 % (SCITAG_NUMBERS / 64)] >> (number % 64) & 1 == 1
     }
 
-    /// Takes a firefly that `sender` sent.
+    /// Processes a firefly from `sender`.
     ///
     /// # Errors
-    /// When it is not believed.
-    pub fn hear(
+    /// When it is not trusted.
+    pub fn receive_firefly(
         &mut self,
         now: Duration,
         sender: IpAddr,
         firefly: &ReceivedFirefly,
-    ) -> Result<(), Disbelief> {
+    ) -> Result<(), TrustError> {
         let address = Address::from(sender);
         if self.hosts.find(address).is_none() && self.relays.find(address).is_none() {
-            return Err(Disbelief::Sender(sender));
+            return Err(TrustError::Sender(sender));
         }
         let tag = firefly.tag().ok().filter(|tag| self.has(*tag));
-        let tag = tag.ok_or(Disbelief::Pair(firefly.owner, firefly.activity))?;
+        let tag = tag.ok_or(TrustError::Pair(firefly.owner, firefly.activity))?;
         let keep = match firefly.state {
             FlowState::End => FIREFLY_LINGER,
             FlowState::Start | FlowState::Ongoing => FIREFLY_SILENCE_MAX,
         };
         let key = flow_of(firefly.source, firefly.destination, firefly.protocol);
-        self.flows.put(canonical(key), Told { tag, until: now.saturating_add(keep) });
+        self.flows.put(canonical(key), FireflyClaim { tag, until: now.saturating_add(keep) });
         Ok(())
     }
 
-    /// Whose this packet is.
+    /// Judges a packet by its marks, its source and the fireflies of its flow.
     #[must_use]
-    pub fn judge(&mut self, now: Duration, packet: &Packet) -> Verdict {
-        let Some(ip) = packet.ip() else { return Verdict::Unlabelled };
+    pub fn judge(&mut self, now: Duration, packet: &Packet) -> ScitagVerdict {
+        let Some(ip) = packet.ip() else { return ScitagVerdict::Unlabelled };
         let claim = self.claim(packet, ip);
-        let told = self.told(now, ip.flow());
+        let firefly_tag = self.firefly_tag(now, ip.flow());
         let Some((tag, carrier, registered)) = claim else {
-            return match told {
-                Some(tag) => Verdict::Trusted(tag, Carrier::Firefly, Grounds::Firefly),
-                None => Verdict::Unlabelled,
+            return match firefly_tag {
+                Some(tag) => {
+                    ScitagVerdict::Trusted(tag, ScitagCarrier::Firefly, TrustReason::Firefly)
+                }
+                None => ScitagVerdict::Unlabelled,
             };
         };
-        match told {
-            Some(other) if other == tag => Verdict::Trusted(tag, carrier, Grounds::Firefly),
-            Some(other) if carrier == Carrier::FlowLabel => {
-                Verdict::Trusted(other, Carrier::Firefly, Grounds::Firefly)
+        match firefly_tag {
+            Some(other) if other == tag => {
+                ScitagVerdict::Trusted(tag, carrier, TrustReason::Firefly)
             }
-            _ if !registered => Verdict::Untrusted(tag, carrier, Doubt::Unregistered),
+            Some(other) if carrier == ScitagCarrier::FlowLabel => {
+                ScitagVerdict::Trusted(other, ScitagCarrier::Firefly, TrustReason::Firefly)
+            }
+            _ if !registered => {
+                ScitagVerdict::Untrusted(tag, carrier, DistrustReason::Unregistered)
+            }
             _ if self.hosts.find(ip.source).is_some() => {
-                Verdict::Trusted(tag, carrier, Grounds::HostList)
+                ScitagVerdict::Trusted(tag, carrier, TrustReason::HostList)
             }
-            Some(_) => Verdict::Untrusted(tag, carrier, Doubt::Contradicted),
-            None => Verdict::Untrusted(tag, carrier, Doubt::UnknownHost),
+            Some(_) => ScitagVerdict::Untrusted(tag, carrier, DistrustReason::Contradicted),
+            None => ScitagVerdict::Untrusted(tag, carrier, DistrustReason::UnknownHost),
         }
     }
 
-    /// What the packet says of itself, and whether the registry has that.
-    fn claim(&self, packet: &Packet, ip: &Ip) -> Option<(Scitag, Carrier, bool)> {
-        let option = |ip: &Ip| {
+    /// Pair in the packet, its carrier, and true if it is registered.
+    fn claim(&self, packet: &Packet, ip: &IpHeader) -> Option<(Scitag, ScitagCarrier, bool)> {
+        let option = |ip: &IpHeader| {
             let marks = [
-                (ip.hop_by_hop_mark, Carrier::HopByHop),
-                (ip.destination_mark, Carrier::Destination),
+                (ip.hop_by_hop_mark, ScitagCarrier::HopByHop),
+                (ip.destination_mark, ScitagCarrier::Destination),
             ];
             marks.into_iter().find_map(|(mark, carrier)| {
                 let reading = mark?.read(&self.registry)?;
@@ -240,27 +246,27 @@ impl Trust {
         let outer = || packet.inner.and(packet.outer.as_ref()).and_then(option);
         let label = || {
             let tag = FlowLabel::from_value(ip.flow_label)?.scitag()?;
-            // Of no registered pair: an ordinary label.
-            self.has(tag).then_some((tag, Carrier::FlowLabel, true))
+            // An ordinary label decodes to an unregistered pair.
+            self.has(tag).then_some((tag, ScitagCarrier::FlowLabel, true))
         };
         option(ip).or_else(outer).or_else(label)
     }
 
-    fn told(&mut self, now: Duration, flow: FlowKey) -> Option<Scitag> {
+    fn firefly_tag(&mut self, now: Duration, flow: FlowKey) -> Option<Scitag> {
         if self.flows.len() == 0 {
             return None;
         }
         let key = canonical(flow);
-        let told = *self.flows.get(&key)?;
-        if told.until <= now {
+        let firefly_tag = *self.flows.get(&key)?;
+        if firefly_tag.until <= now {
             self.flows.remove(&key);
             return None;
         }
-        Some(told.tag)
+        Some(firefly_tag.tag)
     }
 }
 
-/// One key for both directions: acknowledgements belong to the flow.
+/// Returns one key for both directions: acknowledgements belong to the flow.
 fn canonical(key: FlowKey) -> FlowKey {
     let reversed = key.reversed();
     if (key.source, key.source_port) <= (key.destination, key.destination_port) {

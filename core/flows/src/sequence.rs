@@ -1,64 +1,64 @@
-//! Counting what is missing from a row of numbered things that may come late, twice, or start over.
+//! Loss detection in sequence numbers that may be late, duplicated or restarted.
 //!
-//! Numbers have 32 bits and wrap. A number that was skipped counts as lost until it comes after all, within
-//! the last [`WINDOW`]; a naive count goes negative under reordering and duplicates
+//! Numbers have 32 bits and wrap. A skipped number counts as lost until it arrives within the last
+//! [`SEQUENCE_WINDOW`] numbers; a naive count goes negative under reordering and duplicates
 //! (netsampler/goflow2#161).
 
-/// How far behind the newest a number may be and still be told as late or as a duplicate.
-pub const WINDOW: u32 = 64;
+/// Largest distance behind the newest number at which a number is late or a duplicate.
+pub const SEQUENCE_WINDOW: u32 = 64;
 
-/// A jump of so many is never taken for a new start.
+/// A jump of up to this many numbers is never a restart.
 pub const JUMP_MIN: u32 = 50;
 
-/// A jump of more is always taken for one.
+/// A jump of more numbers is always a restart.
 pub const JUMP_MAX: u32 = 65_536;
 
-/// What a number was.
+/// Classification of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The first, or the first after the numbers started over.
+    /// The first one, or the first one after a restart.
     Start,
-    /// The next, after so many that are missing.
+    /// The next one, with this many missing before it.
     Next {
-        /// Missing before it.
+        /// Count of missing numbers.
         missing: u32,
     },
-    /// One that was counted as lost.
+    /// A number that was counted as lost.
     Late,
-    /// One that had come before.
+    /// A number that arrived before.
     Duplicate,
 }
 
-/// A row of numbers.
+/// State of one sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sequence {
     newest: Option<u32>,
-    /// Bit i: the number i before the newest has come.
+    /// Bit i: the number i before the newest has arrived.
     seen: u64,
     run: u32,
-    /// Numbers that came, duplicates not counted.
+    /// Numbers that arrived, without duplicates.
     pub received: u64,
-    /// Numbers that have not come.
+    /// Numbers that have not arrived.
     pub lost: u64,
-    /// Numbers that came twice.
+    /// Numbers that arrived twice.
     pub duplicates: u64,
-    /// Times that the row started over.
+    /// Count of restarts of the sequence.
     pub restarts: u64,
 }
 
 impl Sequence {
-    /// Forgets the row: what comes next is a start.
+    /// Resets the sequence: the next number is a start.
     pub fn restart(&mut self) {
         if self.newest.take().is_some() {
             self.restarts += 1;
         }
     }
 
-    /// Takes a number.
+    /// Classifies a number and updates the counts.
     ///
-    /// Agents start over at 1, and jumps of more than some 50 are mostly that (sflow.org discussion
-    /// 0092). A busy exporter can lose more than that at once, so a jump counts as loss up to as many as
-    /// have come since the last start.
+    /// Agents restart at 1, and jumps of more than about 50 are mostly restarts (sflow.org
+    /// discussion 0092). A busy exporter can lose more than that at once, so a jump counts as loss
+    /// up to as many numbers as arrived since the last start.
     #[inline]
     pub fn arrive(&mut self, number: u32) -> Arrival {
         let Some(newest) = self.newest else { return self.start(number) };
@@ -87,7 +87,7 @@ impl Sequence {
             return Arrival::Next { missing: ahead - 1 };
         }
         let behind = newest.wrapping_sub(number);
-        if behind >= WINDOW {
+        if behind >= SEQUENCE_WINDOW {
             self.restarts += 1;
             return self.start(number);
         }
@@ -103,7 +103,7 @@ impl Sequence {
 
     fn start(&mut self, number: u32) -> Arrival {
         self.newest = Some(number);
-        // Nothing before the start is missing: what comes from there is a duplicate at worst.
+        // Numbers before the start are not missing; they count as duplicates.
         self.seen = u64::MAX;
         self.run = 1;
         self.received += 1;
@@ -130,15 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn loss_reordering_duplicates_and_new_starts_are_told_apart() {
+    fn loss_reordering_duplicates_restarts_are_distinguished() {
         assert_eq!(counts(of(1..=100)), (100, 0, 0, 0));
         assert_eq!(counts(of((1..=100).filter(|n| n % 10 != 0))), (90, 9, 0, 0));
         assert_eq!(counts(of([1, 2, 5, 4, 3, 6])), (6, 0, 0, 0));
         assert_eq!(counts(of([1, 2, 2, 3, 1])), (3, 0, 2, 0));
         assert_eq!(counts(of([u32::MAX - 1, u32::MAX, 0, 1])), (4, 0, 0, 0));
-        // An agent that starts over, far below and not far below.
+        // A restart far below the newest number.
         assert_eq!(counts(of((1000..1100).chain(1..50))), (149, 0, 0, 1));
-        // A jump beyond all that came before is a new start, one within is loss.
+        // A jump beyond the count of earlier numbers is a restart, a shorter one is loss.
         assert_eq!(counts(of((1..=10).chain([100_000]))), (11, 0, 0, 1));
         assert_eq!(counts(of((1..=1000).chain([1500]))), (1001, 499, 0, 0));
         let mut rebooted = of(1..=10);
@@ -149,12 +149,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_within_the_window_loses_nothing(start: u32, swaps in prop::collection::vec(0_usize..190, 0..40)) {
+        fn reordering_within_window_loses_nothing(start: u32, swaps in prop::collection::vec(0_usize..190, 0..40)) {
             let mut numbers: Vec<u32> = (0..200).map(|n| start.wrapping_add(n)).collect();
             for at in swaps {
                 numbers.swap(at.max(1), at.max(1) + 5);
             }
-            // Numbers that swaps carried further than the window are another matter.
+            // Only numbers that stay within the window.
             let near = numbers.iter().enumerate().all(|(at, n)| {
                 (i64::from(n.wrapping_sub(start)) - at as i64).abs() < 30
             });
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_may_come(numbers in prop::collection::vec(any::<u32>(), 0..100)) {
+        fn arbitrary_numbers_are_counted(numbers in prop::collection::vec(any::<u32>(), 0..100)) {
             let sequence = of(numbers.iter().copied());
             prop_assert_eq!(sequence.received + sequence.duplicates, numbers.len() as u64);
         }

@@ -1,8 +1,8 @@
-//! sFlow version 5: reading datagrams where they lie, and writing them.
+//! sFlow version 5: zero-copy parsing of datagrams, and encoding.
 //!
-//! A datagram is an agent's header and samples; a sample is a head and records; samples and records are
-//! each format, length and body. What is not known is skipped by its length, and what is broken costs
-//! itself alone: a record its record, a sample its sample.
+//! A datagram is a header and samples; a sample is a header and records; samples and records each
+//! have format, length and body. Unknown formats are skipped by their length, and an error affects
+//! only its own record or sample.
 //!
 //! ```
 //! use penstock_flows::sflow::{Datagram, Sample};
@@ -27,57 +27,57 @@ pub mod sample;
 pub mod xdr;
 
 pub use counters::CounterRecord;
-pub use datagram::{Datagram, DatagramError};
+pub use datagram::{DatagramError, SflowDatagram};
 pub use encode::{Encoder, TooLong};
 pub use record::FlowRecord;
 pub use sample::{
     CountersSample, DiscardedPacket, FlowSample, Interface, Sample, SampleError, Source,
 };
 
-/// UDP port of collectors.
-pub const PORT: u16 = 6343;
+/// UDP port of sFlow collectors.
+pub const SFLOW_PORT: u16 = 6343;
 
-/// The version that is read and written.
-pub const VERSION: u32 = 5;
+/// Protocol version that is parsed and written.
+pub const SFLOW_VERSION: u32 = 5;
 
-/// What a structure is: enterprise 0 is the specification itself. The same number means different things
+/// Format of a structure: enterprise 0 is the specification itself. A number has different meanings
 /// for samples, flow records and counter records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DataFormat(u32);
 
 impl DataFormat {
-    /// Of 20 and 12 bits; higher bits are dropped.
+    /// Combines 20 bits of enterprise and 12 of format; higher bits are dropped.
     #[must_use]
     pub const fn new(enterprise: u32, format: u32) -> Self {
         Self(enterprise << 12 | format & 0xFFF)
     }
 
-    /// As it stands on the wire.
+    /// Format from its value on the wire.
     #[must_use]
     pub const fn from_value(value: u32) -> Self {
         Self(value)
     }
 
-    /// As it stands on the wire.
+    /// Value of the format on the wire.
     #[must_use]
     pub const fn value(self) -> u32 {
         self.0
     }
 
-    /// Who defined it: the upper 20 bits.
+    /// Enterprise that defined the format: the upper 20 bits.
     #[must_use]
     pub const fn enterprise(self) -> u32 {
         self.0 >> 12
     }
 
-    /// Its number there: the lower 12 bits.
+    /// Number within the enterprise: the lower 12 bits.
     #[must_use]
     pub const fn format(self) -> u32 {
         self.0 & 0xFFF
     }
 }
 
-/// `0:1`.
+/// Prints enterprise and format: `0:1`.
 impl std::fmt::Display for DataFormat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.enterprise(), self.format())

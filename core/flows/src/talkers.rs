@@ -1,22 +1,23 @@
-//! The greatest flows in bounded memory.
+//! Frequent items in bounded memory: the largest flows.
 //!
-//! Counters are kept for up to a number of keys. When there is no room the median of the counters is taken
-//! from each of them, and those that fall to nothing leave (Misra and Gries 1982, with the purge of Anderson et al., A
-//! High-Performance Algorithm for Identifying Frequent Items in Data Streams, 2017). What was taken away is
-//! the error: the weight of any key lies between its counter and its counter plus [`Talkers::error`], and a
-//! key that is not there weighs at most that. A purge takes from half of the places at least, so the
-//! error is at most the total weight divided by half the capacity. Each addition costs one look-up.
+//! A fixed number of keys have counters. If they are all in use, the median of the counters is
+//! subtracted from each, and those that fall to zero are removed (Misra and Gries 1982, with the
+//! purge of Anderson et al., A High-Performance Algorithm for Identifying Frequent Items in Data
+//! Streams, 2017). The sum of the subtracted medians is the error: the weight of any key lies
+//! between its counter and its counter plus [`FrequentItems::error`], and a removed key weighs at
+//! most that. A purge subtracts from at least half of the counters, so the error is at most the
+//! total weight divided by half the capacity. Each addition costs one lookup.
 
 use std::hash::Hash;
 
 use crate::bounded::{SeededMap, seeded};
 
-/// Least capacity: below it a purge would leave nothing worth telling.
+/// Smallest capacity; with less a purge would leave no useful result.
 const CAPACITY_MIN: usize = 16;
 
-/// Flows, or whatever else, by weight.
+/// Counters of the heaviest keys.
 #[derive(Debug)]
-pub struct Talkers<K> {
+pub struct FrequentItems<K> {
     counters: SeededMap<K, Weight>,
     capacity: usize,
     error: u64,
@@ -24,35 +25,35 @@ pub struct Talkers<K> {
     medians: Vec<u64>,
 }
 
-/// A counter.
+/// Counter of one key.
 #[derive(Debug, Clone, Copy, Default)]
 struct Weight {
     sum: u64,
     variance: f64,
 }
 
-/// A key and its weight: at least `least`, at most `most`.
+/// A key and the bounds of its weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Talker<K> {
-    /// Who.
+pub struct FrequentItem<K> {
+    /// The counted key.
     pub key: K,
-    /// It weighs no less.
+    /// Lower bound of the weight.
     pub least: u64,
-    /// It weighs no more.
+    /// Upper bound of the weight.
     pub most: u64,
-    /// Of the sampling: weights are estimates themselves.
+    /// Variance of the sampling: weights are estimates themselves.
     pub variance: f64,
 }
 
-impl<K: Eq + Hash + Ord + Clone> Talkers<K> {
-    /// With places for `capacity` keys. `seed` is for hashing.
+impl<K: Eq + Hash + Ord + Clone> FrequentItems<K> {
+    /// Starts with `capacity` empty counters. `seed` is for hashing.
     #[must_use]
     pub fn new(capacity: usize, seed: u64) -> Self {
         let capacity = capacity.max(CAPACITY_MIN);
         Self { counters: seeded(seed), capacity, error: 0, total: 0, medians: Vec::new() }
     }
 
-    /// Adds weight to a key, which is an estimate with this variance.
+    /// Adds weight to a key, an estimate with this variance.
     #[inline]
     pub fn add(&mut self, key: K, weight: u64, variance: f64) {
         self.total = self.total.saturating_add(weight);
@@ -80,25 +81,25 @@ impl<K: Eq + Hash + Ord + Clone> Talkers<K> {
         });
     }
 
-    /// By how much a weight may be understated.
+    /// Upper bound of the weight missing from a counter.
     #[must_use]
     pub fn error(&self) -> u64 {
         self.error
     }
 
-    /// Of all keys, those that left included.
+    /// Weight of all keys, removed ones included.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The greatest `count`, greatest first.
+    /// Returns the `count` heaviest keys, in descending order.
     #[must_use]
-    pub fn top(&self, count: usize) -> Vec<Talker<K>> {
+    pub fn top(&self, count: usize) -> Vec<FrequentItem<K>> {
         let mut all: Vec<_> = self
             .counters
             .iter()
-            .map(|(key, counter)| Talker {
+            .map(|(key, counter)| FrequentItem {
                 key: key.clone(),
                 least: counter.sum,
                 most: counter.sum.saturating_add(self.error),
@@ -120,8 +121,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_great_are_found_among_a_million_small_ones() {
-        let mut talkers = Talkers::new(1024, 3);
+    fn largest_of_million_keys_are_found() {
+        let mut talkers = FrequentItems::new(1024, 3);
         for small in 0..1_000_000_u64 {
             talkers.add(small + 100, 1, 0.0);
             talkers.add(small % 10, 10, 100.0);
@@ -140,7 +141,7 @@ mod tests {
             adds in prop::collection::vec((0_u16..200, 0_u64..1_000), 0..2_000),
             capacity in 0_usize..100,
         ) {
-            let mut talkers = Talkers::new(capacity, 1);
+            let mut talkers = FrequentItems::new(capacity, 1);
             let mut exact: HashMap<u16, u64> = HashMap::new();
             for (key, weight) in adds {
                 talkers.add(key, weight, 0.0);

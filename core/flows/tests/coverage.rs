@@ -1,9 +1,9 @@
 //! How often the 95 % interval of the estimator holds the true value: 200 seeded mixes of classes, sizes and sampling
 //! rates over several strata, some of which are counted.
 
-use penstock_flows::estimate::{Counted, SEPARATE_SAMPLES_MIN, Stratum, Sum};
+use penstock_flows::estimate::{CounterEstimate, SEPARATE_SAMPLES_MIN, Stratum, Sum};
 
-const MIXES: u64 = 200;
+const MIX_COUNT: u64 = 200;
 
 /// splitmix64
 struct Random(u64);
@@ -43,7 +43,7 @@ impl Random {
 fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
     let mut random = Random(seed);
     let (mut held, mut all) = (0, 0);
-    for _ in 0..MIXES {
+    for _ in 0..MIX_COUNT {
         let strata = 1 + random.next() as usize % 4;
         let classes = 2 + random.next() as usize % 8;
         let rate = random.pick(&[100_u64, 1_000, 20_000]);
@@ -70,7 +70,8 @@ fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
                 }
             }
             if random.next() % 10 < counted_of_ten {
-                of[stratum].counted = Counted { bytes: octets, variance: 0.0, covered: 1.0 };
+                of[stratum].counted =
+                    CounterEstimate { bytes: octets, variance: 0.0, covered: 1.0 };
             }
         }
         let mut shared = Stratum::default();

@@ -8,21 +8,21 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netflow_parser::NetflowParser;
-use penstock_flows::aggregate::{Aggregator, Limits};
+use penstock_flows::aggregate::{AggregateLimits, Aggregator};
 use penstock_flows::export::EARLY_SETS_MAX;
 use penstock_flows::exporter::Exporter;
-use penstock_flows::intake::{Counts, Intake, Sink};
+use penstock_flows::intake::{Intake, IntakeCounts, Sink};
 use penstock_flows::observe::Observation;
 use penstock_flows::prefixes::Prefixes;
-use penstock_flows::scitag::{Trust, Verdict};
+use penstock_flows::scitag::{ScitagVerdict, Trust};
 use penstock_scitags::Registry;
 use proptest::prelude::*;
 
 #[derive(Default)]
-struct Seen(Vec<Observation>);
+struct HostKey(Vec<Observation>);
 
-impl Sink for Seen {
-    fn observation(&mut self, _: &Exporter, seen: &Observation, _: Verdict) {
+impl Sink for HostKey {
+    fn observation(&mut self, _: &Exporter, seen: &Observation, _: ScitagVerdict) {
         self.0.push(*seen);
     }
 }
@@ -30,15 +30,15 @@ impl Sink for Seen {
 fn intake() -> Intake {
     let none = Prefixes::default;
     let trust = Trust::new(Registry::builtin().clone(), none(), none(), 1);
-    Intake::new(trust, Aggregator::new(Limits::default(), Prefixes::default(), 1), 1)
+    Intake::new(trust, Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1), 1)
 }
 
 fn from() -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 9], 40_000))
 }
 
-fn read(datagrams: &[Vec<u8>]) -> (Vec<Observation>, Counts) {
-    let (mut intake, mut seen) = (intake(), Seen::default());
+fn read(datagrams: &[Vec<u8>]) -> (Vec<Observation>, IntakeCounts) {
+    let (mut intake, mut seen) = (intake(), HostKey::default());
     for datagram in datagrams {
         intake.export(Duration::ZERO, from(), datagram, &mut seen).unwrap();
     }
@@ -56,7 +56,7 @@ fn by_port(seen: &[Observation]) -> BTreeMap<u16, (u64, u64, u32)> {
 }
 
 #[test]
-fn flows_of_a_capture_are_those_that_were_captured() {
+fn captured_flows_match_their_pcap() {
     for name in ["netflow5.export", "netflow9.export", "ipfix.export"] {
         let (seen, counts) = read(&common::datagrams(name));
         assert_eq!((counts.broken, counts.unknown), (0, 0), "{name}");
@@ -76,14 +76,14 @@ fn flows_of_a_capture_are_those_that_were_captured() {
 }
 
 #[test]
-fn a_sampling_rate_that_is_told_in_options_counts() {
+fn options_sampling_rate_is_applied() {
     let (seen, counts) = read(&common::datagrams("netflow9-sampled.export"));
     assert_eq!((counts.broken, counts.unknown), (0, 0));
     assert!(!seen.is_empty() && seen.iter().all(|seen| seen.sampling_rate == 10), "{seen:?}");
     // The operator's word counts only where the exporter tells nothing.
     let mut intake = intake();
     intake.set_sampling_rates(Prefixes::new([(from().ip(), 32, 500)]).unwrap());
-    let mut seen = Seen::default();
+    let mut seen = HostKey::default();
     let v5 = &common::datagrams("netflow5.export")[0];
     intake.export(Duration::ZERO, from(), v5, &mut seen).unwrap();
     assert!(seen.0.iter().all(|seen| seen.sampling_rate == 500));
@@ -178,11 +178,11 @@ fn record(number: u32, fields: &[(u16, &[u8])]) -> Vec<u8> {
     message(number, &[(2, half(&template)), (300, data)])
 }
 
-const V4: [u8; 8] = [192, 0, 2, 1, 192, 0, 2, 2];
+const IPV4_PAIR: [u8; 8] = [192, 0, 2, 1, 192, 0, 2, 2];
 
 /// Source, destination and octets, with more fields.
 fn flow<'a>(octets: &'a [u8], more: &[(u16, &'a [u8])]) -> Vec<(u16, &'a [u8])> {
-    let mut fields = vec![(8, &V4[..4]), (12, &V4[4..])];
+    let mut fields = vec![(8, &IPV4_PAIR[..4]), (12, &IPV4_PAIR[4..])];
     if !octets.is_empty() {
         fields.push((1, octets));
     }
@@ -196,7 +196,8 @@ fn fields_of_both_versions_keep_addresses() {
     let (v6, none4, none6) = ([[0x20; 16], [0x30; 16]], [0; 4], [0; 16]);
     let octets = 1_000_u32.to_be_bytes();
     let (four, six) = ([4], [6]);
-    let v4: [(u16, &[u8]); 4] = [(8, &V4[..4]), (12, &V4[4..]), (9, &[24]), (13, &[25])];
+    let v4: [(u16, &[u8]); 4] =
+        [(8, &IPV4_PAIR[..4]), (12, &IPV4_PAIR[4..]), (9, &[24]), (13, &[25])];
     let zero6: [(u16, &[u8]); 4] = [(27, &none6), (28, &none6), (29, &[0]), (30, &[0])];
     let six_full: [(u16, &[u8]); 4] = [(27, &v6[0]), (28, &v6[1]), (29, &[48]), (30, &[64])];
     let zero4: [(u16, &[u8]); 4] = [(8, &none4), (12, &none4), (9, &[0]), (13, &[0])];
@@ -269,7 +270,7 @@ fn events_without_counts_are_no_traffic() {
 }
 
 #[test]
-fn counts_after_a_middlebox_are_not_added() {
+fn post_middlebox_counts_are_not_added() {
     let (octets, packets) = (3_000_u32.to_be_bytes(), 2_u32.to_be_bytes());
     for fields in [
         flow(&octets, &[(2, &packets)]),
@@ -285,7 +286,7 @@ fn counts_after_a_middlebox_are_not_added() {
 
 #[test]
 fn totals_count_their_growth() {
-    let (mut intake, mut seen) = (intake(), Seen::default());
+    let (mut intake, mut seen) = (intake(), HostKey::default());
     let start = 1_699_999_940_000_u64.to_be_bytes();
     let mut tell = |at_s: u64, number, octets: u32, packets: u32, port: u8, times: bool| {
         let (octets, packets) = (octets.to_be_bytes(), packets.to_be_bytes());
@@ -305,10 +306,10 @@ fn totals_count_their_growth() {
     tell(61, 1, 5_000, 3, 1, false);
     tell(121, 2, 5_000, 3, 1, false);
     tell(181, 3, 700, 1, 1, false);
-    // It ran for a minute when the exporter was first heard 30 s ago: a base.
+    // It ran for a minute, but the exporter's first datagram came 30 s ago: a baseline.
     tell(31, 4, 9_000, 9, 2, true);
     tell(91, 5, 9_500, 10, 2, true);
-    // The exporter had been heard all the time.
+    // The exporter sent datagrams all the time.
     tell(200, 6, 400, 1, 3, true);
     let counts: Vec<_> =
         seen.0.iter().map(|s| (s.packets, s.frame_bytes - 18 * s.packets)).collect();
@@ -364,7 +365,7 @@ fn lost_records_are_counted() {
 }
 
 #[test]
-fn what_is_neither_is_refused_and_what_is_wild_is_bounded() {
+fn malformed_exports_are_refused_or_bounded() {
     let mut intake = intake();
     let refusal = |intake: &mut Intake, bytes: &[u8]| {
         intake.export(Duration::ZERO, from(), bytes, &mut ()).map_err(|error| error.to_string())

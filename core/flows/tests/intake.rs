@@ -3,21 +3,25 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use penstock_flows::aggregate::{Aggregates, Aggregator, Combine, Label, Limits, Way};
+use penstock_flows::aggregate::{
+    AggregateLimits, Aggregates, Aggregator, Combine, HostDirection, ScitagLabel,
+};
 use penstock_flows::exporter::{EXPORTERS_MAX, Exporter, NEWCOMERS_MAX};
 use penstock_flows::intake::{Intake, Sink};
-use penstock_flows::interface::Interval;
-use penstock_flows::observe::{Direction, Observation};
-use penstock_flows::packet::{Address, Version};
+use penstock_flows::interface::CounterInterval;
+use penstock_flows::observe::{InterfaceDirection, Observation};
+use penstock_flows::packet::{Address, IpVersion};
 use penstock_flows::prefixes::Prefixes;
-use penstock_flows::scitag::{Carrier, Doubt, FIREFLY_LINGER, Grounds, Trust, Verdict};
+use penstock_flows::scitag::{
+    DistrustReason, FIREFLY_LINGER, ScitagCarrier, ScitagVerdict, Trust, TrustReason,
+};
 use penstock_flows::sflow::counters::{CounterRecord, GenericInterface, PortName};
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{
     ExtendedRouter, ExtendedSwitch, HEADER_ETHERNET, SampledEthernet, SampledHeader, SampledIpv4,
-    UNKNOWN,
+    VLAN_UNKNOWN,
 };
-use penstock_flows::sflow::xdr::{Mac, Opaque, Reader};
+use penstock_flows::sflow::xdr::{Mac, Opaque, XdrReader};
 use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
 use penstock_scitags::firefly::{Firefly, FireflyFlow, FlowPhase, TransportProtocol};
 use penstock_scitags::time::UtcTime;
@@ -42,7 +46,7 @@ fn intake() -> Intake {
     let relays = Prefixes::new([(ip("192.0.2.53"), 32, ())]).unwrap();
     let sites = Prefixes::new([(ip(CERN), 48, 1), (ip(FNAL), 48, 2)]).unwrap();
     let trust = Trust::new(Registry::builtin().clone(), hosts, relays, 1);
-    Intake::new(trust, Aggregator::new(Limits::default(), sites, 1), 1)
+    Intake::new(trust, Aggregator::new(AggregateLimits::default(), sites, 1), 1)
 }
 
 fn agent(number: u8) -> IpAddr {
@@ -134,27 +138,27 @@ impl Agent {
 }
 
 #[derive(Default)]
-struct Seen {
-    verdicts: Vec<Verdict>,
+struct HostKey {
+    verdicts: Vec<ScitagVerdict>,
     observations: Vec<Observation>,
-    intervals: Vec<(u32, Interval)>,
+    intervals: Vec<(u32, CounterInterval)>,
 }
 
-impl Sink for Seen {
-    fn observation(&mut self, _: &Exporter, seen: &Observation, verdict: Verdict) {
+impl Sink for HostKey {
+    fn observation(&mut self, _: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         self.verdicts.push(verdict);
         self.observations.push(*seen);
     }
 
-    fn interval(&mut self, _: &Exporter, index: u32, interval: &Interval) {
+    fn interval(&mut self, _: &Exporter, index: u32, interval: &CounterInterval) {
         self.intervals.push((index, *interval));
     }
 }
 
-const NOW: Duration = Duration::from_secs(1_000);
+const RECEIVE_TIME: Duration = Duration::from_secs(1_000);
 
-fn verdict(intake: &mut Intake, agent: &mut Agent, frame: &[u8], now: Duration) -> Verdict {
-    let mut seen = Seen::default();
+fn verdict(intake: &mut Intake, agent: &mut Agent, frame: &[u8], now: Duration) -> ScitagVerdict {
+    let mut seen = HostKey::default();
     intake.sflow(now, from(), &agent.packet(frame), &mut seen).unwrap();
     assert_eq!(intake.counts().broken, 0);
     seen.verdicts[0]
@@ -185,7 +189,7 @@ fn firefly(
 }
 
 #[test]
-fn a_mark_is_believed_with_a_reason_alone() {
+fn mark_needs_a_reason_for_trust() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let (listed, stranger) = (host(CERN, 1), host(ELSEWHERE, 1));
     let to = host(FNAL, 1);
@@ -195,72 +199,89 @@ fn a_mark_is_believed_with_a_reason_alone() {
     let wild = Marks { option: Some(Scitag::new(500, 60).unwrap()), ..Marks::default() };
     let both = Marks { label: label(cms()), ..optioned };
     let mut judge =
-        |source, marks| verdict(&mut intake, &mut agent, &frame(source, to, marks), NOW);
-    let (by_list, unknown) = (Grounds::HostList, Doubt::UnknownHost);
-    assert_eq!(judge(listed, Marks::default()), Verdict::Unlabelled);
-    assert_eq!(judge(listed, random), Verdict::Unlabelled);
-    assert_eq!(judge(listed, labelled), Verdict::Trusted(cms(), Carrier::FlowLabel, by_list));
-    assert_eq!(judge(listed, optioned), Verdict::Trusted(atlas(), Carrier::Destination, by_list));
-    assert_eq!(judge(listed, both), Verdict::Trusted(atlas(), Carrier::Destination, by_list));
-    assert_eq!(judge(stranger, labelled), Verdict::Untrusted(cms(), Carrier::FlowLabel, unknown));
+        |source, marks| verdict(&mut intake, &mut agent, &frame(source, to, marks), RECEIVE_TIME);
+    let (by_list, unknown) = (TrustReason::HostList, DistrustReason::UnknownHost);
+    assert_eq!(judge(listed, Marks::default()), ScitagVerdict::Unlabelled);
+    assert_eq!(judge(listed, random), ScitagVerdict::Unlabelled);
+    assert_eq!(
+        judge(listed, labelled),
+        ScitagVerdict::Trusted(cms(), ScitagCarrier::FlowLabel, by_list)
+    );
+    assert_eq!(
+        judge(listed, optioned),
+        ScitagVerdict::Trusted(atlas(), ScitagCarrier::Destination, by_list)
+    );
+    assert_eq!(
+        judge(listed, both),
+        ScitagVerdict::Trusted(atlas(), ScitagCarrier::Destination, by_list)
+    );
+    assert_eq!(
+        judge(stranger, labelled),
+        ScitagVerdict::Untrusted(cms(), ScitagCarrier::FlowLabel, unknown)
+    );
     assert_eq!(
         judge(stranger, optioned),
-        Verdict::Untrusted(atlas(), Carrier::Destination, unknown)
+        ScitagVerdict::Untrusted(atlas(), ScitagCarrier::Destination, unknown)
     );
     let unregistered = Scitag::new(500, 60).unwrap();
-    let expected = Verdict::Untrusted(unregistered, Carrier::Destination, Doubt::Unregistered);
+    let expected = ScitagVerdict::Untrusted(
+        unregistered,
+        ScitagCarrier::Destination,
+        DistrustReason::Unregistered,
+    );
     assert_eq!(judge(listed, wild), expected);
 }
 
 #[test]
-fn a_firefly_confirms_and_names_what_has_no_mark() {
+fn firefly_confirms_or_supplies_the_label() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let (a, b) = (host(ELSEWHERE, 1), host(FNAL, 1));
     let relay = SocketAddr::from(([192, 0, 2, 53], 10514));
     let start = firefly(a, b, 7, cms(), FlowPhase::Start);
-    // Anyone can write one: that of a stranger is not believed, whatever it says.
-    let refused = intake.firefly(NOW, from(), &start, &mut ()).unwrap_err().to_string();
+    // Anyone can send one: that of an unlisted sender is refused.
+    let refused = intake.firefly(RECEIVE_TIME, from(), &start, &mut ()).unwrap_err().to_string();
     assert_eq!(
         refused,
         "203.0.113.5 is neither a host that marks nor a relay: list it, if its fireflies are to count"
     );
-    assert!(intake.firefly(NOW, relay, b"{}", &mut ()).is_err());
+    assert!(intake.firefly(RECEIVE_TIME, relay, b"{}", &mut ()).is_err());
     let plain = frame(a, b, Marks { port: 7, ..Marks::default() });
-    assert_eq!(verdict(&mut intake, &mut agent, &plain, NOW), Verdict::Unlabelled);
-    intake.firefly(NOW, relay, &start, &mut ()).unwrap();
-    let by_firefly = Verdict::Trusted(cms(), Carrier::Firefly, Grounds::Firefly);
-    assert_eq!(verdict(&mut intake, &mut agent, &plain, NOW), by_firefly);
+    assert_eq!(verdict(&mut intake, &mut agent, &plain, RECEIVE_TIME), ScitagVerdict::Unlabelled);
+    intake.firefly(RECEIVE_TIME, relay, &start, &mut ()).unwrap();
+    let by_firefly = ScitagVerdict::Trusted(cms(), ScitagCarrier::Firefly, TrustReason::Firefly);
+    assert_eq!(verdict(&mut intake, &mut agent, &plain, RECEIVE_TIME), by_firefly);
     let marked = |marks: Marks| frame(a, b, Marks { port: 7, ..marks });
     // The same on the packet, by chance another, and on purpose another.
     let same = marked(Marks { label: label(cms()), ..Marks::default() });
-    let expected = Verdict::Trusted(cms(), Carrier::FlowLabel, Grounds::Firefly);
-    assert_eq!(verdict(&mut intake, &mut agent, &same, NOW), expected);
+    let expected = ScitagVerdict::Trusted(cms(), ScitagCarrier::FlowLabel, TrustReason::Firefly);
+    assert_eq!(verdict(&mut intake, &mut agent, &same, RECEIVE_TIME), expected);
     let chance = marked(Marks { label: label(atlas()), ..Marks::default() });
-    assert_eq!(verdict(&mut intake, &mut agent, &chance, NOW), by_firefly);
+    assert_eq!(verdict(&mut intake, &mut agent, &chance, RECEIVE_TIME), by_firefly);
     let purpose = marked(Marks { option: Some(atlas()), ..Marks::default() });
-    let expected = Verdict::Untrusted(atlas(), Carrier::Destination, Doubt::Contradicted);
-    assert_eq!(verdict(&mut intake, &mut agent, &purpose, NOW), expected);
+    let expected =
+        ScitagVerdict::Untrusted(atlas(), ScitagCarrier::Destination, DistrustReason::Contradicted);
+    assert_eq!(verdict(&mut intake, &mut agent, &purpose, RECEIVE_TIME), expected);
     // Acknowledgements are the flow's, other ports are not.
     let other = frame(a, b, Marks { port: 8, ..Marks::default() });
-    assert_eq!(verdict(&mut intake, &mut agent, &other, NOW), Verdict::Unlabelled);
+    assert_eq!(verdict(&mut intake, &mut agent, &other, RECEIVE_TIME), ScitagVerdict::Unlabelled);
     let mut back = frame(b, a, Marks::default());
     let ports = back.len() - 20;
     back[ports..ports + 4].copy_from_slice(&[0x14, 0x51, 0x9C, 0x47]);
-    assert_eq!(verdict(&mut intake, &mut agent, &back, NOW), by_firefly);
+    assert_eq!(verdict(&mut intake, &mut agent, &back, RECEIVE_TIME), by_firefly);
     // After its end it is remembered for a while.
     let end = firefly(a, b, 7, cms(), FlowPhase::End(UtcTime::new(1_700_000_001, 0)));
-    intake.firefly(NOW, relay, &end, &mut ()).unwrap();
-    let later = NOW + FIREFLY_LINGER;
+    intake.firefly(RECEIVE_TIME, relay, &end, &mut ()).unwrap();
+    let later = RECEIVE_TIME + FIREFLY_LINGER;
     assert_eq!(
         verdict(&mut intake, &mut agent, &plain, later - Duration::from_secs(1)),
         by_firefly
     );
-    assert_eq!(verdict(&mut intake, &mut agent, &plain, later), Verdict::Unlabelled);
+    assert_eq!(verdict(&mut intake, &mut agent, &plain, later), ScitagVerdict::Unlabelled);
     assert_eq!((intake.counts().fireflies, intake.counts().fireflies_refused), (2, 2));
 }
 
 #[test]
-fn every_row_of_the_published_table_is_read_from_packets() {
+fn packets_decode_every_published_pair() {
     // Owner, activity, label without entropy and with all of it, as Scitags and CMS publish them.
     let table = [
         (1, 1, 0x20004, 0xE0107),
@@ -275,23 +296,23 @@ fn every_row_of_the_published_table_is_read_from_packets() {
         (14, 1, 0x1C004, 0xDC107),
     ];
     let (mut intake, mut agent) = (intake(), Agent::new(1));
-    let mut read = |frame: &[u8]| verdict(&mut intake, &mut agent, frame, NOW);
+    let mut read = |frame: &[u8]| verdict(&mut intake, &mut agent, frame, RECEIVE_TIME);
     for (owner, activity, bare, full) in table {
         let tag = Scitag::new(owner, activity).unwrap();
-        let trusted = |carrier| Verdict::Trusted(tag, carrier, Grounds::HostList);
+        let trusted = |carrier| ScitagVerdict::Trusted(tag, carrier, TrustReason::HostList);
         for label in [bare, full] {
             let marks = Marks { label, ..Marks::default() };
             let frame = frame(host(CERN, 1), host(FNAL, 1), marks);
-            assert_eq!(read(&frame), trusted(Carrier::FlowLabel), "{tag} {label:05x}");
+            assert_eq!(read(&frame), trusted(ScitagCarrier::FlowLabel), "{tag} {label:05x}");
         }
         let marks = Marks { option: Some(tag), ..Marks::default() };
         let mut frame = frame(host(CERN, 1), host(FNAL, 1), marks);
-        assert_eq!(read(&frame), trusted(Carrier::Destination), "{tag}");
+        assert_eq!(read(&frame), trusted(ScitagCarrier::Destination), "{tag}");
         // The option as flowd-go wrote it in its first releases: a label in option 0x1F.
         let [_, a, b, c] = u32::to_be_bytes(full);
         let option = 18 + 40 + 2;
         frame[option..option + 6].copy_from_slice(&[0x1F, 4, a, b, c, 0]);
-        assert_eq!(read(&frame), trusted(Carrier::Destination), "{tag}");
+        assert_eq!(read(&frame), trusted(ScitagCarrier::Destination), "{tag}");
     }
 }
 
@@ -308,7 +329,7 @@ fn sums() -> Aggregates {
                 (host(CERN, 1), 0),
             ] {
                 let bytes = agent.packet(&frame(source, host(FNAL, 9), marks(label)));
-                intake.sflow(NOW, from(), &bytes, &mut ()).unwrap();
+                intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
             }
         }
     }
@@ -316,29 +337,29 @@ fn sums() -> Aggregates {
 }
 
 #[test]
-fn sums_by_everything_count_each_packet_once() {
+fn each_sum_counts_a_packet_once() {
     let sums = sums();
     let bytes = 100 * 1000 * 9018;
     assert_eq!(sums.all.bytes, 6 * bytes);
     let labels = sums.labels(Combine::Max);
-    assert_eq!(labels[&Label::Trusted(cms())].bytes, bytes);
-    assert_eq!(labels[&Label::Untrusted(cms())].bytes, bytes);
-    assert_eq!(labels[&Label::Unlabelled].bytes, bytes);
-    assert_eq!(sums.labels(Combine::Sum)[&Label::Unlabelled].bytes, 2 * bytes);
-    let estimate = labels[&Label::Unlabelled].bytes();
+    assert_eq!(labels[&ScitagLabel::Trusted(cms())].bytes, bytes);
+    assert_eq!(labels[&ScitagLabel::Untrusted(cms())].bytes, bytes);
+    assert_eq!(labels[&ScitagLabel::Unlabelled].bytes, bytes);
+    assert_eq!(sums.labels(Combine::Sum)[&ScitagLabel::Unlabelled].bytes, 2 * bytes);
+    let estimate = labels[&ScitagLabel::Unlabelled].bytes();
     assert!((estimate.relative_error_95() - 0.196).abs() < 0.001, "{estimate:?}");
     assert_eq!(sums.owners(Combine::Max)[&3].bytes, bytes);
     assert_eq!(sums.activities(Combine::Max)[&cms()].bytes, bytes);
     assert_eq!(sums.activities(Combine::Max).len(), 1);
     assert_eq!(sums.vlans(Combine::Max)[&3000].bytes, 3 * bytes);
-    assert_eq!(sums.versions(Combine::Max)[&Version::V6].bytes, 3 * bytes);
+    assert_eq!(sums.versions(Combine::Max)[&IpVersion::V6].bytes, 3 * bytes);
     let sites = sums.sites(Combine::Max);
-    assert_eq!(sites[&(1, Way::Sent)].bytes, 2 * bytes);
-    assert_eq!(sites[&(2, Way::Received)].bytes, 3 * bytes);
+    assert_eq!(sites[&(1, HostDirection::Sent)].bytes, 2 * bytes);
+    assert_eq!(sites[&(2, HostDirection::Received)].bytes, 3 * bytes);
     assert_eq!(sites.len(), 2);
     let hosts = sums.hosts(Combine::Max);
     assert_eq!(
-        hosts[&(Address::from(IpAddr::from(host(FNAL, 9))), Way::Received)].bytes,
+        hosts[&(Address::from(IpAddr::from(host(FNAL, 9))), HostDirection::Received)].bytes,
         3 * bytes
     );
     assert_eq!(hosts.len(), 7);
@@ -348,8 +369,8 @@ fn sums_by_everything_count_each_packet_once() {
     // Nothing is merged for an interface: each agent has its own.
     let interfaces = sums.interfaces();
     assert_eq!(interfaces.len(), 4);
-    assert_eq!(interfaces[&(0, 3, Direction::Ingress)].bytes, 3 * bytes);
-    assert_eq!(interfaces[&(1, 4, Direction::Egress)].bytes, 3 * bytes);
+    assert_eq!(interfaces[&(0, 3, InterfaceDirection::Ingress)].bytes, 3 * bytes);
+    assert_eq!(interfaces[&(1, 4, InterfaceDirection::Egress)].bytes, 3 * bytes);
     let talkers = sums.talkers(3);
     assert_eq!((talkers.len(), sums.talkers_error()), (3, 0));
     // Labelled ten times and unlabelled ten times.
@@ -357,8 +378,14 @@ fn sums_by_everything_count_each_packet_once() {
 }
 
 #[test]
-fn nothing_is_missing_from_a_total_when_a_table_is_full() {
-    let limits = Limits { groups: 3, hosts: 10, prefixes: 2, talkers: 16, ..Limits::default() };
+fn full_table_keeps_totals_complete() {
+    let limits = AggregateLimits {
+        groups: 3,
+        hosts: 10,
+        prefixes: 2,
+        talkers: 16,
+        ..AggregateLimits::default()
+    };
     let hosts = Prefixes::default;
     let trust = Trust::new(Registry::builtin().clone(), hosts(), hosts(), 1);
     let mut intake = Intake::new(trust, Aggregator::new(limits, Prefixes::default(), 1), 1);
@@ -369,7 +396,7 @@ fn nothing_is_missing_from_a_total_when_a_table_is_full() {
             ..Marks::default()
         };
         let bytes = agent.packet(&frame(host(ELSEWHERE, at), host(FNAL, at / 2), marks));
-        intake.sflow(NOW, from(), &bytes, &mut ()).unwrap();
+        intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
     }
     let sums = intake.take();
     assert_eq!((sums.groups.len(), sums.hosts.len(), sums.prefixes.len()), (3, 10, 2));
@@ -386,7 +413,7 @@ fn nothing_is_missing_from_a_total_when_a_table_is_full() {
 }
 
 #[test]
-fn lengths_and_vlans_come_from_the_best_record_in_any_order() {
+fn record_precedence_ignores_record_order() {
     let frame = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
     let ethernet = FlowRecord::Ethernet(SampledEthernet {
         length: 1500,
@@ -407,9 +434,9 @@ fn lengths_and_vlans_come_from_the_best_record_in_any_order() {
     let switch = |source_vlan| {
         FlowRecord::Switch(ExtendedSwitch {
             source_vlan,
-            source_priority: UNKNOWN,
-            destination_vlan: UNKNOWN,
-            destination_priority: UNKNOWN,
+            source_priority: VLAN_UNKNOWN,
+            destination_vlan: VLAN_UNKNOWN,
+            destination_priority: VLAN_UNKNOWN,
         })
     };
     let router = FlowRecord::Router(ExtendedRouter {
@@ -418,40 +445,40 @@ fn lengths_and_vlans_come_from_the_best_record_in_any_order() {
         destination_mask_bits: 0,
     });
     let look = |records: &[FlowRecord<'_>]| {
-        let mut seen = Seen::default();
-        intake().sflow(NOW, from(), &Agent::new(1).sample(records), &mut seen).unwrap();
+        let mut seen = HostKey::default();
+        intake().sflow(RECEIVE_TIME, from(), &Agent::new(1).sample(records), &mut seen).unwrap();
         let seen = seen.observations[0];
         (seen.frame_bytes, seen.vlan)
     };
     assert_eq!(look(&[ipv4, switch(7), ethernet, header(&frame)]), (9018, Some(3000)));
     assert_eq!(look(&[header(&frame), ethernet, ipv4]), (9018, Some(3000)));
     assert_eq!(look(&[ipv4, ethernet, switch(7)]), (1500, Some(7)));
-    assert_eq!(look(&[switch(UNKNOWN), router, ipv4]), (1418, None));
+    assert_eq!(look(&[switch(VLAN_UNKNOWN), router, ipv4]), (1418, None));
     assert_eq!(look(&[switch(4095)]), (0, None));
 }
 
 fn counters(in_octets: u64) -> CounterRecord<'static> {
-    let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+    let mut counters: GenericInterface = XdrReader::new(&[0; 88]).get().unwrap();
     (counters.index, counters.speed_bps, counters.in_octets) = (3, 400_000_000_000, in_octets);
     counters.out_octets = u64::MAX;
     CounterRecord::Interface(counters)
 }
 
 #[test]
-fn totals_come_from_counters_and_shares_from_samples() {
-    let (mut intake, mut agent, mut seen) = (intake(), Agent::new(1), Seen::default());
+fn counters_give_totals_samples_give_shares() {
+    let (mut intake, mut agent, mut seen) = (intake(), Agent::new(1), HostKey::default());
     let name = CounterRecord::PortName(PortName { name: Opaque(b"et-0/0/3\x1b[2J") });
     for round in 0..5_u32 {
         for at in 0..100 {
             let marks = Marks { label: if at < 25 { label(cms()) } else { 0 }, ..Marks::default() };
             let bytes = agent.packet(&frame(host(CERN, 1), host(FNAL, 1), marks));
-            intake.sflow(NOW, from(), &bytes, &mut seen).unwrap();
+            intake.sflow(RECEIVE_TIME, from(), &bytes, &mut seen).unwrap();
         }
         let octets = u64::from(round) * 950_000_000;
         let records = [counters(octets), name];
         agent.encoder.counters(round * 20_000, round + 1, Source::interface(3), &records).unwrap();
         let bytes = agent.encoder.take(round * 20_000 + 1_000).unwrap();
-        let now = NOW + Duration::from_secs(20) * round;
+        let now = RECEIVE_TIME + Duration::from_secs(20) * round;
         intake.sflow(now, from(), &bytes, &mut seen).unwrap();
     }
     let (index, interval) = seen.intervals.last().unwrap();
@@ -464,7 +491,7 @@ fn totals_come_from_counters_and_shares_from_samples() {
     assert_eq!((state.sampled.0.samples, state.calibration_in.disagrees()), (100, false));
     assert_eq!(state.calibration_in.factor(), 1.0);
     let sums = intake.take();
-    let share = sums.labels(Combine::Max)[&Label::Trusted(cms())];
+    let share = sums.labels(Combine::Max)[&ScitagLabel::Trusted(cms())];
     let estimate = share.share(&sums.all, interval.input.octets.unwrap());
     assert_eq!(estimate.value, 237_500_000.0);
     // 1.96 sqrt(0.25 0.75 / 500) of the total.
@@ -472,17 +499,17 @@ fn totals_come_from_counters_and_shares_from_samples() {
 }
 
 #[test]
-fn loss_new_rates_and_new_starts_are_noticed() {
+fn loss_rate_changes_restarts_are_detected() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let frame = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
     for at in 0..200 {
         let bytes = agent.packet(&frame);
         // One of ten is lost, one of ten comes twice.
         if at % 10 != 9 {
-            intake.sflow(NOW, from(), &bytes, &mut ()).unwrap();
+            intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
         }
         if at % 10 == 0 {
-            intake.sflow(NOW, from(), &bytes, &mut ()).unwrap();
+            intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
         }
     }
     {
@@ -495,12 +522,12 @@ fn loss_new_rates_and_new_starts_are_noticed() {
     }
     assert_eq!((intake.counts().observations, intake.counts().duplicates), (180, 20));
     agent.rate = 4000;
-    intake.sflow(NOW, from(), &agent.packet(&frame), &mut ()).unwrap();
+    intake.sflow(RECEIVE_TIME, from(), &agent.packet(&frame), &mut ()).unwrap();
     assert_eq!(intake.take().all.packets, 180 * 1000 + 4000);
     // The agent starts again with its numbers and its uptime at the beginning.
     let mut again = Agent::new(1);
-    intake.sflow(NOW, from(), &again.packet(&frame), &mut ()).unwrap();
-    intake.sflow(NOW, from(), &again.packet(&frame), &mut ()).unwrap();
+    intake.sflow(RECEIVE_TIME, from(), &again.packet(&frame), &mut ()).unwrap();
+    intake.sflow(RECEIVE_TIME, from(), &again.packet(&frame), &mut ()).unwrap();
     let exporter = intake.exporters().iter().next().unwrap();
     let (_, _, source) = exporter.sources().next().unwrap();
     assert_eq!((exporter.sequence.restarts, source.rate_changes), (1, 2));
@@ -508,11 +535,11 @@ fn loss_new_rates_and_new_starts_are_noticed() {
 }
 
 #[test]
-fn a_hundred_thousand_forged_exporters_leave_the_true_one_in_peace() {
+fn forged_exporters_leave_real_one_alone() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let frame = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
     for _ in 0..10 {
-        intake.sflow(NOW, from(), &agent.packet(&frame), &mut ()).unwrap();
+        intake.sflow(RECEIVE_TIME, from(), &agent.packet(&frame), &mut ()).unwrap();
     }
     for forged in 0..100_000_u32 {
         let [a, b, c, d] = forged.to_be_bytes();
@@ -520,18 +547,18 @@ fn a_hundred_thousand_forged_exporters_leave_the_true_one_in_peace() {
         bytes[8..12].copy_from_slice(&[10 + a, b, c, d]);
         // Clocks of strangers say what they like.
         bytes[20..24].copy_from_slice(&forged.wrapping_mul(2_654_435_761).to_be_bytes());
-        intake.sflow(NOW, from(), &bytes, &mut ()).unwrap();
+        intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
     }
     assert!(intake.exporters().len() <= NEWCOMERS_MAX + EXPORTERS_MAX);
-    intake.sflow(NOW, from(), &agent.packet(&frame), &mut ()).unwrap();
+    intake.sflow(RECEIVE_TIME, from(), &agent.packet(&frame), &mut ()).unwrap();
     let known = intake.exporters().iter().find(|exporter| exporter.is_established()).unwrap();
     assert_eq!((known.id, known.sequence.received, known.sequence.lost), (0, 11, 0));
     // Their groups fill a table that has an end.
-    assert!(intake.take().groups.len() <= Limits::default().groups);
+    assert!(intake.take().groups.len() <= AggregateLimits::default().groups);
 }
 
 #[test]
-fn the_same_input_gives_the_same_output() {
+fn same_input_gives_same_output() {
     let print = |sums: &Aggregates| {
         format!(
             "{:?} {:?} {:?}",

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 
-use penstock_flows::packet::{Ended, Extensions, Packet, Start, Tunnel, VLANS_MAX};
+use penstock_flows::packet::{Extensions, FirstHeader, Packet, ParseEnd, Tunnel, VLANS_MAX};
 use penstock_scitags::option::{self, Mark};
 use penstock_scitags::{FlowLabel, Scitag};
 use proptest::prelude::*;
@@ -171,11 +171,11 @@ fn tshark_sees_the_same() {
     assert_eq!(seen.len(), frames.len());
     let (mut tunnels, mut labelled, mut marked, mut transports) = (0, 0, 0, 0);
     for (at, (frame, seen)) in frames.iter().zip(&seen).enumerate() {
-        let packet = Packet::read(Start::Ethernet, frame);
+        let packet = Packet::read(FirstHeader::Ethernet, frame);
         let first = |field: &str| seen[field].first();
         let last = |field: &str| seen[field].last();
         let ip = packet.ip().unwrap_or_else(|| panic!("packet {at}: {packet:?}"));
-        assert_eq!(packet.ended, Ended::Upper, "packet {at}");
+        assert_eq!(packet.ended, ParseEnd::Upper, "packet {at}");
         let (source, destination) = match ip.source.ip() {
             IpAddr::V4(_) => ("ip.src", "ip.dst"),
             IpAddr::V6(_) => ("ipv6.src", "ipv6.dst"),
@@ -217,7 +217,7 @@ fn tshark_sees_the_same() {
 }
 
 #[test]
-fn marks_and_labels_are_found_behind_every_wrapping() {
+fn marks_are_found_in_all_encapsulations() {
     let marked = |next: u8, inside: &[u8]| {
         [&option::encode_header(next, tag()).unwrap()[..], inside].concat()
     };
@@ -258,7 +258,7 @@ fn marks_and_labels_are_found_behind_every_wrapping() {
         ethernet(128, &[&[0xAA, 0xAA, 3, 0, 0, 0, 0x86, 0xDD][..], &both].concat()),
     ];
     for (at, frame) in frames.iter().enumerate() {
-        let packet = Packet::read(Start::Ethernet, frame);
+        let packet = Packet::read(FirstHeader::Ethernet, frame);
         let ip = packet.ip().unwrap_or_else(|| panic!("frame {at}: {packet:?}"));
         assert_eq!(ip.flow_label, label, "frame {at}");
         assert_eq!(ip.hop_by_hop_mark, Some(Mark::Option([0, 3, 14])), "frame {at}");
@@ -268,49 +268,55 @@ fn marks_and_labels_are_found_behind_every_wrapping() {
             ip.extensions.has(Extensions::HOP_BY_HOP) && ip.extensions.has(Extensions::DESTINATION)
         );
         // All of it fits into the 128 bytes that agents take, but for the widest tunnels.
-        let cut = Packet::read(Start::Ethernet, &frame[..frame.len().min(128)]);
+        let cut = Packet::read(FirstHeader::Ethernet, &frame[..frame.len().min(128)]);
         assert_eq!(cut.ip().map(|ip| ip.flow_label), Some(label), "frame {at}");
     }
-    let gre = Packet::read(Start::Ethernet, &frames[7]);
+    let gre = Packet::read(FirstHeader::Ethernet, &frames[7]);
     assert_eq!((gre.tunnel, gre.outer.unwrap().protocol), (Some(Tunnel::Gre(Some(7))), 47));
     // In the header protocols of sFlow that begin at IP or at MPLS.
-    assert_eq!(Packet::read(Start::Ip, &both).ip().unwrap().ports, Some((0x1301, 5201)));
-    assert_eq!(Packet::read(Start::Mpls, &frames[3][14..]).mpls_label, Some(16));
+    assert_eq!(Packet::read(FirstHeader::Ip, &both).ip().unwrap().ports, Some((0x1301, 5201)));
+    assert_eq!(Packet::read(FirstHeader::Mpls, &frames[3][14..]).mpls_label, Some(16));
 }
 
 #[test]
 fn walks_end_where_they_should() {
-    let ended = |frame: &[u8]| Packet::read(Start::Ethernet, frame).ended;
-    // A part that is not the first has no ports, whatever its bytes look like.
+    let ended = |frame: &[u8]| Packet::read(FirstHeader::Ethernet, frame).ended;
+    // A fragment other than the first has no ports.
     let part = [&[6, 0, 0, 8, 0, 0, 0, 9][..], &tcp(1)].concat();
-    let packet = Packet::read(Start::Ip, &ipv6(44, 0, 1, &part));
-    assert_eq!((packet.ended, packet.ip().unwrap().ports), (Ended::Fragment, None));
+    let packet = Packet::read(FirstHeader::Ip, &ipv6(44, 0, 1, &part));
+    assert_eq!((packet.ended, packet.ip().unwrap().ports), (ParseEnd::Fragment, None));
     let mut part = ipv4(6, 1, &tcp(1));
     part[7] = 1;
-    let packet = Packet::read(Start::Ip, &part);
-    assert_eq!((packet.ended, packet.ip().unwrap().fragment), (Ended::Fragment, true));
+    let packet = Packet::read(FirstHeader::Ip, &part);
+    assert_eq!((packet.ended, packet.ip().unwrap().fragment), (ParseEnd::Fragment, true));
     // Nothing that is no extension header is walked as if it were one (slackhq/nebula#1840).
     for protocol in [1, 58, 89, 99, 253] {
-        let packet =
-            Packet::read(Start::Ip, &ipv6(protocol, 0, 1, &[6, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]));
-        assert_eq!((packet.ended, packet.ip().unwrap().ports), (Ended::Upper, None), "{protocol}");
+        let packet = Packet::read(
+            FirstHeader::Ip,
+            &ipv6(protocol, 0, 1, &[6, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]),
+        );
+        assert_eq!(
+            (packet.ended, packet.ip().unwrap().ports),
+            (ParseEnd::Upper, None),
+            "{protocol}"
+        );
     }
-    assert_eq!(ended(&ethernet(0x86DD, &ipv6(50, 0, 1, &[0; 40]))), Ended::Encrypted);
-    assert_eq!(ended(&ethernet(0x0806, &[0; 28])), Ended::Unknown);
+    assert_eq!(ended(&ethernet(0x86DD, &ipv6(50, 0, 1, &[0; 40]))), ParseEnd::Encrypted);
+    assert_eq!(ended(&ethernet(0x0806, &[0; 28])), ParseEnd::Unknown);
     let many = (0..=VLANS_MAX).fold(vec![0; 60], |inside, _| vlan(0x8100, 1, &inside));
-    assert_eq!(ended(&ethernet(0x8100, &many)), Ended::TooDeep);
+    assert_eq!(ended(&ethernet(0x8100, &many)), ParseEnd::TooDeep);
     let nested = (0..10).fold(ipv4(6, 1, &tcp(1)), |inside, _| ipv4(4, 1, &inside));
-    assert_eq!(ended(&ethernet(0x0800, &nested)), Ended::TooDeep);
+    assert_eq!(ended(&ethernet(0x0800, &nested)), ParseEnd::TooDeep);
     let chain =
         (0..50).fold(tcp(1), |inside, _| [&[60, 0, 1, 4, 0, 0, 0, 0][..], &inside].concat());
-    assert_eq!(ended(&ethernet(0x86DD, &ipv6(60, 0, 1, &chain))), Ended::TooDeep);
+    assert_eq!(ended(&ethernet(0x86DD, &ipv6(60, 0, 1, &chain))), ParseEnd::TooDeep);
     // The padding of a short frame is not part of the packet.
     let padded = [ipv4(6, 1, &[]), vec![0x13, 1, 0x14, 0x51]].concat();
-    assert_eq!(Packet::read(Start::Ip, &padded).ip().unwrap().ports, None);
+    assert_eq!(Packet::read(FirstHeader::Ip, &padded).ip().unwrap().ports, None);
     // A super-packet of a host says 0.
     let mut large = ipv6(6, 0, 1, &tcp(1));
     large[4..6].fill(0);
-    assert_eq!(Packet::read(Start::Ip, &large).ip().unwrap().ports, Some((0x1301, 5201)));
+    assert_eq!(Packet::read(FirstHeader::Ip, &large).ip().unwrap().ports, Some((0x1301, 5201)));
 }
 
 proptest! {
@@ -320,7 +326,7 @@ proptest! {
         let at = usize::from(at) % frame.len();
         frame[at] = value;
         frame.truncate(usize::from(keep) % (frame.len() + 1));
-        for start in [Start::Ethernet, Start::Ip, Start::Mpls] {
+        for start in [FirstHeader::Ethernet, FirstHeader::Ip, FirstHeader::Mpls] {
             let _ = Packet::read(start, &frame);
         }
     }

@@ -9,10 +9,10 @@ use flowparser_sflow::{SflowParser, SflowSample};
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, DATAGRAM_BYTES_MAX, DiscardedHead, FlowHead};
 use penstock_flows::sflow::record::*;
 use penstock_flows::sflow::sample::RecordError;
-use penstock_flows::sflow::xdr::{List, Mac, Opaque, Xdr};
+use penstock_flows::sflow::xdr::{Mac, Opaque, Xdr, XdrList};
 use penstock_flows::sflow::{
-    CounterRecord, DataFormat, Datagram, DatagramError, Encoder, FlowRecord, Interface, Sample,
-    SampleError, Source, counters,
+    CounterRecord, DataFormat, DatagramError, Encoder, FlowRecord, Interface, Sample, SampleError,
+    SflowDatagram, Source, counters,
 };
 use proptest::prelude::*;
 use sflow_parser::SampleData;
@@ -90,7 +90,7 @@ fn word(value: u32) -> [u8; 4] {
 }
 
 #[test]
-fn a_datagram_is_laid_out_as_the_specification_says() {
+fn datagram_layout_matches_specification() {
     let header = SampledHeader {
         protocol: HEADER_ETHERNET,
         frame_length: 1518,
@@ -192,7 +192,7 @@ fn interfaces_are_told_apart_from_marks() {
 
 /// Errors of each sample of a datagram, and how many were read.
 fn outcome(bytes: &[u8]) -> (usize, Vec<SampleError>) {
-    let samples: Vec<_> = Datagram::read(bytes).unwrap().samples().collect();
+    let samples: Vec<_> = SflowDatagram::read(bytes).unwrap().samples().collect();
     let errors: Vec<_> =
         samples.iter().filter_map(|sample| sample.as_ref().err().copied()).collect();
     (samples.len() - errors.len(), errors)
@@ -207,7 +207,7 @@ fn what_is_broken_costs_itself_alone() {
         let head = [word(5), word(1), word(7), word(0), word(1), word(2), word(count)].concat();
         [&head[..], &samples.concat()].concat()
     };
-    // A sample that is too short, one that nobody knows, one of another enterprise: the last is read.
+    // A truncated sample, one of unknown format, one of another enterprise: the last is parsed.
     let bytes = datagram(
         4,
         &[&sample(1, &[0; 8]), &sample(99, &[1; 20]), &sample(4300 << 12, b"abcd"), &good],
@@ -226,7 +226,7 @@ fn what_is_broken_costs_itself_alone() {
     let lying = [&word(1)[..], &word(1000)].concat();
     let flow = sample(1, &[&head[..], &short, &grown, &lying].concat());
     let bytes = datagram(1, &[&flow]);
-    let Some(Ok(Sample::Flow(flow))) = Datagram::read(&bytes).unwrap().samples().next() else {
+    let Some(Ok(Sample::Flow(flow))) = SflowDatagram::read(&bytes).unwrap().samples().next() else {
         panic!("no flow sample")
     };
     let records: Vec<_> = flow.records.flow().collect();
@@ -237,28 +237,28 @@ fn what_is_broken_costs_itself_alone() {
 
 #[test]
 fn strangers_are_refused_by_name() {
-    assert_eq!(Datagram::read(&[]).unwrap_err(), DatagramError::Short(0));
-    assert_eq!(Datagram::read(&word(4)).unwrap_err(), DatagramError::Version(4));
+    assert_eq!(SflowDatagram::read(&[]).unwrap_err(), DatagramError::Short(0));
+    assert_eq!(SflowDatagram::read(&word(4)).unwrap_err(), DatagramError::Version(4));
     let odd = [word(5), word(3)].concat();
-    assert_eq!(Datagram::read(&odd).unwrap_err(), DatagramError::AddressType(3));
+    assert_eq!(SflowDatagram::read(&odd).unwrap_err(), DatagramError::AddressType(3));
     let unknown = [5, 0, 1, 2, 3, 0].map(word).concat();
-    assert_eq!(Datagram::read(&unknown).unwrap().agent, None);
+    assert_eq!(SflowDatagram::read(&unknown).unwrap().agent, None);
 }
 
 #[test]
-fn as_paths_have_more_than_one_segment() {
+fn as_paths_have_several_segments() {
     let (mut first, mut second, mut path) = (Vec::new(), Vec::new(), Vec::new());
     let segments = [
-        AsSegment { kind: AS_SEQUENCE, asns: List::of(&[64500, 64501], &mut first) },
-        AsSegment { kind: AS_SET, asns: List::of(&[64502, 64503], &mut second) },
+        AsSegment { kind: AS_SEQUENCE, asns: XdrList::of(&[64500, 64501], &mut first) },
+        AsSegment { kind: AS_SET, asns: XdrList::of(&[64502, 64503], &mut second) },
     ];
     let gateway = ExtendedGateway {
         next_hop: None,
         as_number: 64499,
         source_as: 64498,
         source_peer_as: 64497,
-        as_path: List::of(&segments, &mut path),
-        communities: List::empty(),
+        as_path: XdrList::of(&segments, &mut path),
+        communities: XdrList::empty(),
         local_preference: 100,
     };
     let mut bytes = Vec::new();
@@ -274,8 +274,8 @@ fn as_paths_have_more_than_one_segment() {
 fn addresses_of_machines_are_padded() {
     let (mut macs, mut adapters) = (Vec::new(), Vec::new());
     let mac = Mac([2, 0, 0, 0, 0, 1]);
-    let adapter = counters::Adapter { index: 3, macs: List::of(&[mac, mac], &mut macs) };
-    let record = counters::HostAdapters { adapters: List::of(&[adapter], &mut adapters) };
+    let adapter = counters::Adapter { index: 3, macs: XdrList::of(&[mac, mac], &mut macs) };
+    let record = counters::HostAdapters { adapters: XdrList::of(&[adapter], &mut adapters) };
     let mut bytes = Vec::new();
     record.write(&mut bytes);
     assert_eq!(bytes.len(), 4 + 8 + 16);
@@ -327,7 +327,7 @@ fn agree(ours: &str, theirs: &str, what: DataFormat) {
 }
 
 fn compare(bytes: &[u8], plain: bool) -> Result<(), TestCaseError> {
-    let datagram = Datagram::read(bytes).unwrap();
+    let datagram = SflowDatagram::read(bytes).unwrap();
     let samples: Vec<_> = datagram.samples().map(Result::unwrap).collect();
     let one = SflowParser::default().parse_bytes(bytes);
     prop_assert!(one.error.is_none(), "flowparser-sflow: {:?}", one.error);
@@ -414,13 +414,14 @@ fn compare(bytes: &[u8], plain: bool) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn captured_datagrams_read_as_the_other_parsers_read_them() {
+fn captured_datagrams_match_other_parsers() {
     let datagrams = common::datagrams("switches.sflow");
     assert_eq!(datagrams.len(), 4);
     for datagram in &datagrams {
         compare(datagram, true).unwrap();
     }
-    let Some(Ok(Sample::Counters(first))) = Datagram::read(&datagrams[0]).unwrap().samples().next()
+    let Some(Ok(Sample::Counters(first))) =
+        SflowDatagram::read(&datagrams[0]).unwrap().samples().next()
     else {
         panic!("no counters")
     };
@@ -513,7 +514,7 @@ proptest! {
         let mut read = Vec::new();
         for (at, bytes) in datagrams.iter().enumerate() {
             prop_assert!(bytes.len() <= limit);
-            let datagram = Datagram::read(bytes).unwrap();
+            let datagram = SflowDatagram::read(bytes).unwrap();
             prop_assert_eq!(datagram.sequence, at as u32 + 1);
             for sample in datagram.samples() {
                 let Ok(Sample::Flow(sample)) = sample else { panic!("{sample:?}") };
@@ -530,7 +531,7 @@ proptest! {
         if whole {
             bytes.splice(..0, [word(5), word(1), word(7), word(0), word(1), word(2), word(9)].concat());
         }
-        let Ok(datagram) = Datagram::read(&bytes) else { return Ok(()) };
+        let Ok(datagram) = SflowDatagram::read(&bytes) else { return Ok(()) };
         for sample in datagram.samples().flatten() {
             match sample {
                 Sample::Flow(sample) => sample.records.flow().for_each(drop),
@@ -547,7 +548,7 @@ proptest! {
         let at = usize::from(at) % bytes.len();
         bytes[at] = value;
         bytes.truncate(usize::from(length) % (bytes.len() + 1));
-        if let Ok(datagram) = Datagram::read(&bytes) {
+        if let Ok(datagram) = SflowDatagram::read(&bytes) {
             for sample in datagram.samples().flatten() {
                 let _ = format!("{sample:?}");
             }
@@ -569,7 +570,8 @@ fn dropped_packets_are_written_and_read() {
     let reason = ExtendedLinuxDropReason { reason: Opaque(b"NETFILTER_DROP") };
     encoder.discarded(5, &head, &[FlowRecord::LinuxDropReason(reason)]).unwrap();
     let bytes = encoder.take(5).unwrap();
-    let Some(Ok(Sample::Discarded(read))) = Datagram::read(&bytes).unwrap().samples().next() else {
+    let Some(Ok(Sample::Discarded(read))) = SflowDatagram::read(&bytes).unwrap().samples().next()
+    else {
         panic!("no dropped packet")
     };
     assert_eq!(

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use penstock_flows::sflow::counters::GenericInterface;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
-use penstock_flows::sflow::xdr::{Opaque, Reader};
+use penstock_flows::sflow::xdr::{Opaque, XdrReader};
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ impl Mix {
 
     fn counters(&mut self, uptime_ms: u32, octets: u64) -> Vec<u8> {
         self.sequence += 1;
-        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        let mut counters: GenericInterface = XdrReader::new(&[0; 88]).get().unwrap();
         (counters.index, counters.status, counters.in_octets) = (1, 3, octets);
         counters.out_octets = u64::MAX;
         let record = CounterRecord::Interface(counters);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_flows::sflow::counters::GenericInterface;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
-use penstock_flows::sflow::xdr::{Opaque, Reader};
+use penstock_flows::sflow::xdr::{Opaque, XdrReader};
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
 use penstock_scitags::{FlowLabel, Scitag};
 use serde_json::Value;
@@ -195,7 +195,7 @@ impl Exporter {
     /// Counters of an interface with `ifStatus` (sFlow 5): bit 0 admin status, bit 1 operational status.
     pub(crate) fn state(&mut self, index: u32, state: u32, uptime_ms: u32, octets: u64) -> Vec<u8> {
         self.counters += 1;
-        let mut counters: GenericInterface = Reader::new(&[0; 88]).get().unwrap();
+        let mut counters: GenericInterface = XdrReader::new(&[0; 88]).get().unwrap();
         (counters.index, counters.speed_bps, counters.status) = (index, 400_000_000_000, state);
         counters.in_octets = octets;
         counters.in_unicast = (octets / u64::from(FRAME_BYTES)) as u32;

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penstock_flows::packet::{Packet, Start};
-use penstock_flows::sflow::{CounterRecord, Datagram, FlowRecord, Interface, Sample, Source};
+use penstock_flows::packet::{FirstHeader, Packet};
+use penstock_flows::sflow::{CounterRecord, FlowRecord, Interface, Sample, SflowDatagram, Source};
 use serde_json::Value;
 
 use crate::common::{PENSTOCK, wait_until};
@@ -185,7 +185,7 @@ pub struct Received {
 
 impl Received {
     fn add(&mut self, bytes: &[u8]) {
-        let datagram = Datagram::read(bytes).unwrap();
+        let datagram = SflowDatagram::read(bytes).unwrap();
         self.agents.push((datagram.agent.unwrap().to_string(), datagram.sub_agent));
         self.sequences.push(datagram.sequence);
         let samples: Vec<_> = datagram.samples().collect();
@@ -197,7 +197,7 @@ impl Received {
                     let [FlowRecord::Header(header)] = records.as_slice() else {
                         panic!("{records:?}")
                     };
-                    let start = Start::of_sflow(header.protocol).unwrap();
+                    let start = FirstHeader::of_sflow(header.protocol).unwrap();
                     self.packets.push(Sampled {
                         sequence: flow.sequence,
                         source: flow.source,

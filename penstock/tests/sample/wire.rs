@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use penstock_flows::packet::Version;
+use penstock_flows::packet::IpVersion;
 use penstock_flows::sflow::{Interface, Source};
 use penstock_sys::net::Link;
 
@@ -76,7 +76,7 @@ fn sample_has_packet_header_and_label() {
         assert_eq!((one.frame_length, one.stripped), (14 + 40 + 8 + 500 + 4, 4));
         assert_eq!(one.header.len(), 160);
         let ip = one.packet.ip().unwrap();
-        assert_eq!((ip.version, ip.flow_label & PAYLOAD_MASK), (Version::V6, 0x30038));
+        assert_eq!((ip.version, ip.flow_label & PAYLOAD_MASK), (IpVersion::V6, 0x30038));
         assert!(one.pool >= one.sequence, "{one:?}");
     }
     assert_eq!(ended["packets"], ended["samples"]);

@@ -5,9 +5,11 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use penstock_flows::aggregate::{PackedGroup, Seen};
-use penstock_flows::estimate::{Counted, SEPARATE_SAMPLES_MIN, Stratum, Sum, UNIT_SAMPLES_MIN};
-use penstock_flows::rates::Z95;
+use penstock_flows::aggregate::{HostKey, PackedGroup};
+use penstock_flows::estimate::{
+    CounterEstimate, SEPARATE_SAMPLES_MIN, Stratum, Sum, UNIT_SAMPLES_MIN,
+};
+use penstock_flows::rates::Z_SCORE_95;
 
 use crate::live::{Counted as CountedOctets, Namer, other as other_row};
 use crate::query::{By, Fold, Names, Place, Query, Series};
@@ -129,16 +131,16 @@ impl Octets {
 
     /// Beside these samples of `covered_s` measured seconds. A counter that covers nearly all of the time stands for all
     /// of it: seconds that are measured and intervals that are counted need not begin and end together.
-    fn counted(&self, sampled: Sum, covered_s: f64) -> Counted {
+    fn counted(&self, sampled: Sum, covered_s: f64) -> CounterEstimate {
         if covered_s <= 0.0 || self.cell.seconds <= 0.0 {
-            return Counted::default();
+            return CounterEstimate::default();
         }
         let time = self.cell.seconds / covered_s;
         let Cell { bytes, error_squared, .. } = self.cell;
-        let variance = error_squared / (Z95 * Z95);
+        let variance = error_squared / (Z_SCORE_95 * Z_SCORE_95);
         if time >= COVERED_MIN {
             let scale = 1.0 / time;
-            return Counted {
+            return CounterEstimate {
                 bytes: bytes * scale,
                 variance: variance * scale * scale,
                 covered: 1.0,
@@ -147,7 +149,7 @@ impl Octets {
         // Samples of a stored minute are about what its counter says.
         let known = self.sampled + self.stored.min((sampled.bytes - self.sampled).max(0.0));
         let covered = if sampled.bytes > 0.0 { known / sampled.bytes } else { time };
-        Counted { bytes, variance, covered: covered.clamp(0.0, 1.0) }
+        CounterEstimate { bytes, variance, covered: covered.clamp(0.0, 1.0) }
     }
 }
 
@@ -523,8 +525,8 @@ struct LiveRows {
     kind: Kind,
     groups: Known<PackedGroup>,
     remainders: Known<PackedGroup>,
-    hosts: Known<Seen>,
-    prefixes: Known<Seen>,
+    hosts: Known<HostKey>,
+    prefixes: Known<HostKey>,
     systems: Known<Systems>,
 }
 
@@ -583,9 +585,9 @@ impl LiveRows {
 mod tests {
     use std::time::Duration;
 
-    use penstock_flows::aggregate::{Aggregator, Limits};
+    use penstock_flows::aggregate::{AggregateLimits, Aggregator};
     use penstock_flows::intake::Intake;
-    use penstock_flows::observe::Direction as Sampled;
+    use penstock_flows::observe::InterfaceDirection as Sampled;
     use penstock_flows::prefixes::Prefixes;
     use penstock_flows::scitag::Trust;
     use penstock_scitags::Registry;
@@ -603,7 +605,7 @@ mod tests {
         let registry = Registry::builtin().clone();
         let none = Prefixes::default;
         let trust = Trust::new(registry.clone(), none(), none(), 1);
-        let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
         let intake = Intake::new(trust, aggregator, 1);
         let stores = Stores { store: None, clickhouse: None, archive: None };
         Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores)
@@ -613,10 +615,13 @@ mod tests {
     fn second(at_s: i64) -> (Arc<Second>, Strata) {
         let (start, end) = (Duration::ZERO, Duration::from_secs(1));
         let span = crate::timeline::Span { number: at_s as u64, at_s, start, end };
-        let mut sums = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let mut sums = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
         let mut second = Second::new(span, 1.0, &sums.take());
-        let packed =
-            Packed::from(&Cell { bytes: 1e7, error_squared: 1e14 * Z95 * Z95, seconds: 0.0 });
+        let packed = Packed::from(&Cell {
+            bytes: 1e7,
+            error_squared: 1e14 * Z_SCORE_95 * Z_SCORE_95,
+            seconds: 0.0,
+        });
         let sampled = (1..=HOSTS).filter(|host| i64::from(*host) % 10 == at_s % 10);
         let strata: Vec<_> = sampled.map(|host| (1, host, Sampled::Ingress)).collect();
         second.groups.rows = strata.iter().map(|one| (remainder_of(*one), packed)).collect();

@@ -192,7 +192,7 @@ fn snapshot(shared: &Shared) -> Snapshot {
             let key = exporter_key(&one.key);
             let entry = directory.get(one.id);
             let name = entry.and_then(|entry| entry.name.as_deref()).unwrap_or(&key).to_owned();
-            let silent_s = now.saturating_sub(one.last_heard).as_secs_f64();
+            let silent_s = now.saturating_sub(one.last_seen).as_secs_f64();
             let restarts = one.sequence.restarts.max(one.reboots);
             ExporterState { key, name, silent_s, restarts }
         });

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
-use penstock_flows::aggregate::{Aggregator, Limits};
+use penstock_flows::aggregate::{AggregateLimits, Aggregator};
 use penstock_flows::intake::Intake;
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::scitag::Trust;
@@ -189,7 +189,8 @@ fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
     });
     let rates = Prefixes::new(rates).map_err(|error| error.to_string())?;
     let trust = Trust::new(registry.clone(), hosts, relays, seed);
-    let mut intake = Intake::new(trust, Aggregator::new(Limits::default(), sites, seed), seed);
+    let mut intake =
+        Intake::new(trust, Aggregator::new(AggregateLimits::default(), sites, seed), seed);
     intake.set_sampling_rates(rates);
     Ok(intake)
 }

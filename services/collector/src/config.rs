@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use penstock_flows::asn::AsTable;
 use penstock_flows::prefixes::Prefixes;
-use penstock_flows::systems::Systems;
 use penstock_http::fetch::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
@@ -278,14 +278,14 @@ fn check_link(
 ///
 /// # Errors
 /// With one line that names the file, and the line in it.
-pub(crate) fn systems(file: &Path) -> Result<Systems, String> {
+pub(crate) fn systems(file: &Path) -> Result<AsTable, String> {
     let name = file.display();
     let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();
     if bytes > SYSTEMS_BYTES_MAX {
         return Err(format!("{name}: {bytes} bytes are more than {SYSTEMS_BYTES_MAX}"));
     }
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    Systems::read(&text).map_err(|error| format!("{name}:{error}"))
+    AsTable::read(&text).map_err(|error| format!("{name}:{error}"))
 }
 
 /// The networks as a table that is searched.

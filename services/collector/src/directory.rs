@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use penstock_flows::exporter::{Dialect, Exporter, ExporterKey};
+use penstock_flows::exporter::{ExportProtocol, Exporter, ExporterKey};
 
 /// Most exporters that are remembered; those that came first are forgotten first.
 const ENTRIES_MAX: usize = 16_384;
@@ -40,11 +40,11 @@ pub struct Directory {
 #[must_use]
 pub(crate) fn exporter_key(key: &ExporterKey) -> String {
     let ip = key.address.ip();
-    let prefix = match key.dialect {
-        Dialect::Sflow => "",
-        Dialect::NetflowV5 => "netflow5:",
-        Dialect::NetflowV9 => "netflow9:",
-        Dialect::Ipfix => "ipfix:",
+    let prefix = match key.protocol {
+        ExportProtocol::Sflow => "",
+        ExportProtocol::NetflowV5 => "netflow5:",
+        ExportProtocol::NetflowV9 => "netflow9:",
+        ExportProtocol::Ipfix => "ipfix:",
     };
     match key.domain {
         0 => format!("{prefix}{ip}"),

@@ -5,11 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use penstock_flows::aggregate::{Group, PackedGroup, Seen, Vantage as Numbered, Way};
-use penstock_flows::estimate::{Part, Sum, between, spread};
-use penstock_flows::observe::Direction as Sampled;
-use penstock_flows::packet::Version;
-use penstock_flows::rates::Z95;
+use penstock_flows::aggregate::{
+    FlowGroup, HostDirection, HostKey, PackedGroup, Vantage as Numbered,
+};
+use penstock_flows::estimate::{IntervalShare, Sum, between, spread};
+use penstock_flows::observe::InterfaceDirection as Sampled;
+use penstock_flows::packet::IpVersion;
+use penstock_flows::rates::Z_SCORE_95;
 
 use crate::answer::Span;
 use crate::directory::Directory;
@@ -75,7 +77,7 @@ pub(crate) struct CountedInterval {
 struct IntervalPart {
     at_s: i64,
     seconds: f64,
-    of: [Part; 2],
+    of: [IntervalShare; 2],
     /// Bytes of its samples.
     sampled: [f64; 2],
 }
@@ -196,7 +198,7 @@ impl CountedInterval {
                 let (share, variance) = (share[direction], variance[direction]);
                 let (bytes, variance) =
                     between(octets as f64, share, variance, self.variance[direction]);
-                let error_squared = Z95 * Z95 * variance;
+                let error_squared = Z_SCORE_95 * Z_SCORE_95 * variance;
                 let cell = Cell { bytes, error_squared, seconds };
                 found(this, direction, cell, sampled[direction]);
             }
@@ -470,7 +472,7 @@ impl<'a> Namer<'a> {
     /// Of a group.
     #[must_use]
     pub(crate) fn group(&self, packed: &PackedGroup) -> Row {
-        let group = Group::from(packed);
+        let group = FlowGroup::from(packed);
         let site = |number: Option<u16>| self.sites.get(usize::from(number?)).map(Arc::clone);
         Row::Group {
             at: self.at(group.vantage),
@@ -479,13 +481,13 @@ impl<'a> Namer<'a> {
             vlan: group.vlan,
             inner_vlan: group.inner_vlan,
             version: group.version.map(|version| match version {
-                Version::V4 => 4,
-                Version::V6 => 6,
+                IpVersion::V4 => 4,
+                IpVersion::V6 => 6,
             }),
             label: match group.label {
-                penstock_flows::aggregate::Label::Unlabelled => Label::Unlabelled,
-                penstock_flows::aggregate::Label::Untrusted(_) => Label::Untrusted,
-                penstock_flows::aggregate::Label::Trusted(tag) => {
+                penstock_flows::aggregate::ScitagLabel::Unlabelled => Label::Unlabelled,
+                penstock_flows::aggregate::ScitagLabel::Untrusted(_) => Label::Untrusted,
+                penstock_flows::aggregate::ScitagLabel::Trusted(tag) => {
                     u16::try_from(tag.number()).map_or(Label::Untrusted, Label::Trusted)
                 }
             },
@@ -506,13 +508,13 @@ impl<'a> Namer<'a> {
 
     /// Of a host.
     #[must_use]
-    pub(crate) fn host(&self, seen: &Seen, address: bool) -> Row {
+    pub(crate) fn host(&self, seen: &HostKey, address: bool) -> Row {
         let prefix = seen.address.prefix(seen.bits);
         Row::Host {
             at: self.at(seen.vantage),
             address: address.then(|| seen.address.ip().to_string().into()),
             prefix: Some(format!("{}/{}", prefix.ip(), seen.bits).into()),
-            sent: seen.way == Way::Sent,
+            sent: seen.direction == HostDirection::Sent,
         }
     }
 
@@ -568,10 +570,10 @@ mod tests {
             start: std::time::Duration::ZERO,
             end: std::time::Duration::from_secs(1),
         };
-        let intake = penstock_flows::aggregate::Limits::default();
+        let intake = penstock_flows::aggregate::AggregateLimits::default();
         let mut sums = penstock_flows::aggregate::Aggregator::new(intake, Default::default(), 1);
         let second = Second::new(span, 1.0, &sums.take());
-        let cell = Cell { bytes, error_squared: variance * Z95 * Z95, seconds: 0.0 };
+        let cell = Cell { bytes, error_squared: variance * Z_SCORE_95 * Z_SCORE_95, seconds: 0.0 };
         let strata = [((1, 2, Sampled::Ingress), (&cell).into())].into_iter().collect();
         (Arc::new(second), strata)
     }

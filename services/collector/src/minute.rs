@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Instant;
 
-use penstock_flows::aggregate::{PackedGroup, Seen};
+use penstock_flows::aggregate::{HostKey, PackedGroup};
 
 use crate::live::{CountedMinutes, Namer, other as row_of_others};
 use crate::row::{Cell, Kind, Row};
@@ -44,8 +44,8 @@ pub(crate) struct Gathering {
     groups: Keyed<PackedGroup>,
     /// By stratum, what found no place among the groups.
     remainders: HashMap<Stratum, Cell>,
-    hosts: Keyed<Seen>,
-    prefixes: Keyed<Seen>,
+    hosts: Keyed<HostKey>,
+    prefixes: Keyed<HostKey>,
     systems: Keyed<Systems>,
 }
 

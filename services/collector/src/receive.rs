@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use penstock_flows::exporter::Exporter;
 use penstock_flows::intake::Sink;
-use penstock_flows::interface::Interval;
+use penstock_flows::interface::CounterInterval;
 use penstock_flows::observe::Observation;
-use penstock_flows::scitag::Verdict;
+use penstock_flows::scitag::ScitagVerdict;
 use penstock_flows::sequence::Arrival;
 use penstock_flows::sflow::{CounterRecord, Source};
 use penstock_sys::net::DatagramReceiver;
@@ -288,7 +288,7 @@ struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+    fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         let time_us = (self.wall_s * 1e6) as i64;
         if let Some(recorder) = &mut self.recorder {
             recorder.put(Record::new(time_us, exporter, seen, verdict));
@@ -308,13 +308,13 @@ impl Sink for Notes<'_> {
     }
 
     #[inline]
-    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         if self.recorder.is_some() {
             self.record(exporter, seen, verdict);
         }
     }
 
-    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: Verdict) {
+    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         if self.recorder.is_some() {
             self.record(exporter, seen, verdict);
         }
@@ -343,7 +343,7 @@ impl Sink for Notes<'_> {
         }
     }
 
-    fn interval(&mut self, exporter: &Exporter, index: u32, interval: &Interval) {
+    fn interval(&mut self, exporter: &Exporter, index: u32, interval: &CounterInterval) {
         let Some(state) = exporter.interface(index) else { return };
         let octets = [interval.input.octets, interval.output.octets];
         let rate = exporter.sampling_rate;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use penstock_flows::estimate::Sum;
-use penstock_flows::rates::Z95;
+use penstock_flows::rates::Z_SCORE_95;
 use serde::{Deserialize, Serialize};
 
 /// Bytes, and the square of the half-width of their 95 % interval: squares of independent errors add.
@@ -28,12 +28,12 @@ impl Cell {
     /// As a sum of samples.
     #[must_use]
     pub(crate) fn sum(&self) -> Sum {
-        Sum::sampled(self.bytes, self.error_squared / (Z95 * Z95))
+        Sum::sampled(self.bytes, self.error_squared / (Z_SCORE_95 * Z_SCORE_95))
     }
 
     /// Of an estimate.
     #[must_use]
-    pub(crate) fn of(tally: &penstock_flows::rates::Tally) -> Self {
+    pub(crate) fn of(tally: &penstock_flows::rates::SampleTally) -> Self {
         let bytes = tally.bytes();
         Self { bytes: bytes.value, error_squared: bytes.error_95 * bytes.error_95, seconds: 0.0 }
     }
@@ -53,12 +53,12 @@ pub enum Direction {
     Unknown,
 }
 
-impl From<penstock_flows::observe::Direction> for Direction {
-    fn from(direction: penstock_flows::observe::Direction) -> Self {
+impl From<penstock_flows::observe::InterfaceDirection> for Direction {
+    fn from(direction: penstock_flows::observe::InterfaceDirection) -> Self {
         match direction {
-            penstock_flows::observe::Direction::Ingress => Self::In,
-            penstock_flows::observe::Direction::Egress => Self::Out,
-            penstock_flows::observe::Direction::Unknown => Self::Unknown,
+            penstock_flows::observe::InterfaceDirection::Ingress => Self::In,
+            penstock_flows::observe::InterfaceDirection::Egress => Self::Out,
+            penstock_flows::observe::InterfaceDirection::Unknown => Self::Unknown,
         }
     }
 }

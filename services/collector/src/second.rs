@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use penstock_flows::aggregate::{Aggregates, Group, Label, PackedGroup, Seen, Table, Vantage};
-use penstock_flows::observe::Direction;
+use penstock_flows::aggregate::{
+    Aggregates, FlowGroup, HostKey, PackedGroup, ScitagLabel, TallyTable, Vantage,
+};
+use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::FlowKey;
-use penstock_flows::rates::Tally;
+use penstock_flows::rates::SampleTally;
 use penstock_flows::sflow::Interface;
-use penstock_flows::talkers::Talker;
+use penstock_flows::talkers::FrequentItem;
 
 use crate::row::Cell;
 use crate::timeline::Span;
@@ -29,8 +31,8 @@ pub(crate) struct Packed {
     error_squared: f64,
 }
 
-impl From<&Tally> for Packed {
-    fn from(tally: &Tally) -> Self {
+impl From<&SampleTally> for Packed {
+    fn from(tally: &SampleTally) -> Self {
         let Cell { bytes, error_squared, .. } = Cell::of(tally);
         Self { bytes, error_squared }
     }
@@ -56,16 +58,16 @@ impl Packed {
 }
 
 /// A direction of an interface of an exporter: what is sampled there is counted there.
-pub(crate) type Stratum = (u32, u32, Direction);
+pub(crate) type Stratum = (u32, u32, InterfaceDirection);
 
 /// The stratum in which a group was sampled; `None` where it is not known.
 pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<Stratum> {
-    let group = Group::from(packed);
+    let group = FlowGroup::from(packed);
     let Vantage { exporter, direction } = group.vantage;
     let interface = match direction {
-        Direction::Ingress => group.input,
-        Direction::Egress => group.output,
-        Direction::Unknown => return None,
+        InterfaceDirection::Ingress => group.input,
+        InterfaceDirection::Egress => group.output,
+        InterfaceDirection::Unknown => return None,
     };
     Some((exporter, interface.index()?, direction))
 }
@@ -73,14 +75,14 @@ pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<Stratum> {
 /// The group that stands for all others of a stratum.
 pub(crate) fn remainder_of((exporter, index, direction): Stratum) -> PackedGroup {
     let at = |here: bool| if here { Interface::Index(index) } else { Interface::Unknown };
-    PackedGroup::from(&Group {
+    PackedGroup::from(&FlowGroup {
         vantage: Vantage { exporter, direction },
-        input: at(direction == Direction::Ingress),
-        output: at(direction == Direction::Egress),
+        input: at(direction == InterfaceDirection::Ingress),
+        output: at(direction == InterfaceDirection::Egress),
         vlan: None,
         inner_vlan: None,
         version: None,
-        label: Label::Unlabelled,
+        label: ScitagLabel::Unlabelled,
         source_site: None,
         destination_site: None,
     })
@@ -131,13 +133,13 @@ pub(crate) struct Second {
     /// What of each stratum found no place among these.
     pub(crate) remainders: Box<[(PackedGroup, Packed)]>,
     /// Hosts.
-    pub(crate) hosts: Sums<Seen>,
+    pub(crate) hosts: Sums<HostKey>,
     /// Networks of hosts that found no place among these.
-    pub(crate) prefixes: Sums<Seen>,
+    pub(crate) prefixes: Sums<HostKey>,
     /// Autonomous systems.
     pub(crate) systems: Sums<Systems>,
     /// Greatest flows, greatest first.
-    pub(crate) talkers: Box<[Talker<(FlowKey, Label)>]>,
+    pub(crate) talkers: Box<[FrequentItem<(FlowKey, ScitagLabel)>]>,
     /// By how much their bytes may be understated.
     pub(crate) talkers_error: u64,
 }
@@ -159,7 +161,7 @@ impl Second {
             remainders,
             hosts: folded(greatest(&sums.hosts, GROUPS_MAX)),
             prefixes: folded(greatest(&sums.prefixes, GROUPS_MAX)),
-            systems: folded(greatest(&sums.systems, SYSTEMS_MAX)),
+            systems: folded(greatest(&sums.as_pairs, SYSTEMS_MAX)),
             talkers: sums.talkers(TALKERS_MAX).into(),
             talkers_error: sums.talkers_error(),
         }
@@ -203,7 +205,10 @@ impl<K> Default for Sums<K> {
 type Rows<K> = Vec<(K, Packed)>;
 
 /// The greatest, and those that are not among them.
-fn greatest<K: Copy + Eq + std::hash::Hash>(table: &Table<K>, most: usize) -> (Sums<K>, Rows<K>) {
+fn greatest<K: Copy + Eq + std::hash::Hash>(
+    table: &TallyTable<K>,
+    most: usize,
+) -> (Sums<K>, Rows<K>) {
     let mut rows: Rows<K> = table.iter().map(|(key, tally)| (*key, Packed::from(tally))).collect();
     let mut dropped = Vec::new();
     if rows.len() > most {

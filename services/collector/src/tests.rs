@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use penstock_flows::aggregate::{Aggregates, Aggregator, Limits, PackedGroup};
+use penstock_flows::aggregate::{AggregateLimits, Aggregates, Aggregator, PackedGroup};
 use penstock_flows::intake::Intake;
 use penstock_flows::observe::Observation;
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::rates::Amount;
-use penstock_flows::scitag::{Trust, Verdict};
+use penstock_flows::scitag::{ScitagVerdict, Trust};
 use penstock_flows::sflow::Interface;
 use penstock_scitags::Registry;
 
@@ -28,10 +28,10 @@ const KEYS: u32 = 10_000;
 
 /// Sums of a second of so many groups.
 fn sums(keys: u32) -> Aggregates {
-    let mut aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+    let mut aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
     for key in 0..keys {
         let seen = Observation::nothing(1000, Interface::Index(key + 1), Interface::Unknown);
-        aggregator.add(1, &seen, &Amount::new(1000, 1, 1500), Verdict::Unlabelled);
+        aggregator.add(1, &seen, &Amount::new(1000, 1, 1500), ScitagVerdict::Unlabelled);
     }
     aggregator.take()
 }
@@ -88,7 +88,7 @@ async fn a_full_store_answers_at_once() {
     let registry = Registry::builtin().clone();
     let none = Prefixes::default;
     let trust = Trust::new(registry.clone(), none(), none(), 1);
-    let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+    let aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
     let intake = Intake::new(trust, aggregator, 1);
     let stores = Stores { store: Some(store), clickhouse: None, archive: None };
     let shared = Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);

@@ -155,7 +155,7 @@ fn meet_exporters(shared: &Shared) {
 
 #[cfg(test)]
 mod tests {
-    use penstock_flows::aggregate::{Aggregator, Limits};
+    use penstock_flows::aggregate::{AggregateLimits, Aggregator};
     use penstock_flows::intake::Intake;
     use penstock_flows::prefixes::Prefixes;
     use penstock_flows::scitag::Trust;
@@ -171,7 +171,7 @@ mod tests {
         let registry = Registry::builtin().clone();
         let none = Prefixes::default;
         let trust = Trust::new(registry.clone(), none(), none(), 1);
-        let aggregator = Aggregator::new(Limits::default(), Prefixes::default(), 1);
+        let aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
         let mut intake = Intake::new(trust, aggregator, 1);
         let mut encoder = penstock_flows::sflow::Encoder::new([192, 0, 2, 1].into(), 0, 1400);
         let counters = encoder.counters(1, 1, penstock_flows::sflow::Source::interface(1), &[]);

@@ -142,7 +142,7 @@ impl Figures<'_> {
                 let now = self.shared.now();
                 self.exporters(key, |exporter| {
                     let known = exporter.is_established() || key.is_some();
-                    known.then(|| now.saturating_sub(exporter.last_heard).as_secs_f64())
+                    known.then(|| now.saturating_sub(exporter.last_seen).as_secs_f64())
                 })
                 // One that is named and was never heard is silent since the start.
                 .or_else(|| key.map(|_| now.as_secs_f64()))

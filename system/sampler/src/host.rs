@@ -9,7 +9,7 @@ use std::path::Path;
 use penstock_flows::sflow::counters::{
     Adapter, CounterRecord, GuestCpu, HostAdapters, HostCpu, HostDisk, HostId, HostMemory, HostNet,
 };
-use penstock_flows::sflow::xdr::{List, Mac, Opaque};
+use penstock_flows::sflow::xdr::{Mac, Opaque, XdrList};
 use penstock_sys::machine;
 use penstock_sys::net::CountedDevice;
 
@@ -88,9 +88,9 @@ pub(crate) fn adapters<'a>(
     let list: Vec<Adapter<'a>> = with_mac
         .iter()
         .zip(macs.iter_mut())
-        .map(|((index, mac), room)| Adapter { index: *index, macs: List::of(&[*mac], room) })
+        .map(|((index, mac), room)| Adapter { index: *index, macs: XdrList::of(&[*mac], room) })
         .collect();
-    CounterRecord::HostAdapters(HostAdapters { adapters: List::of(&list, adapters) })
+    CounterRecord::HostAdapters(HostAdapters { adapters: XdrList::of(&list, adapters) })
 }
 
 /// Processors, memory, disks and the network of these devices.

@@ -3,7 +3,7 @@
 //! A super-packet is cut into segments by the device, or was joined from them, so its own length is none that a link
 //! has seen. Each segment has the headers of the whole; how long they are is found by walking through them.
 
-use penstock_flows::packet::{Extensions, Packet, Start};
+use penstock_flows::packet::{Extensions, FirstHeader, Packet};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, HEADER_IPV4, HEADER_IPV6};
 
 use crate::program::Direction;
@@ -101,7 +101,7 @@ impl<'a> Taken<'a> {
     where
         'a: 'b,
     {
-        let start = if ethernet { Start::Ethernet } else { Start::Ip };
+        let start = if ethernet { FirstHeader::Ethernet } else { FirstHeader::Ip };
         let is_v6 = self.header.first().is_some_and(|byte| byte >> 4 == 6);
         let protocol = match (ethernet, is_v6) {
             (true, _) => HEADER_ETHERNET,
@@ -134,7 +134,7 @@ impl<'a> Taken<'a> {
         if self.segments == 1 || self.segment_bytes == 0 {
             return None;
         }
-        let start = if ethernet { Start::Ethernet } else { Start::Ip };
+        let start = if ethernet { FirstHeader::Ethernet } else { FirstHeader::Ip };
         self.headers(&Packet::read(start, self.header))
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let mut room = Vec::new();
         let frame = Taken::read(&record).unwrap().frame(true, &mut room);
         assert_eq!((frame.length, frame.stripped), (1008, 4));
-        let packet = Packet::read(Start::Ethernet, frame.header);
+        let packet = Packet::read(FirstHeader::Ethernet, frame.header);
         assert_eq!(packet.vlan, Some(0x64));
         assert_eq!(packet.outer.map(|ip| ip.flow_label), Some(0x30038));
     }

@@ -1,109 +1,109 @@
-//! What has few values, counted together: where a packet was seen, whose it is, which sites it joins.
+//! Keys with few values, counted together.
 
 use penstock_scitags::Scitag;
 
-use crate::observe::Direction;
-use crate::packet::Version;
-use crate::scitag::Verdict;
+use crate::observe::InterfaceDirection;
+use crate::packet::IpVersion;
+use crate::scitag::ScitagVerdict;
 use crate::sflow::Interface;
 
-/// Where something was seen: in one direction at one exporter nothing is seen twice.
+/// Observation point of a sample: one direction of one exporter, which samples no packet twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vantage {
     /// Number of the exporter.
     pub exporter: u32,
-    /// Samples of what comes in and of what goes out overlap.
-    pub direction: Direction,
+    /// Ingress and egress samples overlap.
+    pub direction: InterfaceDirection,
 }
 
-/// Number of a site, as the caller counts them.
+/// Number of a site, assigned by the caller.
 pub type SiteNumber = u16;
 
-/// Sent or received.
+/// Role of a host or site in a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// By the source.
+pub enum HostDirection {
+    /// Traffic that it sends.
     Sent,
-    /// By the destination.
+    /// Traffic that it receives.
     Received,
 }
 
-/// Whose traffic it is.
+/// Owner and activity of traffic, and whether they are trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Label {
-    /// Nobody says.
+pub enum ScitagLabel {
+    /// No owner is known.
     Unlabelled,
-    /// It says so and is not believed.
+    /// The packet claims this pair without a reason to trust it.
     Untrusted(Scitag),
-    /// It is believed.
+    /// The pair is trusted.
     Trusted(Scitag),
 }
 
-impl From<Verdict> for Label {
-    fn from(verdict: Verdict) -> Self {
+impl From<ScitagVerdict> for ScitagLabel {
+    fn from(verdict: ScitagVerdict) -> Self {
         match verdict {
-            Verdict::Unlabelled => Self::Unlabelled,
-            Verdict::Untrusted(tag, ..) => Self::Untrusted(tag),
-            Verdict::Trusted(tag, ..) => Self::Trusted(tag),
+            ScitagVerdict::Unlabelled => Self::Unlabelled,
+            ScitagVerdict::Untrusted(tag, ..) => Self::Untrusted(tag),
+            ScitagVerdict::Trusted(tag, ..) => Self::Trusted(tag),
         }
     }
 }
 
-/// All that is counted together.
+/// A combination of keys that is counted as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Group {
-    /// Where it was seen.
+pub struct FlowGroup {
+    /// Exporter and direction of the sample.
     pub vantage: Vantage,
-    /// Came in here.
+    /// Interface that received the packet.
     pub input: Interface,
-    /// Went out there.
+    /// Interface that sent the packet.
     pub output: Interface,
-    /// VLAN; of two tags the outer one.
+    /// VLAN; the outer one of two tags.
     pub vlan: Option<u16>,
-    /// The VLAN within that one (QinQ).
+    /// Inner VLAN of two tags (QinQ).
     pub inner_vlan: Option<u16>,
-    /// IP version; `None` for what is not IP.
-    pub version: Option<Version>,
-    /// Whose.
-    pub label: Label,
-    /// The site it comes from.
+    /// IP version; `None` for other protocols.
+    pub version: Option<IpVersion>,
+    /// Owner and activity with their trust.
+    pub label: ScitagLabel,
+    /// Site of the source address.
     pub source_site: Option<SiteNumber>,
-    /// The site it goes to.
+    /// Site of the destination address.
     pub destination_site: Option<SiteNumber>,
 }
 
-/// A [`Group`] in three words: a third of the time of counting a sample would go into comparing the fields
-/// one by one.
+/// A [`FlowGroup`] packed into three words: field-by-field comparison would take a third of the
+/// time of counting a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PackedGroup([u64; 3]);
 
-/// Where the lower ten bits of the inner VLAN stand in the first word, and the others in the second.
+/// Bit positions of the inner VLAN: its lower ten bits in the first word, the others in the second.
 const INNER_LOW_AT: u32 = 22;
 const INNER_HIGH_AT: u32 = 52;
 
-impl From<&Group> for PackedGroup {
+impl From<&FlowGroup> for PackedGroup {
     #[inline]
-    fn from(group: &Group) -> Self {
-        // Format in 3 bits, value in 32. Formats beyond 7 do not exist and lose their upper bits.
+    fn from(group: &FlowGroup) -> Self {
+        // Format in 3 bits, value in 32. Formats beyond 7 are undefined and lose their upper bits.
         let interface = |interface: Interface| {
             let (format, value) = interface.expanded();
             u64::from(format & 7) << 32 | u64::from(value)
         };
         let site = |site: Option<SiteNumber>| site.map_or(0, |site| u64::from(site) + 1);
         let label = match group.label {
-            Label::Unlabelled => 0,
-            Label::Untrusted(tag) => 1 << 16 | u64::from(tag.number()),
-            Label::Trusted(tag) => 2 << 16 | u64::from(tag.number()),
+            ScitagLabel::Unlabelled => 0,
+            ScitagLabel::Untrusted(tag) => 1 << 16 | u64::from(tag.number()),
+            ScitagLabel::Trusted(tag) => 2 << 16 | u64::from(tag.number()),
         };
         let version = match group.version {
             None => 0,
-            Some(Version::V4) => 1,
-            Some(Version::V6) => 2,
+            Some(IpVersion::V4) => 1,
+            Some(IpVersion::V6) => 2,
         };
         let direction = match group.vantage.direction {
-            Direction::Unknown => 0,
-            Direction::Ingress => 1,
-            Direction::Egress => 2,
+            InterfaceDirection::Unknown => 0,
+            InterfaceDirection::Ingress => 1,
+            InterfaceDirection::Egress => 2,
         };
         let vlan = |vlan: Option<u16>| vlan.map_or(0, |vlan| u64::from(vlan & 0x0FFF) + 1);
         let (vlan, inner) = (vlan(group.vlan), vlan(group.inner_vlan));
@@ -130,7 +130,7 @@ impl PackedGroup {
     }
 }
 
-impl From<&PackedGroup> for Group {
+impl From<&PackedGroup> for FlowGroup {
     fn from(packed: &PackedGroup) -> Self {
         let [first, second, third] = packed.0;
         let interface = |bits: u64| Interface::from_expanded((bits >> 32 & 7) as u32, bits as u32);
@@ -140,9 +140,9 @@ impl From<&PackedGroup> for Group {
             vantage: Vantage {
                 exporter: (first >> 32) as u32,
                 direction: match first & 3 {
-                    1 => Direction::Ingress,
-                    2 => Direction::Egress,
-                    _ => Direction::Unknown,
+                    1 => InterfaceDirection::Ingress,
+                    2 => InterfaceDirection::Egress,
+                    _ => InterfaceDirection::Unknown,
                 },
             },
             input: interface(second >> 17 & 0x7_FFFF_FFFF),
@@ -152,14 +152,14 @@ impl From<&PackedGroup> for Group {
                 .checked_sub(1)
                 .map(|vlan| vlan as u16),
             version: match first >> 2 & 3 {
-                1 => Some(Version::V4),
-                2 => Some(Version::V6),
+                1 => Some(IpVersion::V4),
+                2 => Some(IpVersion::V6),
                 _ => None,
             },
             label: match (first >> 20 & 3, tag) {
-                (1, Ok(tag)) => Label::Untrusted(tag),
-                (2, Ok(tag)) => Label::Trusted(tag),
-                _ => Label::Unlabelled,
+                (1, Ok(tag)) => ScitagLabel::Untrusted(tag),
+                (2, Ok(tag)) => ScitagLabel::Trusted(tag),
+                _ => ScitagLabel::Unlabelled,
             },
             source_site: site(second),
             destination_site: site(third >> 12),
@@ -190,21 +190,21 @@ mod tests {
             tag in (1_u64..1024, 1_u64..64),
         ) {
             let tag = Scitag::new(tag.0, tag.1).unwrap();
-            let group = Group {
+            let group = FlowGroup {
                 vantage: Vantage {
                     exporter,
-                    direction: [Direction::Ingress, Direction::Egress, Direction::Unknown][kinds.0 as usize],
+                    direction: [InterfaceDirection::Ingress, InterfaceDirection::Egress, InterfaceDirection::Unknown][kinds.0 as usize],
                 },
                 input,
                 output,
                 vlan,
                 inner_vlan,
-                version: [None, Some(Version::V4), Some(Version::V6)][kinds.1 as usize],
-                label: [Label::Unlabelled, Label::Untrusted(tag), Label::Trusted(tag)][kinds.2 as usize],
+                version: [None, Some(IpVersion::V4), Some(IpVersion::V6)][kinds.1 as usize],
+                label: [ScitagLabel::Unlabelled, ScitagLabel::Untrusted(tag), ScitagLabel::Trusted(tag)][kinds.2 as usize],
                 source_site: sites.0,
                 destination_site: sites.1,
             };
-            prop_assert_eq!(Group::from(&PackedGroup::from(&group)), group);
+            prop_assert_eq!(FlowGroup::from(&PackedGroup::from(&group)), group);
         }
     }
 }

@@ -5,32 +5,32 @@ use std::hash::Hash;
 
 use super::Vantage;
 use crate::bounded::{SeededMap, seeded};
-use crate::rates::{Amount, Tally};
+use crate::rates::{Amount, SampleTally};
 
-/// How vantages become one figure.
+/// Way to combine the sums of several vantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combine {
-    /// The one that saw most.
+    /// Takes the largest sum.
     Max,
-    /// All together.
+    /// Adds all sums.
     Sum,
 }
 
-/// Sums by key, of which there are never more than a limit.
+/// Sums by key, with a limit on the count of keys.
 #[derive(Debug)]
-pub struct Table<K> {
-    cells: SeededMap<K, Tally>,
+pub struct TallyTable<K> {
+    cells: SeededMap<K, SampleTally>,
     limit: usize,
-    /// What found no place.
-    pub other: Tally,
+    /// Sum of the keys beyond the limit.
+    pub other: SampleTally,
 }
 
-impl<K: Eq + Hash> Table<K> {
+impl<K: Eq + Hash> TallyTable<K> {
     pub(super) fn new(limit: usize, seed: u64) -> Self {
-        Self { cells: seeded(seed), limit, other: Tally::default() }
+        Self { cells: seeded(seed), limit, other: SampleTally::default() }
     }
 
-    /// Whether there was a place for it; otherwise it is `other`.
+    /// Adds to a key; returns false if it went to `other`.
     #[inline]
     pub(super) fn add(&mut self, key: K, amount: &Amount) -> bool {
         if let Some(cell) = self.cells.get_mut(&key) {
@@ -46,36 +46,35 @@ impl<K: Eq + Hash> Table<K> {
     }
 
     pub(super) fn emptied(&mut self, seed: u64) -> Self {
-        // Room for as many as there were, so that the next interval does not grow step by step.
+        // Reserves the current size, so that the next interval does not grow step by step.
         let mut fresh = Self::new(self.limit, seed);
         fresh.cells.reserve(self.cells.len());
         std::mem::replace(self, fresh)
     }
 
-    /// Its sums.
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &Tally)> {
+    /// Iterates over keys and sums.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &SampleTally)> {
         self.cells.iter()
     }
 
-    /// How many there are, `other` not counted.
+    /// Count of keys, without `other`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether nothing was counted.
+    /// Returns true if no key was counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// Sums by the keys that `of` makes of each, at most two, with the vantages combined. `None` makes
-    /// nothing.
+    /// Sums by the keys that `of` derives from each entry, at most two, with the vantages combined.
     pub fn by<T: Ord + Copy>(
         &self,
         combine: Combine,
         of: impl Fn(&K) -> (Vantage, [Option<T>; 2]),
-    ) -> BTreeMap<T, Tally> {
+    ) -> BTreeMap<T, SampleTally> {
         let mut apart = BTreeMap::new();
         self.apart(&mut apart, of);
         together(combine, apart)
@@ -83,7 +82,7 @@ impl<K: Eq + Hash> Table<K> {
 
     pub(super) fn apart<T: Ord + Copy>(
         &self,
-        apart: &mut BTreeMap<(T, Vantage), Tally>,
+        apart: &mut BTreeMap<(T, Vantage), SampleTally>,
         of: impl Fn(&K) -> (Vantage, [Option<T>; 2]),
     ) {
         for (key, tally) in &self.cells {
@@ -97,9 +96,9 @@ impl<K: Eq + Hash> Table<K> {
 
 pub(super) fn together<T: Ord>(
     combine: Combine,
-    apart: BTreeMap<(T, Vantage), Tally>,
-) -> BTreeMap<T, Tally> {
-    let mut together: BTreeMap<T, Tally> = BTreeMap::new();
+    apart: BTreeMap<(T, Vantage), SampleTally>,
+) -> BTreeMap<T, SampleTally> {
+    let mut together: BTreeMap<T, SampleTally> = BTreeMap::new();
     for ((key, _), tally) in apart {
         let sum = together.entry(key).or_default();
         match combine {

@@ -1,33 +1,34 @@
-//! The fields of a record, by the numbers of IANA's registry of IPFIX information elements; those below 128
-//! are NetFlow version 9's, too.
+//! Fields of a record, by IANA's IPFIX information elements; those below 128 are NetFlow version
+//! 9's, too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::Header;
-use super::totals::{FlowId, FlowTotals};
-use crate::observe::{Direction, FRAME_BYTES, Observation};
-use crate::packet::{Address, Extensions, Ip, Packet, Start, Version};
+use super::totals::{FlowTotalKey, FlowTotals};
+use crate::observe::{FRAME_BYTES, InterfaceDirection, Observation};
+use crate::packet::{Address, Extensions, FirstHeader, IpHeader, IpVersion, Packet};
 use crate::sflow::Interface;
 use crate::sflow::xdr::Mac;
 
-/// firewallEvent of a flow that was not let through.
+/// Value of firewallEvent for a denied flow.
 const FLOW_DENIED: u8 = 3;
 
-/// Length of a packet where a record has octets and no count of packets.
+/// Assumed packet length in bytes if a record has octets without packets.
 const PACKET_BYTES: u64 = 1_500;
 
 /// Source and destination of one IP version, with the lengths of their prefixes.
 #[derive(Debug, Default)]
-struct Addresses {
+struct AddressFields {
     source: Option<IpAddr>,
     destination: Option<IpAddr>,
     source_mask_bits: Option<u8>,
     destination_mask_bits: Option<u8>,
 }
 
-impl Addresses {
-    /// Routers that have one template for both versions write zeros into the fields of the other one.
+impl AddressFields {
+    /// Count of addresses other than zero. Routers with one template for both versions write zeros
+    /// into the fields of the other one.
     fn specified(&self) -> usize {
         let both = [self.source, self.destination];
         both.into_iter().flatten().filter(|address| !address.is_unspecified()).count()
@@ -38,7 +39,7 @@ impl Addresses {
     }
 }
 
-/// What is kept of a record.
+/// Supported fields of a record.
 #[derive(Debug, Default)]
 pub(super) struct Fields<'a> {
     octets: Option<u64>,
@@ -61,8 +62,8 @@ pub(super) struct Fields<'a> {
     tcp_flags: u8,
     source_port: Option<u16>,
     destination_port: Option<u16>,
-    v4: Addresses,
-    v6: Addresses,
+    v4: AddressFields,
+    v6: AddressFields,
     input: Option<u32>,
     output: Option<u32>,
     physical_input: Option<u32>,
@@ -93,7 +94,7 @@ pub(super) struct Fields<'a> {
     packet_space: Option<u32>,
 }
 
-/// Exporters may send fewer bytes than a number has (RFC 7011 6.2).
+/// Parses an unsigned number; exporters may send fewer bytes than its type has (RFC 7011 6.2).
 fn number(bytes: &[u8]) -> Option<u64> {
     (1..=8)
         .contains(&bytes.len())
@@ -129,13 +130,13 @@ fn ntp_ms(bytes: &[u8]) -> Option<u64> {
 
 impl<'a> Fields<'a> {
     pub(super) fn take(&mut self, field: u16, bytes: &'a [u8]) {
-        // A value that came already is not wiped by one that cannot be read.
+        // A malformed value does not overwrite an earlier one.
         fn set<T>(place: &mut Option<T>, value: Option<T>) {
             if value.is_some() {
                 *place = value;
             }
         }
-        // An address of zeros is one that the record does not have.
+        // An address of zeros is absent from the record.
         fn set_address(place: &mut Option<IpAddr>, value: Option<IpAddr>) {
             let known = place.is_some_and(|address| !address.is_unspecified());
             if !known || value.is_some_and(|address| !address.is_unspecified()) {
@@ -213,9 +214,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The sampling rate that the record itself has: 1 of so many.
+    /// Sampling rate in the record itself, 1 of this many packets.
     pub(super) fn rate(&self) -> Option<u32> {
-        // RFC 5477 8.2.2: of interval + space packets interval are taken.
+        // RFC 5477 8.2.2: `interval` of `interval + space` packets are sampled.
         let systematic = || {
             let (interval, space) = (self.packet_interval?, self.packet_space?);
             interval.saturating_add(space).checked_div(interval)
@@ -227,13 +228,14 @@ impl<'a> Fields<'a> {
         self.sampler_id
     }
 
-    /// Sampler and rate, where this is a record of options that tells them.
+    /// Sampler and rate of an options record, if it has a rate.
     pub(super) fn sampler(&self) -> Option<(u64, u32)> {
         Some((self.sampler_id.unwrap_or(0), self.rate()?))
     }
 
-    /// The traffic that the record tells of: that of its flow, and that of the other direction where the record counts
-    /// both. A record without any count and without a packet (an event of NAT or of a firewall, RFC 8158) is none.
+    /// Observations of the record: that of its flow, and that of the reverse direction if the
+    /// record counts both. A record without counts and without a packet (an event of NAT or of a
+    /// firewall, RFC 8158) has none.
     pub(super) fn observations(
         &self,
         header: &Header,
@@ -250,13 +252,13 @@ impl<'a> Fields<'a> {
         let output = interface(self.output, self.physical_output);
         let mut seen = Observation::nothing(1, input, output);
         seen.direction = match self.direction {
-            Some(0) => Direction::Ingress,
-            Some(1) => Direction::Egress,
-            _ => Direction::Unknown,
+            Some(0) => InterfaceDirection::Ingress,
+            Some(1) => InterfaceDirection::Egress,
+            _ => InterfaceDirection::Unknown,
         };
         match (self.frame, self.ip_header) {
-            (Some(frame), _) => seen.packet.walk(Start::Ethernet, frame),
-            (None, Some(bytes)) => seen.packet.walk(Start::Ip, bytes),
+            (Some(frame), _) => seen.packet.walk(FirstHeader::Ethernet, frame),
+            (None, Some(bytes)) => seen.packet.walk(FirstHeader::Ip, bytes),
             (None, None) => match self.packet() {
                 Some(packet) => seen.packet = packet,
                 None => return [None, None],
@@ -280,7 +282,7 @@ impl<'a> Fields<'a> {
             && let Some(ip) = seen.packet.ip()
         {
             // A total grows from record to record of a flow.
-            let flow = FlowId { flow: ip.flow(), input, output };
+            let flow = FlowTotalKey { flow: ip.flow(), input, output };
             let length = seen.duration + seen.age;
             let total = (self.octets_total.unwrap_or(0), self.packets_total.unwrap_or(0));
             let more = totals.since_last(flow, total, now, length);
@@ -294,20 +296,20 @@ impl<'a> Fields<'a> {
         [self.sized(seen, octets, packets), reverse]
     }
 
-    /// Octets and packets since the record before. What an observation point counts after a middlebox (23, 24) are
-    /// the same packets: it counts only where nothing else does.
+    /// Octets and packets since the previous record. Counts after a middlebox (23, 24) are of the
+    /// same packets: they are used only without other counts.
     fn counts(&self) -> (Option<u64>, Option<u64>) {
         let pairs = [
             (self.octets, self.packets),
             (self.initiator_octets, self.initiator_packets),
             (self.post_octets, self.post_packets),
         ];
-        let told =
+        let has_count =
             |(octets, packets): &(Option<u64>, Option<u64>)| octets.is_some() || packets.is_some();
-        pairs.into_iter().find(told).unwrap_or_default()
+        pairs.into_iter().find(has_count).unwrap_or_default()
     }
 
-    /// An observation of so many octets of IP and packets; `None` where there is no traffic.
+    /// An observation of this many IP octets and packets; `None` without traffic.
     fn sized(
         &self,
         mut seen: Observation,
@@ -338,20 +340,20 @@ impl<'a> Fields<'a> {
         Some(seen)
     }
 
-    /// Outer and inner VLAN, on the way in or out.
-    fn vlans(&self, direction: Direction) -> (Option<u16>, Option<u16>) {
+    /// Outer and inner VLAN by direction.
+    fn vlans(&self, direction: InterfaceDirection) -> (Option<u16>, Option<u16>) {
         let before = (self.dot1q_vlan.or(self.vlan), self.customer_vlan);
         let after = (self.post_dot1q_vlan.or(self.post_vlan), self.post_customer_vlan);
         let (first, second) =
-            if direction == Direction::Egress { (after, before) } else { (before, after) };
+            if direction == InterfaceDirection::Egress { (after, before) } else { (before, after) };
         let (outer, inner) = if first == (None, None) { second } else { first };
-        // An inner tag alone is the only one.
+        // A single inner tag is the only one.
         outer.map_or((inner, None), |outer| (Some(outer), inner))
     }
 
-    /// The addresses that count where a template has fields of both versions: those of ipVersion, else of the
-    /// ethertype, else those that are not zeros.
-    fn addresses(&self) -> &Addresses {
+    /// Addresses to use if a template has fields of both versions: by ipVersion, else by the
+    /// ethertype, else those that are not zero.
+    fn addresses(&self) -> &AddressFields {
         let by_type = match self.ether_type {
             Some(0x0800) => Some(4),
             Some(0x86DD) => Some(6),
@@ -369,16 +371,16 @@ impl<'a> Fields<'a> {
 
     fn packet(&self) -> Option<Packet> {
         let (source, destination) = self.addresses().pair()?;
-        let version = if source.is_ipv4() { Version::V4 } else { Version::V6 };
+        let version = if source.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 };
         let ports = (self.source_port.unwrap_or(0), self.destination_port.unwrap_or(0));
-        let ip = Ip {
+        let ip = IpHeader {
             version,
             source: Address::from(source),
             destination: Address::from(destination),
             protocol: self.protocol,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
-            flow_label: if version == Version::V6 { self.flow_label } else { 0 },
+            flow_label: if version == IpVersion::V6 { self.flow_label } else { 0 },
             length_bytes: 0,
             fragment: false,
             extensions: Extensions::default(),
@@ -395,9 +397,9 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// How long the flow was, and how long ago it ended when it was exported.
+    /// Duration of the flow, and time from its end to its export.
     fn times(&self, header: &Header) -> (Duration, Duration) {
-        // Nothing that an exporter sums up lasts longer; beyond it a clock is wrong.
+        // No exported flow lasts longer; otherwise a clock is wrong.
         let sane = |ms: u64| Duration::from_millis(ms.min(86_400_000));
         if let (Some(start), Some(end)) = (self.start_ms, self.end_ms) {
             let sent = u64::from(header.time_s) * 1000;
@@ -406,7 +408,7 @@ impl<'a> Fields<'a> {
         if let (Some(start), Some(end), Some(now)) =
             (self.start_uptime_ms, self.end_uptime_ms, header.uptime_ms)
         {
-            // 32 bits of milliseconds start over after 49 days.
+            // Milliseconds in 32 bits wrap after 49 days.
             let between = |a: u32, b: u32| {
                 let ms = b.wrapping_sub(a);
                 if ms > u32::MAX / 2 { Duration::ZERO } else { sane(ms.into()) }

@@ -1,32 +1,32 @@
-//! Templates: which fields a record has, and how long each is.
+//! Templates: the fields of a record and their lengths.
 
 use std::collections::VecDeque;
 
 use super::Header;
 use crate::bounded::{SeededMap, seeded};
-use crate::exporter::Heard;
-use crate::sflow::xdr::{Cut, Reader};
+use crate::exporter::DatagramContext;
+use crate::sflow::xdr::{Cut, XdrReader};
 
-/// Most fields of a template.
+/// Most fields of a template that is stored.
 pub const FIELDS_MAX: usize = 256;
 
-/// Most templates of an exporter.
+/// Most templates of an exporter that are stored.
 pub const TEMPLATES_MAX: usize = 256;
 
-/// A field of this length has its own before it (RFC 7011 7).
-const VARIABLE: u16 = 0xFFFF;
+/// Length of a field that is preceded by its own length (RFC 7011 7).
+const VARIABLE_LENGTH: u16 = 0xFFFF;
 
-/// Marks a scope of version 9, whose numbers are other ones than those of fields.
-const SCOPE: u32 = u32::MAX;
+/// Enterprise of a version 9 scope, whose numbers differ from those of fields.
+const SCOPE_ENTERPRISE: u32 = u32::MAX;
 
-/// So many bytes of sets that wait take the place of one state of an exporter.
+/// Bytes of stored sets that count as one state of an exporter.
 const BYTES_PER_STATE: usize = 512;
 
-/// So many fields take the place of one state of an exporter.
+/// Template fields that count as one state of an exporter.
 const FIELDS_PER_STATE: usize = 16;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Field {
+pub(crate) struct TemplateField {
     id: u16,
     bytes: u16,
     enterprise: u32,
@@ -34,25 +34,25 @@ pub(crate) struct Field {
 
 #[derive(Debug, Default)]
 pub(crate) struct Template {
-    fields: Vec<Field>,
-    /// What it describes is about the exporter, not about traffic.
+    fields: Vec<TemplateField>,
+    /// True for options records, which describe the exporter instead of traffic.
     pub(crate) options: bool,
-    /// No record is shorter.
+    /// Length of the shortest record, in bytes.
     pub(crate) bytes_min: usize,
 }
 
 impl Template {
-    /// Goes through the record at the front of `set`; fields of enterprises are left out. Returns what
-    /// follows it.
+    /// Passes the fields of the record at the front of `set` to `take`, except enterprise-specific
+    /// ones. Returns the bytes behind the record.
     pub(crate) fn record<'a>(
         &self,
         set: &'a [u8],
         mut take: impl FnMut(u16, &'a [u8]),
     ) -> Result<&'a [u8], Cut> {
-        let mut from = Reader::new(set);
+        let mut from = XdrReader::new(set);
         for field in &self.fields {
             let length = match field.bytes {
-                VARIABLE => match from.take(1)? {
+                VARIABLE_LENGTH => match from.take(1)? {
                     [255] => {
                         from.take(2)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
                     }
@@ -73,16 +73,16 @@ impl Template {
     }
 }
 
-/// The templates of a set, each with its number. After one that is cut nothing more is found.
+/// Parses the templates of a set, each with its id. A truncated template is the last item.
 pub(super) fn read(
     set: &[u8],
     ipfix: bool,
     options: bool,
 ) -> impl Iterator<Item = Result<(u16, Template), Cut>> + '_ {
-    let mut from = Reader::new(set);
+    let mut from = XdrReader::new(set);
     let mut failed = false;
     std::iter::from_fn(move || {
-        // What is shorter than a head is padding.
+        // Fewer bytes than a header are padding.
         if failed || from.rest().len() < 4 || from.rest().iter().all(|byte| *byte == 0) {
             return None;
         }
@@ -90,17 +90,18 @@ pub(super) fn read(
         failed = template.is_err();
         Some(template)
     })
-    // A withdrawal has no fields; over UDP there is none.
+    // A template without fields is a withdrawal, which is not allowed over UDP.
     .filter(|template| !matches!(template, Ok((_, template)) if template.fields.is_empty()))
 }
 
-fn one(from: &mut Reader<'_>, ipfix: bool, options: bool) -> Result<(u16, Template), Cut> {
+fn one(from: &mut XdrReader<'_>, ipfix: bool, options: bool) -> Result<(u16, Template), Cut> {
     let head = from.word()?;
     let (id, count) = ((head >> 16) as u16, (head & 0xFFFF) as usize);
-    let half = |from: &mut Reader<'_>| -> Result<usize, Cut> {
+    let half = |from: &mut XdrReader<'_>| -> Result<usize, Cut> {
         Ok(from.take(2)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
     };
-    // IPFIX counts all fields and then those of the scope; version 9 counts bytes of each, four a field.
+    // IPFIX has the count of all fields, then that of the scope; version 9 has the bytes of each,
+    // four per field.
     let (scopes, count) = match (options, ipfix) {
         (false, _) => (0, count),
         (true, true) if count == 0 => (0, 0),
@@ -115,37 +116,37 @@ fn one(from: &mut Reader<'_>, ipfix: bool, options: bool) -> Result<(u16, Templa
         let field = from.word()?;
         let (id, bytes) = ((field >> 16) as u16, (field & 0xFFFF) as u16);
         let field = match (ipfix, id & 0x8000 != 0) {
-            (true, true) => Field { id: id & 0x7FFF, bytes, enterprise: from.word()? },
-            (false, _) if at < scopes => Field { id, bytes, enterprise: SCOPE },
-            _ => Field { id, bytes, enterprise: 0 },
+            (true, true) => TemplateField { id: id & 0x7FFF, bytes, enterprise: from.word()? },
+            (false, _) if at < scopes => TemplateField { id, bytes, enterprise: SCOPE_ENTERPRISE },
+            _ => TemplateField { id, bytes, enterprise: 0 },
         };
-        let variable = ipfix && bytes == VARIABLE;
+        let variable = ipfix && bytes == VARIABLE_LENGTH;
         template.bytes_min += if variable { 1 } else { usize::from(bytes) };
         template.fields.push(field);
     }
     Ok((id, template))
 }
 
-/// A set that came before its template.
+/// A set that precedes its template.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(super) struct EarlySet {
     id: u16,
     pub(super) header: Header,
     pub(super) set: Vec<u8>,
 }
 
-impl Early {
+impl EarlySet {
     fn states(&self) -> usize {
         1 + self.set.len() / BYTES_PER_STATE
     }
 }
 
-/// What an exporter has told of its records.
+/// Templates and sampling rates of an exporter.
 #[derive(Debug)]
 pub(crate) struct Templates {
     templates: SeededMap<u16, Template>,
     samplers: SeededMap<u64, u32>,
-    early: VecDeque<Early>,
+    early: VecDeque<EarlySet>,
 }
 
 impl Templates {
@@ -155,8 +156,8 @@ impl Templates {
     }
 }
 
-impl Heard<'_> {
-    /// Keeps a template in the place of the one with its number.
+impl DatagramContext<'_> {
+    /// Stores a template, replacing one with the same id.
     pub(super) fn put_template(&mut self, id: u16, template: Template) {
         let states = template.states();
         let old = self.exporter.templates.templates.get(&id).map_or(0, Template::states);
@@ -167,18 +168,19 @@ impl Heard<'_> {
         self.exporter.templates.templates.insert(id, template);
     }
 
-    /// Lends a template, so that its records can be counted meanwhile.
+    /// Moves a template out, so that the exporter's state can change while its records are decoded.
     pub(super) fn take_template(&mut self, id: u16) -> Option<Template> {
         self.exporter.templates.templates.get_mut(&id).map(std::mem::take)
     }
 
-    /// Takes it back.
+    /// Moves the template back.
     pub(super) fn return_template(&mut self, id: u16, template: Template) {
         self.exporter.templates.templates.insert(id, template);
     }
 
-    /// Keeps a set whose template has not come; the oldest leaves for it. How many sets were lost by that.
-    pub(super) fn keep(&mut self, id: u16, header: Header, set: &[u8]) -> u64 {
+    /// Stores a set until its template arrives, evicting the oldest one. Returns the count of lost
+    /// sets.
+    pub(super) fn store_early_set(&mut self, id: u16, header: Header, set: &[u8]) -> u64 {
         let mut lost = 0;
         if self.exporter.templates.early.len() >= super::EARLY_SETS_MAX
             && let Some(oldest) = self.exporter.templates.early.pop_front()
@@ -186,7 +188,7 @@ impl Heard<'_> {
             lost += 1;
             self.release(oldest.states());
         }
-        let early = Early { id, header, set: set.to_vec() };
+        let early = EarlySet { id, header, set: set.to_vec() };
         if self.charge(early.states()) {
             self.exporter.templates.early.push_back(early);
         } else {
@@ -196,16 +198,17 @@ impl Heard<'_> {
         lost
     }
 
-    /// The sets that waited for this template, oldest first.
-    pub(super) fn waited(&mut self, id: u16) -> Vec<Early> {
+    /// Removes and returns the sets stored for this template, oldest first.
+    pub(super) fn take_early_sets(&mut self, id: u16) -> Vec<EarlySet> {
         let early = std::mem::take(&mut self.exporter.templates.early);
-        let (waited, others): (VecDeque<_>, _) = early.into_iter().partition(|one| one.id == id);
+        let (take_early_sets, others): (VecDeque<_>, _) =
+            early.into_iter().partition(|one| one.id == id);
         self.exporter.templates.early = others;
-        self.release(waited.iter().map(Early::states).sum());
-        waited.into()
+        self.release(take_early_sets.iter().map(EarlySet::states).sum());
+        take_early_sets.into()
     }
 
-    /// Keeps the rate of a sampler.
+    /// Stores the rate of a sampler.
     pub(super) fn put_sampler(&mut self, sampler: u64, rate: u32) {
         let samplers = &self.exporter.templates.samplers;
         let (known, full) =
@@ -216,7 +219,7 @@ impl Heard<'_> {
         self.exporter.templates.samplers.insert(sampler, rate);
     }
 
-    /// The rate of a sampler; without a number that of the only one.
+    /// Rate of a sampler; without an id, that of the only one.
     pub(super) fn sampler(&self, sampler: Option<u64>) -> Option<u32> {
         let samplers = &self.exporter.templates.samplers;
         match sampler {

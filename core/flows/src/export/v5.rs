@@ -1,15 +1,15 @@
-//! NetFlow version 5: records of 48 bytes, IPv4 alone.
+//! NetFlow version 5: records of 48 bytes, IPv4 only.
 
-use super::Message;
+use super::MessageDecoder;
 use super::fields::Fields;
 use crate::intake::Sink;
 
 const RECORD_BYTES: usize = 48;
 
-/// Where the header has sampling: two bits of mode, fourteen of rate.
+/// Offset of the sampling in the header: two bits of mode, fourteen of rate.
 const SAMPLING_AT: usize = 22;
 
-/// Where fields stand in a record: number, first byte, length.
+/// Fields of a record: IPFIX element, offset, length in bytes.
 const LAYOUT: [(u16, usize, usize); 17] = [
     (8, 0, 4),
     (12, 4, 4),
@@ -30,12 +30,12 @@ const LAYOUT: [(u16, usize, usize); 17] = [
     (13, 45, 1),
 ];
 
-impl<S: Sink> Message<'_, '_, S> {
+impl<S: Sink> MessageDecoder<'_, '_, S> {
     pub(super) fn v5(&mut self, datagram: &[u8], body: &[u8]) {
         let count = datagram.get(3).map_or(0, |count| usize::from(*count));
         let sampling = datagram.get(SAMPLING_AT..SAMPLING_AT + 2).unwrap_or_default();
         let sampling = sampling.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)) & 0x3FFF;
-        let told = (sampling > 0).then_some(sampling);
+        let sampling_rate = (sampling > 0).then_some(sampling);
         let records = body.chunks_exact(RECORD_BYTES);
         for record in records.take(count) {
             let mut fields = Fields::default();
@@ -43,7 +43,7 @@ impl<S: Sink> Message<'_, '_, S> {
                 fields.take(field, record.get(at..at + length).unwrap_or_default());
             }
             self.records = self.records.map(|records| records + 1);
-            self.record(&fields, told);
+            self.record(&fields, sampling_rate);
         }
         if body.len() / RECORD_BYTES < count {
             self.broken();

@@ -1,17 +1,17 @@
-//! An MPLS label stack (RFC 3032), and the guess at what is beneath it.
+//! An MPLS label stack (RFC 3032), and the guess at its payload.
 //!
-//! Nothing in the stack tells. By RFC 4928 an IP packet begins with its version and a pseudowire that cares
-//! begins with four zero bits (RFC 4385); anything else is left alone.
+//! The stack does not state it. By RFC 4928 an IP packet begins with its version, and a pseudowire
+//! with a control word begins with four zero bits (RFC 4385); any other payload is skipped.
 
-use super::{Ended, MPLS_LABELS_MAX, Step, Walk};
+use super::{MPLS_LABELS_MAX, PacketParser, ParseEnd, ParseStep};
 
-const BOTTOM: u32 = 0x100;
+const MPLS_LS_S_MASK: u32 = 0x100;
 
-impl Walk<'_> {
-    pub(super) fn mpls<'a>(&mut self, mut rest: &'a [u8]) -> Step<'a> {
+impl PacketParser<'_> {
+    pub(super) fn mpls<'a>(&mut self, mut rest: &'a [u8]) -> ParseStep<'a> {
         for depth in 1..=MPLS_LABELS_MAX {
             let Some((entry, behind)) = rest.split_first_chunk() else {
-                return Step::End(Ended::Cut);
+                return ParseStep::End(ParseEnd::Cut);
             };
             let entry = u32::from_be_bytes(*entry);
             if self.tunnels == 0 {
@@ -19,16 +19,18 @@ impl Walk<'_> {
                 self.packet.mpls_depth = self.packet.mpls_depth.max(depth);
             }
             rest = behind;
-            if entry & BOTTOM != 0 {
+            if entry & MPLS_LS_S_MASK != 0 {
                 return match rest.first().map(|byte| byte >> 4) {
-                    Some(4 | 6) => Step::Ip(rest),
+                    Some(4 | 6) => ParseStep::Ip(rest),
                     // The control word of a pseudowire; its first frame is Ethernet.
-                    Some(0) => rest.get(4..).map_or(Step::End(Ended::Cut), Step::Ethernet),
-                    Some(_) => Step::End(Ended::Unknown),
-                    None => Step::End(Ended::Cut),
+                    Some(0) => {
+                        rest.get(4..).map_or(ParseStep::End(ParseEnd::Cut), ParseStep::Ethernet)
+                    }
+                    Some(_) => ParseStep::End(ParseEnd::Unknown),
+                    None => ParseStep::End(ParseEnd::Cut),
                 };
             }
         }
-        Step::End(Ended::TooDeep)
+        ParseStep::End(ParseEnd::TooDeep)
     }
 }

@@ -1,28 +1,28 @@
-//! Counter records: of interfaces, of optics, of the machine beneath.
+//! Counter records: of interfaces, optics, and the machine.
 //!
-//! A counter that an agent does not have is all ones: [`known`] and [`known64`] make that an `Option`.
-//! Counters of 32 bits start over (packets of a full 400 Gb/s link in 13 minutes), so they are worth
-//! something only as differences; `crate::rates` takes them.
+//! A counter of all ones is unsupported by the agent: [`known`] and [`known64`] map it to `None`.
+//! Counters of 32 bits wrap (packets of a full 400 Gb/s link in 13 minutes), so only differences
+//! are useful; `crate::interface` computes them.
 
 use std::net::IpAddr;
 
-use super::xdr::{Cut, List, Mac, Opaque, Reader, Xdr, records, structures};
+use super::xdr::{Cut, Mac, Opaque, Xdr, XdrList, XdrReader, records, structures};
 
-/// A counter of 32 bits, unless the agent does not have it.
+/// Maps an unsupported 32-bit counter to `None`.
 #[must_use]
 pub const fn known(counter: u32) -> Option<u32> {
     if counter == u32::MAX { None } else { Some(counter) }
 }
 
-/// A counter of 64 bits, unless the agent does not have it.
+/// Maps an unsupported 64-bit counter to `None`.
 #[must_use]
 pub const fn known64(counter: u64) -> Option<u64> {
     if counter == u64::MAX { None } else { Some(counter) }
 }
 
-/// [`GenericInterface::status`]: switched on by the operator.
+/// [`GenericInterface::status`]: enabled by the operator.
 pub const STATUS_ADMIN_UP: u32 = 1;
-/// [`GenericInterface::status`]: it works.
+/// [`GenericInterface::status`]: operational.
 pub const STATUS_OPER_UP: u32 = 2;
 
 structures! {
@@ -77,7 +77,7 @@ structures! {
     /// An optical module.
     Optics<'a> {
         module: u32, lanes_total: u32, supply_voltage_mv: u32, temperature_millicelsius: i32,
-        lanes: List<'a, Lane>,
+        lanes: XdrList<'a, Lane>,
     }
     /// The device's processor; shares in hundredths of a percent, -1 unknown.
     Processor {
@@ -98,9 +98,9 @@ structures! {
     /// The machine.
     HostId<'a> { hostname: Opaque<'a>, uuid: [u8; 16], machine: u32, os: u32, os_release: Opaque<'a> }
     /// One adapter of the machine.
-    Adapter<'a> { index: u32, macs: List<'a, Mac> }
+    Adapter<'a> { index: u32, macs: XdrList<'a, Mac> }
     /// The adapters of the machine.
-    HostAdapters<'a> { adapters: List<'a, Adapter<'a>> }
+    HostAdapters<'a> { adapters: XdrList<'a, Adapter<'a>> }
     /// What the machine runs on.
     HostParent { class: u32, index: u32 }
     /// Time that the processors had for guests.
@@ -179,7 +179,7 @@ structures! {
     /// Buffers of a port, in hundredths of a percent, highest since the last report.
     PortBuffers<'a> {
         ingress_unicast: i32, ingress_multicast: i32, egress_unicast: i32, egress_multicast: i32,
-        egress_queue_unicast: List<'a, i32>, egress_queue_multicast: List<'a, i32>,
+        egress_queue_unicast: XdrList<'a, i32>, egress_queue_multicast: XdrList<'a, i32>,
     }
     /// Tables of a switch chip, used and greatest.
     ChipTables {
@@ -202,9 +202,9 @@ structures! {
     }
 }
 
-/// At the end of its structure, and only from newer agents.
+/// Optional field at the end, absent from older agents.
 impl<'a> Xdr<'a> for Option<GuestCpu> {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         if from.rest().is_empty() {
             return Ok(None);
         }

@@ -1,57 +1,57 @@
-//! The datagram: who speaks, how many datagrams it has sent, and the samples.
+//! The datagram: its header, and an iterator over the samples.
 //!
-//! A datagram is refused only when its header is broken. Its samples are read one by one while they are
-//! asked for, so a count that lies costs nothing.
+//! Only a malformed header is an error. Samples are parsed on demand, so a false count costs
+//! nothing.
 
 use std::net::IpAddr;
 
 use super::sample::{Sample, SampleError};
-use super::xdr::{Cut, Reader};
-use super::{DataFormat, VERSION};
+use super::xdr::{Cut, XdrReader};
+use super::{DataFormat, SFLOW_VERSION};
 
-/// Why bytes are no datagram.
+/// Error of a datagram's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DatagramError {
-    /// Too short for a header.
+    /// Shorter than a header; holds the length in bytes.
     #[error("{0} bytes hold no sFlow header: is another program sending to this port?")]
     Short(usize),
-    /// Another version.
+    /// Unsupported version of sFlow.
     #[error("sFlow version {0}: only version 5 is read; set the agent to version 5")]
     Version(u32),
-    /// The agent's address has a type that is none.
+    /// Unknown type of the agent's address.
     #[error("the agent's address has type {0}: 1 is IPv4 and 2 IPv6")]
     AddressType(u32),
 }
 
-/// A datagram whose header was read.
+/// A datagram with a parsed header.
 #[derive(Debug, Clone, Copy)]
-pub struct Datagram<'a> {
-    /// The agent by its own word, which need not be where the datagram came from; `None` for unknown.
+pub struct SflowDatagram<'a> {
+    /// Address that the agent claims, which may differ from the source address; `None` if unknown.
     pub agent: Option<IpAddr>,
-    /// Tells the processes of one agent apart.
+    /// Number of a process of the agent.
     pub sub_agent: u32,
-    /// Counts the datagrams of a sub-agent.
+    /// Sequence number of the sub-agent's datagrams.
     pub sequence: u32,
-    /// Milliseconds since the agent started; starts over after 49 days.
+    /// Milliseconds since the agent started; wraps after 49 days.
     pub uptime_ms: u32,
-    /// How many samples it says to have.
+    /// Count of samples by the header.
     pub declared_samples: u32,
     body: &'a [u8],
 }
 
-impl<'a> Datagram<'a> {
-    /// Reads the header.
+impl<'a> SflowDatagram<'a> {
+    /// Parses the header of a datagram.
     ///
     /// # Errors
     /// When the header is not of sFlow version 5.
     pub fn read(bytes: &'a [u8]) -> Result<Self, DatagramError> {
         let short = |Cut| DatagramError::Short(bytes.len());
-        let mut from = Reader::new(bytes);
+        let mut from = XdrReader::new(bytes);
         let version = from.word().map_err(short)?;
-        if version != VERSION {
+        if version != SFLOW_VERSION {
             return Err(DatagramError::Version(version));
         }
-        let kind = Reader::new(from.rest()).word().map_err(short)?;
+        let kind = XdrReader::new(from.rest()).word().map_err(short)?;
         if kind > 2 {
             return Err(DatagramError::AddressType(kind));
         }
@@ -60,23 +60,23 @@ impl<'a> Datagram<'a> {
         Ok(Self { agent, sub_agent, sequence, uptime_ms, declared_samples, body: from.rest() })
     }
 
-    /// Its samples. One that is broken is an error, and the next one follows; when a length leads beyond
-    /// the end, that error is the last.
+    /// Iterates over the samples. A broken sample is an error, and the next one follows; after a
+    /// length beyond the end, that error is the last item.
     #[must_use]
-    pub fn samples(&self) -> Samples<'a> {
-        Samples { left: self.declared_samples, at: 0, rest: Reader::new(self.body) }
+    pub fn samples(&self) -> SampleIter<'a> {
+        SampleIter { left: self.declared_samples, at: 0, rest: XdrReader::new(self.body) }
     }
 }
 
-/// Goes through the samples of a datagram.
+/// Iterator over the samples of a datagram.
 #[derive(Debug, Clone)]
-pub struct Samples<'a> {
+pub struct SampleIter<'a> {
     left: u32,
     at: u32,
-    rest: Reader<'a>,
+    rest: XdrReader<'a>,
 }
 
-impl<'a> Iterator for Samples<'a> {
+impl<'a> Iterator for SampleIter<'a> {
     type Item = Result<Sample<'a>, SampleError>;
 
     #[inline]

@@ -1,75 +1,75 @@
-//! Writing sFlow: samples are gathered into datagrams that fit a frame.
+//! sFlow encoder, which collects samples into datagrams that fit a frame.
 //!
-//! For: agents. An [`Encoder`] is one sub-agent; it counts its datagrams and the caller counts samples,
-//! because each source has its own count. A sample that fits no datagram is refused ([`TooLong`]).
-//! Written are the expanded forms, which have room for every interface.
+//! For: agents. An [`Encoder`] is one sub-agent; it numbers its datagrams and the caller numbers
+//! samples, because each source has its own sequence. A sample larger than a datagram is an error
+//! ([`TooLong`]). It writes the expanded forms, which have room for every ifIndex.
 
 use std::net::IpAddr;
 
 use super::counters::CounterRecord;
 use super::record::FlowRecord;
 use super::xdr::{Xdr, tlv};
-use super::{DataFormat, Interface, Source, VERSION};
+use super::{DataFormat, Interface, SFLOW_VERSION, Source};
 
-/// Datagrams up to this many bytes by default: with the headers of IPv6 and UDP they fit a frame of 1500.
+/// Default limit of a datagram: with the headers of IPv6 and UDP it fits a frame of 1500.
 pub const DATAGRAM_BYTES: usize = 1400;
 
-/// No datagram may be longer: the payload of UDP over IPv4.
+/// Longest datagram: the payload of UDP over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 const FLOW: DataFormat = DataFormat::new(0, 3);
 const COUNTERS: DataFormat = DataFormat::new(0, 4);
 const DISCARDED: DataFormat = DataFormat::new(0, 5);
 
-/// The head of a flow sample.
+/// Header of a flow sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowHead {
-    /// Counts the samples of this source.
+    /// Sequence number of the source's samples.
     pub sequence: u32,
-    /// Where samples are taken.
+    /// Data source of the sample.
     pub source: Source,
-    /// One of so many packets is taken.
+    /// Sampling rate, 1 of this many packets.
     pub sampling_rate: u32,
-    /// Packets that could have been taken.
+    /// Count of packets that could have been sampled.
     pub sample_pool: u32,
-    /// Samples lost since the start.
+    /// Samples dropped since the start.
     pub drops: u32,
-    /// Where the packet came in.
+    /// Interface that received the packet.
     pub input: Interface,
-    /// Where it went out.
+    /// Interface that sent the packet.
     pub output: Interface,
 }
 
-/// The head of a note of a dropped packet. Interfaces are ifIndex, 0 unknown.
+/// Header of a notification of a dropped packet. Interfaces are ifIndex, 0 unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiscardedHead {
-    /// Counts the notes of this source.
+    /// Sequence number of the source's notifications.
     pub sequence: u32,
-    /// Where drops are noticed.
+    /// Data source of the notification.
     pub source: Source,
-    /// Notes lost since the start.
+    /// Notifications dropped since the start.
     pub drops: u32,
-    /// Where the packet came in.
+    /// Interface that received the packet.
     pub input: u32,
-    /// Where it would have gone out.
+    /// Interface that would have sent it.
     pub output: u32,
-    /// Why.
+    /// Reason of the drop, by the specification's table.
     pub reason: u32,
 }
 
-/// A sample that fits no datagram.
+/// The sample exceeds the limit of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a sample of {bytes} bytes does not fit a datagram of {limit}: sample fewer bytes of a packet, or raise the limit"
 )]
 pub struct TooLong {
-    /// Of the sample.
+    /// Length of the sample in bytes.
     pub bytes: usize,
-    /// Of the datagram.
+    /// Room in a datagram, in bytes.
     pub limit: usize,
 }
 
-/// One sub-agent: gathers samples into datagrams.
+/// Encoder of one sub-agent.
 #[derive(Debug)]
 pub struct Encoder {
     agent: IpAddr,
@@ -82,8 +82,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Of this agent. `limit` bounds a datagram in bytes; it is brought within 256 and
-    /// [`DATAGRAM_BYTES_MAX`].
+    /// Creates a sub-agent of this agent. `limit` bounds a datagram in bytes, clamped to
+    /// 256..=[`DATAGRAM_BYTES_MAX`].
     #[must_use]
     pub fn new(agent: IpAddr, sub_agent: u32, limit: usize) -> Self {
         let limit = limit.clamp(256, DATAGRAM_BYTES_MAX);
@@ -91,10 +91,10 @@ impl Encoder {
         Self { agent, sub_agent, limit, sequence: 0, count: 0, samples, sample }
     }
 
-    /// Adds a packet. Returns the datagram that had to go out to make room.
+    /// Adds a flow sample. Returns the full datagram, if the sample did not fit it.
     ///
     /// # Errors
-    /// When the sample fits no datagram.
+    /// When the sample exceeds the limit of a datagram.
     pub fn flow(
         &mut self,
         uptime_ms: u32,
@@ -113,7 +113,7 @@ impl Encoder {
         self.add(uptime_ms)
     }
 
-    /// Adds a dropped packet, likewise.
+    /// Adds a dropped packet, as [`Self::flow`].
     ///
     /// # Errors
     /// As [`Self::flow`].
@@ -132,7 +132,7 @@ impl Encoder {
         self.add(uptime_ms)
     }
 
-    /// Adds counters, likewise.
+    /// Adds counters, as [`Self::flow`].
     ///
     /// # Errors
     /// As [`Self::flow`].
@@ -151,14 +151,14 @@ impl Encoder {
         self.add(uptime_ms)
     }
 
-    /// The datagram of what was gathered; `None` when there is nothing.
+    /// Returns the pending datagram; `None` without samples.
     pub fn take(&mut self, uptime_ms: u32) -> Option<Vec<u8>> {
         if self.count == 0 {
             return None;
         }
         self.sequence = self.sequence.wrapping_add(1);
         let mut datagram = Vec::with_capacity(self.head_bytes() + self.samples.len());
-        VERSION.write(&mut datagram);
+        SFLOW_VERSION.write(&mut datagram);
         Some(self.agent).write(&mut datagram);
         [self.sub_agent, self.sequence, uptime_ms, self.count].write(&mut datagram);
         datagram.append(&mut self.samples);

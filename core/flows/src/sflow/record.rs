@@ -1,11 +1,11 @@
-//! Records of a flow sample: the packet's first bytes, and what the device knew of it.
+//! Records of a flow sample: the packet's first bytes, and its context in the device.
 //!
-//! Names are the specification's, in this house's spelling; units stand in the names. Two values mean
-//! "not known" wherever they occur: a VLAN or priority of 0xFFFFFFFF, an address of type 0.
+//! Names are the specification's in Rust spelling; units stand in the names. Two values mean
+//! "unknown" everywhere: a VLAN or priority of 0xFFFFFFFF, an address of type 0.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::xdr::{List, Mac, Opaque, records, structures};
+use super::xdr::{Mac, Opaque, XdrList, records, structures};
 
 /// [`SampledHeader::protocol`]: Ethernet, from the destination address on.
 pub const HEADER_ETHERNET: u32 = 1;
@@ -16,8 +16,8 @@ pub const HEADER_IPV6: u32 = 12;
 /// [`SampledHeader::protocol`]: an MPLS label stack.
 pub const HEADER_MPLS: u32 = 13;
 
-/// A VLAN or priority that is not known (erratum to [`ExtendedSwitch`]).
-pub const UNKNOWN: u32 = u32::MAX;
+/// Unknown VLAN or priority (erratum to [`ExtendedSwitch`]).
+pub const VLAN_UNKNOWN: u32 = u32::MAX;
 
 /// [`AsSegment::kind`]: an unordered set.
 pub const AS_SET: u32 = 1;
@@ -45,11 +45,11 @@ structures! {
     /// The route.
     ExtendedRouter { next_hop: Option<IpAddr>, source_mask_bits: u32, destination_mask_bits: u32 }
     /// A part of an AS path.
-    AsSegment<'a> { kind: u32, asns: List<'a, u32> }
+    AsSegment<'a> { kind: u32, asns: XdrList<'a, u32> }
     /// The route between providers.
     ExtendedGateway<'a> {
         next_hop: Option<IpAddr>, as_number: u32, source_as: u32, source_peer_as: u32,
-        as_path: List<'a, AsSegment<'a>>, communities: List<'a, u32>, local_preference: u32,
+        as_path: XdrList<'a, AsSegment<'a>>, communities: XdrList<'a, u32>, local_preference: u32,
     }
     /// Users at both ends.
     ExtendedUser<'a> {
@@ -58,7 +58,7 @@ structures! {
     /// The request that the packet belongs to.
     ExtendedUrl<'a> { direction: u32, url: Opaque<'a>, host: Opaque<'a> }
     /// Label stacks in and out.
-    ExtendedMpls<'a> { next_hop: Option<IpAddr>, in_stack: List<'a, u32>, out_stack: List<'a, u32> }
+    ExtendedMpls<'a> { next_hop: Option<IpAddr>, in_stack: XdrList<'a, u32>, out_stack: XdrList<'a, u32> }
     /// Addresses after translation.
     ExtendedNat { source: Option<IpAddr>, destination: Option<IpAddr> }
     /// Ports after translation.
@@ -72,7 +72,7 @@ structures! {
     /// The prefix length of an LDP forwarding class.
     ExtendedMplsLdpFec { prefix_length_bits: u32 }
     /// 802.1Q tags that were stripped, outermost first: TPID and TCI in one word.
-    VlanStack<'a> { tags: List<'a, u32> }
+    VlanStack<'a> { tags: XdrList<'a, u32> }
     /// The unencrypted payload of a Wi-Fi frame.
     Extended80211Payload<'a> { cipher_suite: u32, data: Opaque<'a> }
     /// A Wi-Fi frame that was received.
@@ -133,7 +133,7 @@ structures! {
         context: Context<'a>, status_text: Opaque<'a>, request_bytes: u64, response_bytes: u64,
         duration_us: u32, status: u32,
     }
-    /// Who asked, or who was asked.
+    /// An initiator or target of a request.
     Actor<'a> { actor: Opaque<'a> }
     /// A request of HTTP.
     HttpRequest<'a> {
@@ -156,13 +156,13 @@ structures! {
 }
 
 impl ExtendedGateway<'_> {
-    /// Where the packet's way ends: the last number of the last segment of the path.
+    /// Destination AS: the last number of the last segment of the path.
     #[must_use]
     pub fn destination_as(&self) -> Option<u32> {
         self.as_path.iter().filter_map(|segment| segment.asns.iter().last()).last()
     }
 
-    /// The neighbour on its way: the first number of the path.
+    /// Neighbour AS on the path: its first number.
     #[must_use]
     pub fn destination_peer_as(&self) -> Option<u32> {
         self.as_path.iter().find_map(|segment| segment.asns.iter().next())
@@ -272,9 +272,9 @@ records! {
         (0, 2202) AppOperation(AppOperation<'a>),
         /// The operation that asked for it.
         (0, 2203) AppParent(Context<'a>),
-        /// Who asked.
+        /// Initiator of the operation.
         (0, 2204) AppInitiator(Actor<'a>),
-        /// Who was asked.
+        /// Target of the operation.
         (0, 2205) AppTarget(Actor<'a>),
         /// HTTP.
         (0, 2206) Http(HttpRequest<'a>),

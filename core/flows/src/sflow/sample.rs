@@ -1,7 +1,7 @@
-//! Samples: a packet that was picked, a packet that was dropped, counters that were read.
+//! Samples: a sampled packet, a dropped packet, a reading of counters.
 //!
-//! Compact and expanded forms read as one. Numbers of interfaces become [`Interface`], because some of them
-//! are none: the reading of 0x3FFFFFFF as an interface has misled other collectors
+//! Compact and expanded forms parse to the same types. Interface numbers become [`Interface`],
+//! because some are special: taking 0x3FFFFFFF for an ifIndex has misled other collectors
 //! (akvorado/akvorado#153).
 
 use std::fmt;
@@ -9,39 +9,39 @@ use std::fmt;
 use super::DataFormat;
 use super::counters::CounterRecord;
 use super::record::FlowRecord;
-use super::xdr::{Cut, Reader, Xdr};
+use super::xdr::{Cut, Xdr, XdrReader};
 
-/// Why a sample is lost; the others of its datagram are not.
+/// Error of one sample; the others of its datagram are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SampleError {
-    /// Its length leads beyond the datagram, so what follows cannot be found either.
+    /// The length exceeds the datagram, so later samples cannot be found either.
     #[error("sample {index} reaches beyond the end of the datagram")]
     Length {
-        /// Which one of the datagram, from 0.
+        /// Position in the datagram, from 0.
         index: u32,
     },
-    /// Its head is not whole.
+    /// The sample is shorter than its header.
     #[error("sample {index} of format {format} is shorter than its head")]
     Body {
-        /// Which one of the datagram, from 0.
+        /// Position in the datagram, from 0.
         index: u32,
-        /// Its format.
+        /// Format of the sample.
         format: DataFormat,
     },
 }
 
-/// Why a record is lost.
+/// Error of one record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Its length leads beyond the sample, so what follows cannot be found either.
+    /// The length exceeds the sample, so later records cannot be found either.
     #[error("a record reaches beyond the end of its sample")]
     Length,
-    /// It is not whole.
+    /// The record is truncated.
     #[error("a record of format {0} ends before its last field")]
     Body(DataFormat),
 }
 
-/// What samples are taken of.
+/// Data source of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
     /// 0 interface, 1 VLAN, 2 physical entity, 3 logical entity.
@@ -51,52 +51,52 @@ pub struct Source {
 }
 
 impl Source {
-    /// The interface with this ifIndex.
+    /// The interface with this ifIndex as a source.
     #[must_use]
     pub const fn interface(index: u32) -> Self {
         Self { class: 0, index }
     }
 
-    /// Eight bits of class and 24 of index.
+    /// Decodes 8 bits of class and 24 of index.
     #[must_use]
     pub const fn from_compact(value: u32) -> Self {
         Self { class: value >> 24, index: value & 0x00FF_FFFF }
     }
 }
 
-/// Where a packet came in or went out.
+/// Interface that received or sent a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Interface {
-    /// Not known.
+    /// The interface is unknown.
     Unknown,
-    /// This ifIndex.
+    /// The interface with this ifIndex.
     Index(u32),
-    /// The agent itself sent or received it.
+    /// The agent itself sent or received the packet.
     Internal,
-    /// It was dropped, for this reason.
+    /// The packet was dropped for this reason.
     Discarded(u32),
-    /// It left on that many interfaces; 0 when their number is not known.
+    /// The packet left on this many interfaces; 0 if their number is unknown.
     Multiple(u32),
-    /// A format that does not exist yet.
+    /// An undefined format.
     Other {
-        /// The format, 3 or more.
+        /// Number of the format, 3 or more.
         format: u32,
-        /// What it says.
+        /// Value in that format.
         value: u32,
     },
 }
 
-/// The 30 bits that mean the agent itself, not an ifIndex.
-const INTERNAL: u32 = 0x3FFF_FFFF;
+/// Value of 30 bits for the agent itself, which is no ifIndex.
+const INTERFACE_INTERNAL: u32 = 0x3FFF_FFFF;
 
 impl Interface {
-    /// Of the two words of the expanded form.
+    /// Decodes the two words of the expanded form.
     #[must_use]
     pub const fn from_expanded(format: u32, value: u32) -> Self {
         match (format, value) {
             (0, 0) => Self::Unknown,
-            // The expanded form writes the same mark with 30 or, by some agents, with 32 bits.
-            (0, INTERNAL | u32::MAX) => Self::Internal,
+            // Some agents write this value with 32 bits in the expanded form.
+            (0, INTERFACE_INTERNAL | u32::MAX) => Self::Internal,
             (0, index) => Self::Index(index),
             (1, reason) => Self::Discarded(reason),
             (2, count) => Self::Multiple(count),
@@ -104,33 +104,33 @@ impl Interface {
         }
     }
 
-    /// Of the one word of the compact form: two bits of format, 30 of value.
+    /// Decodes the one word of the compact form: 2 bits of format, 30 of value.
     #[must_use]
     pub const fn from_compact(value: u32) -> Self {
-        Self::from_expanded(value >> 30, value & INTERNAL)
+        Self::from_expanded(value >> 30, value & INTERFACE_INTERNAL)
     }
 
-    /// The two words of the expanded form.
+    /// Encodes the two words of the expanded form.
     #[must_use]
     pub const fn expanded(self) -> (u32, u32) {
         match self {
             Self::Unknown => (0, 0),
             Self::Index(index) => (0, index),
-            Self::Internal => (0, INTERNAL),
+            Self::Internal => (0, INTERFACE_INTERNAL),
             Self::Discarded(reason) => (1, reason),
             Self::Multiple(count) => (2, count),
             Self::Other { format, value } => (format, value),
         }
     }
 
-    /// The one word of the compact form; `None` for what does not fit.
+    /// Encodes the one word of the compact form; `None` if it does not fit.
     #[must_use]
     pub const fn compact(self) -> Option<u32> {
         let (format, value) = self.expanded();
-        if format > 3 || value > INTERNAL { None } else { Some(format << 30 | value) }
+        if format > 3 || value > INTERFACE_INTERNAL { None } else { Some(format << 30 | value) }
     }
 
-    /// The ifIndex, if it is one.
+    /// The ifIndex; `None` for other values.
     #[must_use]
     pub const fn index(self) -> Option<u32> {
         match self {
@@ -140,78 +140,78 @@ impl Interface {
     }
 }
 
-/// A sample.
+/// A parsed sample of a datagram.
 #[derive(Debug, Clone, Copy)]
 pub enum Sample<'a> {
-    /// A packet.
+    /// A sampled packet.
     Flow(FlowSample<'a>),
-    /// Counters.
+    /// Counters of a source.
     Counters(CountersSample<'a>),
-    /// A packet that was dropped.
+    /// A dropped packet.
     Discarded(DiscardedPacket<'a>),
-    /// One that is not known here, of sFlow-RT's for example: its format and its body.
+    /// Unknown format (for example sFlow-RT's): format and body.
     Unknown(DataFormat, &'a [u8]),
 }
 
-/// One packet of many.
+/// A sampled packet.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowSample<'a> {
-    /// Counts the samples of this source.
+    /// Sequence number of the source's samples.
     pub sequence: u32,
-    /// Where samples are taken.
+    /// Data source of the sample.
     pub source: Source,
-    /// One of so many packets is taken, at this moment: it changes while an agent runs.
+    /// Sampling rate at this time, 1 of this many packets; it may change while the agent runs.
     pub sampling_rate: u32,
-    /// Packets that could have been taken, counted by the agent.
+    /// Agent's count of packets that could have been sampled.
     pub sample_pool: u32,
-    /// Samples that the agent lost, since it started.
+    /// Samples that the agent dropped since it started.
     pub drops: u32,
-    /// Where the packet came in.
+    /// Interface that received the packet.
     pub input: Interface,
-    /// Where it went out.
+    /// Interface that sent the packet.
     pub output: Interface,
-    /// What is known of the packet.
-    pub records: Records<'a>,
+    /// Records about the packet.
+    pub records: SampleRecords<'a>,
 }
 
 /// Counters of one source.
 #[derive(Debug, Clone, Copy)]
 pub struct CountersSample<'a> {
-    /// Counts the counter samples of this source.
+    /// Sequence number of the source's counter samples.
     pub sequence: u32,
-    /// What the counters are of.
+    /// Data source of the counters.
     pub source: Source,
-    /// The counters.
-    pub records: Records<'a>,
+    /// Counter records of the source.
+    pub records: SampleRecords<'a>,
 }
 
-/// A packet that was dropped.
+/// Notification of a dropped packet.
 #[derive(Debug, Clone, Copy)]
 pub struct DiscardedPacket<'a> {
-    /// Counts the notifications of this source.
+    /// Sequence number of the source's notifications.
     pub sequence: u32,
-    /// Where drops are noticed.
+    /// Data source of the notification.
     pub source: Source,
-    /// Notifications that the agent lost, since it started.
+    /// Notifications that the agent dropped since it started.
     pub drops: u32,
-    /// Where the packet came in.
+    /// Interface that received the packet.
     pub input: Interface,
-    /// Where it would have gone out.
+    /// Interface that would have sent it.
     pub output: Interface,
-    /// Why, by the table of the specification.
+    /// Reason of the drop, by the specification's table.
     pub reason: u32,
-    /// What is known of the packet.
-    pub records: Records<'a>,
+    /// Records about the packet.
+    pub records: SampleRecords<'a>,
 }
 
 impl<'a> Sample<'a> {
-    /// Reads the body of a sample.
+    /// Parses the body of a sample.
     ///
     /// # Errors
-    /// When its head is not whole.
+    /// When it is shorter than its header.
     #[inline]
     pub fn read(format: DataFormat, body: &'a [u8]) -> Result<Self, Cut> {
-        let mut from = Reader::new(body);
+        let mut from = XdrReader::new(body);
         match (format.enterprise(), format.format()) {
             (0, 1) => {
                 let [sequence, source, rate, pool, drops, input, output, count] = from.get()?;
@@ -223,12 +223,12 @@ impl<'a> Sample<'a> {
                     drops,
                     input: Interface::from_compact(input),
                     output: Interface::from_compact(output),
-                    records: Records { left: count, rest: from },
+                    records: SampleRecords { left: count, rest: from },
                 }))
             }
             (0, 2) => {
                 let [sequence, source, count] = from.get()?;
-                let records = Records { left: count, rest: from };
+                let records = SampleRecords { left: count, rest: from };
                 let source = Source::from_compact(source);
                 Ok(Self::Counters(CountersSample { sequence, source, records }))
             }
@@ -243,12 +243,12 @@ impl<'a> Sample<'a> {
                     drops,
                     input: Interface::from_expanded(in_format, in_value),
                     output: Interface::from_expanded(out_format, out_value),
-                    records: Records { left: count, rest: from },
+                    records: SampleRecords { left: count, rest: from },
                 }))
             }
             (0, 4) => {
                 let [sequence, class, index, count] = from.get()?;
-                let records = Records { left: count, rest: from };
+                let records = SampleRecords { left: count, rest: from };
                 let source = Source { class, index };
                 Ok(Self::Counters(CountersSample { sequence, source, records }))
             }
@@ -261,7 +261,7 @@ impl<'a> Sample<'a> {
                     input: Interface::from_expanded(0, input),
                     output: Interface::from_expanded(0, output),
                     reason,
-                    records: Records { left: count, rest: from },
+                    records: SampleRecords { left: count, rest: from },
                 }))
             }
             _ => Ok(Self::Unknown(format, body)),
@@ -269,68 +269,68 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// The records of a sample, still in their bytes.
+/// Iterator over the unparsed records of a sample.
 #[derive(Clone, Copy)]
-pub struct Records<'a> {
+pub struct SampleRecords<'a> {
     left: u32,
-    rest: Reader<'a>,
+    rest: XdrReader<'a>,
 }
 
-/// One record, still in its bytes.
+/// An unparsed record of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawRecord<'a> {
-    /// What it is.
+    /// Format of the record.
     pub format: DataFormat,
-    /// Its bytes.
+    /// Body without padding.
     pub body: &'a [u8],
 }
 
 impl<'a> RawRecord<'a> {
-    /// Reads it as a record of a flow or of a dropped packet.
+    /// Parses the body as a flow record.
     ///
     /// # Errors
-    /// When it is not whole.
+    /// When the body is truncated.
     pub fn flow(self) -> Result<FlowRecord<'a>, RecordError> {
         FlowRecord::read(self.format, self.body).map_err(|Cut| RecordError::Body(self.format))
     }
 
-    /// Reads it as counters.
+    /// Parses the body as a counter record.
     ///
     /// # Errors
-    /// When it is not whole.
+    /// When the body is truncated.
     pub fn counters(self) -> Result<CounterRecord<'a>, RecordError> {
         CounterRecord::read(self.format, self.body).map_err(|Cut| RecordError::Body(self.format))
     }
 
-    /// Reads its body as `T`, whatever its format.
+    /// Parses the body as `T`, regardless of its format.
     ///
     /// # Errors
-    /// When it is not whole.
+    /// When the body is truncated.
     #[inline]
     pub fn body_as<T: Xdr<'a>>(self) -> Result<T, RecordError> {
-        Reader::new(self.body).get().map_err(|Cut| RecordError::Body(self.format))
+        XdrReader::new(self.body).get().map_err(|Cut| RecordError::Body(self.format))
     }
 }
 
-impl<'a> Records<'a> {
-    /// How many it says to be.
+impl<'a> SampleRecords<'a> {
+    /// Count of records that are left, by the sample's header.
     #[must_use]
     pub fn declared(&self) -> u32 {
         self.left
     }
 
-    /// The records of a flow or of a dropped packet.
+    /// Parses the records as flow records.
     pub fn flow(self) -> impl Iterator<Item = Result<FlowRecord<'a>, RecordError>> {
         self.map(|record| record.and_then(RawRecord::flow))
     }
 
-    /// The counters.
+    /// Parses the records as counter records.
     pub fn counters(self) -> impl Iterator<Item = Result<CounterRecord<'a>, RecordError>> {
         self.map(|record| record.and_then(RawRecord::counters))
     }
 }
 
-impl<'a> Iterator for Records<'a> {
+impl<'a> Iterator for SampleRecords<'a> {
     type Item = Result<RawRecord<'a>, RecordError>;
 
     #[inline]
@@ -339,7 +339,7 @@ impl<'a> Iterator for Records<'a> {
         let mut read = || {
             let format = DataFormat::from_value(self.rest.word()?);
             let length = self.rest.word()? as usize;
-            // By the length alone: a structure may have grown since (sflow.org discussion 0017).
+            // By the length only: newer agents may append fields (sflow.org discussion 0017).
             Ok(RawRecord { format, body: self.rest.opaque(length)? })
         };
         Some(read().map_err(|Cut| {
@@ -349,7 +349,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-impl fmt::Debug for Records<'_> {
+impl fmt::Debug for SampleRecords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(*self).finish()
     }

@@ -1,7 +1,7 @@
-//! The encoding beneath sFlow (XDR, RFC 4506): big-endian words, and everything padded to four bytes.
+//! The encoding of sFlow (XDR, RFC 4506): big-endian words, padded to four bytes.
 //!
-//! For: reading from bytes without copying, and writing. Not for: what the words mean. Fails with [`Cut`]
-//! where the bytes end too early; never panics and never allocates while reading.
+//! For: zero-copy parsing, and writing. Not for: the meaning of the words. Returns [`Cut`] if the
+//! bytes end too early; never panics and never allocates while parsing.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,29 +12,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[error("it ends before its last field")]
 pub struct Cut;
 
-/// Reads from the front of bytes.
+/// A cursor over bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a> {
+pub struct XdrReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
-    /// At the start of `bytes`.
+impl<'a> XdrReader<'a> {
+    /// Starts at the front of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// What was not read yet.
+    /// Bytes that are left.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next `length` bytes, without padding.
+    /// Takes `length` bytes, without padding.
     ///
     /// # Errors
-    /// When there are fewer.
+    /// When fewer bytes are left.
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], Cut> {
         let (head, rest) = self.rest.split_at_checked(length).ok_or(Cut)?;
@@ -49,20 +49,20 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// The next word.
+    /// Takes a big-endian word.
     ///
     /// # Errors
-    /// When there are fewer than four bytes.
+    /// When fewer than four bytes are left.
     #[inline]
     pub fn word(&mut self) -> Result<u32, Cut> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// `length` bytes and their padding. Padding that is missing at the very end is forgiven: some agents
-    /// do not write it, and it says nothing.
+    /// Takes `length` bytes and their padding. Padding may be missing at the very end, because some
+    /// agents omit it there.
     ///
     /// # Errors
-    /// When there are fewer.
+    /// When fewer bytes are left.
     #[inline]
     pub fn opaque(&mut self, length: usize) -> Result<&'a [u8], Cut> {
         let bytes = self.take(length)?;
@@ -71,10 +71,10 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The next structure.
+    /// Parses the next structure.
     ///
     /// # Errors
-    /// When it is cut.
+    /// When the bytes end within it.
     pub fn get<T: Xdr<'a>>(&mut self) -> Result<T, Cut> {
         T::read(self)
     }
@@ -84,14 +84,14 @@ fn padding(length: usize) -> usize {
     length.wrapping_neg() & 3
 }
 
-/// A structure of sFlow.
+/// A type with an XDR encoding.
 pub trait Xdr<'a>: Sized {
-    /// Reads it.
+    /// Parses a value from the front of `from`.
     ///
     /// # Errors
-    /// When it is cut.
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut>;
-    /// Appends it.
+    /// When the bytes end within it.
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut>;
+    /// Appends the encoding to `to`.
     fn write(&self, to: &mut Vec<u8>);
 }
 
@@ -99,7 +99,7 @@ macro_rules! words {
     ($($type:ty),*) => {$(
         impl<'a> Xdr<'a> for $type {
             #[inline]
-            fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+            fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
                 from.array().map(<$type>::from_be_bytes)
             }
             fn write(&self, to: &mut Vec<u8>) {
@@ -111,7 +111,7 @@ macro_rules! words {
 words!(u32, u64, i32, f32);
 
 impl<'a, const N: usize> Xdr<'a> for [u32; N] {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         let mut words = [0; N];
         for word in &mut words {
             *word = from.word()?;
@@ -123,9 +123,9 @@ impl<'a, const N: usize> Xdr<'a> for [u32; N] {
     }
 }
 
-/// Sixteen bytes: a UUID, a GID.
+/// Fixed 16 bytes: a UUID or a GID.
 impl<'a> Xdr<'a> for [u8; 16] {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         from.array()
     }
     fn write(&self, to: &mut Vec<u8>) {
@@ -138,7 +138,7 @@ impl<'a> Xdr<'a> for [u8; 16] {
 pub struct Mac(pub [u8; 6]);
 
 impl<'a> Xdr<'a> for Mac {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         let [a, b, c, d, e, f, _, _] = from.array::<8>()?;
         Ok(Self([a, b, c, d, e, f]))
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for Mac {
 }
 
 impl<'a> Xdr<'a> for Ipv4Addr {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         from.array::<4>().map(Self::from)
     }
     fn write(&self, to: &mut Vec<u8>) {
@@ -171,7 +171,7 @@ impl<'a> Xdr<'a> for Ipv4Addr {
 }
 
 impl<'a> Xdr<'a> for Ipv6Addr {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         from.array::<16>().map(Self::from)
     }
     fn write(&self, to: &mut Vec<u8>) {
@@ -179,10 +179,10 @@ impl<'a> Xdr<'a> for Ipv6Addr {
     }
 }
 
-/// An address with its type before it. Type 0, unknown, has no bytes and is legal for next hops; of
-/// another type nobody knows the length.
+/// An address behind its type. Type 0, unknown, has no bytes and is legal for next hops; the length
+/// of other types is undefined.
 impl<'a> Xdr<'a> for Option<IpAddr> {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         match from.word()? {
             0 => Ok(None),
             1 => Ipv4Addr::read(from).map(|ip| Some(ip.into())),
@@ -205,24 +205,24 @@ impl<'a> Xdr<'a> for Option<IpAddr> {
     }
 }
 
-/// Bytes or a text of any length; nobody vouches that a text is UTF-8.
+/// Bytes or text of any length; text may be invalid UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Opaque<'a>(pub &'a [u8]);
 
 impl<'a> Xdr<'a> for Opaque<'a> {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         let length = from.word()?;
         from.opaque(length as usize).map(Self)
     }
     fn write(&self, to: &mut Vec<u8>) {
-        // A length beyond 32 bits fits into no datagram; the encoder refuses the sample by its size.
+        // A length beyond 32 bits fits no datagram; the encoder refuses the sample by its size.
         u32::try_from(self.0.len()).unwrap_or(u32::MAX).write(to);
         to.extend_from_slice(self.0);
         to.extend_from_slice(&[0; 3][..padding(self.0.len())]);
     }
 }
 
-/// As text, without what would steer a terminal.
+/// Prints as text, with control characters and invalid bytes replaced.
 impl fmt::Display for Opaque<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write as _;
@@ -244,40 +244,40 @@ impl fmt::Debug for Opaque<'_> {
     }
 }
 
-/// A counted list, left in its bytes: it was walked once when it was read, so that its items are whole.
+/// A counted list, still encoded. Parsing walks it once, so its items are valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct List<'a, T> {
+pub struct XdrList<'a, T> {
     count: u32,
     bytes: &'a [u8],
     item: PhantomData<T>,
 }
 
-impl<'a, T: Xdr<'a>> List<'a, T> {
-    /// Its length.
+impl<'a, T: Xdr<'a>> XdrList<'a, T> {
+    /// Count of items.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether nothing is in it.
+    /// Returns true if the list has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Its items.
+    /// Iterates over the items.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
-        let mut from = Reader::new(self.bytes);
+        let mut from = XdrReader::new(self.bytes);
         (0..self.count).map_while(move |_| from.get().ok())
     }
 
-    /// Nothing.
+    /// Creates a list without items.
     #[must_use]
     pub fn empty() -> Self {
         Self { count: 0, bytes: &[], item: PhantomData }
     }
 
-    /// A list of these, whose bytes stand in `bytes`.
+    /// Encodes `items` into `bytes`, which the list borrows.
     pub fn of(items: &[T], bytes: &'a mut Vec<u8>) -> Self {
         bytes.clear();
         items.iter().for_each(|item| item.write(bytes));
@@ -286,11 +286,11 @@ impl<'a, T: Xdr<'a>> List<'a, T> {
     }
 }
 
-impl<'a, T: Xdr<'a>> Xdr<'a> for List<'a, T> {
-    fn read(from: &mut Reader<'a>) -> Result<Self, Cut> {
+impl<'a, T: Xdr<'a>> Xdr<'a> for XdrList<'a, T> {
+    fn read(from: &mut XdrReader<'a>) -> Result<Self, Cut> {
         let count = from.word()?;
         let bytes = from.rest();
-        // Each item takes at least four bytes, so that a count without bytes ends at once.
+        // Each item takes at least four bytes, so a false count fails quickly.
         for _ in 0..count {
             from.get::<T>()?;
         }
@@ -303,13 +303,13 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for List<'a, T> {
     }
 }
 
-impl<'a, T: Xdr<'a> + fmt::Debug> fmt::Debug for List<'a, T> {
+impl<'a, T: Xdr<'a> + fmt::Debug> fmt::Debug for XdrList<'a, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-/// Structures whose fields stand on the wire in the order in which they are written here.
+/// Structures whose fields are encoded in the order of their declaration.
 macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
@@ -319,7 +319,7 @@ macro_rules! structures {
 
         impl<'a> $crate::sflow::xdr::Xdr<'a> for $name $(<$life>)? {
             #[inline]
-            fn read(from: &mut $crate::sflow::xdr::Reader<'a>) -> Result<Self, $crate::sflow::xdr::Cut> {
+            fn read(from: &mut $crate::sflow::xdr::XdrReader<'a>) -> Result<Self, $crate::sflow::xdr::Cut> {
                 Ok(Self { $($field: $crate::sflow::xdr::Xdr::read(from)?),* })
             }
             fn write(&self, to: &mut Vec<u8>) {
@@ -330,19 +330,19 @@ macro_rules! structures {
 }
 pub(super) use structures;
 
-/// The records of one kind of sample, by their format.
+/// Records of one kind of sample, by format.
 macro_rules! records {
     ($(#[$doc:meta])* $name:ident { $($(#[$case_doc:meta])* ($enterprise:literal, $format:literal) $case:ident($type:ty)),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum $name<'a> {
             $($(#[$case_doc])* $case($type),)*
-            /// One that is not known here: its format and its body.
+            /// Unknown format: format and body.
             Unknown($crate::sflow::DataFormat, &'a [u8]),
         }
 
         impl<'a> $name<'a> {
-            /// Its format.
+            /// Format of the record.
             #[must_use]
             pub fn format(&self) -> $crate::sflow::DataFormat {
                 match self {
@@ -351,13 +351,13 @@ macro_rules! records {
                 }
             }
 
-            /// Reads the body of a record. What follows the last field that is known is left alone: the
+            /// Parses the body of a record. Bytes after the last known field are ignored: the
             /// specification lets a structure grow at its end.
             ///
             /// # Errors
             /// When the body ends too early.
             pub fn read(format: $crate::sflow::DataFormat, body: &'a [u8]) -> Result<Self, $crate::sflow::xdr::Cut> {
-                let mut from = $crate::sflow::xdr::Reader::new(body);
+                let mut from = $crate::sflow::xdr::XdrReader::new(body);
                 match (format.enterprise(), format.format()) {
                     $(($enterprise, $format) => from.get().map(Self::$case),)*
                     _ => Ok(Self::Unknown(format, body)),
@@ -376,7 +376,7 @@ macro_rules! records {
 }
 pub(super) use records;
 
-/// Appends format, length and what `body` appends.
+/// Appends format, length and the output of `body`.
 pub(super) fn tlv(
     to: &mut Vec<u8>,
     format: crate::sflow::DataFormat,

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_flows::exporter::Dialect;
-use penstock_flows::rates::Calibration;
+use penstock_flows::exporter::ExportProtocol;
+use penstock_flows::rates::SamplingCalibration;
 use penstock_flows::sflow::counters::STATUS_OPER_UP;
 use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
@@ -72,12 +72,12 @@ pub(crate) struct Exporters {
     count: usize,
 }
 
-fn dialect(dialect: Dialect) -> &'static str {
+fn dialect(dialect: ExportProtocol) -> &'static str {
     match dialect {
-        Dialect::Sflow => "sflow",
-        Dialect::NetflowV5 => "netflow5",
-        Dialect::NetflowV9 => "netflow9",
-        Dialect::Ipfix => "ipfix",
+        ExportProtocol::Sflow => "sflow",
+        ExportProtocol::NetflowV5 => "netflow5",
+        ExportProtocol::NetflowV9 => "netflow9",
+        ExportProtocol::Ipfix => "ipfix",
     }
 }
 
@@ -105,10 +105,10 @@ pub(super) async fn exporters(
             name,
             key,
             from: exporter.from,
-            dialect: dialect(exporter.key.dialect),
+            dialect: dialect(exporter.key.protocol),
             host: entry.is_some_and(|entry| entry.host),
-            first_heard_s: shared.started_s + exporter.first_heard.as_secs_f64(),
-            last_heard_s: shared.started_s + exporter.last_heard.as_secs_f64(),
+            first_heard_s: shared.started_s + exporter.first_seen.as_secs_f64(),
+            last_heard_s: shared.started_s + exporter.last_seen.as_secs_f64(),
             datagrams: exporter.sequence.received,
             datagrams_lost: exporter.sequence.lost,
             loss_share: exporter.loss(),
@@ -206,7 +206,7 @@ pub(crate) struct Interfaces {
     count: usize,
 }
 
-fn calibrated(facts: &mut DirectionFacts, calibration: &Calibration) {
+fn calibrated(facts: &mut DirectionFacts, calibration: &SamplingCalibration) {
     facts.calibration = calibration.factor();
     facts.calibration_last = calibration.last().map(|last| last.value);
     facts.calibration_error = calibration.last().map(|last| last.error_95);
@@ -233,7 +233,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
                 continue;
             }
             let direction = |bps: Option<f64>,
-                             counted: Option<penstock_flows::interface::Counted>,
+                             counted: Option<penstock_flows::interface::CounterDelta>,
                              length: f64| DirectionFacts {
                 counted_bps: bps.map(f64::round),
                 counted_pps: counted.and_then(|c| c.packets).map(|p| (p as f64 / length).round()),
@@ -274,7 +274,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
                 index,
                 speed_bps: state.speed_bps,
                 up: state.status.map(|status| status & STATUS_OPER_UP != 0),
-                told_s: state.told.map(|told| shared.started_s + told.as_secs_f64()),
+                told_s: state.counters_at.map(|told| shared.started_s + told.as_secs_f64()),
                 sampling_rate: source.map(|source| source.sampling_rate),
                 effective_sampling_rate: source.map(|source| source.effective_rate()),
                 interval_s: interval.map(|interval| interval.length.as_secs_f64()),

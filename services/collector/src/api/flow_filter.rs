@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use penstock_flows::aggregate::Label;
+use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::packet::FlowKey;
 use penstock_http::ApiError;
 
@@ -61,7 +61,7 @@ impl<'a> FlowFilter<'a> {
     }
 
     /// Whether all filters let a flow through.
-    pub(super) fn passes(&self, key: &FlowKey, label: Label) -> bool {
+    pub(super) fn passes(&self, key: &FlowKey, label: ScitagLabel) -> bool {
         self.wanted.iter().all(|(by, wanted)| self.matches(*by, wanted, key, label))
     }
 
@@ -75,15 +75,15 @@ impl<'a> FlowFilter<'a> {
         }
     }
 
-    fn matches(&self, by: By, wanted: &str, key: &FlowKey, label: Label) -> bool {
+    fn matches(&self, by: By, wanted: &str, key: &FlowKey, label: ScitagLabel) -> bool {
         let registry = &self.shared.registry;
         let same = |found: &str| found.eq_ignore_ascii_case(wanted);
         match by {
             By::Owner | By::Activity | By::Scitag => match label {
-                Label::Unlabelled => same("unlabelled"),
-                Label::Untrusted(_) => same("untrusted"),
-                Label::Trusted(tag) if by == By::Scitag => same(&tag.number().to_string()),
-                Label::Trusted(tag) => {
+                ScitagLabel::Unlabelled => same("unlabelled"),
+                ScitagLabel::Untrusted(_) => same("untrusted"),
+                ScitagLabel::Trusted(tag) if by == By::Scitag => same(&tag.number().to_string()),
+                ScitagLabel::Trusted(tag) => {
                     let name = registry.name(tag);
                     let owner = name.split('/').next().unwrap_or_default();
                     same(if by == By::Owner { owner } else { &name })

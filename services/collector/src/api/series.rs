@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use penstock_flows::estimate::{Counted, Stratum, Sum};
+use penstock_flows::estimate::{CounterEstimate, Stratum, Sum};
 use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -457,7 +457,7 @@ pub(super) async fn labels(
         let (share, error) = match is_counted {
             true => (part.bytes / all.bytes, half_width / all.bytes),
             false => {
-                let counted = Counted { bytes: 1.0, variance: 0.0, covered: 1.0 };
+                let counted = CounterEstimate { bytes: 1.0, variance: 0.0, covered: 1.0 };
                 let share = Stratum { sampled: all, counted }.class(part);
                 (share.bytes, share.half_width(answer.unit / all.bytes))
             }

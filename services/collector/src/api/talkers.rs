@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_flows::aggregate::Label;
+use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::estimate::Sum;
 use penstock_flows::packet::FlowKey;
 use penstock_http::{ApiError, ErrorBody};
@@ -102,7 +102,7 @@ pub(super) async fn talkers(
         }
     };
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
-    let mut flows = HashMap::<FlowKey, (Sum, Label)>::new();
+    let mut flows = HashMap::<FlowKey, (Sum, ScitagLabel)>::new();
     // The newest comes first: a firefly may have told since whose a flow is.
     for second in &seconds {
         for talker in &second.talkers {
@@ -117,12 +117,12 @@ pub(super) async fn talkers(
     let rate = |bytes: f64| if length_s > 0.0 { (bytes * 8.0 / length_s).round() } else { 0.0 };
     let lost: u64 = seconds.iter().map(|second| second.talkers_error).sum();
     let unit = shared.live().unit();
-    let told = |(key, (sum, label)): (FlowKey, (Sum, Label))| {
+    let told = |(key, (sum, label)): (FlowKey, (Sum, ScitagLabel))| {
         let half_width = sum.half_width(unit);
         let (word, tag) = match label {
-            Label::Unlabelled => ("unlabelled", None),
-            Label::Untrusted(tag) => ("untrusted", Some(tag)),
-            Label::Trusted(tag) => ("labelled", Some(tag)),
+            ScitagLabel::Unlabelled => ("unlabelled", None),
+            ScitagLabel::Untrusted(tag) => ("untrusted", Some(tag)),
+            ScitagLabel::Trusted(tag) => ("labelled", Some(tag)),
         };
         Talker {
             source: key.source.ip(),

@@ -1,6 +1,6 @@
 //! Pairs of owner and activity that packets name and the registry does not have.
 
-use penstock_flows::aggregate::{Group, Label};
+use penstock_flows::aggregate::{FlowGroup, ScitagLabel};
 use penstock_scitags::Scitag;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -47,7 +47,7 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
     for second in &seconds {
         for (packed, cell) in &second.groups.rows {
-            let Label::Untrusted(tag) = Group::from(packed).label else { continue };
+            let ScitagLabel::Untrusted(tag) = FlowGroup::from(packed).label else { continue };
             let Ok(number) = u16::try_from(tag.number()) else { continue };
             if registered.contains(&tag) {
                 continue;

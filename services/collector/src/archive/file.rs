@@ -12,7 +12,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use penstock_flows::observe::Direction;
+use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::Address;
 
 use super::record::{Ip, Record, text};
@@ -44,9 +44,9 @@ const COLUMNS: [(&str, Column); 26] = [
     (
         "optional binary direction (UTF8)",
         Word(|r| match r.direction {
-            Direction::Ingress => Some("in"),
-            Direction::Egress => Some("out"),
-            Direction::Unknown => None,
+            InterfaceDirection::Ingress => Some("in"),
+            InterfaceDirection::Egress => Some("out"),
+            InterfaceDirection::Unknown => None,
         }),
     ),
     ("optional int32 input (INTEGER(32,false))", Int(|r| r.input.map(|index| index as i32))),

@@ -3,9 +3,9 @@
 use std::net::Ipv6Addr;
 
 use penstock_flows::exporter::Exporter;
-use penstock_flows::observe::{Direction, Observation};
-use penstock_flows::packet::{Address, Version};
-use penstock_flows::scitag::Verdict;
+use penstock_flows::observe::{InterfaceDirection, Observation};
+use penstock_flows::packet::{Address, IpVersion};
+use penstock_flows::scitag::ScitagVerdict;
 use penstock_scitags::Scitag;
 
 /// A sample, or an exported flow.
@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub(super) packets: u64,
     /// Not scaled.
     pub(super) frame_bytes: u64,
-    pub(super) direction: Direction,
+    pub(super) direction: InterfaceDirection,
     pub(super) input: Option<u32>,
     pub(super) output: Option<u32>,
     pub(super) vlan: Option<u16>,
@@ -51,12 +51,12 @@ impl Record {
         time_us: i64,
         exporter: &Exporter,
         seen: &Observation,
-        verdict: Verdict,
+        verdict: ScitagVerdict,
     ) -> Self {
         let ip = seen.packet.ip().map(|ip| Ip {
             version: match ip.version {
-                Version::V4 => 4,
-                Version::V6 => 6,
+                IpVersion::V4 => 4,
+                IpVersion::V6 => 6,
             },
             source: ip.source,
             destination: ip.destination,
@@ -68,9 +68,9 @@ impl Record {
             flow_label: ip.flow_label,
         });
         let (verdict, tag) = match verdict {
-            Verdict::Unlabelled => ("unlabelled", None),
-            Verdict::Untrusted(tag, ..) => ("untrusted", Some(tag)),
-            Verdict::Trusted(tag, ..) => ("trusted", Some(tag)),
+            ScitagVerdict::Unlabelled => ("unlabelled", None),
+            ScitagVerdict::Untrusted(tag, ..) => ("untrusted", Some(tag)),
+            ScitagVerdict::Trusted(tag, ..) => ("trusted", Some(tag)),
         };
         Self {
             time_us,

@@ -2,7 +2,7 @@
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
-use penstock_flows::observe::Direction;
+use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::Address;
 use penstock_scitags::Scitag;
 
@@ -36,7 +36,7 @@ fn record(number: u64) -> Record {
         sampling_rate: u32::MAX,
         packets: 1,
         frame_bytes: number,
-        direction: Direction::Egress,
+        direction: InterfaceDirection::Egress,
         input: None,
         output: Some(u32::MAX),
         vlan: number.is_multiple_of(2).then_some(3001),

@@ -1,8 +1,8 @@
-//! Autonomous systems by prefix, from a file: for addresses of which no exporter says whose they are.
+//! Autonomous systems by prefix, from a file, for addresses without an AS from an exporter.
 //!
-//! A line is `PREFIX ASN [NAME]`, such as `192.0.2.0/24 64500 Example Networks` or `2001:db8::/32 AS64500`; what follows
-//! a `#` is a comment, and of a prefix that stands twice the later line counts. The longest prefix around an address is
-//! its own. The whole Internet fits.
+//! A line is `PREFIX ASN [NAME]`, such as `192.0.2.0/24 64500 Example Networks` or `2001:db8::/32
+//! AS64500`; the text after a `#` is a comment, and the later of two lines with one prefix counts.
+//! An address belongs to the longest matching prefix. A full Internet table fits.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,46 +10,46 @@ use std::net::IpAddr;
 use crate::prefixes::{PrefixError, Prefixes};
 
 /// Most prefixes of a file. The Internet has some 1.3 million.
-pub const SYSTEMS_MAX: usize = 2_000_000;
+pub const AS_PREFIXES_MAX: usize = 2_000_000;
 
-/// Longest name that is kept, in bytes.
+/// Longest stored name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// Whose an address is.
+/// Prefix of an address and the AS that originates it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
-    /// The system's number.
+pub struct PrefixOrigin {
+    /// Number of the AS.
     pub asn: u32,
     /// Length of the prefix, of its own version.
     pub bits: u8,
 }
 
-/// Prefixes of systems, and their names.
+/// Prefixes of autonomous systems, and their names.
 #[derive(Debug, Clone, Default)]
-pub struct Systems {
-    /// Whose an address is.
-    pub origins: Prefixes<Origin>,
-    /// Names by number.
+pub struct AsTable {
+    /// Origins by prefix.
+    pub origins: Prefixes<PrefixOrigin>,
+    /// Names by AS number.
     pub names: BTreeMap<u32, String>,
-    /// How many prefixes were read.
+    /// Count of prefixes in the file.
     pub count: usize,
 }
 
-/// A line that cannot be read.
+/// Error in a line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct LineError {
-    /// Counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Why.
+    /// Cause and remedy.
     pub reason: String,
 }
 
-impl Systems {
-    /// Reads the text of a file.
+impl AsTable {
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// With the first line that is none, or beyond [`SYSTEMS_MAX`] prefixes.
+    /// With the first malformed line, or beyond [`AS_PREFIXES_MAX`] prefixes.
     pub fn read(text: &str) -> Result<Self, LineError> {
         let (mut prefixes, mut names) = (Vec::new(), BTreeMap::new());
         for (line, text) in (1..).zip(text.lines()) {
@@ -59,16 +59,16 @@ impl Systems {
                 continue;
             }
             let (ip, bits, asn, name) = read_line(text).map_err(failed)?;
-            prefixes.push((ip, bits, Origin { asn, bits }));
-            if prefixes.len() > SYSTEMS_MAX {
-                return Err(failed(format!("more than {SYSTEMS_MAX} prefixes")));
+            prefixes.push((ip, bits, PrefixOrigin { asn, bits }));
+            if prefixes.len() > AS_PREFIXES_MAX {
+                return Err(failed(format!("more than {AS_PREFIXES_MAX} prefixes")));
             }
             if !name.is_empty() {
                 names.insert(asn, name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned());
             }
         }
         let count = prefixes.len();
-        let origins = Prefixes::limited(prefixes, SYSTEMS_MAX)
+        let origins = Prefixes::limited(prefixes, AS_PREFIXES_MAX)
             .map_err(|error: PrefixError| LineError { line: 0, reason: error.to_string() })?;
         Ok(Self { origins, names, count })
     }
@@ -94,7 +94,7 @@ fn read_line(text: &str) -> Result<(IpAddr, u8, u32, &str), String> {
     })?;
     let name = name.trim();
     if name.chars().any(char::is_control) {
-        return Err("its name has characters that nobody sees".to_owned());
+        return Err("its name has control characters".to_owned());
     }
     Ok((ip, bits, asn, name))
 }
@@ -106,31 +106,31 @@ mod tests {
     use super::*;
     use crate::packet::Address;
 
-    fn origin(systems: &Systems, ip: &str) -> Option<Origin> {
+    fn origin(systems: &AsTable, ip: &str) -> Option<PrefixOrigin> {
         systems.origins.find(ip.parse::<IpAddr>().unwrap().into())
     }
 
     #[test]
-    fn a_file_is_read_and_the_longest_prefix_counts() {
+    fn longest_prefix_of_file_is_found() {
         let text = "# of a test\n192.0.2.0/24 64500 Example Networks # inline\n\n\t192.0.2.128/25\tAS64501\n\
             2001:db8::/32 64500\n2001:db8:7::/48 as4200000000  Überall AG \n::/0 1\n192.0.2.0/24 64502 Later\n";
-        let systems = Systems::read(text).unwrap();
+        let systems = AsTable::read(text).unwrap();
         assert_eq!(systems.count, 6);
-        assert_eq!(origin(&systems, "192.0.2.1"), Some(Origin { asn: 64502, bits: 24 }));
-        assert_eq!(origin(&systems, "192.0.2.200"), Some(Origin { asn: 64501, bits: 25 }));
+        assert_eq!(origin(&systems, "192.0.2.1"), Some(PrefixOrigin { asn: 64502, bits: 24 }));
+        assert_eq!(origin(&systems, "192.0.2.200"), Some(PrefixOrigin { asn: 64501, bits: 25 }));
         assert_eq!(origin(&systems, "192.0.3.1"), None);
         assert_eq!(
             origin(&systems, "2001:db8:7::1"),
-            Some(Origin { asn: 4_200_000_000, bits: 48 })
+            Some(PrefixOrigin { asn: 4_200_000_000, bits: 48 })
         );
-        assert_eq!(origin(&systems, "2001:db9::"), Some(Origin { asn: 1, bits: 0 }));
+        assert_eq!(origin(&systems, "2001:db9::"), Some(PrefixOrigin { asn: 1, bits: 0 }));
         let names: Vec<_> = systems.names.iter().map(|(asn, name)| (*asn, name.as_str())).collect();
         let wanted = [(64500, "Example Networks"), (64502, "Later"), (4_200_000_000, "Überall AG")];
         assert_eq!(names, wanted);
     }
 
     #[test]
-    fn a_bad_line_is_told_with_its_number() {
+    fn malformed_line_error_has_line_number() {
         for (line, reason) in [
             ("192.0.2.0/33 1", "'192.0.2.0/33' is no prefix"),
             ("192.0.2.0 1", "'192.0.2.0' is no prefix"),
@@ -138,9 +138,9 @@ mod tests {
             ("192.0.2.0/24", "'' is no AS number: write PREFIX ASN NAME"),
             ("192.0.2.0/24 0", "'0' is no AS number"),
             ("192.0.2.0/24 4294967296", "is no AS number"),
-            ("192.0.2.0/24 1 a\u{7}b", "nobody sees"),
+            ("192.0.2.0/24 1 a\u{7}b", "control characters"),
         ] {
-            let error = Systems::read(&format!("::/0 1\n{line}\n")).unwrap_err();
+            let error = AsTable::read(&format!("::/0 1\n{line}\n")).unwrap_err();
             assert_eq!(error.line, 2, "{line}");
             assert!(error.reason.contains(reason), "{line}: {error}");
         }
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_search_of_all_lines_finds(
+        fn matches_linear_search_of_lines(
             lines in prop::collection::vec((any::<bool>(), 0_u32..16, 0_u8..=32, 1_u32..9), 0..20),
             v4: bool,
             address in 0_u32..16,
@@ -159,7 +159,7 @@ mod tests {
                 if v4 { IpAddr::from(value.to_be_bytes()) } else { IpAddr::from((u128::from(value) << 96).to_be_bytes()) }
             };
             let text: String = lines.iter().map(|(v4, value, bits, asn)| format!("{}/{bits} {asn}\n", ip(*v4, *value))).collect();
-            let systems = Systems::read(&text).unwrap();
+            let systems = AsTable::read(&text).unwrap();
             let address = Address::from(ip(v4, address));
             let inside = |line: &&(bool, u32, u8, u32)| {
                 line.0 == v4 && address.prefix(line.2) == Address::from(ip(v4, line.1)).prefix(line.2)
@@ -167,15 +167,15 @@ mod tests {
             let (mut best, mut found) = (-1, None);
             for line in lines.iter().filter(inside) {
                 if i16::from(line.2) >= best {
-                    (best, found) = (i16::from(line.2), Some(Origin { asn: line.3, bits: line.2 }));
+                    (best, found) = (i16::from(line.2), Some(PrefixOrigin { asn: line.3, bits: line.2 }));
                 }
             }
             prop_assert_eq!(systems.origins.find(address), found);
         }
 
         #[test]
-        fn whatever_a_file_holds_is_no_panic(text in "(?s).{0,300}") {
-            let _ = Systems::read(&text);
+        fn arbitrary_file_never_panics(text in "(?s).{0,300}") {
+            let _ = AsTable::read(&text);
         }
     }
 }
