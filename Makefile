@@ -1,18 +1,18 @@
-# Two commands set everything up: `make demo` and `make test`.
+# Two commands set up a checkout: `make demo` and `make test`.
 
 CARGO ?= cargo
 
 .PHONY: help demo test build quick check bench fuzz clean
 
 help:
-	@echo "make demo    install what is missing, build, and copy a dataset between two agents"
-	@echo "make test    install what is missing, check the sources and run every test"
+	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
+	@echo "make test    install missing packages, check the sources and run every test"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
-	@echo "make quick   what to run between edits: format, clippy, tidy, unit tests"
-	@echo "make check   the checks of the sources alone: clippy, tidy, documentation, eBPF objects"
-	@echo "make bench   measure side by side with other movers (as root; installs them)"
+	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
+	@echo "make check   only the checks of the sources: clippy, tidy, documentation, eBPF objects"
+	@echo "make bench   compare with other movers (as root; installs them)"
 	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
-	@echo "make clean   remove everything that was built or measured"
+	@echo "make clean   remove build outputs and measurements"
 
 demo:
 	./tools/setup.sh build demo

@@ -3,8 +3,8 @@
 #
 #   demo/run.sh target/release/penstock
 #
-# Everything lies in target/demo and is made again at each run. Takes about 6 GiB there. Two agents run on
-# free loopback ports, each with its own state directory, and end with the script.
+# All files are in target/demo, about 6 GiB, and each run creates them anew. Two agents run on free loopback
+# ports, each with its own state directory, and end with the script.
 set -eu
 
 penstock=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -62,14 +62,14 @@ head -c "$((large_mib * 1048576))" /dev/urandom >"$data/large.dat"
 head -c "$((small_files * small_kib * 1024))" /dev/urandom |
     split -a 4 -d -b "${small_kib}k" - "$data/small/event-"
 sync
-# Out of the page cache, so that all of it is read from the device.
+# Drop the page cache, so that all of it is read from the device.
 find "$data" -type f -exec dd if={} iflag=nocache count=0 status=none \;
 du -sh "$data" | sed "s#$work/##"
 
 limit=""
 if command -v fio >/dev/null 2>&1; then
     say "this machine's own limit: direct reads and writes at once for $seconds s (fio)"
-    # The same measurement as cargo xtask bench mover: both in step, the lesser of the two counts.
+    # The same measurement as cargo xtask bench mover: reads and writes in step; the lower rate is the limit.
     limit=$(fio --output-format=terse --terse-version=3 --direct=1 --bs=4M --time_based \
         --ioengine=libaio --iodepth=8 --runtime="$seconds" --size="${large_mib}M" \
         --flow_id=1 --flow_sleep=200 \
@@ -87,7 +87,7 @@ else
     echo "fio is not installed: no limit is measured (tools/setup.sh demo installs it)"
 fi
 
-say "two agents, as on two hosts: one has the dataset, one is to get it"
+say "two agents, as on two hosts: the source of the dataset and its target"
 start source "$work/source-site"
 start target "$work/target-site"
 source=$(field source listen)
@@ -96,7 +96,7 @@ api=$(field target http)
 echo "source  penstock://$source/"
 echo "target  penstock://$target/  (its API: http://$api/api/v1/transfers)"
 
-# The state directory of this user of both agents: what it logs in with is kept there.
+# State directory of the client: it stores the logins at both agents.
 PENSTOCK_STATE=$work/state-user
 export PENSTOCK_STATE
 mkdir -m 700 "$PENSTOCK_STATE"
@@ -117,31 +117,31 @@ awk -v bytes="$(number bytes)" -v files="$(number files)" -v seconds="$(number s
     -v limit="$limit" 'BEGIN {
         printf "%.2f GB in %d files in %.1f s: %.2f Gb/s, bound by %s, engine %s\n",
             bytes / 1e9, files, seconds, rate / 1e9, bound, engine
-        if (limit) printf "that is %.0f %% of the %.2f Gb/s that this machine copies at most\n",
+        if (limit) printf "that is %.0f %% of the %.2f Gb/s limit of this machine\n",
             100 * rate / 1e9 / limit, limit
     }'
 
 say "the same command again sends nothing"
 shown "$penstock" cp -r run7 "penstock://$target/"
 
-say "from anywhere: the source's agent sends it to the target's, and nothing passes this command"
+say "from any host: the source's agent sends it to the target's, no data passes this command"
 shown "$penstock" cp -r "penstock://$source/run7" "penstock://$target/again/" --scitag cms/analysis-input
 
 cd "$work"
-say "from anywhere: pull it from the source agent, encrypted"
+say "from any host: pull it from the source agent, encrypted"
 shown "$penstock" cp -r "penstock://$source/run7" back/
 
-say "all copies are the dataset"
+say "all copies equal the dataset"
 diff -r source-site/run7 target-site/run7
 diff -r source-site/run7 target-site/again/run7
 diff -r source-site/run7 back/run7
 echo "diff -r finds no difference"
 
-say "what to open next"
+say "where to look next"
 cat <<NEXT
 README.md              quick start, also between hosts and by ssh
-docs/operations.md     running an agent for many users; what the metrics mean
-docs/scitags.md        whose data it is: labels on packets, fireflies, the marker
+docs/operations.md     running an agent for many users; meaning of the metrics
+docs/scitags.md        scitags: labels on packets, fireflies, the marker
 docs/help/cp.txt       every flag of penstock cp
 curl http://127.0.0.1:8621/api/v1/transfers   of an agent that you start yourself
                        (penstock serve --root DIR), with its token; or: penstock transfers --watch

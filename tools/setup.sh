@@ -1,17 +1,17 @@
 #!/bin/sh
-# Installs what is missing on Debian for the purposes named: build, test, demo, bpf, kernels, collectors, ns3.
+# Installs missing packages on Debian for the named purposes: build, test, demo, bpf, kernels, collectors, ns3.
 #
 #   tools/setup.sh build test
 #
-# Needs Rust; rust-toolchain.toml says which. Runs apt-get only when a program is missing, as root or
-# through sudo. On other systems install the programs that it names.
+# Needs the Rust of rust-toolchain.toml. Runs apt-get only when a program is missing, as root or through
+# sudo. On other systems install the programs that it names.
 set -eu
 
 missing=""
 wished=""
 services=""
 
-# need PROGRAM PACKAGE...: the packages bring the program.
+# need PROGRAM PACKAGE...: the packages provide the program.
 need() {
     program=$1
     shift
@@ -20,7 +20,7 @@ need() {
     fi
 }
 
-# wish PROGRAM: the package of that name brings it, where this Debian has one; tests say what they skip without it.
+# wish PROGRAM: optional; installs the package of that name if this Debian has one. Tests report what they skip without it.
 wish() {
     if ! command -v "$1" >/dev/null 2>&1; then
         wished="$wished $1"
@@ -50,7 +50,7 @@ for purpose in "$@"; do
                 services="$services postgresql"
             fi
             need chromium chromium
-            # Its package brings a service, which nobody asked for here: masked, it starts neither now nor later.
+            # Its package installs a service that is not needed: masked, it never starts.
             services="$services clickhouse-server"
             wish clickhouse-server
             ;;
@@ -65,7 +65,7 @@ for purpose in "$@"; do
             need cpio cpio
             ;;
         collectors)
-            # Their packages bring services, which nobody asked for here: masked, they start neither now nor later.
+            # Their packages install services that are not needed: masked, they never start.
             services="$services nfdump nfacctd pmacctd sfacctd uacctd"
             need sfcapd nfdump-sflow
             need nfdump nfdump
@@ -109,7 +109,7 @@ fi
 echo "setup: installing$missing$wished"
 if command -v systemctl >/dev/null 2>&1; then
     for service in $services; do
-        # One that is there and in use stays as it is.
+        # A service that exists already stays unchanged.
         systemctl cat "$service.service" >/dev/null 2>&1 || $as_root systemctl mask -q "$service.service"
     done
 fi
@@ -120,7 +120,7 @@ for package in $wished; do
     fi
 done
 [ -n "$missing" ] || exit 0
-# Word splitting is meant: a list of packages. Services of test peers are not to be started.
+# Word splitting is intended: a list of packages. Services of test peers must not start.
 # shellcheck disable=SC2086
 $as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
     apt-get install -y -qq --no-install-recommends $missing

@@ -3,8 +3,8 @@
 #
 #   tools/strip.sh target/release/penstock
 #
-# Backtraces, gdb and addr2line find the file beside the binary or below /usr/lib/debug. Does nothing to a binary that was
-# stripped so before. Needs objcopy and readelf (binutils, which every C compiler brings).
+# Backtraces, gdb and addr2line find the file beside the binary or below /usr/lib/debug. Skips a binary that it has
+# stripped before. Needs objcopy and readelf (binutils, part of every C toolchain).
 set -eu
 
 binary=$1

@@ -1,5 +1,5 @@
--- How long rows are kept. Needs ClickHouse 19.6 or newer; before it, drop partitions by age yourself.
--- Other times: change them here, and run this again.
+-- Retention of rows. Needs ClickHouse 19.6 or newer; with older versions, drop partitions by age manually.
+-- To change the times, edit this file and run it again.
 
 ALTER TABLE {database}.minute MODIFY TTL start + INTERVAL 7 DAY;
 

@@ -1,10 +1,10 @@
--- Tables of collectors that keep their minutes in ClickHouse (18.16 or newer). A collector makes them itself where it
+-- Tables of collectors that keep their minutes in ClickHouse (18.16 or newer). A collector creates them if it
 -- may; otherwise: sed 's/{database}/penstock/g' schema.sql | clickhouse-client --multiquery
 --
 -- A row is a sum of one collector over one minute: bytes, the square of the half-width of their 95 % interval (squares of
--- independent errors add), and for counters and covered time the seconds that it is of. What a row does not know is 0, ''
--- or, for VLANs, -1 (of two tags the outer one and 4096 times the inner one plus 1); a label is a scitag's number, -1 unlabelled, -2 untrusted, -3 of those that found no place.
--- A packet is sampled at each hop and an exporter may be heard by several collectors: README.md says how to add.
+-- independent errors add), and for counters and covered time the seconds measured. An unknown value is 0, ''
+-- or, for VLANs, -1 (of two tags the outer one and 4096 times the inner one plus 1); a label is a scitag's number, -1 unlabelled, -2 untrusted, -3 other (groups over the limit).
+-- A packet is sampled at each hop and several collectors may receive an exporter: README.md explains how to add.
 
 CREATE DATABASE IF NOT EXISTS {database};
 
