@@ -1,6 +1,5 @@
 //! Measures the time of an allocation: `allocation_speed FLOWS LINKS PATHS RUNS [file]`. Prints one JSON object and
-//! writes
-//! the problem to the file as lines of text, for other solvers.
+//! writes the problem to the file as lines of text, for other solvers.
 //!
 //! Flows are random: three to five links each, one in two with a demand, weights 1 to 8, a class of ten for each.
 

@@ -97,7 +97,7 @@ impl DemandEntry {
         self.demand.iter().chain(&self.cap).map(|rate| rate.0).min()
     }
 
-    /// Returns the component of the guarantee that demand and cap can use.
+    /// Returns the part of the guarantee that demand and cap can use.
     fn usable_guarantee(&self) -> u64 {
         self.limit().map_or(self.guarantee.0, |limit| limit.min(self.guarantee.0))
     }

@@ -10,8 +10,8 @@
 //! guarantees and floors that do not fit together shrink in proportion, and the result reports the shortfall.
 //!
 //! docs/allocation.md has the procedure, its units and worked examples. Progressive filling after Bertsekas and
-//! Gallager
-//! (Data Networks, 2nd ed., 6.5.2); multiple paths per demand after Soroush (NSDI 2024, "adaptive waterfiller").
+//! Gallager (Data Networks, 2nd ed., 6.5.2); multiple paths per demand after Soroush (NSDI 2024, "adaptive
+//! waterfiller").
 
 #![forbid(unsafe_code)]
 

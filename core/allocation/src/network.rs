@@ -1,6 +1,5 @@
 //! A connected component with numbers instead of names: flows (a demand on one of its paths) and the limits that apply
-//! to
-//! each flow.
+//! to each flow.
 //!
 //! Amounts are in grains of 2⁻¹⁶ bit/s; a petabit per second is below 2⁶⁶ grains.
 
@@ -113,10 +112,8 @@ impl Lists {
 
 impl FlowNetwork {
     /// `resources` has capacities in bits per second. `paths` has the paths of each demand as resource numbers, which
-    /// `places`
-    /// maps to indices of `resources`. The order of resources and classes breaks ties between limits; that of demands
-    /// has
-    /// no effect.
+    /// `places` maps to indices of `resources`. The order of resources and classes breaks ties between limits; that of
+    /// demands has no effect.
     pub(crate) fn new<'p>(
         resources: &[u64],
         classes: Vec<ClassTerms>,

@@ -1,13 +1,13 @@
 //! The whole procedure over one component: guarantees, class floors, tier floors, shares tier by tier under soft marks,
-//! and finally the capacity that marks leave distribute_idle.
+//! and finally the capacity that marks leave idle.
 //!
-//! | procedure | flows that rise | weight | stopped by, beside demands, caps and resources |
+//! | round | flows that rise | weight | stopped by, beside demands, caps and resources |
 //! |---|---|---|---|
 //! | guarantees | demands with a guarantee | guarantee | guarantee |
 //! | floors | classes with a floor | floor, divided among demands | floor of the class |
 //! | tier floors | each tier but the first, in order | weight | the tier's share of each resource; marks |
 //! | shares | each tier, in order | weight | marks |
-//! | distribute_idle | flows stopped by marks, tier by tier | weight | |
+//! | idle | flows stopped by marks, tier by tier | weight | |
 //!
 //! Guarantees come on top of shares. Floors of classes and tiers are lower bounds: a demand rises beyond them once the
 //! level of its tier gives it more.
@@ -36,7 +36,7 @@ const PATH_FRACTION_MIN_DENOMINATOR: u128 = 1024;
 /// Passes after which a path may be given up.
 const PASSES_BEFORE_GIVING_UP: u16 = 8;
 
-/// Returns the rates of run_rounds flows.
+/// Returns the rates of all flows.
 pub(crate) fn solve(network: &FlowNetwork, policy: Policy) -> Vec<FlowShare> {
     let mut procedure = Procedure::new(network, policy);
     let mut flows = procedure.run_rounds();
@@ -160,7 +160,7 @@ impl<'a> Procedure<'a> {
         flow_demands
     }
 
-    /// Returns the grains left of each limit that applies in a procedure.
+    /// Returns the grains left of each limit that applies in a round.
     fn rooms(&self, flows: &[FlowShare], counts: impl Fn(&LimitKind) -> bool) -> Vec<Option<u128>> {
         let used = self.used(flows, |_| true);
         let limits = self.network.limits.iter().zip(used);
@@ -240,7 +240,7 @@ impl<'a> Procedure<'a> {
         }
     }
 
-    /// Distributes what marks leave distribute_idle among the flows that they stopped.
+    /// Distributes what marks leave idle among the flows that they stopped.
     fn distribute_idle(&self, flows: &mut [FlowShare]) {
         let limits = &self.network.limits;
         let at_mark: Vec<bool> = flows
@@ -287,7 +287,7 @@ impl<'a> Procedure<'a> {
                 let keeps = others.map(|other| {
                     let here = self.lowest_contending_level(&levels, flow, other);
                     let there = self.lowest_contending_level(&levels, other, flow);
-                    // Between a quarter and run_rounds of it, in 256ths.
+                    // Between a quarter and all of it, in 256ths.
                     (here / (there / 256).max(1)).clamp(64, 256)
                 });
                 let keeps = if is_plain { 256 } else { keeps.min().unwrap_or(256) };
@@ -332,8 +332,7 @@ impl<'a> Procedure<'a> {
     }
 
     /// Gives up paths with under 1/20 of their demand's rate that lost 1/100 of it in the last pass (they converge to
-    /// zero as
-    /// 1/passes), and paths with next to nothing. True if there were any.
+    /// zero as 1/passes), and paths with next to nothing. True if there were any.
     fn give_up(&mut self, flows: &[FlowShare]) -> bool {
         let mut next = self.rebalanced(flows, false);
         let mut gave_up = false;

@@ -1,8 +1,8 @@
 //! Fractions scaled to integers, so that a filling adds and compares them exactly.
 //!
 //! Dividing a class's weight among its demands gives fractions. If their common denominator is small enough, the
-//! integers
-//! have exactly the same ratios; otherwise they are rounded down by less than 2⁻⁵⁸ of the sum. Only ratios matter.
+//! integers have exactly the same ratios; otherwise they are rounded down by less than 2⁻⁵⁸ of the sum. Only ratios
+//! matter.
 
 /// Weights sum to less than 2 to this power, so that the sum times a capacity in grains fits 128 bits.
 pub(crate) const SUM_BITS: u32 = 60;

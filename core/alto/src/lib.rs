@@ -6,9 +6,8 @@
 //! documents.
 //!
 //! A site is a PID. The `routingcost` between two PIDs is the one-way delay of the shortest path in microseconds plus
-//! one
-//! per link; unreachable pairs are omitted. Addresses outside every site are in the PID `default`, which has no costs.
-//! The tag of the network map is a digest of its content, so it changes exactly when the map does.
+//! one per link; unreachable pairs are omitted. Addresses outside every site are in the PID `default`, which has no
+//! costs. The tag of the network map is a digest of its content, so it changes exactly when the map does.
 
 #![forbid(unsafe_code)]
 

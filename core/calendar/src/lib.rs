@@ -107,8 +107,7 @@ struct CalendarEntry {
 
 impl Calendar {
     /// Adds a resource or changes its reservable rate. A lower rate cancels no reservation; [`Self::overbooked`] lists
-    /// the
-    /// resources with too little.
+    /// the resources with too little.
     ///
     /// # Errors
     /// If the rate exceeds [`RATE_MAX`].
@@ -226,8 +225,7 @@ impl Calendar {
     }
 
     /// Releases a reservation from an instant on, or entirely if that is before its start. Returns the reservation as
-    /// it
-    /// was; one that had begun stays listed until that instant.
+    /// it was; one that had begun stays listed until that instant.
     pub fn cancel(&mut self, name: &str, from: u64) -> Option<Reservation> {
         let booking = self.reservations.get_mut(name)?;
         let before = booking.reservation.clone();

@@ -3,10 +3,8 @@
 //!
 //! The messages between a node's daemon and the controller ([`orders`]); the life of an order at its agent
 //! ([`execution`]); states of requests and files ([`state`]); classes of work ([`class`]); batches of files
-//! ([`batch`]);
-//! retries ([`retry`]) and completion forecasts ([`forecast`]); the scheduling round ([`round`]). HTTP, storage and
-//! clocks
-//! are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
+//! ([`batch`]); retries ([`retry`]) and completion forecasts ([`forecast`]); the scheduling round ([`round`]). HTTP,
+//! storage and clocks are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
 

@@ -2,10 +2,9 @@
 //!
 //! A node polls: about once a second it posts a [`Report`] and receives [`Instructions`], the complete list of orders
 //! that shall be active at the node, with their settings. The node reconciles: it fetches and starts each [`Order`]
-//! that
-//! is new, applies changed settings, and stops orders that are not listed. So a lost response costs one poll interval,
-//! and either side may restart at any time: a node that lost an order finds it listed, starts it again, and does not
-//! resend files that already exist.
+//! that is new, applies changed settings, and stops orders that are not listed. So a lost response costs one poll
+//! interval, and either side may restart at any time: a node that lost an order finds it listed, starts it again, and
+//! does not resend files that already exist.
 //!
 //! Outcomes are delivered exactly once: those of an order are numbered from 0 in the order of completion, each report
 //! repeats the unacknowledged ones, and a node that starts an order again numbers anew under another

@@ -1,7 +1,7 @@
 //! Retry policy: which faults are retried, and after which delay.
 //!
-//! Permanent faults are not retried. The delay doubles with each attempt up to [`BACKOFF_MAX`], with jitter so that files
-//! that failed together do not return together.
+//! Permanent faults are not retried. The delay doubles with each attempt up to [`BACKOFF_MAX`], with jitter so that
+//! files that failed together do not return together.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
 //! A scheduling round: takes what runs and what waits, decides what starts, and the rate and path of each transfer.
 //!
 //! [`Planner::plan`] is a function of a [`Snapshot`] and the topology. It reads no clock and keeps only a path cache,
-//! so
-//! any controller can repeat a round, also in virtual time.
+//! so any controller can repeat a round, also in virtual time.
 //!
 //! A round chooses a path for each transfer ([`route`], [`balance`]), shares links, interfaces and storage with
 //! `penstock-allocation` ([`share`]), and starts queued work where hosts have free slots ([`start`]). A transfer is

@@ -1,8 +1,7 @@
 //! States of requests and files, and their transitions.
 //!
-//! A request's state is a function of its file counts and of what the client asked ([`RequestTally::state`]); no code sets it.
-//! A
-//! file reaches a final state once and keeps it.
+//! A request's state is a function of its file counts and of what the client asked ([`RequestTally::state`]); no code
+//! sets it. A file reaches a final state once and keeps it.
 
 use serde::{Deserialize, Serialize};
 

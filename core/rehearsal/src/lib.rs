@@ -6,10 +6,9 @@
 //! ```
 //!
 //! The requests of a day ([`workload`]), nodes that transfer at exactly the ordered rates ([`nodes`]), a controller
-//! without
-//! a database ([`in_memory`]), and measurements ([`metrics`]). [`controller_api::ControllerApi`] is the interface of
-//! both
-//! controllers: the in-memory one and the store of `penstock-controller`. Clocks, files and threads are the caller's.
+//! without a database ([`in_memory`]), and measurements ([`metrics`]). [`controller_api::ControllerApi`] is the
+//! interface of both controllers: the in-memory one and the store of `penstock-controller`. Clocks, files and threads
+//! are the caller's.
 //!
 //! Packets, congestion and disks are not simulated. A transfer has exactly its ordered rate while both ends are up.
 

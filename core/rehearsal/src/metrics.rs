@@ -62,8 +62,7 @@ pub struct SeriesPoint {
     /// Running transfers at the end of the point.
     pub runs: usize,
     /// Jain's index of allotted bytes per weight, over the classes with queued work throughout the point; none with
-    /// fewer
-    /// than two.
+    /// fewer than two.
     pub jain: Option<f64>,
 }
 

@@ -1,10 +1,9 @@
 //! Quantities as operators type and read them: bytes (`4MiB`), bit rates (`10G`), durations (`65ms`).
 //!
-//! Prefixes are SI (`k M G T P`, powers of 1000) unless they carry an `i` (`Ki Mi Gi Ti Pi`, powers of
-//! 1024), for sizes and rates alike. Fractions are accepted where the result is a whole number of units
-//! after rounding (`1.5G`). Parsing never panics; every error names the text and shows a form that works.
-//! The crate does no arithmetic beyond what printing a rate needs.
-//! It holds no arithmetic beyond what printing a rate needs, and nothing that is not a quantity.
+//! Prefixes are SI (`k M G T P`, powers of 1000) unless they carry an `i` (`Ki Mi Gi Ti Pi`, powers of 1024), for sizes
+//! and rates alike. Fractions are accepted where the result is a whole number of units after rounding (`1.5G`). Parsing
+//! never panics; every error names the text and shows a form that works. The crate does no arithmetic beyond what
+//! printing a rate needs.
 
 #![forbid(unsafe_code)]
 

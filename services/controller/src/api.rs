@@ -18,12 +18,9 @@
 //! | `/api/v1/agents/{host}/orders/{id}` | GET | an order in full |
 //!
 //! Errors are problem documents ([`crate::problem`]). Status codes beside those of the whole server: 200 existing
-//! request
-//! or success; 201 new request; 403 missing scope; 409 another request with the same key, a destination in use, or a
-//! state
-//! that forbids the change; 413 a body of more than [`BODY_BYTES_MAX`]; 422 an invalid field, named by a JSON pointer;
-//! 429
-//! too many requests in a second; 503 database unavailable.
+//! request or success; 201 new request; 403 missing scope; 409 another request with the same key, a destination in use,
+//! or a state that forbids the change; 413 a body of more than [`BODY_BYTES_MAX`]; 422 an invalid field, named by a
+//! JSON pointer; 429 too many requests in a second; 503 database unavailable.
 
 use std::collections::HashMap;
 use std::sync::Arc;

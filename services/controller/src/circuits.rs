@@ -63,8 +63,7 @@ pub trait CircuitProvider: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Establishes a circuit and returns its addresses, by host. An identical circuit of the name is kept, a different
-    /// one
-    /// replaced.
+    /// one replaced.
     fn make<'a>(
         &'a self,
         circuit: &'a CircuitSpec,
@@ -80,8 +79,7 @@ pub trait CircuitProvider: fmt::Debug + Send + Sync {
     fn release<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), CircuitError>>;
 
     /// Moves a circuit to other links, keeping its addresses if possible. The default calls [`Self::make`], for
-    /// providers that
-    /// replace circuits.
+    /// providers that replace circuits.
     fn restore<'a>(
         &'a self,
         circuit: &'a CircuitSpec,

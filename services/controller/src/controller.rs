@@ -136,26 +136,29 @@ impl Role for Controller {
             ("controller.circuits", before.config.circuits == config.circuits),
         ] {
             if !same {
-                tracing::warn!("{what} has changed: restart the controller for it");
+                tracing::warn!("{what} has changed: restart the controller to apply it");
             }
         }
         for class in before.config.classes.iter().filter(|one| config.class(&one.name).is_none()) {
-            tracing::warn!("class {} is gone: what waits in it waits until it is back", class.name);
+            tracing::warn!(
+                "class {} was removed: its queued work waits until the class is back",
+                class.name
+            );
         }
         self.shared.current.replace(LiveSettings::of(config, &random())?);
         // Each of several controllers reads its own file.
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
             let told = shared.writer.apply(|cx| {
-                cx.event(None, None, "settings", "classes, tokens and topology are read anew");
+                cx.event(None, None, "settings", "classes, tokens and topology were reloaded");
                 cx.request_round();
                 Box::pin(async { Ok(()) })
             });
             if let Err(error) = told.await {
-                tracing::warn!("that settings are read anew is not noted: {error}");
+                tracing::warn!("cannot record the reload: {error}");
             }
         });
-        tracing::info!("classes, tokens and topology are read anew");
+        tracing::info!("classes, tokens and topology were reloaded");
         Ok(())
     }
 

@@ -57,7 +57,7 @@ impl StoreController {
     pub fn open(config: Config, url: &str) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         let clock = Arc::new(AtomicI64::new(0));
-        let current = SettingsCell::new(LiveSettings::of(config, "nobody asks by HTTP")?);
+        let current = SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?);
         let settings = current.get();
         let (database, writer) = runtime.block_on(async {
             let database = Database::open(url).await?;
@@ -192,7 +192,7 @@ impl ControllerApi for StoreController {
                     let files = send.files.iter().map(|file| file_of(&file.path).ok_or(&file.path));
                     match files.collect::<Result<_, _>>() {
                         Ok(files) => OrderContent::Send(files),
-                        Err(path) => return Err(format!("{path} is no file of a rehearsal")),
+                        Err(path) => return Err(format!("{path} is not a file of a simulation")),
                     }
                 }
                 OrderTask::Receive { .. } | OrderTask::List { .. } => OrderContent::Receive,

@@ -52,7 +52,7 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
             Ok(()) => logged = false,
             Err(error) => {
                 if !logged {
-                    tracing::error!("no round can be made: {error}: nodes go on as they were told");
+                    tracing::error!("round failed: {error}: nodes keep their orders and rates");
                 }
                 logged = true;
             }

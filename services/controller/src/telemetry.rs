@@ -1,7 +1,7 @@
 //! Link telemetry, which the leader polls from a collector.
 //!
 //! A link is down if one of its interfaces reports so; counted rates are compared with the rates of the transfers on it
-//! (`penstock-operations`). While the collector is unreachable the last telemetry stands.
+//! (`penstock-operations`). While the collector is unreachable the last telemetry remains.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -149,7 +149,7 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
             Err(error) => {
                 client = None;
                 if error != logged_error {
-                    tracing::warn!("the collector tells nothing of links: {error}");
+                    tracing::warn!("cannot read link telemetry from the collector: {error}");
                 }
                 logged_error = error;
             }
@@ -175,7 +175,7 @@ async fn ask(
         return Err(format!("{} answers {status}", telemetry.url));
     }
     let answer: LinksResponse = serde_json::from_slice(&body)
-        .map_err(|error| format!("{} answers what is not understood: {error}", telemetry.url))?;
+        .map_err(|error| format!("cannot parse the response of {}: {error}", telemetry.url))?;
     let known = match known {
         Some(known) => known,
         None => {

@@ -1,10 +1,9 @@
 //! Load balancing over paths by trial allocation.
 //!
 //! [`super::route`] counts the users of links, which is quick but ignores weights, marks and deadlines. Here other
-//! paths
-//! are tried with the allocation itself, first for the runs with the lowest shares. A path is kept if the lowest share
-//! per weight, up to the mark of its class, grows by a tenth or more; if equal, the next lowest, and so on; and if all
-//! are equal, by the shares above the marks.
+//! paths are tried with the allocation itself, first for the runs with the lowest shares. A path is kept if the lowest
+//! share per weight, up to the mark of its class, grows by a tenth or more; if equal, the next lowest, and so on; and
+//! if all are equal, by the shares above the marks.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -128,8 +127,7 @@ impl Planner {
 }
 
 /// True if new shares are fairer than old ones: compares by tier and in ascending order, up to the marks first, and
-/// decides
-/// at the first clear difference.
+/// decides at the first clear difference.
 fn fairer(new: &[Level], old: &[Level]) -> bool {
     let compared = |of: fn(&Level) -> u128| {
         let sorted = |levels: &[Level]| {

@@ -1,11 +1,10 @@
 //! Choice of each transfer's path.
 //!
-//! Packets next_rate their addresses: the only choice is that of the interfaces at both ends, between which routing takes
-//! the
-//! path of least delay. So there is one path for each pair of end interfaces of link-disjoint paths, provided that both
-//! hosts report addresses there. Circuits are an exception: their own addresses lead over their links. A transfer stays
-//! on its path while that is up and no other is much better, so that small changes of load do not move it;
-//! [`super::balance`] decides which is better.
+//! Packets follow their addresses: the only choice is that of the interfaces at both ends, between which routing
+//! takes the path of least delay. So there is one path for each pair of end interfaces of link-disjoint paths, provided
+//! that both hosts report addresses there. Circuits are an exception: their own addresses lead over their links. A
+//! transfer stays on its path while that is up and no other is much better, so that small changes of load do not move
+//! it; [`super::balance`] decides which is better.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -347,8 +346,7 @@ impl Planner {
 
 impl Planner {
     /// Returns the paths between two sites, each as resource names and link names: those that addresses select, or for
-    /// a
-    /// circuit all link-disjoint ones.
+    /// a circuit all link-disjoint ones.
     ///
     /// Links of single hosts are excluded, as the hosts that will carry a reservation are not known beforehand.
     /// [`Self::site_resources`] limits the hosts of a site together.
@@ -391,8 +389,7 @@ impl Planner {
     }
 
     /// Returns the resources that every reservation between two sites occupies: the sending interfaces of all hosts of
-    /// the
-    /// source, and the receiving ones of the destination.
+    /// the source, and the receiving ones of the destination.
     #[must_use]
     pub fn site_resources(source: &str, destination: &str) -> [String; 2] {
         [format!("hosts of {source}, sending"), format!("hosts of {destination}, receiving")]
@@ -404,8 +401,7 @@ impl Planner {
     }
 
     /// Returns the usable rate, in bits per second, of each link in each direction and of the hosts of each site, as
-    /// named
-    /// by [`Self::site_paths`] and [`Self::site_resources`].
+    /// named by [`Self::site_paths`] and [`Self::site_resources`].
     pub fn capacities(&self) -> impl Iterator<Item = (String, u64)> {
         let links = self.topology.links.iter().flat_map(|link| {
             let usable = self.usable(link);

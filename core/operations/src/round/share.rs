@@ -96,7 +96,7 @@ impl Planner {
             Ok(allotted) => allotted.allotments,
             Err(error) => {
                 // The problem is built here, so this is a bug; runs keep their plans.
-                decision.notes.push(format!("nothing can be shared: {error}"));
+                decision.notes.push(format!("cannot allocate rates: {error}"));
                 return;
             }
         };
@@ -134,7 +134,7 @@ impl Planner {
             let (off_since_ms, place) = match visible.get(&run.setting.run) {
                 // A verdict on the former path does not apply to the new one.
                 None if !is_same_route => (None, None),
-                // Without new counters the last verdict stands.
+                // Without new counters the last verdict remains.
                 None => (run.setting.off_since_ms, None),
                 Some(None) => (None, None),
                 Some(Some(place)) => {
@@ -275,8 +275,7 @@ impl Planner {
     }
 
     /// Returns the links of a run's path with their directions, as named by [`Self::site_paths`]; none on a circuit,
-    /// which
-    /// has its own capacity.
+    /// which has its own capacity.
     fn path_resources(&self, chosen: &RouteChoice) -> Vec<String> {
         let path = chosen.path().filter(|_| chosen.circuit.is_none());
         let links = path.into_iter().flat_map(|path| path.links.iter().zip(&path.nodes));
@@ -330,8 +329,7 @@ impl Planner {
     }
 
     /// Compares counters with the expected rate of each run along its path: at its first interface and on counted
-    /// links.
-    /// Returns runs with a verdict: none if their bytes show, else where they are missing.
+    /// links. Returns runs with a verdict: none if their bytes show, else where they are missing.
     fn visible_on_path(
         &self,
         snapshot: &Snapshot,
@@ -344,7 +342,7 @@ impl Planner {
         let mut at: BTreeMap<(&str, &str), (u64, Vec<i64>)> = BTreeMap::new();
         let mut over: BTreeMap<LinkDirection, (u64, Vec<i64>)> = BTreeMap::new();
         for (run, chosen) in runs.iter().zip(choices) {
-            // Packets next_rate a new path only some time after the hosts received it.
+            // Packets follow a new path only some time after the hosts received it.
             let is_given = |path: &&Path| {
                 let links = path.links.iter().map(|link| &self.topology.links[link.0].name);
                 links.eq(run.setting.route.iter())

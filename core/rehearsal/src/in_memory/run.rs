@@ -101,8 +101,7 @@ impl ActiveRun {
     }
 
     /// Returns the unfinished part of each batch with its number of permanently failed files. The attempt counts if the
-    /// node
-    /// reported the end.
+    /// node reported the end.
     pub(super) fn into_unfinished(self, is_reported: bool) -> Vec<(FileBatch, u64)> {
         let mut rest = Vec::new();
         for (first, batch) in self.places.iter().zip(self.batches) {

@@ -94,7 +94,7 @@ pub(super) async fn order(
     Path((host, id)): Path<(String, String)>,
 ) -> Result<Json<Order>, ProblemDetails> {
     allowed(&shared, &asking, &host)?;
-    let gone = || ProblemDetails::not_found(format!("order {id} does not stand at {host}"));
+    let gone = || ProblemDetails::not_found(format!("order {id} is not active at {host}"));
     let number = id.parse().map_err(|_| gone())?;
     let order = crate::store::read::order(&shared.database.pool, &host, number).await?;
     order.map(Json).ok_or_else(gone)

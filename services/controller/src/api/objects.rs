@@ -28,8 +28,8 @@ pub struct SubmitBody {
     /// Idempotency key of the client: submissions of the same body with the same key are one request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Class of work, by its name or by its owner and activity (`cms/data-consolidation`). May be left out where there is
-    /// one class.
+    /// Class of work, by its name or by its owner and activity (`cms/data-consolidation`). May be left out where there
+    /// is one class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Site of the files.
@@ -386,9 +386,9 @@ pub struct OrderFacts {
     pub path: Vec<String>,
     /// True where the traffic does not appear at the interfaces of the path.
     pub off_path: bool,
-    /// Resource that limits the rate, as measured: `rate` (the allotted one), `sender CPU`, `receiver CPU`, `source storage`,
-    /// `destination storage`, `receiver` (its window), `send buffer` or `network`; `starting` before it is measured,
-    /// empty before the node reports it.
+    /// Resource that limits the rate, as measured: `rate` (the allotted one), `sender CPU`, `receiver CPU`,
+    /// `source storage`, `destination storage`, `receiver` (its window), `send buffer` or `network`; `starting` before it is
+    /// measured, empty before the node reports it.
     pub bound_by: String,
     /// Place of the scitag in the packets, with the reason where it is not the wanted one; empty where it is not
     /// known.

@@ -41,7 +41,7 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 /// Most requests, files or events in one response.
 const LIST_MAX: i64 = 1000;
 
-const STORED: &str = "a request that was just stored is there";
+const STORED: &str = "the request was just stored";
 
 /// Submits a request to transfer files.
 #[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(

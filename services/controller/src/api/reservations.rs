@@ -143,7 +143,8 @@ pub(super) async fn make(
         return Err(ProblemDetails::field("/end_unix_seconds", text));
     }
     if asked.circuit && shared.provider.is_none() {
-        let text = "nobody makes circuits here: leave it out, or add [controller.circuits]";
+        let text =
+            "no provider of circuits is configured: leave it out, or add [controller.circuits]";
         return Err(ProblemDetails::field("/circuit", text));
     }
     let wanted = reserve::ReservationRequest {

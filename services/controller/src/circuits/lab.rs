@@ -63,7 +63,7 @@ impl CircuitProvider for LabCircuits {
         Box::pin(async move {
             let all: Vec<CircuitReport> = match self.ask(Request::Circuits).await {
                 Ok(all) => all,
-                // With a lab everything in it is gone.
+                // A stopped lab has no circuits.
                 Err(ControlError::Down(_)) => return Ok(None),
                 Err(error) => return Err(refusal(error)),
             };

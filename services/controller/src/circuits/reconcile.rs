@@ -40,7 +40,7 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
                 Ok(()) => logged_error.clear(),
                 Err(error) if error == logged_error => {}
                 Err(error) => {
-                    tracing::error!("circuits cannot be looked after: {error}");
+                    tracing::error!("cannot reconcile circuits: {error}");
                     logged_error = error;
                 }
             }
@@ -96,7 +96,7 @@ async fn reconcile(
         return match with_timeout(provider.release(&name)).await {
             Ok(()) => store_released(shared, one).await,
             Err(error) => {
-                tracing::warn!("circuit {name} is not released yet: {error}");
+                tracing::warn!("cannot release circuit {name} yet: {error}");
                 Ok(())
             }
         };
@@ -116,7 +116,7 @@ async fn reconcile(
             }
             // The circuit may still work, so its orders stay.
             Err(error) => {
-                tracing::warn!("circuit {name} cannot be verified: {error}");
+                tracing::warn!("cannot verify circuit {name}: {error}");
                 Ok(())
             }
         },
@@ -160,10 +160,10 @@ async fn attempt(
         all.filter(|host| settings.planner.site_of(host) == Some(site)).collect()
     };
     let permille = u64::from(settings.config.rules.usable_permille.max(1));
-    let mut why = "no way between its sites has room for it and is up".to_owned();
+    let mut why = "no path between its sites is up and has capacity for it".to_owned();
     for route in ways {
         if let Some((_, link)) = route.iter().find(|(_, link)| down.contains(link)) {
-            why = format!("link {link} is down, and no other way has room for it");
+            why = format!("link {link} is down, and no other path has capacity for it");
             continue;
         }
         let circuit = CircuitSpec {

@@ -166,7 +166,7 @@ pub(crate) async fn mark_broken(
     query.execute(&mut cx.tx).await?;
     // One event for each reason.
     if one.state != CircuitState::Broken || one.why != why {
-        let text = format!("{} does not stand: {why}", one.id);
+        let text = format!("{} is broken: {why}", one.id);
         cx.event(None, Some(&one.class), "circuit", text);
         cx.request_round();
     }
@@ -199,9 +199,9 @@ pub(crate) async fn store_counters(
     query.execute(&mut cx.tx).await?;
     let text = match (one.shows, shows) {
         (Some(true) | None, Some(false)) => {
-            Some("what orders move does not show on it: they go another way")
+            Some("its counters do not show the traffic of its orders, which takes another path")
         }
-        (Some(false), Some(true)) => Some("what orders move shows on it again"),
+        (Some(false), Some(true)) => Some("its counters show the traffic of its orders again"),
         _ => None,
     };
     if let Some(text) = text {

@@ -119,7 +119,7 @@ pub(crate) async fn checkpoint_loop(database: Database, mut ended: oneshot::Rece
         }
         let Some(open) = &mut connection else { continue };
         if let Err(error) = checkpoint(open).await {
-            tracing::debug!("the log of the database is not copied: {error}");
+            tracing::debug!("cannot checkpoint the database's WAL: {error}");
             connection = None;
         }
     }

@@ -46,11 +46,11 @@ pub(crate) async fn store(
     let mut changed: Vec<[SqlValue; 6]> = Vec::with_capacity(news.len());
     for (link, seen) in news {
         let was = before.get(link).copied().flatten().map(|up| up > 0);
-        // Without news the last state stands.
+        // Without a report the last state remains.
         let up = seen.up.or(was);
         if up != was && (up == Some(false) || was == Some(false)) {
             let state = if up == Some(true) { "up" } else { "down" };
-            let text = format!("{link} is {state}, by the word of its interfaces");
+            let text = format!("{link} is {state}, as its interfaces report");
             cx.event(None, None, "link", text);
             cx.request_round();
         }

@@ -36,8 +36,7 @@ pub(crate) async fn run_maintenance(shared: &ControllerState) -> Result<(), Stri
 }
 
 /// Runs maintenance in one transaction. Hosts are lost after `lost` milliseconds of silence and gone after `gone`;
-/// requests
-/// expire `old` milliseconds after their end. Returns true if work is left.
+/// requests expire `old` milliseconds after their end. Returns true if work is left.
 pub(crate) async fn run_once(
     writer: &StoreWriter,
     (lost, gone): (i64, i64),
@@ -228,7 +227,7 @@ async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(),
         let host: String = row.get(3 + lost);
         let why = match over[lost] {
             true => format!("{host} is gone"),
-            false => format!("{host} has not been heard for {} s", lost_ms / 1000),
+            false => format!("{host} has not reported for {} s", lost_ms / 1000),
         };
         if list {
             if silent[0] {

@@ -421,7 +421,7 @@ impl RunEndChanges {
                 RunEnd::Reported(fault) => {
                     let fault = fault.clone().unwrap_or_else(|| OrderFault {
                         kind: FaultKind::Transient,
-                        text: "the order ended without a word about this file".to_owned(),
+                        text: "the order ended without an outcome of this file".to_owned(),
                     });
                     (Some(fault), file.attempt + 1)
                 }

@@ -21,8 +21,7 @@ use super::{BatchKind, BatchState, RunState, dispatch};
 const CACHED_RUNS_MAX: usize = 20_000;
 
 /// Consecutive reports without a withdrawn order after which its node has stopped it. The first may have crossed with
-/// the
-/// instructions.
+/// the instructions.
 const MISSED_REPORTS_MAX: i64 = 2;
 
 /// Files of one batch in a run.

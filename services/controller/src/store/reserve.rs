@@ -86,7 +86,7 @@ fn build_calendar(planner: &Planner, rows: &[AnyRow]) -> Calendar {
         };
         // A reservation stays valid if a later topology lacks its links or capacity.
         if let Err(error) = calendar.reserve(reservation) {
-            tracing::warn!("a reservation that was made does not fit any more: {error}");
+            tracing::warn!("an admitted reservation no longer fits: {error}");
         }
     }
     calendar
@@ -145,7 +145,7 @@ pub(crate) async fn reserve(
         }
     }
     Ok(Err(refusal.unwrap_or(ReserveError::Terms(
-        "the topology has no way between hosts of these sites: it needs a host at each (two where both are one site) and links between them",
+        "the topology has no path between hosts of these sites: it needs a host at each (two where both are one site) and links between them",
     ))))
 }
 

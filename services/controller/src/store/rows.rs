@@ -1,8 +1,7 @@
 //! Statements over many rows.
 //!
 //! A statement has the same text for any number of rows, so it is prepared once and takes one round trip. Rows are
-//! passed
-//! as text: to SQLite as one JSON array of arrays, to PostgreSQL as one array per column.
+//! passed as text: to SQLite as one JSON array of arrays, to PostgreSQL as one array per column.
 
 use std::fmt::Write as _;
 

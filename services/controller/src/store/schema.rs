@@ -2,10 +2,8 @@
 //!
 //! A request has files. Files are queued and fail in batches (at most the files of one order); queues count the queued
 //! batches by class and pair of sites; batches that run together form a run, with one order at each end. A run's
-//! batches
-//! never change, so neither does an order. A file's row is written twice: on submission and when it is settled. Its
-//! batch
-//! tells whether it is part of an order; a finished batch is deleted, its files being settled or in another.
+//! batches never change, so neither does an order. A file's row is written twice: on submission and when it is settled.
+//! Its batch shows if it is part of an order; a finished batch is deleted, its files being settled or in another.
 //!
 //! No statement reads more rows than it processes, however many wait or have ended. SQLite uses a partial index only if
 //! the statement repeats its condition verbatim (`state < 2 AND state = 0`).
@@ -118,7 +116,7 @@ pub(crate) async fn migrate(
     connection: &mut AnyConnection,
     kind: DatabaseKind,
 ) -> Result<(), String> {
-    let failed = |error: sqlx::Error| format!("cannot make the tables of the database: {error}");
+    let failed = |error: sqlx::Error| format!("cannot create the tables of the database: {error}");
     let mut tx = connection.begin().await.map_err(failed)?;
     if kind == DatabaseKind::Postgres {
         // Of several controllers that start together one creates the tables.

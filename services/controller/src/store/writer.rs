@@ -1,9 +1,9 @@
 //! The one task of a controller that writes to the database.
 //!
 //! Changes that arrive during a transaction form the next one, so that a thousand a second cost a few dozen commits;
-//! long
-//! submissions alternate with reports. When a transaction fails, each of its changes is retried in its own, so that an
-//! invalid change fails alone. While the database is unavailable, changes wait up to [`DB_UNAVAILABLE_TIMEOUT`].
+//! long submissions alternate with reports. When a transaction fails, each of its changes is retried in its own, so
+//! that an invalid change fails alone. While the database is unavailable, changes wait up to
+//! [`DB_UNAVAILABLE_TIMEOUT`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -48,7 +48,7 @@ pub(crate) enum WriteError {
     #[error("the database failed: {0}")]
     Database(String),
     /// The controller is shutting down.
-    #[error("the controller is ending")]
+    #[error("the controller is shutting down")]
     Ending,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct TxContext {
     pub(crate) kind: DatabaseKind,
     /// Unix milliseconds at its start.
     pub(crate) now: i64,
-    /// RunCache of runs, which never change.
+    /// Contents of runs, which never change.
     pub(crate) run_cache: RunCache,
     /// Ids of queues by class, source and destination, which never change.
     pub(crate) queues: HashMap<(String, String, String), i64>,
@@ -417,7 +417,7 @@ impl WriterTask {
                     Err(error) if Instant::now() >= until => return Err(error),
                     Err(error) => {
                         self.counters.failed();
-                        tracing::debug!("the database is away: {error}");
+                        tracing::debug!("the database is unavailable: {error}");
                         tokio::time::sleep(DB_RETRY_INTERVAL).await;
                     }
                 }
@@ -459,11 +459,11 @@ impl WriterTask {
             }
             match group.len() {
                 _ if away && Instant::now() < until => {
-                    tracing::warn!("the database is away ({error}): changes wait for it");
+                    tracing::warn!("the database is unavailable ({error}): changes wait");
                     tokio::time::sleep(DB_RETRY_INTERVAL).await;
                 }
                 1 => {
-                    tracing::error!("a change cannot be stored: {error}");
+                    tracing::error!("cannot store a change: {error}");
                     let change = group.pop().expect("there is one");
                     change.fail(WriteError::Database(error.to_string()));
                     return;
