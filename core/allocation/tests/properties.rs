@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn rate_is_demand_or_largest_at_bottleneck(problem in problem(12, 1, false)) {
+    fn rate_is_demand_or_bottleneck_maximum(problem in problem(12, 1, false)) {
         let allocation = allocate(&problem).expect("a good problem");
         let used = used(&allocation);
         let near = rounding(&problem);

@@ -80,9 +80,9 @@ pub struct RunView {
     /// Measured bottleneck, as reported.
     pub bound_by: String,
     /// Plan that is in force.
-    pub setting: RunPlan,
+    pub plan: RunPlan,
     /// Unix milliseconds of the last change of the plan.
-    pub set_ms: i64,
+    pub plan_changed_ms: i64,
 }
 
 impl RunView {
@@ -211,7 +211,7 @@ pub struct PlannedStart {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Plans that differ from those in force.
-    pub settings: Vec<RunPlan>,
+    pub plans: Vec<RunPlan>,
     /// Runs to start with queued work.
     pub starts: Vec<PlannedStart>,
     /// Ids of runs to withdraw, with the reason.
@@ -294,7 +294,7 @@ impl Planner {
             |run: &&RunView| self.class(&run.class).is_some_and(|class| !class.is_open(now_s));
         for run in snapshot.runs.iter().filter(closed) {
             let why = format!("class {} may not run now", run.class);
-            decision.withdraw.push((run.setting.run, why));
+            decision.withdraw.push((run.plan.run, why));
         }
         let runs: Vec<&RunView> =
             snapshot.runs.iter().filter(|run| !run.to.is_empty() && !closed(run)).collect();

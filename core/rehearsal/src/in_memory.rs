@@ -200,7 +200,7 @@ impl InMemoryController {
         let Some(first) = batches.first() else { return };
         let request = first.request;
         let id = self.number();
-        let setting =
+        let plan =
             RunPlan { run: id, reason: "it has just begun".to_owned(), ..RunPlan::default() };
         let view = RunView {
             queue: start.queue,
@@ -209,8 +209,8 @@ impl InMemoryController {
             from: start.from.clone(),
             to: start.to.clone(),
             priority: 3,
-            setting,
-            set_ms: now_ms,
+            plan,
+            plan_changed_ms: now_ms,
             ..RunView::default()
         };
         self.runs.insert(id, ActiveRun::new(view, batches));
@@ -220,13 +220,13 @@ impl InMemoryController {
         for start in &decision.starts {
             self.begin(now_ms, start);
         }
-        for setting in &decision.settings {
-            if let Some(run) = self.runs.get_mut(&setting.run) {
-                let before = &run.view.setting;
-                if before.rate_bps != setting.rate_bps || before.path != setting.path {
-                    run.view.set_ms = now_ms;
+        for plan in &decision.plans {
+            if let Some(run) = self.runs.get_mut(&plan.run) {
+                let before = &run.view.plan;
+                if before.rate_bps != plan.rate_bps || before.path != plan.path {
+                    run.view.plan_changed_ms = now_ms;
                 }
-                run.view.setting = setting.clone();
+                run.view.plan = plan.clone();
             }
         }
         for (run, _) in &decision.withdraw {
@@ -347,8 +347,7 @@ impl InMemoryController {
         let mut orders = Vec::new();
         for (id, run) in self.runs.iter_mut().filter(|(_, run)| !run.withdrawn) {
             let order = *id as u64 * 2;
-            if run.view.from == host && run.receiver_notified && run.view.setting.rate_bps.is_some()
-            {
+            if run.view.from == host && run.receiver_notified && run.view.plan.rate_bps.is_some() {
                 orders.push(ActiveOrder { order, settings: run.settings() });
             }
             if run.view.to == host {

@@ -127,7 +127,7 @@ async fn run_round(
     shared.counters.round(took);
     let (micros, runs) = (took.as_micros() as i64, snapshot.runs.len() as i64);
     let nothing = decision.starts.is_empty()
-        && decision.settings.is_empty()
+        && decision.plans.is_empty()
         && decision.withdraw.is_empty()
         && decision.notes.is_empty();
     if nothing && !is_due(last.recorded, IDLE_ROUND_RECORD_INTERVAL) {

@@ -188,7 +188,7 @@ impl Planner {
 
     /// True if a run may change path for fairness alone.
     pub(super) fn may_move(snapshot: &Snapshot, run: &RunView) -> bool {
-        (snapshot.now_ms - run.setting.moved_ms).abs() >= PATH_HOLD_MS
+        (snapshot.now_ms - run.plan.moved_ms).abs() >= PATH_HOLD_MS
     }
 
     /// Chooses a path for each run, in order.
@@ -214,7 +214,7 @@ impl Planner {
                 .or_insert_with(|| self.current_paths(snapshot, &hosts, from, to));
             let paths = Arc::clone(paths);
             let current =
-                paths.iter().position(|path| is_up(path) && names(path) == run.setting.route);
+                paths.iter().position(|path| is_up(path) && names(path) == run.plan.route);
             for direction in current.iter().flat_map(|at| self.directions(&paths[*at])) {
                 *users.entry(direction).or_default() += 1;
             }
@@ -307,7 +307,7 @@ impl Planner {
         });
         let mut usable: Vec<_> = usable.collect();
         let count = i64::try_from(usable.len()).ok().filter(|count| *count > 0)?;
-        Some(usable.swap_remove(run.setting.run.rem_euclid(count) as usize))
+        Some(usable.swap_remove(run.plan.run.rem_euclid(count) as usize))
     }
 
     /// Returns the interfaces at both ends of a path.

@@ -71,7 +71,7 @@ impl Planner {
             });
             slow.push(since);
             problem.demands.push(Demand {
-                name: run.setting.run.to_string(),
+                name: run.plan.run.to_string(),
                 class: self.class(&run.class).map(|class| class.name.clone()),
                 weight: run.weight(),
                 demand: demand.map(|rate| BitRate(rate.min(RATE_MAX.0))),
@@ -108,8 +108,8 @@ impl Planner {
                 .paths
                 .iter()
                 .flatten()
-                .any(|name| waits.get(name.as_str()).is_some_and(|by| *by != run.setting.run));
-            let rate = next_rate(run.setting.rate_bps, allotment.rate.0, held);
+                .any(|name| waits.get(name.as_str()).is_some_and(|by| *by != run.plan.run));
+            let rate = next_rate(run.plan.rate_bps, allotment.rate.0, held);
             let route = chosen.path().map(|path| {
                 path.links.iter().map(|link| self.topology.links[link.0].name.clone()).collect()
             });
@@ -124,34 +124,34 @@ impl Planner {
                     _ => Vec::new(),
                 };
             let route: Vec<String> = route.unwrap_or_default();
-            let was_up = || !run.setting.route.iter().any(|link| snapshot.down.contains(link));
-            let is_same_route = route == run.setting.route;
+            let was_up = || !run.plan.route.iter().any(|link| snapshot.down.contains(link));
+            let is_same_route = route == run.plan.route;
             let moved_ms = match is_same_route {
-                true => run.setting.moved_ms,
-                false if run.setting.route.is_empty() || !was_up() => 0,
+                true => run.plan.moved_ms,
+                false if run.plan.route.is_empty() || !was_up() => 0,
                 false => snapshot.now_ms,
             };
-            let (off_since_ms, place) = match visible.get(&run.setting.run) {
+            let (off_since_ms, place) = match visible.get(&run.plan.run) {
                 // A verdict on the former path does not apply to the new one.
                 None if !is_same_route => (None, None),
                 // Without new counters the last verdict remains.
-                None => (run.setting.off_since_ms, None),
+                None => (run.plan.off_since_ms, None),
                 Some(None) => (None, None),
                 Some(Some(place)) => {
-                    (Some(run.setting.off_since_ms.unwrap_or(snapshot.now_ms)), Some(place))
+                    (Some(run.plan.off_since_ms.unwrap_or(snapshot.now_ms)), Some(place))
                 }
             };
             let off_path = match (off_since_ms, place) {
                 (None, _) => false,
-                (Some(_), None) => run.setting.off_path,
+                (Some(_), None) => run.plan.off_path,
                 (Some(since), Some(place)) => {
-                    run.setting.off_path
+                    run.plan.off_path
                         || place.is_certain
                         || snapshot.now_ms - since >= OFF_PATH_CONFIRM_MS
                 }
             };
-            let setting = RunPlan {
-                run: run.setting.run,
+            let plan = RunPlan {
+                run: run.plan.run,
                 rate_bps: Some(rate),
                 streams: self.rules.streams,
                 path,
@@ -162,27 +162,27 @@ impl Planner {
                 off_path,
                 off_since_ms,
             };
-            if let Some(place) = place.filter(|_| off_path && !run.setting.off_path) {
+            if let Some(place) = place.filter(|_| off_path && !run.plan.off_path) {
                 decision.notes.push(format!(
                     "order {} from {} to {} does not show {}, where its path is",
-                    setting.run * 2,
+                    plan.run * 2,
                     run.from,
                     run.to,
                     place.name
                 ));
             }
-            if !run.setting.route.is_empty() && setting.route != run.setting.route {
+            if !run.plan.route.is_empty() && plan.route != run.plan.route {
                 decision.notes.push(format!(
                     "order {} goes over {} instead of {}",
-                    setting.run * 2,
-                    shown(&setting.route),
-                    shown(&run.setting.route)
+                    plan.run * 2,
+                    shown(&plan.route),
+                    shown(&run.plan.route)
                 ));
             }
             let class = decision.classes.entry(run.class.clone()).or_default();
             *class = (class.0 + rate, class.1 + run.measured_bps);
-            if setting != run.setting {
-                decision.settings.push(setting);
+            if plan != run.plan {
+                decision.plans.push(plan);
             }
         }
     }
@@ -254,7 +254,7 @@ impl Planner {
         let mut urgent: Vec<usize> = (0..runs.len()).filter(|at| is_needed(&runs[*at])).collect();
         urgent.sort_by_key(|at| {
             let run = runs[*at];
-            (std::cmp::Reverse(run.priority), run.deadline.map(|(until, _)| until), run.setting.run)
+            (std::cmp::Reverse(run.priority), run.deadline.map(|(until, _)| until), run.plan.run)
         });
         for at in urgent {
             let Some((until, left)) = runs[at].deadline else { continue };
@@ -345,9 +345,9 @@ impl Planner {
             // Packets follow a new path only some time after the hosts received it.
             let is_given = |path: &&Path| {
                 let links = path.links.iter().map(|link| &self.topology.links[link.0].name);
-                links.eq(run.setting.route.iter())
+                links.eq(run.plan.route.iter())
             };
-            let is_settled = run.moving && now_ms - run.set_ms > RATE_CONFIRM_TIMEOUT_MS;
+            let is_settled = run.moving && now_ms - run.plan_changed_ms > RATE_CONFIRM_TIMEOUT_MS;
             let Some(path) = chosen.path().filter(is_given).filter(|_| is_settled) else {
                 continue;
             };
@@ -358,13 +358,13 @@ impl Planner {
                 // Only recent counters count whose whole interval lies after the last change.
                 let speaks = count.is_some_and(|count| {
                     let begin_ms = count.at_ms - count.interval_ms;
-                    begin_ms > run.set_ms + RATE_CONFIRM_TIMEOUT_MS
+                    begin_ms > run.plan_changed_ms + RATE_CONFIRM_TIMEOUT_MS
                         && now_ms - count.at_ms < 3 * count.interval_ms + RATE_CONFIRM_TIMEOUT_MS
                 });
                 if speaks {
                     let entry = over.entry(direction).or_default();
                     entry.0 += expected;
-                    entry.1.push(run.setting.run);
+                    entry.1.push(run.plan.run);
                 }
             }
             // Between hosts without reported addresses, as on one machine, packets may bypass the interface.
@@ -378,7 +378,7 @@ impl Planner {
             {
                 let entry = at.entry((&run.from, first)).or_default();
                 entry.0 += expected;
-                entry.1.push(run.setting.run);
+                entry.1.push(run.plan.run);
             }
         }
         let mut judge = |expected: u64, counted: Option<u64>, runs: Vec<i64>, name: String| {
@@ -470,16 +470,16 @@ impl Resources {
 
 /// Returns since when a run has been slower than its rate for a reason of its own.
 fn slow_since(run: &RunView, now_ms: i64) -> Option<i64> {
-    let rate = run.setting.rate_bps.filter(|rate| *rate > SLOW_DEMAND_MIN_BPS && run.moving)?;
+    let rate = run.plan.rate_bps.filter(|rate| *rate > SLOW_DEMAND_MIN_BPS && run.moving)?;
     // A run at its rate limit is not slow; one without a reported bottleneck is not known to be.
     if matches!(run.bound_by.as_str(), "rate" | "") {
         return None;
     }
     let has = |percent: u64| run.measured_bps >= rate / 100 * percent;
-    match run.setting.slow_since_ms {
+    match run.plan.slow_since_ms {
         Some(since) => (!has(SLOW_UNTIL_PERCENT)).then_some(since),
         // Its streams may be moving to another path.
-        None if now_ms - run.setting.moved_ms < SLOW_AFTER_MS => None,
+        None if now_ms - run.plan.moved_ms < SLOW_AFTER_MS => None,
         None => (!has(SLOW_BELOW_PERCENT)).then_some(now_ms),
     }
 }
@@ -492,13 +492,13 @@ fn unconfirmed_cuts<'a>(
 ) -> HashMap<&'a str, i64> {
     let mut waits = HashMap::new();
     for (run, demand) in runs.iter().zip(&problem.demands) {
-        let over = match (run.applied_bps, run.setting.rate_bps) {
+        let over = match (run.applied_bps, run.plan.rate_bps) {
             (Some(applied), Some(rate)) => applied > rate,
             _ => false,
         };
-        if over && run.moving && now_ms - run.set_ms < RATE_CONFIRM_TIMEOUT_MS {
+        if over && run.moving && now_ms - run.plan_changed_ms < RATE_CONFIRM_TIMEOUT_MS {
             for name in demand.paths.iter().flatten() {
-                waits.insert(name.as_str(), run.setting.run);
+                waits.insert(name.as_str(), run.plan.run);
             }
         }
     }

@@ -156,7 +156,7 @@ fn run(id: i64, class: &str, from: &str) -> RunView {
         to: "b1".into(),
         priority: 3,
         moving: true,
-        setting: RunPlan { run: id, ..RunPlan::default() },
+        plan: RunPlan { run: id, ..RunPlan::default() },
         ..RunView::default()
     }
 }
@@ -173,18 +173,18 @@ fn snapshot(runs: Vec<RunView>) -> Snapshot {
 /// Returns the next snapshot, after nodes applied the decision.
 fn applied(mut snapshot: Snapshot, decision: &Decision) -> Snapshot {
     snapshot.now_ms += 1000;
-    for setting in &decision.settings {
-        let run = snapshot.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
-        run.set_ms = snapshot.now_ms - 1000;
-        run.setting = setting.clone();
-        run.applied_bps = setting.rate_bps;
-        run.measured_bps = setting.rate_bps.unwrap_or(0);
+    for plan in &decision.plans {
+        let run = snapshot.runs.iter_mut().find(|run| run.plan.run == plan.run).unwrap();
+        run.plan_changed_ms = snapshot.now_ms - 1000;
+        run.plan = plan.clone();
+        run.applied_bps = plan.rate_bps;
+        run.measured_bps = plan.rate_bps.unwrap_or(0);
     }
     snapshot
 }
 
 fn rates(snapshot: &Snapshot) -> Vec<u64> {
-    let rates = snapshot.runs.iter().map(|run| run.setting.rate_bps.unwrap_or(0));
+    let rates = snapshot.runs.iter().map(|run| run.plan.rate_bps.unwrap_or(0));
     rates.map(|rate| rate / 1_000_000_000).collect()
 }
 
@@ -197,9 +197,9 @@ fn transfers_use_both_paths_by_weight() {
     let both = applied(both, &decision);
     // On the direct path they would have 30 and 10; the small run loses nothing on the other.
     assert_eq!(rates(&both), [40, 10], "{decision:?}");
-    assert_eq!(both.runs[0].setting.route[1], "direct");
-    assert!(both.runs[0].setting.reason.contains("direct from sa is full"), "{decision:?}");
-    assert!(planner.plan(&both).settings.is_empty(), "nothing changes while nothing changes");
+    assert_eq!(both.runs[0].plan.route[1], "direct");
+    assert!(both.runs[0].plan.reason.contains("direct from sa is full"), "{decision:?}");
+    assert!(planner.plan(&both).plans.is_empty(), "nothing changes while nothing changes");
     assert_eq!(decision.classes["big"].0, 40_000_000_000);
 }
 
@@ -220,7 +220,7 @@ fn path_balance_ignores_history() {
     all.down.insert("direct".into());
     all = applied(all.clone(), &planner.plan(&all));
     all = applied(all.clone(), &planner.plan(&all));
-    assert!(all.runs.iter().all(|run| run.setting.route.contains(&"north".to_owned())));
+    assert!(all.runs.iter().all(|run| run.plan.route.contains(&"north".to_owned())));
     all.down.clear();
     all.now_ms += 10_000;
     for _ in 0..2 {
@@ -229,7 +229,7 @@ fn path_balance_ignores_history() {
     let near = |all: &Snapshot, exact: &[(&str, f64)]| {
         for (class, exact) in exact {
             let runs = all.runs.iter().filter(|run| run.class == *class);
-            let rate = runs.map(|run| run.setting.rate_bps.unwrap_or(0)).sum::<u64>() as f64 / 1e9;
+            let rate = runs.map(|run| run.plan.rate_bps.unwrap_or(0)).sum::<u64>() as f64 / 1e9;
             assert!((rate - exact).abs() / 50.0 < 0.05, "{class}: {rate} and not {exact}");
         }
     };
@@ -255,12 +255,12 @@ fn failed_link_is_bypassed_and_reused() {
     let decision = planner.plan(&before);
     let mut around = applied(before, &decision);
     assert_eq!(rates(&around), [10]);
-    assert!(around.runs[0].setting.route.contains(&"north".to_owned()));
+    assert!(around.runs[0].plan.route.contains(&"north".to_owned()));
     assert!(decision.notes[0].contains("instead of"), "{:?}", decision.notes);
     around.down.insert("north".into());
     let stopped = applied(around.clone(), &planner.plan(&around));
     assert_eq!(rates(&stopped), [0]);
-    assert!(stopped.runs[0].setting.reason.contains("while link"), "{:?}", stopped.runs[0]);
+    assert!(stopped.runs[0].plan.reason.contains("while link"), "{:?}", stopped.runs[0]);
     around.down.clear();
     let back = applied(around.clone(), &planner.plan(&around));
     assert_eq!(rates(&back), [40]);
@@ -275,12 +275,12 @@ fn rebalanced_run_holds_its_path() {
     assert_eq!(rates(&five), [8; 5]);
     five.down.clear();
     let moved = |snapshot: &Snapshot| {
-        let settings = planner.plan(snapshot).settings;
-        settings.into_iter().filter(|one| one.moved_ms == snapshot.now_ms).count()
+        let plans = planner.plan(snapshot).plans;
+        plans.into_iter().filter(|one| one.moved_ms == snapshot.now_ms).count()
     };
     assert_eq!(moved(&five), 1, "one has the other way for itself");
     for run in &mut five.runs {
-        run.setting.moved_ms = five.now_ms - 9_000;
+        run.plan.moved_ms = five.now_ms - 9_000;
     }
     assert_eq!(moved(&five), 0);
     five.now_ms += 1_000;
@@ -313,12 +313,12 @@ rate = "40G"
     let mut before = snapshot(vec![to_d1]);
     before.hosts.push(host("d1"));
     let mut before = applied(before.clone(), &planner.plan(&before));
-    assert_eq!((rates(&before)[0], &before.runs[0].setting.route[1]), (40, &"direct".to_owned()));
+    assert_eq!((rates(&before)[0], &before.runs[0].plan.route[1]), (40, &"direct".to_owned()));
     before.down.insert("direct".into());
     let around = applied(before.clone(), &planner.plan(&before));
     assert_eq!(rates(&around), [10], "{around:?}");
-    assert_eq!(around.runs[0].setting.route[1..4], ["north", "south", "last"]);
-    assert!(planner.plan(&around).settings.is_empty(), "it stays there");
+    assert_eq!(around.runs[0].plan.route[1..4], ["north", "south", "last"]);
+    assert!(planner.plan(&around).plans.is_empty(), "it stays there");
 }
 
 #[test]
@@ -329,22 +329,22 @@ fn raises_wait_for_confirmed_cuts() {
     two.down.insert("north".into());
     two.runs.push(run(2, "c", "a2"));
     let first = planner.plan(&two);
-    let cut = first.settings.iter().find(|one| one.run == 1).unwrap();
+    let cut = first.plans.iter().find(|one| one.run == 1).unwrap();
     assert_eq!(cut.rate_bps, Some(20_000_000_000));
     // The node has not confirmed the lower rate yet.
-    for setting in &first.settings {
-        let run = two.runs.iter_mut().find(|run| run.setting.run == setting.run).unwrap();
-        run.setting = setting.clone();
-        run.set_ms = two.now_ms;
+    for plan in &first.plans {
+        let run = two.runs.iter_mut().find(|run| run.plan.run == plan.run).unwrap();
+        run.plan = plan.clone();
+        run.plan_changed_ms = two.now_ms;
     }
-    two.runs[1].setting.rate_bps = None;
+    two.runs[1].plan.rate_bps = None;
     let held = planner.plan(&two);
-    let new = held.settings.iter().find(|one| one.run == 2).unwrap();
+    let new = held.plans.iter().find(|one| one.run == 2).unwrap();
     assert_eq!(new.rate_bps, Some(0));
     two.runs[0].applied_bps = Some(20_000_000_000);
-    two.runs[1].setting = new.clone();
+    two.runs[1].plan = new.clone();
     let free = planner.plan(&two);
-    assert_eq!(free.settings[0].rate_bps, Some(20_000_000_000));
+    assert_eq!(free.plans[0].rate_bps, Some(20_000_000_000));
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn slow_run_yields_unused_rate() {
         all.runs[0].bound_by = "disk read".into();
     }
     assert_eq!(rates(&all), [2, 37]);
-    assert!(all.runs[0].setting.reason.contains("disk read"), "{:?}", all.runs[0].setting);
+    assert!(all.runs[0].plan.reason.contains("disk read"), "{:?}", all.runs[0].plan);
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn deadline_gets_rate_closed_class_stops() {
     let after = applied(all, &decision);
     // 30 Gb/s are needed, and half of the rest comes on top.
     assert_eq!(rates(&after)[..2], [35, 5], "{decision:?}");
-    assert!(after.runs[0].setting.reason.contains("promised"));
+    assert!(after.runs[0].plan.reason.contains("promised"));
     assert_eq!(decision.withdraw, [(3, "class nights may not run now".to_owned())]);
 }
 
@@ -420,16 +420,16 @@ fn circuit_is_exclusive_until_link_fails() {
     let after = applied(all.clone(), &decision);
     // Neither uses capacity of the other, though both could.
     assert_eq!(rates(&after), [25, 15], "{decision:?}");
-    let setting = &after.runs[1].setting;
+    let plan = &after.runs[1].plan;
     assert_eq!(
-        (setting.path[0].from.as_str(), setting.path[0].to.as_str()),
+        (plan.path[0].from.as_str(), plan.path[0].to.as_str()),
         ("2001:db8:c::2", "2001:db8:d::1")
     );
     assert!(
-        setting.reason.contains("circuit 7 is full") && setting.reason.contains("promised"),
-        "{setting:?}"
+        plan.reason.contains("circuit 7 is full") && plan.reason.contains("promised"),
+        "{plan:?}"
     );
-    assert_eq!(after.runs[0].setting.path, []);
+    assert_eq!(after.runs[0].plan.path, []);
     // An idle circuit keeps its capacity.
     let idle = Snapshot { runs: vec![run(1, "c", "a1")], ..all.clone() };
     assert_eq!(rates(&applied(idle.clone(), &planner.plan(&idle))), [25]);
@@ -438,9 +438,7 @@ fn circuit_is_exclusive_until_link_fails() {
     let decision = planner.plan(&all);
     let after = applied(all, &decision);
     assert_eq!(rates(&after), [0, 10], "{decision:?}");
-    assert!(
-        after.runs[1].setting.path.is_empty() && after.runs[1].setting.reason.contains("short")
-    );
+    assert!(after.runs[1].plan.path.is_empty() && after.runs[1].plan.reason.contains("short"));
 }
 
 #[test]
@@ -450,10 +448,10 @@ fn off_path_bytes_are_flagged() {
     let mut seen = applied(one.clone(), &planner.plan(&one));
     seen.now_ms += 10_000;
     seen.hosts[0].interfaces[0].sent_bps = 39_000_000_000;
-    assert!(planner.plan(&seen).settings.is_empty());
+    assert!(planner.plan(&seen).plans.is_empty());
     seen.hosts[0].interfaces[0].sent_bps = 1_000_000;
     let decision = planner.plan(&seen);
-    assert!(decision.settings[0].off_path && decision.notes[0].contains("does not show"));
+    assert!(decision.plans[0].off_path && decision.notes[0].contains("does not show"));
 }
 
 #[test]
@@ -467,10 +465,10 @@ fn low_rate_off_path_flagged_late() {
         seen.now_ms += 1_000;
         seen.hosts[0].interfaces[0].sent_bps = sent_bps;
         seen.runs[0].mean_bps = Some(mean_bps);
-        for setting in planner.plan(&seen).settings {
-            seen.runs[0].setting = setting;
+        for plan in planner.plan(&seen).plans {
+            seen.runs[0].plan = plan;
         }
-        seen.runs[0].setting.off_path
+        seen.runs[0].plan.off_path
     };
     // A burst that the interface counted in another second is no evidence.
     assert!(!looked(0, 2_800_000) && !looked(8_000_000, 2_800_000));
@@ -489,8 +487,8 @@ fn one_interface_means_the_routed_path() {
     // Packets between single interfaces take the routed path, however busy it is.
     let all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
     let decision = planner.plan(&all);
-    assert!(decision.settings.iter().all(|one| one.route.contains(&"direct".to_owned())));
-    let sum: u64 = decision.settings.iter().filter_map(|one| one.rate_bps).sum();
+    assert!(decision.plans.iter().all(|one| one.route.contains(&"direct".to_owned())));
+    let sum: u64 = decision.plans.iter().filter_map(|one| one.rate_bps).sum();
     assert!(sum <= 40_000_000_000, "{sum}");
     assert_eq!(planner.site_paths("a", "b", false).len(), 1);
     assert_eq!(planner.site_paths("a", "b", true).len(), 2);
@@ -502,8 +500,8 @@ fn unknown_addresses_mean_the_shortest_path() {
     let mut all = snapshot((0..6).map(|id| run(id, "c", "a1")).collect());
     all.hosts[0].interfaces[1].addresses.clear();
     let decision = planner.plan(&all);
-    assert!(decision.settings.iter().all(|one| one.route.contains(&"direct".to_owned())));
-    assert!(decision.settings.iter().all(|one| one.path.is_empty()));
+    assert!(decision.plans.iter().all(|one| one.route.contains(&"direct".to_owned())));
+    assert!(decision.plans.iter().all(|one| one.path.is_empty()));
 }
 
 #[test]
@@ -526,7 +524,7 @@ fn deadline_leaves_reservations_their_rate() {
     let after = applied(all.clone(), &planner.plan(&all));
     // Of 32 Gb/s to guarantee, 10 are reserved and 22 go to the deadline; both share the rest.
     assert_eq!(rates(&after), [26, 14], "{after:?}");
-    let reason = &after.runs[0].setting.reason;
+    let reason = &after.runs[0].plan.reason;
     assert!(reason.contains("its deadline needs 400 Gb/s, of which 22.0 Gb/s"), "{reason}");
     // Two unbounded deadlines share by priority, and the reservation stays.
     let mut more = all.clone();
@@ -544,8 +542,8 @@ fn uncounted_link_bytes_are_flagged() {
     let mut seen = applied(one.clone(), &planner.plan(&one));
     let counted = |at_ms, bps| LinkCount { at_ms, interval_ms: 20_000, bps: [Some(bps), Some(0)] };
     let off = |seen: &Snapshot| {
-        let settings = planner.plan(seen).settings;
-        settings.first().is_some_and(|setting| setting.off_path)
+        let plans = planner.plan(seen).plans;
+        plans.first().is_some_and(|plan| plan.off_path)
     };
     seen.now_ms += 60_000;
     let (now, low) = (seen.now_ms, 1_000_000_000);
@@ -558,7 +556,7 @@ fn uncounted_link_bytes_are_flagged() {
     assert!(!off(&seen));
     seen.counts = [("direct".to_owned(), counted(now - 1_000, low))].into();
     let decision = planner.plan(&seen);
-    assert!(decision.settings[0].off_path, "{decision:?}");
+    assert!(decision.plans[0].off_path, "{decision:?}");
     assert!(decision.notes[0].contains("does not show on link direct"), "{decision:?}");
     // Counters of the other direction are no evidence.
     let back = LinkCount { bps: [None, Some(0)], ..counted(now - 1_000, 0) };
@@ -578,14 +576,14 @@ fn new_path_is_judged_afresh() {
     seen.counts = [("north".to_owned(), idle), ("south".to_owned(), idle)].into();
     seen.down = ["direct".to_owned()].into();
     let decision = planner.plan(&seen);
-    assert_ne!(decision.settings[0].route, seen.runs[0].setting.route);
-    assert!(!decision.settings[0].off_path, "{decision:?}");
+    assert_ne!(decision.plans[0].route, seen.runs[0].plan.route);
+    assert!(!decision.plans[0].off_path, "{decision:?}");
     assert!(!decision.notes.iter().any(|note| note.contains("does not show")), "{decision:?}");
     // A verdict on the former path does not apply to the new one.
-    seen.runs[0].setting.off_path = true;
-    seen.runs[0].setting.off_since_ms = Some(seen.now_ms - 10_000);
-    let setting = planner.plan(&seen).settings.remove(0);
-    assert_eq!((setting.off_path, setting.off_since_ms), (false, None));
+    seen.runs[0].plan.off_path = true;
+    seen.runs[0].plan.off_since_ms = Some(seen.now_ms - 10_000);
+    let plan = planner.plan(&seen).plans.remove(0);
+    assert_eq!((plan.off_path, plan.off_since_ms), (false, None));
 }
 
 #[test]

@@ -67,12 +67,8 @@ impl ActiveRun {
     }
 
     pub(super) fn settings(&self) -> OrderSettings {
-        let setting = &self.view.setting;
-        OrderSettings {
-            rate_bps: setting.rate_bps,
-            streams: setting.streams,
-            path: setting.path.clone(),
-        }
+        let plan = &self.view.plan;
+        OrderSettings { rate_bps: plan.rate_bps, streams: plan.streams, path: plan.path.clone() }
     }
 
     /// Applies a sender's report. Returns the number of newly arrived files by request.

@@ -86,7 +86,7 @@ pub(crate) async fn snapshot(
             },
             applied_bps: rate(11),
             bound_by: row.get(12),
-            setting: RunPlan {
+            plan: RunPlan {
                 run: row.get(0),
                 rate_bps: rate(13),
                 streams: row.get::<Option<i64>, _>(14).and_then(|n| u16::try_from(n).ok()),
@@ -98,7 +98,7 @@ pub(crate) async fn snapshot(
                 moved_ms: row.get(21),
                 off_since_ms: row.get(22),
             },
-            set_ms: row.get(20),
+            plan_changed_ms: row.get(20),
         });
     }
     let mut circuits = circuit::active(pool, now).await?;
@@ -165,7 +165,7 @@ pub(crate) async fn write(
         // New runs get a rate, and may transfer, in the next round.
         cx.request_round();
     }
-    written.changed = store_plans(cx, &decision.settings).await?;
+    written.changed = store_plans(cx, &decision.plans).await?;
     for (run, why) in &decision.withdraw {
         withdraw(cx, "id = $4", SqlValue::Int(*run), why).await?;
     }
@@ -194,8 +194,8 @@ pub(crate) async fn write(
 }
 
 /// Stores the plans of runs. Returns the number of runs updated.
-async fn store_plans(cx: &mut TxContext, settings: &[RunPlan]) -> Result<i64, sqlx::Error> {
-    let rows: Vec<[SqlValue; 10]> = settings
+async fn store_plans(cx: &mut TxContext, plans: &[RunPlan]) -> Result<i64, sqlx::Error> {
+    let rows: Vec<[SqlValue; 10]> = plans
         .iter()
         .map(|one| {
             [
