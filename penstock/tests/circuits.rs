@@ -221,7 +221,10 @@ fn carried(env: &TestEnv, over: &[&str]) -> Value {
 #[test]
 fn circuit_keeps_rate_across_link_failure() {
     if !common::is_root() {
-        return common::skip("circuits in a lab need root");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "circuits in a lab need root",
+        );
     }
     let mut random = Random::seeded(7_700);
     let mut env = TestEnv { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
@@ -295,7 +298,10 @@ fn circuit_keeps_rate_across_link_failure() {
 #[test]
 fn circuit_waits_for_start_and_provider() {
     if !common::is_root() {
-        return common::skip("circuits in a lab need root");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "circuits in a lab need root",
+        );
     }
     let env = TestEnv { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
     fs::write(env.path("two-ways.toml"), NETWORK).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::site::Operations;
 use common::{
-    Agent, PENSTOCK, Random, Run, TestEnv, assert_same, is_root, penstock, run, skip, wait_until,
+    Agent, PENSTOCK, Random, Run, TestEnv, assert_same, is_root, penstock, run, wait_until,
     write_file,
 };
 
@@ -321,7 +321,10 @@ impl Drop for Mounted {
 #[test]
 fn pull_waits_for_its_own_writes() {
     if !is_root() {
-        return skip("only root freezes a file system");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "only root freezes a file system",
+        );
     }
     let env = TestEnv::new();
     let file = env.root.join("file");
@@ -334,7 +337,10 @@ fn pull_waits_for_its_own_writes() {
     if !succeeds(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
         || !succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&to))
     {
-        return skip("an ext4 in a file cannot be mounted here");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "an ext4 in a file cannot be mounted here",
+        );
     }
     let _mounted = Mounted(to.clone());
     let mut agent = env.agent();
@@ -345,7 +351,12 @@ fn pull_waits_for_its_own_writes() {
         let copies = run(env.penstock().args(["transfers", "--json"])).json["copies"].take();
         (copies.get(0)?["moved_bytes"].as_u64() > Some(1 << 20)).then_some(())
     });
-    let Some(frozen) = Frozen::freeze(&to) else { return skip("fsfreeze does not work here") };
+    let Some(frozen) = Frozen::freeze(&to) else {
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "fsfreeze does not work here",
+        );
+    };
     let begun = Instant::now();
     agent.kill();
     let agent = Agent::start(&env.state, &env.root, &agent.listen, &[]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock, run,
-    skip, tree, wait_until, write_file, write_tree,
+    tree, wait_until, write_file, write_tree,
 };
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -44,7 +44,10 @@ impl Disk {
     /// Makes a file system of `bytes` in `image` with a command and mounts it at `at`.
     fn make(image: &Path, at: &Path, bytes: u64, command: &[&str]) -> Option<Self> {
         if !is_root() {
-            skip("only root mounts a file system");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                "only root mounts a file system",
+            );
             return None;
         }
         fs::create_dir_all(at).unwrap();
@@ -53,7 +56,10 @@ impl Disk {
         arguments.push(text(image));
         let made = succeeds(command[0], &arguments).then(|| Self::mount(image, at)).flatten();
         if made.is_none() {
-            skip(&format!("{} in a file cannot be mounted here", command[0]));
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("{} in a file cannot be mounted here", command[0]),
+            );
         }
         made
     }
@@ -77,7 +83,10 @@ fn exhausted_quota_is_reported() {
         && succeeds("btrfs", &["subvolume", "create", text(&env.root.join("in"))])
         && succeeds("btrfs", &["qgroup", "limit", "4M", text(&env.root.join("in"))]);
     if !limited {
-        return skip("this btrfs has no quota");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "this btrfs has no quota",
+        );
     }
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();

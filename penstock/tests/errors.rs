@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use common::{
     Agent, Done, Random, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock,
-    run, skip, wait_until, write_file,
+    run, wait_until, write_file,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -24,7 +24,10 @@ struct Small(PathBuf);
 impl Small {
     fn mount(at: &Path, options: &str) -> Option<Self> {
         if !is_root() {
-            skip("only root mounts a small file system");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                "only root mounts a small file system",
+            );
             return None;
         }
         let mounted = Command::new("mount")
@@ -33,7 +36,10 @@ impl Small {
             .status()
             .is_ok_and(|status| status.success());
         if !mounted {
-            skip("a small file system cannot be mounted here");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "a small file system cannot be mounted here",
+            );
         }
         mounted.then(|| Self(at.to_owned()))
     }
@@ -41,7 +47,10 @@ impl Small {
     /// Mounts an ext4 of `bytes` at the export, through a loop device.
     fn mount_ext4(env: &TestEnv, bytes: u64) -> Option<Self> {
         if !is_root() {
-            skip("only root mounts a small file system");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                "only root mounts a small file system",
+            );
             return None;
         }
         let image = env.path("image");
@@ -51,7 +60,10 @@ impl Small {
         let mounted = succeeds(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
             && succeeds(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&env.root));
         if !mounted {
-            skip("an ext4 in a file cannot be mounted here");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "an ext4 in a file cannot be mounted here",
+            );
         }
         mounted.then(|| Self(env.root.clone()))
     }
@@ -275,7 +287,10 @@ fn for_nobody(env: &TestEnv) -> bool {
         as_nobody(&command).output().is_ok_and(|output| output.status.success())
     };
     if !is_root() || !works() {
-        skip("only root becomes another user, and needs setpriv");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "only root becomes another user, and needs setpriv",
+        );
         return false;
     }
     fs::set_permissions(env.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -330,7 +345,10 @@ fn read_only_entries_receive_xattrs() {
     let source = penstock_sys::fs::Dir::open(&env.source).unwrap();
     for name in things {
         if let Err(error) = source.set_xattr(name, OsStr::new("user.x"), name.as_bytes()) {
-            return skip(&format!("no extended attributes here: {error}"));
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("no extended attributes here: {error}"),
+            );
         }
         fs::set_permissions(env.source.join(name), fs::Permissions::from_mode(0o555)).unwrap();
     }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Done, PENSTOCK, Random, is_root, penstock, run, skip, wait_until};
+use common::{Done, PENSTOCK, Random, is_root, penstock, run, wait_until};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -191,7 +191,10 @@ const GOAL: [&str; 6] = ["--for", "20G", "--rtt", "50ms", "--interface", "ve0"];
 impl Namespace {
     fn new(test: &str) -> Option<Self> {
         if !is_root() {
-            skip(&format!("{test}: needs root for a network namespace"));
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                &format!("{test}: needs root for a network namespace"),
+            );
             return None;
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -156,7 +156,10 @@ fn ten_thousand_idle_connections_starve_none() {
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let soft: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap_or(u64::MAX);
     if soft < 10_500 {
-        return common::skip(&format!("ulimit -n is {soft}, 10500 are needed"));
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Machine,
+            &format!("ulimit -n is {soft}, 10500 are needed"),
+        );
     }
     crowd(10_000);
 }

@@ -50,7 +50,10 @@ impl TestEnv {
     /// Returns none, and prints why, where labs are not possible.
     fn new(test: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: {test}: needs root for network namespaces");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                &format!("{test}: needs root for network namespaces"),
+            );
             return None;
         }
         let env = Self(tempfile::tempdir().unwrap());
@@ -722,7 +725,10 @@ fn unprivileged_user_runs_a_lab() {
     let probe =
         Command::new("unshare").args(["-Urn", "true"]).uid(NOBODY_UID).gid(NOBODY_UID).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        println!("skipped: user namespaces are not for everyone here");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "user namespaces are not for everyone here",
+        );
         return;
     }
     // Other users cannot read the build directory.

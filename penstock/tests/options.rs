@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{
-    Agent, Done, PENSTOCK, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, skip,
-    wait_until, write_file, write_tree,
+    Agent, Done, PENSTOCK, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until,
+    write_file, write_tree,
 };
 
 fn text(path: &Path) -> &str {
@@ -289,7 +289,10 @@ fn attributes_travel_when_asked() {
         if let Err(error) =
             penstock_sys::fs::set_xattr(&file, "user.origin".as_ref(), b"tier\0zero")
         {
-            return skip(&format!("no extended attributes here: {error}"));
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("no extended attributes here: {error}"),
+            );
         }
     }
     let get = |root: &Path, name: &str| {
@@ -320,7 +323,10 @@ fn xattrs_travel_or_are_reported() {
     let dir = penstock_sys::fs::Dir::open(&data).unwrap();
     for name in ["shelf", "small", "large"] {
         if let Err(error) = dir.set_xattr(name, "user.origin".as_ref(), name.as_bytes()) {
-            return skip(&format!("no extended attributes here: {error}"));
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("no extended attributes here: {error}"),
+            );
         }
     }
     for name in ["shelf", "small"] {
@@ -343,7 +349,10 @@ fn xattrs_travel_or_are_reported() {
     fs::create_dir(&ram).unwrap();
     let mount = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(&ram).status();
     if !mount.is_ok_and(|status| status.success()) {
-        return skip("a file system without attributes cannot be mounted here");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "a file system without attributes cannot be mounted here",
+        );
     }
     let done = run(env.cp(&["-r", "--xattrs"]).arg(&data).arg(&ram));
     drop(agent);
@@ -536,7 +545,10 @@ impl Sshd {
     fn start(env: &TestEnv) -> Option<Self> {
         let program = Path::new("/usr/sbin/sshd");
         if !program.exists() {
-            skip("no sshd is installed (openssh-server)");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Program,
+                "no sshd is installed (openssh-server)",
+            );
             return None;
         }
         let at = env.path("ssh");
@@ -583,10 +595,13 @@ impl Sshd {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        skip(&format!(
-            "sshd does not let this user in: {}",
-            fs::read_to_string(at.join("log")).unwrap_or_default()
-        ));
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            &format!(
+                "sshd does not let this user in: {}",
+                fs::read_to_string(at.join("log")).unwrap_or_default()
+            ),
+        );
         None
     }
 }

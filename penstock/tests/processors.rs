@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Agent, Random, Run, TestEnv, skip, wait_until, write_file};
+use common::{Agent, Random, Run, TestEnv, wait_until, write_file};
 
 /// `0-3,8` as numbers.
 fn numbers(list: &str) -> BTreeSet<u32> {
@@ -43,7 +43,10 @@ fn copy_threads_run_on_given_cpus() {
     let own = allowed(&fs::read_to_string("/proc/self/status").unwrap());
     let last = own.last().copied().unwrap();
     if own.len() < 2 {
-        return skip("one processor leaves nothing to choose");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Machine,
+            "one processor leaves nothing to choose",
+        );
     }
     let env = TestEnv::new();
     let agent = env.agent();

@@ -13,9 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{
-    Agent, Done, Random, TestEnv, assert_same, is_root, run, skip, wait_until, write_file,
-};
+use common::{Agent, Done, Random, TestEnv, assert_same, is_root, run, wait_until, write_file};
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
@@ -180,12 +178,18 @@ impl Pair {
     fn new() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if !is_root() {
-            skip("only root makes network namespaces");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                "only root makes network namespaces",
+            );
             return None;
         }
         for program in ["tshark", "tcpdump", "ethtool", "setpriv"] {
             if Command::new(program).arg("--version").output().is_err() {
-                skip(&format!("{program} is not installed"));
+                penstock_testkit::skip(
+                    penstock_testkit::Requirement::Program,
+                    &format!("{program} is not installed"),
+                );
                 return None;
             }
         }
@@ -201,7 +205,10 @@ impl Pair {
                 .iter()
                 .all(|(space, device)| ip(&format!("-n {space} link set {device} up")));
         if !made {
-            skip("network namespaces cannot be made here");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "network namespaces cannot be made here",
+            );
         }
         made.then_some(pair)
     }

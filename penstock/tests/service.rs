@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Agent, PENSTOCK, Random, TestEnv, is_root, penstock, run, skip, write_file};
+use common::{Agent, PENSTOCK, Random, TestEnv, is_root, penstock, run, write_file};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -43,7 +43,10 @@ fn values(unit: &str, key: &str) -> Vec<String> {
 #[test]
 fn install_steps_make_a_working_service() {
     if !is_root() {
-        return skip("only root gives files to another user");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "only root gives files to another user",
+        );
     }
     let env = TestEnv::new();
     let root = env.path("system");
@@ -138,7 +141,10 @@ fn units_share_no_state_directory() {
 fn systemd_accepts_the_units() {
     let (available, _) = output(Command::new("systemd-analyze").arg("--version"));
     if !available {
-        return skip("systemd-analyze is not installed");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "systemd-analyze is not installed",
+        );
     }
     let dir = tempfile::tempdir().unwrap();
     for name in ["penstock.service", "penstock-tag.service"] {

@@ -68,7 +68,10 @@ fn an_address_in_brackets_is_reached() {
     let far = Far::new(RUNS);
     for (host, login) in [("[::1]", "::1\n"), ("me@[::1]", "me@::1\n")] {
         if std::net::TcpListener::bind("[::1]:0").is_err() {
-            return common::skip("this machine has no IPv6");
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Machine,
+                "this machine has no IPv6",
+            );
         }
         run(far.cp(&["file", &format!("{host}:~/")])).good();
         assert_eq!(far.login(), login);

@@ -17,7 +17,10 @@ const LIBRARIES: [&str; 6] =
 /// Builds the program; none, with the reason told, where that cannot be.
 fn peer() -> Option<PathBuf> {
     if !Path::new("/usr/include/ns3/core-module.h").exists() {
-        println!("skipped: ns-3 is not installed (tools/setup.sh ns3)");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "ns-3 is not installed (tools/setup.sh ns3)",
+        );
         return None;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/ns3/peer.cc");
@@ -34,7 +37,10 @@ fn peer() -> Option<PathBuf> {
         Ok(output) if output.status.success() => Some(program),
         Ok(output) => panic!("{}", String::from_utf8_lossy(&output.stderr)),
         Err(error) => {
-            println!("skipped: g++ does not start: {error}");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Program,
+                &format!("g++ does not start: {error}"),
+            );
             None
         }
     }

@@ -2,46 +2,26 @@
 //! rates over several strata, some of which are counted.
 
 use penstock_flows::estimate::{CounterEstimate, SEPARATE_SAMPLES_MIN, Stratum, Sum};
+use penstock_testkit::Random;
 
 const MIX_COUNT: u64 = 200;
 
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.next() as usize % of.len()]
-    }
-
-    /// Packets between two samples are geometric; those that were sampled of `packets`, 1 of `rate`.
-    fn sampled(&mut self, packets: u64, rate: u64) -> u64 {
-        let (mut at, mut count) = (0.0, 0);
-        let per_gap = (1.0 - 1.0 / rate as f64).ln();
-        loop {
-            at += (self.unit().max(1e-300).ln() / per_gap).floor() + 1.0;
-            if at > packets as f64 {
-                return count;
-            }
-            count += 1;
+/// Packets between two samples are geometric; those that were sampled of `packets`, 1 of `rate`.
+fn sampled(random: &mut Random, packets: u64, rate: u64) -> u64 {
+    let (mut at, mut count) = (0.0, 0);
+    let per_gap = (1.0 - 1.0 / rate as f64).ln();
+    loop {
+        at += (random.unit().max(1e-300).ln() / per_gap).floor() + 1.0;
+        if at > packets as f64 {
+            return count;
         }
+        count += 1;
     }
 }
 
 /// How many intervals hold the truth, of how many, in mixes of which this share of strata is counted.
 fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let (mut held, mut all) = (0, 0);
     for _ in 0..MIX_COUNT {
         let strata = 1 + random.next() as usize % 4;
@@ -59,7 +39,7 @@ fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
                 let long_bytes = random.pick(&[1_518_u64, 9_018]);
                 for (share, bytes) in [(short, 90), (1.0 - short, long_bytes)] {
                     let packets = (expected * share * rate as f64) as u64;
-                    let samples = random.sampled(packets, rate);
+                    let samples = sampled(&mut random, packets, rate);
                     truth[class] += (packets * bytes) as f64;
                     octets += (packets * bytes) as f64;
                     let weight = (rate * bytes) as f64;

@@ -10,20 +10,8 @@ use std::process::Command;
 use penstock_flows::packet::{Extensions, FirstHeader, Packet, ParseEnd, Tunnel, VLANS_MAX};
 use penstock_scitags::option::{self, Mark};
 use penstock_scitags::{FlowLabel, Scitag};
+use penstock_testkit::Random;
 use proptest::prelude::*;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ z >> 31) % limit
-    }
-}
 
 fn ethernet(kind: u16, inside: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &kind.to_be_bytes(), inside].concat()
@@ -165,7 +153,7 @@ fn hex(text: Option<&String>) -> Option<u32> {
 
 #[test]
 fn tshark_sees_the_same() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let frames: Vec<_> = (0..1000).map(|number| frame(&mut random, (number % 200) as u8)).collect();
     let seen = tshark(&frames);
     assert_eq!(seen.len(), frames.len());
@@ -322,7 +310,7 @@ fn walks_end_where_they_should() {
 proptest! {
     #[test]
     fn every_cut_and_every_change_ends_without_a_panic(seed: u64, keep: u16, at: u16, value: u8) {
-        let mut frame = frame(&mut Random(seed), 1);
+        let mut frame = frame(&mut Random::new(seed), 1);
         let at = usize::from(at) % frame.len();
         frame[at] = value;
         frame.truncate(usize::from(keep) % (frame.len() + 1));

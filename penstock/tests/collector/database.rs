@@ -28,7 +28,10 @@ pub(crate) fn server_missing() -> bool {
     let found = ["/usr/bin/clickhouse-server", "/usr/sbin/clickhouse-server"];
     let none = !found.iter().any(|path| Path::new(path).exists());
     if none {
-        println!("skipped: there is no clickhouse-server: tools/setup.sh test installs it");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "there is no clickhouse-server: tools/setup.sh test installs it",
+        );
     }
     none
 }

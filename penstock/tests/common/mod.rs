@@ -23,53 +23,12 @@ use tempfile::TempDir;
 pub mod proxy;
 pub mod site;
 
+pub use penstock_testkit::Random;
+
 pub const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
 
 /// Limit on the run time of one command.
 pub const COMMAND_WITHIN: Duration = Duration::from_secs(90);
-
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// Uses `PENSTOCK_TEST_SEED`, else `default`, and prints the seed.
-    pub fn seeded(default: u64) -> Self {
-        let given = std::env::var("PENSTOCK_TEST_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or(default);
-        println!("repeat with PENSTOCK_TEST_SEED={seed}");
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low)
-    }
-
-    pub fn one_in(&mut self, count: u64) -> bool {
-        self.next().is_multiple_of(count)
-    }
-
-    pub fn fork(&mut self) -> Self {
-        Self(self.next())
-    }
-
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count + 8);
-        while bytes.len() < count {
-            bytes.extend_from_slice(&self.next().to_le_bytes());
-        }
-        bytes.truncate(count);
-        bytes
-    }
-}
 
 /// Polls `ask` every 5 ms until it returns a value; panics after `within`.
 pub fn wait_until<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
@@ -414,9 +373,4 @@ pub fn assert_no_leftovers(root: &Path, state: &Path) {
 /// True if the tests run as root.
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
-}
-
-/// Prints why a test is skipped, so that the gap shows in the log.
-pub fn skip(why: &str) {
-    eprintln!("SKIPPED: {why}");
 }

@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::common::skip;
 use crate::scale::{ALERTS, HOST_COUNT, LINK_COUNT, LINKS_DOWN, LOSSY_HOSTS, Scale, ScaleFeed};
 use crate::{Node, TOPOLOGY};
 
@@ -90,7 +89,10 @@ fn pages_fit_and_are_accessible() {
     browser.sees("firing");
     let axe = axe();
     if axe.is_none() {
-        skip("npm cannot install axe-core: no rules of accessibility are checked");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "npm cannot install axe-core: no rules of accessibility are checked",
+        );
     }
     for (page, ready) in [
         ("overview", "document.querySelectorAll('.legend li').length > 5"),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{PENSTOCK, is_root, skip};
+use super::common::{PENSTOCK, is_root};
 use super::repository;
 use super::sandbox::Sandbox;
 
@@ -383,7 +383,12 @@ fn compare_all(run: &Run) {
     let reference = reference();
     let mut sandbox = match Sandbox::start() {
         Ok(sandbox) => sandbox,
-        Err(error) if !is_root() => return skip(&format!("no namespaces for this user: {error}")),
+        Err(error) if !is_root() => {
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("no namespaces for this user: {error}"),
+            );
+        }
         Err(error) => panic!("no sandbox: {error}"),
     };
     let done = sandbox.run(run.setup).expect("it ends");
@@ -439,7 +444,10 @@ fn objects_of_services_are_documented() {
 #[test]
 fn objects_of_kernel_features_are_documented() {
     if !is_root() {
-        return skip("labs and eBPF need root");
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "labs and eBPF need root",
+        );
     }
     compare_all(&KERNEL);
 }

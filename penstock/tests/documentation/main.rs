@@ -55,12 +55,18 @@ fn run_page(name: &str) {
     let parts = parts_of(name);
     let mut failures = page.stale(&parts);
     if page.root && !common::is_root() {
-        return common::skip(&format!("{name}: needs root"));
+        return penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            &format!("{name}: needs root"),
+        );
     }
     let mut sandbox = match Sandbox::start() {
         Ok(sandbox) => sandbox,
         Err(error) if !common::is_root() => {
-            return common::skip(&format!("{name}: no namespaces for this user: {error}"));
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("{name}: no namespaces for this user: {error}"),
+            );
         }
         Err(error) => panic!("no sandbox: {error}"),
     };

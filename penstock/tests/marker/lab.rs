@@ -31,12 +31,18 @@ pub const THERE: &str = "fd00:77::2";
 pub fn possible(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: {test}: needs root for namespaces and eBPF");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            &format!("{test}: needs root for namespaces and eBPF"),
+        );
         return false;
     }
     for program in ["ip", "nsenter", "iperf3", "tshark", "dumpcap", "ethtool"] {
         if Command::new(program).arg("--version").output().is_err() {
-            println!("skipped: {test}: no {program} (tools/setup.sh test installs it)");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Program,
+                &format!("{test}: no {program} (tools/setup.sh test installs it)"),
+            );
             return false;
         }
     }

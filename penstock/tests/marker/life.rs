@@ -162,7 +162,10 @@ fn by_process_and_by_cgroup() {
         let words: Vec<&str> = line.split(' ').collect();
         (words[2] == "cgroup2").then(|| words[1].to_owned())
     }) else {
-        println!("skipped: process and cgroup: no cgroup2");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Kernel,
+            "process and cgroup: no cgroup2",
+        );
         return;
     };
     let name = format!("/{}", lab.here);

@@ -129,7 +129,10 @@ fn prepared(case: &Case) -> Lab {
 #[test]
 fn flowd_go_beside_it() {
     let Some(binary) = std::env::var_os("PENSTOCK_FLOWD_GO") else {
-        println!("skipped: flowd-go: PENSTOCK_FLOWD_GO names no binary");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "flowd-go: PENSTOCK_FLOWD_GO names no binary",
+        );
         return;
     };
     if !possible("flowd-go") {
@@ -301,7 +304,10 @@ fn packets_of_vlan_devices() {
         for (ns, last) in [(&lab.here, 1), (&lab.there, 2)] {
             let add = format!("-n {ns} link add link pm0 name pm0.7 type vlan id 7");
             if !Command::new("ip").args(add.split(' ')).output().unwrap().status.success() {
-                println!("skipped: VLAN devices: this kernel has none (module 8021q)");
+                penstock_testkit::skip(
+                    penstock_testkit::Requirement::Kernel,
+                    "VLAN devices: this kernel has none (module 8021q)",
+                );
                 return;
             }
             sh(&format!("ip -n {ns} addr add fd00:78::{last}/64 dev pm0.7 nodad"));
@@ -403,7 +409,10 @@ fn extension_headers_fragments_and_vlan_tags() {
     let mut ran = true;
     let packets = lab.capture(|| ran = python(&here, &headers));
     if !ran {
-        println!("skipped: extension headers: no python3");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "extension headers: no python3",
+        );
         return;
     }
     let ours: Vec<&Packet> = packets.iter().filter(|packet| packet.source == HERE).collect();

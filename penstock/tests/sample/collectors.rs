@@ -25,7 +25,10 @@ fn installed(test: &str, programs: &[&str]) -> bool {
     let found = |program: &&&str| Command::new(program).arg("-V").output().is_ok();
     match programs.iter().find(|program| !found(program)) {
         Some(program) => {
-            println!("skipped: {test}: no {program} (tools/setup.sh collectors installs it)");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Program,
+                &format!("{test}: no {program} (tools/setup.sh collectors installs it)"),
+            );
             false
         }
         None => possible(test),

@@ -313,7 +313,10 @@ fn what_leaves_the_machine_is_encrypted_to_the_known_certificate() {
     // An address that is not loopback, yet on every machine.
     let running = start("0.0.0.0:0", MetricsAccess::Loopback);
     let Some(address) = own_address() else {
-        eprintln!("SKIPPED: this machine has no address but loopback");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Machine,
+            "this machine has no address but loopback",
+        );
         return;
     };
     let address = format!("{address}:{}", running.address.port());

@@ -12,30 +12,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::node::{Node, Shared};
 use common::{Client, Running, Store, TEST_TIMEOUT, config, directory, on_both, postgres, token};
 use penstock_operations::orders::FaultKind;
+use penstock_testkit::Random;
 use serde_json::{Value, json};
 
 /// Kills in a run.
 const KILL_COUNT: usize = 6;
-
-/// xorshift64* (Vigna 2016), to spread the moments.
-struct Random(u64);
-
-impl Random {
-    fn seeded() -> Self {
-        let given = std::env::var("PENSTOCK_SEED").ok().and_then(|seed| seed.parse().ok());
-        let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
-        let seed: u64 = given.unwrap_or_else(time);
-        println!("PENSTOCK_SEED={seed}");
-        Self(seed | 1)
-    }
-
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % most
-    }
-}
 
 /// Not a test: the controller of the other tests, in its own process.
 #[test]
@@ -171,7 +152,8 @@ impl Load {
 }
 
 fn killed(store: &Store, database: Option<&postgres::Postgres>) {
-    let mut random = Random::seeded();
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
+    let mut random = Random::seeded(time);
     let (_keep, path) = directory();
     std::fs::write(path.join("more"), store.line()).unwrap();
     let mut controller = Killable::start(&path);
@@ -277,7 +259,7 @@ fn killed_database_loses_nothing() {
             let server = std::sync::Arc::new(server);
             killed(&Store::Postgres(std::sync::Arc::clone(&server)), Some(&server));
         }
-        Err(why) => eprintln!("skipped: {why}"),
+        Err(why) => penstock_testkit::skip(penstock_testkit::Requirement::Program, &why),
     }
 }
 
@@ -300,7 +282,9 @@ fn second_controller_takes_over_leadership() {
     let store = match postgres::Postgres::shared() {
         // The server stops with its last user.
         Ok(server) => Store::Postgres(server),
-        Err(why) => return eprintln!("skipped: {why}"),
+        Err(why) => {
+            return penstock_testkit::skip(penstock_testkit::Requirement::Program, &why);
+        }
     };
     let line = store.line();
     let keep = [directory(), directory()];

@@ -23,7 +23,10 @@ fn responses_match_document() {
         .stderr(Stdio::null())
         .status();
     if !version.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: schemathesis is not installed (pip install schemathesis)");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            "schemathesis is not installed (pip install schemathesis)",
+        );
         return;
     }
     let (_keep, path) = directory();

@@ -326,7 +326,10 @@ fn threads_run_near_their_devices() {
     let allowed = allowed_cpus().expect("processors");
     let device = fs::metadata(env!("CARGO_TARGET_TMPDIR")).expect("a directory").dev();
     let (Some(disk), [first, .., last]) = (disk_of(device), allowed.as_slice()) else {
-        println!("skipped: needs a disk and two processors");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Machine,
+            "needs a disk and two processors",
+        );
         return;
     };
     // Loopback is at one processor, the disk at another.

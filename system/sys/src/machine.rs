@@ -357,7 +357,10 @@ mod tests {
         if Path::new("/sys/devices/system/node/node0").exists() {
             assert!(!cpus_of_node(0).is_empty());
         } else {
-            eprintln!("SKIPPED: this kernel has no NUMA nodes");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Machine,
+                "this kernel has no NUMA nodes",
+            );
         }
     }
 

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn new_namespace_has_own_loopback() {
         let Ok(namespace) = NetworkNamespace::new() else {
-            println!("skipped: needs root");
+            penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
             return;
         };
         let here = NetworkNamespace::current().unwrap().inode().unwrap();

@@ -14,7 +14,10 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 /// Runs `test` on a thread in a namespace of its own, with a veth pair of two queues and a tap device.
 fn in_a_namespace(test: fn()) {
     if !penstock_sys::machine::is_superuser() {
-        eprintln!("SKIPPED: needs root for a network namespace");
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Root,
+            "needs root for a network namespace",
+        );
         return;
     }
     let run = move || {

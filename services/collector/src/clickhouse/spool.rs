@@ -258,7 +258,10 @@ mod tests {
     #[test]
     fn on_a_full_disk_nothing_is_lost_and_the_order_stays() {
         let Some(disk) = Disk::of_kib(64) else {
-            return println!("skipped: nothing may be mounted here");
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "nothing may be mounted here",
+            );
         };
         let path = disk.0.path().join("spool");
         let mut spool = Spool::open(&path, 1 << 20).unwrap();

@@ -380,7 +380,7 @@ pub fn on_both(test: impl Fn(&Store)) {
     test(&Store::Sqlite);
     match postgres::Postgres::shared() {
         Ok(server) => test(&Store::Postgres(server)),
-        Err(why) => eprintln!("skipped on PostgreSQL: {why}"),
+        Err(why) => penstock_testkit::skip(penstock_testkit::Requirement::Program, &why),
     }
 }
 

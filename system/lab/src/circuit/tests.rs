@@ -126,7 +126,7 @@ fn arrive(from: &UdpSocket, to: &UdpSocket, count: usize) -> usize {
 #[test]
 fn a_circuit_carries_what_is_its_own_while_others_overflow_and_moves_with_its_addresses() {
     if !penstock_sys::machine::is_superuser() {
-        println!("skipped: needs root");
+        penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
         return;
     }
     let mut lab = Lab::new(plan(), Backend::Nfqueue, 1).unwrap();

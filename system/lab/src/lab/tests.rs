@@ -31,7 +31,7 @@ const TEXT: &str = r#"
 /// A lab on each backend that this machine has; nfqueue and tap are everywhere.
 fn each(mut test: impl FnMut(Lab)) {
     if !penstock_sys::machine::is_superuser() {
-        println!("skipped: needs root");
+        penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
         return;
     }
     for backend in [Backend::Nfqueue, Backend::Tap, Backend::Netem] {
@@ -43,7 +43,10 @@ fn each(mut test: impl FnMut(Lab)) {
             }
             Err(why) => {
                 assert_eq!(backend, Backend::Netem, "{why}");
-                println!("skipped: {backend}: {why}");
+                penstock_testkit::skip(
+                    penstock_testkit::Requirement::Program,
+                    &format!("{backend}: {why}"),
+                );
             }
         }
     }

@@ -275,7 +275,10 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert!(preallocate(&file, 0).unwrap());
         if !preallocate(&file, 1 << 20).unwrap() {
-            eprintln!("SKIPPED: this file system has no fallocate");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "this file system has no fallocate",
+            );
             return;
         }
         let stat = stat_file(&file).unwrap();
@@ -359,7 +362,10 @@ mod tests {
     fn direct_is_switched_where_supported() {
         let file = tempfile::tempfile().unwrap();
         let Some(alignment) = direct_alignment(&file).unwrap() else {
-            eprintln!("SKIPPED: this file system has no O_DIRECT");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "this file system has no O_DIRECT",
+            );
             assert_eq!(set_direct(&file, true).unwrap_err().kind(), io::ErrorKind::Unsupported);
             return;
         };

@@ -150,7 +150,10 @@ mod tests {
         match set_xattr(&file, OsStr::new("user.probe"), b"") {
             Ok(()) => Some(file),
             Err(error) => {
-                eprintln!("SKIPPED: no extended attributes here: {error}");
+                penstock_testkit::skip(
+                    penstock_testkit::Requirement::Kernel,
+                    &format!("no extended attributes here: {error}"),
+                );
                 None
             }
         }
@@ -192,7 +195,10 @@ mod tests {
             assert!(dir.xattrs("link").unwrap().contains(&(trusted.to_owned(), b"3".to_vec())));
             assert!(!dir.xattrs("inner").unwrap().iter().any(|(name, _)| name == trusted));
         } else {
-            eprintln!("SKIPPED: attributes of links are for the superuser");
+            penstock_testkit::skip(
+                penstock_testkit::Requirement::Root,
+                "attributes of links are for the superuser",
+            );
         }
     }
 

@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn veth_joins_two_namespaces() {
         let Ok(a) = NetworkNamespace::new() else {
-            println!("skipped: needs root");
+            penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
             return;
         };
         let b = NetworkNamespace::new().unwrap();

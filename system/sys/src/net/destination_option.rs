@@ -46,7 +46,10 @@ mod tests {
     fn header_with_wrong_length_is_refused() {
         let header = [0, 0, 0x1E, 3, 0, 3, 14, 0];
         match probe(&header) {
-            Err(error) => eprintln!("SKIPPED: options cannot be set here: {error}"),
+            Err(error) => penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                &format!("options cannot be set here: {error}"),
+            ),
             Ok(()) => {
                 let longer = [0, 1, 0x1E, 3, 0, 3, 14, 0];
                 let error = probe(&longer).unwrap_err();

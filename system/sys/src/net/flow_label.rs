@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn peer_receives_the_label() {
         let Ok(listener) = listen("[::1]:0".parse().unwrap(), 8) else {
-            eprintln!("SKIPPED: no IPv6 here");
+            penstock_testkit::skip(penstock_testkit::Requirement::Machine, "no IPv6 here");
             return;
         };
         for label in [0x3_0038, 0xF_013B, FLOW_LABEL_MAX] {

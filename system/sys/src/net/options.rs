@@ -189,7 +189,7 @@ mod tests {
         let mut millis = 0i32;
         let mut length = size_of_val(&millis) as libc::socklen_t;
         if !set_rto_max(&stream, Duration::from_secs(1)).unwrap() {
-            println!("skipped: needs Linux 6.15");
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "needs Linux 6.15");
             return;
         }
         // SAFETY: the socket is open; the kernel writes one int and its length.

@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn packets_wait_for_their_verdict() {
         let Ok(namespace) = NetworkNamespace::new() else {
-            println!("skipped: needs root");
+            penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
             return;
         };
         namespace

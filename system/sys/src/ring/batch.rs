@@ -174,7 +174,7 @@ mod tests {
     fn broken_ring_falls_back_to_pread() {
         let mut batch = BatchReader::new(8);
         let Some(ring) = &mut batch.ring else {
-            eprintln!("SKIPPED: no io_uring here");
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no io_uring here");
             return;
         };
         let mut file = tempfile::tempfile().unwrap();

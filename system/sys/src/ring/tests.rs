@@ -15,7 +15,7 @@ fn ring(depth: usize) -> Option<Ring> {
     match Ring::probe() {
         Ok(()) => Some(Ring::new(depth).unwrap()),
         Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &format!("{reason}"));
             None
         }
     }
@@ -123,7 +123,7 @@ fn direct_reads_stop_at_unaligned_eof() {
             let content = pattern(len);
             let file = file_with(&content);
             if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
-                eprintln!("SKIPPED: no O_DIRECT here");
+                penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no O_DIRECT here");
                 return;
             }
             file.sync_all().unwrap();
@@ -140,7 +140,7 @@ fn direct_writes_are_read_back() {
         let content = pattern(33 * BLOCK);
         let file = Arc::new(tempfile::tempfile().unwrap());
         if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
-            eprintln!("SKIPPED: no O_DIRECT here");
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no O_DIRECT here");
             return;
         }
         set_direct(&file, true).unwrap();
@@ -455,7 +455,7 @@ fn direct_batch_stops_at_unaligned_eof() {
     let file = tempfile::tempfile_in(".").unwrap();
     write_all_at(&file, &content, 0).unwrap();
     if direct_alignment(&file).unwrap().is_none() {
-        eprintln!("SKIPPED: no direct I/O here");
+        penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no direct I/O here");
         return;
     }
     set_direct(&file, true).unwrap();

@@ -198,7 +198,7 @@ fn direct_is_on_or_refused() {
         Ok(file) => assert!(super::super::is_direct(&file).unwrap()),
         Err(error) => {
             assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-            eprintln!("SKIPPED: no O_DIRECT here");
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no O_DIRECT here");
         }
     }
 }
