@@ -9,7 +9,7 @@ help:
 	@echo "make test    install missing packages, check the sources and run every test"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
-	@echo "make check   only the checks of the sources: clippy, tidy, documentation, eBPF objects"
+	@echo "make check   only the checks of the sources: format, clippy, tidy, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
 	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
 	@echo "make clean   remove build outputs and measurements"
