@@ -78,7 +78,7 @@ wire_struct! {
     /// Frame header, without the trailing checksum.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Header {
-        /// Payload type.
+        /// Type of the payload.
         pub kind: FrameKind,
         /// Zero in this version.
         pub reserved: u8,

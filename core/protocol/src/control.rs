@@ -110,7 +110,7 @@ wire_struct! {
         pub streams: u16,
         /// Name of this end's storage engine.
         pub engine: String,
-        /// How this end labels its packets, or why it does not; empty if no label was requested.
+        /// Label method of this end's packets, or why there is none; empty if no label was requested.
         pub label: String,
         /// Microseconds that its streams waited for blocks or buffers.
         pub waited_storage_us: u64,
@@ -129,7 +129,7 @@ wire_enum! {
     /// Message from the sender of data to the receiver.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToReceiver {
-        /// Further manifest entries.
+        /// Further entries of the manifest.
         Announce(Announcement) = 1,
         /// Whole-file digests, by file number, of files that were read to the end.
         FileEnds(Vec<(u64, Bytes)>) = 2,
@@ -140,7 +140,7 @@ wire_enum! {
         ManifestEnd(u64) = 4,
         /// Number of a file whose digest equals that of the file at the destination.
         Same(u64) = 5,
-        /// Periodic measurements.
+        /// Periodic measurements of the sender.
         Report(Report) = 6,
         /// A change of settings.
         Settings(Settings) = 7,
@@ -185,7 +185,7 @@ wire_struct! {
     pub struct Note {
         /// Path below the target.
         pub path: RelativePath,
-        /// Reason and remedy.
+        /// Reason with its remedy.
         pub failure: Failure,
     }
 }
@@ -196,7 +196,7 @@ wire_struct! {
     pub struct Run {
         /// Number of the first frame.
         pub first: u64,
-        /// Number of frames.
+        /// Number of frames in the range.
         pub count: u64,
     }
 }
@@ -211,7 +211,7 @@ wire_enum! {
         Written(Vec<Run>) = 2,
         /// Final results by file number.
         Settled(Vec<(u64, Outcome)>) = 3,
-        /// Periodic measurements.
+        /// Periodic measurements of the receiver.
         Report(Report) = 4,
         /// A change of settings.
         Settings(Settings) = 5,
@@ -274,7 +274,7 @@ pub struct TransferTally {
     pub entries: u64,
     /// Regular files committed, including skipped ones.
     pub files: u64,
-    /// Symbolic links committed.
+    /// Number of symbolic links committed.
     pub links: u64,
     /// Files skipped because the destination already had them.
     pub skipped_files: u64,

@@ -73,9 +73,9 @@ wire_struct! {
         pub folder: Bytes,
         /// Identity of that directory, independent of the path.
         pub directory: Directory,
-        /// Temporary name.
+        /// Temporary name within the directory.
         pub partial_name: Bytes,
-        /// Final name.
+        /// Final name within the directory.
         pub name: Bytes,
         /// Identity of the source.
         pub identity: SourceIdentity,
@@ -99,13 +99,13 @@ wire_struct! {
     /// Attributes of a source that stay equal while its content does.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct SourceIdentity {
-        /// Size in bytes.
+        /// Size of the source in bytes.
         pub bytes: u64,
-        /// Modification time (`st_mtime`).
+        /// Modification time of the source (`st_mtime`).
         pub modified: Time,
         /// Time of the last change of content or metadata (`st_ctime`).
         pub changed: Time,
-        /// Inode number.
+        /// Inode number of the source.
         pub inode: u64,
     }
 }
@@ -124,7 +124,7 @@ impl SourceIdentity {
 }
 
 wire_enum! {
-    /// Journal record.
+    /// Record of a resume journal.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Record {
         /// Parameters of the journal; always first.
@@ -233,7 +233,7 @@ pub fn replay(bytes: &[u8], boot: &str) -> Option<(JournalHeader, Vec<Unfinished
 /// TempFileLocations where a transfer may have left temporary files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TempFileLocations {
-    /// Target directory.
+    /// Target directory of the transfer.
     pub at: TargetDirectory,
     /// Directories below it that may hold files with the transfer's mark.
     pub directories: Vec<Bytes>,

@@ -134,7 +134,7 @@ impl ControlLink {
         Ok(())
     }
 
-    /// Detaches the connection.
+    /// Detaches the connection; messages stay queued.
     pub fn disconnected(&mut self) {
         self.connected = false;
         self.partial.clear();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_link_keeps_alive_then_times_out() {
+    fn idle_link_sends_keepalives_then_closes() {
         let (mut a, mut b) = (ControlLink::new(TEST_NOW), ControlLink::new(TEST_NOW));
         connect(&mut a, &mut b);
         let mut out = Vec::new();

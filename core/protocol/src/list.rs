@@ -64,7 +64,7 @@ impl PathList {
         self.places.len() < before
     }
 
-    /// Number of paths.
+    /// Number of paths in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len()

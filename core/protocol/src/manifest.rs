@@ -110,7 +110,7 @@ impl WireFormat for RelativePath {
 /// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
-    /// Regular file.
+    /// Regular file with its bytes.
     File,
     /// Directory; announced before its contents.
     Directory,
@@ -160,11 +160,11 @@ wire_struct! {
         pub changed: Time,
         /// Inode number at the source.
         pub inode: u64,
-        /// Permission bits.
+        /// Permission bits (`st_mode & 0o7777`).
         pub mode: u32,
         /// User id of the owner.
         pub uid: u32,
-        /// Group id.
+        /// Group id of the owner's group.
         pub gid: u32,
         /// Set when the source is sparse; the receiver preserves its holes.
         pub sparse: bool,

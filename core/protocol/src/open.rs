@@ -38,7 +38,7 @@ impl WireFormat for Protection {
     }
 }
 
-/// Where packets carry a scitag.
+/// Place of a scitag in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PacketLabel {
     /// Not in packets; only fireflies report the scitag.
@@ -71,7 +71,7 @@ wire_struct! {
     pub struct Mark {
         /// Scitag number: experiment and activity.
         pub scitag: u16,
-        /// Where packets carry it.
+        /// Place of the scitag in packets.
         pub label: PacketLabel,
     }
 }
@@ -130,7 +130,7 @@ wire_struct! {
         pub protection: Protection,
         /// Write under the final name directly, without a temporary file.
         pub inplace: bool,
-        /// Copy extended attributes.
+        /// Copy extended attributes of entries.
         pub xattrs: bool,
         /// Compare digests of files with equal size and time before skipping them.
         pub compare_digest: bool,
@@ -216,7 +216,7 @@ wire_struct! {
         pub token: String,
         /// Features that the client supports; the agent ignores unknown ones.
         pub features: Vec<String>,
-        /// The request itself.
+        /// The request of the client.
         pub request: Request,
     }
 }
@@ -278,7 +278,7 @@ impl Refusal {
 }
 
 wire_struct! {
-    /// Granted session.
+    /// Grant of a session.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     pub struct Opened {
         /// Identifier of the session.

@@ -40,9 +40,9 @@ pub enum PreambleError {
         /// [`PROTOCOL_VERSION`].
         ours: u16,
     },
-    /// Unknown connection kind.
+    /// Unknown connection kind, as received.
     #[error("the peer asks for an unknown kind of connection ({0})")]
-    EntryKind(u8),
+    Kind(u8),
 }
 
 /// Kind and protection of a connection.
@@ -54,7 +54,7 @@ pub struct Preamble {
     pub tls: bool,
 }
 
-/// Encodes a preamble.
+/// Encodes a preamble with [`PROTOCOL_VERSION`].
 #[must_use]
 pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
     let mut bytes = [0; PREAMBLE_BYTES];
@@ -82,7 +82,7 @@ pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
         2 => ConnectionKind::Data,
         3 => ConnectionKind::NettestControl,
         4 => ConnectionKind::NettestData,
-        other => return Err(PreambleError::EntryKind(other)),
+        other => return Err(PreambleError::Kind(other)),
     };
     Ok(Preamble { kind, tls: bytes[11] & 1 == 1 })
 }

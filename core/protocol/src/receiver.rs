@@ -28,7 +28,7 @@ const ITEMS_PER_MESSAGE_MAX: usize = 1_024;
 /// Result of inspecting the destination of an entry.
 #[derive(Debug, Clone)]
 pub enum DestinationCheck {
-    /// No usable copy.
+    /// No usable copy: send everything.
     Send,
     /// Unfinished copy of the same source, with these ranges.
     Resume(Vec<Extent>),
@@ -47,7 +47,7 @@ pub enum DestinationCheck {
 pub struct Finish {
     /// Number of the file in the session.
     pub file: u64,
-    /// Entry as announced.
+    /// Entry as announced by the sender.
     pub entry: Arc<Entry>,
     /// Digest of the source. The driver must verify those that do not combine.
     pub digest: Digest,

@@ -55,7 +55,7 @@ pub struct SourceEntry {
     pub root: u32,
     /// Device that stores its bytes.
     pub device: u64,
-    /// Entry as announced.
+    /// Entry as sent in the manifest.
     pub entry: Entry,
     attempt: u32,
 }
@@ -63,7 +63,7 @@ pub struct SourceEntry {
 /// FrameTask of a reader whose result is sent as one frame.
 #[derive(Debug, Clone)]
 pub struct FrameTask {
-    /// Frame number.
+    /// Number of the frame.
     pub sequence: u64,
     /// Files or ranges to read.
     pub piece: Piece,
@@ -608,7 +608,7 @@ impl Sender {
         }
     }
 
-    /// Devices with sources.
+    /// Iterates over devices with sources (`st_dev`).
     pub fn devices(&self) -> impl Iterator<Item = u64> + '_ {
         self.queues.keys().copied()
     }

@@ -137,7 +137,7 @@ wire_struct! {
         pub bound_by: String,
         /// Storage engines of source and destination.
         pub engines: (String, String),
-        /// TCP segments retransmitted.
+        /// TCP segments retransmitted by the source.
         pub retransmits: u64,
         /// Bytes on the network, including blocks sent twice.
         pub network_bytes: u64,
@@ -149,7 +149,7 @@ wire_struct! {
         pub repeated: u64,
         /// Scitag of the transfer.
         pub mark: Option<Mark>,
-        /// How the source labels its packets, or why it does not.
+        /// Label method of the source's packets, or why there is none.
         pub label: String,
         /// Reader threads per device at the source.
         pub readers: u16,
@@ -179,7 +179,7 @@ wire_enum! {
     /// Message from the source to the requester.
     #[derive(Debug, Clone)]
     pub enum FromSource {
-        /// Periodic progress.
+        /// Progress, about once a second.
         Progress(Box<Progress>) = 1,
         /// Entries that failed since the last such message.
         Errors(Vec<EntryFailure>) = 2,
@@ -187,7 +187,7 @@ wire_enum! {
         Warnings(Vec<EntryFailure>) = 5,
         /// Files committed since the last such message.
         Placed(Vec<Placed>) = 3,
-        /// The last message.
+        /// Result of the copy; the last message.
         Ended(Ended) = 4,
     }
 }
@@ -196,7 +196,7 @@ wire_enum! {
     /// Message from the requester to the source.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum ToSource {
-        /// Change of settings.
+        /// Change of the transfer's settings.
         Settings(Settings) = 1,
         /// Stop the copy, for this reason.
         Cancel(String) = 2,

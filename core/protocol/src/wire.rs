@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Decoding error.
+/// Error of decoding a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The message ends inside a field of this type.

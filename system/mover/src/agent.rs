@@ -155,7 +155,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Certificate and key of the agent.
     pub identity: Arc<Identity>,
-    /// Authorisation policy.
+    /// Policy that authenticates and authorises clients.
     pub gatekeeper: Arc<dyn Gatekeeper>,
     /// State directory for journals.
     pub state: PathBuf,

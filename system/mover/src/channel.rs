@@ -61,7 +61,7 @@ impl Channel {
         self.tls.is_some()
     }
 
-    /// Underlying transport.
+    /// Transport beneath TLS, if any.
     #[must_use]
     pub fn transport(&self) -> &Transport {
         &self.transport

@@ -71,11 +71,11 @@ pub struct TransferSnapshot {
     pub streams_peak: u16,
     /// Rate over about the last half second.
     pub bits_per_second: u64,
-    /// Bottleneck; see [`crate::bottleneck`].
+    /// Bottleneck, as named by [`crate::bottleneck`].
     pub bound_by: &'static str,
     /// Storage engines of both ends, local one first.
     pub engines: (String, String),
-    /// TCP segments retransmitted.
+    /// TCP segments retransmitted over all sessions.
     pub retransmits: u64,
     /// Bytes on the network, including blocks sent twice.
     pub network_bytes: u64,
@@ -91,7 +91,7 @@ pub struct TransferSnapshot {
     pub repeated: u64,
     /// Scitag of the transfer.
     pub mark: Option<Mark>,
-    /// How the sending end labels its packets, or why it does not.
+    /// Label method of the sending end's packets, or why there is none.
     pub label: String,
     /// Addresses no longer used after repeated failures.
     pub dropped: Vec<String>,
@@ -177,7 +177,7 @@ impl ClientTransfer {
         self.shared.plan.contact.shown()
     }
 
-    /// Current state.
+    /// Current counters, rate and bottleneck.
     #[must_use]
     pub fn snapshot(&self) -> TransferSnapshot {
         self.shared.snapshot()

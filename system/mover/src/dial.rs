@@ -79,9 +79,9 @@ pub trait Dial: Send + Sync {
 /// Addresses of a path's two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressPair {
-    /// Local address.
+    /// IP address of the local end.
     pub from: IpAddr,
-    /// Remote address.
+    /// IP address of the remote end.
     pub to: IpAddr,
 }
 
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_address_is_skipped_while_others_live() {
+    fn dead_address_skipped_while_others_live() {
         let listener = TcpListener::bind("127.0.0.2:0").expect("loopback");
         let port = listener.local_addr().expect("its address").port();
         let dead = SocketAddr::from(([127, 0, 0, 3], port));

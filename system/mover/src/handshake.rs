@@ -13,9 +13,9 @@ use crate::transport::Transport;
 /// Answer to a [`Join`]; the discriminant is its byte on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Joined {
-    /// The stream joined.
+    /// The stream joined the session.
     Yes,
-    /// Unknown session.
+    /// The session is not known.
     UnknownSession,
     /// Wrong proof, or protection other than the session's.
     Refused,

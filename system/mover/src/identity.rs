@@ -126,7 +126,7 @@ impl Identity {
         })
     }
 
-    /// Certificate in PEM.
+    /// Returns the certificate in PEM.
     #[must_use]
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem

@@ -35,7 +35,7 @@ pub struct Labelling {
     pub flow_label: Option<u32>,
     /// IPv6 destination options header to set.
     pub destination_option: Option<[u8; 8]>,
-    /// Description for reports.
+    /// Description for reports, as above.
     pub description: String,
 }
 

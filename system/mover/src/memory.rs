@@ -137,7 +137,7 @@ impl BlockMemory {
         }
     }
 
-    /// Redistributes free memory.
+    /// Redistributes free memory among transfers.
     pub fn rebalance(&self) {
         lock(&self.0).rebalance();
     }

@@ -210,7 +210,7 @@ impl<'a> Packer<'a> {
 enum ReadTarget {
     /// Offset in the pack.
     Pack(usize),
-    /// Offset in [`Packer::sectors`].
+    /// Offset in bytes in [`Packer::sectors`].
     Sectors(usize),
 }
 

@@ -21,7 +21,7 @@ use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 pub struct ScanRoot {
     /// Directory that confines the source.
     pub dir: Arc<Dir>,
-    /// Path below `dir`.
+    /// Path of the source below `dir`.
     pub path: PathBuf,
 }
 
@@ -30,7 +30,7 @@ pub struct ScanRoot {
 pub struct Missing {
     /// Printable path as the user gave it.
     pub path: String,
-    /// Reason and remedy.
+    /// Reason with its remedy.
     pub why: String,
 }
 
@@ -46,7 +46,7 @@ pub enum ScanItem {
 /// Options of a walk.
 #[derive(Debug, Clone, Copy)]
 pub struct TreeWalk {
-    /// Descend into directories.
+    /// Descend into directories below.
     pub recursive: bool,
     /// Read extended attributes of every entry.
     pub xattrs: bool,

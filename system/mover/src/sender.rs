@@ -117,7 +117,7 @@ enum SourceSelection {
 pub struct SenderEnd {
     /// State common to both kinds of end.
     pub session: Session,
-    /// Storage engine.
+    /// Storage engine of the readers.
     pub engine: Engine,
     /// Blocks ready to be sent.
     pub ready: ReadyQueue,

@@ -206,7 +206,7 @@ pub struct Session {
     pub fireflies: Option<Fireflies>,
     /// Placement of its threads, if configured.
     homes: Option<Homes>,
-    /// Start time.
+    /// Time of the session's start.
     pub started: Instant,
     /// Requested number of streams.
     pub wanted_streams: AtomicU16,
@@ -310,7 +310,7 @@ impl Session {
         *lock(&self.label) = label;
     }
 
-    /// Session key.
+    /// Secret key of the session.
     #[must_use]
     pub fn key(&self) -> &SessionKey {
         &self.key
@@ -378,7 +378,7 @@ impl Session {
         }
     }
 
-    /// Breaks every stream.
+    /// Breaks every stream of the session.
     pub fn break_streams(&self) {
         lock(&self.streams).values_mut().for_each(DataStream::abort);
     }
@@ -618,7 +618,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unacknowledged_stream_is_silent_beside_live_ones() {
+    fn unacknowledged_stream_silent_beside_live_ones() {
         let info = |unacked_segments, last_acknowledged_ms| TcpInfo {
             unacked_segments,
             last_acknowledged_ms,

@@ -46,9 +46,9 @@ pub const MEMORY_BYTES: u64 = 64 << 20;
 /// Sending or receiving end of a session.
 #[derive(Debug, Clone)]
 pub enum Endpoint {
-    /// Sending end.
+    /// Sending end of a session.
     Send(SenderControl),
-    /// Receiving end.
+    /// Receiving end of a session.
     Receive(ReceiverControl),
 }
 
@@ -347,11 +347,11 @@ pub fn block_bytes(request: &Request) -> u32 {
 
 /// Builder of the endpoint of a granted request.
 pub struct SessionBuilder<'a> {
-    /// Authorisation policy.
+    /// Policy that authorises the caller.
     pub keeper: &'a dyn Gatekeeper,
-    /// Authenticated requester.
+    /// Authenticated caller of the request.
     pub caller: &'a Caller,
-    /// Storage engine.
+    /// Storage engine of the endpoint.
     pub engine: Engine,
     /// State directory for journals; without it no interrupted transfer resumes.
     pub state: Option<&'a Path>,
@@ -363,7 +363,7 @@ pub struct SessionBuilder<'a> {
     pub pace: Option<Arc<SharedPacer>>,
     /// Firefly collectors, in addition to the peers of data streams.
     pub collectors: &'a [SocketAddr],
-    /// Counters of fireflies.
+    /// Counters of fireflies, shared by sessions.
     pub fireflies: &'a Arc<FireflyCounters>,
     /// Locks of files being written, for callers with a pass.
     pub locks: Option<&'a FileLocks>,

@@ -1,12 +1,14 @@
-//! TLS 1.3 over a transport: rustls shakes hands and keeps the secrets, records are made and opened here.
+//! TLS 1.3 over a transport: rustls performs the handshake and holds the secrets; records are sealed
+//! and opened here.
 //!
-//! For: what a [`Channel`](crate::channel::Channel) does under TLS. Not for: who the peer may be (`identity`).
+//! Used by [`Channel`](crate::channel::Channel) under TLS; peer authentication is in `identity`.
 //!
-//! rustls takes every record through buffers of its own. Here a record is sealed from the caller's memory into
-//! the buffer that is written, and opened from the buffer that was read into the caller's memory, so that
-//! nothing is copied. What remains to be done after a handshake is little (RFC 8446, 4.6 and 6): new keys when the
-//! peer says so or a key has protected as many records as it may, session tickets to be ignored, alerts.
-//! See docs/decisions/0007. A peer that breaks the rules is told by an alert and is `InvalidData`.
+//! rustls copies every record through buffers of its own. Here a record is sealed from the caller's
+//! memory into the buffer that is written, and opened from the buffer that was read into the caller's
+//! memory, without copies. Little remains after a handshake (RFC 8446, 4.6 and 6): key updates,
+//! requested by the peer or due after the record limit of a key, ignored session tickets, and alerts.
+//! See docs/decisions/0007. A peer that violates the protocol receives an alert and gives
+//! `InvalidData`.
 
 mod handshake;
 mod incoming;
@@ -26,39 +28,39 @@ use rustls::{AlertDescription, ClientConfig, ContentType, HandshakeType, ServerC
 
 use crate::identity::{Fingerprint, peer_fingerprint};
 use crate::transport::Transport;
-use incoming::Incoming;
-use keys::Keys;
-use outgoing::Outgoing;
+use incoming::ReceiveBuffer;
+use keys::TrafficKeys;
+use outgoing::SendBuffer;
 use record::{CONTENT_BYTES_MAX, HEADER_BYTES};
 
-/// Most of a message about the connection itself that is put together from records.
+/// Limit of a handshake message reassembled from records, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes before the body of such a message: kind and length.
+/// Header of a handshake message: type and length.
 const MESSAGE_HEADER_BYTES: usize = 4;
 
-/// The state of one connection under TLS.
+/// TLS state of one connection.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    keys: Keys,
-    incoming: Incoming,
-    outgoing: Outgoing,
-    /// Content of the last record that the reader had no room for.
+    keys: TrafficKeys,
+    incoming: ReceiveBuffer,
+    outgoing: SendBuffer,
+    /// Content of the last record that did not fit into the reader's buffer.
     left: Range<usize>,
-    /// The beginning of a message about the connection itself.
+    /// Partially received handshake message.
     message: Vec<u8>,
-    /// The peer has said that nothing more comes.
+    /// Set when the peer has closed its direction.
     closed: bool,
-    /// The peer has asked for new keys in this direction.
+    /// Set when the peer requested a key update of this direction.
     owes_update: bool,
     peer: Option<Fingerprint>,
 }
 
 impl Tls {
-    /// Finishes a handshake as a client.
+    /// Performs a handshake as a client.
     ///
     /// # Errors
-    /// When the peer is not the one that `config` accepts, or the connection fails.
+    /// If `config` rejects the peer, or the connection fails.
     pub(crate) fn connect(
         transport: &mut Transport,
         config: Arc<ClientConfig>,
@@ -66,33 +68,33 @@ impl Tls {
         let name = ServerName::try_from("penstock").expect("a valid name");
         let mut connection =
             UnbufferedClientConnection::new(config, name).map_err(io::Error::other)?;
-        let mut incoming = Incoming::new();
+        let mut incoming = ReceiveBuffer::new();
         let process = UnbufferedConnectionCommon::<ClientConnectionData>::process_tls_records;
         handshake::run(&mut connection, process, transport, &mut incoming)?;
         let peer = peer_fingerprint(&connection);
-        let keys = connection.dangerous_into_kernel_connection().and_then(Keys::client);
+        let keys = connection.dangerous_into_kernel_connection().and_then(TrafficKeys::client);
         Ok(Self::new(keys.map_err(io::Error::other)?, incoming, peer))
     }
 
-    /// Finishes a handshake as a server.
+    /// Performs a handshake as a server.
     ///
     /// # Errors
-    /// When the client cannot, or the connection fails.
+    /// If the handshake or the connection fails.
     pub(crate) fn accept(transport: &mut Transport, config: Arc<ServerConfig>) -> io::Result<Self> {
         let mut connection = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
-        let mut incoming = Incoming::new();
+        let mut incoming = ReceiveBuffer::new();
         let process = UnbufferedConnectionCommon::<ServerConnectionData>::process_tls_records;
         handshake::run(&mut connection, process, transport, &mut incoming)?;
         let peer = peer_fingerprint(&connection);
-        let keys = connection.dangerous_into_kernel_connection().and_then(Keys::server);
+        let keys = connection.dangerous_into_kernel_connection().and_then(TrafficKeys::server);
         Ok(Self::new(keys.map_err(io::Error::other)?, incoming, peer))
     }
 
-    fn new(keys: Keys, incoming: Incoming, peer: Option<Fingerprint>) -> Self {
+    fn new(keys: TrafficKeys, incoming: ReceiveBuffer, peer: Option<Fingerprint>) -> Self {
         Self {
             keys,
             incoming,
-            outgoing: Outgoing::new(),
+            outgoing: SendBuffer::new(),
             left: 0..0,
             message: Vec::new(),
             closed: false,
@@ -101,21 +103,21 @@ impl Tls {
         }
     }
 
-    /// The certificate that the peer showed.
+    /// Fingerprint of the peer's certificate, if it presented one.
     pub(crate) fn peer(&self) -> Option<Fingerprint> {
         self.peer
     }
 
-    /// Whether there are bytes that the socket has not taken.
+    /// True if bytes wait for the socket.
     pub(crate) fn wants_write(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Reads what the next record holds, or as much of it as `buffer` takes; zero when the peer has closed
-    /// its direction. Bytes of `buffer` behind those may be overwritten.
+    /// Reads the content of the next record, or as much as fits into `buffer`; zero when the peer has
+    /// closed its direction. The rest of `buffer` may be overwritten.
     ///
     /// # Errors
-    /// When the connection is gone, or what came is not what the peer wrote.
+    /// If the connection is lost, or a record fails its integrity check.
     pub(crate) fn read(&mut self, from: &mut Transport, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if !self.left.is_empty() {
@@ -138,16 +140,16 @@ impl Tls {
                     Ok(count) => return Ok(count),
                     Err(fault) => return Err(self.fail(from, fault)),
                 },
-                Err(alert) => return Err(self.fail(from, Fault::Broken(alert))),
+                Err(alert) => return Err(self.fail(from, TlsFault::Violation(alert))),
             }
         }
     }
 
-    /// Opens the record of `bytes` at hand; how many bytes of data it put into `buffer`.
-    fn open(&mut self, bytes: usize, buffer: &mut [u8]) -> Result<usize, Fault> {
+    /// Opens the next record, of `bytes`; returns the data bytes put into `buffer`.
+    fn open(&mut self, bytes: usize, buffer: &mut [u8]) -> Result<usize, TlsFault> {
         let (header, body) = self.incoming.first(bytes).split_at_mut(HEADER_BYTES);
         if ContentType::from(header[0]) != ContentType::ApplicationData {
-            return Err(Fault::Broken(AlertDescription::UnexpectedMessage));
+            return Err(TlsFault::Violation(AlertDescription::UnexpectedMessage));
         }
         let fits = body.len() <= buffer.len();
         let opened = if fits {
@@ -155,12 +157,12 @@ impl Tls {
         } else {
             self.keys.receiving.open_in_place(header, body)
         };
-        let opened = opened.map_err(Fault::Broken)?;
+        let opened = opened.map_err(TlsFault::Violation)?;
         let content = self.incoming.consume(bytes).start + HEADER_BYTES;
         let content = content..content + opened.bytes;
         match opened.kind {
             ContentType::ApplicationData if !self.message.is_empty() => {
-                Err(Fault::Broken(AlertDescription::UnexpectedMessage))
+                Err(TlsFault::Violation(AlertDescription::UnexpectedMessage))
             }
             ContentType::ApplicationData if fits => Ok(opened.bytes),
             ContentType::ApplicationData => {
@@ -171,25 +173,25 @@ impl Tls {
                 let content =
                     if fits { &buffer[..opened.bytes] } else { self.incoming.kept(content) };
                 let content = content.to_vec();
-                self.take_notice(kind, &content).map(|()| 0)
+                self.on_control_record(kind, &content).map(|()| 0)
             }
         }
     }
 
-    /// Takes what the peer says about the connection itself.
-    fn take_notice(&mut self, kind: ContentType, content: &[u8]) -> Result<(), Fault> {
-        let unexpected = Err(Fault::Broken(AlertDescription::UnexpectedMessage));
+    /// Handles a record of a type other than application data.
+    fn on_control_record(&mut self, kind: ContentType, content: &[u8]) -> Result<(), TlsFault> {
+        let unexpected = Err(TlsFault::Violation(AlertDescription::UnexpectedMessage));
         match kind {
             ContentType::Handshake if content.is_empty() => unexpected,
-            ContentType::Handshake => self.take_messages(content),
+            ContentType::Handshake => self.on_handshake_content(content),
             ContentType::Alert if self.message.is_empty() => {
                 let [_, alert] = content else {
-                    return Err(Fault::Broken(AlertDescription::DecodeError));
+                    return Err(TlsFault::Violation(AlertDescription::DecodeError));
                 };
                 match AlertDescription::from(*alert) {
                     AlertDescription::CloseNotify => self.closed = true,
                     AlertDescription::UserCanceled => {}
-                    alert => return Err(Fault::Told(alert)),
+                    alert => return Err(TlsFault::PeerAlert(alert)),
                 }
                 Ok(())
             }
@@ -197,14 +199,14 @@ impl Tls {
         }
     }
 
-    /// Puts messages together and takes those that are whole.
-    fn take_messages(&mut self, content: &[u8]) -> Result<(), Fault> {
+    /// Reassembles handshake messages and handles the complete ones.
+    fn on_handshake_content(&mut self, content: &[u8]) -> Result<(), TlsFault> {
         self.message.extend_from_slice(content);
         while let Some(header) = self.message.first_chunk::<MESSAGE_HEADER_BYTES>() {
             let body = u32::from_be_bytes([0, header[1], header[2], header[3]]) as usize;
             let whole = MESSAGE_HEADER_BYTES + body;
             if whole > MESSAGE_BYTES_MAX {
-                return Err(Fault::Broken(AlertDescription::DecodeError));
+                return Err(TlsFault::Violation(AlertDescription::DecodeError));
             }
             if whole > self.message.len() {
                 break;
@@ -212,29 +214,29 @@ impl Tls {
             let message: Vec<u8> = self.message.drain(..whole).collect();
             match (HandshakeType::from(message[0]), &message[MESSAGE_HEADER_BYTES..]) {
                 (HandshakeType::NewSessionTicket, _) => {}
-                // Nothing may stand between it and the first record under the new key.
+                // No data may stand between it and the first record under the new key.
                 (HandshakeType::KeyUpdate, [wish @ (0 | 1)]) if self.message.is_empty() => {
                     self.owes_update |= *wish == 1;
                     let updated = self.keys.update_receiving();
-                    updated.map_err(|_| Fault::Broken(AlertDescription::InternalError))?;
+                    updated.map_err(|_| TlsFault::Violation(AlertDescription::InternalError))?;
                 }
                 (HandshakeType::KeyUpdate, [0 | 1]) | (_, _) => {
-                    return Err(Fault::Broken(AlertDescription::UnexpectedMessage));
+                    return Err(TlsFault::Violation(AlertDescription::UnexpectedMessage));
                 }
             }
         }
         Ok(())
     }
 
-    /// Tells the peer why no more is read from it, and the caller too.
-    fn fail(&mut self, transport: &mut Transport, fault: Fault) -> io::Error {
-        const FATAL: u8 = 2;
+    /// Sends the alert to the peer and returns the error for the caller.
+    fn fail(&mut self, transport: &mut Transport, fault: TlsFault) -> io::Error {
+        const ALERT_LEVEL_FATAL: u8 = 2;
         let text = match fault {
-            Fault::Told(alert) => format!("the peer ended TLS ({alert:?})"),
-            Fault::Broken(alert) => {
-                // The reason for it counts, not whether it was heard.
+            TlsFault::PeerAlert(alert) => format!("the peer ended TLS ({alert:?})"),
+            TlsFault::Violation(alert) => {
+                // The cause counts, not whether the alert arrived.
                 let _ = self.flush(transport).and_then(|()| {
-                    self.notify(ContentType::Alert, &[FATAL, u8::from(alert)]);
+                    self.notify(ContentType::Alert, &[ALERT_LEVEL_FATAL, u8::from(alert)]);
                     self.flush(transport)
                 });
                 format!("what came is not what the peer wrote under TLS ({alert:?})")
@@ -247,7 +249,7 @@ impl Tls {
         self.outgoing.push(&mut self.keys.sending, kind, content);
     }
 
-    /// Seals as many of `bytes` as there is room for.
+    /// Seals as many of `bytes` as fit.
     fn seal(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut taken = 0;
         for part in bytes.chunks(CONTENT_BYTES_MAX) {
@@ -255,9 +257,9 @@ impl Tls {
                 break;
             }
             if self.owes_update || self.keys.sending_is_old() {
-                // The other direction's key is its sender's affair.
-                const NOT_REQUESTED: u8 = 0;
-                let message = [u8::from(HandshakeType::KeyUpdate), 0, 0, 1, NOT_REQUESTED];
+                // The peer updates the key of the other direction itself.
+                const UPDATE_NOT_REQUESTED: u8 = 0;
+                let message = [u8::from(HandshakeType::KeyUpdate), 0, 0, 1, UPDATE_NOT_REQUESTED];
                 self.notify(ContentType::Handshake, &message);
                 self.keys.update_sending().map_err(io::Error::other)?;
                 self.owes_update = false;
@@ -268,10 +270,10 @@ impl Tls {
         Ok(taken)
     }
 
-    /// Takes as many of `bytes` as there is room for, and writes what the socket takes.
+    /// Accepts as many of `bytes` as fit, and writes what the socket accepts.
     ///
     /// # Errors
-    /// When the connection is gone, or `WouldBlock` when nothing was taken.
+    /// If the connection is lost, or `WouldBlock` if nothing was accepted.
     pub(crate) fn write(&mut self, to: &mut Transport, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let taken = self.seal(bytes)?;
@@ -286,10 +288,10 @@ impl Tls {
         }
     }
 
-    /// Takes all of `bytes`, on a blocking transport; the last of it may wait for a [`Tls::flush`].
+    /// Accepts all of `bytes` on a blocking transport; the last of them may need a [`Tls::flush`].
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// If the connection is lost.
     pub(crate) fn write_all(&mut self, to: &mut Transport, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let taken = self.seal(bytes)?;
@@ -301,33 +303,36 @@ impl Tls {
         Ok(())
     }
 
-    /// Writes what waits.
+    /// Writes all buffered records to the socket.
     ///
     /// # Errors
-    /// As the socket does.
+    /// Errors of the socket.
     pub(crate) fn flush(&mut self, to: &mut Transport) -> io::Result<()> {
         self.outgoing.flush(to)
     }
 
-    /// Says that nothing more comes.
+    /// Sends the close_notify alert.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// If the connection is lost.
     pub(crate) fn close(&mut self, to: &mut Transport) -> io::Result<()> {
-        const WARNING: u8 = 1;
+        const ALERT_LEVEL_WARNING: u8 = 1;
         self.flush(to)?;
-        self.notify(ContentType::Alert, &[WARNING, u8::from(AlertDescription::CloseNotify)]);
+        self.notify(
+            ContentType::Alert,
+            &[ALERT_LEVEL_WARNING, u8::from(AlertDescription::CloseNotify)],
+        );
         self.flush(to)
     }
 }
 
-/// Why nothing more is read.
+/// Fatal condition of the receiving direction.
 #[derive(Debug, Clone, Copy)]
-enum Fault {
-    /// The peer broke the rules, and is to be told so.
-    Broken(AlertDescription),
-    /// The peer says that we did, or goes.
-    Told(AlertDescription),
+enum TlsFault {
+    /// The peer violated the protocol; this alert is sent.
+    Violation(AlertDescription),
+    /// The peer sent this alert.
+    PeerAlert(AlertDescription),
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const RETRANSMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Socket of a connection.
 #[derive(Debug)]
 pub enum Transport {
-    /// TCP connection.
+    /// TCP connection to a peer.
     Tcp(TcpStream),
     /// Socket pair inside this machine: a local copy, or a connection tunnelled by ssh.
     Local(UnixStream),

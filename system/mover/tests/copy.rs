@@ -85,7 +85,7 @@ impl Site {
         Self::with(None)
     }
 
-    /// Threads of both ends run in these homes.
+    /// Pins the threads of both ends to these homes.
     fn with(homes: Option<Homes>) -> Self {
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let path = |name: &str| {
@@ -292,7 +292,7 @@ fn dataset_round_trips_through_agent() {
 fn ended_transfers_are_listed_within_limit() {
     let site = Site::new();
     let options = options(Algorithm::None, Protection::Integrity);
-    // There is nothing to copy.
+    // The source is empty.
     for _ in 0..203 {
         site.push(&options).expect("a copy");
     }
@@ -307,10 +307,10 @@ fn ended_transfers_are_listed_within_limit() {
     assert_eq!(listed, (4..=203).collect::<Vec<_>>());
 }
 
-/// Names of this process's threads that may run on these processors alone.
+/// Names of this process's threads that are restricted to these processors.
 fn threads_on(cpus: &[usize]) -> Vec<String> {
     let tasks = fs::read_dir("/proc/self/task").expect("this process");
-    // A thread that has ended in between is none.
+    // A thread may have ended meanwhile.
     let status = tasks.flatten().filter_map(|t| fs::read_to_string(t.path().join("status")).ok());
     status
         .filter_map(|status| {
@@ -332,7 +332,7 @@ fn threads_run_near_their_devices() {
         );
         return;
     };
-    // Loopback is at one processor, the disk at another.
+    // Loopback is on one processor, the disk on another.
     let mut facts = Facts::default();
     facts.cpu.nodes = [(0, first), (1, last)]
         .map(|(number, cpu)| Node { number, cpus: cpu.to_string() })
@@ -348,8 +348,8 @@ fn threads_run_near_their_devices() {
     loop {
         let (near_network, near_disk) = (threads_on(&[*first]), threads_on(&[*last]));
         let has = |threads: &[String], name: &str| threads.iter().any(|thread| thread == name);
-        // The agent's streams are threads that serve connections. It knows by which interface its client came; this client
-        // was not told of one.
+        // The agent's streams are threads that serve connections. The agent knows the interface of its
+        // client; this client has none configured.
         let all =
             ["stream", "serve", "write", "commit"].iter().all(|name| has(&near_network, name));
         if all && has(&near_disk, "read") {

@@ -1,4 +1,4 @@
-//! A listener's limits, with short deadlines: who is refused, who is dropped and who gets a place.
+//! Limits of a listener, with short deadlines: refused, dropped and admitted clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,17 +14,17 @@ use penstock_mover::nettest::{
 };
 use penstock_protocol::preamble::{self, ConnectionKind, Preamble};
 
-const WAIT: Duration = Duration::from_secs(20);
+const LOG_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A listener on a thread, ended when dropped.
-struct Running {
+/// Listener on a thread, stopped on drop.
+struct RunningListener {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     log: Receiver<String>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningListener {
     fn with(limits: Limits) -> Self {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
         let address = listener.local_addr();
@@ -42,7 +42,7 @@ impl Running {
 
     fn log_line(&self, word: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(WAIT).unwrap_or_else(|_| panic!("no '{word}'"));
+            let line = self.log.recv_timeout(LOG_TIMEOUT).unwrap_or_else(|_| panic!("no '{word}'"));
             if line.contains(word) {
                 return line;
             }
@@ -54,7 +54,7 @@ impl Running {
         run(&target, params, &AtomicBool::new(false), &mut |_| {}).map(|report| report.bytes)
     }
 
-    /// A control connection that has proposed `params`.
+    /// Control connection that has proposed `params`.
     fn propose(&self, params: TestParams) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).unwrap();
         let kind = ConnectionKind::NettestControl;
@@ -64,7 +64,7 @@ impl Running {
         socket
     }
 
-    /// One that was accepted: its test waits for its data connections.
+    /// Accepted control connection whose test waits for its data connections.
     fn book(&self) -> TcpStream {
         let mut socket = self.propose(TestParams::default());
         let answer = read_message(&mut socket).unwrap();
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningListener {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -88,24 +88,24 @@ fn small() -> TestParams {
 }
 
 #[test]
-fn the_seventeenth_test_is_refused_until_a_place_is_free() {
-    let listener = Running::with(Limits::default());
+fn test_beyond_limit_is_refused() {
+    let listener = RunningListener::with(Limits::default());
     let mut booked: Vec<_> = (0..16).map(|_| listener.book()).collect();
     let refused = listener.test(&small()).unwrap_err();
     assert!(
         matches!(&refused, NettestError::Refused(why) if why.contains("16 tests")),
         "{refused}"
     );
-    // It vanishes before its data connections came.
+    // The client disconnects before its data connections arrive.
     drop(booked.pop());
     listener.log_line("control connection ended");
     assert_eq!(listener.test(&small()).unwrap(), 100_000);
 }
 
 #[test]
-fn who_says_nothing_is_dropped_at_the_deadline() {
+fn silent_connection_is_dropped_at_deadline() {
     let handshake = Duration::from_millis(200);
-    let listener = Running::with(Limits { tests: 1, handshake, ..Limits::default() });
+    let listener = RunningListener::with(Limits { tests: 1, handshake, ..Limits::default() });
     let begun = Instant::now();
     let mut silent = TcpStream::connect(listener.address).unwrap();
     assert!(listener.log_line("Dropped").contains("handshake deadline"));
@@ -113,17 +113,17 @@ fn who_says_nothing_is_dropped_at_the_deadline() {
     let mut slow = TcpStream::connect(listener.address).unwrap();
     slow.write_all(b"PENSTOCK").unwrap();
     assert!(listener.log_line("Dropped").contains("8 bytes and then silence"));
-    // Booked, and then no data connections.
+    // Accepted, then no data connections.
     let mut booked = listener.book();
     assert!(matches!(read_message(&mut booked).unwrap(), Message::Failed { .. }));
     assert!(listener.log_line("Failed").contains("1 of 1 data connection"));
-    assert!(begun.elapsed() >= 3 * handshake && begun.elapsed() < WAIT);
+    assert!(begun.elapsed() >= 3 * handshake && begun.elapsed() < LOG_TIMEOUT);
     assert_eq!(listener.test(&small()).unwrap(), 100_000);
 }
 
 #[test]
 fn vanished_client_frees_its_slot() {
-    let listener = Running::with(Limits { tests: 1, ..Limits::default() });
+    let listener = RunningListener::with(Limits { tests: 1, ..Limits::default() });
     let mut control =
         listener.propose(TestParams { seconds: Some(600.0), ..TestParams::default() });
     let Message::Accepted { test_id, .. } = read_message(&mut control).unwrap() else {
@@ -142,8 +142,8 @@ fn vanished_client_frees_its_slot() {
 }
 
 #[test]
-fn a_test_takes_no_more_connections_than_it_asked_for() {
-    let listener = Running::with(Limits::default());
+fn excess_data_connections_are_refused() {
+    let listener = RunningListener::with(Limits::default());
     let mut control = listener.propose(TestParams { streams: 2, ..TestParams::default() });
     let Message::Accepted { test_id, .. } = read_message(&mut control).unwrap() else {
         panic!("not accepted");

@@ -19,7 +19,7 @@ pub struct Transfer {
     pub path: String,
     /// `running`, `waiting`, `done`, `failed` or `cancelled`.
     pub state: &'static str,
-    /// Start time.
+    /// Time of the start.
     pub started: SystemTime,
     /// Run time in seconds.
     pub seconds: f64,
@@ -27,7 +27,7 @@ pub struct Transfer {
     pub bytes: u64,
     /// Bytes sent and written.
     pub moved_bytes: u64,
-    /// Bytes present before.
+    /// Bytes present before the transfer.
     pub resumed_bytes: u64,
     /// Bytes announced so far.
     pub announced_bytes: u64,

@@ -47,7 +47,7 @@ pub struct OutgoingRequest {
     pub expected: HashMap<Vec<u8>, Digest>,
 }
 
-/// Transfer in progress.
+/// Handle of a transfer in progress.
 #[derive(Debug)]
 pub struct OutgoingTransfer {
     id: u64,
@@ -194,7 +194,7 @@ impl OutgoingTransfer {
         self.transfer.outcome()
     }
 
-    /// Current state.
+    /// Current counters, rate and bottleneck.
     #[must_use]
     pub fn snapshot(&self) -> TransferSnapshot {
         self.transfer.snapshot()

@@ -1,4 +1,4 @@
-//! The client: connects, proposes a test, opens its data connections, runs it.
+//! Client: connects, proposes a test, opens its data connections and runs it.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -11,30 +11,30 @@ use penstock_sys::net::connect::{ConnectOptions, connect};
 use super::message::{Message, Role};
 use super::params::TestParams;
 use super::report::{Interval, Report, role_of};
-use super::session::{self, Connection, Control, LISTENER_SILENT_AFTER, Peer, hear_until};
+use super::session::{self, Connection, Control, LISTENER_SILENT_AFTER, Peer, receive_until};
 use super::share::MemoryShare;
 use super::{DEFAULT_PORT, NettestError};
 use crate::labels::Labelling;
 
-/// For the kernel of the listener's host to accept a connection. The listener answers within
+/// Time limit for the kernel of the listener's host to accept a connection. The listener answers within
 /// [`LISTENER_SILENT_AFTER`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whom to test against, and from where.
+/// Listener to test against, and local options.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// `HOST`, `HOST:PORT`, an address, or `[ADDRESS]:PORT`.
     pub host: String,
     /// Port for a host without one; [`DEFAULT_PORT`] without either.
     pub port: Option<u16>,
-    /// Local address to connect from.
+    /// Local address to connect from; any if `None`.
     pub source: Option<IpAddr>,
     /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
     pub ipv4: Option<bool>,
 }
 
 impl Target {
-    /// The addresses to try, in the resolver's order.
+    /// Resolves the addresses to try, in the resolver's order.
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
         let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
         let (host, port) = split_host(&self.host).map_err(&fail)?;
@@ -70,20 +70,19 @@ fn split_host(text: &str) -> Result<(&str, Option<u16>), String> {
     }
 }
 
-/// What a running test has to tell.
+/// Progress event of a running test.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// All connections are there, bytes begin to flow: from now on `stop` leaves a report.
+    /// All connections are open and data flows: from now on `stop` leaves a report.
     Started,
-    /// An interval is over.
+    /// An interval has ended.
     Interval(&'a Interval),
 }
 
-/// Runs a test. `stop` ends it early with what there is so far; `on_progress` is called while it
-/// runs.
+/// Runs a test. `stop` ends it early with the results so far; `on_progress` is called during the test.
 ///
 /// # Errors
-/// See [`NettestError`]; each names the object and what to do.
+/// See [`NettestError`]; each names the object and the remedy.
 pub fn run(
     target: &Target,
     params: &TestParams,
@@ -99,19 +98,23 @@ pub fn run(
     };
     let (peer, mut control) = connect_control(target, &options)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
-    control.say(&Message::Propose { software, params: params.clone() })?;
-    let hear = |control: &Control| {
-        hear_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(|error| match error {
-            error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
-            error => error,
-        })
+    control.send(&Message::Propose { software, params: params.clone() })?;
+    let receive = |control: &Control| {
+        receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(
+            |error| match error {
+                error @ NettestError::Silent(_) => {
+                    NettestError::Listener { peer, error: error.into() }
+                }
+                error => error,
+            },
+        )
     };
-    let test_id = match hear(&control)? {
+    let test_id = match receive(&control)? {
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         _ => return Err(NettestError::Unexpected),
     };
-    // Told before the last connection, with which the listener's part begins.
+    // Reported before the last connection, which starts the listener's part.
     on_progress(Progress::Started);
     let mut sockets = Vec::new();
     for index in 0..params.connections() {
@@ -123,7 +126,7 @@ pub fn run(
         let socket = connect_data(peer, &options, &test_id, index)?;
         sockets.push(Connection { index, role, socket, label });
     }
-    match hear(&control)? {
+    match receive(&control)? {
         Message::Start => {}
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
@@ -162,7 +165,7 @@ fn connect_control(
                     .map_err(NettestError::ControlLost)?;
                 return Ok((peer, Control::new(socket).map_err(NettestError::Local)?));
             }
-            // A wrong source address or congestion control is ours, not the peer's.
+            // A wrong source address or congestion control is a local error.
             Err(error) if error.raw_os_error().is_none() && error.get_ref().is_some() => {
                 failure = NettestError::Option(error);
             }

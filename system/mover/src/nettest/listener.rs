@@ -1,7 +1,7 @@
-//! The listener: many clients at once on one port, each test with its own threads and limits.
+//! Listener: many clients on one port; each test has its own threads and limits.
 //!
-//! It is open: anybody who reaches the port may test, as with iperf3. So every number a stranger
-//! can influence has a limit, every wait a deadline, and garbage costs one event.
+//! The listener is open to all clients, like iperf3. So every number that a client can influence is
+//! limited, every wait has a deadline, and malformed input costs one event.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
@@ -23,26 +23,26 @@ use super::message::{Message, Role, write_message};
 use super::params::TestParams;
 use super::report::role_of;
 use super::session::{
-    self, CLIENT_SILENT_AFTER, Connection, Control, Event, Outcome, Peer, hear_until,
+    self, CLIENT_SILENT_AFTER, Connection, Control, Event, Peer, TestOutcome, receive_until,
 };
 use super::share::MemoryShare;
 use crate::labels::label_accepted;
 
-/// How often a listener looks whether it should stop.
-const TICK: Duration = Duration::from_millis(200);
+/// Interval of checks for a stop request.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Time for running tests to report when the listener stops.
-const FAREWELL: Duration = Duration::from_secs(5);
-const BACKLOG: i32 = 1024;
+const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+const ACCEPT_BACKLOG: i32 = 1024;
 
-/// What a listener allows.
+/// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Tests at the same time.
+    /// Limit of concurrent tests.
     pub tests: usize,
-    /// Connections that do not belong to a test yet. One more takes the place of the oldest, so
-    /// that idle ones shut nobody out.
+    /// Limit of connections that do not belong to a test yet. Another one evicts the oldest, so that
+    /// idle ones do not block newcomers.
     pub handshakes: usize,
-    /// Time for a connection to say what it is, and for a test's connections to arrive.
+    /// Time limit for a connection's preamble, and for a test's data connections to arrive.
     pub handshake: Duration,
 }
 
@@ -52,39 +52,39 @@ impl Default for Limits {
     }
 }
 
-/// What a listener has to tell.
+/// Event of a listener.
 #[derive(Debug)]
 pub enum ListenerEvent<'a> {
-    /// A test begins.
+    /// A test has started.
     Started {
-        /// The client.
+        /// Address of the client.
         peer: SocketAddr,
-        /// Its test.
+        /// Parameters of the test.
         params: &'a TestParams,
     },
-    /// A test is over.
+    /// A test has ended.
     Finished {
-        /// The client.
+        /// Address of the client.
         peer: SocketAddr,
-        /// Bytes this end sent.
+        /// Bytes sent by this end.
         bytes_sent: u64,
-        /// Bytes this end received.
+        /// Bytes received by this end.
         bytes_received: u64,
-        /// How long it took.
+        /// Duration of the test in seconds.
         seconds: f64,
     },
-    /// A test did not happen or broke.
+    /// A test failed or did not start.
     Failed {
-        /// The client.
+        /// Address of the client.
         peer: SocketAddr,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
     /// A connection was dropped before it belonged to a test.
     Dropped {
-        /// Where it came from.
+        /// Address of the client.
         peer: SocketAddr,
-        /// Why.
+        /// Reason for the drop.
         reason: String,
     },
 }
@@ -92,7 +92,7 @@ pub enum ListenerEvent<'a> {
 type TestId = [u8; 16];
 type DataConnection = (u32, TcpStream);
 
-/// A bound port.
+/// Listener bound to a port, not serving yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -100,10 +100,10 @@ pub struct Listener {
     limits: Limits,
 }
 
-/// What all connections of one listener share.
+/// State shared by the connections of one listener.
 struct ListenerState<F> {
     limits: Limits,
-    /// Connections without a test, in the order of their arrival.
+    /// Connections without a test, by arrival.
     waiting: Mutex<BTreeMap<u64, Arc<TcpStream>>>,
     arrivals: AtomicU64,
     tests: Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
@@ -116,16 +116,16 @@ impl Listener {
     /// Binds `address`; port 0 lets the kernel choose.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// Error of the kernel.
     pub fn bind(address: SocketAddr, limits: Limits) -> io::Result<Self> {
-        let socket = listen(address, BACKLOG)?;
+        let socket = listen(address, ACCEPT_BACKLOG)?;
         let address = socket.local_addr()?;
-        // Linux applies the receive timeout to accept as well.
-        options::set_receive_timeout(&socket, TICK)?;
+        // Linux applies the receive timeout to accept too.
+        options::set_receive_timeout(&socket, STOP_CHECK_INTERVAL)?;
         Ok(Self { socket, address, limits })
     }
 
-    /// The address it got.
+    /// Local address, with the port assigned by the kernel.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.address
@@ -134,12 +134,12 @@ impl Listener {
     /// Serves until `stop`, which ends the running tests early. `on_event` is called from many threads.
     ///
     /// # Errors
-    /// Accepting failed for good.
+    /// If accepting fails permanently.
     pub fn run<F>(&self, stop: &Arc<AtomicBool>, on_event: F) -> io::Result<()>
     where
         F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
     {
-        let desk = Arc::new(ListenerState {
+        let listener = Arc::new(ListenerState {
             limits: self.limits,
             waiting: Mutex::default(),
             arrivals: AtomicU64::new(0),
@@ -150,21 +150,21 @@ impl Listener {
         });
         while !stop.load(Relaxed) {
             match self.socket.accept() {
-                Ok((socket, peer)) => desk.admit(socket, peer),
+                Ok((socket, peer)) => listener.admit(socket, peer),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock
                     | io::ErrorKind::Interrupted
                     | io::ErrorKind::ConnectionAborted => {}
-                    // Out of descriptors or memory: wait for some test to end.
-                    _ if is_exhaustion(&error) => thread::sleep(TICK),
+                    // Out of descriptors or memory: wait for a test to end.
+                    _ if is_exhaustion(&error) => thread::sleep(STOP_CHECK_INTERVAL),
                     _ => return Err(error),
                 },
             }
         }
-        // The tests saw `stop` too: their clients get what there is so far.
-        let deadline = Instant::now() + FAREWELL;
-        while !lock(&desk.tests).is_empty() && Instant::now() < deadline {
-            thread::sleep(TICK / 10);
+        // The tests observe `stop` too and send their clients the results so far.
+        let deadline = Instant::now() + LAST_REPORT_TIMEOUT;
+        while !lock(&listener.tests).is_empty() && Instant::now() < deadline {
+            thread::sleep(STOP_CHECK_INTERVAL / 10);
         }
         Ok(())
     }
@@ -174,13 +174,13 @@ impl<F> ListenerState<F>
 where
     F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
 {
-    /// Gives a new connection a thread, and a place among those that wait.
+    /// Starts a thread for a new connection and adds it to those without a test.
     fn admit(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let place = UnclaimedConnection::new(self, socket);
-        let desk = self.clone();
+        let listener = self.clone();
         let spawned = thread::Builder::new().name("nettest-accept".into()).spawn(move || {
-            if let Err(reason) = desk.greet(place, peer) {
-                (desk.on_event)(&ListenerEvent::Dropped { peer, reason });
+            if let Err(reason) = listener.read_kind(place, peer) {
+                (listener.on_event)(&ListenerEvent::Dropped { peer, reason });
             }
         });
         if let Err(error) = spawned {
@@ -189,8 +189,8 @@ where
         }
     }
 
-    /// Finds out what a connection is for. The error is why it was dropped.
-    fn greet(
+    /// Reads the kind of a connection. The error states why it was dropped.
+    fn read_kind(
         self: &Arc<Self>,
         place: UnclaimedConnection<F>,
         peer: SocketAddr,
@@ -258,11 +258,11 @@ where
         let deadline = Instant::now() + self.limits.handshake;
         let socket = place.socket.try_clone().map_err(NettestError::Local)?;
         let mut control = Control::new(socket).map_err(NettestError::Local)?;
-        let Message::Propose { params, .. } = hear_until(&control, deadline)? else {
+        let Message::Propose { params, .. } = receive_until(&control, deadline)? else {
             return Err(NettestError::Unexpected);
         };
         let refuse = |control: &mut Control, reason: String| {
-            control.say(&Message::Refused { reason: reason.clone() })?;
+            control.send(&Message::Refused { reason: reason.clone() })?;
             Err(NettestError::Refused(reason))
         };
         if let Err(error) = params.validate() {
@@ -273,29 +273,29 @@ where
         {
             return refuse(&mut control, error.to_string());
         }
-        let Some(mut booking) = self.book(params.connections()) else {
+        let Some(mut slot) = self.reserve_slot(params.connections()) else {
             let are = if self.limits.tests == 1 { "test is" } else { "tests are" };
             let reason = format!("{} {are} running, try again later", self.limits.tests);
             return refuse(&mut control, reason);
         };
         drop(place);
         let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
-        let test_id = format!("{:032x}", u128::from_be_bytes(booking.id));
-        control.say(&Message::Accepted { software, test_id })?;
+        let test_id = format!("{:032x}", u128::from_be_bytes(slot.id));
+        control.send(&Message::Accepted { software, test_id })?;
         let deadline = Instant::now() + self.limits.handshake;
-        let sockets = match booking.gather(&params, &control, deadline) {
+        let sockets = match slot.gather(&params, &control, deadline) {
             Ok(sockets) => sockets,
             Err(error) => {
-                control.say(&Message::Failed { reason: error.to_string() })?;
+                control.send(&Message::Failed { reason: error.to_string() })?;
                 return Err(error);
             }
         };
         (self.on_event)(&ListenerEvent::Started { peer, params: &params });
-        control.say(&Message::Start)?;
+        control.send(&Message::Start)?;
         let started = Instant::now();
         let place = self.concurrent.enter();
         let client = Peer { silent_after: CLIENT_SILENT_AFTER, other_tests: &place.other_tests };
-        let share = booking.share;
+        let share = slot.share;
         let outcome =
             session::run(&params, sockets, control, share, &client, &self.stop, &mut |_| {})?;
         let (bytes_sent, bytes_received) = totals(&outcome);
@@ -304,8 +304,8 @@ where
         Ok(())
     }
 
-    /// Takes a place among the tests, if there is one.
-    fn book(&self, connections: u32) -> Option<Booking<'_>> {
+    /// Reserves a test slot, if one is free.
+    fn reserve_slot(&self, connections: u32) -> Option<TestSlot<'_>> {
         let mut id = [0; 16];
         aws_lc_rs::rand::fill(&mut id).ok()?;
         let mut tests = lock(&self.tests);
@@ -315,24 +315,24 @@ where
         let share = if tests.is_empty() { MemoryShare::ALONE } else { MemoryShare::CROWDED };
         let (sender, connections) = sync_channel(connections as usize);
         tests.insert(id, sender);
-        Some(Booking { id, connections: Some(connections), share, tests: &self.tests })
+        Some(TestSlot { id, connections: Some(connections), share, tests: &self.tests })
     }
 }
 
-/// The tests that run at a listener now; each learns how many others ran at the same time at most.
+/// Tests running at a listener; each records the peak number of others.
 #[derive(Debug, Default)]
 struct Concurrent(Mutex<Vec<Arc<AtomicU32>>>);
 
-/// A test among those that run; dropping it ends that.
+/// Running test, deregistered on drop.
 #[derive(Debug)]
 struct RunningTest<'a> {
     concurrent: &'a Concurrent,
-    /// Most others that ran at the same time so far.
+    /// Peak number of other tests so far.
     other_tests: Arc<AtomicU32>,
 }
 
 impl Concurrent {
-    /// One more test runs.
+    /// Registers a running test.
     fn enter(&self) -> RunningTest<'_> {
         let mut running = lock(&self.0);
         let others = u32::try_from(running.len()).unwrap_or(u32::MAX);
@@ -351,72 +351,71 @@ impl Drop for RunningTest<'_> {
     }
 }
 
-/// A connection's first words.
+/// Preamble and header of a connection.
 enum Head {
     Control,
     Data(TestId, u32),
 }
 
-/// A connection that belongs to no test yet; dropping it frees its place.
+/// Connection that does not belong to a test yet; dropping it frees its slot.
 struct UnclaimedConnection<F> {
-    desk: Arc<ListenerState<F>>,
+    listener: Arc<ListenerState<F>>,
     number: u64,
     socket: Arc<TcpStream>,
 }
 
 impl<F> UnclaimedConnection<F> {
-    /// Takes a place, the oldest one's when there is no other.
-    fn new(desk: &Arc<ListenerState<F>>, socket: TcpStream) -> Self {
-        let number = desk.arrivals.fetch_add(1, Relaxed);
+    /// Registers the connection; evicts the oldest if the limit is reached.
+    fn new(listener: &Arc<ListenerState<F>>, socket: TcpStream) -> Self {
+        let number = listener.arrivals.fetch_add(1, Relaxed);
         let socket = Arc::new(socket);
-        let mut waiting = lock(&desk.waiting);
-        if waiting.len() >= desk.limits.handshakes
+        let mut waiting = lock(&listener.waiting);
+        if waiting.len() >= listener.limits.handshakes
             && let Some((_, oldest)) = waiting.pop_first()
         {
-            // Wakes the thread that waits for its first words.
+            // Wakes the thread that reads its preamble.
             let _ = oldest.shutdown(Shutdown::Both);
         }
         waiting.insert(number, socket.clone());
-        Self { desk: desk.clone(), number, socket }
+        Self { listener: listener.clone(), number, socket }
     }
 
-    /// The connection, now that it belongs to a test.
+    /// Deregisters the connection, which now belongs to a test.
     fn leave(self) -> io::Result<TcpStream> {
         self.socket.try_clone()
     }
 
-    /// Why it ends: `reason`, unless it lost its place.
+    /// Reason for its end: `reason`, unless it was evicted.
     fn why(&self, reason: String) -> String {
-        if lock(&self.desk.waiting).contains_key(&self.number) {
+        if lock(&self.listener.waiting).contains_key(&self.number) {
             return reason;
         }
-        format!("gave way, as the oldest of {} that wait", self.desk.limits.handshakes)
+        format!("gave way, as the oldest of {} that wait", self.listener.limits.handshakes)
     }
 }
 
 impl<F> Drop for UnclaimedConnection<F> {
     fn drop(&mut self) {
-        lock(&self.desk.waiting).remove(&self.number);
+        lock(&self.listener.waiting).remove(&self.number);
     }
 }
 
-/// A test's place; dropping it frees the place.
-struct Booking<'a> {
+/// Slot of a test, freed on drop.
+struct TestSlot<'a> {
     id: TestId,
     connections: Option<Receiver<DataConnection>>,
     share: MemoryShare,
     tests: &'a Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
 }
 
-impl Drop for Booking<'_> {
+impl Drop for TestSlot<'_> {
     fn drop(&mut self) {
         lock(self.tests).remove(&self.id);
     }
 }
 
-impl Booking<'_> {
-    /// Waits for all data connections of the test, as long as its client is there; takes none
-    /// afterwards.
+impl TestSlot<'_> {
+    /// Waits for all data connections of the test while its client is connected, then accepts no more.
     fn gather(
         &mut self,
         params: &TestParams,
@@ -427,7 +426,7 @@ impl Booking<'_> {
         let connections = self.connections.take();
         let mut sockets: Vec<Connection> = Vec::with_capacity(expected);
         while sockets.len() < expected {
-            match control.hear(Duration::ZERO) {
+            match control.receive(Duration::ZERO) {
                 Some(Event::Peer(Err(error))) => return Err(NettestError::ControlLost(error)),
                 Some(_) => return Err(NettestError::Unexpected),
                 None => {}
@@ -436,7 +435,9 @@ impl Booking<'_> {
             if wait.is_zero() {
                 return Err(NettestError::Missing { missing: expected - sockets.len(), expected });
             }
-            let next = connections.as_ref().map(|arrived| arrived.recv_timeout(wait.min(TICK / 4)));
+            let next = connections
+                .as_ref()
+                .map(|arrived| arrived.recv_timeout(wait.min(STOP_CHECK_INTERVAL / 4)));
             let Some(Ok((index, socket))) = next else { continue };
             if index as usize >= expected || sockets.iter().any(|known| known.index == index) {
                 return Err(NettestError::Unexpected);
@@ -456,14 +457,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn totals(outcome: &Outcome) -> (u64, u64) {
+fn totals(outcome: &TestOutcome) -> (u64, u64) {
     outcome.local.iter().fold((0, 0), |(sent, received), stream| match stream.role {
         Role::Sender => (sent + stream.bytes, received),
         Role::Receiver => (sent, received + stream.bytes),
     })
 }
 
-/// Reads all of `bytes` before `deadline`, however slowly they come.
+/// Reads all of `bytes` before `deadline`, at any speed.
 fn read_until(mut socket: &TcpStream, bytes: &mut [u8], deadline: Instant) -> Result<(), String> {
     let mut filled = 0;
     while filled < bytes.len() {

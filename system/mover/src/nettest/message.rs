@@ -1,8 +1,8 @@
-//! What the two ends of a test say to each other on the control connection: JSON objects, each
-//! behind its length in four bytes, big endian, at most [`MESSAGE_BYTES_MAX`].
+//! Messages of the control connection: JSON objects, each behind its length in four bytes, big endian,
+//! of at most [`MESSAGE_BYTES_MAX`].
 //!
-//! Fields that one end does not know are ignored and fields that the other end does not send have
-//! defaults, so that releases interoperate as iperf3's do.
+//! Unknown fields are ignored and missing fields have defaults, so that releases interoperate like
+//! iperf3's.
 
 use std::io::{self, Read, Write};
 
@@ -10,119 +10,119 @@ use serde::{Deserialize, Serialize};
 
 use super::params::TestParams;
 
-/// Longest message, in bytes of JSON.
+/// Size limit of a message, in bytes of JSON.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// One message.
+/// Message of either end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Message {
-    /// Client: the test it would like.
+    /// Client: proposes a test.
     Propose {
         /// Name and version of the program.
         software: String,
-        /// The test.
+        /// Proposed parameters.
         params: TestParams,
     },
-    /// Listener: the data connections may come, each naming this test.
+    /// Listener: accepted; data connections name this test.
     Accepted {
         /// Name and version of the program.
         software: String,
-        /// The test's number, 32 hexadecimal digits.
+        /// Identifier of the test, 32 hexadecimal digits.
         test_id: String,
     },
-    /// Listener: no.
+    /// Listener: refuses the test.
     Refused {
-        /// Why, and what to do about it.
+        /// Reason and remedy.
         reason: String,
     },
-    /// Listener: all data connections are there; begin.
+    /// Listener: all data connections are open; start.
     Start,
-    /// Either: what passed at this end in one interval.
+    /// Either: bytes of one interval at this end.
     Interval {
-        /// Its number, from 0.
+        /// Number of the interval, from 0.
         index: u32,
-        /// Bytes its senders handed over.
+        /// Bytes passed to the kernel by its senders.
         bytes_sent: u64,
-        /// Bytes its receivers took.
+        /// Bytes read by its receivers.
         bytes_received: u64,
     },
-    /// Either, about twice a second: this end is there.
+    /// Either: keepalive, about twice a second.
     Alive,
-    /// Either: end before time and report.
+    /// Either: end early and report.
     Stop,
-    /// Either: one of its streams is over.
+    /// Either: one of its streams has ended.
     Stream(StreamReport),
-    /// Either: the test is over at this end; every stream was reported.
+    /// Either: the test has ended at this end; all streams are reported.
     Finished {
-        /// CPU time of its stream threads over the time they ran: 100 is one core.
+        /// CPU use of its stream threads in percent; 100 is one core.
         cpu_percent: f64,
-        /// Most other tests that a listener ran at the same time; 0 from a client.
+        /// Peak number of other tests at the listener; 0 from a client.
         #[serde(default)]
         other_tests: u32,
     },
-    /// Either: the test cannot go on.
+    /// Either: the test failed.
     Failed {
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
 }
 
-/// Which end of a stream this is.
+/// Role of an end of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It sent.
+    /// End that sends the data.
     #[default]
     Sender,
-    /// It received.
+    /// End that receives the data.
     Receiver,
 }
 
-/// What one end saw of one stream, without the omitted start.
+/// Measurements of one end of a stream, without the omitted start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamReport {
-    /// The stream's number.
+    /// Number of the stream, from 0.
     pub index: u32,
-    /// Which end this is.
+    /// Role of this end.
     pub role: Role,
-    /// Bytes that passed.
+    /// Bytes sent or received.
     pub bytes: u64,
-    /// First byte counted, from this end's start.
+    /// Time of the first counted byte, in microseconds from this end's start.
     pub first_us: u64,
-    /// Last byte counted, from this end's start.
+    /// Time of the last counted byte, in microseconds from this end's start.
     pub last_us: u64,
-    /// CPU time of the stream's thread.
+    /// CPU time of the stream's thread in microseconds.
     pub cpu_us: u64,
-    /// Segments sent again (sender).
+    /// TCP segments retransmitted (sender).
     pub retransmits: u32,
-    /// Smoothed round-trip time: the average of samples, one each interval (sender).
+    /// Smoothed round-trip time in microseconds: mean of one sample per interval (sender).
     pub rtt_us: u32,
-    /// Smallest round-trip time (sender).
+    /// Smallest round-trip time in microseconds (sender).
     pub rtt_min_us: u32,
-    /// Time that TCP was held by the receiver's window (sender).
+    /// Time limited by the receiver's window, in microseconds (sender).
     pub window_us: u64,
-    /// Time that TCP was held by its own send buffer (sender).
+    /// Time limited by its own send buffer, in microseconds (sender).
     pub buffer_us: u64,
-    /// Largest segment.
+    /// Maximum segment size in bytes.
     pub mss: u32,
     /// Congestion control in force.
     pub congestion: String,
-    /// How the bytes were sent (sender) or taken (receiver).
+    /// System call that sent (sender) or received (receiver) the data.
     pub path: String,
-    /// Why it was not a faster path.
+    /// Reason why a faster path was not used.
     pub path_reason: Option<String>,
-    /// How its packets are labelled, or why not; empty where nobody asked (sender).
+    /// Label of its packets with the reason, empty if none was requested (sender).
     pub label: String,
-    /// Why the stream ended early.
+    /// Reason for an early end.
     pub error: Option<String>,
 }
 
-/// Writes one message.
+/// Writes a message with its length.
 ///
 /// # Errors
-/// The socket's, or a message that is too long.
+/// Errors of the socket, and if the message is too long.
 pub fn write_message(writer: &mut impl Write, message: &Message) -> io::Result<()> {
     let json = serde_json::to_vec(message)?;
     let length = u32::try_from(json.len())
@@ -135,10 +135,10 @@ pub fn write_message(writer: &mut impl Write, message: &Message) -> io::Result<(
     writer.flush()
 }
 
-/// Reads one message.
+/// Reads a message; blocks until it is complete.
 ///
 /// # Errors
-/// The socket's; `InvalidData` for a length or a text that is none of ours.
+/// Errors of the socket; `InvalidData` for a bad length or text.
 pub fn read_message(reader: &mut impl Read) -> io::Result<Message> {
     let mut length = [0; 4];
     reader.read_exact(&mut length)?;
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_round_trip_and_leave_what_follows() {
+    fn messages_round_trip_without_overread() {
         let mut wire = Vec::new();
         let finished = Message::Stream(StreamReport { bytes: u64::MAX, ..StreamReport::default() });
         write_message(&mut wire, &Message::Start).unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_ignored_and_lengths_are_limited() {
+    fn unknown_fields_pass_long_messages_fail() {
         let json = br#"{"type":"interval","index":1,"bytes_sent":2,"bytes_received":3,"new":4}"#;
         let mut wire = (json.len() as u32).to_be_bytes().to_vec();
         wire.extend_from_slice(json);

@@ -1,12 +1,12 @@
-//! Memory-to-memory TCP tests: the network without disks, as iperf3 measures it.
+//! Memory-to-memory TCP tests of the network without disks, comparable to iperf3.
 //!
-//! A [`Listener`] answers many clients at once on one port; [`run`] is the client. Control and
-//! data share the port: the first 16 bytes say what a connection is for ([`penstock_protocol::preamble`]), a control
-//! connection carries JSON messages ([`message`]), a data connection names its test (16 bytes) and
-//! stream (4 bytes, big endian) and then carries nothing but content. Each stream is one thread
-//! with blocking calls. [`Sweep`] looks for the number of streams that is enough.
+//! A [`Listener`] serves many clients on one port; [`run`] is the client. Control and data connections
+//! share the port: the 16-byte preamble states the kind ([`penstock_protocol::preamble`]), a control
+//! connection carries JSON messages ([`message`]), a data connection sends its test id (16 bytes) and
+//! stream (4 bytes, big endian), then test data only. Each stream is one thread with blocking calls.
+//! [`Sweep`] searches the smallest sufficient number of streams.
 //!
-//! Nothing here prints: results are values, progress goes to callbacks.
+//! Nothing is printed: results are values, progress goes to callbacks.
 
 mod block;
 mod client;
@@ -32,12 +32,12 @@ pub use params::{Direction, LabelBy, SendPath, TestParams};
 pub use report::{Flow, Interval, Report, StreamResult};
 pub use sweep::{Sweep, SweepOptions, SweepPoint, SweepReport};
 
-/// Says no to a test that came to an agent.
+/// Refuses a test that reached an agent.
 ///
 /// # Errors
-/// The socket's.
+/// Errors of the socket.
 pub fn decline(socket: &mut (impl io::Read + io::Write)) -> io::Result<()> {
-    // Read first: what is left unread when a socket closes makes the kernel reset it.
+    // Read first: unread data at close makes the kernel reset the connection.
     let _ = message::read_message(socket)?;
     let reason = "an agent listens there, which answers no tests: \
                   run `penstock nettest --listen` on another port of that host and name the port";
@@ -45,86 +45,86 @@ pub fn decline(socket: &mut (impl io::Read + io::Write)) -> io::Result<()> {
     Err(io::Error::other("a test came to an agent"))
 }
 
-/// The mover's port.
+/// Default TCP port of agents and listeners.
 pub const DEFAULT_PORT: u16 = 8620;
 
-/// Why a test did not happen or did not end well.
+/// Error of a test.
 #[derive(Debug, Error)]
 pub enum NettestError {
-    /// The test asks for what cannot be.
+    /// The parameters are not valid.
     #[error(transparent)]
     Params(#[from] params::InvalidParams),
-    /// The name has no address of the family asked for.
+    /// The name has no address of the requested family.
     #[error("{host}: {reason}")]
     Resolve {
-        /// The name.
+        /// Host name as given.
         host: String,
-        /// Why.
+        /// Error of the resolver.
         reason: String,
     },
-    /// Nobody answers there.
+    /// No listener answers at the address.
     #[error("{peer}: cannot connect: {source}; is `penstock nettest --listen` running there?")]
     Connect {
-        /// The address.
+        /// Address of the listener.
         peer: SocketAddr,
-        /// The kernel's reason.
+        /// Error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The listener declined.
+    /// The listener refused the test.
     #[error("the listener refused: {0}")]
     Refused(String),
-    /// The other end gave up.
+    /// The other end aborted the test.
     #[error("the other end failed: {0}")]
     PeerFailed(String),
-    /// The control connection ended.
+    /// The control connection was lost.
     #[error("the control connection ended: {0}")]
     ControlLost(#[source] io::Error),
-    /// The other end says nothing.
+    /// The other end is silent.
     #[error(
         "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release"
     )]
     Silent(
-        /// For how many seconds.
+        /// Silence in seconds.
         f64,
     ),
-    /// A name has no address.
+    /// The name has no address.
     #[error("no address to connect to")]
     NoAddress,
-    /// The listener hangs.
+    /// The listener does not respond.
     #[error("{peer}: {error}")]
     Listener {
-        /// Its address.
+        /// Address of the listener.
         peer: SocketAddr,
-        /// What it does not do.
+        /// Missing response.
         error: Box<Self>,
     },
-    /// The other end said what does not belong here.
+    /// Unexpected message of the other end.
     #[error("the other end sent a message that does not belong here")]
     Unexpected,
-    /// The test did not end.
+    /// The test did not end in time.
     #[error("the test did not end a minute after its time")]
     Overdue,
-    /// Data connections did not arrive.
+    /// Data connections are missing.
     #[error("{missing} of {} did not arrive in time", display_count(*expected as u64, "data connection"))]
     Missing {
-        /// How many are missing.
+        /// Number of missing connections.
         missing: usize,
-        /// How many there should be.
+        /// Number of expected connections.
         expected: usize,
     },
     /// A stream ended early.
     #[error("stream {index} failed: {reason}")]
     Stream {
-        /// Its number.
+        /// Number of the stream.
         index: u32,
-        /// Why.
+        /// Reason for the early end.
         reason: String,
     },
-    /// The source address or the congestion control is none of this machine's.
+    /// This machine lacks the source address or the congestion control.
     #[error(transparent)]
     Option(io::Error),
-    /// This machine's kernel refused something.
+    /// Local error of the kernel.
     #[error(transparent)]
     Local(io::Error),
 }

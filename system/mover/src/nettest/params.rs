@@ -1,4 +1,4 @@
-//! The test a client asks for, and the limits a listener holds it to. Pure.
+//! Parameters of a test and their limits. Pure.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
-/// Most streams in one direction of a test.
+/// Limit of streams in one direction of a test.
 pub const STREAMS_MAX: u32 = 256;
-/// Longest test.
+/// Limit of a test's duration in seconds.
 pub const SECONDS_MAX: f64 = 86_400.0;
-/// Shortest and longest time between two interval lines.
+/// Range of the interval between two reports.
 pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// Which way the bytes go, seen from the client.
@@ -54,7 +54,7 @@ pub enum SendPath {
     Write,
 }
 
-/// A test.
+/// Parameters of a test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TestParams {
@@ -125,16 +125,16 @@ impl Default for TestParams {
     }
 }
 
-/// A test that cannot be.
+/// Invalid test parameter, with its limit.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{0}")]
 pub struct InvalidParams(String);
 
 impl TestParams {
-    /// Holds the test to the limits.
+    /// Validates the parameters.
     ///
     /// # Errors
-    /// The first limit that is passed, with its value.
+    /// The first limit exceeded, with the value.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let fail = |reason: String| Err(InvalidParams(reason));
         if !(1..=STREAMS_MAX).contains(&self.streams) {
@@ -174,7 +174,7 @@ impl TestParams {
         Ok(())
     }
 
-    /// The mark of what senders send.
+    /// Mark of the senders' data.
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         let label = match self.label {
@@ -185,7 +185,7 @@ impl TestParams {
         self.scitag.map(|scitag| Mark { scitag, label })
     }
 
-    /// Streams in all directions together.
+    /// Number of streams in all directions together.
     #[must_use]
     pub const fn connections(&self) -> u32 {
         match self.direction {
@@ -194,7 +194,8 @@ impl TestParams {
         }
     }
 
-    /// Whether the client sends on this stream: the first `streams` go forward in a test of both.
+    /// True if the client sends on this stream: in a test of both directions the first `streams` go
+    /// forward.
     #[must_use]
     pub const fn client_sends(&self, index: u32) -> bool {
         match self.direction {
@@ -204,26 +205,26 @@ impl TestParams {
         }
     }
 
-    /// The start that is not counted.
+    /// Duration of the omitted start.
     #[must_use]
     pub fn omit(&self) -> Duration {
         Duration::from_secs_f64(self.omit_seconds)
     }
 
-    /// When senders end, from the start; none when bytes bound the test.
+    /// End of sending, from the start; `None` if `bytes` limits the test.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.seconds.map(|seconds| Duration::from_secs_f64(seconds + self.omit_seconds))
     }
 
-    /// Bytes per second for one stream under the rate limit.
+    /// Rate limit of one stream in bytes per second.
     #[must_use]
     pub fn stream_bytes_per_second(&self) -> Option<u64> {
         self.rate_bps.map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
     }
 
-    /// Bytes to hand to the kernel at once, where `usual` is best without a limit: under a rate
-    /// limit at most what 5 ms carry, which keeps the flow smooth.
+    /// Block size for the kernel, `usual` without a rate limit: with one, at most 5 ms of data, which
+    /// keeps the flow smooth.
     #[must_use]
     pub fn send_block_bytes(&self, usual: u64) -> u64 {
         let block = self.block_bytes.map_or(usual, u64::from);

@@ -1,13 +1,13 @@
-//! The result of a test: both ends' counts brought together. Pure.
+//! Result of a test: merged measurements of both ends. Pure.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::message::{Role, StreamReport};
 use super::params::TestParams;
-use super::session::Outcome;
+use super::session::TestOutcome;
 
-/// What passed at this end between two ticks.
+/// Bytes and samples of this end between two ticks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Interval {
     /// Number of the interval, from 0.
@@ -29,13 +29,13 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Its length.
+    /// Length of the interval in seconds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.end_seconds - self.start_seconds
     }
 
-    /// Rate in both directions together.
+    /// Rate of both directions together.
     #[must_use]
     pub fn bits_per_second(&self) -> f64 {
         rate(self.bytes_sent + self.bytes_received, self.seconds())
@@ -47,7 +47,7 @@ impl Interval {
 pub struct StreamResult {
     /// Number of the stream, from 0.
     pub index: u32,
-    /// `forward` or `reverse`.
+    /// Direction of the stream: `forward` or `reverse`.
     pub direction: &'static str,
     /// Bytes that the receiver read.
     pub bytes: u64,
@@ -72,7 +72,7 @@ pub struct StreamResult {
 /// All streams of one direction.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Flow {
-    /// `forward` or `reverse`.
+    /// Direction of the streams: `forward` or `reverse`.
     pub direction: &'static str,
     /// Bytes that the receivers read.
     pub bytes: u64,
@@ -91,7 +91,7 @@ pub struct Flow {
     pub label_note: Option<String>,
 }
 
-/// The whole test.
+/// Result of the whole test.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Report {
     /// Address of the listener.
@@ -122,9 +122,9 @@ pub struct Report {
     pub interrupted: bool,
     /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
     pub other_tests: u32,
-    /// Results by direction.
+    /// Results for each direction of the test.
     pub flows: Vec<Flow>,
-    /// Results by stream.
+    /// Results for each stream of the test.
     pub streams: Vec<StreamResult>,
     /// Intervals, as this end counted them.
     pub intervals: Vec<Interval>,
@@ -141,12 +141,12 @@ fn span_seconds(streams: &[&StreamReport]) -> f64 {
 }
 
 impl Report {
-    /// Brings both ends' counts together. The receiver's bytes and times are the result: what was
-    /// sent may still be in a buffer, what was received is there.
+    /// Merges the counts of both ends. The receiver's bytes and times are the result: sent bytes may
+    /// still be in a buffer.
     pub(super) fn new(
         peer: String,
         params: &TestParams,
-        outcome: &Outcome,
+        outcome: &TestOutcome,
         intervals: Vec<Interval>,
     ) -> Self {
         let find = |role: Role, index: u32| {
@@ -190,7 +190,7 @@ impl Report {
                 seconds,
                 bits_per_second,
                 retransmits,
-                bound_by: bound_by(params, &pairs),
+                bound_by: bottleneck(params, &pairs),
                 label,
                 label_note: label_note.flatten(),
             });
@@ -217,11 +217,11 @@ impl Report {
     }
 }
 
-/// What held the streams of a direction, each a sender and its receiver: what is true of most of their time. A thread
-/// that is busy makes TCP's buffers full or empty, so processors are asked first.
-fn bound_by(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> &'static str {
-    const MUCH: f64 = 0.4;
-    const BUSY: f64 = 0.9;
+/// Bottleneck of a direction's streams, from pairs of sender and receiver: the limit of most of their
+/// time. A busy thread makes TCP's buffers full or empty, so processors are checked first.
+fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> &'static str {
+    const LIMITED_SHARE_MIN: f64 = 0.4;
+    const CPU_BUSY_MIN: f64 = 0.9;
     const AT_LIMIT: f64 = 0.97;
     let count = pairs.len() as f64;
     let mean = |share: &dyn Fn(&StreamReport, &StreamReport) -> f64| {
@@ -232,15 +232,19 @@ fn bound_by(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> &'
     let rate = mean(&|_, receiver| rate(receiver.bytes, span_seconds(&[receiver])));
     match () {
         () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
-        () if mean(&|sender, _| part(sender.cpu_us, sender)) > BUSY => "sender CPU",
-        () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > BUSY => "receiver CPU",
-        () if mean(&|sender, _| part(sender.window_us, sender)) > MUCH => "receive buffer",
-        () if mean(&|sender, _| part(sender.buffer_us, sender)) > MUCH => "send buffer",
+        () if mean(&|sender, _| part(sender.cpu_us, sender)) > CPU_BUSY_MIN => "sender CPU",
+        () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > CPU_BUSY_MIN => "receiver CPU",
+        () if mean(&|sender, _| part(sender.window_us, sender)) > LIMITED_SHARE_MIN => {
+            "receive buffer"
+        }
+        () if mean(&|sender, _| part(sender.buffer_us, sender)) > LIMITED_SHARE_MIN => {
+            "send buffer"
+        }
         () => "network",
     }
 }
 
-/// The label of a sender, and why it is another than was asked for.
+/// Label of a sender, and the reason if it differs from the request.
 fn label_of(sender: &StreamReport) -> (String, Option<String>) {
     match sender.label.split_once(": ") {
         Some((label, why)) => (label.to_owned(), Some(why.to_owned())),
@@ -276,7 +280,7 @@ fn stream_result(
     }
 }
 
-/// Whether this end of a test sends on a stream.
+/// Role of this end on a stream.
 #[must_use]
 pub(super) const fn role_of(params: &TestParams, index: u32, is_client: bool) -> Role {
     if params.client_sends(index) == is_client { Role::Sender } else { Role::Receiver }
@@ -287,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_held_most_of_the_time_is_named() {
+    fn longest_limit_is_named() {
         let stream = |cpu_us, window_us, buffer_us| StreamReport {
             bytes: 1_000_000,
             first_us: 0,
@@ -299,14 +303,14 @@ mod tests {
         };
         let idle = stream(100_000, 0, 0);
         let params = TestParams::default();
-        let bound = |sender, receiver| bound_by(&params, &[(&sender, &receiver)]);
+        let bound = |sender, receiver| bottleneck(&params, &[(&sender, &receiver)]);
         assert_eq!(bound(idle.clone(), idle.clone()), "network");
         assert_eq!(bound(stream(950_000, 900_000, 0), idle.clone()), "sender CPU");
         assert_eq!(bound(idle.clone(), stream(950_000, 0, 0)), "receiver CPU");
         assert_eq!(bound(stream(0, 500_000, 0), idle.clone()), "receive buffer");
         assert_eq!(bound(stream(0, 100_000, 500_000), idle.clone()), "send buffer");
-        // Two streams, one of them held: half of their time.
+        // Two streams, one of them limited: half of their time.
         let held = stream(0, 0, 900_000);
-        assert_eq!(bound_by(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
+        assert_eq!(bottleneck(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
     }
 }

@@ -1,5 +1,5 @@
-//! One end of a running test: starts the stream threads, listens to the other end, reports
-//! intervals and gathers what both ends saw. The same code serves the client and the listener.
+//! One end of a running test: runs the stream threads, reads messages of the other end, reports
+//! intervals and collects the results of both ends. Client and listener share this code.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -17,31 +17,31 @@ use super::params::{SECONDS_MAX, TestParams};
 use super::report::Interval;
 use super::share::MemoryShare;
 use super::source::CONTENT_BYTES;
-use super::stream::{Shared, Stream};
+use super::stream::{Stream, StreamsShared};
 
-/// How long after its time a test may still drain before it is given up.
-const DRAIN: Duration = Duration::from_secs(60);
-/// Sent data that stays unacknowledged this long ends a stream.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// How often each end says that it is there.
-const ALIVE_EVERY: Duration = Duration::from_millis(500);
-/// A listener that neither answers nor says that it is there for this long hangs.
+/// Time for a test to drain after its duration before it fails.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time without acknowledgement after which a stream ends.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval of keepalives of each end.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// Silence after which a listener counts as hanging.
 pub(super) const LISTENER_SILENT_AFTER: Duration = Duration::from_millis(4500);
-/// Likewise for a client, whose output may be held by a pager or a terminal.
+/// Silence after which a client is given up; long, since a pager or terminal may block its output.
 pub(super) const CLIENT_SILENT_AFTER: Duration = Duration::from_secs(60);
-/// Messages and reports that may wait: the thread that brings one more waits itself, and a peer
-/// that talks faster than it is heard finds its TCP window closed.
+/// Limit of queued messages and reports: the producing thread waits, and a peer that sends too fast
+/// finds its TCP window closed.
 const EVENTS_MAX: usize = 16;
 
-/// What happens while a test runs.
+/// Event during a test.
 pub(super) enum Event {
-    /// The other end said something, or its connection ended.
+    /// Message of the other end, or the end of its connection.
     Peer(io::Result<Message>),
-    /// A stream of this end is over.
+    /// Report of an ended local stream.
     Stream(Box<StreamReport>),
 }
 
-/// The control connection, with a thread that reads it.
+/// Control connection with its reader thread.
 pub(super) struct Control {
     socket: TcpStream,
     events: Receiver<Event>,
@@ -53,8 +53,8 @@ impl Control {
         let (sender, events) = sync_channel(EVENTS_MAX);
         let mut reader = socket.try_clone()?;
         reader.set_read_timeout(None)?;
-        socket.set_write_timeout(Some(UNACKNOWLEDGED))?;
-        options::set_keepalive(&socket, UNACKNOWLEDGED)?;
+        socket.set_write_timeout(Some(UNACKNOWLEDGED_TIMEOUT))?;
+        options::set_keepalive(&socket, UNACKNOWLEDGED_TIMEOUT)?;
         let peer = sender.clone();
         thread::Builder::new().name("nettest-control".into()).spawn(move || {
             loop {
@@ -72,11 +72,11 @@ impl Control {
         &self.socket
     }
 
-    pub(super) fn say(&mut self, message: &Message) -> Result<(), NettestError> {
+    pub(super) fn send(&mut self, message: &Message) -> Result<(), NettestError> {
         write_message(&mut self.socket, message).map_err(NettestError::ControlLost)
     }
 
-    pub(super) fn hear(&self, timeout: Duration) -> Option<Event> {
+    pub(super) fn receive(&self, timeout: Duration) -> Option<Event> {
         // `self.sender` keeps the channel open, so no event always means a timeout.
         self.events.recv_timeout(timeout).ok()
     }
@@ -84,44 +84,44 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // Wakes the reading thread.
+        // Wakes the reader thread.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// What both ends saw.
+/// Results of both ends.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct TestOutcome {
     pub(super) local: Vec<StreamReport>,
     pub(super) remote: Vec<StreamReport>,
-    /// Whether the user of either end ended it early.
+    /// Set when a user of either end ended it early.
     pub(super) interrupted: bool,
     pub(super) cpu_local_percent: f64,
     pub(super) cpu_remote_percent: f64,
-    /// Most other tests that the listener ran at the same time, as it told this end.
+    /// Peak number of other tests at the listener, as reported by it.
     pub(super) other_tests: u32,
 }
 
-/// What one end knows of the other before a test runs.
+/// Properties of the other end, known before the test.
 pub(super) struct Peer<'a> {
-    /// How long it may say nothing.
+    /// Allowed silence of the other end.
     pub(super) silent_after: Duration,
-    /// Most other tests that ran at this end, where it is the listener's.
+    /// Peak number of other tests at this end, if it is the listener.
     pub(super) other_tests: &'a AtomicU32,
 }
 
-/// A data connection.
+/// Data connection of a test.
 pub(super) struct Connection {
-    /// Its number in the test.
+    /// Number of the stream in the test.
     pub(super) index: u32,
-    /// What this end does on it.
+    /// Role of this end.
     pub(super) role: Role,
     pub(super) socket: TcpStream,
-    /// How what this end sends is labelled, as `Labelling::told`.
+    /// Label of this end's packets, as in `Labelling::description`.
     pub(super) label: String,
 }
 
-/// Runs one end to its end. `user_stop` ends it early and tells the other end so.
+/// Runs one end to completion. `user_stop` ends it early and notifies the other end.
 pub(super) fn run(
     params: &TestParams,
     sockets: Vec<Connection>,
@@ -130,14 +130,16 @@ pub(super) fn run(
     peer: &Peer<'_>,
     user_stop: &AtomicBool,
     on_interval: &mut dyn FnMut(&Interval),
-) -> Result<Outcome, NettestError> {
-    let mut last_heard = Instant::now();
-    let mut alive_told = Instant::now();
-    let mut streams = Running::start(params, sockets, share, &control.sender)?;
-    let mut outcome = Outcome::default();
+) -> Result<TestOutcome, NettestError> {
+    let mut last_received = Instant::now();
+    let mut alive_sent = Instant::now();
+    let mut streams = RunningStreams::start(params, sockets, share, &control.sender)?;
+    let mut outcome = TestOutcome::default();
     let mut remote_finished = false;
-    let hard_end =
-        params.duration().unwrap_or(Duration::from_secs_f64(SECONDS_MAX)).saturating_add(DRAIN);
+    let hard_end = params
+        .duration()
+        .unwrap_or(Duration::from_secs_f64(SECONDS_MAX))
+        .saturating_add(DRAIN_TIMEOUT);
     while outcome.local.len() < streams.sockets.len() || !remote_finished {
         let now = streams.shared.started.elapsed();
         if now > hard_end {
@@ -146,15 +148,15 @@ pub(super) fn run(
         if user_stop.load(Relaxed) && !outcome.interrupted {
             outcome.interrupted = true;
             streams.shared.stop.store(true, Relaxed);
-            control.say(&Message::Stop)?;
+            control.send(&Message::Stop)?;
         }
-        if alive_told.elapsed() >= ALIVE_EVERY {
-            alive_told = Instant::now();
-            control.say(&Message::Alive)?;
+        if alive_sent.elapsed() >= KEEPALIVE_INTERVAL {
+            alive_sent = Instant::now();
+            control.send(&Message::Alive)?;
         }
         if now >= streams.next_tick && outcome.local.len() < streams.sockets.len() {
             let interval = streams.tick(now);
-            control.say(&Message::Interval {
+            control.send(&Message::Interval {
                 index: interval.index,
                 bytes_sent: interval.bytes_sent,
                 bytes_received: interval.bytes_received,
@@ -162,11 +164,11 @@ pub(super) fn run(
             on_interval(&interval);
         }
         let wait = streams.next_tick.saturating_sub(now).min(Duration::from_millis(100));
-        let event = control.hear(wait.max(Duration::from_millis(1)));
+        let event = control.receive(wait.max(Duration::from_millis(1)));
         match &event {
-            Some(Event::Peer(_)) => last_heard = Instant::now(),
-            // Only where nothing waits to be heard: this thread itself may have been held.
-            None if !remote_finished && last_heard.elapsed() > peer.silent_after => {
+            Some(Event::Peer(_)) => last_received = Instant::now(),
+            // Only if no event is queued: this thread itself may have been blocked.
+            None if !remote_finished && last_received.elapsed() > peer.silent_after => {
                 return Err(NettestError::Silent(peer.silent_after.as_secs_f64()));
             }
             _ => {}
@@ -175,7 +177,7 @@ pub(super) fn run(
             Some(Event::Stream(report)) => {
                 let mut report = *report;
                 streams.add_samples(&mut report);
-                control.say(&Message::Stream(report.clone()))?;
+                control.send(&Message::Stream(report.clone()))?;
                 outcome.local.push(report);
                 if outcome.local.len() == streams.sockets.len() {
                     let remainder = streams.tick(streams.shared.started.elapsed());
@@ -185,7 +187,7 @@ pub(super) fn run(
                     outcome.cpu_local_percent = cpu_percent(&outcome.local);
                     let cpu_percent = outcome.cpu_local_percent;
                     let other_tests = peer.other_tests.load(Relaxed);
-                    control.say(&Message::Finished { cpu_percent, other_tests })?;
+                    control.send(&Message::Finished { cpu_percent, other_tests })?;
                 }
             }
             Some(Event::Peer(Ok(message))) => match message {
@@ -214,9 +216,9 @@ pub(super) fn run(
     Ok(outcome)
 }
 
-/// The stream threads of this end. Dropping it shuts their sockets, which ends them.
-struct Running {
-    shared: Arc<Shared>,
+/// Stream threads of this end. Dropping it shuts down their sockets, which ends them.
+struct RunningStreams {
+    shared: Arc<StreamsShared>,
     sockets: Vec<Connection>,
     samples: Vec<(u64, u64)>,
     next_tick: Duration,
@@ -226,7 +228,7 @@ struct Running {
     retransmits_before: u64,
 }
 
-impl Running {
+impl RunningStreams {
     fn start(
         params: &TestParams,
         sockets: Vec<Connection>,
@@ -239,7 +241,7 @@ impl Running {
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
             .map_err(NettestError::Local)?;
-        let shared = Arc::new(Shared::new(params.clone(), sockets.len()));
+        let shared = Arc::new(StreamsShared::new(params.clone(), sockets.len()));
         let count = sockets.len();
         let running = Self {
             shared,
@@ -276,7 +278,7 @@ impl Running {
         Ok(running)
     }
 
-    /// What passed since the last tick, and a sample of every sender's connection.
+    /// Bytes since the last tick, and a sample of every sender's connection.
     fn tick(&mut self, now: Duration) -> Interval {
         let mut interval = Interval {
             index: self.tick_index,
@@ -316,7 +318,7 @@ impl Running {
         interval
     }
 
-    /// The average of the samples is worth more than the last moment's value.
+    /// Replaces the last value by the mean of the samples, which is more meaningful.
     fn add_samples(&self, report: &mut StreamReport) {
         let slot = self.sockets.iter().position(|one| one.index == report.index);
         let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
@@ -326,7 +328,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningStreams {
     fn drop(&mut self) {
         self.shared.stop.store(true, Relaxed);
         for one in &self.sockets {
@@ -335,7 +337,7 @@ impl Drop for Running {
     }
 }
 
-/// Options both ends of every stream get.
+/// Sets the socket options of a stream, at both ends.
 fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
     socket.set_read_timeout(None)?;
     if let Some(name) = &params.congestion {
@@ -345,14 +347,14 @@ fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
         options::set_window(socket, bytes)?;
     }
     if let Some(rate) = params.stream_bytes_per_second() {
-        // A twentieth above, for the headers; the token bucket holds the average.
+        // 5 % above the limit, for headers; the token bucket holds the average.
         options::set_max_pacing_rate(socket, rate.saturating_add(rate / 20))?;
     }
-    options::set_keepalive(socket, UNACKNOWLEDGED)?;
-    options::set_user_timeout(socket, UNACKNOWLEDGED)
+    options::set_keepalive(socket, UNACKNOWLEDGED_TIMEOUT)?;
+    options::set_user_timeout(socket, UNACKNOWLEDGED_TIMEOUT)
 }
 
-/// CPU time of these streams over the time they ran.
+/// CPU use of these streams over their run time, in percent.
 fn cpu_percent(streams: &[StreamReport]) -> f64 {
     let first = streams.iter().map(|stream| stream.first_us).min().unwrap_or(0);
     let last = streams.iter().map(|stream| stream.last_us).max().unwrap_or(0);
@@ -360,10 +362,10 @@ fn cpu_percent(streams: &[StreamReport]) -> f64 {
     if last > first { cpu as f64 * 100.0 / (last - first) as f64 } else { 0.0 }
 }
 
-/// Waits until `deadline` for the listener's or client's next message.
-pub(super) fn hear_until(control: &Control, deadline: Instant) -> Result<Message, NettestError> {
+/// Reads the next message of the peer, until `deadline`.
+pub(super) fn receive_until(control: &Control, deadline: Instant) -> Result<Message, NettestError> {
     let begun = Instant::now();
-    match control.hear(deadline.saturating_duration_since(Instant::now())) {
+    match control.receive(deadline.saturating_duration_since(Instant::now())) {
         Some(Event::Peer(Ok(message))) => Ok(message),
         Some(Event::Peer(Err(error))) => Err(NettestError::ControlLost(error)),
         Some(Event::Stream(_)) => Err(NettestError::Unexpected),

@@ -1,14 +1,14 @@
-//! Where a sender's bytes come from, and by which of the kernel's doors they leave.
+//! Data source of a sender: endless test data, sent by one of several system calls.
 //!
-//! What bounds one stream on loopback (two Zen 3 cores, Linux 6.18, per 64 KiB): the sender's page
+//! Limits of one stream on loopback (two Zen 3 cores, Linux 6.18, per 64 KiB): the sender's page
 //! references and protocol work, about 5 us, and the receiver's copy, per-page checks and protocol
 //! work, about 5.5 us. Tried without gain: content or buffer of 128 or 256 KiB, small instead of huge
 //! pages, huge pages at the receiver, `SO_RCVLOWAT` of 256 KiB to 4 MiB, a receiver that spins before
 //! it sleeps, both threads pinned. The kernel makes one fragment of each 4 KiB page, whatever backs it.
-//! On Zen 5 a copying `write` is as fast; how much is handed over at once decides there (`block.rs`).
+//! On Zen 5 a copying `write` is as fast; there the block size matters (`block.rs`).
 //!
-//! The fastest door is tried first. One that the kernel refuses (a sandbox without splice, an
-//! exotic socket) is closed and the next one is taken; the reason goes into the report.
+//! The fastest system call is tried first. If the kernel refuses it (a sandbox without splice, an
+//! unusual socket), the next one is used and the reason reported.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -18,28 +18,28 @@ use penstock_sys::net::{MemoryFile, PatternMemory, SplicePipe};
 
 use super::params::SendPath;
 
-/// Bytes of content, sent over and over.
+/// Size of the content in bytes, sent repeatedly.
 pub(super) const CONTENT_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
-enum Door {
+enum SendCall {
     Vmsplice(SplicePipe),
     Sendfile(MemoryFile),
     Write,
 }
 
-/// An endless supply of bytes for one stream.
+/// Endless data source of one stream.
 #[derive(Debug)]
-pub(super) struct Source {
-    door: Door,
+pub(super) struct DataSource {
+    call: SendCall,
     memory: Arc<PatternMemory>,
     reason: Option<String>,
 }
 
-impl Source {
-    /// Opens the door asked for, or the fastest that opens.
+impl DataSource {
+    /// Creates a source with the requested system call, or the fastest that works.
     pub(super) fn new(path: SendPath, memory: Arc<PatternMemory>) -> Self {
-        let mut source = Self { door: Door::Write, memory, reason: None };
+        let mut source = Self { call: SendCall::Write, memory, reason: None };
         match path {
             SendPath::Auto | SendPath::Vmsplice => source.open_vmsplice(),
             SendPath::Sendfile => source.open_sendfile(),
@@ -48,44 +48,44 @@ impl Source {
         source
     }
 
-    /// The door's name in reports.
+    /// Name of the system call in reports.
     pub(super) const fn name(&self) -> &'static str {
-        match self.door {
-            Door::Vmsplice(_) => "vmsplice",
-            Door::Sendfile(_) => "sendfile(memfd)",
-            Door::Write => "write",
+        match self.call {
+            SendCall::Vmsplice(_) => "vmsplice",
+            SendCall::Sendfile(_) => "sendfile(memfd)",
+            SendCall::Write => "write",
         }
     }
 
-    /// Why it is not the first one tried.
+    /// Reason why the first one tried is not used.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// Hands up to `length` bytes to `socket`; how many it took may be fewer.
+    /// Sends up to `length` bytes to `socket`; returns the number sent, which may be smaller.
     pub(super) fn send(
         &mut self,
         socket: &mut (impl AsFd + Write),
         length: usize,
     ) -> io::Result<usize> {
-        let result = match &mut self.door {
-            Door::Vmsplice(pipe) => pipe.send(socket, length),
-            Door::Sendfile(file) => file.send(socket, 0, length.min(CONTENT_BYTES)),
-            Door::Write => {
+        let result = match &mut self.call {
+            SendCall::Vmsplice(pipe) => pipe.send(socket, length),
+            SendCall::Sendfile(file) => file.send(socket, 0, length.min(CONTENT_BYTES)),
+            SendCall::Write => {
                 let bytes = self.memory.bytes();
                 return socket.write(&bytes[..length.min(bytes.len())]);
             }
         };
         match result {
             Err(error) if is_refusal(&error) => {
-                match self.door {
-                    Door::Vmsplice(_) => {
+                match self.call {
+                    SendCall::Vmsplice(_) => {
                         self.note("vmsplice", &error);
                         self.open_sendfile();
                     }
                     _ => {
                         self.note("sendfile", &error);
-                        self.door = Door::Write;
+                        self.call = SendCall::Write;
                     }
                 }
                 self.send(socket, length)
@@ -96,7 +96,7 @@ impl Source {
 
     fn open_vmsplice(&mut self) {
         match SplicePipe::new(&self.memory) {
-            Ok(pipe) => self.door = Door::Vmsplice(pipe),
+            Ok(pipe) => self.call = SendCall::Vmsplice(pipe),
             Err(error) => {
                 self.note("vmsplice", &error);
                 self.open_sendfile();
@@ -106,21 +106,21 @@ impl Source {
 
     fn open_sendfile(&mut self) {
         match MemoryFile::new(CONTENT_BYTES as u64) {
-            Ok(file) => self.door = Door::Sendfile(file),
+            Ok(file) => self.call = SendCall::Sendfile(file),
             Err(error) => {
                 self.note("sendfile(memfd)", &error);
-                self.door = Door::Write;
+                self.call = SendCall::Write;
             }
         }
     }
 
-    fn note(&mut self, door: &str, error: &io::Error) {
+    fn note(&mut self, call: &str, error: &io::Error) {
         let before = self.reason.take().map_or_else(String::new, |reason| reason + "; ");
-        self.reason = Some(format!("{before}{door}: {error}"));
+        self.reason = Some(format!("{before}{call}: {error}"));
     }
 }
 
-/// Whether the kernel refuses the call as such, rather than this connection having ended.
+/// True if the kernel refuses the system call itself; false if the connection ended.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
     matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported)
@@ -132,9 +132,9 @@ mod tests {
 
     use super::*;
 
-    /// splice and sendfile refuse files that are open for appending; write does not.
+    /// splice and sendfile refuse files opened for appending; write does not.
     #[test]
-    fn a_refused_path_is_named_and_the_next_one_sends_the_same_bytes() {
+    fn refused_path_falls_back_to_next() {
         let place = tempfile::tempdir().unwrap();
         for (path, refused) in [
             (SendPath::Auto, &["vmsplice: ", "sendfile: "][..]),
@@ -144,12 +144,12 @@ mod tests {
             let memory = Arc::new(PatternMemory::new(CONTENT_BYTES).unwrap());
             let name = place.path().join(format!("{path:?}"));
             let mut file = OpenOptions::new().append(true).create(true).open(&name).unwrap();
-            let mut source = Source::new(path, memory.clone());
+            let mut source = DataSource::new(path, memory.clone());
             let sent = source.send(&mut file, 100_000).unwrap();
             assert_eq!(source.name(), "write");
             let reason = source.reason().unwrap_or_default();
             assert_eq!(reason.split("; ").filter(|part| !part.is_empty()).count(), refused.len());
-            assert!(refused.iter().all(|door| reason.contains(door)), "{reason}");
+            assert!(refused.iter().all(|call| reason.contains(call)), "{reason}");
             assert_eq!(std::fs::read(&name).unwrap(), memory.bytes()[..sent]);
         }
     }

@@ -1,8 +1,8 @@
-//! One stream: a thread that sends or receives until time, bytes or the user end it.
+//! Stream thread: sends or receives until time, bytes or the user end it.
 //!
-//! The sender hands blocks to the kernel; the receiver copies every byte into its own memory. Both
-//! use blocking calls. A sender wakes from a full socket every [`TICK`] to see whether it should
-//! stop; a receiver ends with the sender's end of stream or when the session shuts the socket.
+//! The sender passes blocks to the kernel; the receiver copies every byte into its own memory. Both use
+//! blocking calls. A sender wakes from a full socket every [`SEND_TIMEOUT`] to check for a stop; a receiver
+//! ends with the sender's end of stream or when the session shuts down the socket.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -17,33 +17,33 @@ use penstock_sys::net::{PatternMemory, TcpInfo, options};
 use super::block::BlockSize;
 use super::message::{Role, StreamReport};
 use super::params::TestParams;
-use super::source::Source;
+use super::source::DataSource;
 
-/// Longest time a sender stays blocked without looking whether it should stop.
-const TICK: Duration = Duration::from_millis(200);
+/// Longest time for which a sender blocks without a check for a stop.
+const SEND_TIMEOUT: Duration = Duration::from_millis(200);
 /// Longest sleep of a paced sender, for the same reason.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 const PAGE_BYTES: usize = 4096;
 
-/// What all streams of one end share.
+/// State shared by the streams of one end.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct StreamsShared {
     pub(super) params: TestParams,
     pub(super) started: Instant,
-    /// Senders end, receivers go on to the end of the stream.
+    /// Set to end senders; receivers continue to the end of the stream.
     pub(super) stop: AtomicBool,
-    /// Bytes that senders of this end have still to claim, when bytes bound the test.
+    /// Bytes not yet claimed by senders, if bytes limit the test.
     budget: Option<AtomicU64>,
-    /// Bytes each stream has passed, omitted ones too, in the order of the session's streams.
+    /// Bytes of each stream, omitted ones included, in the session's stream order.
     pub(super) passed: Vec<Counter>,
 }
 
-/// A counter in a cache line of its own.
+/// Counter in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counter(pub(super) AtomicU64);
 
-impl Shared {
+impl StreamsShared {
     pub(super) fn new(params: TestParams, streams: usize) -> Self {
         Self {
             started: Instant::now(),
@@ -72,7 +72,7 @@ impl Shared {
             || self.params.duration().is_some_and(|duration| self.started.elapsed() >= duration)
     }
 
-    /// Sleeps until `then` on the test's clock, or less when the test is over before.
+    /// Sleeps until `then` on the test's clock, or until the test ends.
     fn sleep_until(&self, then: Duration) {
         while let Some(left) = then.checked_sub(self.started.elapsed())
             && !left.is_zero()
@@ -83,26 +83,26 @@ impl Shared {
     }
 }
 
-/// One stream, ready to run on its own thread.
+/// Stream, ready to run on its own thread.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Its number in the test.
+    /// Number in the test.
     pub(super) index: u32,
-    /// Its place in [`Shared::passed`].
+    /// Index of the stream in [`StreamsShared::passed`].
     pub(super) slot: usize,
     pub(super) role: Role,
-    /// How what it sends is labelled.
+    /// Label of its packets.
     pub(super) label: String,
     pub(super) socket: TcpStream,
-    pub(super) shared: Arc<Shared>,
-    /// The most a receiver reads at once.
+    pub(super) shared: Arc<StreamsShared>,
+    /// Limit of one read of a receiver.
     pub(super) receive_bytes: usize,
-    /// What a sender sends.
+    /// Memory with the sender's data.
     pub(super) memory: Arc<PatternMemory>,
 }
 
-/// Counts what passes, without the omitted start.
-struct Tally {
+/// Counts bytes and time, without the omitted start.
+struct ByteCounter {
     omit: Duration,
     bytes: u64,
     first: Option<Duration>,
@@ -110,7 +110,7 @@ struct Tally {
     cpu_before: Duration,
 }
 
-impl Tally {
+impl ByteCounter {
     fn new(omit: Duration) -> Self {
         Self { omit, bytes: 0, first: None, last: Duration::ZERO, cpu_before: thread_cpu() }
     }
@@ -133,17 +133,17 @@ impl Stream {
     pub(super) fn run(mut self) -> StreamReport {
         let mut report =
             StreamReport { index: self.index, role: self.role, ..StreamReport::default() };
-        let mut tally = Tally::new(self.shared.params.omit());
+        let mut counter = ByteCounter::new(self.shared.params.omit());
         let result = match self.role {
-            Role::Sender => self.send(&mut report, &mut tally),
-            Role::Receiver => self.receive(&mut report, &mut tally),
+            Role::Sender => self.send(&mut report, &mut counter),
+            Role::Receiver => self.receive(&mut report, &mut counter),
         };
         report.label = std::mem::take(&mut self.label);
         report.error = result.err().map(|error| error.to_string());
-        report.cpu_us = micros(thread_cpu().saturating_sub(tally.cpu_before));
-        report.bytes = tally.bytes;
-        report.first_us = micros(tally.first.unwrap_or_default());
-        report.last_us = micros(tally.last);
+        report.cpu_us = micros(thread_cpu().saturating_sub(counter.cpu_before));
+        report.bytes = counter.bytes;
+        report.first_us = micros(counter.first.unwrap_or_default());
+        report.last_us = micros(counter.last);
         report.congestion = options::congestion(&self.socket).unwrap_or_default();
         if let Ok(info) = TcpInfo::of(&self.socket) {
             report.retransmits = info.retransmits;
@@ -156,14 +156,14 @@ impl Stream {
         report
     }
 
-    fn send(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
+    fn send(&mut self, report: &mut StreamReport, counter: &mut ByteCounter) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let params = &shared.params;
         let mut block = BlockSize::new(self.shared.started.elapsed());
         let rate_bps = params.stream_bytes_per_second().map(|bytes| bytes.saturating_mul(8));
         let mut pacer = Pacer::new(rate_bps, self.shared.started.elapsed());
-        let mut source = Source::new(params.path, self.memory.clone());
-        self.socket.set_write_timeout(Some(TICK))?;
+        let mut source = DataSource::new(params.path, self.memory.clone());
+        self.socket.set_write_timeout(Some(SEND_TIMEOUT))?;
         let result = loop {
             let passed = self.shared.passed[self.slot].0.load(Relaxed);
             let usual = block.next(passed, self.shared.started.elapsed());
@@ -176,7 +176,7 @@ impl Stream {
             if self.shared.is_over() {
                 break Ok(());
             }
-            if let Err(error) = self.send_block(&mut source, claimed, tally) {
+            if let Err(error) = self.send_block(&mut source, claimed, counter) {
                 break Err(error);
             }
         };
@@ -184,16 +184,16 @@ impl Stream {
         report.path_reason = source.reason().map(str::to_owned);
         result?;
         self.socket.shutdown(Shutdown::Write)?;
-        // The receiver closes when it has read everything: only then is the count the truth.
+        // The receiver closes after it has read everything: only then is the count final.
         self.socket.read(&mut [0]).map(|_| ())
     }
 
-    /// Sends `length` bytes, fewer only when the test is over.
+    /// Sends `length` bytes; fewer only if the test ends.
     fn send_block(
         &mut self,
-        source: &mut Source,
+        source: &mut DataSource,
         length: u64,
-        tally: &mut Tally,
+        counter: &mut ByteCounter,
     ) -> io::Result<()> {
         let mut sent = 0;
         while sent < length {
@@ -201,7 +201,7 @@ impl Stream {
             match source.send(&mut self.socket, left) {
                 Ok(taken) => {
                     sent += taken as u64;
-                    tally.add(taken as u64, self.shared.started.elapsed());
+                    counter.add(taken as u64, self.shared.started.elapsed());
                     self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if is_timeout(&error) && self.shared.is_over() => break,
@@ -212,7 +212,7 @@ impl Stream {
         Ok(())
     }
 
-    fn receive(&mut self, report: &mut StreamReport, tally: &mut Tally) -> io::Result<()> {
+    fn receive(&mut self, report: &mut StreamReport, counter: &mut ByteCounter) -> io::Result<()> {
         "read".clone_into(&mut report.path);
         let mut buffer = ReceiveBuffer::new(self.receive_bytes);
         loop {
@@ -220,7 +220,7 @@ impl Stream {
                 Ok(0) => break,
                 Ok(taken) => {
                     buffer.advance(taken);
-                    tally.add(taken as u64, self.shared.started.elapsed());
+                    counter.add(taken as u64, self.shared.started.elapsed());
                     self.shared.passed[self.slot].0.fetch_add(taken as u64, Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -231,16 +231,15 @@ impl Stream {
     }
 }
 
-/// Where a receiver's bytes land: each at the offset within a page that it has in the sender's
-/// memory. Zen 3 copies ten times slower (`rep movsb`, 2.8 against 34 GB/s measured) when the
-/// target lies 8 or 16 bytes above the source modulo 4096, and a buffer from the allocator starts
-/// 16 bytes into its page.
+/// Receive buffer that places each byte at the same offset within a page as in the sender's memory. Zen
+/// 3 copies ten times slower (`rep movsb`, 2.8 against 34 GB/s measured) when the target lies 8 or 16
+/// bytes above the source modulo 4096, and a buffer from the allocator starts 16 bytes into its page.
 #[derive(Debug)]
 struct ReceiveBuffer {
     bytes: Vec<u8>,
-    /// The first page's start.
+    /// Start of the first page.
     page: usize,
-    /// Offset within a page that the stream has reached.
+    /// Page offset that the stream has reached.
     phase: usize,
     length: usize,
 }
@@ -252,13 +251,13 @@ impl ReceiveBuffer {
         Self { bytes, page, phase: 0, length }
     }
 
-    /// Where the next bytes go.
+    /// Memory for the next bytes.
     fn room(&mut self) -> &mut [u8] {
         let start = self.page + self.phase;
         &mut self.bytes[start..start + self.length]
     }
 
-    /// Counts bytes that landed in [`Self::room`].
+    /// Records bytes read into [`Self::room`].
     fn advance(&mut self, taken: usize) {
         std::hint::black_box(&self.bytes);
         self.phase = (self.phase + taken) % PAGE_BYTES;
@@ -279,7 +278,7 @@ mod tests {
     use super::{PAGE_BYTES, ReceiveBuffer};
 
     #[test]
-    fn bytes_land_at_the_offset_within_a_page_that_they_were_sent_from() {
+    fn received_bytes_keep_page_offset() {
         let mut buffer = ReceiveBuffer::new(3 * PAGE_BYTES);
         let mut stream = 0;
         for taken in [1, 4095, 4096, 5000, 12_288, 8191, 65_483, 3] {

@@ -1,6 +1,6 @@
-//! Looking for the number of streams that is enough: "add more threads to get maximum throughput
-//! and find the spot when performance stops increasing" (SC23 notes, where 4 threads gave 197.9
-//! Gb/s and a fifth 0.15 % more, so they stayed with 4). Pure: the caller measures.
+//! Search of the smallest sufficient number of streams: "add more threads to get maximum throughput and
+//! find the spot when performance stops increasing" (SC23 notes, where 4 threads gave 197.9 Gb/s and a
+//! fifth 0.15 % more, so they stayed with 4). Pure: the caller measures.
 //!
 //! Streams double until the rate no longer rises by [`SweepOptions::rise_percent`] over the best.
 //! The knee is the fewest streams within [`SweepOptions::knee_percent`] of the best rate; it is
@@ -9,14 +9,14 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// When to stop.
+/// Stop conditions of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepOptions {
-    /// Most streams to try.
+    /// Largest number of streams to try.
     pub streams_max: u32,
-    /// A doubling that gains less than this over the best so far ends the doubling.
+    /// Smallest gain over the best rate, in percent, for which doubling continues.
     pub rise_percent: f64,
-    /// How far below the best rate is good enough.
+    /// Distance below the best rate, in percent, that is sufficient.
     pub knee_percent: f64,
 }
 
@@ -26,10 +26,10 @@ impl Default for SweepOptions {
     }
 }
 
-/// One measurement.
+/// Measurement at one number of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SweepPoint {
-    /// Data streams.
+    /// Number of data streams.
     pub streams: u32,
     /// Rate of all streams together.
     pub bits_per_second: f64,
@@ -41,7 +41,7 @@ pub struct SweepPoint {
     pub cpu_remote_percent: f64,
 }
 
-/// What a sweep found.
+/// Result of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SweepReport {
     /// Fewest streams whose rate is within `knee_percent` of the best.
@@ -50,7 +50,7 @@ pub struct SweepReport {
     pub knee_bits_per_second: f64,
     /// Streams with the highest rate.
     pub best_streams: u32,
-    /// Highest rate.
+    /// Highest measured rate of all points.
     pub best_bits_per_second: f64,
     /// Distance below the best rate that counts as enough.
     pub knee_percent: f64,
@@ -60,7 +60,7 @@ pub struct SweepReport {
     pub points: Vec<SweepPoint>,
 }
 
-/// A sweep under way: measure [`Sweep::next`], [`Sweep::record`] it, until there is no next.
+/// Sweep in progress: measure [`Sweep::next`] and [`Sweep::record`] it, until there is no next.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     options: SweepOptions,
@@ -70,13 +70,13 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep that starts with one stream.
+    /// Creates a sweep that starts with one stream.
     #[must_use]
     pub const fn new(options: SweepOptions) -> Self {
         Self { options, points: Vec::new(), doubling: true, still_rising: false }
     }
 
-    /// How many streams to measure next.
+    /// Number of streams to measure next; `None` when finished.
     #[must_use]
     pub fn next(&self) -> Option<u32> {
         let Some(last) = self.points.iter().map(|point| point.streams).max() else {
@@ -89,7 +89,7 @@ impl Sweep {
         (within - below > 1).then(|| below + (within - below) / 2)
     }
 
-    /// Takes a measurement of [`Sweep::next`] streams.
+    /// Records a measurement of [`Sweep::next`] streams.
     pub fn record(&mut self, point: SweepPoint) {
         let best = self.best().map_or(0.0, |best| best.bits_per_second);
         if self.doubling {
@@ -101,7 +101,7 @@ impl Sweep {
         self.points.sort_by_key(|point| point.streams);
     }
 
-    /// The result so far; none before the first measurement.
+    /// Result so far; `None` before the first measurement.
     #[must_use]
     pub fn report(&self) -> Option<SweepReport> {
         let best = self.best()?;
@@ -126,7 +126,7 @@ impl Sweep {
         point.bits_per_second >= best * (1.0 - self.options.knee_percent / 100.0)
     }
 
-    /// The most streams below the first number that is enough, and that number.
+    /// Largest number below the first sufficient one, and that one.
     fn bracket(&self) -> (u32, u32) {
         let place = self.points.iter().position(|point| self.is_enough(point)).unwrap_or(0);
         let below = place.checked_sub(1).map_or(0, |place| self.points[place].streams);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stream_can_be_enough_and_the_maximum_can_be_too_few() {
+    fn sweep_handles_one_and_maximum_streams() {
         let (report, tried) = sweep(SweepOptions::default(), |_| 10.0);
         assert_eq!((report.knee_streams, tried), (1, vec![1, 2]));
         let options = SweepOptions { streams_max: 6, ..SweepOptions::default() };

@@ -36,14 +36,14 @@ pub struct Parent {
     pub(super) is_fresh: bool,
 }
 
-/// File being received.
+/// File of a running session.
 #[derive(Debug)]
 pub struct SinkFile {
     /// Number of the file in the session.
     pub file: u64,
-    /// Announced entry.
+    /// Entry announced by the sender.
     pub entry: Arc<Entry>,
-    /// Destination directory.
+    /// Directory that receives the file.
     pub parent: Arc<Parent>,
     /// Final name in that directory.
     pub name: OsString,
@@ -88,7 +88,7 @@ pub(super) enum FileState {
     Discarded,
 }
 
-/// Open partial file.
+/// Open partial file of a received file.
 #[derive(Debug, Clone)]
 pub struct OpenFile {
     /// Handle of the file.

@@ -31,7 +31,7 @@ pub struct Removed {
     pub target: Option<PathBuf>,
     /// Number of temporary files removed.
     pub files: u64,
-    /// Bytes freed.
+    /// Number of bytes freed.
     pub bytes: u64,
 }
 
@@ -62,7 +62,7 @@ fn below(base: &Arc<dyn Directory>, folder: &[u8]) -> io::Result<Arc<dyn Directo
 pub(super) struct SweepReport {
     /// Number of files removed.
     pub(super) files: u64,
-    /// Bytes freed.
+    /// Number of bytes freed.
     pub(super) bytes: u64,
     /// Set when a directory could not be read or a file not removed.
     pub(super) failed: bool,

@@ -42,7 +42,7 @@ const CHECKS_AT_ONCE: usize = 256;
 pub struct ReceiverEnd {
     /// State common to both kinds of end.
     pub session: Session,
-    /// Storage engine.
+    /// Storage engine of the writers.
     pub engine: Engine,
     /// Destination of the files.
     pub destination: Destination,

@@ -136,7 +136,7 @@ struct Earlier {
 enum JournalOrigin {
     /// This journal, with its number there.
     Own(u64),
-    /// Another journal.
+    /// Journal of another command.
     Other,
 }
 

@@ -37,16 +37,16 @@ const HOLE_BYTES: usize = BUFFER_ALIGNMENT;
 /// WriterTask of a writer.
 #[derive(Debug)]
 pub enum WriterTask {
-    /// Write a frame.
+    /// Write a received frame.
     Write(ReceivedFrame),
     /// Read a range of an unfinished copy back and verify it.
     Verify(Arc<SinkFile>, Extent),
 }
 
-/// ReceivedFrame frame.
+/// Frame with its payload and file.
 #[derive(Debug)]
 pub struct ReceivedFrame {
-    /// Frame header.
+    /// Header of the frame.
     pub header: Header,
     /// File of the frame; `None` for a pack.
     pub sink: Option<Arc<SinkFile>>,

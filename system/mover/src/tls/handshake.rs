@@ -1,8 +1,8 @@
-//! The TLS handshake, by rustls, one record at a time.
+//! TLS handshake by rustls, one record at a time.
 //!
-//! For: both sides on a blocking transport. Not for: what comes after it. No byte behind the handshake is
-//! given to rustls, so that its last record ends what rustls has to do with the connection.
-//! A peer that is not who it should be is `PermissionDenied`; one that speaks no TLS, `InvalidData`.
+//! Both sides on a blocking transport. rustls receives no byte after the handshake, so its last record
+//! ends its part in the connection. A peer with an unexpected certificate gives `PermissionDenied`; one
+//! without TLS, `InvalidData`.
 
 use std::io::{self, Write};
 
@@ -11,26 +11,26 @@ use rustls::unbuffered::{
     ConnectionState, EncodeTlsData, UnbufferedConnectionCommon, UnbufferedStatus,
 };
 
-use super::incoming::Incoming;
+use super::incoming::ReceiveBuffer;
 use super::record::{BODY_BYTES_MAX, HEADER_BYTES};
 use crate::transport::Transport;
 
-/// Shows rustls the records at hand: `process_tls_records` of one side.
+/// Passes the available records to rustls: `process_tls_records` of one side.
 pub(super) type Process<Side> = for<'c, 'i> fn(
     &'c mut UnbufferedConnectionCommon<Side>,
     &'i mut [u8],
 ) -> UnbufferedStatus<'c, 'i, Side>;
 
-/// Runs the handshake to its end.
+/// Runs the handshake to completion.
 pub(super) fn run<Side>(
     connection: &mut UnbufferedConnectionCommon<Side>,
     process: Process<Side>,
     transport: &mut Transport,
-    incoming: &mut Incoming,
+    incoming: &mut ReceiveBuffer,
 ) -> io::Result<()> {
     let mut outgoing = Vec::new();
     let mut refused = None;
-    // Bytes at hand that rustls has seen; a message may span records.
+    // Available bytes that rustls has seen; a message may span records.
     let mut shown = 0;
     loop {
         let status = process(connection, incoming.first(shown));
@@ -40,7 +40,7 @@ pub(super) fn run<Side>(
             (Ok(ConnectionState::EncodeTlsData(data)), _) => encode(data, &mut outgoing)?,
             (Err(error), None) => refused = Some(error),
             (_, Some(error)) => {
-                // It made an alert of its refusal; whether that is heard does not matter.
+                // rustls encoded an alert for its refusal; whether it arrives does not matter.
                 let _ = transport.write_all(&outgoing);
                 return Err(tls_error(error.clone()));
             }
@@ -73,9 +73,9 @@ fn encode<Side>(mut data: EncodeTlsData<'_, Side>, outgoing: &mut Vec<u8>) -> io
     Ok(())
 }
 
-/// Bytes of the record behind those that were shown, once it is whole.
+/// Length of the record after those already passed, once it is complete.
 fn next_record(
-    incoming: &mut Incoming,
+    incoming: &mut ReceiveBuffer,
     shown: usize,
     transport: &mut Transport,
 ) -> io::Result<usize> {
@@ -94,7 +94,7 @@ fn next_record(
     }
 }
 
-/// What answers a handshake with anything but TLS is another version, or another program.
+/// Error for a peer that answers without TLS: another version or another program.
 fn not_tls(bytes: &[u8]) -> io::Error {
     let mut start = [0; PREAMBLE_BYTES];
     let count = bytes.len().min(PREAMBLE_BYTES);

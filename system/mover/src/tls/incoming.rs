@@ -1,6 +1,6 @@
-//! Bytes read from a socket that are not yet opened as TLS records.
+//! Receive buffer of TLS records.
 //!
-//! For: finding whole records in few large reads. Not for: what is in them.
+//! Finds complete records in few large reads.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -10,27 +10,26 @@ use rustls::AlertDescription;
 use super::record::{BODY_BYTES_MAX, HEADER_BYTES};
 use crate::transport::Transport;
 
-/// Bytes taken from a socket at once: records are 16 KiB and a system call each would cost more than
-/// their decryption.
+/// Size of one socket read: a system call for each 16 KiB record would cost more than its decryption.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Bytes from the socket, whole records and the beginning of one more.
+/// Received bytes: complete records and the beginning of one more.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Incoming {
+impl ReceiveBuffer {
     pub(super) fn new() -> Self {
         Self { bytes: vec![0; READ_BYTES], start: 0, end: 0 }
     }
 
-    /// Bytes of the record that begins `after` bytes later, header included; none while it is not whole.
+    /// Length of the record that begins `after` bytes later, header included; `None` while incomplete.
     ///
     /// # Errors
-    /// When it is longer than a record may be.
+    /// If it exceeds the record size limit.
     pub(super) fn record(&self, after: usize) -> Result<Option<usize>, AlertDescription> {
         let rest = &self.bytes[self.start..self.end][after..];
         let Some(header) = rest.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -41,10 +40,10 @@ impl Incoming {
         Ok(Some(HEADER_BYTES + body).filter(|bytes| *bytes <= rest.len()))
     }
 
-    /// Reads from the socket behind what is there; zero at the end of the connection.
+    /// Appends bytes from the socket; zero at the end of the connection.
     ///
     /// # Errors
-    /// As the socket does, and when there is no room.
+    /// Errors of the socket, and if the buffer is full.
     pub(super) fn fill(&mut self, from: &mut Transport) -> io::Result<usize> {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -63,24 +62,24 @@ impl Incoming {
         }
     }
 
-    /// The first bytes, and where they lie.
+    /// Returns the first bytes for decryption in place.
     pub(super) fn first(&mut self, bytes: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.end][..bytes]
     }
 
-    /// Lets go of the first bytes; they stay where they lie until the next [`Incoming::fill`].
+    /// Consumes the first bytes; they stay in place until the next [`ReceiveBuffer::fill`].
     pub(super) fn consume(&mut self, bytes: usize) -> Range<usize> {
         self.start += bytes;
         assert!(self.start <= self.end, "consumed what is not there");
         self.start - bytes..self.start
     }
 
-    /// Bytes that were consumed and not yet overwritten.
+    /// Returns consumed bytes that are not overwritten yet.
     pub(super) fn kept(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
 
-    /// All that is there.
+    /// Returns all buffered bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

@@ -1,6 +1,6 @@
-//! The keys of both directions, and those that come after them (RFC 8446, 4.6.3 and 5.5).
+//! Traffic keys of both directions and their updates (RFC 8446, 4.6.3 and 5.5).
 //!
-//! For: one connection after its handshake. Not for: telling the peer.
+//! For one connection after its handshake; the caller sends KeyUpdate messages.
 
 use std::fmt;
 
@@ -11,29 +11,29 @@ use rustls::{Error, ExtractedSecrets, SupportedCipherSuite};
 
 use super::record::RecordKey;
 
-/// What rustls makes the next keys from.
+/// Traffic secrets from which rustls derives the next keys.
 enum Secrets {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
 }
 
-/// The keys in use.
-pub(super) struct Keys {
+/// Current keys of both directions.
+pub(super) struct TrafficKeys {
     pub(super) sending: RecordKey,
     pub(super) receiving: RecordKey,
-    /// Records that one key may protect.
+    /// Limit of records under one key.
     pub(super) records_max: u64,
     secrets: Secrets,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for TrafficKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys(secret)")
+        f.write_str("TrafficKeys(secret)")
     }
 }
 
-impl Keys {
-    /// The keys that a client's handshake led to.
+impl TrafficKeys {
+    /// Creates the keys of a client's handshake.
     pub(super) fn client(
         (first, next): (ExtractedSecrets, KernelConnection<ClientConnectionData>),
     ) -> Result<Self, Error> {
@@ -41,7 +41,7 @@ impl Keys {
         Self::new(first, suite, Secrets::Client(next))
     }
 
-    /// The keys that a server's handshake led to.
+    /// Creates the keys of a server's handshake.
     pub(super) fn server(
         (first, next): (ExtractedSecrets, KernelConnection<ServerConnectionData>),
     ) -> Result<Self, Error> {
@@ -59,12 +59,12 @@ impl Keys {
         Ok(Self { sending, receiving, records_max, secrets })
     }
 
-    /// Whether the next record must be the last under the sending key.
+    /// True if the next record must be the last under the sending key.
     pub(super) fn sending_is_old(&self) -> bool {
         self.sending.records() + 1 >= self.records_max
     }
 
-    /// Goes on to the next sending key.
+    /// Switches to the next sending key.
     pub(super) fn update_sending(&mut self) -> Result<(), Error> {
         let next = match &mut self.secrets {
             Secrets::Client(secrets) => secrets.update_tx_secret(),
@@ -74,7 +74,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Goes on to the next receiving key.
+    /// Switches to the next receiving key.
     pub(super) fn update_receiving(&mut self) -> Result<(), Error> {
         let next = match &mut self.secrets {
             Secrets::Client(secrets) => secrets.update_rx_secret(),

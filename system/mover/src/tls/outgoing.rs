@@ -1,4 +1,4 @@
-//! TLS records that wait for the socket, many to one write.
+//! Send buffer of TLS records, many per write.
 
 use std::io::{self, Write};
 
@@ -7,21 +7,21 @@ use rustls::ContentType;
 use super::record::{CONTENT_BYTES_MAX, OVERHEAD_BYTES, RecordKey};
 use crate::transport::Transport;
 
-/// Records that go out in one write: few system calls, and still in the processor's cache.
+/// Records per write: few system calls, and still in the processor's cache.
 const RECORDS_AT_ONCE: usize = 16;
 
-/// Room kept for records about the connection itself.
+/// Bytes reserved for alerts and handshake messages.
 const NOTICES_BYTES: usize = 256;
 
-/// Sealed records.
+/// Buffer of sealed records.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct SendBuffer {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Outgoing {
+impl SendBuffer {
     pub(super) fn new() -> Self {
         let records = RECORDS_AT_ONCE * (CONTENT_BYTES_MAX + OVERHEAD_BYTES);
         Self { bytes: vec![0; records + NOTICES_BYTES], start: 0, end: 0 }
@@ -31,22 +31,22 @@ impl Outgoing {
         self.start == self.end
     }
 
-    /// Whether there is room for a record of so many bytes of data.
+    /// True if a record with this many bytes of data fits.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.end + bytes + OVERHEAD_BYTES + NOTICES_BYTES <= self.bytes.len()
     }
 
-    /// Seals a record, for which there must be room.
+    /// Seals a record; there must be room for it.
     pub(super) fn push(&mut self, key: &mut RecordKey, kind: ContentType, content: &[u8]) {
         let end = self.end + content.len() + OVERHEAD_BYTES;
         key.seal(kind, content, &mut self.bytes[self.end..end]);
         self.end = end;
     }
 
-    /// Writes all of it.
+    /// Writes all buffered records.
     ///
     /// # Errors
-    /// As the socket does; what it has not taken stays.
+    /// Errors of the socket; unwritten bytes stay buffered.
     pub(super) fn flush(&mut self, to: &mut Transport) -> io::Result<()> {
         while self.start < self.end {
             match to.write(&self.bytes[self.start..self.end]) {

@@ -1,35 +1,35 @@
-//! TLS 1.3 records under one key: sealing and opening them (RFC 8446, 5.2).
+//! Protection of TLS 1.3 records under one key (RFC 8446, 5.2).
 //!
-//! For: one direction of a connection. Not for: what the records mean, nor when a key is too old.
-//! Whoever meets an error must say it to the peer and read no more.
+//! One direction of a connection; key updates are in `keys`. After an error the caller must send the
+//! alert and stop reading.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
 use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error};
 
-/// Bytes before a record's body: kind, version, and the body's length in the last two.
+/// Record header: type, version and two bytes of body length.
 pub(super) const HEADER_BYTES: usize = 5;
 
-/// Most content of a record.
+/// Limit of a record's content.
 pub(super) const CONTENT_BYTES_MAX: usize = 1 << 14;
 
-/// Most of a record's body: content, its kind, padding and tag.
+/// Limit of a record's body: content, type, padding and tag.
 pub(super) const BODY_BYTES_MAX: usize = CONTENT_BYTES_MAX + 256;
 
 const TAG_BYTES: usize = 16;
 
-/// What sealing adds to content: header, kind and tag.
+/// Bytes added by sealing: header, content type and tag.
 pub(super) const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
 
-/// What a record held, in the first bytes of where it was opened to.
+/// Content type and length of an opened record, whose content is at the start of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Opened {
+pub(super) struct OpenedRecord {
     pub(super) kind: ContentType,
     pub(super) bytes: usize,
 }
 
-/// The key of one direction and the count of records that it has protected.
+/// Key of one direction with its record sequence number.
 #[derive(Debug)]
 pub(super) struct RecordKey {
     key: LessSafeKey,
@@ -38,10 +38,10 @@ pub(super) struct RecordKey {
 }
 
 impl RecordKey {
-    /// The key that a handshake or an update of keys led to, and the number of its next record.
+    /// Creates the key from a handshake or key update, with the sequence number of its next record.
     ///
     /// # Errors
-    /// When it is for a cipher that is not offered.
+    /// If its cipher is not offered.
     pub(super) fn new((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, Error> {
         let (algorithm, key, iv) = match &secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
@@ -55,12 +55,12 @@ impl RecordKey {
         Ok(Self { key: LessSafeKey::new(key), iv, sequence })
     }
 
-    /// Records protected so far.
+    /// Number of records protected so far.
     pub(super) fn records(&self) -> u64 {
         self.sequence
     }
 
-    /// Seals content into `out`, which has [`OVERHEAD_BYTES`] more.
+    /// Seals content into `out`, which is [`OVERHEAD_BYTES`] larger.
     pub(super) fn seal(&mut self, kind: ContentType, content: &[u8], out: &mut [u8]) {
         let (header, body) = out.split_at_mut(HEADER_BYTES);
         let length = u16::try_from(body.len()).expect("a record is short");
@@ -83,13 +83,13 @@ impl RecordKey {
     /// Opens a record into the first `body.len() - 16` bytes of `out`.
     ///
     /// # Errors
-    /// What the peer is to be told, when it is no record of this key and place.
+    /// The alert to send, if the record does not authenticate under this key and sequence number.
     pub(super) fn open_into(
         &mut self,
         header: &[u8],
         body: &[u8],
         out: &mut [u8],
-    ) -> Result<Opened, AlertDescription> {
+    ) -> Result<OpenedRecord, AlertDescription> {
         let sealed = body.len().checked_sub(TAG_BYTES).ok_or(AlertDescription::DecodeError)?;
         let (body, tag) = body.split_at(sealed);
         let nonce = self.next_nonce();
@@ -99,7 +99,7 @@ impl RecordKey {
         unpad(&out[..sealed])
     }
 
-    /// Opens a record where it lies.
+    /// Opens a record in place.
     ///
     /// # Errors
     /// As [`RecordKey::open_into`].
@@ -107,13 +107,13 @@ impl RecordKey {
         &mut self,
         header: &[u8],
         body: &mut [u8],
-    ) -> Result<Opened, AlertDescription> {
+    ) -> Result<OpenedRecord, AlertDescription> {
         let nonce = self.next_nonce();
         let opened = self.key.open_in_place(nonce, Aad::from(header), body);
         unpad(opened.map_err(|_| AlertDescription::BadRecordMac)?)
     }
 
-    /// The IV with the record's number laid over it (RFC 8446, 5.3).
+    /// Nonce: the IV XORed with the sequence number (RFC 8446, 5.3).
     fn next_nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
@@ -124,14 +124,14 @@ impl RecordKey {
     }
 }
 
-/// The kind of content stands behind it, and zeros may follow (RFC 8446, 5.4).
-fn unpad(plain: &[u8]) -> Result<Opened, AlertDescription> {
+/// The content type follows the content; zeros may follow it (RFC 8446, 5.4).
+fn unpad(plain: &[u8]) -> Result<OpenedRecord, AlertDescription> {
     let bytes =
         plain.iter().rposition(|byte| *byte != 0).ok_or(AlertDescription::UnexpectedMessage)?;
     if bytes > CONTENT_BYTES_MAX {
         return Err(AlertDescription::RecordOverflow);
     }
-    Ok(Opened { kind: ContentType::from(plain[bytes]), bytes })
+    Ok(OpenedRecord { kind: ContentType::from(plain[bytes]), bytes })
 }
 
 #[cfg(test)]
@@ -153,25 +153,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sealed_opens_both_ways_and_only_in_its_place() {
+    fn sealed_record_opens_only_in_sequence() {
         let content: Vec<u8> = (0..CONTENT_BYTES_MAX).map(|n| n as u8).collect();
         for bytes in [0, 1, 80, CONTENT_BYTES_MAX] {
             let mut record = sealed(&content[..bytes], 3);
             let (header, body) = record.split_at_mut(HEADER_BYTES);
             let mut out = vec![0; bytes + 1];
             let opened = key(3).open_into(header, body, &mut out).expect("its own record");
-            assert_eq!(opened, Opened { kind: ContentType::Handshake, bytes });
+            assert_eq!(opened, OpenedRecord { kind: ContentType::Handshake, bytes });
             assert_eq!(out[..bytes], content[..bytes]);
             let wrong = key(4).open_into(header, body, &mut out);
             assert_eq!(wrong, Err(AlertDescription::BadRecordMac));
             let opened = key(3).open_in_place(header, body).expect("its own record");
-            assert_eq!(opened, Opened { kind: ContentType::Handshake, bytes });
+            assert_eq!(opened, OpenedRecord { kind: ContentType::Handshake, bytes });
             assert_eq!(body[..bytes], content[..bytes]);
         }
     }
 
     #[test]
-    fn any_flipped_bit_is_noticed() {
+    fn any_flipped_bit_is_detected() {
         let record = sealed(b"content", 0);
         for bit in 0..record.len() * 8 {
             let mut record = record.clone();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_goes_and_what_is_all_padding_is_refused() {
+    fn padding_only_record_is_refused() {
         assert_eq!(unpad(b"ab\x17\0\0").map(|opened| opened.bytes), Ok(2));
         assert_eq!(unpad(b"\0\0"), Err(AlertDescription::UnexpectedMessage));
         assert_eq!(unpad(b""), Err(AlertDescription::UnexpectedMessage));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_shorter_than_its_tag_is_an_error() {
+    fn body_shorter_than_tag_fails() {
         assert!(key(0).open_into(&[23, 3, 3, 0, 3], &[1, 2, 3], &mut []).is_err());
         assert!(key(0).open_in_place(&[23, 3, 3, 0, 3], &mut [1, 2, 3]).is_err());
     }

@@ -1,4 +1,4 @@
-//! Against rustls at the other end, and against ourselves, over a pair of sockets.
+//! Tests against rustls and against this implementation, over socket pairs.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ fn sockets() -> (Transport, UnixStream) {
     (Transport::Local(ours), theirs)
 }
 
-/// Both ends are ours.
+/// Both ends use this implementation.
 fn pair() -> ((Tls, Transport), (Tls, Transport)) {
     let configs = configs();
     let (mut near, far) = sockets();
@@ -68,7 +68,7 @@ fn content(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_arrive_in_pieces_of_any_size() {
+fn reads_of_any_size_round_trip() {
     let ((mut near, mut to), (mut far, mut from)) = pair();
     let sent = content(1_000_003);
     let expected = sent.clone();
@@ -95,7 +95,7 @@ fn bytes_arrive_in_pieces_of_any_size() {
 }
 
 #[test]
-fn a_key_protects_no_more_records_than_it_may() {
+fn key_is_updated_at_record_limit() {
     let ((mut near, mut to), (mut far, mut from)) = pair();
     near.keys.records_max = 3;
     for number in 0..20_u8 {
@@ -108,7 +108,7 @@ fn a_key_protects_no_more_records_than_it_may() {
 }
 
 #[test]
-fn a_rustls_client_is_served_and_gets_the_keys_it_asks_for() {
+fn rustls_client_can_request_key_update() {
     let configs = configs();
     let (mut transport, socket) = sockets();
     let mut client = rustls_client(&configs, socket);
@@ -143,7 +143,7 @@ fn a_rustls_client_is_served_and_gets_the_keys_it_asks_for() {
 }
 
 #[test]
-fn a_rustls_server_with_tickets_is_understood() {
+fn rustls_server_tickets_are_ignored() {
     let configs = configs();
     let (mut transport, mut socket) = sockets();
     let mut config = (*configs.server).clone();
@@ -168,7 +168,7 @@ fn a_rustls_server_with_tickets_is_understood() {
 }
 
 #[test]
-fn another_certificate_is_refused() {
+fn unexpected_certificate_is_refused() {
     let (configs, others) = (configs(), configs());
     let (mut near, far) = sockets();
     let accepting =
@@ -180,7 +180,7 @@ fn another_certificate_is_refused() {
 }
 
 #[test]
-fn damage_is_noticed_and_the_peer_is_told() {
+fn damaged_record_sends_alert() {
     let ((mut near, mut to), (mut far, mut from)) = pair();
     let mut record = vec![0; 1000 + record::OVERHEAD_BYTES];
     near.keys.sending.seal(ContentType::ApplicationData, &content(1000), &mut record);
@@ -193,7 +193,7 @@ fn damage_is_noticed_and_the_peer_is_told() {
 }
 
 #[test]
-fn what_breaks_the_rules_is_refused() {
+fn protocol_violations_are_refused() {
     let handshake = ContentType::Handshake;
     let cases: [(&str, &[Notice<'_>]); 7] = [
         ("no such message", &[(handshake, &[1, 0, 0, 0])]),
@@ -221,7 +221,7 @@ fn what_breaks_the_rules_is_refused() {
 }
 
 #[test]
-fn a_message_may_come_in_pieces() {
+fn fragmented_message_is_reassembled() {
     let ((mut near, mut to), (mut far, mut from)) = pair();
     for piece in [&[24, 0][..], &[0, 1], &[0]] {
         near.notify(ContentType::Handshake, piece);
@@ -234,7 +234,7 @@ fn a_message_may_come_in_pieces() {
 }
 
 #[test]
-fn records_in_the_clear_and_too_long_ones_are_refused() {
+fn plaintext_and_oversized_records_are_refused() {
     for record in [&[21, 3, 3, 0, 2, 1, 0][..], &[23, 3, 3, 0xff, 0xff]] {
         let (_, (mut far, mut from)) = {
             let ((near, mut to), far) = pair();
@@ -247,7 +247,7 @@ fn records_in_the_clear_and_too_long_ones_are_refused() {
 }
 
 #[test]
-fn a_socket_that_takes_nothing_does_not_block_a_writer() {
+fn full_socket_does_not_block_writer() {
     let ((mut near, mut to), (mut far, mut from)) = pair();
     to.set_nonblocking(true).expect("a socket");
     let sent = content(3_000_000);

@@ -114,7 +114,7 @@ pub(in crate::sink) struct StorageState {
 /// Callback with the state before every change.
 type Observer = Box<dyn FnMut(&StorageState) + Send>;
 
-/// In-memory file systems.
+/// Handle of the in-memory file systems.
 #[derive(Clone)]
 pub(in crate::sink) struct SimulatedStorage(Arc<Mutex<SimulationInner>>);
 
