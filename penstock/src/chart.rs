@@ -2,22 +2,22 @@
 
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 760.0;
+const CHART_WIDTH: f64 = 760.0;
 const PLOT_HEIGHT: f64 = 240.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 24.0;
+const MARGIN_LEFT: f64 = 64.0;
+const MARGIN_RIGHT: f64 = 24.0;
 const LINE_HEIGHT: f64 = 18.0;
-/// Between the ends of a logarithmic axis, at least.
+/// Least ratio between the ends of a logarithmic axis.
 const LOG_RATIO_MIN: f64 = 8.0;
 const FONT_SIZE: f64 = 12.0;
-/// Mean width of a character, for what has to fit.
-const CHARACTER: f64 = 7.6;
-/// Names of bars are cut to this.
+/// Mean width of a character in pixels.
+const CHARACTER_WIDTH: f64 = 7.6;
+/// Greatest length of a bar's name; longer ones are cut.
 const BAR_NAME_CHARACTERS: usize = 36;
 const COLOURS: [&str; 8] =
     ["#1b6ca8", "#d9822b", "#a82b2b", "#4d9221", "#8073ac", "#0f8b8d", "#c51b7d", "#777777"];
 
-/// For the head of a page with charts.
+/// Style sheet of pages with charts.
 pub(crate) const STYLE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.45 sans-serif;max-width:52em;margin:2em auto;padding:0 1em}\
 h1{font-size:1.4em;overflow-wrap:anywhere}h2{font-size:1.1em;margin:2em 0 .3em}svg{width:100%;height:auto}\
@@ -25,7 +25,7 @@ svg text{fill:currentColor;font-family:sans-serif}.axis{stroke:currentColor;stro
 table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.15em .8em .15em 0;text-align:left;vertical-align:top}\
 td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}p.note{opacity:.75;margin:.3em 0}pre{white-space:pre-wrap}";
 
-/// What an axis counts, which says its units.
+/// Quantity of an axis, which determines its units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// Seconds, shown as ns, us, ms or s.
@@ -42,7 +42,7 @@ pub(crate) enum Quantity {
     Number,
 }
 
-/// An axis.
+/// Label, quantity and scale of an axis.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Axis<'a> {
     pub(crate) label: &'a str,
@@ -60,21 +60,21 @@ impl<'a> Axis<'a> {
     }
 }
 
-/// A line, in the order of its points.
+/// A line of a plot; its points are drawn in the given order.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct PlotLine {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
-    /// A value holds until the next point.
+    /// Set when a value holds until the next point.
     pub(crate) is_stepped: bool,
 }
 
-impl Line {
+impl PlotLine {
     pub(crate) fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), points, is_stepped: false }
     }
 
-    /// The share of values that are not above each, from 0 to 1.
+    /// Empirical cumulative distribution of `values`, from 0 to 1.
     pub(crate) fn distribution(name: impl Into<String>, mut values: Vec<f64>) -> Self {
         const STEPS_MAX: usize = 1000;
         values.sort_by(f64::total_cmp);
@@ -94,14 +94,14 @@ impl Line {
     }
 }
 
-/// Numbers of one unit.
+/// A display unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Unit {
     name: &'static str,
     size: f64,
 }
 
-/// The unit in which `most` is read best.
+/// Returns the display unit for values up to `most`.
 fn unit(quantity: Quantity, most: f64) -> Unit {
     let units: &[(&'static str, f64)] = match quantity {
         Quantity::Seconds => &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)],
@@ -120,7 +120,7 @@ fn unit(quantity: Quantity, most: f64) -> Unit {
     Unit { name, size }
 }
 
-/// A number without digits that say nothing.
+/// Formats a number without insignificant digits.
 fn digits(value: f64) -> String {
     if value != 0.0 && (value.abs() >= 1e6 || value.abs() < 1e-3) {
         return format!("{value:e}");
@@ -130,7 +130,7 @@ fn digits(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A value with its own unit.
+/// Formats a value with its unit.
 pub(crate) fn with_unit(quantity: Quantity, value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -140,7 +140,7 @@ pub(crate) fn with_unit(quantity: Quantity, value: f64) -> String {
     format!("{}{separator}{name}", digits(value / size))
 }
 
-/// Values from `low` to `high` on an axis, with where they are as shares of its length, and its two ends.
+/// Marks of an axis with positions as shares of its length, and its two ends.
 struct Ticks {
     ends: (f64, f64),
     marks: Vec<(f64, String)>,
@@ -173,7 +173,7 @@ fn linear(axis: Axis<'_>, low: f64, high: f64, wanted: f64) -> Ticks {
     Ticks { ends: (first * step * size, last * step * size), marks: marks.collect(), label }
 }
 
-/// Between powers of ten, with 2 and 5 of each where there are few.
+/// Places marks at powers of ten, and at 2 and 5 times them if there are few.
 fn logarithmic(axis: Axis<'_>, low: f64, high: f64) -> Ticks {
     let low = if low > 0.0 { low } else { high.max(1e-12) / 1e3 };
     let high = high.max(low);
@@ -209,13 +209,13 @@ fn share_of(value: f64, ends: (f64, f64), is_log: bool) -> f64 {
     share.clamp(0.0, 1.0)
 }
 
-/// Text that can stand in HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Lines over two axes, with a heading; the axis upwards begins at 0 unless it is logarithmic.
-pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line]) -> String {
+/// Draws lines over two axes under a heading; the vertical axis begins at 0 unless it is logarithmic.
+pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[PlotLine]) -> String {
     let all = || {
         lines.iter().flat_map(|line| &line.points).filter(|(x, y)| x.is_finite() && y.is_finite())
     };
@@ -228,7 +228,7 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
     if all().next().is_none() {
         return format!("<h2>{}</h2>\n<p class=\"note\">no data</p>\n", escaped(title));
     }
-    // Less than a decade has too few marks for a logarithmic axis.
+    // A logarithmic axis of less than a decade has too few marks.
     let is_log = across.is_log && high.0 / low.0 >= LOG_RATIO_MIN;
     let across = Axis { is_log, ..across };
     let ticks = |axis: Axis<'_>, low: f64, high: f64, wanted: f64| match axis.is_log {
@@ -241,9 +241,9 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
     let top = LINE_HEIGHT * (legend_rows as f64 + 1.0) + 12.0;
     let bottom = top + PLOT_HEIGHT;
     let height = bottom + 46.0;
-    let width = WIDTH - LEFT - RIGHT;
+    let width = CHART_WIDTH - MARGIN_LEFT - MARGIN_RIGHT;
     let mut text = format!(
-        "<h2>{}</h2>\n<svg viewBox=\"0 0 {WIDTH} {height}\" font-size=\"{FONT_SIZE}\" role=\"img\" aria-label=\"{}\">\n",
+        "<h2>{}</h2>\n<svg viewBox=\"0 0 {CHART_WIDTH} {height}\" font-size=\"{FONT_SIZE}\" role=\"img\" aria-label=\"{}\">\n",
         escaped(title),
         escaped(title)
     );
@@ -253,13 +253,13 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
         let at = bottom - share * PLOT_HEIGHT;
         let _ = writeln!(
             text,
-            "<path class=\"grid\" d=\"M{LEFT} {at:.1}h{width}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
-            LEFT - 8.0,
+            "<path class=\"grid\" d=\"M{MARGIN_LEFT} {at:.1}h{width}\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            MARGIN_LEFT - 8.0,
             at + 4.0
         );
     }
     for (share, label) in &x.marks {
-        let at = LEFT + share * width;
+        let at = MARGIN_LEFT + share * width;
         let _ = writeln!(
             text,
             "<path class=\"axis\" d=\"M{at:.1} {bottom}v5\"/><text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
@@ -268,13 +268,13 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
     }
     let _ = writeln!(
         text,
-        "<path class=\"axis\" d=\"M{LEFT} {top}V{bottom}h{width}\" fill=\"none\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-        LEFT + width / 2.0,
+        "<path class=\"axis\" d=\"M{MARGIN_LEFT} {top}V{bottom}h{width}\" fill=\"none\"/><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+        MARGIN_LEFT + width / 2.0,
         bottom + 38.0,
         escaped(&x.label)
     );
     let place = |(px, py): &(f64, f64)| {
-        let across = LEFT + share_of(*px, x.ends, across.is_log) * width;
+        let across = MARGIN_LEFT + share_of(*px, x.ends, across.is_log) * width;
         (across, bottom - share_of(*py, y.ends, up.is_log) * PLOT_HEIGHT)
     };
     for (number, line) in lines.iter().enumerate() {
@@ -283,7 +283,7 @@ pub(crate) fn lines(title: &str, across: Axis<'_>, up: Axis<'_>, lines: &[Line])
     text + "</svg>\n"
 }
 
-fn path(number: usize, line: &Line, place: impl Fn(&(f64, f64)) -> (f64, f64)) -> String {
+fn path(number: usize, line: &PlotLine, place: impl Fn(&(f64, f64)) -> (f64, f64)) -> String {
     let colour = COLOURS[number % COLOURS.len()];
     let dashes = if number < COLOURS.len() { "" } else { " stroke-dasharray=\"5 3\"" };
     let mut d = String::new();
@@ -313,15 +313,15 @@ fn path(number: usize, line: &Line, place: impl Fn(&(f64, f64)) -> (f64, f64)) -
     )
 }
 
-/// Names of lines over the plot, in as many rows as they need; nothing for one line without a name.
-fn legend(lines: &[Line]) -> (String, usize) {
+/// Legend above the plot, in as many rows as needed; empty for a single unnamed line.
+fn legend(lines: &[PlotLine]) -> (String, usize) {
     if lines.iter().all(|line| line.name.is_empty()) {
         return (String::new(), 0);
     }
     let (mut text, mut x, mut row) = (String::new(), 4.0, 1_usize);
     for (number, line) in lines.iter().enumerate() {
-        let wide = 30.0 + line.name.chars().count() as f64 * CHARACTER;
-        if x > 4.0 && x + wide > WIDTH {
+        let wide = 30.0 + line.name.chars().count() as f64 * CHARACTER_WIDTH;
+        if x > 4.0 && x + wide > CHART_WIDTH {
             (x, row) = (4.0, row + 1);
         }
         let y = row as f64 * LINE_HEIGHT - 4.0;
@@ -339,9 +339,9 @@ fn legend(lines: &[Line]) -> (String, usize) {
     (text, row)
 }
 
-/// Shares from 0 to 1 as bars, each with its name and in percent.
+/// Draws shares from 0 to 1 as named bars in percent.
 pub(crate) fn bars(title: &str, rows: &[(String, f64)]) -> String {
-    const ROW: f64 = 20.0;
+    const BAR_ROW_HEIGHT: f64 = 20.0;
     let cut = |name: &str| -> String {
         if name.chars().count() <= BAR_NAME_CHARACTERS {
             return name.to_owned();
@@ -349,16 +349,16 @@ pub(crate) fn bars(title: &str, rows: &[(String, f64)]) -> String {
         name.chars().take(BAR_NAME_CHARACTERS - 1).chain(['…']).collect()
     };
     let longest = rows.iter().map(|(name, _)| cut(name).chars().count()).max().unwrap_or(0);
-    let left = longest as f64 * CHARACTER + 14.0;
-    let width = WIDTH - left - 60.0;
-    let height = rows.len() as f64 * ROW + 8.0;
+    let left = longest as f64 * CHARACTER_WIDTH + 14.0;
+    let width = CHART_WIDTH - left - 60.0;
+    let height = rows.len() as f64 * BAR_ROW_HEIGHT + 8.0;
     let mut text = format!(
-        "<h2>{}</h2>\n<svg viewBox=\"0 0 {WIDTH} {height}\" font-size=\"{FONT_SIZE}\" role=\"img\" aria-label=\"{}\">\n",
+        "<h2>{}</h2>\n<svg viewBox=\"0 0 {CHART_WIDTH} {height}\" font-size=\"{FONT_SIZE}\" role=\"img\" aria-label=\"{}\">\n",
         escaped(title),
         escaped(title)
     );
     for (row, (name, share)) in rows.iter().enumerate() {
-        let y = row as f64 * ROW + 4.0;
+        let y = row as f64 * BAR_ROW_HEIGHT + 4.0;
         let long = share.clamp(0.0, 1.0) * width;
         let _ = writeln!(
             text,
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linear_axes_end_near_the_largest_value() {
+    fn linear_axis_ends_near_largest_value() {
         for high in [0.003, 0.9, 1.0, 2.6, 11.0, 47.0, 5.1e9] {
             let axis = Axis::new("x", Quantity::Number);
             let ticks = linear(axis, 0.0, high, 5.0);
@@ -408,16 +408,16 @@ mod tests {
         let ticks = logarithmic(Axis::log("t", Quantity::Seconds), 3e-6, 4e-3);
         let labels: Vec<&str> = ticks.marks.iter().map(|(_, label)| label.as_str()).collect();
         assert_eq!(labels, ["1 us", "10 us", "100 us", "1 ms", "10 ms"]);
-        // One value alone has an axis, too.
+        // A single value has an axis, too.
         let ticks = logarithmic(Axis::log("t", Quantity::Seconds), 6e-3, 6e-3);
         assert!(ticks.ends.0 < 6e-3 && ticks.ends.1 > 6e-3 && ticks.marks.len() >= 2);
     }
 
     #[test]
-    fn distributions_are_steps_from_zero_to_one() {
-        let line = Line::distribution("", vec![3.0, 1.0, 3.0, 2.0]);
+    fn distribution_steps_from_zero_to_one() {
+        let line = PlotLine::distribution("", vec![3.0, 1.0, 3.0, 2.0]);
         assert_eq!(line.points, [(1.0, 0.0), (1.0, 0.25), (2.0, 0.5), (3.0, 1.0)]);
-        let many = Line::distribution("", (0..100_000).map(f64::from).collect());
+        let many = PlotLine::distribution("", (0..100_000).map(f64::from).collect());
         assert!(many.points.len() < 1200);
         assert_eq!(many.points.last(), Some(&(99_999.0, 1.0)));
         let plotted =
@@ -425,23 +425,23 @@ mod tests {
         assert!(plotted.contains('H') && !plotted.contains('L'), "{plotted}");
     }
 
-    /// Every name ends before the picture does.
+    /// No name exceeds the picture's width.
     #[test]
     fn legends_wrap_within_the_picture() {
-        let names =
-            (0..12).map(|n| Line::new(format!("a class with a long name {n}"), vec![(0.0, 1.0)]));
+        let names = (0..12)
+            .map(|n| PlotLine::new(format!("a class with a long name {n}"), vec![(0.0, 1.0)]));
         let (text, rows) = legend(&names.collect::<Vec<_>>());
         assert!(rows > 2);
         for part in text.split("<text x=\"").skip(1) {
             let x: f64 = part.split('"').next().unwrap().parse().unwrap();
             let name = part.split(['>', '<']).nth(1).unwrap();
-            assert!(x + name.chars().count() as f64 * CHARACTER <= WIDTH, "{part}");
+            assert!(x + name.chars().count() as f64 * CHARACTER_WIDTH <= CHART_WIDTH, "{part}");
         }
     }
 
     #[test]
     fn nothing_to_plot_says_so() {
         let axis = Axis::new("x", Quantity::Number);
-        assert!(lines("t", axis, axis, &[Line::new("", Vec::new())]).contains("no data"));
+        assert!(lines("t", axis, axis, &[PlotLine::new("", Vec::new())]).contains("no data"));
     }
 }

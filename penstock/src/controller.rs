@@ -1,4 +1,4 @@
-//! `penstock controller`: what an operator of a controller needs besides `penstock serve`.
+//! `penstock controller`: setup of a controller, which `penstock serve` then runs.
 
 use crate::exit::{Code, Failure};
 
@@ -13,16 +13,16 @@ Examples:
     --listen 192.0.2.9:8621")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: ControllerCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum ControllerCommand {
     Init(init::Args),
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
-    match &args.what {
-        What::Init(args) => init::run(args),
+    match &args.command {
+        ControllerCommand::Init(args) => init::run(args),
     }
 }

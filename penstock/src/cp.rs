@@ -1,7 +1,7 @@
 //! `penstock cp`: copy a dataset, fast, intact, resumable.
 //!
-//! This file holds what a user types. [`places`] says what a path means, [`plan`] lowers the arguments
-//! into a transfer once, [`show`] prints.
+//! This file defines the arguments. [`location`] parses paths, [`plan`] lowers the arguments once into a transfer,
+//! [`show`] prints progress and results.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -18,38 +18,38 @@ use penstock_units::{BitRate, ByteCount, parse_duration};
 use crate::exit::{Code, Failure};
 use crate::numbers;
 
-mod between;
-mod far_end;
+mod control_socket;
 mod list;
 mod local;
-mod places;
+mod location;
 mod plan;
 mod show;
 mod sources;
-mod steer;
+mod ssh_remote;
+mod third_party;
 
-pub(crate) use far_end::{FarEndArgs, run as run_far_end};
+pub(crate) use ssh_remote::{FarEndArgs, run as run_far_end};
 
 /// Copy files and directories between this machine and agents, or between two agents.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CpArgs {
-    /// What to copy, and where to: a local path, penstock://HOST[:PORT]/PATH, or [USER@]HOST:PATH by ssh
+    /// Sources and destination: a local path, penstock://HOST[:PORT]/PATH, or [USER@]HOST:PATH by ssh
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub paths: Vec<std::ffi::OsString>,
-    /// Copy directories with all they hold
+    /// Copy directories recursively
     #[arg(short, long)]
     pub recursive: bool,
     /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC, here or remote
     #[arg(long, value_name = "FILE")]
     pub files_from: Option<PathBuf>,
-    /// The paths in the list have NUL bytes between them, as find -print0 writes them
+    /// Paths in the list are separated by NUL bytes, as find -print0 writes them
     #[arg(short = '0', long, requires = "files_from")]
     pub null: bool,
     /// Print one JSON object at the end, and no progress; docs/json.md has its fields
     #[arg(long)]
     pub json: bool,
-    /// Say nothing but errors
+    /// Print errors only
     #[arg(short, long)]
     pub quiet: bool,
     /// Data streams, or "auto"
@@ -58,35 +58,35 @@ pub(crate) struct CpArgs {
     /// Total rate, such as 10G
     #[arg(long, value_name = "RATE", value_parser = numbers::rate)]
     pub rate: Option<BitRate>,
-    /// Protect data streams by encryption (full) or against changes only (integrity)
+    /// Protect data streams by encryption (full) or only against changes (integrity)
     #[arg(long, value_enum, default_value_t = Protect::Full)]
     pub protect: Protect,
-    /// Whose data it is: OWNER/ACTIVITY by name or number, or a scitag number
+    /// Scitag of the data: OWNER/ACTIVITY by name or number, or a scitag number
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     pub scitag: Option<String>,
-    /// How packets say so: in their IPv6 flow label (flow), in an IPv6 destination option (destination; the
-    /// sending end needs CAP_NET_RAW) or not at all, fireflies alone (none)
+    /// Carry the scitag in the IPv6 flow label (flow), in an IPv6 destination option (destination; the sending end
+    /// needs CAP_NET_RAW), or in fireflies only (none)
     #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
     pub label: Labels,
-    /// Send fireflies here too, besides to the destination of the data
+    /// Send fireflies to these collectors too, besides to the destination of the data
     #[arg(long, value_name = "HOST[:PORT],...", value_delimiter = ',', requires = "scitag")]
     pub collector: Vec<String>,
     /// Digest of whole files: adler32, crc32c, blake3, sha256, md5 or none
     #[arg(long, value_name = "NAME", default_value = "crc32c")]
     pub checksum: Algorithm,
-    /// Write the digests to a file, in the form of sha256sum; what was there already is read for it
+    /// Write the digests to a file in the format of sha256sum; existing files are read for it
     #[arg(long, value_name = "FILE")]
     pub checksum_file: Option<PathBuf>,
     /// After writing, read every file back and compare its digest
     #[arg(long, value_name = "HOW", value_parser = ["readback"])]
     pub verify: Option<String>,
-    /// Take files for the same only when their digests agree
+    /// Treat files as equal only if their digests agree
     #[arg(long, value_name = "HOW", value_parser = ["digest"])]
     pub compare: Option<String>,
-    /// Write under the final name at once (no resume)
+    /// Write under the final name from the start (no resume)
     #[arg(long)]
     pub inplace: bool,
-    /// Copy extended attributes; those that the destination refuses are named in warnings
+    /// Copy extended attributes; warnings name those that the destination refuses
     #[arg(long)]
     pub xattrs: bool,
     /// Connect from these addresses, in turn
@@ -113,23 +113,23 @@ pub(crate) struct CpArgs {
     /// Storage engine at this end: auto, direct, threads or buffered
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub engine: Engine,
-    /// Run on these processors, such as 0-3,8, or near the network interface, else the disk, beside those that serve
-    /// the interface's interrupts, and each stream near the interface of its path (auto)
+    /// Run on these processors, such as 0-3,8; auto chooses those near the network interface, else near the disk, leaves
+    /// out those that serve the interface's interrupts, and runs each stream near the interface of its path
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<Wish>,
-    /// Run on this NUMA node, or where --cpu auto would
+    /// Run on this NUMA node; auto chooses as --cpu auto does
     #[arg(long, value_name = "NODE")]
     pub numa: Option<String>,
-    /// Carry data inside ssh too, for hosts that offer no other port
+    /// Carry data inside ssh too, for hosts without another open port
     #[arg(long)]
     pub via_ssh: bool,
     /// The ssh command and its options
     #[arg(long, value_name = "COMMAND", default_value = "ssh", env = "PENSTOCK_SSH")]
     pub ssh: String,
-    /// The penstock command at the far end of ssh
+    /// The penstock command on the remote host
     #[arg(long, value_name = "COMMAND", default_value = "penstock")]
     pub remote_command: String,
-    /// Try for this long without any success before giving up
+    /// Give up after this long without any success
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub give_up_after: Duration,
 }
@@ -156,7 +156,7 @@ Examples:
 The same command again sends only what is not there. Exit status: 0 done, 1 failed, 2 usage,
 3 some files failed, 4 an integrity check failed, 5 refused.";
 
-/// How many streams.
+/// Number of data streams; none for `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Streams(pub Option<u16>);
 
@@ -170,40 +170,39 @@ fn streams(text: &str) -> Result<Streams, String> {
     }
 }
 
-/// How data streams are protected.
+/// Protection of data streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Protect {
     /// TLS 1.3.
     Full,
-    /// Authenticated, in the clear.
+    /// Authenticated, without encryption.
     Integrity,
 }
 
-/// How packets carry a scitag.
+/// Packet field that carries the scitag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Labels {
-    /// In the flow label.
+    /// IPv6 flow label.
     Flow,
-    /// In a destination option.
+    /// IPv6 destination option.
     Destination,
-    /// Not.
+    /// No field: fireflies only.
     None,
 }
 
-/// Copies.
 pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
-    // Not raised, it bounds lists of files and streams, and says so itself.
+    // If the limit stays low, a copy that reaches it names it in its error.
     let _ = penstock_sys::machine::raise_open_files();
-    let homes = settle(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
-    let shown = show::Shown::of(args);
+    let homes = pin_process(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
+    let shown = show::OutputOptions::of(args);
     match plan::start(args, homes) {
-        Ok(running) => show::follow(running, &shown, &steer::Steering::start(args)),
+        Ok(running) => show::follow(running, &shown, &control_socket::ControlSocket::start(args)),
         Err(error) => show::not_started(&shown, error),
     }
 }
 
-/// Moves this process to where the copy is to run; where each thread is to go, if that is left to us.
-fn settle(args: &CpArgs) -> Result<Option<Homes>, String> {
+/// Sets the CPU affinity of this process; returns the placement of threads for `auto`.
+fn pin_process(args: &CpArgs) -> Result<Option<Homes>, String> {
     let wish = match (&args.cpu, args.numa.as_deref()) {
         (Some(wish), _) => wish.clone(),
         (None, Some("auto")) => Wish::Auto,
@@ -236,13 +235,13 @@ fn of_node(node: &str) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// The interface through which the first remote place is reached.
+/// Network interface on the route to the first remote location.
 fn interface_of(args: &CpArgs) -> Option<String> {
-    let host = args.paths.iter().find_map(|path| places::host_of(path))?;
+    let host = args.paths.iter().find_map(|path| location::host_of(path))?;
     penstock_sys::net::interface_towards(&host)
 }
 
-/// The device of the first local place that is there.
+/// Device number of the first existing local location.
 fn device_of(args: &CpArgs) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     args.paths.iter().find_map(|path| Some(std::fs::metadata(path).ok()?.dev()))

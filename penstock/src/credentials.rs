@@ -1,12 +1,11 @@
-//! What this user knows of agents: the token to show and the certificate to expect, for each.
+//! Credentials for agents: the token to send and the certificate to expect, for each.
 //!
-//! `penstock login` puts them into `hosts.toml` in the state directory. An agent that runs on this
-//! machine with the same state directory needs no login: its own certificate and token are there, and
-//! are taken for every address of this machine. A login holds for the agent, not for the spelling of its
-//! address: at an address of which nothing is known the certificate says which agent it is. A token only
-//! ever leaves inside TLS towards the certificate that belongs to it.
+//! `penstock login` stores them in `hosts.toml` of the state directory. An agent on this machine with the same state
+//! directory needs no login: its certificate and token are used for every local address. A login is for the agent, not
+//! for one spelling of its address: at an unknown address the certificate identifies the agent. A token is only sent
+//! inside TLS to the agent with the certificate that belongs to it.
 //!
-//! Fails with a line that says how to log in.
+//! Errors name the command to log in.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -26,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "hosts.toml";
 
-/// How an agent is addressed, in one spelling for each.
+/// Normalised address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) host: String,
@@ -48,7 +47,7 @@ impl Address {
         Ok(Self { host, port: port.unwrap_or(default_port) })
     }
 
-    /// Whether all that it means is on this machine.
+    /// True if the address resolves to this machine only.
     pub(crate) fn is_local(&self) -> bool {
         let Ok(addresses) = (self.host.as_str(), self.port).to_socket_addrs() else { return false };
         let mut addresses = addresses.peekable();
@@ -66,30 +65,30 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// What is known of an agent.
+/// Credentials for one agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// To show; empty where a certificate is shown.
+pub(crate) struct AgentCredentials {
+    /// Token to send; empty for a login by client certificate.
     pub(crate) token: String,
-    /// To expect.
+    /// Fingerprint of the agent's certificate.
     pub(crate) fingerprint: Fingerprint,
-    /// Files of a certificate and its key, to show too.
-    pub(crate) own: Option<Own>,
+    /// Client certificate to send.
+    pub(crate) own: Option<ClientCertificate>,
 }
 
-/// The files of a client's certificate.
+/// PEM files of a client's certificate and key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Own {
+pub(crate) struct ClientCertificate {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Own {
-    /// Reads both files.
+impl ClientCertificate {
+    /// Reads certificate and key.
     ///
     /// # Errors
-    /// When they are not a certificate and its key, or others can read the key.
+    /// When they are not a certificate and its key, or other users can read the key.
     pub(crate) fn read(&self) -> anyhow::Result<Identity> {
         let read = |path: &Path| {
             std::fs::read_to_string(path).map_err(|error| {
@@ -106,27 +105,27 @@ impl Own {
     }
 }
 
-impl Known {
-    /// TLS that accepts this agent alone, and shows the certificate there is to show.
+impl AgentCredentials {
+    /// TLS configuration that accepts only this agent and sends the client certificate, if any.
     ///
     /// # Errors
-    /// When that cannot be read.
+    /// When the client certificate cannot be read.
     pub(crate) fn tls(&self) -> anyhow::Result<Arc<ClientConfig>> {
-        let own = self.own.as_ref().map(Own::read).transpose()?;
+        let own = self.own.as_ref().map(ClientCertificate::read).transpose()?;
         Ok(tls_client_config(self.fingerprint, own.as_ref())?)
     }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Hosts {
+struct HostsFile {
     #[serde(default)]
-    host: Vec<Host>,
+    host: Vec<HostEntry>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Host {
+struct HostEntry {
     address: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     token: String,
@@ -137,24 +136,28 @@ struct Host {
     key: Option<PathBuf>,
 }
 
-impl Host {
-    fn known(&self) -> anyhow::Result<Known> {
+impl HostEntry {
+    fn known(&self) -> anyhow::Result<AgentCredentials> {
         let fingerprint = self.fingerprint.parse();
         let fingerprint =
             fingerprint.with_context(|| format!("{FILE}: {}: log in again", self.address))?;
         let own = self.certificate.clone().zip(self.key.clone());
-        let own = own.map(|(certificate, key)| Own { certificate, key });
-        Ok(Known { token: self.token.clone(), fingerprint, own })
+        let own = own.map(|(certificate, key)| ClientCertificate { certificate, key });
+        Ok(AgentCredentials { token: self.token.clone(), fingerprint, own })
     }
 }
 
-/// The state directory of this user.
+/// Opens the state directory of this user.
 pub(crate) fn state() -> anyhow::Result<State> {
     Ok(State::open(&default_directory()?)?)
 }
 
-/// Keeps what is known of the agent at `address`, in place of what was known before.
-pub(crate) fn store(state: &State, address: &Address, known: &Known) -> anyhow::Result<()> {
+/// Stores the credentials for `address`, replacing earlier ones.
+pub(crate) fn store(
+    state: &State,
+    address: &Address,
+    known: &AgentCredentials,
+) -> anyhow::Result<()> {
     let _lock = state.lock()?;
     let mut hosts = read(state)?;
     let address = address.to_string();
@@ -162,14 +165,14 @@ pub(crate) fn store(state: &State, address: &Address, known: &Known) -> anyhow::
     let (token, fingerprint) = (known.token.clone(), known.fingerprint.to_string());
     let own = known.own.clone();
     let (certificate, key) = own.map(|own| (own.certificate, own.key)).unzip();
-    hosts.host.push(Host { address, token, fingerprint, certificate, key });
+    hosts.host.push(HostEntry { address, token, fingerprint, certificate, key });
     hosts.host.sort_by(|a, b| a.address.cmp(&b.address));
     let text = toml::to_string(&hosts).context("hosts cannot be written as TOML")?;
     Ok(state.write(FILE, text.as_bytes(), 0o600)?)
 }
 
-/// What is known of the agent whose mover is at `address`.
-pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+/// Finds credentials by the address of an agent's mover.
+pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
     let name = address.to_string();
     if let Some(host) = read(state)?.host.iter().find(|host| host.address == name) {
         return host.known().map(Some);
@@ -177,9 +180,11 @@ pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<Kn
     own(state, address)
 }
 
-/// What is known of the agent whose mover is at `address`, by that address or by the certificate that is shown
-/// there.
-pub(crate) fn find_agent(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+/// Finds credentials by the address of an agent's mover, or by the certificate that it presents.
+pub(crate) fn find_agent(
+    state: &State,
+    address: &Address,
+) -> anyhow::Result<Option<AgentCredentials>> {
     let known = find(state, address)?;
     if known.is_some() {
         return Ok(known);
@@ -190,14 +195,15 @@ pub(crate) fn find_agent(state: &State, address: &Address) -> anyhow::Result<Opt
     })
 }
 
-/// What is known of the agent that shows one of the certificates of `hosts.toml`, which `ask` gets to choose from.
-/// Where nobody answers, or another agent, nothing is known.
+/// Finds credentials by certificate: `ask` connects and selects among those of `hosts.toml`. None if the agent is
+/// unreachable or presents another certificate.
 fn find_by_certificate(
     state: &State,
     ask: impl FnOnce(Vec<Fingerprint>) -> io::Result<Option<Fingerprint>>,
-) -> anyhow::Result<Option<Known>> {
+) -> anyhow::Result<Option<AgentCredentials>> {
     let hosts = read(state)?.host;
-    let known: Vec<Known> = hosts.iter().map(Host::known).collect::<anyhow::Result<_>>()?;
+    let known: Vec<AgentCredentials> =
+        hosts.iter().map(HostEntry::known).collect::<anyhow::Result<_>>()?;
     if known.is_empty() {
         return Ok(None);
     }
@@ -209,9 +215,12 @@ fn find_by_certificate(
     Ok(known.into_iter().find(|known| Some(known.fingerprint) == shown))
 }
 
-/// What is known of the agent whose HTTP API is at `address`: the same token and certificate hold for
-/// both of an agent's ports, so a login to the mover's port will do.
-pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+/// Finds credentials by the address of an HTTP API. A login to the mover's port is valid too, as both ports of an agent
+/// share token and certificate.
+pub(crate) fn find_api(
+    state: &State,
+    address: &Address,
+) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find_api_by_name(state, address)? {
         return Ok(Some(known));
     }
@@ -220,12 +229,12 @@ pub(crate) fn find_api(state: &State, address: &Address) -> anyhow::Result<Optio
     })
 }
 
-fn find_api_by_name(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+fn find_api_by_name(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find(state, address)? {
         return Ok(Some(known));
     }
     let hosts = read(state)?.host;
-    let on_host = |host: &&Host| {
+    let on_host = |host: &&HostEntry| {
         Address::parse(&host.address, MOVER_PORT).is_ok_and(|known| known.host == address.host)
     };
     let mut on_host = hosts.iter().filter(on_host);
@@ -239,7 +248,7 @@ fn find_api_by_name(state: &State, address: &Address) -> anyhow::Result<Option<K
     }
 }
 
-/// What is to be reached at an address.
+/// Service at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
     /// An agent's port for transfers.
@@ -250,7 +259,7 @@ pub(crate) enum Service {
     Controller,
 }
 
-/// The line for a service of which nothing is known.
+/// Error for a service without credentials.
 pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
     let rest = "--token ... --fingerprint ...";
     if let Ok(state) = default_directory()
@@ -276,11 +285,11 @@ pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
     }
 }
 
-fn own(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
+fn own(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
     if !address.is_local() {
         return Ok(None);
     }
-    let known = |own: penstock_agent::state::Credentials| Known {
+    let known = |own: penstock_agent::state::Credentials| AgentCredentials {
         fingerprint: own.identity.fingerprint(),
         token: own.token,
         own: None,
@@ -288,10 +297,10 @@ fn own(state: &State, address: &Address) -> anyhow::Result<Option<Known>> {
     Ok(state.existing_credentials()?.map(known))
 }
 
-fn read(state: &State) -> anyhow::Result<Hosts> {
-    let Some(text) = state.read_secret(FILE)? else { return Ok(Hosts::default()) };
+fn read(state: &State) -> anyhow::Result<HostsFile> {
+    let Some(text) = state.read_secret(FILE)? else { return Ok(HostsFile::default()) };
     toml::from_str(&text).map_err(|error| {
-        // Not the line itself: it may hold a token.
+        // Do not print the line, which may contain a token.
         let line = error.span().map_or(0, |span| text[..span.start].matches('\n').count() + 1);
         let path = state.path().join(FILE);
         anyhow!(
@@ -310,11 +319,12 @@ mod tests {
         Address::parse(text, MOVER_PORT).unwrap()
     }
 
-    fn known(byte: u8) -> Known {
-        Known {
+    fn known(byte: u8) -> AgentCredentials {
+        AgentCredentials {
             token: format!("token-number-{byte}-of-many"),
             fingerprint: Fingerprint([byte; 32]),
-            own: (byte == 3).then(|| Own { certificate: "/c".into(), key: "/k".into() }),
+            own: (byte == 3)
+                .then(|| ClientCertificate { certificate: "/c".into(), key: "/k".into() }),
         }
     }
 
@@ -334,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_found_and_kept_secret() {
+    fn stored_login_is_found_and_private() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path()).unwrap();
         let (one, two) = (address("dtn1.invalid"), address("dtn1.invalid:99"));
@@ -352,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_of_the_same_state_needs_no_login() {
+    fn same_state_directory_needs_no_login() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path()).unwrap();
         let local = address("127.0.0.1:1234");
@@ -395,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_named_with_its_line() {
+    fn invalid_hosts_file_names_the_line() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path()).unwrap();
         state.write(FILE, b"[[host]]\naddress = \"x\"\ntoken = 3\n", 0o600).unwrap();

@@ -1,4 +1,4 @@
-//! Commands of the documentation against the parser: those too that the tests cannot run on one machine.
+//! Checks documented commands against the parser, including those that tests cannot run on one machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,10 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Programs to which `penstock` is an argument: a user, a group, a unit.
+/// Programs that take `penstock` as an argument: a user, a group, a unit.
 const OTHER_PROGRAMS: [&str; 3] = ["install", "journalctl", "systemctl"];
 
-/// A word as the parser takes it: a fingerprint of which only the form is written becomes a whole one.
+/// Completes a placeholder fingerprint so that the parser accepts it.
 fn filled_in(word: &str) -> String {
     match word {
         "SHA256:..." | "SHA256:HEX" => format!("SHA256:{}", "0".repeat(64)),
@@ -44,7 +44,7 @@ fn filled_in(word: &str) -> String {
     }
 }
 
-/// Argument lists of `penstock` in a line of a shell.
+/// Argument lists of `penstock` in a shell line.
 fn invocations(command: &str) -> Vec<Vec<String>> {
     let command = command.replace("\\\n", " ");
     let words = shlex::split(&command).unwrap_or_else(|| panic!("no words: {command}"));
@@ -59,7 +59,7 @@ fn invocations(command: &str) -> Vec<Vec<String>> {
             "|" | "&" | "&&" | "||" | ";" => (open, is_other) = (false, false),
             program if !open && OTHER_PROGRAMS.contains(&program) => is_other = true,
             _ if is_other => {}
-            // What a lab runs is an argument of `lab exec`.
+            // The command of `lab exec` is part of its arguments.
             "penstock" if !open => {
                 open = true;
                 found.push(vec![word]);
@@ -76,7 +76,7 @@ fn invocations(command: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Text behind a command and its subcommands as they are written, without the terminal's width.
+/// Unwrapped after-help texts of a command and its subcommands.
 fn examples(command: &Command, all: &mut Vec<(String, String)>) {
     if let Some(help) = command.get_after_help() {
         all.push((format!("{} --help", command.get_name()), help.to_string()));
@@ -117,10 +117,10 @@ fn documented_commands_are_understood() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Messages of the program, which look like commands.
+/// Messages of the program that look like commands.
 const MESSAGES: [&str; 1] = ["penstock did not start there"];
 
-/// The subcommand that words name, and the words behind it.
+/// The subcommand named by `words`, and the number of words that name it.
 fn descend<'c>(command: &'c Command, words: &[&str]) -> (&'c Command, usize) {
     match words.first().and_then(|word| command.find_subcommand(word)) {
         Some(found) => {

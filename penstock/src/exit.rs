@@ -1,27 +1,27 @@
-//! Exit codes, and failures that carry one.
+//! Exit codes and the failures that carry them.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// How the program ends; scripts rely on the numbers.
+/// Exit code; scripts rely on the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Everything was done.
+    /// Success.
     Done = 0,
-    /// It failed.
+    /// Failure.
     Failed = 1,
-    /// It was asked for what cannot be.
+    /// Invalid arguments.
     Usage = 2,
-    /// It was done in part.
+    /// Partial success.
     Partial = 3,
-    /// Bytes were not what they should be.
+    /// A digest or integrity check failed.
     Integrity = 4,
-    /// The other end did not allow it.
+    /// The other end refused: identity or permission.
     Refused = 5,
-    /// A program that was to run cannot.
+    /// A program exists and cannot run.
     NotRunnable = 126,
-    /// There is no such program.
+    /// A program does not exist.
     NoProgram = 127,
 }
 
@@ -31,12 +31,12 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// Tells the user something, in one line; there is nothing to be done about a reader that is gone.
+/// Prints one line to standard error; a closed output is ignored.
 pub(crate) fn say(what: impl Display) {
     let _ = writeln!(io::stderr(), "penstock: {what}");
 }
 
-/// Why a verb did not do what it was asked.
+/// Failure of a verb: exit code and cause.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: Code,
@@ -48,14 +48,14 @@ impl Failure {
         Self { code, error: error.into() }
     }
 
-    /// The failure as one line.
+    /// Error chain as one line.
     pub(crate) fn line(&self) -> String {
         format!("{:#}", self.error)
     }
 
-    /// Prints the failure as one line and gives its code.
+    /// Prints the failure as one line and returns its exit code.
     pub(crate) fn report(self) -> ExitCode {
-        // Whoever reads our output has seen enough (penstock transfers | head).
+        // A closed pipe is success (`penstock transfers | head`).
         let closed = |cause: &(dyn std::error::Error + 'static)| {
             cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
         };
@@ -79,9 +79,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Gives an error its exit code.
+/// Attaches an exit code to an error.
 pub(crate) trait OrExit<T> {
-    /// The value, or a failure with this code.
+    /// Converts the error into a failure with this code.
     fn or_exit(self, code: Code) -> Result<T, Failure>;
 }
 

@@ -1,8 +1,8 @@
-//! `penstock experiment`: published results, measured again in a lab and put beside what was published.
+//! `penstock experiment`: reproduces published results in a lab and compares them with the published figures.
 //!
 //! An experiment is a folder: `experiment.toml` with cases and columns, a scenario, a topology. Each case plays the
-//! scenario with other values; each column is a number from the output of one of its programs. Those of the source tree are in
-//! the binary, too.
+//! scenario with other values; each column is a number from the output of one of its programs. The experiments of the
+//! source tree are embedded in the binary.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,13 +18,13 @@ use serde_json::Value;
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::experiment::{Listed, Listing, Measured, Row};
 use crate::json::lab::{Played, Report};
-use crate::lab::{Contention, Labs, play};
+use crate::lab::{Contention, LabDirectories, play};
 
 mod embedded;
 
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// Measure published results again in a lab, and put them beside what was published
+/// Reproduce published results in a lab and compare them with the published figures
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An experiment is a folder with experiment.toml, a scenario and a topology: see experiments/README.md. Those that come with \
@@ -38,12 +38,12 @@ Examples:
   penstock experiment run buffers --case stock --case tuned --repeat 3 --json")]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: ExperimentCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// List the experiments that come with Penstock, or those below a folder
+enum ExperimentCommand {
+    /// List the embedded experiments, or those below a folder
     List {
         /// The folder
         folder: Option<PathBuf>,
@@ -59,14 +59,14 @@ enum What {
         /// Only the case of this name; may be given several times
         #[arg(long, value_name = "NAME")]
         case: Vec<String>,
-        /// Where pictures of the experiment's programs go
+        /// Folder for pictures of the experiment's programs
         #[arg(long, value_name = "FOLDER", default_value = ".")]
         output: PathBuf,
         /// Plays of each case, of which the median counts
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
         repeat: u8,
-        /// Play again what was disturbed, until it was not or so many were played
+        /// Repeat disturbed plays up to this many times
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u8).range(1..=99))]
         tries: u8,
@@ -80,63 +80,63 @@ enum What {
 #[serde(deny_unknown_fields)]
 struct Experiment {
     title: String,
-    /// Who published the figures beside which the measured ones stand.
+    /// Source of the published figures.
     source: Option<String>,
-    /// What else a reader of the table has to know: where bounds and expected figures are from.
+    /// Note below the table, such as the source of bounds and expected figures.
     note: Option<String>,
-    /// The play of each case; or
+    /// Scenario that each case plays.
     scenario: Option<String>,
-    /// the arguments of this program, whose JSON columns read as that of the program `penstock`.
+    /// Arguments of `penstock`, in place of a scenario; columns read its JSON as that of the program `penstock`.
     #[serde(default)]
     command: Vec<String>,
-    column: Vec<Column>,
-    case: Vec<Case>,
+    column: Vec<ExperimentColumn>,
+    case: Vec<ExperimentCase>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Column {
-    /// As the head of the table has it, with its unit.
+struct ExperimentColumn {
+    /// Heading with its unit.
     name: String,
-    /// Which program of the scenario tells it.
+    /// Program of the scenario that prints the figure.
     program: String,
-    /// Where in its JSON: a pointer of RFC 6901; or `seconds`, how long it ran.
+    /// JSON pointer (RFC 6901) into its output; or `seconds`, its run time.
     value: String,
-    /// What it is multiplied by.
+    /// Factor of the figure.
     #[serde(default = "one")]
     scale: f64,
-    /// It is a share of this link's rate: of its first direction, as it is at the end.
+    /// Link by whose rate the figure is divided: the final rate of its first direction.
     share_of: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Case {
-    /// As `--case` takes it.
+struct ExperimentCase {
+    /// Name for `--case`.
     name: String,
-    /// As the table describes it.
+    /// Description in the table.
     title: Option<String>,
     /// Variables of the scenario.
     #[serde(default)]
     with: BTreeMap<String, String>,
-    /// More arguments of the command.
+    /// Further arguments of the command.
     #[serde(default)]
     arguments: Vec<String>,
-    /// What others measured and published, by column.
+    /// Published figures by column.
     #[serde(default)]
     published: BTreeMap<String, f64>,
-    /// What we expect, such as figures that we measured before.
+    /// Expected figures by column, such as earlier measurements.
     #[serde(default)]
     expected: BTreeMap<String, f64>,
-    /// What a figure may be at most.
+    /// Upper bounds by column.
     #[serde(default)]
     bounds: BTreeMap<String, f64>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
-    match &args.what {
-        What::List { folder, json } => list(folder.as_deref(), *json),
-        What::Run { folder, case, output, repeat, tries, json } => {
+    match &args.command {
+        ExperimentCommand::List { folder, json } => list(folder.as_deref(), *json),
+        ExperimentCommand::Run { folder, case, output, repeat, tries, json } => {
             let output = std::path::absolute(output).context("--output").or_exit(Code::Usage)?;
             if !output.is_dir() {
                 let error = anyhow!("--output {}: there is no such folder", output.display());
@@ -160,11 +160,11 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     }
 }
 
-/// How often a case is played.
+/// Number of plays of a case.
 #[derive(Debug, Clone, Copy)]
 struct Plays {
     repeat: usize,
-    /// At most so often, while plays are not valid.
+    /// Most plays, while plays are not valid.
     tries: usize,
 }
 
@@ -176,7 +176,7 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
     parse(&file, bytes)
 }
 
-/// Reads the text of such a file.
+/// Parses the text of `experiment.toml`.
 fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let text = String::from_utf8(bytes).with_context(cannot).or_exit(Code::Usage)?;
@@ -190,7 +190,7 @@ fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
         return Err(Failure::new(Code::Usage, error));
     }
     let share = read.column.iter().find(|column| column.share_of.is_some());
-    if let Some(Column { name, .. }) = share.filter(|_| read.scenario.is_none()) {
+    if let Some(ExperimentColumn { name, .. }) = share.filter(|_| read.scenario.is_none()) {
         let error = anyhow!("{}: column {name:?}: a command has no links", file.display());
         return Err(Failure::new(Code::Usage, error));
     }
@@ -252,15 +252,18 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
     print(&all.iter().map(line).collect::<String>())
 }
 
-/// The cases of these names, in the order of the file; all without names.
-fn chosen<'a>(experiment: &'a Experiment, names: &[String]) -> Result<Vec<&'a Case>, Failure> {
+/// Cases of these names in the order of the file; all if `names` is empty.
+fn chosen<'a>(
+    experiment: &'a Experiment,
+    names: &[String],
+) -> Result<Vec<&'a ExperimentCase>, Failure> {
     let known = |name: &&String| experiment.case.iter().any(|case| case.name == **name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         let all: Vec<&str> = experiment.case.iter().map(|case| case.name.as_str()).collect();
         let error = anyhow!("there is no case {unknown:?}: there are {}", all.join(", "));
         return Err(Failure::new(Code::Usage, error));
     }
-    let is_wanted = |case: &&Case| names.is_empty() || names.contains(&case.name);
+    let is_wanted = |case: &&ExperimentCase| names.is_empty() || names.contains(&case.name);
     Ok(experiment.case.iter().filter(is_wanted).collect())
 }
 
@@ -273,7 +276,7 @@ fn measure(
 ) -> Result<Code, Failure> {
     let experiment = read(folder)?;
     let cases = chosen(&experiment, only)?;
-    let labs = Labs::open()?;
+    let labs = LabDirectories::open()?;
     let mut rows = Vec::new();
     let mut code = Code::Done;
     for (index, case) in cases.iter().enumerate() {
@@ -335,13 +338,17 @@ fn measure(
     Ok(code)
 }
 
-/// A case that is a command of this program, run in the experiment's folder.
-fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report, Failure> {
+/// Runs a case that is a `penstock` command in the experiment's folder.
+fn command(
+    experiment: &Experiment,
+    case: &ExperimentCase,
+    folder: &Path,
+) -> Result<Report, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let arguments: Vec<String> =
         experiment.command.iter().chain(&case.arguments).cloned().collect();
     let began = Instant::now();
-    // On a terminal the program shows its own progress there.
+    // On a terminal the program shows its own progress.
     let is_shown = io::stderr().is_terminal();
     let output = Command::new(program)
         .args(&arguments)
@@ -377,7 +384,7 @@ fn command(experiment: &Experiment, case: &Case, folder: &Path) -> Result<Report
     })
 }
 
-/// Programs that did not end well.
+/// Programs that failed.
 fn failures(report: &Report) -> Vec<String> {
     let failed = report.programs.iter().filter(|one| one.exit.is_some_and(|exit| exit != 0));
     failed.map(|one| format!("{} on {} failed: {}", one.name, one.host, one.errors)).collect()
@@ -395,9 +402,9 @@ fn refuse_unknown_links(experiment: &Experiment, report: &Report) -> Result<(), 
     }
 }
 
-fn row(experiment: &Experiment, case: &Case, reports: &[Report]) -> Row {
+fn row(experiment: &Experiment, case: &ExperimentCase, reports: &[Report]) -> Row {
     let valid_plays = reports.iter().filter(|report| report.valid).count();
-    // Those whose links were late count only where there are no others.
+    // Plays with late links count only if there are no valid ones.
     let counts = |report: &&Report| report.valid || valid_plays == 0;
     let measured = experiment.column.iter().map(|column| {
         let counted = reports.iter().filter(counts);
@@ -426,7 +433,7 @@ fn row(experiment: &Experiment, case: &Case, reports: &[Report]) -> Row {
     }
 }
 
-impl Column {
+impl ExperimentColumn {
     fn of(&self, report: &Report) -> Option<f64> {
         let program = report.programs.iter().find(|one| one.name == self.program)?;
         if program.exit != Some(0) {
@@ -447,7 +454,7 @@ impl Column {
     }
 }
 
-/// What stands beside a measured figure: the head of its column, and the figures.
+/// A column beside a measured figure: its heading, and the figures.
 type Beside = (&'static str, fn(&Row) -> &Vec<Option<f64>>);
 
 const BESIDE: [Beside; 3] = [
@@ -501,7 +508,7 @@ fn markdown(experiment: &Experiment, rows: &[Row]) -> String {
     text
 }
 
-/// Three significant digits.
+/// Formats with three significant digits.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `penstock fabric`: what a RoCE fabric would do with traffic, packet by packet, before anybody buys it.
+//! `penstock fabric`: simulates traffic in a RoCE fabric packet by packet.
 //!
 //! Each subcommand is a file below this one; the simulator is `penstock-fabric`.
 
@@ -6,7 +6,7 @@ use crate::exit::{Code, Failure};
 use crate::json::fabric::{Parameter, Parameters};
 use crate::table::table;
 
-mod failing;
+mod failures;
 mod hpcc;
 mod network;
 mod page;
@@ -50,11 +50,11 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: FabricCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum FabricCommand {
     Run(run::Args),
     Sweep(sweep::Args),
     /// List all parameters with defaults, meanings and sources
@@ -62,10 +62,10 @@ enum What {
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
-    match args.what {
-        What::Run(what) => run::run(&what, args.json),
-        What::Sweep(what) => sweep::run(&what, args.json),
-        What::Parameters => parameters(args.json),
+    match args.command {
+        FabricCommand::Run(what) => run::run(&what, args.json),
+        FabricCommand::Sweep(what) => sweep::run(&what, args.json),
+        FabricCommand::Parameters => parameters(args.json),
     }
 }
 

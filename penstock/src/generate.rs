@@ -25,14 +25,14 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: GenerateCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum GenerateCommand {
     /// Write the man pages of penstock and of every verb into a directory
     Man {
-        /// The directory; made when it is not there
+        /// The directory; created if missing
         directory: PathBuf,
     },
     /// Print the reference of every object that --json prints, as Markdown
@@ -46,8 +46,8 @@ enum What {
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let mut command = crate::Cli::command();
-    match args.what {
-        What::Man { directory } => {
+    match args.command {
+        GenerateCommand::Man { directory } => {
             let failed = || format!("cannot write man pages to {}", directory.display());
             std::fs::create_dir_all(&directory).with_context(failed)?;
             man::write_pages(command, &directory).with_context(failed)?;
@@ -63,8 +63,10 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
                 json::print(&ManPages { files })?;
             }
         }
-        What::Json => io::Write::write_all(&mut io::stdout(), reference::page().as_bytes())?,
-        What::Completions { shell } => {
+        GenerateCommand::Json => {
+            io::Write::write_all(&mut io::stdout(), reference::page().as_bytes())?
+        }
+        GenerateCommand::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, "penstock", &mut text);
             if args.json {

@@ -1,4 +1,4 @@
-//! `penstock host`: judges this machine as a data transfer node, tunes it by a plan, and puts back what was.
+//! `penstock host`: judges this machine as a data transfer node, tunes it by a plan, and restores earlier settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod check;
 mod explain;
 mod tune;
 
-/// Judge this machine as a data transfer node, tune it, put back what was
+/// Judge this machine as a data transfer node, tune it, restore earlier settings
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A rule reads facts of the machine and wants something for a rate, a round-trip time and a role; what is \
@@ -40,25 +40,25 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: HostCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Say what is not as it should be, and what matters most
+enum HostCommand {
+    /// Report settings that break rules, and what matters most
     Check(check::CheckArgs),
     /// Print the changes that a goal needs; make them with --apply
     Tune(Box<tune::TuneArgs>),
-    /// Put back what tune changed
+    /// Restore the settings that tune changed
     Restore,
-    /// Say what a rule wants, why, who says otherwise, and how it is here
+    /// Explain a rule: target, reason, contradicting sources, and state of this host
     Explain(explain::ExplainArgs),
     /// Print the facts of this machine as a facts file
     Facts,
-    /// Reverts a plan that nobody confirms; started by tune
+    /// Reverts an unconfirmed plan; started by tune
     #[command(hide = true)]
     Guard(tune::GuardArgs),
-    /// Applies what tune --persist kept; started with the machine
+    /// Applies the settings of tune --persist; started at boot
     #[command(hide = true)]
     AtBoot {
         /// The list of settings
@@ -66,10 +66,10 @@ enum What {
     },
 }
 
-/// What is wanted of which machine.
+/// Goal, and the machine to judge.
 #[derive(Debug, clap::Args)]
-struct Wanted {
-    /// Rate of all streams together; by default that of the fastest card, or 10G where it is not known
+struct GoalArgs {
+    /// Rate of all streams together; by default that of the fastest card, or 10G if unknown
     #[arg(long = "for", value_name = "RATE", value_parser = crate::numbers::rate_of_goal)]
     rate: Option<BitRate>,
     /// Round-trip time of the longest path
@@ -78,13 +78,13 @@ struct Wanted {
     /// TCP connections that carry the rate; by default as few as TCP's largest window allows
     #[arg(long, value_name = "N", value_parser = crate::numbers::streams)]
     streams: Option<std::num::NonZeroU16>,
-    /// What the host does
+    /// Role of the host
     #[arg(long, value_enum, default_value_t = RoleArg::Dtn)]
     role: RoleArg,
     /// Devices that carry the traffic; by default the fastest cards with a carrier
     #[arg(long = "interface", value_name = "NAME")]
     interfaces: Vec<String>,
-    /// Facts in place of this machine's, or - for standard input
+    /// Facts file in place of this machine's facts, or - for standard input
     #[arg(long, value_name = "FILE")]
     facts: Option<PathBuf>,
 }
@@ -102,7 +102,7 @@ const RTT_MAX: Duration = Duration::from_secs(60);
 
 fn rtt(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
-        // Milliseconds to some, seconds to others.
+        // A bare number could mean milliseconds or seconds.
         Ok(_) if text.ends_with(|c: char| c.is_ascii_digit()) => {
             Err("write the unit too, like 65ms".to_owned())
         }
@@ -112,7 +112,7 @@ fn rtt(text: &str) -> Result<Duration, String> {
     }
 }
 
-impl Wanted {
+impl GoalArgs {
     fn facts(&self) -> Result<Facts, Failure> {
         let Some(file) = &self.facts else { return Ok(Facts::gather()) };
         let read = || -> anyhow::Result<Facts> {
@@ -151,7 +151,7 @@ impl Wanted {
     }
 }
 
-/// The rule of a name that a user wrote.
+/// Finds a rule by name.
 fn rule(name: &str) -> Result<&'static rules::Rule, String> {
     rules::named(name).ok_or_else(|| match meant(name).as_slice() {
         [] => "no rule has this name: penstock host explain lists them".to_owned(),
@@ -161,7 +161,7 @@ fn rule(name: &str) -> Result<&'static rules::Rule, String> {
 
 const MEANT_MAX: usize = 5;
 
-/// Rules that somebody may have meant: of a name like this one, or about what it names, as `tcp_rmem`.
+/// Rules with similar names, or about a setting of this name such as `tcp_rmem`.
 fn meant(name: &str) -> Vec<&'static str> {
     let setting = name.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
     let folded = setting.replace('_', "-");
@@ -184,14 +184,14 @@ fn meant(name: &str) -> Vec<&'static str> {
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let json = args.json;
-    match args.what {
-        What::Check(args) => check::run(&args, json),
-        What::Tune(args) => tune::run(&args, json),
-        What::Restore => tune::restore(json),
-        What::Explain(args) => explain::run(&args, json),
-        What::Facts => print(&format!("{}\n", Facts::gather().to_json())),
-        What::Guard(args) => tune::guard(&args),
-        What::AtBoot { file } => tune::at_boot(&file),
+    match args.command {
+        HostCommand::Check(args) => check::run(&args, json),
+        HostCommand::Tune(args) => tune::run(&args, json),
+        HostCommand::Restore => tune::restore(json),
+        HostCommand::Explain(args) => explain::run(&args, json),
+        HostCommand::Facts => print(&format!("{}\n", Facts::gather().to_json())),
+        HostCommand::Guard(args) => tune::guard(&args),
+        HostCommand::AtBoot { file } => tune::at_boot(&file),
     }
 }
 
@@ -201,7 +201,7 @@ fn print(text: &str) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// The goal in words.
+/// Goal as one line of text.
 fn goal_line(goal: &Goal) -> String {
     let streams =
         if goal.streams == 1 { "1 stream".to_owned() } else { format!("{} streams", goal.streams) };
@@ -209,7 +209,7 @@ fn goal_line(goal: &Goal) -> String {
     format!("for {} over {rtt} in {streams}", BitRate(goal.rate_bps))
 }
 
-/// The goal as an object.
+/// Goal as a JSON object.
 fn goal_object(goal: &Goal) -> crate::json::host::Goal {
     crate::json::host::Goal {
         rate_bits_per_second: goal.rate_bps,

@@ -1,13 +1,13 @@
-//! What a user names as a file, where `-` is standard input.
+//! Input files, where `-` is standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The bytes of `file`, or the first `most` and one more where it has more.
+/// Reads `file`, at most `most` + 1 bytes.
 ///
 /// # Errors
-/// When it cannot be opened or read.
+/// When the file cannot be opened or read.
 pub(crate) fn read(file: &Path, most: usize) -> io::Result<Vec<u8>> {
     let limit = most as u64 + 1;
     let mut bytes = Vec::new();

@@ -1,6 +1,6 @@
-//! `penstock lab`: a topology brought to life on this machine, changed while traffic runs, and gone without a trace.
+//! `penstock lab`: emulates a topology on this machine; links change while traffic runs, and `down` removes everything.
 //!
-//! `up` starts a process that holds the lab; all other verbs ask it, by the socket in the lab's directory.
+//! `up` starts the lab's supervisor; all other verbs send requests to it by the socket in the lab's directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub(crate) use penstock_lab::contention::Contention;
 pub(crate) use play::play;
 pub(crate) use show::print;
 
-/// Bring a topology to life on this machine: hosts and switches as network namespaces, links with rate, delay and loss
+/// Emulate a topology on this machine: hosts and switches as network namespaces, links with rate, delay and loss
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Links are made by the kernel's packet queues (nfqueue): payload stays in the kernel, super-packets stay whole. \
@@ -48,44 +48,44 @@ pub(crate) struct Args {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
-    /// Which lab, where several are up
+    /// Name of the lab, if several are up
     #[arg(long = "lab", global = true, value_name = "NAME")]
     name: Option<String>,
     #[command(subcommand)]
-    what: What,
+    command: LabCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Make a lab of a topology
+enum LabCommand {
+    /// Start a lab from a topology
     Up(up::Args),
     #[command(hide = true)]
     Keep(up::KeepArgs),
-    /// End a lab, with all that runs in it
+    /// End a lab and all processes in it
     Down,
-    /// Say how a lab is, or which there are
+    /// Show the state of a lab, or list labs
     Status,
     /// Run a program on a host or switch
     Exec(enter::ExecArgs),
-    /// Change what a link does while traffic runs
+    /// Change a link while traffic runs
     Set {
         /// The link
         link: String,
-        /// As rate=10G delay=30ms jitter=1ms loss=0.1% loss_burst=5 queue=8MiB mark=1MiB, or none for no rate,
-        /// the usual queue, no mark
+        /// Settings such as rate=10G delay=30ms jitter=1ms loss=0.1% loss_burst=5 queue=8MiB mark=1MiB; none means no
+        /// rate limit, the default queue, no marks
         #[arg(required = true, value_name = "SETTING")]
         settings: Vec<String>,
         #[command(flatten)]
-        way: Way,
+        way: DirectionArgs,
     },
-    /// Let nothing pass a link any more
+    /// Cut a link: it drops all packets
     Cut {
         /// The link
         link: String,
         #[command(flatten)]
-        way: Way,
+        way: DirectionArgs,
     },
-    /// Let it pass again, both ways
+    /// Restore a cut link, in both directions
     Mend {
         /// The link
         link: String,
@@ -94,21 +94,21 @@ enum What {
     Route {
         /// A host, or one interface of it as HOST-INTERFACE
         from: String,
-        /// Another
+        /// Another host or interface
         to: String,
-        /// From the first to the second
+        /// Links from the first to the second
         #[arg(required = true, value_name = "LINK")]
         links: Vec<String>,
     },
-    /// Give packets between addresses of their own a part of links that nobody else has
+    /// Reserve a share of links for packets between dedicated addresses
     Circuit {
-        /// Its name; one of this name that is there is moved
+        /// Its name; an existing circuit of this name is moved
         #[arg(value_name = "NAME")]
         circuit: String,
-        /// Of each link, such as 500M
+        /// Rate on each link, such as 500M
         #[arg(long)]
         rate: BitRate,
-        /// Hosts at its begin
+        /// Hosts at its beginning
         #[arg(long, value_name = "HOST", value_delimiter = ',', required = true)]
         from: Vec<String>,
         /// Hosts at its end
@@ -124,27 +124,27 @@ enum What {
         #[arg(value_name = "NAME")]
         circuit: String,
     },
-    /// Measure what links really do
+    /// Measure the emulated links
     Calibrate {
-        /// Which; all without
+        /// Links to measure; all if none is given
         links: Vec<String>,
     },
-    /// Play a scenario in a lab of its own and report what happened
+    /// Play a scenario in its own lab and report the results
     Run(play::RunArgs),
     /// Run tcpdump where a link ends
     Capture(enter::CaptureArgs),
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]
-struct Way {
-    /// Which way, seen from the first end of the link
-    #[arg(long, value_enum, default_value_t = WayArg::Both)]
-    way: WayArg,
+struct DirectionArgs {
+    /// Direction, seen from the first end of the link
+    #[arg(long, value_enum, default_value_t = DirectionArg::Both)]
+    way: DirectionArg,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum WayArg {
-    /// Both
+enum DirectionArg {
+    /// Both directions
     Both,
     /// From the first end to the second
     Forward,
@@ -152,55 +152,57 @@ enum WayArg {
     Back,
 }
 
-impl From<Way> for Directions {
-    fn from(way: Way) -> Self {
+impl From<DirectionArgs> for Directions {
+    fn from(way: DirectionArgs) -> Self {
         match way.way {
-            WayArg::Both => Self::Both,
-            WayArg::Forward => Self::Forward,
-            WayArg::Back => Self::Back,
+            DirectionArg::Both => Self::Both,
+            DirectionArg::Forward => Self::Forward,
+            DirectionArg::Back => Self::Back,
         }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
-    let labs = Labs::open()?;
+    let labs = LabDirectories::open()?;
     let change = |request: Request| {
         let report: LinkReport = labs.ask(args.name.as_deref(), &request)?;
         output(args.json, &report, show::link)
     };
-    match &args.what {
-        What::Up(up) => return up::run(up, &labs, args.name.as_deref(), args.json),
-        What::Keep(keep) => return up::keep(keep),
-        What::Run(play) => return play::run(play, &labs, args.name.as_deref(), args.json),
-        What::Exec(exec) => return enter::exec(exec, &labs, args.name.as_deref()),
-        What::Capture(capture) => return enter::capture(capture, &labs, args.name.as_deref()),
-        What::Down => return down(args, &labs),
-        What::Status => return status(args, &labs),
-        What::Set { link, settings, way } => change(Request::Set {
+    match &args.command {
+        LabCommand::Up(up) => return up::run(up, &labs, args.name.as_deref(), args.json),
+        LabCommand::Keep(keep) => return up::keep(keep),
+        LabCommand::Run(play) => return play::run(play, &labs, args.name.as_deref(), args.json),
+        LabCommand::Exec(exec) => return enter::exec(exec, &labs, args.name.as_deref()),
+        LabCommand::Capture(capture) => {
+            return enter::capture(capture, &labs, args.name.as_deref());
+        }
+        LabCommand::Down => return down(args, &labs),
+        LabCommand::Status => return status(args, &labs),
+        LabCommand::Set { link, settings, way } => change(Request::Set {
             link: link.clone(),
             settings: settings.clone(),
             directions: (*way).into(),
         })?,
-        What::Cut { link, way } => {
+        LabCommand::Cut { link, way } => {
             change(Request::Cut { link: link.clone(), directions: (*way).into() })?;
         }
-        What::Mend { link } => change(Request::Mend { link: link.clone() })?,
-        What::Route { from, to, links } => {
+        LabCommand::Mend { link } => change(Request::Mend { link: link.clone() })?,
+        LabCommand::Route { from, to, links } => {
             let (from, to, links) = (from.clone(), to.clone(), links.clone());
             let _: Value = labs.ask(args.name.as_deref(), &Request::Route { from, to, links })?;
         }
-        What::Circuit { circuit, rate, from, to, links } => {
+        LabCommand::Circuit { circuit, rate, from, to, links } => {
             let (name, rate_bps) = (circuit.clone(), rate.0);
             let (from, to, links) = (from.clone(), to.clone(), links.clone());
             let request = Request::Circuit { name, rate_bps, from, to, links };
             let report: CircuitReport = labs.ask(args.name.as_deref(), &request)?;
             output(args.json, &report, |one| show::circuits(std::slice::from_ref(one)))?;
         }
-        What::Release { circuit } => {
+        LabCommand::Release { circuit } => {
             let request = Request::Release { name: circuit.clone() };
             let _: Value = labs.ask(args.name.as_deref(), &request)?;
         }
-        What::Calibrate { links } => {
+        LabCommand::Calibrate { links } => {
             let request = Request::Calibrate { links: links.clone() };
             let measured: Vec<Measured> = labs.ask(args.name.as_deref(), &request)?;
             output(args.json, &Calibration { links: measured }, |all| {
@@ -211,13 +213,13 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Ends a lab, or what one that died has left, and says what it was.
-fn down(args: &Args, labs: &Labs) -> Result<Code, Failure> {
+/// Ends a lab, or removes what a crashed one has left, and prints a summary.
+fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
     let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
         ([dead], None) if labs.all()?.is_empty() => dead.clone(),
         _ => labs.one(args.name.as_deref())?,
     };
-    let name = Labs::name_of(&directory);
+    let name = LabDirectories::name_of(&directory);
     if keeper::has_died(&directory)
         && let Some(ended) = keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?
     {
@@ -254,9 +256,9 @@ fn down(args: &Args, labs: &Labs) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
+fn status(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
     let (all, dead) = (labs.all()?, labs.dead()?);
-    let names = |labs: &[PathBuf]| labs.iter().map(|one| Labs::name_of(one)).collect();
+    let names = |labs: &[PathBuf]| labs.iter().map(|one| LabDirectories::name_of(one)).collect();
     let died: Vec<String> = names(&dead);
     let notes = || died.iter().map(|name| format!("{}\n", died_as(name))).collect::<String>();
     if args.name.is_none() && all.len() != 1 {
@@ -278,7 +280,7 @@ fn status(args: &Args, labs: &Labs) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Of a lab whose holder was killed.
+/// Message about a lab whose supervisor was killed.
 fn died_as(name: &str) -> String {
     format!("lab {name} died: penstock lab down --lab {name} ends what it left")
 }
@@ -307,17 +309,17 @@ impl From<ControlError> for Failure {
     }
 }
 
-/// The directory in which each lab has one of its own.
+/// Directory with a subdirectory for each lab.
 #[derive(Debug)]
-pub(crate) struct Labs(PathBuf);
+pub(crate) struct LabDirectories(PathBuf);
 
-impl Labs {
+impl LabDirectories {
     pub(crate) fn open() -> Result<Self, Failure> {
         let state = state::default_directory().or_exit(Code::Usage)?;
         Ok(Self(state.join("labs")))
     }
 
-    /// Of a lab that is or is to be.
+    /// Directory of a lab, existing or not.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > 63 || name.starts_with('.') || !name.chars().all(good) {
@@ -332,12 +334,12 @@ impl Labs {
         directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Those that are up.
+    /// Directories of running labs.
     fn all(&self) -> Result<Vec<PathBuf>, Failure> {
         self.those(keeper::is_up)
     }
 
-    /// Those that died and may have left something.
+    /// Directories of crashed labs, which may have left namespaces.
     fn dead(&self) -> Result<Vec<PathBuf>, Failure> {
         self.those(keeper::has_died)
     }
@@ -357,7 +359,7 @@ impl Labs {
         Ok(found)
     }
 
-    /// The one that is meant.
+    /// Directory of the named lab, or of the only one.
     pub(crate) fn one(&self, name: Option<&str>) -> Result<PathBuf, Failure> {
         if let Some(name) = name {
             return self.directory(name);
@@ -394,7 +396,7 @@ impl Labs {
         }
     }
 
-    /// Where a host keeps what it keeps, when asked.
+    /// State directory of a host for `exec --state`.
     pub(crate) fn state_of(directory: &Path, node: &str) -> Result<PathBuf, Failure> {
         let path = directory.join("state").join(node);
         fs::create_dir_all(&path).with_context(|| path.display().to_string())?;

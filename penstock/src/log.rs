@@ -1,11 +1,11 @@
-//! Where log lines go: to standard error, as many as `PENSTOCK_LOG` says.
+//! Logging to standard error, filtered by `PENSTOCK_LOG`.
 
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts logging. A daemon tells what it does, other verbs only what goes wrong.
+/// Starts logging: by default `info` for daemons, `warn` for other verbs.
 pub(crate) fn start(daemon: bool) {
     let level = if daemon { LevelFilter::INFO } else { LevelFilter::WARN };
     let filter = EnvFilter::builder()
@@ -17,9 +17,9 @@ pub(crate) fn start(daemon: bool) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
-        // A line that cannot be written would be told on the same standard error, with a panic.
+        // Reporting a failed write on the same standard error would panic.
         .log_internal_errors(false);
-    // systemd sets it for services whose output is the journal, which has its own clock.
+    // systemd sets it for services that write to the journal, which adds timestamps.
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         lines.without_time().init();
     } else {

@@ -1,4 +1,4 @@
-//! `penstock login`: remembers an agent's certificate and what to show it, so that `cp` may go there.
+//! `penstock login`: stores an agent's certificate fingerprint and the credentials for it.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,14 +15,14 @@ use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 
-use crate::credentials::{self, Address, Known, Own};
+use crate::credentials::{self, Address, AgentCredentials, ClientCertificate};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::node::LoggedIn;
 
-/// How long whoever may be there has to take a connection.
+/// Limit on a TCP connection attempt.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Remember the certificate of an agent, and the token or certificate to show it
+/// Store the certificate fingerprint of an agent, and the token or certificate to authenticate with
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An agent prints the whole line when it starts for the first time; its operator finds the token in the \
@@ -53,10 +53,10 @@ pub(crate) struct Args {
     /// Read the token from this file, or from standard input with -
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Certificate to show the agent, as PEM
+    /// Client certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
-    /// Its private key, as PEM, readable by you alone
+    /// Its private key, as PEM, readable only by you
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
     /// SHA-256 of the agent's certificate, as SHA256: and 64 hexadecimal digits
@@ -82,21 +82,21 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let absolute = |path: &PathBuf| std::path::absolute(path).context("no current directory");
     let own = match own {
         Some((certificate, key)) => {
-            Some(Own { certificate: absolute(certificate)?, key: absolute(key)? })
+            Some(ClientCertificate { certificate: absolute(certificate)?, key: absolute(key)? })
         }
         None => None,
     };
-    let known = Known { token, fingerprint: args.fingerprint, own };
+    let known = AgentCredentials { token, fingerprint: args.fingerprint, own };
     let asked = match ask(&address, &known)? {
-        // It may be the port of an HTTP API: a controller has no other.
+        // It may be the port of an HTTP API, the only port of a controller.
         Err(error @ CopyError::Unreachable(..)) => ask_api(&address, &known, error),
-        Err(error) => Err(Answer::Other(error)),
-        Ok(name) => Ok(Service::Mover(name)),
+        Err(error) => Err(LoginFailure::Other(error)),
+        Ok(name) => Ok(AcceptedBy::Mover(name)),
     };
     let (service, why) = match asked {
         Ok(service) => (Some(service), None),
-        Err(Answer::Nobody(why)) => (None, Some(why)),
-        Err(Answer::Other(error)) => {
+        Err(LoginFailure::Unreachable(why)) => (None, Some(why)),
+        Err(LoginFailure::Other(error)) => {
             if args.json {
                 print_json(&address, None, Some(&error.to_string()))?;
             }
@@ -105,19 +105,19 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     };
     credentials::store(&credentials::state()?, &address, &known)?;
     if args.json {
-        let name = service.as_ref().map(Service::client_name);
+        let name = service.as_ref().map(AcceptedBy::client_name);
         print_json(&address, name, why.as_deref())?;
         return Ok(Code::Done);
     }
     let text = match service {
         None => format!("{address} is kept; copy with: penstock cp FILE penstock://{address}/"),
-        Some(Service::Mover(name)) => format!(
+        Some(AcceptedBy::Mover(name)) => format!(
             "{address} is known now and knows you as {name}; copy with: penstock cp FILE penstock://{address}/"
         ),
-        Some(Service::AgentApi(name)) => format!(
+        Some(AcceptedBy::AgentApi(name)) => format!(
             "{address} is known now: it is the HTTP API of an agent, which knows you as {name}; see penstock transfers --http {address}"
         ),
-        Some(Service::ControllerApi) => format!(
+        Some(AcceptedBy::ControllerApi) => format!(
             "{address} is known now: it is the HTTP API of a controller, which takes your token; see penstock list --controller {address}"
         ),
     };
@@ -128,18 +128,18 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// What took the login.
-enum Service {
-    /// An agent's port for transfers, which knows the client by this name.
+/// Service that accepted the login.
+enum AcceptedBy {
+    /// An agent's port for transfers; contains the client's name there.
     Mover(String),
-    /// An agent's HTTP API, likewise.
+    /// An agent's HTTP API; contains the client's name there.
     AgentApi(String),
     /// A controller's HTTP API.
     ControllerApi,
 }
 
-impl Service {
-    /// By what name the client is known there.
+impl AcceptedBy {
+    /// Name of the client at the service.
     fn client_name(&self) -> &str {
         match self {
             Self::Mover(name) | Self::AgentApi(name) => name,
@@ -148,61 +148,67 @@ impl Service {
     }
 }
 
-/// Why nothing took the login.
-enum Answer {
-    /// Nobody answers: it may be right all the same.
-    Nobody(String),
-    /// The agent refuses it, or something else is there.
+/// Reason why no service accepted the login.
+enum LoginFailure {
+    /// No answer: the login may be valid.
+    Unreachable(String),
+    /// The agent refuses it, or another program listens there.
     Other(CopyError),
 }
 
-/// Asks the HTTP API at `address`, where the mover's protocol got `error`. It is asked without the token at first, which is
-/// not for strangers.
-fn ask_api(address: &Address, known: &Known, error: CopyError) -> Result<Service, Answer> {
-    let CopyError::Unreachable(shown, why) = &error else { return Err(Answer::Other(error)) };
+/// Tries the HTTP API at `address`, after the mover's protocol failed with `error`. The first request goes without the
+/// token, so that it does not leak to another server.
+fn ask_api(
+    address: &Address,
+    known: &AgentCredentials,
+    error: CopyError,
+) -> Result<AcceptedBy, LoginFailure> {
+    let CopyError::Unreachable(shown, why) = &error else { return Err(LoginFailure::Other(error)) };
     if !takes_connections(address) {
-        return Err(Answer::Nobody(error.to_string()));
+        return Err(LoginFailure::Unreachable(error.to_string()));
     }
     let client = |token: &str| Client::new(&address.to_string(), token, Some(known.fingerprint));
     let is_api =
         |client: Client| matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. }));
     if !client("").is_ok_and(is_api) {
-        return Err(Answer::Other(error));
+        return Err(LoginFailure::Other(error));
     }
     let refuse = |text: String| {
         let refusal = Refusal::new(RefusalKind::Identity, text);
-        Err(Answer::Other(CopyError::Refused(shown.clone(), refusal)))
+        Err(LoginFailure::Other(CopyError::Refused(shown.clone(), refusal)))
     };
     if known.token.is_empty() {
         return refuse("an HTTP API takes a token, no certificate".to_owned());
     }
-    let Ok(client) = client(&known.token) else { return Err(Answer::Nobody(why.clone())) };
+    let Ok(client) = client(&known.token) else {
+        return Err(LoginFailure::Unreachable(why.clone()));
+    };
     let text = match client.agent() {
-        // In the clear on loopback: what the agent says of itself is all there is.
+        // Without TLS on loopback only the agent's own statement of its fingerprint can be checked.
         Ok(facts) if facts.fingerprint != known.fingerprint.to_string() => {
-            return Err(Answer::Other(CopyError::Certificate(shown.clone())));
+            return Err(LoginFailure::Other(CopyError::Certificate(shown.clone())));
         }
-        Ok(_) => return Ok(Service::AgentApi(OWNER.to_owned())),
-        // It knows the token, which is for files.
+        Ok(_) => return Ok(AcceptedBy::AgentApi(OWNER.to_owned())),
+        // 403: the token is valid and for files only.
         Err(ClientError::Refused { status: 403, text, .. }) => {
-            return Ok(Service::AgentApi(named_in(&text).unwrap_or("a client").to_owned()));
+            return Ok(AcceptedBy::AgentApi(named_in(&text).unwrap_or("a client").to_owned()));
         }
         Err(ClientError::Refused { text, .. }) => text,
-        Err(error) => return Err(Answer::Nobody(error.to_string())),
+        Err(error) => return Err(LoginFailure::Unreachable(error.to_string())),
     };
     match client.ask::<serde_json::Value>("GET", "/api/v1/requests?limit=1", None::<&()>) {
-        Ok(_) | Err(ClientError::Refused { status: 403, .. }) => Ok(Service::ControllerApi),
+        Ok(_) | Err(ClientError::Refused { status: 403, .. }) => Ok(AcceptedBy::ControllerApi),
         _ => refuse(text),
     }
 }
 
-/// What stands in quotes.
+/// Returns the quoted part of a text.
 fn named_in(text: &str) -> Option<&str> {
     text.split('\'').nth(1)
 }
 
-/// By what name the agent knows whoever shows this.
-fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Failure> {
+/// Connects to the mover and returns the client's name there.
+fn ask(address: &Address, known: &AgentCredentials) -> Result<Result<String, CopyError>, Failure> {
     let tls = known.tls().or_exit(Code::Usage)?;
     let dial = match TcpDial::new(&address.host, address.port, &[], &[], None) {
         Ok(dial) => dial,
@@ -221,13 +227,13 @@ fn ask(address: &Address, known: &Known) -> Result<Result<String, CopyError>, Fa
     Ok(contact.check())
 }
 
-/// Whether a program takes connections there.
+/// True if a program accepts connections at the address.
 fn takes_connections(address: &Address) -> bool {
     let Ok(mut all) = (address.host.as_str(), address.port).to_socket_addrs() else { return false };
     all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
 }
 
-fn refused(address: &Address, known: &Known, error: &CopyError) -> Failure {
+fn refused(address: &Address, known: &AgentCredentials, error: &CopyError) -> Failure {
     let error = match error {
         CopyError::Certificate(_) => anyhow!(
             "{address} has not the certificate {}: take the fingerprint that its agent prints; nothing is kept",

@@ -1,10 +1,10 @@
 //! `penstock`: the whole software of a data transfer node in one binary, a verb in each file.
 //!
-//! A verb takes its arguments, lowers them once into what they mean, and calls the room that does it.
-//! It gives back an exit code, or a failure with one line that is printed here.
+//! A verb lowers its arguments once into typed values, calls the crate that does the work, and returns an exit code or a
+//! failure, which is printed here as one line.
 
 #![forbid(unsafe_code)]
-// Doc comments of arguments are help texts, in which brackets mean what may be left out, and those of results end with a unit.
+// Doc comments of arguments are help texts, where brackets mark optional parts; those of results end with a unit in brackets.
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use std::process::ExitCode;
@@ -14,9 +14,9 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::{Code, Failure, say};
 
+mod buffer_limits;
 mod chart;
 mod controller;
-mod copies;
 mod cp;
 mod credentials;
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod host;
 mod input;
 mod json;
 mod lab;
-mod limits;
+mod local_transfers;
 mod log;
 mod login;
 mod nettest;
@@ -142,12 +142,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help as it is; a mistake as one line like every other failure.
+/// Prints help texts unchanged, and usage errors as one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion)
         || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
-        // Nothing to be done about a reader that is gone.
+        // A closed output is no error.
         let _ = error.print();
         return if error.use_stderr() { Code::Usage.into() } else { Code::Done.into() };
     }
@@ -155,7 +155,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     Code::Usage.into()
 }
 
-/// The message of clap as one sentence: what is wrong, its tips, and where to look.
+/// Joins clap's message into one line: the error, its tips, and the help to see.
 fn usage_line(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let (what, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, ""));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_has_a_line_and_examples() {
+    fn every_verb_has_summary_and_examples() {
         for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
             assert!(verb.get_about().is_some(), "{}", verb.get_name());
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();

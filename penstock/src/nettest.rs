@@ -1,7 +1,7 @@
 //! `penstock nettest`: arguments in, a test run by the mover, lines or one JSON object out.
 //!
 //! Flags that iperf3 users type from memory mean the same here. Exit codes: 0 measured, 1 failed,
-//! 2 usage, or a source address or congestion control that this machine does not have. A reader that goes away (`| head`) ends it quietly.
+//! 2 usage, or a source address or congestion control that this machine lacks. A closed output (`| head`) ends it silently.
 
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -43,7 +43,7 @@ pub(crate) struct NettestArgs {
     #[arg(required_unless_present = "listen", conflicts_with = "listen")]
     host: Option<String>,
 
-    /// Answer tests on this address; without one, on every address, port 8620. Anybody who
+    /// Answer tests on this address [default: every address, port 8620]. Any client that
     /// reaches the port may test.
     #[arg(long, short_alias = 's', value_name = "ADDR:PORT", num_args = 0..=1)]
     listen: Option<Option<SocketAddr>>,
@@ -68,11 +68,11 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate)]
     rate: Option<BitRate>,
 
-    /// Label what is sent, whichever end sends: OWNER/ACTIVITY by name or number, or a scitag number.
+    /// Label packets of the sending end: OWNER/ACTIVITY by name or number, or a scitag number.
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     scitag: Option<String>,
 
-    /// How packets say so: in their IPv6 flow label, in an IPv6 destination option, or not.
+    /// Carry the scitag in the IPv6 flow label, in an IPv6 destination option, or not at all.
     #[arg(long, value_enum, default_value_t = Labels::Flow, requires = "scitag")]
     label: Labels,
 
@@ -88,7 +88,7 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'C', long, value_name = "NAME")]
     congestion: Option<String>,
 
-    /// Fix the socket buffers of both ends; turns the kernel's own sizing off.
+    /// Fix the socket buffers of both ends; disables the kernel's autotuning.
     #[arg(short, long, value_parser = parse_size, value_name = "SIZE")]
     window: Option<u32>,
 
@@ -128,7 +128,7 @@ pub(crate) struct NettestArgs {
     #[arg(long, default_value_t = 64, value_name = "N", requires = "sweep")]
     sweep_max: u32,
 
-    /// How far below the best rate is good enough for --sweep, in percent.
+    /// Tolerance of --sweep below the best rate, in percent.
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT", requires = "sweep")]
     sweep_within: f64,
 
@@ -141,21 +141,20 @@ pub(crate) struct NettestArgs {
 enum PathArg {
     /// The fastest that works.
     Auto,
-    /// Pages through a pipe, not copied.
+    /// Pages through a pipe, without a copy.
     Vmsplice,
-    /// A memory file, not copied.
+    /// A memory file, without a copy.
     Sendfile,
-    /// Copied.
+    /// Plain writes, with a copy.
     Write,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: NettestArgs) -> ExitCode {
     let signals = match Signals::new() {
         Ok(signals) => signals,
         Err(error) => return fail(1, &format!("cannot take signals: {error}")),
     };
-    // Hundreds of streams need more than the usual 1024; without them a test says what it lacks.
+    // Hundreds of streams need more than 1024 descriptors; if the limit stays, the test's error names it.
     let _ = penstock_sys::machine::raise_open_files();
     let result = match &args.listen {
         Some(address) => listen(&args, *address, &signals),
@@ -164,15 +163,15 @@ pub(crate) fn run(args: NettestArgs) -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(NettestFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
-        Err(Failure::Output(error)) => fail(1, &format!("cannot write the result: {error}")),
-        Err(Failure::Test(error @ (NettestError::Params(_) | NettestError::Option(_)))) => {
+        Err(NettestFailure::Output(error)) => fail(1, &format!("cannot write the result: {error}")),
+        Err(NettestFailure::Test(error @ (NettestError::Params(_) | NettestError::Option(_)))) => {
             fail(2, &error.to_string())
         }
-        Err(Failure::Test(error)) => fail(1, &error.to_string()),
-        Err(Failure::Listen(address, error)) => {
+        Err(NettestFailure::Test(error)) => fail(1, &error.to_string()),
+        Err(NettestFailure::Listen(address, error)) => {
             let owner = match error.kind() {
                 io::ErrorKind::AddrInUse => " (an agent, penstock serve, uses port 8620 too)",
                 _ => "",
@@ -187,19 +186,19 @@ pub(crate) fn run(args: NettestArgs) -> ExitCode {
     }
 }
 
-enum Failure {
+enum NettestFailure {
     Output(io::Error),
     Test(NettestError),
     Listen(SocketAddr, io::Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for NettestFailure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
-impl From<NettestError> for Failure {
+impl From<NettestError> for NettestFailure {
     fn from(error: NettestError) -> Self {
         Self::Test(error)
     }
@@ -210,12 +209,12 @@ fn fail(code: u8, reason: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Ctrl-C and SIGTERM. Before anything runs they end the process at once; then the first asks for
-/// an end with a summary, and the second ends the process.
+/// Flags of SIGINT and SIGTERM. Before a test runs they end the process at once; later the first requests an end with
+/// summary, and the second ends the process.
 struct Signals {
-    /// Somebody asked for an end.
+    /// Set by the first signal during a test.
     stop: Arc<AtomicBool>,
-    /// The next signal ends the process.
+    /// Set when the next signal ends the process.
     deadly: Arc<AtomicBool>,
 }
 
@@ -234,14 +233,14 @@ impl Signals {
         Ok(signals)
     }
 
-    /// From now on there is something to finish first.
+    /// Marks the start of a test, which the first signal then finishes.
     fn started(&self) {
         self.deadly.store(self.stop.load(Relaxed), Relaxed);
     }
 }
 
 impl NettestArgs {
-    /// Whose traffic it is said to be, as a scitag number.
+    /// Scitag number of the arguments.
     fn scitag(&self) -> Result<Option<u16>, NettestError> {
         let Some(name) = &self.scitag else { return Ok(None) };
         let wrong =
@@ -306,7 +305,7 @@ impl NettestArgs {
     }
 }
 
-fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
+fn test(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
     let params = args.params()?;
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
@@ -335,7 +334,7 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
     Ok(())
 }
 
-fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), Failure> {
+fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
     let options = SweepOptions {
         streams_max: args.sweep_max,
         knee_percent: args.sweep_within,
@@ -402,7 +401,7 @@ fn listen(
     args: &NettestArgs,
     address: Option<SocketAddr>,
     signals: &Signals,
-) -> Result<(), Failure> {
+) -> Result<(), NettestFailure> {
     let port = args.port.unwrap_or(DEFAULT_PORT);
     let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
@@ -415,9 +414,9 @@ fn listen(
             }
             _ => Err(error),
         })
-        .map_err(|error| Failure::Listen(first, error))?;
+        .map_err(|error| NettestFailure::Listen(first, error))?;
     let address = listener.local_addr();
-    // One write, so that a reader of the first line alone does not break the pipe for the second.
+    // One write, so that a reader that closes after the first line causes no broken pipe.
     let hello = if args.json {
         format!("{}\n", serde_json::json!(Listening { listening: address.to_string(), open: true }))
     } else {
@@ -431,7 +430,7 @@ fn listen(
     out.flush()?;
     signals.started();
     let log = if args.json { log_json } else { log_line };
-    listener.run(&signals.stop, log).map_err(|error| Failure::Listen(address, error))
+    listener.run(&signals.stop, log).map_err(|error| NettestFailure::Listen(address, error))
 }
 
 fn parse_size(text: &str) -> Result<u32, String> {

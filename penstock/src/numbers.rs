@@ -1,27 +1,27 @@
-//! Numbers on command lines that have bounds; what is outside of them is a mistake in one line.
+//! Parsers of bounded numbers on the command line.
 
 use std::num::NonZeroU16;
 
 use penstock_mover::session::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_units::BitRate;
 
-/// A rate at which something moves, such as `10G`.
+/// Parses a rate limit, such as `10G`.
 ///
 /// # Errors
-/// When it is none, or zero, which is no limit to some and a standstill to others.
+/// When it is invalid, or zero, which could mean no limit or no traffic.
 pub(crate) fn rate(text: &str) -> Result<BitRate, String> {
     above_zero(text, "leave --rate out for no limit")
 }
 
-/// A rate that somebody wants to reach.
+/// Parses a rate to reach.
 ///
 /// # Errors
-/// When it is none, or zero.
+/// When it is invalid or zero.
 pub(crate) fn rate_of_goal(text: &str) -> Result<BitRate, String> {
     above_zero(text, "write it like 100G")
 }
 
-/// A rate, or zero for `none`: no limit any more.
+/// Parses a rate, or `none` (zero) for no limit.
 ///
 /// # Errors
 /// When it is neither.
@@ -39,16 +39,16 @@ fn above_zero(text: &str, remedy: &str) -> Result<BitRate, String> {
     }
 }
 
-/// A number of data streams.
+/// Parses a number of data streams.
 ///
 /// # Errors
-/// When a transfer cannot have so many.
+/// When it exceeds the limit of a transfer.
 pub(crate) fn streams(text: &str) -> Result<NonZeroU16, String> {
     let count = text.parse().ok().filter(|count: &NonZeroU16| count.get() <= STREAMS_MAX);
     count.ok_or_else(|| format!("use a number from 1 to {STREAMS_MAX}"))
 }
 
-/// A number of reader or writer threads for each device.
+/// Parses a number of reader or writer threads for each device.
 ///
 /// # Errors
 /// When it is not from 1 to [`THREADS_PER_DEVICE_MAX`].

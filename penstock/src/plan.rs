@@ -1,4 +1,4 @@
-//! `penstock plan`: what experiments need of networks year by year, and which links of a topology overflow when.
+//! `penstock plan`: network needs of experiments by year, and when links of a topology overflow.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use penstock_units::{BitRate, ByteCount, display_duration};
 use crate::exit::{Code, Failure, OrExit};
 use crate::json::plan as shown;
 use crate::table::table;
-use crate::topology::{Input, text_of};
+use crate::topology::{TopologyArgs, text_of};
 
 /// Plan capacity: what experiments need year by year, what links must carry, when they overflow
 #[derive(Debug, clap::Args)]
@@ -32,19 +32,19 @@ Examples:
 pub(crate) struct Args {
     /// The plan, or - for standard input
     file: PathBuf,
-    /// The network that is to carry it
+    /// Topology that carries the traffic
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// This model alone; the first for a picture of links
+    /// Only this model; the first for a picture of links
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// This year alone; the first for a picture of links
+    /// Only this year; the first for a picture of links
     #[arg(long)]
     year: Option<u16>,
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, conflicts_with = "svg")]
     json: bool,
-    /// Draw: links by their use with --topology, else the need of each year, or of one with --year
+    /// Draw links by utilisation with --topology, else the need by year, or of one year with --year
     #[arg(long)]
     svg: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         return Err(anyhow!("the plan is for the years {first} to {last}")).or_exit(Code::Usage);
     }
     let network = match &args.topology {
-        Some(file) => Some(Network::read(file, &plan)?),
+        Some(file) => Some(LoadedNetwork::read(file, &plan)?),
         None => None,
     };
     let printed = if args.svg {
@@ -95,15 +95,15 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// A topology, and what its links carry by each model.
-struct Network {
+/// A topology with the link loads of each model.
+struct LoadedNetwork {
     topology: Topology,
     loads: Vec<LinkLoads>,
 }
 
-impl Network {
+impl LoadedNetwork {
     fn read(file: &std::path::Path, plan: &DemandPlan) -> Result<Self, Failure> {
-        let topology = Input { file: file.to_owned(), scale: Scale::FULL }.read()?;
+        let topology = TopologyArgs { file: file.to_owned(), scale: Scale::FULL }.read()?;
         let loads = plan.models.iter().map(|model| LinkLoads::of(plan, &topology, model));
         let loads: Result<Vec<_>, _> = loads.collect();
         let loads = loads.map_err(|error| anyhow!("{}: {error}", file.display()));
@@ -111,14 +111,14 @@ impl Network {
     }
 }
 
-fn picture(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> String {
-    let Some(Network { topology, loads }) = network else { return chart::svg(plan, years) };
+fn picture(plan: &DemandPlan, network: Option<&LoadedNetwork>, years: &[u16]) -> String {
+    let Some(LoadedNetwork { topology, loads }) = network else { return chart::svg(plan, years) };
     let year = usize::from(years[0] - plan.years.start());
     let rates: Vec<BitRate> = loads[0].links.iter().map(|link| link.most(year)).collect();
     draw::svg_loaded(topology, &rates)
 }
 
-fn tables(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> String {
+fn tables(plan: &DemandPlan, network: Option<&LoadedNetwork>, years: &[u16]) -> String {
     let mut text = plan.title.as_deref().unwrap_or(&plan.name).to_owned();
     if let Some(source) = &plan.source {
         let _ = write!(text, "\nafter {source}");
@@ -156,7 +156,7 @@ fn tables(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> String
     text
 }
 
-/// As volumes of data are planned, in powers of 1000.
+/// Formats bytes in powers of 1000, as data volumes are planned.
 fn decimal(ByteCount(bytes): ByteCount) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let (mut number, mut unit) = (bytes as f64, 0);
@@ -167,7 +167,7 @@ fn decimal(ByteCount(bytes): ByteCount) -> String {
     format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), UNITS[unit])
 }
 
-/// Of each experiment and in all.
+/// Table of the need of each experiment and in total.
 fn need(plan: &DemandPlan, model: &TrafficModel, years: &[u16]) -> String {
     let mut words = vec![format!("need, {}", model.name)];
     words.extend(years.iter().map(ToString::to_string));
@@ -190,7 +190,7 @@ fn need(plan: &DemandPlan, model: &TrafficModel, years: &[u16]) -> String {
 
 fn link_table(
     plan: &DemandPlan,
-    network: &Network,
+    network: &LoadedNetwork,
     model: &TrafficModel,
     loads: &LinkLoads,
     years: &[u16],
@@ -215,7 +215,11 @@ fn link_table(
     table(&rows)
 }
 
-fn object(plan: &DemandPlan, network: Option<&Network>, years: &[u16]) -> shown::CapacityPlan {
+fn object(
+    plan: &DemandPlan,
+    network: Option<&LoadedNetwork>,
+    years: &[u16],
+) -> shown::CapacityPlan {
     let site = |site: usize| plan.sites[site].name.clone();
     let experiments = plan.experiments.iter().map(|experiment| {
         let flows = experiment.flows.iter().map(|flow| {

@@ -1,12 +1,12 @@
-//! A line of progress on a terminal, and nothing elsewhere.
+//! A progress line on terminals.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two looks of the line.
-const INTERVAL: Duration = Duration::from_millis(500);
+/// Least interval between redraws.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The line, which is gone when this is.
+/// Progress line; cleared when dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     is_shown: bool,
@@ -14,20 +14,20 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A line that is empty so far.
+    /// Creates an empty line; inactive if standard error is no terminal.
     pub(crate) fn begin() -> Self {
         Self { is_shown: io::stderr().is_terminal(), told: None }
     }
 
-    /// Says where it is: at once the first time, then at most twice a second.
-    pub(crate) fn tell(&mut self, line: impl FnOnce() -> String) {
-        if self.is_shown && self.told.is_none_or(|told| told.elapsed() >= INTERVAL) {
+    /// Redraws the line: at once the first time, then at most twice a second.
+    pub(crate) fn update(&mut self, line: impl FnOnce() -> String) {
+        if self.is_shown && self.told.is_none_or(|told| told.elapsed() >= REDRAW_INTERVAL) {
             self.told = Some(Instant::now());
             let _ = write!(io::stderr(), "\r\x1b[K{}", line());
         }
     }
 
-    /// Takes the line away, so that something else can be said.
+    /// Clears the line, so that other text can be printed.
     pub(crate) fn clear(&mut self) {
         if self.told.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -1,4 +1,4 @@
-//! `penstock rehearse`: a day of a controller in virtual time, by its own configuration, before it is real.
+//! `penstock rehearse`: simulates days of a controller in virtual time, with its real configuration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,16 +27,16 @@ use crate::topology::text_of;
 
 mod page;
 
-/// The day begins here: Monday, 23 November 2026, 00:00 UTC, in milliseconds since 1970.
+/// Virtual start: Monday, 23 November 2026, 00:00 UTC, in milliseconds since 1970.
 const BEGIN_MS: i64 = 1_795_392_000_000;
 
-/// What is left over when a day ends is done within so many days, or not at all.
+/// Limit on the virtual time for remaining requests, in days.
 const FINISH_DAYS: u32 = 7;
 
-/// Transfers that a simulated node has at once.
-const TRANSFERS: u32 = 16;
+/// Most concurrent transfers of a simulated node.
+const NODE_TRANSFERS_MAX: u32 = 16;
 
-/// Rehearse a day of a controller in virtual time: a demand, simulated nodes, the rounds that it would make
+/// Rehearse a day of a controller in virtual time: given demand, simulated nodes, real scheduling rounds
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 CONFIG is a controller's configuration (docs/controller.md): its topology, classes, batches and times hold. DEMAND says what \
@@ -57,21 +57,21 @@ Examples:
 pub(crate) struct Args {
     /// The controller's configuration
     config: PathBuf,
-    /// What arrives and what fails
+    /// Demand file: arriving requests and failures
     demand: PathBuf,
-    /// The time of the day at which it begins, such as 13h
+    /// Time of day at which it begins, such as 13h
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = second)]
     from: u32,
-    /// How long requests arrive, at most 168h
+    /// Time in which requests arrive, at most 168h
     #[arg(long = "for", value_name = "TIME", default_value = "24h", value_parser = length)]
     length: u32,
-    /// Go on until all of them are done
+    /// Continue until all requests have ended
     #[arg(long)]
     finish: bool,
-    /// Keep requests that ended so long, whatever CONFIG says
+    /// Keep ended requests this long, in place of the value in CONFIG
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     keep: Option<Duration>,
-    /// Use the controller's store on this database: sqlite, or its address
+    /// Use the controller's store on this database: sqlite, or its URL
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     /// Write report.html and result.json into this folder
@@ -98,24 +98,24 @@ fn length(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "give a time of 1s to 168h".to_owned())
 }
 
-/// Everything that a rehearsal came to.
-struct Outcome {
+/// Results of a rehearsal.
+struct RehearsalOutcome {
     name: String,
-    /// Where the controller's state was.
+    /// Store of the controller's state.
     kept: String,
     begin: u32,
-    /// Seconds in which requests arrived.
+    /// Virtual seconds in which requests arrived.
     arriving: u32,
-    /// Virtual seconds played, and real ones that it took.
+    /// Simulated virtual seconds, and elapsed real seconds.
     played: u32,
     wall: Duration,
     asked: (u64, u64),
     moved: (u64, u64),
-    /// When the last request was over, in seconds after the last arrival; none where that was not waited for.
+    /// Seconds from the last arrival to the end of the last request; none without `--finish`.
     finish: Option<u32>,
     open: u64,
     figures: SimulationMetrics,
-    /// Whole rounds, and reports of all nodes at once, in seconds.
+    /// Real seconds of whole rounds, and of the reports of all nodes.
     rounds: DurationSamples,
     reports: DurationSamples,
     ended: BTreeMap<String, ClassOutcome>,
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Names in the demand must be those of the configuration.
+/// Checks that names in the demand exist in the configuration.
 fn check(config: &Config, demand: &DayWorkload, file: &Path) -> Result<(), anyhow::Error> {
     let topology = &config.topology;
     let unknown = |what: &str, name: &str| {
@@ -197,7 +197,7 @@ fn check(config: &Config, demand: &DayWorkload, file: &Path) -> Result<(), anyho
     Ok(())
 }
 
-/// Every host of the topology, as fast as its first interface, or else as its link.
+/// Every host of the topology with the rate of its first interface, else of its link.
 fn specs(config: &Config) -> Vec<NodeSpec> {
     let topology = &config.topology;
     let spec = |(id, node): (NodeId, &Node)| {
@@ -208,7 +208,7 @@ fn specs(config: &Config) -> Vec<NodeSpec> {
             name: node.name.clone(),
             interface: interface.name.clone(),
             rate_bps: interface.rate.or_else(fastest)?.0,
-            transfers: TRANSFERS,
+            transfers: NODE_TRANSFERS_MAX,
         })
     };
     topology.hosts().filter_map(spec).collect()
@@ -219,12 +219,12 @@ fn play(
     config: &Config,
     demand: DayWorkload,
     controller: &mut dyn ControllerApi,
-) -> Result<Outcome, Failure> {
+) -> Result<RehearsalOutcome, Failure> {
     let failed = |error: String| Failure::from(anyhow!("the controller's store failed: {error}"));
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let mut nodes = Nodes::new(specs(config), demand.faults_permille);
     let mut arrivals = RequestArrivals::new(demand.clone(), args.from);
-    let mut outcome = Outcome {
+    let mut outcome = RehearsalOutcome {
         name: demand.name.clone(),
         kept: "memory".to_owned(),
         begin: args.from,
@@ -253,7 +253,7 @@ fn play(
             outcome.finish = Some(played - arriving);
             break;
         }
-        progress.tell(|| match played.checked_sub(arriving) {
+        progress.update(|| match played.checked_sub(arriving) {
             None => format!(
                 "{} of the rehearsal, {:.0} % of {} s, {} files in place",
                 clock(second),
@@ -319,7 +319,7 @@ fn times(times: &DurationSamples) -> result::Times {
     }
 }
 
-fn object(outcome: &mut Outcome) -> result::Rehearsal {
+fn object(outcome: &mut RehearsalOutcome) -> result::Rehearsal {
     let classes = outcome.ended.iter().map(|(class, ended)| {
         let mut all = DurationSamples::default();
         ended.seconds.iter().for_each(|seconds| all.record(f64::from(*seconds)));
@@ -376,7 +376,7 @@ fn object(outcome: &mut Outcome) -> result::Rehearsal {
     }
 }
 
-/// The same for people.
+/// Results as text.
 fn shown(object: &Value) -> String {
     let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_f64);
     let bytes = |pointer: &str| ByteCount(number(pointer).unwrap_or(0.0) as u64).to_string();

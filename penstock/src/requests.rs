@@ -1,5 +1,4 @@
-//! What the verbs have in common that talk to a controller: `submit`, `list`, `show`, `set`, `cancel`, `drain`,
-//! `reserve`.
+//! Shared code of the controller's verbs: `submit`, `list`, `show`, `set`, `cancel`, `drain`, `reserve`.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,24 +24,24 @@ pub(crate) mod submit;
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the controller is.
+/// Option for the controller's address.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct ControllerArgs {
     /// Address of the controller's HTTP API [default: PENSTOCK_CONTROLLER, else 127.0.0.1:8621]
     #[arg(long, value_name = "ADDR:PORT")]
     controller: Option<String>,
 }
 
-/// A controller to talk to.
+/// HTTP client of a controller.
 pub(crate) struct Controller(Client);
 
-impl Place {
+impl ControllerArgs {
     fn open(&self) -> Result<Controller, Failure> {
         let from_environment = || std::env::var("PENSTOCK_CONTROLLER").ok();
         let given = self.controller.clone().or_else(from_environment);
         let given =
             given.filter(|given| !given.is_empty()).unwrap_or_else(|| "127.0.0.1".to_owned());
-        // An address as a browser has it is understood, too.
+        // Accept a URL, too.
         let bare = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://"));
         let bare = bare.unwrap_or(&given).trim_end_matches('/');
         let address = Address::parse(bare, HTTP_PORT).or_exit(Code::Usage)?;
@@ -95,7 +94,7 @@ fn failure(error: ClientError) -> Failure {
     }
 }
 
-/// How a request that ended is told to a shell.
+/// Exit code for an ended request.
 fn code(request: &RequestFacts) -> Code {
     match request.state.as_str() {
         "done" => Code::Done,
@@ -119,7 +118,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what `text` gives each second, over what was printed before where that is a terminal, until it says to end.
+/// Prints `text` every second until it returns an end; redraws in place on a terminal.
 fn watch(
     mut text: impl FnMut() -> Result<(String, Option<Code>), Failure>,
 ) -> Result<Code, Failure> {
@@ -148,7 +147,7 @@ fn duration(seconds: f64) -> String {
     display_duration(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
 }
 
-/// The state of a request in a few words.
+/// State of a request in a few words.
 fn state(request: &RequestFacts) -> String {
     let more = match request {
         _ if request.cancelling => " (cancelling)",
@@ -173,7 +172,7 @@ fn progress(request: &RequestFacts) -> String {
     )
 }
 
-/// A request in one line, for those who wait.
+/// State and progress of a request in one line.
 fn line(request: &RequestFacts) -> String {
     let rate = request.bits_per_second.filter(|_| !is_over(request));
     let rate = rate.map_or(String::new(), |rate| format!(", {}", BitRate(rate)));

@@ -1,4 +1,4 @@
-//! `penstock sample`: packets of this host by chance, and its counters, to sFlow collectors.
+//! `penstock sample`: sends packet samples and counters of this host to sFlow collectors.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -21,10 +21,10 @@ use crate::exit::{Code, Failure, OrExit};
 use crate::json::sample as json;
 use crate::tag::kernel_code;
 
-/// UDP port of collectors.
-const PORT: u16 = 6343;
+/// Default UDP port of sFlow collectors.
+const COLLECTOR_PORT: u16 = 6343;
 
-/// Fits a frame of 1500 bytes with the headers of IPv6 and UDP.
+/// Datagram size that fits an MTU of 1500 bytes with the headers of IPv6 and UDP.
 const DATAGRAM_BYTES: usize = 1400;
 
 /// Send packet samples and counters of this host to sFlow collectors
@@ -57,25 +57,25 @@ pub(crate) struct Args {
     /// Sample one of N packets, on every interface
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
     rate: Option<u32>,
-    /// Only packets that come in
+    /// Only received packets
     #[arg(long, conflicts_with = "egress")]
     ingress: bool,
-    /// Only packets that go out
+    /// Only sent packets
     #[arg(long)]
     egress: bool,
     /// How often counters are sent
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = polling)]
     polling: Duration,
-    /// Address that names this host to collectors; the one that the first collector sees unless given
+    /// Address that identifies this host to collectors [default: the one that the first collector sees]
     #[arg(long, value_name = "ADDR")]
     agent: Option<IpAddr>,
-    /// Number that tells several samplers of one host apart
+    /// Number that distinguishes several samplers of one host
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     sub_agent: u32,
-    /// Room for samples that wait to be sent: a power of two from 4KiB to 256MiB
+    /// Size of the ring for waiting samples: a power of two from 4KiB to 256MiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = ring)]
     ring: u32,
-    /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
+    /// Hook of the programs: auto, tcx (Linux 6.6), clsact
     #[arg(long, value_name = "HOW", default_value = "auto")]
     attach: Attach,
     /// Print a JSON object for each event; docs/json.md has its fields
@@ -98,13 +98,14 @@ fn ring(text: &str) -> Result<u32, String> {
     found.ok_or_else(|| format!("use a power of two from 4KiB to 256MiB ({RING_BYTES} by default)"))
 }
 
-/// The first address of a collector.
+/// Resolves the first address of a collector.
 fn address(text: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Ok((address, PORT).into());
+        return Ok((address, COLLECTOR_PORT).into());
     }
     let with_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let resolved = if with_port { text.to_socket_addrs() } else { (text, PORT).to_socket_addrs() };
+    let resolved =
+        if with_port { text.to_socket_addrs() } else { (text, COLLECTOR_PORT).to_socket_addrs() };
     let remedy = || format!("collector {text}: give a name that resolves, or ADDRESS:PORT");
     let first = resolved.with_context(remedy)?.next();
     first.ok_or_else(|| anyhow!(remedy()))
@@ -135,7 +136,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         attach: args.attach,
     };
     let mut sampler = Sampler::start(&config).map_err(failure)?;
-    // A thread's own, so before there are others.
+    // Capabilities are per thread: drop them before other threads start.
     privilege::drop_most()?;
     let stop = Arc::new(Event::new()?);
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -178,7 +179,7 @@ fn failure(error: SamplerError) -> Failure {
     Failure::new(code, error)
 }
 
-/// To standard output, at once. Nobody reading it does not end a service.
+/// Prints to standard output without buffering. A closed output does not end the service.
 fn print(event: &json::Event, as_json: bool, lines: impl FnOnce() -> String) {
     let mut output = io::stdout();
     let text = if as_json { format!("{}\n", serde_json::json!(event)) } else { lines() };
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn collectors_are_names_or_addresses_with_or_without_port() {
+    fn collector_is_name_or_address() {
         for (text, meant) in [
             ("127.0.0.1", "127.0.0.1:6343"),
             ("127.0.0.1:7000", "127.0.0.1:7000"),
@@ -286,12 +287,12 @@ mod tests {
         ] {
             assert_eq!(address(text).unwrap().to_string(), meant);
         }
-        assert_eq!(address("localhost").unwrap().port(), PORT);
+        assert_eq!(address("localhost").unwrap().port(), COLLECTOR_PORT);
         assert!(address("no such host").is_err());
     }
 
     #[test]
-    fn sizes_of_the_ring_that_the_kernel_takes() {
+    fn ring_size_follows_kernel_limits() {
         assert_eq!(ring("4KiB"), Ok(4096));
         assert_eq!(ring("1MiB"), Ok(RING_BYTES));
         for wrong in ["0", "2KiB", "5000", "512MiB", "x"] {

@@ -1,4 +1,4 @@
-//! `penstock serve`: runs this machine's agent until it is told to stop.
+//! `penstock serve`: runs this machine's daemon until a signal ends it.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -36,19 +36,19 @@ Examples:
   penstock serve --roles collector
   penstock serve --config /etc/penstock/penstock.toml")]
 pub(crate) struct Args {
-    /// Configuration file [default: /etc/penstock/penstock.toml where there is one]
+    /// Configuration file [default: /etc/penstock/penstock.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// What to do: agent (files), collector (telemetry), controller (requests) [default: all that is configured]
+    /// Roles: agent (files), collector (telemetry), controller (requests) [default: all that are configured]
     #[arg(long, value_name = "ROLE", value_delimiter = ',')]
     roles: Vec<RoleName>,
-    /// Let everyone who has a token read and write this directory, as penstock://HOST/
+    /// Let every client with a token read and write this directory, as penstock://HOST/
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// Where to listen for transfers; port 0 takes any [default: port 8620 on all addresses]
+    /// Addresses for transfers; port 0 takes any free port [default: port 8620 on all addresses]
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Where the HTTP API and metrics listen, or none [default: 127.0.0.1:8621]
+    /// Addresses of the HTTP API and metrics, or none [default: 127.0.0.1:8621]
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     http: Vec<String>,
     /// Directory for certificate, key, token and journals [default: see penstock --help]
@@ -57,10 +57,10 @@ pub(crate) struct Args {
     /// File with lines of a name and a token, mode 0600, reread when it changes
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Who may read /metrics without a token: loopback, open or token
+    /// Access to /metrics without a token: loopback, open (all) or token (none)
     #[arg(long, value_name = "WHO")]
     metrics: Option<MetricsAccess>,
-    /// Most bits per second of all transfers together, such as 10G; 0 for no limit
+    /// Rate limit of all transfers together, such as 10G; 0 for no limit
     #[arg(long)]
     rate: Option<BitRate>,
     /// Most transfers at once
@@ -72,10 +72,10 @@ pub(crate) struct Args {
     /// Memory for the buffers of all transfers, such as 2GiB
     #[arg(long, value_name = "BYTES")]
     memory: Option<ByteCount>,
-    /// Remove unfinished files of transfers that did not come back for this long, or forever [default: 7d]
+    /// Remove partial files of transfers that were not resumed for this long, or forever [default: 7d]
     #[arg(long, value_name = "TIME")]
     keep_unfinished: Option<Keep>,
-    /// Run on these processors, such as 0-3,8, or carry data near the interface, else the disk, that is used (auto)
+    /// Run on these processors, such as 0-3,8; auto runs data threads near the interface in use, else near the disk
     #[arg(long, value_name = "LIST")]
     cpu: Option<Wish>,
     /// Print one JSON object with listen, http, telemetry and fingerprint when it runs; docs/json.md has its fields
@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     } else {
         print(&server, &exports, &inputs, output)
     };
-    // An agent goes on when nobody reads what it prints.
+    // A closed output does not end the agent.
     if let Err(error) = printed {
         tracing::warn!("cannot print where the agent listens: {error}");
     }
@@ -116,10 +116,10 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// What the collector takes and where.
+/// Formats of the collector's inputs with their addresses.
 type Inputs = Vec<(&'static str, SocketAddr)>;
 
-/// Reads what the collector is told; it starts with the server, and leaves its addresses in `inputs`.
+/// Reads the collector's configuration; it starts with the server and stores its addresses in `inputs`.
 fn start_collector<'a>(
     config: &Config,
     inputs: &Arc<Mutex<Inputs>>,
@@ -129,7 +129,7 @@ fn start_collector<'a>(
     let collector = collector.or_exit(Code::Usage)?;
     let inputs = Arc::clone(inputs);
     Ok(Box::new(move |context| {
-        // A damaged copy is told by the agent's part of the server.
+        // The agent reports a damaged copy.
         let (current, _) = Current::load(context.state);
         let collector =
             Collector::start(collector, current.registry, context.state, context.runtime)?;
@@ -140,7 +140,7 @@ fn start_collector<'a>(
     }))
 }
 
-/// The role controller needs a network, so it is played where it is configured or named.
+/// True if the role controller is configured or named; it needs a topology.
 fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
     match config.roles {
         Some(_) => Ok(config.plays(RoleName::Controller)),
@@ -148,7 +148,7 @@ fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
     }
 }
 
-/// Reads what the controller is told; it starts with the server.
+/// Reads the controller's configuration; it starts with the server.
 fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
     let (file, state) = (config.file.clone(), config.state.clone());
     let load = move || {
@@ -163,7 +163,7 @@ fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
     }))
 }
 
-/// The file that was named, and what the flags say.
+/// Lowers the arguments into the configuration file's path and a layer of settings.
 fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
     let http = match args.http.as_slice() {
         [] => None,
@@ -242,13 +242,12 @@ fn print(
     output.flush()
 }
 
-/// Whether the token may be shown: on a terminal alone. What a file, a pipe or the system's log takes is kept
-/// and read by others.
+/// True on a terminal: only there the token may be shown, as files, pipes and the system log are kept and read by others.
 fn may_show_token() -> bool {
     io::stdout().is_terminal()
 }
 
-/// What to type on another host.
+/// Commands to type on another host.
 fn invitation(server: &Server) -> String {
     let addresses = server.addresses();
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else {

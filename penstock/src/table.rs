@@ -2,7 +2,7 @@
 
 use crate::terminal;
 
-/// Rows of cells with the columns in line, two spaces between.
+/// Aligns rows of cells in columns, two spaces apart.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

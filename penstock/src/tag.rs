@@ -1,4 +1,4 @@
-//! `penstock tag`: whose traffic a flow is and what it is for, between names and numbers on the wire.
+//! `penstock tag`: scitags (owner and activity of a flow) as names and as numbers on the wire; packet marking.
 //!
 //! Each subcommand is a file below this one.
 
@@ -45,18 +45,18 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: TagCommand,
 }
 
 impl Args {
-    /// Whether it goes on until it is told to stop.
+    /// True for subcommands that run as a daemon.
     pub(crate) fn is_daemon(&self) -> bool {
-        matches!(self.what, What::Run(_))
+        matches!(self.command, TagCommand::Run(_))
     }
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum TagCommand {
     Encode(encode::Args),
     Decode(decode::Args),
     Registry(registry::Args),
@@ -66,17 +66,17 @@ enum What {
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
-    match args.what {
-        What::Encode(what) => encode::run(&what, args.json),
-        What::Decode(what) => decode::run(&what, args.json),
-        What::Registry(what) => registry::run(what, args.json),
-        What::Run(what) => run::run(what, args.json),
-        What::Status(what) => status::run(&what, args.json),
-        What::Stop(what) => run::stop(&what, args.json),
+    match args.command {
+        TagCommand::Encode(what) => encode::run(&what, args.json),
+        TagCommand::Decode(what) => decode::run(&what, args.json),
+        TagCommand::Registry(what) => registry::run(what, args.json),
+        TagCommand::Run(what) => run::run(what, args.json),
+        TagCommand::Status(what) => status::run(&what, args.json),
+        TagCommand::Stop(what) => run::stop(&what, args.json),
     }
 }
 
-/// The pair that `text` names.
+/// Parses a scitag with the names of `registry`.
 fn find(registry: &Registry, text: &str) -> anyhow::Result<Scitag> {
     registry.find(text).map_err(|error| match error {
         LookupError::Owner { .. } | LookupError::Activity { .. } => {
@@ -86,12 +86,12 @@ fn find(registry: &Registry, text: &str) -> anyhow::Result<Scitag> {
     })
 }
 
-/// The pair that `text` names, in the registry that counts for this user.
+/// Parses a scitag with this user's registry.
 pub(crate) fn lookup(text: &str) -> anyhow::Result<Scitag> {
     find(&current().registry, text)
 }
 
-/// A scitag number by its names, where the registry has them.
+/// Names of a scitag number, if registered.
 pub(crate) fn name_of(number: u16) -> String {
     match Scitag::from_number(u64::from(number)) {
         Ok(tag) => current().registry.name(tag),
@@ -99,9 +99,9 @@ pub(crate) fn name_of(number: u16) -> String {
     }
 }
 
-/// The registry that counts for this user; a copy that cannot be used is told.
+/// Loads this user's registry; warns about an unusable copy.
 fn current() -> Current {
-    // Without a state directory there is no copy.
+    // There is no copy without a state directory.
     let directory = default_directory().unwrap_or_else(|_| PathBuf::from("/var/lib/penstock"));
     let (current, line) = Current::load(&directory);
     if let Some(line) = line {

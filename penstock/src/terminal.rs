@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Columns of a terminal that does not tell its width.
+/// Columns of a terminal of unknown width.
 const COLUMNS_DEFAULT: usize = 80;
 
 /// Columns of the terminal `fd`; [`COLUMNS_DEFAULT`] where it is none or has no size.
@@ -14,12 +14,12 @@ pub(crate) fn columns_of(fd: impl AsFd) -> usize {
     if columns == 0 { COLUMNS_DEFAULT } else { columns }
 }
 
-/// Columns that a text takes; one that is wide in East Asian scripts takes two.
+/// Columns of a text; wide East Asian characters take two.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// As much of the beginning of a text as fits into `columns`.
+/// Longest prefix of a text that fits into `columns`.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     let mut room = columns;
     text.chars()
@@ -32,19 +32,19 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
         .collect()
 }
 
-/// A text with blanks at its end, so that it takes `columns`.
+/// Pads a text with blanks to `columns`.
 pub(crate) fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// A text with control characters escaped: a name that others chose must not steer a terminal.
+/// Escapes control characters, so that foreign names cannot control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
         .collect()
 }
 
-/// Lines, each cut to `columns`.
+/// Cuts each line to `columns`.
 pub(crate) fn cut_lines(text: &str, columns: usize) -> String {
     text.lines().map(|line| cut(line, columns) + "\n").collect()
 }

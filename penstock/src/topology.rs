@@ -1,5 +1,4 @@
-//! `penstock topology`: reads the description of a network, says what is wrong with it, shows and draws
-//! it, and finds ways through it.
+//! `penstock topology`: checks, shows and draws a network description, and finds paths.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -16,7 +15,7 @@ use crate::exit::{Code, Failure, OrExit, say};
 use crate::input;
 use crate::json::topology as shown;
 
-/// Check, show and draw the description of a network, and find ways through it
+/// Check, show and draw the description of a network, and find paths through it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A topology is a TOML file of sites, hosts with interfaces, switches and links; docs/topology.md has all \
@@ -35,60 +34,60 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    what: What,
+    command: TopologyCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Say everything that is wrong, with line and column
+enum TopologyCommand {
+    /// Report all faults, with line and column
     Check {
         /// Files to check
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Print sites, nodes and links with what was worked out of them
+    /// Print sites, nodes and links with derived values
     Show {
         #[command(flatten)]
-        input: Input,
+        input: TopologyArgs,
     },
     /// Draw to standard output
     Draw {
         #[command(flatten)]
-        input: Input,
-        /// As what
-        #[arg(long, value_enum, default_value_t = Format::Svg)]
-        format: Format,
+        input: TopologyArgs,
+        /// Format of the drawing
+        #[arg(long, value_enum, default_value_t = DrawFormat::Svg)]
+        format: DrawFormat,
     },
-    /// Find the shortest way, or several that share nothing
+    /// Find the shortest path, or several disjoint ones
     Paths {
         #[command(flatten)]
-        input: Input,
+        input: TopologyArgs,
         /// Host or switch at the beginning
         from: String,
         /// Host or switch at the end
         to: String,
-        /// How many ways at most
+        /// Most paths
         #[arg(long, value_name = "N", default_value_t = 1)]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
         count: u16,
-        /// What two ways may not share
-        #[arg(long, value_enum, default_value_t = Share::Links)]
-        disjoint: Share,
+        /// Elements that two paths may not share
+        #[arg(long, value_enum, default_value_t = DisjointArg::Links)]
+        disjoint: DisjointArg,
     },
 }
 
-/// A topology that is read.
+/// Arguments that name a topology.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Input {
+pub(crate) struct TopologyArgs {
     /// The topology, or - for standard input
     pub(crate) file: PathBuf,
-    /// Rates and queues times this factor, as 1/1000
+    /// Scale rates and queues by this factor, such as 1/1000
     #[arg(long, default_value = "1")]
     pub(crate) scale: Scale,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Format {
+enum DrawFormat {
     /// A picture for browsers and printers
     Svg,
     /// A flowchart for Markdown
@@ -98,7 +97,7 @@ enum Format {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Share {
+enum DisjointArg {
     /// A link
     Links,
     /// A switch
@@ -108,27 +107,27 @@ enum Share {
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
-    let text = match &args.what {
-        What::Check { files } => return check(files, args.json),
-        What::Show { input } => {
+    let text = match &args.command {
+        TopologyCommand::Check { files } => return check(files, args.json),
+        TopologyCommand::Show { input } => {
             let topology = input.read()?;
             if args.json { line(&object(&topology)) } else { table(&topology) }
         }
-        What::Draw { input, format } => {
+        TopologyCommand::Draw { input, format } => {
             let topology = input.read()?;
             match format {
-                Format::Svg => draw::svg(&topology),
-                Format::Mermaid => draw::mermaid(&topology),
-                Format::Containerlab => draw::containerlab(&topology),
+                DrawFormat::Svg => draw::svg(&topology),
+                DrawFormat::Mermaid => draw::mermaid(&topology),
+                DrawFormat::Containerlab => draw::containerlab(&topology),
             }
         }
-        What::Paths { input, from, to, count, disjoint } => {
+        TopologyCommand::Paths { input, from, to, count, disjoint } => {
             let topology = input.read()?;
             let (from, to) = (node(&topology, from)?, node(&topology, to)?);
             let by = match disjoint {
-                Share::Links => Disjoint::Links,
-                Share::Nodes => Disjoint::Nodes,
-                Share::Risks => Disjoint::Risks,
+                DisjointArg::Links => Disjoint::Links,
+                DisjointArg::Nodes => Disjoint::Nodes,
+                DisjointArg::Risks => Disjoint::Risks,
             };
             paths(&topology, [from, to], usize::from(*count), by, args.json)?
         }
@@ -137,14 +136,14 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-impl Input {
+impl TopologyArgs {
     /// # Errors
-    /// With the first fault of the file and how many more there are; with the link of which the scale leaves nothing.
+    /// Names the first fault of the file and the number of others, or the link whose scaled rate is zero.
     pub(crate) fn read(&self) -> Result<Topology, Failure> {
         self.parse(&text_of(&self.file)?)
     }
 
-    /// The same of a text that was read before.
+    /// Parses a text that was read before.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -153,7 +152,7 @@ impl Input {
     }
 }
 
-/// The topology of a file's text, scaled; the first fault where it has any.
+/// Parses and scales a topology; the error is its first fault.
 pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, Failure> {
     let read = Topology::read(text).map_err(|faults| {
         let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
@@ -168,10 +167,10 @@ pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, F
     Ok(topology.scaled(scale))
 }
 
-/// The text of a file.
+/// Reads a topology file as text.
 ///
 /// # Errors
-/// When it cannot be read or is no text.
+/// When it cannot be read or is not UTF-8.
 pub(crate) fn text_of(file: &Path) -> Result<String, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes = input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;

@@ -1,5 +1,4 @@
-//! `penstock transfers`: what an agent's transfers and this user's copies do, and changing them while
-//! they run.
+//! `penstock transfers`: lists, changes and cancels transfers of an agent and copies of this user.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU16;
@@ -11,10 +10,10 @@ use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{Change, ControllerFacts, Transfer};
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
-use crate::copies::{self, Ask};
 use crate::credentials::{self, Address, Service};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::copy::{Changed, Copy, Listing};
+use crate::local_transfers::{self, ControlRequest};
 use crate::numbers;
 use crate::table::table;
 use crate::terminal::{self, printable};
@@ -42,7 +41,7 @@ pub(crate) struct Args {
     /// Address of the agent's HTTP API [default: PENSTOCK_HTTP, else 127.0.0.1:8621]
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     http: Option<String>,
-    /// Print JSON: {"transfers": [...], "copies": [...]}, or the one that was changed; docs/json.md has its fields
+    /// Print JSON: {"transfers": [...], "copies": [...]}, or the changed one; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
     /// Print again every second, until interrupted
@@ -54,7 +53,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Change a transfer while it runs; what is not given stays
+    /// Change a running transfer; settings that are not given stay
     #[command(
         after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
     )]
@@ -72,7 +71,7 @@ enum Action {
 struct Set {
     /// Number of the transfer, or cp and the number of the copy's process
     id: Id,
-    /// Most bits per second, such as 2G; none for no limit
+    /// Rate limit, such as 2G; none for no limit
     #[arg(long, value_parser = numbers::rate_or_none)]
     rate: Option<BitRate>,
     /// Data streams
@@ -86,7 +85,7 @@ struct Set {
     writers: Option<NonZeroU16>,
 }
 
-/// What is meant by a number.
+/// Id on the command line.
 #[derive(Debug, Clone, Copy)]
 enum Id {
     /// A transfer of the agent.
@@ -126,32 +125,34 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
                 );
                 return Err(Failure::new(Code::Usage, error));
             }
-            let row = apply(http, id, &Ask::Set(change.clone()), |client, id| {
+            let row = apply(http, id, &ControlRequest::Set(change.clone()), |client, id| {
                 client.change(id, &change)
             })?;
             print_one(row, args.json, output)
         }
         Some(Action::Cancel { id }) => {
-            let row = apply(http, id, &Ask::Cancel, Client::cancel)?;
+            let row = apply(http, id, &ControlRequest::Cancel, Client::cancel)?;
             print_one(row, args.json, output)
         }
     }
 }
 
-/// Changes or ends what has this id: a transfer at the agent, by `at_agent`, or a copy, by `ask`.
+/// Changes or ends a transfer of the agent, by `at_agent`, or a copy, by `ask`.
 fn apply(
     http: Option<&str>,
     id: Id,
-    ask: &Ask,
+    ask: &ControlRequest,
     at_agent: impl Fn(&Client, u64) -> Result<Transfer, ClientError>,
-) -> Result<Row, Failure> {
+) -> Result<TransferRow, Failure> {
     let number = match id {
-        Id::Copy(process) => return Ok(Row::of_copy(copies::ask(process, ask)?)),
+        Id::Copy(process) => {
+            return Ok(TransferRow::of_copy(local_transfers::request(process, ask)?));
+        }
         Id::Transfer(number) => number,
     };
     let absent = match client(http) {
         Ok(client) => match at_agent(&client, number) {
-            Ok(transfer) => return Ok(Row::of_agent(transfer)),
+            Ok(transfer) => return Ok(TransferRow::of_agent(transfer)),
             Err(
                 error @ (ClientError::Unreachable { .. } | ClientError::Failed { status: 404, .. }),
             ) => failure(error),
@@ -159,10 +160,11 @@ fn apply(
         },
         Err(failure) => failure,
     };
-    // The agent has no such transfer, or there is no agent: the number may be that of a copy's process.
-    let copy = u32::try_from(number).ok().map(|process| copies::ask_if_running(process, ask));
+    // Without an agent or such a transfer the number may be a copy's process id.
+    let copy =
+        u32::try_from(number).ok().map(|process| local_transfers::request_if_running(process, ask));
     match copy.transpose()?.flatten() {
-        Some(copy) => Ok(Row::of_copy(copy)),
+        Some(copy) => Ok(TransferRow::of_copy(copy)),
         None => Err(absent),
     }
 }
@@ -170,7 +172,7 @@ fn apply(
 fn client(http: Option<&str>) -> Result<Client, Failure> {
     let from_environment = || std::env::var("PENSTOCK_HTTP").ok();
     let http = http.map(str::to_owned).or_else(from_environment);
-    // A list is for the agent; its first address is as good as any.
+    // PENSTOCK_HTTP may list several addresses of the agent: use the first.
     let first = http.as_deref().and_then(|list| list.split(',').next()).unwrap_or("127.0.0.1");
     let address = Address::parse(first, HTTP_PORT).or_exit(Code::Usage)?;
     let state = credentials::state()?;
@@ -189,13 +191,13 @@ fn failure(error: ClientError) -> Failure {
     Failure::new(code, error)
 }
 
-/// A transfer and what it is called.
-struct Row {
+/// A transfer with its displayed id.
+struct TransferRow {
     id: String,
     transfer: Transfer,
 }
 
-impl Row {
+impl TransferRow {
     fn of_agent(transfer: Transfer) -> Self {
         Self { id: transfer.id.to_string(), transfer }
     }
@@ -213,14 +215,14 @@ impl Row {
     }
 }
 
-/// What is listed, and a warning where an agent gave nothing to it.
+/// Text of the list, and a warning if the agent could not be queried.
 fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), Failure> {
     let asked = client(http).and_then(|client| client.transfers().map_err(failure));
-    // Copies are on this machine, whichever agent was named.
-    let copies = copies::running()?;
+    // Copies run on this machine, independent of the named agent.
+    let copies = local_transfers::running()?;
     let (transfers, controller, warning) = match asked {
         Ok(answer) => (answer.transfers, answer.controller, None),
-        // Without an agent there are copies all the same.
+        // List copies without an agent, too.
         Err(failure) if !copies.is_empty() => {
             (Vec::new(), None, Some(format!("warning: {}", failure.line())))
         }
@@ -232,13 +234,13 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
         let text = serde_json::to_string(&all).context("plain data")?;
         return Ok((format!("{text}\n"), warning));
     }
-    let transfers = transfers.into_iter().map(Row::of_agent);
-    let rows: Vec<_> = transfers.chain(copies.into_iter().map(Row::of_copy)).collect();
+    let transfers = transfers.into_iter().map(TransferRow::of_agent);
+    let rows: Vec<_> = transfers.chain(copies.into_iter().map(TransferRow::of_copy)).collect();
     let link = controller.as_ref().map(shown).unwrap_or_default();
     Ok((listed(&rows) + &link, warning))
 }
 
-/// The controller as a line below the table.
+/// State of the controller link as a line below the table.
 fn shown(link: &ControllerFacts) -> String {
     let ControllerFacts { url, host, orders, .. } = link;
     let why = link.error.as_deref().filter(|_| link.state != "connected");
@@ -258,8 +260,8 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
             told = warning;
         }
         if terminal {
-            // Home, the lines with the rest of each cleared, and everything below cleared.
-            // A line that the terminal wraps would be cleared in part alone.
+            // Cursor home, lines each cleared to the end, and everything below cleared. Lines are cut, as a wrapped
+            // line would only be cleared in part.
             let text = terminal::cut_lines(&text, terminal::columns_of(io::stdout()));
             let text = text.replace('\n', "\x1b[K\n");
             write!(output, "\x1b[H{text}\x1b[J")?;
@@ -271,7 +273,7 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
     }
 }
 
-fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failure> {
+fn print_one(row: TransferRow, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     if json {
         writeln!(output, "{}", serde_json::to_string(&row.into_json()).context("plain data")?)?;
     } else {
@@ -283,7 +285,7 @@ fn print_one(row: Row, json: bool, mut output: impl Write) -> Result<Code, Failu
 const HEADINGS: [&str; 9] =
     ["ID", "STATE", "CALLER", "PATH", "DONE", "FILES", "RATE", "STREAMS", "BOUND BY"];
 
-fn listed(transfers: &[Row]) -> String {
+fn listed(transfers: &[TransferRow]) -> String {
     if transfers.is_empty() {
         return "no transfers\n".to_owned();
     }
@@ -292,7 +294,7 @@ fn listed(transfers: &[Row]) -> String {
     table(&rows)
 }
 
-fn cells(Row { id, transfer }: &Row) -> Vec<String> {
+fn cells(TransferRow { id, transfer }: &TransferRow) -> Vec<String> {
     let done = transfer.moved_bytes.saturating_add(transfer.resumed_bytes);
     let elapsed =
         display_duration(Duration::try_from_secs_f64(transfer.seconds).unwrap_or_default());

@@ -18,14 +18,14 @@ use penstock_mover::identity::Fingerprint;
 use penstock_topology::Topology;
 use penstock_units::BitRate;
 
-use crate::credentials::{self, Address, Known};
+use crate::credentials::{self, Address, AgentCredentials};
 use crate::exit::{Code, Failure, OrExit};
 use crate::json::node::{Initialized, InitializedHost};
 
-/// Name of the controller's configuration, and of that of each agent.
+/// File name of the configurations of controller and agents.
 const CONFIG: &str = "penstock.toml";
 
-/// Hosts of one call.
+/// Most hosts of one call.
 const HOSTS_MAX: usize = 1000;
 
 /// Write topology, tokens and configurations of a controller and its agents into a directory
@@ -65,7 +65,7 @@ pub(crate) struct Args {
 struct HostSpec {
     name: String,
     site: String,
-    /// None where it runs on this machine.
+    /// None for a host that runs on this machine.
     address: Option<IpAddr>,
 }
 
@@ -94,11 +94,11 @@ impl FromStr for HostSpec {
     }
 }
 
-/// Everything that is written.
-struct Setup<'a> {
+/// Contents of the files to write.
+struct ControllerSetup<'a> {
     args: &'a Args,
     url: String,
-    /// Of the controller's certificate; none where it is reached on the loopback.
+    /// Fingerprint of the controller's certificate; none if agents reach it by loopback.
     fingerprint: Option<Fingerprint>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     let identity = state.credentials().context("the controller's certificate")?.identity;
     let is_loopback = args.listen.ip().is_loopback();
     let scheme = if is_loopback { "http" } else { "https" };
-    let setup = Setup {
+    let setup = ControllerSetup {
         args,
         url: args.url.as_ref().map_or(format!("{scheme}://{}", args.listen), ToString::to_string),
         fingerprint: (!is_loopback).then(|| identity.fingerprint()),
@@ -134,13 +134,16 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         write(&place, CONFIG, &setup.agent(number, host), 0o644)?;
         fs::create_dir_all(place.join("data")).with_context(|| place.display().to_string())?;
     }
-    // Last: whoever finds it finds everything.
+    // Written last: its presence means that all other files exist.
     write(directory, CONFIG, &setup.controller(), 0o644)?;
     let address = Address::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
-    let known =
-        Known { token: operator.trim().to_owned(), fingerprint: identity.fingerprint(), own: None };
+    let known = AgentCredentials {
+        token: operator.trim().to_owned(),
+        fingerprint: identity.fingerprint(),
+        own: None,
+    };
     credentials::store(&credentials::state()?, &address, &known)?;
-    setup.tell(identity.fingerprint())?;
+    setup.print_instructions(identity.fingerprint())?;
     Ok(Code::Done)
 }
 
@@ -196,7 +199,7 @@ fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), Fail
     Ok(written.with_context(|| format!("{} cannot be written", path.display()))?)
 }
 
-/// A new secret, as a file has it.
+/// Generates a token with a final newline.
 fn token() -> String {
     random::<24>().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -204,8 +207,8 @@ fn token() -> String {
     }) + "\n"
 }
 
-impl Setup<'_> {
-    /// A switch for each site, and one between them.
+impl ControllerSetup<'_> {
+    /// Topology with a switch for each site, and one between them.
     fn topology(&self) -> Result<String, Failure> {
         let rate = self.args.rate.0;
         let mut sites: BTreeMap<&str, Vec<&HostSpec>> = BTreeMap::new();
@@ -293,13 +296,13 @@ impl Setup<'_> {
         text
     }
 
-    /// Ports of the mover and of the HTTP API of a host on this machine.
+    /// Ports of mover and HTTP API of a host on this machine.
     fn ports(&self, number: usize) -> [u16; 2] {
         let first = usize::from(self.args.listen.port()) + 1 + 2 * number;
         [first, first + 1].map(|port| u16::try_from(port).unwrap_or(u16::MAX))
     }
 
-    /// The commands that start everything and move files, in their order.
+    /// Commands that start all services and submit a request, in order.
     fn commands(&self) -> Vec<String> {
         let directory = shell(&self.args.directory.display().to_string());
         let serve = |below: &str| {
@@ -313,7 +316,7 @@ impl Setup<'_> {
         commands
     }
 
-    fn tell(&self, fingerprint: Fingerprint) -> Result<(), Failure> {
+    fn print_instructions(&self, fingerprint: Fingerprint) -> Result<(), Failure> {
         let args = self.args;
         let commands = self.commands();
         let mut output = io::stdout();
@@ -358,14 +361,14 @@ impl Setup<'_> {
     }
 }
 
-/// A rate as a topology has it.
+/// Formats a rate as in topology files, without a fraction.
 fn plain(rate_bps: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let whole = units.into_iter().find(|(unit, _)| rate_bps.is_multiple_of(*unit));
     whole.map_or(rate_bps.to_string(), |(unit, letter)| format!("{}{letter}", rate_bps / unit))
 }
 
-/// A word of a command line.
+/// Quotes a word for a POSIX shell.
 fn shell(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/~".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -379,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_with_site_and_address() {
+    fn host_spec_has_site_and_address() {
         let host: HostSpec = "dtn1=cern@2001:db8::1".parse().unwrap();
         assert_eq!((host.name.as_str(), host.site.as_str()), ("dtn1", "cern"));
         assert_eq!(host.address, "2001:db8::1".parse().ok());
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_written_as_topologies_have_them() {
+    fn rates_have_topology_notation() {
         let rates = [10_000_000_000, 2_500_000_000, 1_500, 7].map(plain);
         assert_eq!(rates, ["10G", "2500M", "1500", "7"]);
         for rate in rates {

@@ -1,4 +1,4 @@
-//! What `--files-from` names: paths relative to the one source, a line or a NUL behind each.
+//! Path lists of `--files-from`: relative to the one source, terminated by newlines or NUL.
 
 use std::sync::Arc;
 
@@ -11,11 +11,10 @@ use super::CpArgs;
 use super::plan::{StartError, failed, usage};
 use crate::input;
 
-/// Reads the list that the arguments name, if they name one.
+/// Reads the list of `--files-from`, if given.
 ///
 /// # Errors
-/// When it cannot be read, is too long, has NUL bytes where lines are meant, or more than one source is
-/// named beside it.
+/// When the list cannot be read, is too long, has NUL bytes without `--null`, or there is more than one source.
 pub(crate) fn read(args: &CpArgs, sources: usize) -> Result<Option<PathList>, StartError> {
     let Some(file) = &args.files_from else { return Ok(None) };
     if sources != 1 {
@@ -38,11 +37,10 @@ pub(crate) fn read(args: &CpArgs, sources: usize) -> Result<Option<PathList>, St
     Ok(Some(list))
 }
 
-/// A list for this end, without the directory itself where that is not asked for: it is all that it
-/// holds.
+/// Prepares a list for a local source, without the directory itself unless `--recursive`, as it means all contents.
 ///
 /// # Errors
-/// When it names nothing.
+/// When the list is empty.
 pub(crate) fn for_here(args: &CpArgs, mut list: PathList) -> Result<Arc<PathList>, StartError> {
     if !args.recursive {
         list.take_root();
@@ -50,10 +48,10 @@ pub(crate) fn for_here(args: &CpArgs, mut list: PathList) -> Result<Arc<PathList
     if list.is_empty() { Err(StartError::Nothing) } else { Ok(Arc::new(list)) }
 }
 
-/// A list for the other end, which keeps it while it looks at what it names.
+/// Prepares a list for a remote source, which keeps it in memory.
 ///
 /// # Errors
-/// When it names nothing, or what the other end does not take.
+/// When the list is empty or exceeds the limits of the protocol.
 pub(crate) fn for_there(mut list: PathList) -> Result<Arc<PathList>, StartError> {
     if list.is_empty() {
         return Err(StartError::Nothing);

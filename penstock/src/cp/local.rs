@@ -20,12 +20,12 @@ use super::plan::StartError;
 use super::sources::Sources;
 use crate::exit::say;
 
-/// The user of this process, who may do what the kernel lets them.
+/// The user of this process; the kernel decides about access.
 pub(crate) fn caller() -> Caller {
     Caller { name: "local user".to_owned(), pass: None, token: None }
 }
 
-/// Lets the user of this process do as the kernel lets them: at this end, or at the far end of ssh.
+/// Grants the user of this process all that the kernel permits, in local copies and at remote ends of ssh.
 #[derive(Debug)]
 pub(crate) struct UserGate;
 
@@ -48,7 +48,7 @@ impl Gatekeeper for UserGate {
     }
 }
 
-/// A path as a shell in the user's home has it: absolute, or relative to the current directory.
+/// Resolves an absolute path, or one relative to the current directory.
 pub(crate) fn place_of_user(path: &[u8]) -> Result<ResolvedPath, Refusal> {
     use std::os::unix::ffi::OsStrExt;
     let refuse = |text: String| Refusal::new(RefusalKind::NotFound, text);
@@ -57,7 +57,7 @@ pub(crate) fn place_of_user(path: &[u8]) -> Result<ResolvedPath, Refusal> {
     let path = if path.as_os_str().is_empty() { std::path::Path::new(".") } else { path };
     let absolute =
         std::path::absolute(path).map_err(|error| refuse(format!("{shown}: {error}")))?;
-    // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
+    // The user's links may lead anywhere, so the deepest existing directory is opened by name.
     let parent = absolute.parent().unwrap_or(&absolute);
     let existing =
         parent.ancestors().find(|path| path.is_dir()).unwrap_or(std::path::Path::new("/"));
@@ -86,7 +86,7 @@ pub(crate) fn start(
     homes: Option<Homes>,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
-    // Nobody is between two sockets of one process.
+    // A socket pair of one process needs no encryption.
     options.protection = Protection::Integrity;
     let state = super::plan::journals();
     let caller = caller();
@@ -120,7 +120,7 @@ pub(crate) fn start(
     Ok(LocalCopy { send, receive, rate: std::sync::Mutex::default() })
 }
 
-/// The receiving end of a copy. Another process that runs the same copy is waited for, as a busy agent is.
+/// Opens the receiving end. Retries while another process runs the same copy, as with a busy agent.
 fn receiver(
     args: &CpArgs,
     grant: &SessionBuilder<'_>,
@@ -146,7 +146,7 @@ fn receiver(
     }
 }
 
-/// Why there is no end here: one that is busy may be tried again.
+/// Converts a refusal of this end; a busy one can be retried.
 pub(super) fn refused(refusal: Refusal) -> CopyError {
     match refusal.kind {
         RefusalKind::Busy => CopyError::Refused("this machine".to_owned(), refusal),
@@ -155,17 +155,17 @@ pub(super) fn refused(refusal: Refusal) -> CopyError {
 }
 
 impl LocalCopy {
-    /// The end that sends.
+    /// The sending end.
     pub(crate) fn sender(&self) -> &Endpoint {
         &self.send
     }
 
-    /// Whether it has ended.
+    /// True if the copy has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.send.session().is_over()
     }
 
-    /// How it is going.
+    /// Current counters and settings.
     pub(crate) fn snapshot(&self) -> TransferSnapshot {
         let mut rate = penstock_mover::session::lock(&self.rate);
         rate.observe(&self.send);
@@ -188,7 +188,7 @@ impl LocalCopy {
         }
     }
 
-    /// Waits until both ends have let go.
+    /// Waits until both ends have finished.
     pub(crate) fn wait(&self) -> Result<TransferSnapshot, CopyError> {
         while !self.is_over() {
             std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! From arguments to a transfer that runs.
+//! Lowers the arguments into a running transfer.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -26,26 +26,26 @@ use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Dir;
 
-use super::between;
-use super::far_end::{self, Started};
 use super::list;
 use super::local::{self, LocalCopy, UserGate};
-use super::places::{self, Location};
+use super::location::{self, Location};
 use super::sources::Sources;
+use super::ssh_remote::{self, RemoteProcess};
+use super::third_party as third_party_copy;
 use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, Address, Service};
 use crate::exit::say;
 
-/// Why a copy did not start.
+/// Reason why a copy did not start.
 #[derive(Debug)]
 pub(crate) enum StartError {
-    /// The command line makes no sense.
+    /// Contradictory or invalid arguments.
     Usage(String),
-    /// Nobody here is known there.
+    /// No credentials for the agent.
     Identity(String),
-    /// There is nothing to copy.
+    /// The list of files is empty.
     Nothing,
-    /// It makes sense and cannot be done.
+    /// The copy failed to start.
     Copy(CopyError),
 }
 
@@ -73,42 +73,42 @@ pub(crate) fn failed(text: impl Into<String>) -> StartError {
     StartError::Copy(CopyError::Failed(text.into()))
 }
 
-/// A copy that runs.
-pub(crate) enum Running {
-    /// With another end somewhere.
+/// A running copy.
+pub(crate) enum RunningCopy {
+    /// This process is one end.
     Remote {
-        /// The transfer.
+        /// Session with the other end.
         transfer: ClientTransfer,
-        /// The far end that ssh started; it ends when this is dropped.
-        far_end: Option<Started>,
+        /// Remote process that ssh started.
+        remote: Option<RemoteProcess>,
     },
-    /// Between two other ends.
+    /// Third-party copy between two agents.
     ThirdParty {
-        /// The transfer as it is followed from here.
+        /// Monitoring connection to the source's agent.
         transfer: third_party::ThirdPartyTransfer,
-        /// Far ends that ssh started.
-        far_ends: [Option<Started>; 2],
+        /// Remote processes that ssh started.
+        remotes: [Option<RemoteProcess>; 2],
     },
-    /// Within this process.
+    /// Both ends are in this process.
     Local(LocalCopy),
 }
 
-/// Starts what the arguments ask for.
+/// Starts the copy.
 ///
 /// # Errors
-/// When they make no sense, or the other end is out of reach from the start.
-pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<Running, StartError> {
+/// When arguments are invalid, or the other end cannot be reached.
+pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<RunningCopy, StartError> {
     let Some((to, from @ [_, ..])) = args.paths.split_last() else {
         return Err(usage("a copy needs a source and a destination"));
     };
     let to_text = to.as_bytes().to_vec();
-    let to = places::parse(to).map_err(StartError::Usage)?;
+    let to = location::parse(to).map_err(StartError::Usage)?;
     let texts = from;
     let from = from
         .iter()
-        .map(|source| places::parse(source).map_err(StartError::Usage))
+        .map(|source| location::parse(source).map_err(StartError::Usage))
         .collect::<Result<Vec<_>, _>>()?;
-    places::refuse_same_names(&from, texts).map_err(StartError::Usage)?;
+    location::refuse_same_names(&from, texts).map_err(StartError::Usage)?;
     let options = options(args)?;
     let many = from.len() > 1 || args.recursive || args.files_from.is_some();
     let into_directory = many || to_text.ends_with(b"/");
@@ -127,17 +127,17 @@ pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<Running, Star
             let list = list.map(|list| list::for_here(args, list)).transpose()?;
             let sources = Sources::find(&local, list)?;
             let target = || local_target(target, into_directory, key);
-            Ok(Running::Local(local::start(args, options, sources, &target, homes)?))
+            Ok(RunningCopy::Local(local::start(args, options, sources, &target, homes)?))
         }
         (true, remote) => push(args, options, homes, &local, remote, into_directory),
         (false, Location::Local(target)) => {
             pull(args, options, homes, &from, target, into_directory)
         }
-        (false, remote) => between::start(args, options, &from, remote, into_directory),
+        (false, remote) => third_party_copy::start(args, options, &from, remote, into_directory),
     }
 }
 
-/// A directory copied into itself would be walked for ever.
+/// Refuses a copy of a directory into itself, which would not end.
 fn refuse_into_itself(sources: &[PathBuf], target: &Path) -> Result<(), StartError> {
     let absolute = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
     let existing = absolute.ancestors().find_map(|path| path.canonicalize().ok());
@@ -187,7 +187,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
     Ok(options)
 }
 
-/// What compares or writes digests needs some.
+/// Refuses options that need digests together with `--checksum none`.
 fn refuse_digests_of_none(args: &CpArgs) -> Result<(), StartError> {
     let needs = [
         ("--verify readback", args.verify.is_some()),
@@ -203,7 +203,7 @@ fn refuse_digests_of_none(args: &CpArgs) -> Result<(), StartError> {
     }
 }
 
-/// Whose data it is, if the arguments say so.
+/// Scitag of the arguments, if given.
 fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     let Some(name) = &args.scitag else { return Ok(None) };
     let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
@@ -216,7 +216,7 @@ fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     Ok(Some(Mark { scitag, label }))
 }
 
-/// Where fireflies go, besides to the peers.
+/// Firefly collectors besides the peers.
 fn collectors(args: &CpArgs) -> Result<Vec<SocketAddr>, StartError> {
     let resolve = |place: &String| {
         penstock_agent::fireflies::resolve(place)
@@ -232,8 +232,7 @@ fn protection(args: &CpArgs) -> Protection {
     }
 }
 
-/// One stream where a digest needs file order; else enough for a path with loss, and no more than the
-/// processors can drive.
+/// One stream if a digest needs file order; else enough for a lossy path, limited by the processors.
 fn auto_streams(args: &CpArgs) -> u16 {
     if !args.checksum.combines() {
         return 1;
@@ -241,13 +240,13 @@ fn auto_streams(args: &CpArgs) -> u16 {
     u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
-/// The same for a transfer of the same sources, with the same list, on the same host: two of them into one directory
-/// are the same transfer, however they are spelled.
+/// Identifies transfers of the same sources and list from the same host, however they are spelled: two of them into one
+/// directory are the same transfer.
 pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
     let mut hasher = penstock_mover::client::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let sources = args.paths.split_last().map_or(&[][..], |(_, sources)| sources);
-    let sources = sources.iter().map(|source| match places::parse(source) {
+    let sources = sources.iter().map(|source| match location::parse(source) {
         Ok(Location::Local(path)) => {
             let contents_alone = source.as_bytes().ends_with(b"/.") || source == ".";
             let path = path.canonicalize().unwrap_or(path).into_os_string();
@@ -268,16 +267,15 @@ pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
     hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes")
 }
 
-/// Where journals are kept.
+/// Directory of journals.
 ///
 /// # Errors
-/// When there is no such directory and none can be made.
+/// When the directory cannot be created.
 pub(crate) fn state_directory() -> Result<PathBuf, String> {
     credentials::state().map(|state| state.path().to_owned()).map_err(|error| format!("{error:#}"))
 }
 
-/// Where this user keeps journals of what is copied to here. Where none can be kept, a line says what
-/// that costs.
+/// Directory for journals of copies to this machine; if it cannot be written, prints that copies cannot be resumed.
 pub(super) fn journals() -> Option<PathBuf> {
     let found = state_directory().and_then(|state| {
         Journal::can_be_kept(&state).map_err(|error| error.to_string()).map(|()| state)
@@ -308,19 +306,19 @@ fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Targ
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
 }
 
-/// How another end is reached.
+/// Route and credentials to a remote end.
 pub(super) struct Reach {
-    /// Connections to it.
+    /// Opens connections to the remote end.
     pub contact: PeerConnector,
-    /// Its certificate.
+    /// Fingerprint of the remote end's certificate.
     pub fingerprint: Fingerprint,
-    /// Host and port, where another agent may reach it too.
+    /// Host and port by which another agent can reach it.
     pub address: (String, u16),
-    /// What ssh started there.
-    pub far_end: Option<Started>,
+    /// Remote process that ssh started, if any.
+    pub remote: Option<RemoteProcess>,
 }
 
-/// The way to a place; over chosen addresses where it carries data.
+/// Resolves how to reach a location; over the chosen addresses if it carries data.
 pub(super) fn reach(
     args: &CpArgs,
     place: &Location,
@@ -333,7 +331,7 @@ pub(super) fn reach(
             .map(|dial| Arc::new(dial) as Arc<dyn Dial>)
             .map_err(|error| failed(error.to_string()))
     };
-    let (dial, address, token, fingerprint, tls, far_end) = match place {
+    let (dial, address, token, fingerprint, tls, remote) = match place {
         Location::Agent { host, port, .. } => {
             let address = (host.clone(), *port);
             let dial = tcp(&address)?;
@@ -349,7 +347,7 @@ pub(super) fn reach(
             (dial, address, known.token, known.fingerprint, tls, None)
         }
         Location::Ssh { login, host, .. } => {
-            let started = far_end::start(args, login).map_err(failed)?;
+            let started = ssh_remote::start(args, login).map_err(failed)?;
             let address = (host.clone(), started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
@@ -362,10 +360,14 @@ pub(super) fn reach(
     let protection = protection(args);
     let give_up_after = args.give_up_after;
     let contact = PeerConnector { dial, tls, token, protection, give_up_after };
-    Ok(Reach { contact, fingerprint, address, far_end })
+    Ok(Reach { contact, fingerprint, address, remote })
 }
 
-fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Running, StartError> {
+fn begin(
+    reach: Reach,
+    request: Request,
+    make_end: Box<MakeEnd>,
+) -> Result<RunningCopy, StartError> {
     let plan = TransferConfig {
         contact: reach.contact,
         begin: SessionOrigin::Requested(request),
@@ -373,7 +375,7 @@ fn begin(reach: Reach, request: Request, make_end: Box<MakeEnd>) -> Result<Runni
     };
     let transfer =
         ClientTransfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::Remote { transfer, far_end: reach.far_end })
+    Ok(RunningCopy::Remote { transfer, remote: reach.remote })
 }
 
 pub(super) fn remote_path(place: &Location) -> Vec<u8> {
@@ -390,9 +392,8 @@ fn push(
     local: &[PathBuf],
     remote: &Location,
     into_directory: bool,
-) -> Result<Running, StartError> {
-    // Sources that are not there are found before anybody is called. A list is read once: standard
-    // input gives it no second time.
+) -> Result<RunningCopy, StartError> {
+    // Check for missing sources before connecting. The list is read once, as it may be standard input.
     let list = list::read(args, local.len())?;
     let key = transfer_key(args, list.as_ref());
     let list = list.map(|list| list::for_here(args, list)).transpose()?;
@@ -428,7 +429,7 @@ fn push(
     begin(reach, Request::Push(push), Box::new(make_end))
 }
 
-/// The first of some remote places, which must lie on one host.
+/// Returns the first of some remote locations, which must be on one host.
 pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
     let Some(first) = places.first() else { return Err(usage("a copy needs a source")) };
     if places.iter().all(|place| place.has_host_of(first)) {
@@ -445,7 +446,7 @@ fn pull(
     from: &[Location],
     target: &Path,
     into_directory: bool,
-) -> Result<Running, StartError> {
+) -> Result<RunningCopy, StartError> {
     let first = one_host(from)?;
     let list = list::read(args, from.len())?;
     let key = transfer_key(args, list.as_ref());

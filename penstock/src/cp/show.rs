@@ -1,5 +1,4 @@
-//! What a copy prints: a progress line on a terminal, a summary, one line per file that failed, or one
-//! JSON object.
+//! Output of a copy: a progress line on a terminal, a summary, one line for each failed file, or one JSON object.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::CpArgs;
-use super::far_end::Started;
-use super::plan::{Running, StartError};
-use super::steer::Steering;
+use super::control_socket::ControlSocket;
+use super::plan::{RunningCopy, StartError};
+use super::ssh_remote::RemoteProcess;
+use crate::buffer_limits::Ceiling;
 use crate::exit::{Code, Failure, say};
 use crate::json::copy::{Copied, FileError};
-use crate::limits::Ceiling;
 use anyhow::anyhow;
 use penstock_mover::client::TransferSnapshot;
 use penstock_mover::connector::CopyError;
@@ -26,16 +25,16 @@ use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
 use crate::terminal;
 
-/// Digests that the JSON object lists at most; a sum file has them all.
+/// Most digests in the JSON object; a sum file has all.
 const DIGESTS_MAX: usize = 10_000;
 
-/// What to print and how.
+/// Output options of a copy.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct OutputOptions {
     json: bool,
     quiet: bool,
     checksum: String,
-    /// Existing files are compared by digest, not by size and time.
+    /// Set when existing files are compared by digest, not by size and time.
     compares: bool,
     checksum_file: Option<PathBuf>,
     protect: &'static str,
@@ -43,8 +42,8 @@ pub(crate) struct Shown {
     started: Instant,
 }
 
-impl Shown {
-    /// As the arguments say.
+impl OutputOptions {
+    /// Extracts the output options from the arguments.
     pub(crate) fn of(args: &CpArgs) -> Self {
         Self {
             json: args.json,
@@ -66,8 +65,8 @@ impl Shown {
     }
 }
 
-/// Says why a copy did not start; one of nothing is done.
-pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Failure> {
+/// Reports why a copy did not start; a copy of nothing succeeds.
+pub(crate) fn not_started(shown: &OutputOptions, error: StartError) -> Result<Code, Failure> {
     let print = |error: Option<&CopyError>| {
         if !shown.json {
             return Ok(());
@@ -81,7 +80,7 @@ pub(crate) fn not_started(shown: &Shown, error: StartError) -> Result<Code, Fail
         StartError::Identity(text) => Err(Failure::new(Code::Refused, anyhow!(text))),
         StartError::Nothing => print(None).map(|()| Code::Done),
         StartError::Copy(error) => {
-            // Why nothing was copied matters more than that the object is lost.
+            // The start error takes precedence over an output error.
             let _ = print(Some(&error));
             Err(failure(error))
         }
@@ -93,9 +92,12 @@ fn failure(error: CopyError) -> Failure {
     Failure::new(code, error)
 }
 
-/// The failure of a copy that had begun: it says that the same command resumes, and after which time
-/// without success the client gave up.
-fn failure_after_start(error: &CopyError, snapshot: &TransferSnapshot, shown: &Shown) -> Failure {
+/// Failure of a copy that had begun; names how to resume, and after which time without progress the client gave up.
+fn failure_after_start(
+    error: &CopyError,
+    snapshot: &TransferSnapshot,
+    shown: &OutputOptions,
+) -> Failure {
     const REMEDY: &str = "run the same command again to go on from here";
     let gave_up = error.is_transient() || matches!(error, CopyError::Forgotten(_));
     let text = match error {
@@ -124,7 +126,7 @@ fn code_of(error: &CopyError) -> Code {
     if refused { Code::Refused } else { Code::Failed }
 }
 
-impl Running {
+impl RunningCopy {
     fn is_over(&self) -> bool {
         match self {
             Self::Remote { transfer, .. } => transfer.is_over(),
@@ -141,12 +143,12 @@ impl Running {
         }
     }
 
-    /// What became of a far end of ssh that is gone.
-    fn far_end_ended(&mut self) -> Option<String> {
+    /// Message about a remote process of ssh that has ended.
+    fn remote_ended(&mut self) -> Option<String> {
         match self {
-            Self::Remote { far_end, .. } => far_end.as_mut()?.ended(),
-            Self::ThirdParty { far_ends, .. } => {
-                far_ends.iter_mut().flatten().find_map(Started::ended)
+            Self::Remote { remote, .. } => remote.as_mut()?.ended(),
+            Self::ThirdParty { remotes, .. } => {
+                remotes.iter_mut().flatten().find_map(RemoteProcess::ended)
             }
             Self::Local(_) => None,
         }
@@ -177,13 +179,13 @@ impl Running {
     }
 }
 
-/// Files that came into place, on their way to the sum file and the JSON object.
-struct Sums {
+/// Committed files, for the sum file and the JSON object.
+struct SumFile {
     file: Option<BufWriter<File>>,
     listed: BTreeMap<String, String>,
 }
 
-impl Sums {
+impl SumFile {
     fn take(&mut self, placed: Vec<Placed>) -> io::Result<()> {
         for Placed { path, digest } in placed {
             let digest = digest.to_string();
@@ -201,20 +203,19 @@ impl Sums {
     }
 }
 
-/// Leaves the last line of each file. A transfer that began anew lists again what the first session
-/// had put in place.
+/// Keeps the last line of each file: a restarted transfer lists files again that its first session committed.
 fn drop_repeated(path: &Path) -> io::Result<()> {
     let text = std::fs::read(path)?;
     let mut last = BTreeMap::new();
     for line in text.split_inclusive(|byte| *byte == b'\n') {
-        // The digest has no space in it.
+        // The digest contains no space.
         let name = line.iter().position(|byte| *byte == b' ').map_or(line, |space| &line[space..]);
         last.insert(name, line);
     }
     std::fs::write(path, last.into_values().collect::<Vec<_>>().concat())
 }
 
-/// A line as the coreutils write it: names with newlines or backslashes are escaped and marked.
+/// Writes a line as the coreutils do: names with newlines or backslashes are escaped and marked.
 fn write_sum(out: &mut impl Write, digest: &str, path: &[u8]) -> io::Result<()> {
     if path.iter().any(|byte| matches!(byte, b'\n' | b'\\' | b'\r')) {
         write!(out, "\\{digest}  ")?;
@@ -251,11 +252,11 @@ fn catch_signals() -> Arc<AtomicBool> {
 
 /// Follows a copy to its end.
 pub(crate) fn follow(
-    mut running: Running,
-    shown: &Shown,
-    steering: &Steering,
+    mut running: RunningCopy,
+    shown: &OutputOptions,
+    steering: &ControlSocket,
 ) -> Result<Code, Failure> {
-    let mut sums = Sums { file: None, listed: BTreeMap::new() };
+    let mut sums = SumFile { file: None, listed: BTreeMap::new() };
     if let Some(path) = &shown.checksum_file {
         match File::create(path) {
             Ok(file) => sums.file = Some(BufWriter::new(file)),
@@ -267,7 +268,7 @@ pub(crate) fn follow(
         }
     }
     let interrupted = catch_signals();
-    let mut line = Progress { drawn: false, enabled: shown.progress() };
+    let mut line = CopyProgress { drawn: false, enabled: shown.progress() };
     let mut bounds: BTreeMap<&'static str, u32> = BTreeMap::new();
     let mut next_draw = Instant::now();
     let mut waiting = None;
@@ -282,9 +283,9 @@ pub(crate) fn follow(
         }
         next_draw = Instant::now() + Duration::from_millis(200);
         let now = running.snapshot();
-        // Nobody starts it again. While streams live it may be ssh alone that is gone.
+        // The remote is not restarted. While streams live only ssh may have ended.
         if now.streams == 0
-            && let Some(why) = running.far_end_ended()
+            && let Some(why) = running.remote_ended()
         {
             running.cancel(&why);
         }
@@ -329,7 +330,7 @@ pub(crate) fn follow(
             print_json(&json_of(shown, &snapshot, &sums.listed, seconds, error, bound))
         }
         () if error.is_none() && !shown.quiet => {
-            // A closed pipe ends a summary, not a copy.
+            // A closed pipe fails the summary, not the copy.
             let _ = summary(&snapshot, seconds, bound, shown);
             Ok(())
         }
@@ -352,12 +353,12 @@ fn outcome(snapshot: &TransferSnapshot) -> Code {
     }
 }
 
-struct Progress {
+struct CopyProgress {
     drawn: bool,
     enabled: bool,
 }
 
-impl Progress {
+impl CopyProgress {
     fn draw(&mut self, now: &TransferSnapshot, elapsed: Duration) {
         if !self.enabled {
             return;
@@ -367,8 +368,8 @@ impl Progress {
         self.drawn = true;
     }
 
-    /// Says why nothing moves, once for each reason.
-    fn say_waiting(&mut self, why: Option<&str>, shown: &Shown) {
+    /// Prints why no bytes move, once for each reason.
+    fn say_waiting(&mut self, why: Option<&str>, shown: &OutputOptions) {
         if let Some(why) = why
             && !shown.quiet
         {
@@ -384,8 +385,8 @@ impl Progress {
     }
 }
 
-/// What a copy does now, in one line that leaves the last of `columns` free: a terminal that fills its
-/// last column goes to the next line. Where there is little room the less important parts are left out.
+/// State of a copy in one line, shorter than `columns`: a terminal that fills its last column wraps. On narrow terminals
+/// less important parts are left out.
 fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> String {
     let tally = &now.tally;
     let done = tally.moved_bytes + tally.resumed_bytes;
@@ -396,7 +397,7 @@ fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> S
         rate => display_duration(Duration::from_secs(left / rate)),
     };
     let more = if tally.manifest_complete { "" } else { "+" };
-    // Each part with its importance: the smallest is left out first.
+    // Each part with its priority: the smallest is left out first.
     let mut parts = vec![
         (6, format!("{} of {}{more}", ByteCount(done), ByteCount(total))),
         (2, display_count(tally.files, "file")),
@@ -417,7 +418,7 @@ fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> S
     }
 }
 
-/// The first line of a summary.
+/// First line of the summary.
 fn headline(snapshot: &TransferSnapshot, seconds: f64, bound: &str) -> String {
     let tally = &snapshot.tally;
     let files = display_count(tally.files, "file");
@@ -439,7 +440,7 @@ fn headline(snapshot: &TransferSnapshot, seconds: f64, bound: &str) -> String {
     format!("copied {} in {files}{failed} in {seconds:.1} s{how}", ByteCount(tally.bytes))
 }
 
-/// Whether all files were there before.
+/// True if all files were in place before.
 fn has_nothing_to_do(snapshot: &TransferSnapshot) -> bool {
     let tally = &snapshot.tally;
     tally.files > 0
@@ -456,7 +457,7 @@ fn summary(
     snapshot: &TransferSnapshot,
     seconds: f64,
     bound: &str,
-    shown: &Shown,
+    shown: &OutputOptions,
 ) -> io::Result<()> {
     let tally = &snapshot.tally;
     let rate = mean_rate(snapshot, seconds);
@@ -523,7 +524,7 @@ fn labelled(label: &str) -> &str {
         "flow" => "in the flow label of every packet that carries data",
         "destination" => "in a destination option of every packet that carries data",
         "" => "how its packets are labelled is not known",
-        // The reason says what was done.
+        // The reason names the method.
         other => other.strip_prefix("flow: ").unwrap_or(other),
     }
 }
@@ -533,7 +534,7 @@ fn engine(name: &str) -> &str {
 }
 
 fn json_of(
-    shown: &Shown,
+    shown: &OutputOptions,
     snapshot: &TransferSnapshot,
     digests: &BTreeMap<String, String>,
     seconds: f64,
@@ -610,7 +611,7 @@ fn json_of(
     }
 }
 
-/// The object is the result for whoever asked for it: lost, even to a closed pipe, it is a failure.
+/// Prints the object, which is the requested result: a failure to write, even to a closed pipe, fails the verb.
 fn print_json(copied: &Copied) -> Result<(), Failure> {
     let lost = |error: io::Error| {
         let why = penstock_sys::fs::describe(&error);

@@ -1,4 +1,4 @@
-//! What is sent from here: the sources on the command line, or what a list names below one of them.
+//! Local sources: paths on the command line, or entries of a list below one of them.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,22 +12,22 @@ use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_sys::fs::{Dir, describe};
 
-use super::places;
+use super::location;
 use super::plan::{StartError, failed};
 
-/// Sources that were found.
+/// Existing sources.
 pub(super) struct Sources {
     found: Vec<ScanRoot>,
-    /// What is not there, beside others that are.
+    /// Missing sources, beside existing ones.
     missing: Vec<Missing>,
     list: Option<Arc<PathList>>,
 }
 
 impl Sources {
-    /// Finds `paths`, or the one of them that `list` is about.
+    /// Finds `paths`, or the base directory of `list`.
     ///
     /// # Errors
-    /// When none is there.
+    /// When no source exists.
     pub(super) fn find(paths: &[PathBuf], list: Option<Arc<PathList>>) -> Result<Self, StartError> {
         let mut sources = Self { found: Vec::new(), missing: Vec::new(), list };
         for path in paths {
@@ -48,7 +48,7 @@ impl Sources {
         }
     }
 
-    /// The end of a session that sends them.
+    /// Creates the sending end of a session.
     pub(super) fn sender(self, session: Session, engine: Engine, recursive: bool) -> SenderEnd {
         let end = SenderEnd::new(session, engine, self.found, recursive).missing(self.missing);
         match self.list {
@@ -63,7 +63,7 @@ fn base(path: &Path) -> std::io::Result<ScanRoot> {
 }
 
 fn source(path: &Path) -> std::io::Result<ScanRoot> {
-    let (above, name) = places::found_at(path)?;
+    let (above, name) = location::found_at(path)?;
     let dir = Dir::open(&above)?;
     if !name.as_os_str().is_empty() {
         dir.stat(&name)?;

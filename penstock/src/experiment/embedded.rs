@@ -1,4 +1,4 @@
-//! The experiments that come with the program: where there is no source tree, a run has them in a directory of its own.
+//! Embedded experiments: without a source tree a run extracts them into a temporary directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::Context;
 use tempfile::TempDir;
 
-/// Paths below `experiments/`, and bytes.
+/// Paths below `experiments/` with their contents.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
 const DEFINITION: &str = "experiment.toml";
 
-/// Names of all experiments, in order.
+/// Sorted names of all experiments.
 pub(super) fn names() -> Vec<&'static str> {
     let folder =
         |(path, _): &(&'static str, &[u8])| path.strip_suffix(DEFINITION)?.strip_suffix('/');
@@ -19,13 +19,13 @@ pub(super) fn names() -> Vec<&'static str> {
     names.into_iter().collect()
 }
 
-/// The text that defines an experiment.
+/// Content of an experiment's `experiment.toml`.
 pub(super) fn definition(name: &str) -> Option<&'static [u8]> {
     let path = format!("{name}/{DEFINITION}");
     FILES.iter().find(|(of, _)| *of == path).map(|(_, bytes)| *bytes)
 }
 
-/// The experiment that a path means: its name, alone or below `experiments`.
+/// The experiment that a path names, alone or below `experiments`.
 pub(super) fn named(path: &Path) -> Option<&'static str> {
     let parts: Vec<_> = path.components().filter(|part| *part != Component::CurDir).collect();
     let name = match parts.as_slice() {
@@ -36,7 +36,7 @@ pub(super) fn named(path: &Path) -> Option<&'static str> {
     names().into_iter().find(|known| *name == *known)
 }
 
-/// Writes all of them into a directory, which is gone when it is dropped; gives the folder of one.
+/// Extracts all experiments into a temporary directory; returns it and the folder of `name`.
 pub(super) fn extract(name: &str) -> anyhow::Result<(TempDir, PathBuf)> {
     let directory = tempfile::Builder::new()
         .prefix("penstock-experiments-")
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_experiment_of_the_tree_is_embedded() {
+    fn all_experiments_are_embedded() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../experiments");
         let mut there: Vec<String> = fs::read_dir(root)
             .unwrap()

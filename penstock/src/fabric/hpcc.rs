@@ -1,4 +1,4 @@
-//! Set-ups of the HPCC simulator: a configuration and the files that it names.
+//! Setups of the HPCC simulator: a configuration and the files that it names.
 
 use std::path::{Path, PathBuf};
 
@@ -13,26 +13,26 @@ use penstock_units::{BitRate, ByteCount};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::topology::text_of;
 
-/// What a run needs.
+/// Network, flows and parameters of a run.
 #[derive(Debug)]
-pub(crate) struct Setup {
+pub(crate) struct HpccSetup {
     pub(crate) network: Network,
     pub(crate) parameters: Parameters,
     pub(crate) flows: Vec<Flow>,
     pub(crate) until_ps: u64,
-    /// Between which times queues are looked at, in nanoseconds.
+    /// Start and end of queue sampling, in nanoseconds.
     pub(crate) queue_times_ns: Option<(u64, u64)>,
-    /// A link that fails.
+    /// Failure of a link, if configured.
     pub(crate) changes: Vec<Change>,
-    /// What of the configuration has another meaning here, or none.
+    /// Keys that have another meaning here, or none.
     pub(crate) notes: Vec<String>,
 }
 
-/// Reads a configuration and its files, which lie where their names say or beside it.
+/// Reads a configuration and its files, at their paths or in its directory.
 ///
 /// # Errors
-/// With file, line and reason.
-pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
+/// Names file, line and reason.
+pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
     let at = |file: &Path, fault: Fault| {
         Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
     };
@@ -52,7 +52,7 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
                 let ends = link.ends.each_ref().map(|end| end.node.0);
                 ends == nodes || ends == [nodes[1], nodes[0]]
             };
-            // Of several links between two nodes that simulator knows the last.
+            // Of parallel links the HPCC simulator uses the last.
             let link = topology.links.iter().rposition(is_it).ok_or_else(|| {
                 let [a, b] = nodes;
                 anyhow!("{}: LINK_DOWN: no link is between {a} and {b}", config.display())
@@ -89,7 +89,7 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
         )
     }));
     notes.iter().for_each(say);
-    Ok(Setup {
+    Ok(HpccSetup {
         network,
         parameters,
         notes,
@@ -100,7 +100,7 @@ pub(crate) fn read(config: &Path) -> Result<Setup, Failure> {
     })
 }
 
-/// The rate of a port of a switch that is to mark and for which the configuration has no thresholds.
+/// Rate of a marking switch port without thresholds in the configuration, if any.
 fn unmarked(network: &Network, parameters: &Parameters) -> Option<u64> {
     let marks = matches!(parameters.cc, CongestionControl::Dcqcn | CongestionControl::Dctcp);
     let is_without =

@@ -1,4 +1,4 @@
-//! Which network is simulated: a topology file, or one that is made by numbers.
+//! Simulated network: a topology file, or a generated one.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,32 +10,32 @@ use penstock_topology::{Scale, Topology};
 use penstock_units::{BitRate, parse_duration};
 
 use crate::exit::{Code, Failure, OrExit};
-use crate::topology::Input;
+use crate::topology::TopologyArgs;
 
-/// More nodes than that need more memory than most machines have.
+/// Most hosts: more need more memory than most machines have.
 const HOSTS_MAX: usize = 1 << 17;
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Choice {
+pub(crate) struct NetworkArgs {
     /// The topology, or - for standard input
     #[arg(value_name = "FILE", conflicts_with_all = ["star", "dumbbell", "spine_leaf", "fat_tree"])]
     file: Option<PathBuf>,
-    /// So many hosts on one switch
+    /// Number of hosts on one switch
     #[arg(long, value_name = "HOSTS", group = "made")]
     star: Option<usize>,
-    /// So many pairs of hosts on both sides of a link; 0 is two hosts without a switch
+    /// Number of host pairs across one link; 0 is two hosts without a switch
     #[arg(long, value_name = "PAIRS", group = "made")]
     dumbbell: Option<usize>,
-    /// Spines, leaves and hosts on each leaf
+    /// Number of spines, of leaves, and of hosts on each leaf
     #[arg(long, value_name = "SxLxH", group = "made")]
-    spine_leaf: Option<Shape>,
+    spine_leaf: Option<SpineLeafSize>,
     /// Fat-tree of switches with K ports
     #[arg(long, value_name = "K", group = "made")]
     fat_tree: Option<usize>,
-    /// Rate of hosts in a network made by numbers
+    /// Rate of hosts in a generated network
     #[arg(long, default_value = "100G")]
     rate: BitRate,
-    /// Rate of a link between switches; that of hosts by default
+    /// Rate of links between switches; the rate of hosts by default
     #[arg(long, value_name = "RATE")]
     uplink: Option<BitRate>,
     /// Delay of each link
@@ -43,11 +43,11 @@ pub(crate) struct Choice {
     delay: Duration,
 }
 
-/// Three numbers.
+/// Numbers of spines, leaves, and hosts on each leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape([usize; 3]);
+struct SpineLeafSize([usize; 3]);
 
-impl FromStr for Shape {
+impl FromStr for SpineLeafSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,8 +60,8 @@ impl FromStr for Shape {
     }
 }
 
-impl Choice {
-    /// Whether anything is named at all.
+impl NetworkArgs {
+    /// True if no network is named.
     pub(crate) fn is_none(&self) -> bool {
         self.file.is_none()
             && self.star.is_none()
@@ -70,10 +70,10 @@ impl Choice {
             && self.fat_tree.is_none()
     }
 
-    /// The network and its name.
+    /// Builds the network and returns it with its name.
     ///
     /// # Errors
-    /// When nothing or too much is named, the file is at fault, or there is nothing to simulate.
+    /// When no or several networks are named, the file is invalid, or the network has fewer than two hosts.
     pub(crate) fn network(&self) -> Result<(String, Network), Failure> {
         let topology = self.topology()?;
         let network = Network::new(&topology).or_exit(Code::Usage)?;
@@ -96,7 +96,7 @@ impl Choice {
             _ => Err(usage(format!("that has more than {HOSTS_MAX} hosts"))),
         };
         if let Some(file) = &self.file {
-            return Input { file: file.clone(), scale: Scale::FULL }.read();
+            return TopologyArgs { file: file.clone(), scale: Scale::FULL }.read();
         }
         if let Some(hosts) = self.star {
             few(Some(hosts))?;
@@ -106,7 +106,7 @@ impl Choice {
             few(pairs.checked_mul(2))?;
             return Ok(generate::dumbbell(pairs, rate, uplink, delay));
         }
-        if let Some(Shape([spines, leaves, hosts])) = self.spine_leaf {
+        if let Some(SpineLeafSize([spines, leaves, hosts])) = self.spine_leaf {
             few(leaves.checked_mul(hosts))?;
             few(leaves.checked_mul(spines))?;
             return Ok(generate::spine_leaf(spines, leaves, hosts, rate, uplink, delay));

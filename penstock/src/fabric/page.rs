@@ -1,4 +1,4 @@
-//! Files of a run: everything as JSON, flows and ports as CSV, flows as Parquet, a page with plots, and the files of the HPCC simulator.
+//! Files of a run: JSON result, CSV of flows and ports, Parquet of flows, HTML report, and files of the HPCC simulator.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,17 +12,17 @@ use penstock_units::{BitRate, ByteCount};
 use super::parquet;
 use super::show::utilisation;
 use super::timeline::Timeline;
-use crate::chart::{self, Axis, Line, Quantity, escaped, with_unit};
+use crate::chart::{self, Axis, PlotLine, Quantity, escaped, with_unit};
 use crate::exit::Failure;
 use crate::json::fabric::Run;
 
-/// Ports whose use is shown.
+/// Most ports in the utilisation chart.
 const PORTS_SHOWN: usize = 20;
 
-/// Writes all of them into a folder, which is made where it is not there.
+/// Writes all files into a folder, and creates it if needed.
 ///
 /// # Errors
-/// When that cannot be.
+/// When a file cannot be written.
 pub(crate) fn write(
     folder: &Path,
     name: &str,
@@ -140,7 +140,7 @@ fn page(
             "Completion times",
             Axis::log("completion time of a flow", Quantity::Seconds),
             Axis::new("flows that are done by then", Quantity::Share),
-            &[Line::distribution("", seconds)],
+            &[PlotLine::distribution("", seconds)],
         );
     }
     body += &slowdowns(simulation, summary);
@@ -237,7 +237,7 @@ fn quantiles(summary: &Summary) -> String {
     text + "</table>\n"
 }
 
-/// By size where there are several; of one size as a distribution.
+/// Slowdowns by flow size, or their distribution if all flows have one size.
 fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
     const LABEL: &str = "completion time over that of the flow alone";
     match summary.by_size.as_slice() {
@@ -260,18 +260,18 @@ fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
                 &title,
                 Axis::new(LABEL, Quantity::Number),
                 Axis::new("flows that are not slower", Quantity::Share),
-                &[Line::distribution("", values)],
+                &[PlotLine::distribution("", values)],
             )
         }
         bins => {
-            type Pick = fn(&Quantiles) -> f64;
-            let picks: [(&str, Pick); 3] =
+            type QuantileField = fn(&Quantiles) -> f64;
+            let picks: [(&str, QuantileField); 3] =
                 [("p50", |q| q.p50), ("p95", |q| q.p95), ("p99", |q| q.p99)];
             let lines = picks.map(|(name, pick)| {
                 let point = |bin: &penstock_fabric::report::SizeBin| {
                     (bin.bytes_max.max(1) as f64, pick(&bin.slowdown))
                 };
-                Line::new(name, bins.iter().map(point).collect())
+                PlotLine::new(name, bins.iter().map(point).collect())
             });
             chart::lines(
                 "Slowdown by size",
@@ -283,7 +283,7 @@ fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
     }
 }
 
-/// Ports by how much of the time in which flows ran they were busy.
+/// Ports by utilisation while flows ran.
 fn busiest(simulation: &Simulation, summary: &Summary) -> String {
     let network = simulation.network();
     let ports = 0..network.ports.len() as u32;
@@ -302,7 +302,7 @@ fn busiest(simulation: &Simulation, summary: &Summary) -> String {
     chart::bars(&title, &rows)
 }
 
-/// Those that are not at their defaults.
+/// Parameters that differ from their defaults.
 fn parameters(simulation: &Simulation) -> String {
     let usual = penstock_fabric::Parameters::default().rows();
     let rows = simulation.parameters().rows().into_iter().zip(usual);

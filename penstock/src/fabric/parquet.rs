@@ -1,6 +1,6 @@
-//! `results.parquet`: a row for each flow, for those who read results with other programs.
+//! `results.parquet`: a row for each flow, for analysis with other programs.
 //!
-//! Names and meanings are those of `flows.csv`; times are in seconds, and what is not known is null.
+//! Columns are those of `flows.csv`; times are in seconds, and unknown values are null.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use penstock_fabric::{Flow, FlowResult, Simulation, time};
 
 use crate::exit::Failure;
 
-/// What a column holds of a flow.
-enum Column {
+/// Type of a column, and its value for a flow.
+enum ParquetColumn {
     Integers(fn(&Flow, &FlowResult) -> u64),
     Seconds(fn(&Flow, &FlowResult) -> Option<f64>),
     Words(fn(&Simulation, &Flow, &FlowResult) -> String),
@@ -30,7 +30,7 @@ fn completion(flow: &Flow, result: &FlowResult) -> Option<f64> {
     result.finished_ps.map(|done| time::seconds(done - flow.start_ps))
 }
 
-/// What became of a flow, in a word.
+/// State of a flow at the end of the run.
 pub(crate) const fn state(result: &FlowResult) -> &'static str {
     match (result.finished_ps, result.failed_ps) {
         (Some(_), _) => "done",
@@ -39,39 +39,39 @@ pub(crate) const fn state(result: &FlowResult) -> &'static str {
     }
 }
 
-const COLUMNS: [(&str, Column); 17] = [
-    ("group", Column::Integers(|flow, _| u64::from(flow.group))),
-    ("from", Column::Words(|simulation, flow, _| name(simulation, flow.from))),
-    ("to", Column::Words(|simulation, flow, _| name(simulation, flow.to))),
-    ("bytes", Column::Integers(|flow, _| flow.message_bytes)),
-    ("messages", Column::Integers(|flow, _| flow.messages)),
-    ("start_seconds", Column::Seconds(|flow, _| Some(time::seconds(flow.start_ps)))),
-    ("completion_seconds", Column::Seconds(completion)),
-    ("ideal_seconds", Column::Seconds(|_, result| Some(time::seconds(result.ideal_ps)))),
+const COLUMNS: [(&str, ParquetColumn); 17] = [
+    ("group", ParquetColumn::Integers(|flow, _| u64::from(flow.group))),
+    ("from", ParquetColumn::Words(|simulation, flow, _| name(simulation, flow.from))),
+    ("to", ParquetColumn::Words(|simulation, flow, _| name(simulation, flow.to))),
+    ("bytes", ParquetColumn::Integers(|flow, _| flow.message_bytes)),
+    ("messages", ParquetColumn::Integers(|flow, _| flow.messages)),
+    ("start_seconds", ParquetColumn::Seconds(|flow, _| Some(time::seconds(flow.start_ps)))),
+    ("completion_seconds", ParquetColumn::Seconds(completion)),
+    ("ideal_seconds", ParquetColumn::Seconds(|_, result| Some(time::seconds(result.ideal_ps)))),
     (
         "slowdown",
-        Column::Seconds(|flow, result| {
+        ParquetColumn::Seconds(|flow, result| {
             let ideal = time::seconds(result.ideal_ps.max(1));
             completion(flow, result).map(|took| (took / ideal).max(1.0))
         }),
     ),
-    ("delivered_bytes", Column::Integers(|_, result| result.delivered_bytes)),
-    ("packets_sent", Column::Integers(|_, result| result.packets_sent)),
-    ("packets_sent_again", Column::Integers(|_, result| result.packets_again)),
-    ("timeouts", Column::Integers(|_, result| result.timeouts)),
-    ("marks", Column::Integers(|_, result| result.marks)),
+    ("delivered_bytes", ParquetColumn::Integers(|_, result| result.delivered_bytes)),
+    ("packets_sent", ParquetColumn::Integers(|_, result| result.packets_sent)),
+    ("packets_sent_again", ParquetColumn::Integers(|_, result| result.packets_again)),
+    ("timeouts", ParquetColumn::Integers(|_, result| result.timeouts)),
+    ("marks", ParquetColumn::Integers(|_, result| result.marks)),
     (
         "stalled_seconds_max",
-        Column::Seconds(|_, result| Some(time::seconds(result.stalled_ps_max))),
+        ParquetColumn::Seconds(|_, result| Some(time::seconds(result.stalled_ps_max))),
     ),
-    ("completed_messages", Column::Integers(|_, result| result.completed)),
-    ("state", Column::Words(|_, _, result| state(result).to_owned())),
+    ("completed_messages", ParquetColumn::Integers(|_, result| result.completed)),
+    ("state", ParquetColumn::Words(|_, _, result| state(result).to_owned())),
 ];
 
-/// Writes the file.
+/// Writes the flows of a simulation as Parquet.
 ///
 /// # Errors
-/// When that cannot be.
+/// When the file cannot be written.
 pub(crate) fn write(path: &Path, simulation: &Simulation) -> Result<(), Failure> {
     let bytes = flows(simulation).context("cannot make a table of flows")?;
     std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
@@ -82,9 +82,9 @@ fn flows(simulation: &Simulation) -> anyhow::Result<Vec<u8>> {
     let fields: Vec<String> = COLUMNS
         .iter()
         .map(|(name, column)| match column {
-            Column::Integers(_) => format!("required int64 {name};"),
-            Column::Seconds(_) => format!("optional double {name};"),
-            Column::Words(_) => format!("required binary {name} (utf8);"),
+            ParquetColumn::Integers(_) => format!("required int64 {name};"),
+            ParquetColumn::Seconds(_) => format!("optional double {name};"),
+            ParquetColumn::Words(_) => format!("required binary {name} (utf8);"),
         })
         .collect();
     let schema = parse_message_type(&format!("message flows {{ {} }}", fields.join(" ")))?;
@@ -102,12 +102,12 @@ fn flows(simulation: &Simulation) -> anyhow::Result<Vec<u8>> {
     for (_, column) in &COLUMNS {
         let Some(mut out) = group.next_column()? else { break };
         match (column, out.untyped()) {
-            (Column::Integers(of), ColumnWriter::Int64ColumnWriter(out)) => {
+            (ParquetColumn::Integers(of), ColumnWriter::Int64ColumnWriter(out)) => {
                 let values: Vec<i64> =
                     all.iter().map(|(flow, result)| of(flow, result).cast_signed()).collect();
                 out.write_batch(&values, None, None)?;
             }
-            (Column::Seconds(of), ColumnWriter::DoubleColumnWriter(out)) => {
+            (ParquetColumn::Seconds(of), ColumnWriter::DoubleColumnWriter(out)) => {
                 let values: Vec<Option<f64>> =
                     all.iter().map(|(flow, result)| of(flow, result)).collect();
                 let there: Vec<i16> =
@@ -115,7 +115,7 @@ fn flows(simulation: &Simulation) -> anyhow::Result<Vec<u8>> {
                 let values: Vec<f64> = values.into_iter().flatten().collect();
                 out.write_batch(&values, Some(&there), None)?;
             }
-            (Column::Words(of), ColumnWriter::ByteArrayColumnWriter(out)) => {
+            (ParquetColumn::Words(of), ColumnWriter::ByteArrayColumnWriter(out)) => {
                 let values: Vec<ByteArray> = all
                     .iter()
                     .map(|(flow, result)| of(simulation, flow, result).into_bytes().into())

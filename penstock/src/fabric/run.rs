@@ -1,4 +1,4 @@
-//! `penstock fabric run`: one run, or one for each size of a perftest.
+//! `penstock fabric run`: one run, or one for each message size of a perftest.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,34 +7,34 @@ use anyhow::anyhow;
 use penstock_fabric::{Network, Parameters, Progress, Simulation, report, time};
 use penstock_units::{display_duration, parse_duration};
 
-use super::failing::Failing;
-use super::network::Choice;
+use super::failures::FailureArgs;
+use super::network::NetworkArgs;
 use super::threads::Threads;
 use super::timeline::Timeline;
-use super::traffic::Traffic;
+use super::traffic::TrafficArgs;
 use super::{hpcc, page, show};
 use crate::exit::{Code, Failure, OrExit};
 use crate::progress::Progress as ProgressLine;
 
-/// Events of a thread between two looks at the clock: some tens of milliseconds.
-pub(super) const EVENTS: u64 = 300_000;
-/// Between two looks at queues, as in the HPCC simulator.
+/// Events of a thread between two clock reads: some tens of milliseconds.
+pub(super) const EVENTS_PER_SLICE: u64 = 300_000;
+/// Interval of queue samples, as in the HPCC simulator.
 const QUEUE_SAMPLES_PS: u64 = 100 * time::NANOSECOND;
 
-/// Run a workload and print what came of it
+/// Run a workload and print its results
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    network: Choice,
+    network: NetworkArgs,
     #[command(flatten)]
-    traffic: Traffic,
+    traffic: TrafficArgs,
     #[command(flatten)]
-    settings: Settings,
+    settings: RunSettings,
     #[command(flatten)]
-    failing: Failing,
+    failures: FailureArgs,
     #[command(flatten)]
     threads: Threads,
-    /// Network, flows and parameters of a configuration of the HPCC simulator instead
+    /// Take network, flows and parameters from a configuration of the HPCC simulator
     #[arg(long, value_name = "CONFIG")]
     hpcc: Option<PathBuf>,
     /// Write result.json, flows.csv, ports.csv, results.parquet, report.html, fct.txt and pfc.txt here
@@ -42,20 +42,20 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// What single runs and sweeps share.
+/// Options that single runs and sweeps share.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Settings {
+pub(crate) struct RunSettings {
     /// Set a parameter
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
-    /// End after so much simulated time, whatever is unfinished
+    /// End after this simulated time, even with unfinished flows
     #[arg(long, value_name = "TIME", default_value = "100s", value_parser = parse_duration)]
     until: Duration,
 }
 
-impl Settings {
+impl RunSettings {
     /// # Errors
-    /// When a parameter is not there or cannot be that.
+    /// When a parameter is unknown or its value invalid.
     pub(crate) fn parameters(&self) -> Result<Parameters, Failure> {
         let mut parameters = Parameters::default();
         self.set_in(&mut parameters)?;
@@ -80,7 +80,7 @@ impl Settings {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let mut progress = ProgressLine::begin();
-    progress.tell(|| "reading the network and making its traffic".to_owned());
+    progress.update(|| "reading the network and making its traffic".to_owned());
     let result = run_shown(args, json);
     progress.clear();
     result
@@ -118,7 +118,7 @@ fn run_shown(args: &Args, json: bool) -> Result<Code, Failure> {
     let regions = args.threads.regions();
     let mut simulation =
         Simulation::divided(network, parameters, flows, regions).or_exit(Code::Usage)?;
-    simulation.change(&args.failing.changes(simulation.network())?);
+    simulation.change(&args.failures.changes(simulation.network())?);
     if args.out.is_some() {
         simulation.record_pauses();
     }
@@ -138,7 +138,7 @@ fn perftest(
     sizes: &[u64],
     json: bool,
 ) -> Result<Code, Failure> {
-    if args.out.is_some() || !args.failing.is_none() {
+    if args.out.is_some() || !args.failures.is_none() {
         let error = anyhow!(
             "--out, --fail, --repair and --storm are for one run, not for --all sizes: leave one of them out"
         );
@@ -189,14 +189,14 @@ fn finish(
     Ok(code(&simulation))
 }
 
-/// Memory that this process had at most, where the kernel tells it.
+/// Peak resident memory of this process, if known.
 fn memory_peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }
 
-/// Flows that are unfinished or failed make it done in part.
+/// Exit code: partial success if flows failed or are unfinished.
 pub(crate) fn code(simulation: &Simulation) -> Code {
     let all_done = (0..simulation.flows().len())
         .all(|flow| simulation.flow_result(flow).finished_ps.is_some());
@@ -207,7 +207,7 @@ pub(crate) fn rate(count: u64, wall: Duration) -> f64 {
     count as f64 / wall.as_secs_f64().max(1e-9)
 }
 
-/// Runs to the end and shows progress on a terminal; gives the time that it took.
+/// Runs to the end, shows progress on a terminal, and returns the elapsed time.
 fn drive(
     simulation: &mut Simulation,
     until_ps: u64,
@@ -218,14 +218,14 @@ fn drive(
     let mut progress = ProgressLine::begin();
     let total: u64 = simulation.flows().iter().map(penstock_fabric::Flow::bytes).sum();
     loop {
-        progress.tell(|| place(simulation, until_ps, total, began.elapsed()));
+        progress.update(|| place(simulation, until_ps, total, began.elapsed()));
         let next_ps = timeline.as_ref().map_or(until_ps, |timeline| timeline.next_ps());
         let stop_ps = next_ps.min(until_ps);
-        match threads.run(simulation, stop_ps, EVENTS) {
+        match threads.run(simulation, stop_ps, EVENTS_PER_SLICE) {
             Progress::Running => continue,
-            // What follows the last flow may lie behind a sample.
+            // Events may follow the last sample.
             Progress::Done if stop_ps < until_ps => {
-                while threads.run(simulation, until_ps, EVENTS) == Progress::Running {}
+                while threads.run(simulation, until_ps, EVENTS_PER_SLICE) == Progress::Running {}
                 break;
             }
             Progress::Done => break,
@@ -245,7 +245,7 @@ fn drive(
     Ok(began.elapsed())
 }
 
-/// Where a run is, as a line.
+/// Progress of a run in one line.
 fn place(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) -> String {
     let by_bytes = simulation.delivered_bytes() as f64 / total.max(1) as f64;
     let done = by_bytes.max(simulation.now_ps() as f64 / until_ps as f64);
@@ -264,7 +264,7 @@ fn place(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) 
     )
 }
 
-/// A value that a sweep keeps of a run.
+/// Summary of a run for a sweep.
 pub(crate) fn kept(simulation: &Simulation) -> crate::json::fabric::Summary {
     (&report::summarise(simulation)).into()
 }

@@ -1,4 +1,4 @@
-//! What a run gave, as tables and as JSON.
+//! Results of a run as tables and JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -14,14 +14,14 @@ use crate::exit::{Code, Failure};
 use crate::json::fabric as shown;
 use crate::table::table;
 
-/// Ports that a table shows: those that waited, paused or dropped most.
+/// Most ports in the table: those with the longest queues, pauses or drops.
 const PORTS_SHOWN: usize = 10;
 
 pub(crate) fn print(text: &str) -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 
-/// Everything about a run; the wall clock is counted by its caller.
+/// Result object of a run; the caller measures wall time.
 pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> shown::Run {
     let network = simulation.network();
     let counts = simulation.counts();
@@ -80,7 +80,7 @@ pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> 
     }
 }
 
-/// What a reader should know before believing the numbers.
+/// Warnings about the validity of the results.
 fn warnings(simulation: &Simulation) -> Vec<String> {
     let mut warnings = Vec::new();
     let counts = simulation.counts();
@@ -116,7 +116,7 @@ fn warnings(simulation: &Simulation) -> Vec<String> {
     warnings
 }
 
-/// The same for people.
+/// Result of a run as text.
 pub(crate) fn text(
     name: &str,
     simulation: &Simulation,
@@ -207,12 +207,12 @@ fn quantile_rows(summary: &Summary) -> Vec<Vec<String>> {
     rows
 }
 
-/// The share of the time in which flows ran that a port was busy, or that it was paused.
+/// `time_ps` as a share of the time in which flows ran.
 fn share_of_run(time_ps: u64, summary: &Summary) -> f64 {
     (time::seconds(time_ps) / summary.active_seconds.max(1e-12)).min(1.0)
 }
 
-/// How much of the time in which flows ran the line of a port was busy.
+/// Share of the time in which flows ran that a port was transmitting.
 pub(super) fn utilisation(port: &PortResult, summary: &Summary) -> f64 {
     share_of_run(port.busy_ps, summary)
 }
@@ -246,19 +246,19 @@ fn latency(seconds: f64) -> String {
     display_latency(Duration::from_secs_f64(seconds.max(0.0)))
 }
 
-/// What perftest measures.
+/// Figures of one perftest run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PerftestRow {
+pub(crate) struct PerftestFigures {
     bytes: u64,
     iterations: u64,
-    /// Gb/s from the first post to the last completion; or microseconds of half a round trip.
+    /// Gb/s from the first post to the last completion, or half of the mean round trip in microseconds.
     average: Option<f64>,
     messages_per_second: f64,
 }
 
-/// As perftest works them out: all bytes over the time from the first post to the last completion, or half of the mean
-/// round trip.
-pub(crate) fn perftest_row(simulation: &Simulation, is_latency: bool) -> PerftestRow {
+/// Computes the figures as perftest does: all bytes over the time from the first post to the last completion, or half of
+/// the mean round trip.
+pub(crate) fn perftest_row(simulation: &Simulation, is_latency: bool) -> PerftestFigures {
     let flow = &simulation.flows()[0];
     let (bytes, iterations) = (flow.message_bytes, flow.messages);
     let results: Vec<_> =
@@ -276,13 +276,13 @@ pub(crate) fn perftest_row(simulation: &Simulation, is_latency: bool) -> Perftes
     });
     let messages_per_second =
         last.map_or(0.0, |last| all_messages as f64 / time::seconds(last).max(1e-12));
-    PerftestRow { bytes, iterations, average, messages_per_second }
+    PerftestFigures { bytes, iterations, average, messages_per_second }
 }
 
 /// A run of a perftest with its wall time.
-type PerftestRun = (Simulation, PerftestRow, Duration);
+type PerftestRun = (Simulation, PerftestFigures, Duration);
 
-/// The table of perftest, in its own columns.
+/// Table in the columns of perftest.
 pub(crate) fn perftest(
     name: &str,
     runs: &[PerftestRun],

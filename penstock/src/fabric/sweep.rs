@@ -1,7 +1,7 @@
 //! `penstock fabric sweep`: a grid of parameters, several runs at once, a line of JSON for each.
 //!
-//! Lines are in the order of the grid whatever the number of threads, and hold nothing of the wall clock, so that the
-//! same sweep gives the same file. A file that has some of them already is gone on with.
+//! Lines are in grid order for any number of threads and contain no wall-clock times, so that equal sweeps give equal
+//! files. An existing partial file is continued.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -15,10 +15,10 @@ use anyhow::{Context, anyhow};
 use penstock_fabric::{Network, Parameters, Progress, Simulation};
 use serde_json::{Value, json};
 
-use super::network::Choice;
-use super::run::{EVENTS, Settings, kept};
+use super::network::NetworkArgs;
+use super::run::{EVENTS_PER_SLICE, RunSettings, kept};
 use super::show;
-use super::traffic::Traffic;
+use super::traffic::TrafficArgs;
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::fabric::{Sweep, SweepRow};
 use crate::progress::Progress as ProgressLine;
@@ -30,35 +30,35 @@ const RUNS_MAX: usize = 100_000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    network: Choice,
+    network: NetworkArgs,
     #[command(flatten)]
-    traffic: Traffic,
+    traffic: TrafficArgs,
     #[command(flatten)]
-    settings: Settings,
+    settings: RunSettings,
     /// A parameter, or load, size or senders, and its values
     #[arg(long, value_name = "NAME=VALUE,...", required = true)]
     grid: Vec<String>,
-    /// Runs at once; as many as there are processors by default
+    /// Concurrent runs; the number of processors by default
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Append a line of JSON for each run here; runs that are there already are left out
+    /// Append a line of JSON for each run to this file; runs that it contains are skipped
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-/// A point of the grid.
-type Point = Vec<(String, String)>;
+/// Point of the grid: names and values of its parameters.
+type GridPoint = Vec<(String, String)>;
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let (name, network) = args.network.network()?;
     let points = grid(&args.grid)?;
     let base = args.settings.parameters()?;
-    // What cannot be is told before anything runs.
+    // Reject invalid points before any run.
     for point in &points {
         args.prepare(&network, &base, point)?;
     }
     let done = args.out.as_deref().map(finished).transpose()?.unwrap_or_default();
-    let open: Vec<&Point> = points
+    let open: Vec<&GridPoint> = points
         .iter()
         .filter(|point| !done.iter().any(|row| row["point"] == json!(object(point))))
         .collect();
@@ -81,7 +81,7 @@ impl Args {
         &self,
         network: &Network,
         base: &Parameters,
-        point: &Point,
+        point: &GridPoint,
     ) -> Result<Simulation, Failure> {
         let mut parameters = base.clone();
         let mut traffic = self.traffic.clone();
@@ -100,19 +100,19 @@ impl Args {
         name: &str,
         network: &Network,
         base: &Parameters,
-        open: &[&Point],
+        open: &[&GridPoint],
     ) -> Result<Vec<Value>, Failure> {
         let jobs =
             self.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
         let next = AtomicUsize::new(0);
-        let kept_rows = Mutex::new(Rows::new(self.out.as_deref())?);
+        let kept_rows = Mutex::new(RowWriter::new(self.out.as_deref())?);
         let failures: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
-        let shown = Shown {
+        let shown = SweepProgress {
             progress: Mutex::new(ProgressLine::begin()),
             done: AtomicUsize::new(0),
             all: open.len(),
         };
-        shown.tell();
+        shown.draw();
         thread::scope(|scope| {
             for _ in 0..jobs.clamp(1, open.len().max(1)) {
                 scope.spawn(|| {
@@ -147,12 +147,12 @@ impl Args {
         name: &str,
         network: &Network,
         base: &Parameters,
-        point: &Point,
-        shown: &Shown,
+        point: &GridPoint,
+        shown: &SweepProgress,
     ) -> Result<Value, Failure> {
         let mut simulation = self.prepare(network, base, point)?;
-        while simulation.run(self.settings.until_ps(), EVENTS) == Progress::Running {
-            shown.tell();
+        while simulation.run(self.settings.until_ps(), EVENTS_PER_SLICE) == Progress::Running {
+            shown.draw();
         }
         simulation.audit().map_err(|fault| {
             anyhow!("the simulator miscounted, which is a fault of it: {fault}")
@@ -168,30 +168,30 @@ impl Args {
     }
 }
 
-/// How far a sweep is, on a terminal.
-struct Shown {
+/// Progress of a sweep on a terminal.
+struct SweepProgress {
     progress: Mutex<ProgressLine>,
     done: AtomicUsize,
     all: usize,
 }
 
-impl Shown {
-    fn tell(&self) {
+impl SweepProgress {
+    fn draw(&self) {
         if let Ok(mut progress) = self.progress.try_lock() {
             let done = self.done.load(Ordering::Relaxed);
-            progress.tell(|| format!("{done} of {} runs done", self.all));
+            progress.update(|| format!("{done} of {} runs done", self.all));
         }
     }
 }
 
-/// Rows that are written in order, and those that wait for others before them.
-struct Rows {
+/// Writes rows in grid order; buffers rows that wait for earlier ones.
+struct RowWriter {
     file: Option<fs::File>,
     waiting: BTreeMap<usize, Value>,
     done: Vec<Value>,
 }
 
-impl Rows {
+impl RowWriter {
     fn new(out: Option<&Path>) -> Result<Self, Failure> {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
         let file = out
@@ -212,14 +212,14 @@ impl Rows {
     }
 }
 
-fn object(point: &Point) -> BTreeMap<String, String> {
+fn object(point: &GridPoint) -> BTreeMap<String, String> {
     point.iter().cloned().collect()
 }
 
-/// All combinations, the last name changing fastest.
-fn grid(texts: &[String]) -> Result<Vec<Point>, Failure> {
+/// All combinations; the last name changes fastest.
+fn grid(texts: &[String]) -> Result<Vec<GridPoint>, Failure> {
     let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
-    let mut points: Vec<Point> = vec![Vec::new()];
+    let mut points: Vec<GridPoint> = vec![Vec::new()];
     for text in texts {
         let Some((name, values)) = text.split_once('=') else {
             return Err(usage(format!(
@@ -231,7 +231,7 @@ fn grid(texts: &[String]) -> Result<Vec<Point>, Failure> {
         if points.len() * values.len() > RUNS_MAX {
             return Err(usage(format!("that is more than {RUNS_MAX} runs")));
         }
-        let with = |point: &Point, value: &str| {
+        let with = |point: &GridPoint, value: &str| {
             let mut point = point.clone();
             point.push((name.trim().to_owned(), value.to_owned()));
             point
@@ -247,7 +247,7 @@ fn grid(texts: &[String]) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
-/// Rows that a file has; a line that was cut off by a crash is left out and taken away.
+/// Reads the rows of a file and truncates an incomplete last line.
 fn finished(path: &Path) -> Result<Vec<Value>, Failure> {
     let Ok(text) = fs::read_to_string(path) else { return Ok(Vec::new()) };
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
@@ -265,7 +265,7 @@ fn finished(path: &Path) -> Result<Vec<Value>, Failure> {
     Ok(rows)
 }
 
-fn text(points: &[Point], rows: &[&Value]) -> String {
+fn text(points: &[GridPoint], rows: &[&Value]) -> String {
     let names: Vec<&str> = points[0].iter().map(|(name, _)| name.as_str()).collect();
     let mut heads: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     heads.extend(

@@ -1,14 +1,14 @@
-//! One run on several threads: the simulator has regions and no threads, so that they are brought along here.
+//! One run on several threads: runs the simulator's regions on threads of this process.
 
 use std::num::NonZeroUsize;
 use std::thread;
 
 use penstock_fabric::{Progress, Simulation, Worker};
 
-/// More regions than threads, so that shares can be made even.
+/// More regions than threads, so that load can be balanced.
 const REGIONS_PER_THREAD: usize = 4;
 
-/// How many threads one run has.
+/// Number of threads of one run.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Threads {
     /// Threads of one run; results are the same for any number
@@ -17,7 +17,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Into how many regions a simulation is divided for them.
+    /// Number of regions to partition a simulation into.
     pub(crate) fn regions(self) -> usize {
         match self.threads.get() {
             1 => 1,
@@ -25,12 +25,12 @@ impl Threads {
         }
     }
 
-    /// How many work on this one: a network may have fewer parts that can be divided.
+    /// Number of threads that a simulation uses: small networks have fewer regions.
     pub(crate) fn of(self, simulation: &Simulation) -> usize {
         self.threads.get().min(simulation.regions())
     }
 
-    /// As [`Simulation::run`].
+    /// Runs on all threads; see [`Simulation::run`].
     pub(crate) fn run(self, simulation: &mut Simulation, until_ps: u64, events: u64) -> Progress {
         let count = self.of(simulation);
         if count == 1 {

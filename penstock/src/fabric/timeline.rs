@@ -1,27 +1,27 @@
-//! Rates, queues and pauses over the time of a run, looked at between its events.
+//! Rates, queues and pauses over the time of a run, sampled between events.
 
 use penstock_fabric::Simulation;
 
-use crate::chart::{self, Axis, Line, Quantity};
+use crate::chart::{self, Axis, PlotLine, Quantity};
 
-/// More samples are merged in pairs, and the interval doubled.
+/// Most samples: beyond it pairs are merged and the interval doubles.
 const SAMPLES_MAX: usize = 600;
-/// In larger networks the longest queue alone is kept.
+/// Most ports whose queues are kept; larger networks keep the longest queue only.
 const PORTS_MAX: usize = 2_000;
-/// Queues that are shown.
+/// Most queues in the plot.
 const QUEUES_SHOWN: usize = 5;
-/// The first interval is this part of a round trip.
+/// Samples in a round-trip time at the first interval.
 const SAMPLES_PER_ROUND_TRIP: u64 = 4;
 
-/// A moment of a run.
+/// State at one moment of a run.
 #[derive(Debug, Clone)]
-struct Sample {
+struct TimelineSample {
     time_ps: u64,
     delivered_bytes: u64,
-    /// Sum over all ports of the time in which they were paused.
+    /// Paused time, summed over all ports.
     paused_ps: u64,
     longest_queue_bytes: u64,
-    /// Of the ports that are kept.
+    /// Queues of the sampled ports.
     queues_bytes: Vec<u32>,
 }
 
@@ -30,14 +30,14 @@ struct Sample {
 pub(crate) struct Timeline {
     begin_ps: u64,
     interval_ps: u64,
-    samples: Vec<Sample>,
+    samples: Vec<TimelineSample>,
     /// Ports of switches.
     ports: Vec<u32>,
     keeps_queues: bool,
 }
 
 impl Timeline {
-    /// Of a run that has not begun.
+    /// Creates the timeline of a run that has not begun.
     pub(crate) fn new(simulation: &Simulation) -> Self {
         let network = simulation.network();
         let is_switch = |port: &u32| {
@@ -53,13 +53,13 @@ impl Timeline {
         timeline
     }
 
-    /// When it wants to look next.
+    /// Time of the next sample.
     pub(crate) fn next_ps(&self) -> u64 {
         let last_ps = self.samples.last().map_or(self.begin_ps, |sample| sample.time_ps);
         last_ps.saturating_add(self.interval_ps)
     }
 
-    /// Looks at a run that is at such a time, or at its end.
+    /// Samples a run at [`Self::next_ps`], or at its end.
     pub(crate) fn look(&mut self, simulation: &Simulation) {
         let now_ps = simulation.now_ps();
         if self.samples.last().is_some_and(|last| last.time_ps >= now_ps) {
@@ -75,7 +75,7 @@ impl Timeline {
         let queue = |port: &u32| simulation.queue_bytes(*port);
         let kept = if self.keeps_queues { &self.ports[..] } else { &[] };
         let ports = 0..simulation.network().ports.len() as u32;
-        self.samples.push(Sample {
+        self.samples.push(TimelineSample {
             time_ps,
             delivered_bytes: simulation.delivered_bytes(),
             paused_ps: ports.map(|port| simulation.port_result(port).paused_ps).sum(),
@@ -87,10 +87,10 @@ impl Timeline {
         });
     }
 
-    /// The first stays; of each pair after it the second, with the longer queues of both.
+    /// Merges pairs after the first sample: keeps the second, with the longer queues of both.
     fn merge(&mut self) {
         self.interval_ps = self.interval_ps.saturating_mul(2);
-        let mut kept: Vec<Sample> = self.samples.drain(..1).collect();
+        let mut kept: Vec<TimelineSample> = self.samples.drain(..1).collect();
         let mut rest = std::mem::take(&mut self.samples).into_iter();
         while let Some(first) = rest.next() {
             let Some(mut second) = rest.next() else {
@@ -110,8 +110,8 @@ impl Timeline {
         penstock_fabric::time::seconds(time_ps.saturating_sub(self.begin_ps))
     }
 
-    /// What a counter grew by in each second, as steps.
-    fn growth(&self, counter: impl Fn(&Sample) -> f64) -> Vec<(f64, f64)> {
+    /// Growth rate of a counter as steps.
+    fn growth(&self, counter: impl Fn(&TimelineSample) -> f64) -> Vec<(f64, f64)> {
         let mut points: Vec<(f64, f64)> = self
             .samples
             .windows(2)
@@ -127,13 +127,13 @@ impl Timeline {
         points
     }
 
-    /// Plots of all of it; nothing of a run without time.
+    /// Plots of the timeline; empty for a run of zero length.
     pub(crate) fn plots(&self, simulation: &Simulation) -> String {
         if self.samples.len() < 2 {
             return String::new();
         }
         let time = Axis::new("time since the first flow began", Quantity::Seconds);
-        let stepped = |points| Line { name: String::new(), points, is_stepped: true };
+        let stepped = |points| PlotLine { name: String::new(), points, is_stepped: true };
         let mut body = chart::lines(
             "Goodput over time",
             time,
@@ -162,12 +162,13 @@ impl Timeline {
         )
     }
 
-    /// The longest of all, or the ports with the longest queues.
-    fn queues(&self, simulation: &Simulation) -> Vec<Line> {
-        let time = |sample: &Sample| self.seconds(sample.time_ps);
+    /// Longest queue of the network, or the ports with the longest queues.
+    fn queues(&self, simulation: &Simulation) -> Vec<PlotLine> {
+        let time = |sample: &TimelineSample| self.seconds(sample.time_ps);
         if !self.keeps_queues {
-            let points = |sample: &Sample| (time(sample), sample.longest_queue_bytes as f64);
-            return vec![Line::new("longest", self.samples.iter().map(points).collect())];
+            let points =
+                |sample: &TimelineSample| (time(sample), sample.longest_queue_bytes as f64);
+            return vec![PlotLine::new("longest", self.samples.iter().map(points).collect())];
         }
         let most = |at: usize| self.samples.iter().map(|sample| sample.queues_bytes[at]).max();
         let mut ranked: Vec<usize> = (0..self.ports.len()).collect();
@@ -179,7 +180,7 @@ impl Timeline {
                 .samples
                 .iter()
                 .map(|sample| (time(sample), f64::from(sample.queues_bytes[at])));
-            Line::new(simulation.network().show_port(self.ports[at]), points.collect())
+            PlotLine::new(simulation.network().show_port(self.ports[at]), points.collect())
         };
         shown.map(line).collect()
     }
@@ -191,9 +192,9 @@ mod tests {
 
     use super::*;
 
-    /// However long a run is, samples are bounded, cover it, and have its sums.
+    /// For runs of any length samples are bounded, cover the run and have its sums.
     #[test]
-    fn samples_are_bounded_and_cover_the_run() {
+    fn bounded_samples_cover_the_run() {
         let network = Network::new(&generate::star(3, 100_000_000_000, 1000)).unwrap();
         let start_ps = 2_000_000_000_000;
         let flows = (1..3).map(|from| Flow::new(from, 0, start_ps, 30_000_000)).collect();

@@ -1,4 +1,4 @@
-//! What the hosts are given to move.
+//! Workloads: flows of perftest, collective patterns, random arrivals and traces.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use crate::exit::{Code, Failure, OrExit};
 const FLOWS_MAX: usize = 4 << 20;
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Traffic {
-    /// What hosts do
+pub(crate) struct TrafficArgs {
+    /// Workload of the hosts
     #[arg(long, value_enum, default_value_t = Workload::WriteBw)]
     pub(crate) workload: Workload,
     /// Host that sends (perftest)
@@ -30,27 +30,27 @@ pub(crate) struct Traffic {
     /// All sizes from 2 to 2^23 (perftest)
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Messages (perftest); 5000 writes, 1000 of others
+    /// Number of messages (perftest) [default: 5000 writes, 1000 of others]
     #[arg(long, short = 'n', value_name = "N")]
     iterations: Option<u64>,
     /// Messages posted at a time (perftest)
     #[arg(long, short = 't', value_name = "N", default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     depth: u64,
-    /// Messages of a completion (perftest); 100, or 1 above 8 KiB without --all
+    /// Messages per completion (perftest) [default: 100, or 1 above 8 KiB without --all]
     #[arg(long, short = 'Q', value_name = "N")]
     moderation: Option<u64>,
     /// Queue pairs (perftest)
     #[arg(long, short = 'q', value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     pairs: u32,
-    /// Both ways at once (perftest)
+    /// Both directions at once (perftest)
     #[arg(long, short)]
     bidirectional: bool,
     /// Hosts that send (incast), or that have a detector (bursts); all others by default
     #[arg(long, value_name = "N")]
     senders: Option<usize>,
-    /// Share of each host's line (poisson)
+    /// Load as a share of each host's line rate (poisson)
     #[arg(long, default_value_t = 0.3)]
     load: f64,
     /// Flows, a line for each: start (seconds, or with a unit), source, destination, bytes (trace)
@@ -59,10 +59,10 @@ pub(crate) struct Traffic {
     /// web-search, hadoop, storage, google-rpc, or a file of bytes and percent (poisson)
     #[arg(long, value_name = "NAME|FILE", default_value = "web-search")]
     sizes: String,
-    /// How long flows arrive (poisson, bursts)
+    /// Time in which flows arrive (poisson, bursts)
     #[arg(long, default_value = "2ms", value_parser = parse_duration)]
     pub(crate) time: Duration,
-    /// Between two bursts of a detector
+    /// Interval between two bursts of a detector
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     period: Duration,
 }
@@ -80,13 +80,13 @@ pub(crate) enum Workload {
     SendBw,
     /// All send to one
     Incast,
-    /// Each sends to one and hears from one
+    /// Each sends to one and receives from one
     Permutation,
     /// Each sends to each
     AllToAll,
     /// All-reduce in a ring
     Ring,
-    /// Arrivals by chance, with sizes of a distribution
+    /// Random arrivals, with sizes from a distribution
     Poisson,
     /// Detectors that send at intervals to the other hosts
     Bursts,
@@ -95,7 +95,7 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    /// A perftest: what it measures, and whether that is latency.
+    /// Operation of a perftest, and true if it measures latency.
     pub(crate) const fn perftest(self) -> Option<(Operation, bool)> {
         match self {
             Self::WriteBw => Some((Operation::Write, false)),
@@ -107,11 +107,11 @@ impl Workload {
     }
 }
 
-impl Traffic {
-    /// Sets load, size or senders; false of other names.
+impl TrafficArgs {
+    /// Sets load, size or senders; returns false for other names.
     ///
     /// # Errors
-    /// When that is not a value of it.
+    /// When the value is invalid.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
         let wrong = || anyhow!("{name}: '{}' is no value of it", value.escape_debug());
         match name {
@@ -125,17 +125,17 @@ impl Traffic {
         Ok(true)
     }
 
-    /// Sizes that are run one after the other; none where there is one run.
+    /// Message sizes of successive runs; none for a single run.
     pub(crate) fn sweep(&self) -> Option<Vec<u64>> {
         let is_perftest = self.workload.perftest().is_some();
         (self.all && is_perftest)
             .then(|| workload::PERFTEST_SIZES.map(|power| 1 << power).collect())
     }
 
-    /// The flows, for a size of a sweep where there is one.
+    /// Generates the flows, for message size `size` if given.
     ///
     /// # Errors
-    /// When hosts are not there, or numbers are what cannot be.
+    /// When hosts are unknown or numbers invalid.
     pub(crate) fn flows(
         &self,
         network: &Network,
@@ -256,7 +256,7 @@ impl Traffic {
     }
 }
 
-/// The rate of a host's first link.
+/// Rate of a host's first link.
 fn line_bps(network: &Network, host: u32) -> u64 {
     let port = network.nodes[host as usize].ports.start;
     network.ports[port as usize].line.bits_per_second()

@@ -1,7 +1,7 @@
-//! Man pages: what `--help` says, then notes and examples line by line, exit status, environment, files.
+//! Man pages: the content of `--help`, then notes and examples line by line, exit status, environment, files.
 //!
-//! `clap_mangen` writes the sections that follow from flags; it would run the lines of the examples
-//! together, so the text after the flags is laid out here.
+//! `clap_mangen` writes the sections of the flags; it would join the lines of examples, so this module formats the text
+//! after the flags.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ const EXIT_STATUS: [(&str, &str); 6] = [
     ("5", "Refused: token, certificate or permission."),
 ];
 
-/// Something outside the command line that verbs use; all of them where `verbs` is empty.
+/// A variable or file that `verbs` use; all verbs if empty.
 struct Used {
     name: &'static str,
     verbs: &'static [&'static str],
@@ -130,7 +130,7 @@ const FILES: [Used; 9] = [
     Used { name: "STATE", verbs: &[], text: "The state directory; see PENSTOCK_STATE." },
 ];
 
-/// Writes the pages of a command and of all its subcommands that are not hidden into a directory.
+/// Writes the pages of a command and its visible subcommands into a directory.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -149,7 +149,7 @@ fn write_page(command: &Command, verb: Option<&str>, directory: &Path) -> io::Re
     Ok(())
 }
 
-/// The page of a command that belongs to a verb.
+/// Renders the page of a command of a verb.
 fn render(command: &Command, verb: Option<&str>) -> io::Result<String> {
     let mut page = Vec::new();
     let source = concat!("penstock ", env!("CARGO_PKG_VERSION"));
@@ -175,7 +175,7 @@ fn render(command: &Command, verb: Option<&str>) -> io::Result<String> {
         more.text([bold("penstock"), roman("(1)")]);
     }
     let mut page = String::from_utf8_lossy(&page).into_owned();
-    // The definition of the apostrophe is in the page already.
+    // The page already defines the apostrophe.
     more.render().lines().skip_while(|line| !line.starts_with(".SH")).for_each(|line| {
         page += line;
         page.push('\n');
@@ -189,7 +189,7 @@ fn put_item(page: &mut Roff, name: &str, text: &str) {
     page.text([roman(text)]);
 }
 
-/// The text after the flags: paragraphs as notes, and what stands indented below `Examples:` as it is.
+/// Writes the text after the flags: paragraphs as notes, and indented lines below `Examples:` verbatim.
 fn put_notes_and_examples(page: &mut Roff, text: &str) {
     let (mut notes, mut examples) = (Vec::new(), Vec::new());
     for block in text.split("\n\n") {
@@ -216,7 +216,7 @@ fn put_notes_and_examples(page: &mut Roff, text: &str) {
     }
 }
 
-/// Lines of a paragraph; those that are indented keep their ends.
+/// Writes a paragraph; indented lines keep their line breaks.
 fn put_lines<'a>(page: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     let mut literal: Vec<&str> = Vec::new();
     for line in lines {
@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of a page as a reader sees it.
+    /// A line of a page as rendered.
     fn shown(line: &str) -> String {
         let line = line.strip_prefix("\\&").unwrap_or(line);
         line.replace("\\*(Aq", "'").replace("\\-", "-").replace("\\\\", "\\")

@@ -1,4 +1,4 @@
-//! `penstock host check`: the score, what matters most, and every rule that is broken.
+//! `penstock host check`: score, most important findings, and every broken rule.
 
 use std::fmt::Write as _;
 
@@ -7,18 +7,18 @@ use penstock_host::report::{Report, report};
 use penstock_host::rules::{Case, Finding, Verdict, judge};
 use penstock_units::{BitRate, display_latency};
 
-use super::{Wanted, goal_line, goal_object, print, table};
+use super::{GoalArgs, goal_line, goal_object, print, table};
 use crate::exit::{Code, Failure, say};
 use crate::json::host::Checked;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    wanted: Wanted,
-    /// Print rules that are kept or say nothing here too
+    wanted: GoalArgs,
+    /// Print rules that are met or do not apply, too
     #[arg(long)]
     all: bool,
-    /// End with 1 where the score is less
+    /// Exit with 1 if the score is less
     #[arg(long, value_name = "SCORE", value_parser = clap::value_parser!(u32).range(0..=100))]
     fail_under: Option<u32>,
 }
@@ -117,7 +117,7 @@ fn text(
     text
 }
 
-/// A finding in a line.
+/// Table row of a finding.
 pub(super) fn row(finding: &Finding) -> Vec<String> {
     let what = match &finding.verdict {
         Verdict::Ok { have } => have.clone(),
@@ -132,7 +132,7 @@ pub(super) fn row(finding: &Finding) -> Vec<String> {
     vec![finding.verdict.word().to_owned(), finding.rule.to_owned(), finding.object.clone(), what]
 }
 
-/// The machine in a line.
+/// Kernel, processors and memory in one line.
 pub(super) fn describe(facts: &Facts) -> String {
     let machine = &facts.machine;
     let mut parts = Vec::new();

@@ -1,23 +1,23 @@
-//! `penstock host explain`: a rule in full, or all of them in a line each.
+//! `penstock host explain`: one rule in full, or all rules, one a line.
 
 use std::fmt::Write as _;
 
 use penstock_host::rules::{self, Finding, Rule, all};
 
-use super::{Wanted, check, print, table};
+use super::{GoalArgs, check, print, table};
 use crate::exit::{Code, Failure};
 use crate::json::host::{self as json, Explained, Rules};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
-    /// The rule; all of them in a line each without it
+    /// The rule; without it all rules, one a line
     #[arg(value_name = "RULE", value_parser = super::rule)]
     rule: Option<&'static Rule>,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: GoalArgs,
 }
 
-const WIDTH: usize = 96;
+const TEXT_COLUMNS: usize = 96;
 
 pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, Failure> {
     let Some(rule) = args.rule else { return list(json) };
@@ -98,12 +98,12 @@ fn text(rule: &rules::Rule, findings: &[Finding]) -> String {
     text
 }
 
-/// Lines that fit beside the names of the parts.
+/// Wraps text to the width beside the headings.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let last = lines.last_mut().expect("there is always a line");
-        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > WIDTH - 14 {
+        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > TEXT_COLUMNS - 14 {
             lines.push(word.to_owned());
         } else {
             if !last.is_empty() {

@@ -1,5 +1,5 @@
-//! `penstock host tune` and `restore`: the plan, its application, the guard that reverts what nobody confirms, what is
-//! kept over restarts, and the way back.
+//! `penstock host tune` and `restore`: the plan, its application, the guard that reverts unconfirmed plans, persisted
+//! settings, and their removal.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
 use penstock_units::{display_duration, parse_duration};
 
-use super::{Wanted, check, goal_object, print, table};
+use super::{GoalArgs, check, goal_object, print, table};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::input;
 use crate::json::host::{self as json, Confirmed, Tuned};
@@ -25,26 +25,26 @@ use crate::json::host::{self as json, Confirmed, Tuned};
 #[derive(Debug, clap::Args)]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: GoalArgs,
     /// Make the changes
     #[arg(long, conflicts_with = "facts")]
     apply: bool,
-    /// Keep them over restarts: sysctl.d, and a unit for the rest; with --revert-after once confirmed
+    /// Persist them over restarts: sysctl.d, and a unit for the rest; with --revert-after once confirmed
     #[arg(long, requires = "apply")]
     persist: bool,
-    /// Put everything back after this time unless confirmed, for those who tune over the wire
+    /// Revert everything after this time unless confirmed, for changes over the network
     #[arg(long, value_name = "TIME", requires = "apply", value_parser = revert_after)]
     revert_after: Option<Duration>,
     /// Keep what was applied with --revert-after
     #[arg(long, conflicts_with_all = ["apply", "facts", "only", "also", "skip"])]
     confirm: bool,
-    /// These rules alone
+    /// Only these rules
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = name)]
     only: Vec<String>,
-    /// These rules too, although a plan leaves them out
+    /// Include these rules, which plans leave out by default
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = name)]
     also: Vec<String>,
-    /// Not these rules
+    /// Leave out these rules
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = name)]
     skip: Vec<String>,
     /// Write what persists below another directory
@@ -82,7 +82,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
         let why = anyhow!("{name} is both wanted and skipped: leave one of them out");
         return Err(Failure::new(Code::Usage, why));
     }
-    // What starts with the machine sets what belongs to its first network namespace.
+    // The boot unit sets settings of the initial network namespace.
     if args.persist && args.root == Path::new("/") && namespace().is_some() {
         let why = anyhow!(
             "--persist is for the machine's own network namespace, not for another or a container's: \
@@ -98,7 +98,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
         text += &plan_text(&plan, !args.apply);
         print(&text)?;
     }
-    // What was applied before may still have to be kept.
+    // Settings applied earlier may still have to be persisted.
     if !args.apply || (plan.steps.is_empty() && !args.persist) {
         if json {
             crate::json::print(&Tuned { goal: goal_object(&case.goal), plan, applied: None })?;
@@ -204,13 +204,13 @@ fn carry_out(
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{}-{}", now.as_nanos(), std::process::id());
-    // Before the first change: whatever cuts the connection is put back.
+    // Start the guard before the first change, which may cut the connection.
     if let Some(after) = args.revert_after.filter(|_| !plan.steps.is_empty()) {
         start_guard(&id, after).context("what would put the changes back; nothing was changed")?;
     }
     let mut told = |outcome: &Outcome| {
         if !json {
-            // A reader that is gone is no reason to stop between two rules.
+            // A closed output must not stop between two rules.
             let _ = print(&outcome_line(outcome));
         }
     };
@@ -230,12 +230,12 @@ fn carry_out(
     Ok(Applied { id, outcomes, lasting })
 }
 
-/// Plans of this boot that wait for a word.
+/// Plans of this boot that wait for a confirmation.
 fn waiting<'a>(sessions: &'a [Session], boot: &str) -> impl Iterator<Item = &'a Session> {
     sessions.iter().filter(move |session| session.is_waiting() && session.is_of(boot))
 }
 
-/// What to say of a plan that should have been put back by now, where there is one.
+/// Error about a plan whose time to revert has passed, if any.
 fn late(sessions: &[Session], boot: &str) -> Option<String> {
     let now = unix_seconds();
     let late = waiting(sessions, boot).find(|session| session.is_overdue(now))?;
@@ -275,7 +275,7 @@ fn open() -> Result<Journal, Failure> {
     Ok(Journal::open(&state.join("host"), namespace.as_deref()).map_err(anyhow::Error::from)?)
 }
 
-/// The number of this network namespace, which no other has until the machine restarts; none for the first.
+/// Id of this network namespace, unique until the next boot; none for the initial one.
 fn namespace() -> Option<String> {
     if Path::new("/proc/sys/net/core/netdev_max_backlog").exists() {
         return None;
@@ -283,7 +283,7 @@ fn namespace() -> Option<String> {
     if let Ok(cookie) = penstock_sys::namespace::network_cookie() {
         return Some(cookie.to_string());
     }
-    // Before Linux 5.14 there is that of its inode, which another may have later.
+    // Linux before 5.14 has only the inode number, which may be reused.
     let target = std::fs::read_link("/proc/self/ns/net").ok()?;
     let target = target.to_string_lossy();
     Some(target.chars().filter(char::is_ascii_digit).collect())
@@ -293,7 +293,7 @@ fn boot_id() -> Result<String, Failure> {
     Ok(penstock_sys::machine::boot_id().context("this boot has no number")?)
 }
 
-/// A process of its own session, which outlives this one and the connection it came by. It runs when this returns.
+/// Starts the guard in its own session, so that it survives this process and its connection. It is ready on return.
 fn start_guard(id: &str, after: Duration) -> anyhow::Result<()> {
     use std::io::{BufRead, BufReader};
     let program = std::env::current_exe()?;
@@ -308,13 +308,13 @@ fn start_guard(id: &str, after: Duration) -> anyhow::Result<()> {
     if line.trim() == READY { Ok(()) } else { Err(anyhow!("it ended at once")) }
 }
 
-/// How long a guard waits before it tries again.
+/// Shortest wait of a guard between attempts.
 const GUARD_WAIT_MIN: Duration = Duration::from_millis(500);
 const GUARD_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long it tries: what cannot be put back by then is told by `check`.
+/// Limit on attempts: `check` then reports settings that could not be restored.
 const GUARD_TRIES_FOR: Duration = Duration::from_secs(600);
 
-/// What a guard says when nothing but its end or its time ends it.
+/// Line that a guard prints when it is ready.
 const READY: &str = "ready";
 
 pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
@@ -325,7 +325,7 @@ pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
         std::thread::sleep(left);
     }
     let mut wait = GUARD_WAIT_MIN;
-    // Somebody else may hold the journal, or a setting cannot be written now: nobody else will do it.
+    // Retry: another process may hold the journal lock, or a setting may not be writable now.
     let since = Instant::now();
     while !revert(&args.id).unwrap_or(false) && since.elapsed() < GUARD_TRIES_FOR {
         std::thread::sleep(wait);
@@ -334,9 +334,9 @@ pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Puts back what nobody confirmed; whether there is nothing left to do.
+/// Reverts the unconfirmed plan `id`; returns true if nothing is left to do.
 fn revert(id: &str) -> Result<bool, Failure> {
-    // A state directory that was taken away since is not made again.
+    // Do not create a removed state directory again.
     if !default_directory().or_exit(Code::Usage)?.join("host").exists() {
         return Ok(true);
     }
@@ -347,7 +347,7 @@ fn revert(id: &str) -> Result<bool, Failure> {
         Some(session) if !session.is_waiting() => return Ok(true),
         Some(_) if contents.damaged_lines == 0 => Some(id),
         None if contents.damaged_lines == 0 => return Ok(true),
-        // Which of it is ours cannot be read any more.
+        // The damaged journal no longer identifies this plan.
         _ => None,
     };
     let restored =
@@ -355,7 +355,7 @@ fn revert(id: &str) -> Result<bool, Failure> {
     Ok(restored.failed.is_empty())
 }
 
-/// What was to be put back and was not, if anything was: for whoever looks at the host.
+/// Warning about a plan that should have been reverted, if any.
 pub(super) fn overdue() -> Option<String> {
     let host = default_directory().ok()?.join("host");
     let bytes = std::fs::read(Journal::path_in(&host, namespace().as_deref())).ok()?;
@@ -527,7 +527,7 @@ fn plan_text(plan: &Plan, hint: bool) -> String {
     text
 }
 
-/// Changes of the same file of many processors, disks or interrupts are shown once.
+/// Groups equal changes of many processors, disks or interrupts.
 fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
     let mut shown: Vec<Vec<&Change>> = Vec::new();
     let kind = |change: &Change| match &change.knob {
@@ -548,7 +548,7 @@ fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
     shown
 }
 
-/// Names of settings that differ in one number at most are one name, with ranges: `cpu{0-3,8}`.
+/// Joins names that differ in one number into one name with ranges: `cpu{0-3,8}`.
 fn names(changes: &[&Change]) -> Vec<String> {
     let names: Vec<String> = changes.iter().map(|change| change.knob.to_string()).collect();
     let cut: Vec<Vec<&str>> = names.iter().map(|name| numbers_apart(name)).collect();
@@ -564,7 +564,7 @@ fn names(changes: &[&Change]) -> Vec<String> {
     vec![format!("{before}{{{}}}{after}", penstock_sys::machine::display_cpus(&numbers))]
 }
 
-/// The parts of a text that are numbers, and those between them.
+/// Splits text into numbers and the parts between them.
 fn numbers_apart(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;

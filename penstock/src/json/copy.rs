@@ -100,7 +100,7 @@ pub(crate) struct FileError {
     /// `source` (cannot be read), `changed` (changed while it was read), `destination` (cannot be written), `integrity`
     /// (its digest differs) or `refused`.
     pub(crate) kind: &'static str,
-    /// Reason in words.
+    /// Reason of the failure in words.
     pub(crate) error: String,
 }
 
@@ -166,7 +166,7 @@ pub(crate) enum Changed {
 /// A request with its orders.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct RequestDetails {
-    /// The request.
+    /// State of the request.
     pub(crate) request: RequestFacts,
     /// Orders that agents have for the request.
     pub(crate) orders: Vec<OrderFacts>,

@@ -6,16 +6,16 @@ use utoipa::ToSchema;
 /// Experiments of a folder.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Listing {
-    /// Experiments, by folder.
+    /// Experiments, sorted by folder.
     pub(crate) experiments: Vec<Listed>,
 }
 
-/// An experiment.
+/// Experiment with its cases.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Listed {
     /// Folder of the experiment.
     pub(crate) folder: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: String,
     /// Names of the cases, as `--case` takes them.
     pub(crate) cases: Vec<String>,
@@ -24,7 +24,7 @@ pub(crate) struct Listed {
 /// Result of an experiment.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Measured {
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: String,
     /// Origin of the published figures; null where nothing is published.
     pub(crate) source: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Measured {
 pub(crate) struct Row {
     /// Name of the case.
     pub(crate) case: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Median of the valid plays, or of all where none was valid, for each column; null where no play gave a figure
     /// [unit of the column].
@@ -60,6 +60,6 @@ pub(crate) struct Row {
     pub(crate) above_bounds: Vec<String>,
     /// Plays in which all links delivered packets in time.
     pub(crate) valid_plays: usize,
-    /// All plays.
+    /// Number of all plays.
     pub(crate) plays: usize,
 }

@@ -9,17 +9,17 @@ use utoipa::ToSchema;
 /// Quantiles of a distribution.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 pub(crate) struct Quantiles {
-    /// Mean.
+    /// Arithmetic mean of all values.
     pub(crate) mean: f64,
-    /// Median.
+    /// Median, the 50th percentile.
     pub(crate) p50: f64,
-    /// 95th percentile.
+    /// 95th percentile of the values.
     pub(crate) p95: f64,
-    /// 99th percentile.
+    /// 99th percentile of the values.
     pub(crate) p99: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the values.
     pub(crate) p999: f64,
-    /// Largest value.
+    /// Largest of all values.
     pub(crate) max: f64,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct SizeBin {
 /// Sums of a simulation.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Summary {
-    /// Simulated time.
+    /// Simulated time of the run.
     pub(crate) simulated_seconds: f64,
     /// Time from the start of the first flow to the end of the last.
     pub(crate) active_seconds: f64,
-    /// Flows that completed.
+    /// Flows that completed in the run.
     pub(crate) flows_finished: usize,
     /// Flows that gave up after all retries.
     pub(crate) flows_failed: usize,
@@ -70,7 +70,7 @@ pub(crate) struct Summary {
     pub(crate) fairness: Option<f64>,
     /// Data packets that were retransmitted.
     pub(crate) packets_sent_again: u64,
-    /// Retransmission time-outs.
+    /// Retransmission time-outs of all senders.
     pub(crate) timeouts: u64,
     /// Congestion marks that senders learned of.
     pub(crate) marks: u64,
@@ -133,7 +133,7 @@ pub(crate) struct Run {
     pub(crate) summary: Summary,
     /// Longest round-trip time of an empty network.
     pub(crate) base_round_trip_seconds: f64,
-    /// Simulated events.
+    /// Number of simulated events.
     pub(crate) events: u64,
     /// Arrivals of packets at a node.
     pub(crate) packet_hops: u64,
@@ -149,7 +149,7 @@ pub(crate) struct Run {
     pub(crate) cyclic_waits: Vec<CyclicWait>,
     /// Value of every parameter by its name, as `fabric parameters` lists them.
     pub(crate) parameters: BTreeMap<String, String>,
-    /// Switches.
+    /// Switches with their packet memory.
     pub(crate) switches: Vec<Switch>,
     /// Ports of hosts and switches.
     pub(crate) ports: Vec<Port>,
@@ -178,23 +178,23 @@ pub(crate) struct CyclicWait {
     pub(crate) ports: Vec<String>,
 }
 
-/// A switch.
+/// Packet memory of a switch.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Switch {
     /// Name of the switch.
     pub(crate) switch: String,
-    /// Packet memory.
+    /// Size of the packet memory.
     pub(crate) buffer_bytes: u64,
     /// Largest use of the packet memory.
     pub(crate) used_bytes_max: u64,
 }
 
-/// A port.
+/// Counters of a port.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Port {
     /// Port, as `node>neighbour`.
     pub(crate) port: String,
-    /// Packets sent.
+    /// Packets that it sent.
     pub(crate) sent_packets: u64,
     /// Bytes sent, as they count on the line.
     pub(crate) sent_bytes: u64,
@@ -206,7 +206,7 @@ pub(crate) struct Port {
     pub(crate) dropped: u64,
     /// Packets lost on the link behind it.
     pub(crate) lost: u64,
-    /// Longest queue.
+    /// Longest queue of the port.
     pub(crate) queue_bytes_max: u64,
     /// PFC pauses that it sent.
     pub(crate) pauses_sent: u64,
@@ -218,7 +218,7 @@ pub(crate) struct Port {
     pub(crate) watchdog_dropped: u64,
 }
 
-/// Result of perftest.
+/// Result of a perftest workload.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Perftest {
     /// Network: name of the file or of the shape.
@@ -232,7 +232,7 @@ pub(crate) struct Perftest {
 pub(crate) struct PerftestRow {
     /// Size of a message.
     pub(crate) bytes: u64,
-    /// Number of messages.
+    /// Number of messages sent.
     pub(crate) iterations: u64,
     /// Mean rate; null for latencies, and where the run did not complete [Gbit/s].
     pub(crate) average_gigabits_per_second: Option<f64>,
@@ -244,7 +244,7 @@ pub(crate) struct PerftestRow {
     pub(crate) dropped: u64,
     /// Packets that were lost on a link.
     pub(crate) lost: u64,
-    /// Retransmission time-outs.
+    /// Retransmission time-outs of all senders.
     pub(crate) timeouts: u64,
     /// Arrivals of packets at a node.
     pub(crate) packet_hops: u64,
@@ -289,12 +289,12 @@ pub(crate) struct Parameters {
     pub(crate) parameters: Vec<Parameter>,
 }
 
-/// A parameter.
+/// Parameter of the simulator.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Parameter {
     /// Name, as `--set` takes it.
     pub(crate) name: &'static str,
-    /// Default value.
+    /// Default value as text.
     pub(crate) default: String,
     /// Form of a value.
     pub(crate) form: &'static str,

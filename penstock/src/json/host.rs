@@ -9,14 +9,14 @@ use penstock_host::rules::Finding;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A goal.
+/// Goal of a check or plan.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Goal {
     /// Rate that the host is to reach.
     pub(crate) rate_bits_per_second: u64,
     /// Round-trip time to the other end.
     pub(crate) rtt_seconds: f64,
-    /// Data streams.
+    /// Number of data streams.
     pub(crate) streams: u32,
     /// `dtn` (files) or `test` (memory to memory).
     pub(crate) role: &'static str,
@@ -31,7 +31,7 @@ pub(crate) struct Checked {
     pub(crate) machine: String,
     /// Network interfaces that were judged.
     pub(crate) interfaces: Vec<String>,
-    /// Score and ceilings.
+    /// Score, and rates that the host allows.
     pub(crate) report: Report,
     /// Result of every rule for each object that it judges.
     pub(crate) findings: Vec<Finding>,
@@ -70,7 +70,7 @@ pub(crate) struct Applied {
 /// A plan that was confirmed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Confirmed {
-    /// Settings that stay.
+    /// Number of settings that stay.
     pub(crate) confirmed: usize,
     /// Files that keep settings over restarts.
     #[schema(value_type = Vec<String>)]
@@ -81,14 +81,14 @@ pub(crate) struct Confirmed {
     pub(crate) overruled_by: Vec<String>,
 }
 
-/// All rules.
+/// List of all rules.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Rules {
     /// Rules, by their names.
     pub(crate) rules: Vec<Rule>,
 }
 
-/// A rule.
+/// Rule for a host.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Rule {
     /// Name of the rule.
@@ -99,7 +99,7 @@ pub(crate) struct Rule {
     pub(crate) reads: &'static str,
     /// State that it asks for.
     pub(crate) wants: &'static str,
-    /// Reason.
+    /// Reason for the rule.
     pub(crate) why: &'static str,
     /// Risk of the change.
     pub(crate) risk: &'static str,
@@ -109,14 +109,14 @@ pub(crate) struct Rule {
     pub(crate) only_if_named: Option<&'static str>,
     /// Sources that say otherwise.
     pub(crate) contradicted: Vec<&'static str>,
-    /// Sources.
+    /// Sources of the rule.
     pub(crate) sources: Vec<&'static str>,
 }
 
 /// A rule with what it says of this host.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Explained {
-    /// The rule.
+    /// Description of the rule.
     #[serde(flatten)]
     pub(crate) rule: Rule,
     /// Result for each object that it judges.

@@ -34,7 +34,7 @@ pub(crate) struct Down {
     pub(crate) processes_ended: usize,
 }
 
-/// Measurements of links.
+/// Result of `lab calibrate`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Calibration {
     /// Links, in the order of the arguments or of the topology.
@@ -44,7 +44,7 @@ pub(crate) struct Calibration {
 /// State of a lab, and the names of all.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct LabStatus {
-    /// The lab.
+    /// State of the lab.
     #[serde(flatten)]
     pub(crate) status: Status,
     /// Names of the labs that are up.
@@ -96,7 +96,7 @@ pub(crate) struct Played {
     pub(crate) name: String,
     /// Host on which it ran.
     pub(crate) host: String,
-    /// Program and arguments.
+    /// Program and its arguments.
     pub(crate) command: Vec<String>,
     /// Start, from the start of the scenario.
     pub(crate) began_seconds: f64,
@@ -106,7 +106,7 @@ pub(crate) struct Played {
     pub(crate) exit: Option<i32>,
     /// Standard output: the JSON value where it is one, else the text.
     pub(crate) output: Value,
-    /// Standard error.
+    /// Text on standard error.
     pub(crate) errors: String,
 }
 

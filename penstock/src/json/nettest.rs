@@ -14,7 +14,7 @@ pub(crate) struct Tested {
     pub(crate) advice: Option<String>,
 }
 
-/// Result of `--sweep`.
+/// Result of a test with `--sweep`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Swept {
     /// Address of the listener.

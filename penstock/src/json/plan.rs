@@ -3,12 +3,12 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A capacity plan.
+/// Capacity plan by model and year.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct CapacityPlan {
     /// Name of the plan.
     pub(crate) name: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Origin of the figures.
     pub(crate) source: Option<String>,
@@ -20,14 +20,14 @@ pub(crate) struct CapacityPlan {
     pub(crate) models: Vec<Model>,
 }
 
-/// An experiment.
+/// Experiment with its flows.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Experiment {
     /// Name of the experiment.
     pub(crate) name: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
-    /// Flows of data.
+    /// Flows of its data.
     pub(crate) flows: Vec<Flow>,
 }
 
@@ -36,9 +36,9 @@ pub(crate) struct Experiment {
 pub(crate) struct Flow {
     /// Name of the flow.
     pub(crate) name: String,
-    /// Site that sends.
+    /// Name of the sending site.
     pub(crate) from: String,
-    /// Sites that receive.
+    /// Receiving sites with their rates.
     pub(crate) to: Vec<Share>,
     /// Rate to all sites.
     pub(crate) rate_bits_per_second: u64,
@@ -53,18 +53,18 @@ pub(crate) struct Flow {
 /// Share of a site in a flow.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Share {
-    /// Site that receives.
+    /// Name of the receiving site.
     pub(crate) site: String,
     /// Rate to that site.
     pub(crate) rate_bits_per_second: u64,
 }
 
-/// A model.
+/// Traffic model with its needs.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Model {
     /// Name of the model.
     pub(crate) name: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Factors by which all rates are multiplied.
     pub(crate) factors: Vec<Factor>,
@@ -86,13 +86,13 @@ pub(crate) struct Factor {
 /// Need in a year.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Year {
-    /// Calendar year.
+    /// Calendar year of the need.
     pub(crate) year: u16,
     /// Rate of all flows.
     pub(crate) rate_bits_per_second: u64,
-    /// Need by experiment.
+    /// Need of each experiment.
     pub(crate) experiments: Vec<ExperimentNeed>,
-    /// Need by site.
+    /// Need of each site.
     pub(crate) sites: Vec<SiteNeed>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct SiteNeed {
 pub(crate) struct Link {
     /// Name of the link.
     pub(crate) name: String,
-    /// Both ends.
+    /// Names of both ends.
     pub(crate) ends: [String; 2],
     /// Rate of each direction.
     pub(crate) rate_bits_per_second: u64,
@@ -134,7 +134,7 @@ pub(crate) struct Link {
 /// Load of a link in a year.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct LinkYear {
-    /// Calendar year.
+    /// Calendar year of the need.
     pub(crate) year: u16,
     /// Rates from the first end to the second, and back.
     pub(crate) rates_bits_per_second: [u64; 2],

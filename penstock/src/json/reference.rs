@@ -363,7 +363,7 @@ impl Walk<'_> {
 }
 
 impl Field {
-    /// Whether it tells variants apart: a string that has one value, and no comment of its own.
+    /// True if the field distinguishes variants: a string with one value and no comment of its own.
     fn is_tag(&self) -> bool {
         self.meaning.is_empty() && self.kind.starts_with("string: `")
     }

@@ -20,13 +20,13 @@ pub(crate) struct Rehearsal {
     pub(crate) virtual_seconds: u32,
     /// Real time that it took.
     pub(crate) wall_seconds: f64,
-    /// Requests submitted.
+    /// Number of submitted requests.
     pub(crate) requests_submitted: u64,
     /// Files of the submitted requests.
     pub(crate) files_submitted: u64,
     /// Mean rate at which files were submitted [1/s].
     pub(crate) files_submitted_per_second: f64,
-    /// Files in place.
+    /// Number of files in place.
     pub(crate) files_done: u64,
     /// Bytes of files in place.
     pub(crate) bytes_moved: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Rehearsal {
 /// Durations in real time.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Times {
-    /// Number of durations.
+    /// Number of measured durations.
     pub(crate) count: usize,
     /// Median; null where there were none.
     pub(crate) p50_seconds: Option<f64>,
@@ -75,11 +75,11 @@ pub(crate) struct Times {
 /// Requests of a class that ended.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Class {
-    /// Files in place.
+    /// Number of files in place.
     pub(crate) files_done: u64,
-    /// Files that failed.
+    /// Number of files that failed.
     pub(crate) files_failed: u64,
-    /// Requests that ended.
+    /// Number of requests that ended.
     pub(crate) requests: usize,
     /// Median virtual time from submission to end; null where no request ended.
     pub(crate) request_p50_seconds: Option<f64>,

@@ -15,7 +15,7 @@ pub(crate) enum Event {
     Ended(Status),
 }
 
-/// Sampler that started.
+/// Configuration of a started sampler.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Started {
     /// Address by which collectors know this host.
@@ -39,7 +39,7 @@ pub(crate) struct Attached {
     pub(crate) interface: String,
     /// Index of the interface.
     pub(crate) ifindex: Option<u32>,
-    /// `ingress` or `egress`.
+    /// Direction of packets: `ingress` or `egress`.
     pub(crate) direction: &'static str,
     /// Hook: `tcx` or `clsact`.
     pub(crate) by: &'static str,
@@ -52,21 +52,21 @@ pub(crate) struct Attached {
 pub(crate) struct Status {
     /// Time since the start.
     pub(crate) uptime_s: f64,
-    /// Packets that passed.
+    /// Packets that passed the programs.
     pub(crate) packets: u64,
     /// Packets that were sampled.
     pub(crate) samples: u64,
     /// Samples that were lost because the ring was full.
     pub(crate) drops: u64,
-    /// sFlow datagrams made.
+    /// sFlow datagrams that were made.
     pub(crate) datagrams: u64,
     /// Datagrams that could not be sent.
     pub(crate) send_errors: u64,
     /// Samples that fit into no datagram.
     pub(crate) too_long: u64,
-    /// Counters by interface.
+    /// Counters of each interface.
     pub(crate) interfaces: Vec<Interface>,
-    /// Datagrams by collector.
+    /// Datagrams to each collector.
     pub(crate) collectors: Vec<Collector>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Interface {
     pub(crate) ifindex: u32,
     /// N of one packet in N that is sampled.
     pub(crate) rate: u32,
-    /// Packets that passed.
+    /// Packets that passed the programs.
     pub(crate) packets: u64,
     /// Packets that were sampled.
     pub(crate) samples: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Interface {
 pub(crate) struct Collector {
     /// Address and port of the collector.
     pub(crate) collector: String,
-    /// Datagrams sent.
+    /// Datagrams that were sent.
     pub(crate) datagrams: u64,
     /// Bytes of the datagrams sent.
     pub(crate) bytes: u64,

@@ -11,7 +11,7 @@ pub(crate) use crate::tag::{Decoded, Encoded, Registered};
 pub(crate) struct Running {
     /// Programs that were attached.
     pub(crate) attached: Vec<AttachedProgram>,
-    /// Rules in force.
+    /// Number of rules in force.
     pub(crate) rules: usize,
     /// Addresses and ports of its HTTP API.
     pub(crate) http: Vec<String>,
@@ -20,14 +20,14 @@ pub(crate) struct Running {
 /// Programs that were removed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Stopped {
-    /// Interfaces and directions.
+    /// Interface and direction of each program.
     pub(crate) detached: Vec<String>,
 }
 
 /// State of a marker.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Status {
-    /// State and counters.
+    /// State and counters of the marker.
     #[serde(flatten)]
     pub(crate) marker: MarkerFacts,
     /// Rules by addresses; left out without `--rules`.
@@ -77,9 +77,9 @@ pub(crate) struct RegistryUpdate {
     pub(crate) source: String,
     /// RFC 3339 time at which the source was last asked; null for the built-in copy.
     pub(crate) checked: Option<String>,
-    /// Number of owners.
+    /// Number of owners in the registry.
     pub(crate) owners: usize,
-    /// Number of activities.
+    /// Number of activities in the registry.
     pub(crate) activities: usize,
     /// Entries that were left out, with their reasons.
     pub(crate) left_out: Vec<String>,

@@ -30,29 +30,29 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
-/// A topology.
+/// Sites, nodes and links of a topology.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Network {
     /// Name of the topology.
     pub(crate) name: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Origin of the facts.
     pub(crate) source: Option<String>,
-    /// Sites.
+    /// Sites of the network.
     pub(crate) sites: Vec<Site>,
-    /// Hosts and switches.
+    /// Hosts and switches of the network.
     pub(crate) nodes: Vec<Node>,
-    /// Links.
+    /// Links of the network.
     pub(crate) links: Vec<Link>,
 }
 
-/// A place.
+/// Site with its geographic position.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Site {
     /// Name of the site.
     pub(crate) name: String,
-    /// Title for people.
+    /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Latitude, north positive [degrees].
     pub(crate) latitude: Option<f64>,
@@ -65,7 +65,7 @@ pub(crate) struct Site {
 pub(crate) struct Node {
     /// Name of the node.
     pub(crate) name: String,
-    /// `host` or `switch`.
+    /// Kind of node: `host` or `switch`.
     pub(crate) kind: &'static str,
     /// Name of its site.
     pub(crate) site: Option<String>,
@@ -80,9 +80,9 @@ pub(crate) struct Node {
 pub(crate) struct Interface {
     /// Name of the interface.
     pub(crate) name: String,
-    /// Line rate.
+    /// Line rate of the interface.
     pub(crate) rate_bits_per_second: Option<u64>,
-    /// Largest IP packet.
+    /// Size of the largest IP packet.
     pub(crate) mtu_bytes: u32,
     /// NUMA node that it is attached to.
     pub(crate) numa_node: Option<u32>,
@@ -97,7 +97,7 @@ pub(crate) struct Link {
     pub(crate) ends: [String; 2],
     /// Rate of each direction.
     pub(crate) rate_bits_per_second: u64,
-    /// Delay one way.
+    /// One-way delay, without queueing.
     pub(crate) delay_seconds: f64,
     /// Origin of the delay: `given`, `fibre` (from the length), `great_circle` (a lower bound) or `none` (0).
     pub(crate) delay_source: &'static str,
@@ -132,16 +132,16 @@ pub(crate) struct Paths {
     pub(crate) best: bool,
 }
 
-/// A path.
+/// Path between two nodes.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Path {
     /// Nodes from one end to the other.
     pub(crate) nodes: Vec<String>,
-    /// Links between them.
+    /// Links between these nodes.
     pub(crate) links: Vec<String>,
     /// Rate of the slowest link.
     pub(crate) rate_bits_per_second: Option<u64>,
-    /// Delay one way.
+    /// One-way delay, without queueing.
     pub(crate) delay_seconds: f64,
     /// Share of packets lost on the whole path, 0 to 1.
     pub(crate) loss: f64,

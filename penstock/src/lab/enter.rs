@@ -11,17 +11,17 @@ use penstock_lab::control::{NodeStatus, Request, Status};
 use penstock_lab::keeper::LAB_VARIABLE;
 use penstock_sys::namespace::{self, NetworkNamespace};
 
-use super::Labs;
+use super::LabDirectories;
 use crate::exit::{Code, Failure};
 
-/// The variable by which programs in a lab know where they are.
+/// Environment variable with the host's name for programs in a lab.
 const HOST_VARIABLE: &str = "PENSTOCK_LAB_HOST";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecArgs {
     /// The host or switch
     host: String,
-    /// Give Penstock in there a state directory of the host's own
+    /// Give Penstock in the lab a state directory for this host
     #[arg(long)]
     state: bool,
     /// The program and its arguments
@@ -33,15 +33,19 @@ pub(crate) struct ExecArgs {
 pub(crate) struct CaptureArgs {
     /// The link
     link: String,
-    /// At which end: a host or switch; the second end without
+    /// End of the link: a host or switch [default: the second end]
     #[arg(long, value_name = "NODE")]
     at: Option<String>,
-    /// What tcpdump is to do, as -w FILE or a filter
+    /// Arguments of tcpdump, such as -w FILE or a filter
     #[arg(last = true, value_name = "TCPDUMP")]
     more: Vec<OsString>,
 }
 
-pub(crate) fn exec(args: &ExecArgs, labs: &Labs, name: Option<&str>) -> Result<Code, Failure> {
+pub(crate) fn exec(
+    args: &ExecArgs,
+    labs: &LabDirectories,
+    name: Option<&str>,
+) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
     let status: Status = labs.ask(name, &Request::Status)?;
     let node = node(&status, &args.host)?;
@@ -51,14 +55,14 @@ pub(crate) fn exec(args: &ExecArgs, labs: &Labs, name: Option<&str>) -> Result<C
     let mut command = Command::new(program);
     command.args(arguments);
     if args.state {
-        command.env("PENSTOCK_STATE", Labs::state_of(&directory, &node.name)?);
+        command.env("PENSTOCK_STATE", LabDirectories::state_of(&directory, &node.name)?);
     }
     replace(&directory, &status, node, command)
 }
 
 pub(crate) fn capture(
     args: &CaptureArgs,
-    labs: &Labs,
+    labs: &LabDirectories,
     name: Option<&str>,
 ) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
@@ -99,7 +103,7 @@ fn node<'a>(status: &'a Status, name: &str) -> Result<&'a NodeStatus, Failure> {
     })
 }
 
-/// This process goes into the lab and becomes the program.
+/// Enters the lab's namespaces and executes the program in place of this process.
 fn replace(
     directory: &Path,
     status: &Status,
@@ -121,7 +125,7 @@ fn replace(
     command.env(LAB_VARIABLE, directory).env(HOST_VARIABLE, &node.name);
     let program = command.get_program().to_string_lossy().into_owned();
     let error = command.exec();
-    // As a shell says it: a program's own code can be told from these.
+    // Exit codes 126 and 127, as a shell's.
     let code = match error.kind() {
         io::ErrorKind::NotFound => Code::NoProgram,
         _ => Code::NotRunnable,

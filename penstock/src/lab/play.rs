@@ -1,4 +1,4 @@
-//! `penstock lab run`: plays a scenario in a lab of its own and reports what happened.
+//! `penstock lab run`: plays a scenario in its own lab and reports the results.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -16,24 +16,24 @@ use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
 use penstock_topology::Scale;
 use serde_json::Value;
 
-use super::up::{self, Choice};
-use super::{Labs, show};
+use super::up::{self, BackendArg};
+use super::{LabDirectories, show};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::lab::{Played, Report, Sample};
 use crate::progress::Progress;
 
-/// Of what a program prints this much is kept.
+/// Most bytes of a program's output that are kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// By which programs of a scenario know where to write.
+/// Environment variable with the directory for output files of programs.
 const OUTPUT_VARIABLE: &str = "PENSTOCK_OUTPUT";
-/// How long the play may wait for what it did not expect.
-const TURN: Duration = Duration::from_millis(500);
+/// Longest wait between checks of the play.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     /// The scenario, a TOML file
     scenario: PathBuf,
-    /// What a variable of the scenario is
+    /// Value of a variable of the scenario
     #[arg(long = "with", value_name = "NAME=VALUE")]
     values: Vec<String>,
     /// Write the report here, as JSON
@@ -42,7 +42,7 @@ pub(crate) struct RunArgs {
 }
 
 impl Report {
-    /// Why what was measured does not hold; nothing where it does.
+    /// Reasons why the measurements are invalid; empty if they are valid.
     pub(crate) fn invalid_because(&self) -> Vec<String> {
         let mut reasons = Vec::new();
         if !self.disturbed_links.is_empty() {
@@ -62,7 +62,7 @@ impl Report {
 
 pub(crate) fn run(
     args: &RunArgs,
-    labs: &Labs,
+    labs: &LabDirectories,
     name: Option<&str>,
     json: bool,
 ) -> Result<Code, Failure> {
@@ -87,12 +87,12 @@ fn values(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     given.iter().map(pair).collect()
 }
 
-/// Plays a scenario with these values and gives its report; the lab is gone then. Programs find the folder for what they
-/// write in `PENSTOCK_OUTPUT`.
+/// Plays a scenario with these values, ends its lab, and returns the report. Programs find the folder for their files in
+/// `PENSTOCK_OUTPUT`.
 pub(crate) fn play(
     file: &Path,
     values: &BTreeMap<String, String>,
-    labs: &Labs,
+    labs: &LabDirectories,
     name: Option<&str>,
     output: &Path,
 ) -> Result<Report, Failure> {
@@ -107,7 +107,7 @@ pub(crate) fn play(
     let network = crate::topology::text_of(&beside.join(&scenario.topology))?;
     let own_name = format!("{}-{}", scenario.name, std::process::id());
     let directory = labs.directory(name.unwrap_or(&own_name))?;
-    let backend = Choice::named(&scenario.backend)
+    let backend = BackendArg::named(&scenario.backend)
         .with_context(|| format!("{}: no backend {:?}", file.display(), scenario.backend))
         .or_exit(Code::Usage)?;
     let scale = scenario.scale.unwrap_or(Scale::FULL);
@@ -118,17 +118,17 @@ pub(crate) fn play(
         .map_err(|error| anyhow!("{}: {error}", file.display()))
         .or_exit(Code::Usage)?;
     let status = up::start(scale, backend, scenario.seed, &directory, &network, true)?;
-    // Whatever happens now, the lab ends.
-    let down = Down(&directory);
+    // The lab ends on every path out of here.
+    let down = DownOnDrop(&directory);
     let report = Player::new(&scenario, &directory, beside, output, &status).and_then(Player::play);
     drop(down);
     let _ = std::fs::remove_dir_all(&directory);
     Ok(report?)
 }
 
-struct Down<'a>(&'a Path);
+struct DownOnDrop<'a>(&'a Path);
 
-impl Drop for Down<'_> {
+impl Drop for DownOnDrop<'_> {
     fn drop(&mut self) {
         if let Err(error) = ask::<Value>(self.0, &Request::Down) {
             say(format!("the lab does not end: {error}"));
@@ -136,13 +136,13 @@ impl Drop for Down<'_> {
     }
 }
 
-/// What programs have to tell.
-enum News {
+/// Output or end of a program.
+enum ProgramEvent {
     Printed(usize),
     Ended(usize, ExitStatus, Vec<u8>, Vec<u8>),
 }
 
-struct Running {
+struct RunningProgram {
     played: Played,
     child_id: u32,
     background: bool,
@@ -151,16 +151,16 @@ struct Running {
 struct Player<'a> {
     scenario: &'a Scenario,
     directory: &'a Path,
-    /// Where programs begin: beside the scenario.
+    /// Working directory of programs: that of the scenario.
     beside: &'a Path,
-    /// Where they write.
+    /// Directory for output files of programs.
     output: &'a Path,
     status: &'a Status,
     progress: Progress,
     watch: Watch,
     began: Instant,
-    programs: Vec<Running>,
-    news: (Sender<News>, Receiver<News>),
+    programs: Vec<RunningProgram>,
+    news: (Sender<ProgramEvent>, Receiver<ProgramEvent>),
     samples: Vec<Sample>,
     last: Option<(f64, Vec<LinkReport>)>,
 }
@@ -174,7 +174,7 @@ impl<'a> Player<'a> {
         status: &'a Status,
     ) -> anyhow::Result<Self> {
         let mut progress = Progress::begin();
-        progress.tell(|| format!("{}: setting hosts up", scenario.name));
+        progress.update(|| format!("{}: setting hosts up", scenario.name));
         for node in status.nodes.iter().filter(|node| node.host) {
             for (key, value) in &scenario.sysctl {
                 let set = format!("{key}={value}");
@@ -230,17 +230,21 @@ impl<'a> Player<'a> {
                 .programs
                 .iter()
                 .any(|one| !one.background && one.played.ended_seconds.is_none());
-            // What would only change links has nobody left to see it.
+            // Remaining steps that only change links have no effect without programs.
             if !runs && left.iter().all(|step| step.run.is_none()) {
                 break;
             }
             let next =
                 left.iter().filter(|step| step.after.is_none()).filter_map(|step| step.at).min();
             let sample = self.scenario.sample.map(|every| self.next_sample(every));
-            let until = [next, sample, Some(now + TURN)].into_iter().flatten().min().unwrap_or(now);
-            self.tell();
+            let until = [next, sample, Some(now + POLL_INTERVAL)]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(now);
+            self.show_progress();
             match self.news.1.recv_timeout(until.saturating_sub(now)) {
-                Ok(news) => self.hear(news),
+                Ok(news) => self.record(news),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -254,10 +258,10 @@ impl<'a> Player<'a> {
         self.end(steps_left)
     }
 
-    /// Shows what runs.
-    fn tell(&mut self) {
+    /// Shows the running programs.
+    fn show_progress(&mut self) {
         let (seconds, scenario, programs) = (self.seconds(), self.scenario, &self.programs);
-        self.progress.tell(|| {
+        self.progress.update(|| {
             let runs = programs.iter().filter(|one| one.played.ended_seconds.is_none());
             let names: Vec<&str> = runs.map(|one| one.played.name.as_str()).collect();
             let line = format!("{}, {seconds:.0} s: {}", scenario.name, names.join(", "));
@@ -269,8 +273,9 @@ impl<'a> Player<'a> {
         let at = step.at.unwrap_or_default();
         match &step.after {
             Some(after) => {
-                let ended =
-                    |one: &Running| one.played.ended_seconds.filter(|_| one.played.name == *after);
+                let ended = |one: &RunningProgram| {
+                    one.played.ended_seconds.filter(|_| one.played.name == *after)
+                };
                 let ended = self.programs.iter().find_map(ended);
                 ended.is_some_and(|ended| Duration::from_secs_f64(ended) + at <= now)
             }
@@ -312,7 +317,7 @@ impl<'a> Player<'a> {
         command: &[String],
         until: Option<&str>,
     ) -> anyhow::Result<()> {
-        self.tell();
+        self.show_progress();
         let mut child = inside(self.directory, host, command)?
             .current_dir(self.beside)
             .env(OUTPUT_VARIABLE, self.output)
@@ -322,7 +327,7 @@ impl<'a> Player<'a> {
             .spawn()
             .context("cannot run penstock lab exec")?;
         let number = self.programs.len();
-        self.programs.push(Running {
+        self.programs.push(RunningProgram {
             played: Played {
                 name: name.to_owned(),
                 host: host.to_owned(),
@@ -344,7 +349,7 @@ impl<'a> Player<'a> {
         if until.is_some() {
             let waited = Instant::now();
             self.await_printed(number)?;
-            // The clock of the play stands still meanwhile.
+            // The clock of the play stops meanwhile.
             self.began += waited.elapsed();
         }
         Ok(())
@@ -354,12 +359,12 @@ impl<'a> Player<'a> {
         let since = Instant::now();
         let within = self.scenario.until_within();
         loop {
-            self.tell();
+            self.show_progress();
             let left = within.saturating_sub(since.elapsed());
             let name = self.programs[number].played.name.clone();
-            let news = match self.news.1.recv_timeout(left.min(TURN)) {
+            let news = match self.news.1.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(news) => news,
-                Err(_) if left > TURN => continue,
+                Err(_) if left > POLL_INTERVAL => continue,
                 Err(_) => {
                     let within = within.as_secs();
                     return Err(anyhow!(
@@ -368,21 +373,21 @@ impl<'a> Player<'a> {
                 }
             };
             match news {
-                News::Printed(of) if of == number => return Ok(()),
-                News::Ended(of, status, ..) if of == number => {
-                    if let News::Ended(_, _, out, err) = &news {
+                ProgramEvent::Printed(of) if of == number => return Ok(()),
+                ProgramEvent::Ended(of, status, ..) if of == number => {
+                    if let ProgramEvent::Ended(_, _, out, err) = &news {
                         let text = String::from_utf8_lossy(if err.is_empty() { out } else { err });
                         return Err(anyhow!("{name} ended ({status}): {}", text.trim()));
                     }
                 }
-                other => self.hear(other),
+                other => self.record(other),
             }
         }
     }
 
-    fn hear(&mut self, news: News) {
+    fn record(&mut self, news: ProgramEvent) {
         let seconds = self.seconds();
-        if let News::Ended(number, status, out, err) = news {
+        if let ProgramEvent::Ended(number, status, out, err) = news {
             let played = &mut self.programs[number].played;
             played.ended_seconds = Some(seconds);
             played.exit = status.code();
@@ -421,13 +426,13 @@ impl<'a> Player<'a> {
         let disturbed =
             status.links.iter().filter(|link| link.directions.iter().any(|one| one.disturbed));
         let disturbed_links: Vec<String> = disturbed.map(|link| link.name.clone()).collect();
-        // What runs on is ended, and heard.
+        // End programs that still run, and collect their output.
         for program in self.programs.iter().filter(|one| one.played.ended_seconds.is_none()) {
             penstock_sys::machine::kill(program.child_id);
         }
         while self.programs.iter().any(|one| one.played.ended_seconds.is_none()) {
             match self.news.1.recv_timeout(self.scenario.until_within()) {
-                Ok(news) => self.hear(news),
+                Ok(news) => self.record(news),
                 Err(_) => break,
             }
         }
@@ -447,7 +452,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// A command that runs another one on a host.
+/// Wraps a command so that it runs on a host.
 fn inside(directory: &Path, host: &str, command: &[String]) -> anyhow::Result<Command> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut inside = Command::new(&program);
@@ -463,13 +468,13 @@ fn inside(directory: &Path, host: &str, command: &[String]) -> anyhow::Result<Co
     Ok(inside)
 }
 
-/// Hears a program to its end.
+/// Collects the output of a program until its end.
 fn listen(
     number: usize,
     mut child: Child,
     outputs: [Box<dyn Read + Send>; 2],
     wanted: Option<Vec<u8>>,
-    news: &Sender<News>,
+    news: &Sender<ProgramEvent>,
 ) {
     let [out, err] = outputs.map(|output| {
         let (news, wanted) = (news.clone(), wanted.clone());
@@ -477,7 +482,7 @@ fn listen(
     });
     let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
     if let Ok(status) = child.wait() {
-        let _ = news.send(News::Ended(number, status, out, err));
+        let _ = news.send(ProgramEvent::Ended(number, status, out, err));
     }
 }
 
@@ -485,7 +490,7 @@ fn gather(
     number: usize,
     output: Box<dyn Read + Send>,
     wanted: Option<Vec<u8>>,
-    news: &Sender<News>,
+    news: &Sender<ProgramEvent>,
 ) -> Vec<u8> {
     let mut reader = BufReader::new(output);
     let (mut all, mut line) = (Vec::new(), Vec::new());
@@ -499,7 +504,7 @@ fn gather(
         if let Some(text) = &wanted
             && line.windows(text.len().max(1)).any(|part| part == text)
         {
-            let _ = news.send(News::Printed(number));
+            let _ = news.send(ProgramEvent::Printed(number));
             wanted = None;
         }
         if all.len() + line.len() <= OUTPUT_BYTES_MAX {

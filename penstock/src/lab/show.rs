@@ -1,4 +1,4 @@
-//! What `penstock lab` prints.
+//! Output of `penstock lab`.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A lab that has just begun.
+/// Text about a started lab.
 pub(crate) fn began(status: &Status) -> String {
     let hosts = status.nodes.iter().filter(|node| node.host).count();
     let mut text = format!(
@@ -36,7 +36,7 @@ pub(super) fn count(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-/// A lab that has just ended.
+/// Text about an ended lab.
 pub(super) fn ended(name: &str, ended: &Ended) -> String {
     format!(
         "lab {name} is down: {}, {} and {} removed, {} that ran in it ended\n",
@@ -47,7 +47,7 @@ pub(super) fn ended(name: &str, ended: &Ended) -> String {
     )
 }
 
-/// Links as they should be and as they were measured.
+/// Table of configured and measured links.
 pub(crate) fn calibration(measured: &[Measured]) -> String {
     if measured.is_empty() {
         return String::new();
@@ -75,7 +75,7 @@ pub(crate) fn calibration(measured: &[Measured]) -> String {
     table(&rows)
 }
 
-/// How a lab is.
+/// State of a lab.
 pub(crate) fn status(status: &Status) -> String {
     let mut text = began(status);
     let mut rows =
@@ -118,7 +118,7 @@ pub(crate) fn status(status: &Status) -> String {
     text
 }
 
-/// Circuits with what they carried.
+/// Table of circuits with their traffic.
 pub(crate) fn circuits(circuits: &[CircuitReport]) -> String {
     let headings = ["circuit", "rate", "over", "carried", "addresses"];
     let mut rows = vec![headings.map(str::to_owned).to_vec()];
@@ -152,7 +152,7 @@ pub(crate) fn link(link: &LinkReport) -> String {
     text
 }
 
-/// What happened in a play.
+/// Report of a play.
 pub(crate) fn report(report: &Report) -> String {
     let mut text = format!(
         "{}: {:.1} s on Linux {}, links by {}\n\n",

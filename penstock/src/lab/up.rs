@@ -1,4 +1,4 @@
-//! `penstock lab up`: starts the process that holds a lab, and tells how well the lab keeps what it promises.
+//! `penstock lab up`: starts the supervisor of a lab, and reports how accurate its links are.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -17,22 +17,22 @@ use penstock_topology::{Scale, Topology};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Labs, show};
+use super::{LabDirectories, show};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::lab::Up;
-use crate::topology::{Input, text_of};
+use crate::topology::{TopologyArgs, text_of};
 
-/// A lab of more links is calibrated when asked.
+/// Most links of a lab that `up` calibrates.
 const CALIBRATED_MAX: usize = 24;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: Input,
-    /// By what links do what they do
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    backend: Choice,
-    /// Of losses and jitter: the same seed loses the same packets
+    input: TopologyArgs,
+    /// Emulator of the links
+    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    backend: BackendArg,
+    /// Seed of losses and jitter: equal seeds lose the same packets
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Do not measure the links
@@ -40,34 +40,34 @@ pub(crate) struct Args {
     no_calibration: bool,
 }
 
-/// The process that holds a lab; its topology comes on standard input.
+/// Arguments of the supervisor process, which reads its topology from standard input.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KeepArgs {
     directory: PathBuf,
     #[command(flatten)]
-    input: Input,
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    backend: Choice,
+    input: TopologyArgs,
+    #[arg(long, value_enum, default_value_t = BackendArg::Auto)]
+    backend: BackendArg,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// End when the process that began it does
+    /// End when the starting process ends
     #[arg(long)]
     with_parent: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Choice {
-    /// The first that this machine has, in this order
+pub(crate) enum BackendArg {
+    /// The first that this machine supports, in this order
     Auto,
     /// Packets wait in the kernel for a verdict
     Nfqueue,
-    /// This program carries the frames: losses are of single segments of super-packets
+    /// This program forwards the frames: losses hit single segments of super-packets
     Tap,
     /// The kernel's own emulator
     Netem,
 }
 
-impl Choice {
+impl BackendArg {
     const fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -103,7 +103,7 @@ impl Choice {
 
 pub(crate) fn run(
     args: &Args,
-    labs: &Labs,
+    labs: &LabDirectories,
     name: Option<&str>,
     json: bool,
 ) -> Result<Code, Failure> {
@@ -130,10 +130,10 @@ pub(crate) fn run(
     Ok(Code::Done)
 }
 
-/// Starts the process that holds the lab, and waits until it does. With `with_me` it ends when this thread does.
+/// Starts the supervisor of a lab and waits until the lab is up. With `with_me` it ends when this thread does.
 pub(crate) fn start(
     scale: Scale,
-    backend: Choice,
+    backend: BackendArg,
     seed: u64,
     directory: &Path,
     text: &str,
@@ -149,25 +149,25 @@ pub(crate) fn start(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
-        // A Ctrl-C is for this command.
+        // Ctrl-C must only reach this command.
         .process_group(0)
         .spawn()
         .context("cannot start the process that holds the lab")?;
     let mut stdin = keeper.stdin.take().context("no way to the process that holds the lab")?;
-    // If it has gone its answer says why.
+    // If it has ended, its answer says why.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
     let stdout = keeper.stdout.take().context("no way from the process that holds the lab")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("the process that holds the lab")?;
     if line.is_empty() {
-        // It has told why.
+        // It has printed the reason.
         let ended = keeper.wait().context("the process that holds the lab")?;
         let code =
             if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
         return Err(Failure::new(code, anyhow!("the lab did not begin")));
     }
-    // A command that begins many labs leaves no zombies.
+    // Reap the child, so that many labs leave no zombies.
     std::thread::spawn(move || keeper.wait());
     serde_json::from_str(&line).context("the process that holds the lab").map_err(Failure::from)
 }
@@ -192,7 +192,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
         let stop = Arc::clone(&stop);
         move || {
             for signal in signals.forever() {
-                // The terminal that it was started from may go.
+                // The starting terminal may close.
                 if signal != SIGHUP {
                     let _ = stop.signal();
                 }
@@ -210,7 +210,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// From now on it says what it has to say in the lab's directory.
+/// Redirects output to the log in the lab's directory.
 fn detach(directory: &Path) -> Result<(), Failure> {
     let log = directory.join("log");
     let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;

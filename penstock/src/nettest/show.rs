@@ -1,4 +1,4 @@
-//! What `penstock nettest` writes for people: lines, tables, and the one JSON object for scripts.
+//! Output of `penstock nettest`: lines, tables, and one JSON object.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
 use penstock_units::{BitRate, ByteCount, display_count};
 
+use crate::buffer_limits::Ceiling;
 use crate::json::nettest::Event;
-use crate::limits::Ceiling;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -85,7 +85,7 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     out.flush()
 }
 
-/// What buffers let through, where they are what bounds a direction, or may be.
+/// Advice where socket buffers bind a direction, or may do so.
 pub(super) fn advice(report: &Report) -> Option<String> {
     let flow = report
         .flows
@@ -114,7 +114,7 @@ fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {
     }
 }
 
-/// That the listener ran other tests, if it did.
+/// Prints a note if the listener ran other tests.
 fn print_other_tests(out: &mut impl Write, other_tests: u32) -> io::Result<()> {
     if other_tests == 0 {
         return Ok(());
@@ -140,7 +140,7 @@ pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
     out.flush()
 }
 
-/// The last report of the sweep has how it was labelled.
+/// Prints the result of a sweep; its last report has the label.
 pub(super) fn print_sweep(found: &SweepReport, last: &Report, other_tests: u32) -> io::Result<()> {
     let mut out = io::stdout();
     for flow in &last.flows {
@@ -163,7 +163,7 @@ pub(super) fn print_sweep(found: &SweepReport, last: &Report, other_tests: u32) 
     out.flush()
 }
 
-/// A line for each event of a listener, on stderr: stdout is the address, for scripts.
+/// Prints a line for each event of a listener to stderr; stdout has only the address.
 pub(super) fn log_line(event: &ListenerEvent<'_>) {
     let line = match event {
         ListenerEvent::Started { peer, params } => format!(
@@ -183,7 +183,7 @@ pub(super) fn log_line(event: &ListenerEvent<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The same as JSON objects.
+/// Prints events of a listener as JSON objects.
 pub(super) fn log_json(event: &ListenerEvent<'_>) {
     let event = match event {
         ListenerEvent::Started { peer, params } => {

@@ -1,14 +1,13 @@
-//! A rehearsal as a page: what classes had and what waited over the day, and what others publish beside it.
+//! HTML report of a rehearsal: rates of classes and waiting work over time, and published figures for comparison.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::Outcome;
-use crate::chart::{self, Axis, Line, Quantity, escaped};
+use super::RehearsalOutcome;
+use crate::chart::{self, Axis, PlotLine, Quantity, escaped};
 
-/// Files per second, bytes per second and what else the field has published of whole systems: quantity, figure, where.
-/// The last column is where ours is found, and by what it is divided.
+/// Published figures of production systems: quantity, figure, source, JSON field of the rehearsal, and its divisor.
 const PUBLISHED: [(&str, f64, &str, &str, f64); 4] = [
     (
         "files in a day, millions",
@@ -34,22 +33,22 @@ const PUBLISHED: [(&str, f64, &str, &str, f64); 4] = [
     ),
 ];
 
-/// The whole page.
-pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
+/// Renders the report as HTML.
+pub(super) fn page(object: &Value, outcome: &mut RehearsalOutcome) -> String {
     let name = escaped(&outcome.name);
     let points = outcome.figures.points().to_vec();
     let hour = |second: u32| f64::from(second) / 3600.0;
     let mut classes: Vec<&String> = points.iter().flat_map(|point| point.classes.keys()).collect();
     classes.sort();
     classes.dedup();
-    type Pick = fn(&penstock_rehearsal::metrics::ClassPoint) -> f64;
-    let lines = |pick: Pick| -> Vec<Line> {
+    type ClassField = fn(&penstock_rehearsal::metrics::ClassPoint) -> f64;
+    let lines = |pick: ClassField| -> Vec<PlotLine> {
         let line = |class: &String| {
             let values = points.iter().map(|point| {
                 let value = point.classes.get(class).map_or(0.0, pick);
                 (hour(point.second), value)
             });
-            Line::new(class.as_str(), values.collect())
+            PlotLine::new(class.as_str(), values.collect())
         };
         classes.iter().map(|class| line(class)).collect()
     };
@@ -84,7 +83,7 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
         "Transfers at once",
         hours,
         Axis::new("transfers", Quantity::Number),
-        &[Line::new("", runs)],
+        &[PlotLine::new("", runs)],
     );
     let jain: Vec<(f64, f64)> =
         points.iter().filter_map(|point| Some((hour(point.second), point.jain?))).collect();
@@ -93,7 +92,7 @@ pub(super) fn page(object: &Value, outcome: &mut Outcome) -> String {
             "Fairness while two classes or more waited",
             hours,
             Axis::new("Jain's index", Quantity::Number),
-            &[Line::new("", jain)],
+            &[PlotLine::new("", jain)],
         );
     }
     format!(

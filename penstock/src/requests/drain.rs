@@ -3,11 +3,11 @@
 use penstock_controller::api::network::{DrainBody, Drained, HostFacts, Hosts};
 use penstock_units::BitRate;
 
-use super::{Place, print_json, printable};
+use super::{ControllerArgs, print_json, printable};
 use crate::exit::{Code, Failure};
 use crate::table::table;
 
-/// Let nothing new begin at a host or site of a controller, or let it again; list hosts
+/// Stop new work at a host or site of a controller, or undo it; list hosts
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What runs there runs to its end, or with --now goes on at another host of the same site. A host that is silent keeps \
@@ -26,13 +26,13 @@ pub(crate) struct Args {
     /// The name is that of a site
     #[arg(long, requires = "name")]
     site: bool,
-    /// Let it take work again
+    /// Accept work again
     #[arg(long, requires = "name", conflicts_with_all = ["now", "gone", "reason"])]
     undo: bool,
-    /// Take back what runs there, too
+    /// Withdraw running work, too
     #[arg(long, requires = "name")]
     now: bool,
-    /// It is gone for good: what it was told to do is over. Refused while it reports
+    /// The host is gone for good: end its orders. Refused while it reports
     #[arg(long, requires = "name")]
     gone: bool,
     /// Why, for people
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Code, Failure> {

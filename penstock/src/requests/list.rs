@@ -2,7 +2,7 @@
 
 use penstock_controller::api::objects::{RequestFacts, Requests};
 
-use super::{Place, duration, now, print_json, printable, progress, state, watch};
+use super::{ControllerArgs, duration, now, print_json, printable, progress, state, watch};
 use crate::exit::{Code, Failure};
 use crate::table::table;
 
@@ -16,16 +16,16 @@ Examples:
   penstock list --state active,staged --class production --watch
   penstock list --limit 1000 --json")]
 pub(crate) struct Args {
-    /// In these states: submitted, staged, active, done, failed, partial, cancelled
+    /// Only these states: submitted, staged, active, done, failed, partial, cancelled
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     state: Vec<String>,
-    /// Of this class
+    /// Only this class
     #[arg(long)]
     class: Option<String>,
-    /// At most so many, up to 1000
+    /// Largest number of requests, up to 1000
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: u32,
-    /// Those with smaller numbers than this
+    /// Only requests with smaller ids than this
     #[arg(long, value_name = "ID")]
     before: Option<u64>,
     /// Print again every second, until interrupted
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
-/// A value in an address.
+/// Percent-encodes a query value.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,".contains(&byte);
     text.bytes()

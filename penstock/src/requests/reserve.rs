@@ -1,4 +1,4 @@
-//! `penstock reserve`: rates that a controller promises between two sites for a time.
+//! `penstock reserve`: reservations of a rate between two sites for a time.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use anyhow::anyhow;
 use penstock_controller::api::reservations::{ReservationFacts, Reservations, ReserveBody};
 use penstock_units::{BitRate, parse_duration};
 
-use super::{Controller, Place, duration, now, print_json, printable, submit};
+use super::{Controller, ControllerArgs, duration, now, print_json, printable, submit};
 use crate::exit::{Code, Failure, OrExit};
 use crate::table::table;
 
-/// Reserve a rate between two sites of a controller for a time, give it back, or list reservations
+/// Reserve a rate between two sites of a controller for a time, release it, or list reservations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It is admitted where the links of a way have room at every instant; otherwise the answer says the largest rate and the \
@@ -25,35 +25,35 @@ Examples:
     --at 2h --for 6h --circuit
   penstock reserve --cancel 17")]
 pub(crate) struct Args {
-    /// The site where files are
+    /// Source site
     #[arg(value_name = "SITE", requires = "to")]
     from: Option<String>,
-    /// The site where they go
+    /// Destination site
     #[arg(value_name = "SITE", requires = "rate")]
     to: Option<String>,
-    /// How much, such as 10G
+    /// Rate, such as 10G
     #[arg(requires = "length")]
     rate: Option<BitRate>,
     /// For this class of work
     #[arg(long, requires = "from")]
     class: Option<String>,
-    /// From when on: a time from now such as 2h, or seconds since 1970 [default: now]
+    /// Start: a time from now such as 2h, or seconds since 1970 [default: now]
     #[arg(long, value_name = "TIME", value_parser = submit::deadline, requires = "from")]
     at: Option<i64>,
-    /// For how long
+    /// Duration
     #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "from")]
     length: Option<Duration>,
-    /// With a path of its own
+    /// Reserve a circuit with its own path
     #[arg(long, requires = "from")]
     circuit: bool,
-    /// Give this reservation back
+    /// Release this reservation
     #[arg(long, value_name = "ID", conflicts_with = "from")]
     cancel: Option<u64>,
     /// Print one JSON object: the reservation, or {"reservations": [...]}; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
 pub(crate) fn run(args: Args) -> Result<Code, Failure> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     if let Some(id) = args.cancel {
         let path = format!("/api/v1/reservations/{id}");
         let one: ReservationFacts = controller.ask("DELETE", &path, None::<&()>)?;
-        return told(&args, &one, "given back");
+        return print_reservation(&args, &one, "given back");
     }
     let (Some(source), Some(destination), Some(rate), Some(length)) =
         (args.from.clone(), args.to.clone(), args.rate, args.length)
@@ -90,10 +90,10 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         circuit: args.circuit,
     };
     let one = controller.ask("POST", "/api/v1/reservations", Some(&body))?;
-    told(&args, &one, "made")
+    print_reservation(&args, &one, "made")
 }
 
-/// The class of a controller that has one.
+/// The only class of a controller, if it has one.
 fn only_class(controller: &Controller) -> Result<String, Failure> {
     let all: penstock_controller::api::network::Classes = controller.get("/api/v1/classes")?;
     let mut names = all.classes.into_iter().map(|class| class.name);
@@ -103,7 +103,7 @@ fn only_class(controller: &Controller) -> Result<String, Failure> {
     }
 }
 
-fn told(args: &Args, one: &ReservationFacts, what: &str) -> Result<Code, Failure> {
+fn print_reservation(args: &Args, one: &ReservationFacts, what: &str) -> Result<Code, Failure> {
     if args.json {
         print_json(one)?;
     } else {

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use penstock_controller::api::objects::{ChangeBody, RequestFacts};
 
-use super::{Place, line, print_json};
+use super::{ControllerArgs, line, print_json};
 use crate::exit::{Code, Failure};
 
 /// Change a request of a controller: priority, deadline, pause, resume
@@ -23,20 +23,20 @@ pub(crate) struct Args {
     /// 1 (can wait) to 5 (urgent)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     priority: Option<u8>,
-    /// When it should be done: a time from now such as 6h, seconds since 1970, or none
+    /// Deadline: a time from now such as 6h, seconds since 1970, or none
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<i64>,
-    /// Stop it for now
+    /// Pause the request
     #[arg(long, conflicts_with = "resume")]
     pause: bool,
-    /// Let it go on
+    /// Resume a paused request
     #[arg(long)]
     resume: bool,
     /// Print the request as one JSON object; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
 fn deadline(text: &str) -> Result<i64, String> {
@@ -54,10 +54,10 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let controller = args.place.open()?;
     let path = format!("/api/v1/requests/{}", args.id);
     let request: RequestFacts = controller.ask("PATCH", &path, Some(&change))?;
-    told(&request, args.json)
+    print_request(&request, args.json)
 }
 
-fn told(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
+fn print_request(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
     if json {
         print_json(request)?;
     } else {
@@ -66,7 +66,7 @@ fn told(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// Cancel requests of a controller; what is in place stays
+/// Cancel requests of a controller; delivered files stay
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 What runs stops within seconds; unfinished files are kept for a while, so that the same request given again goes on \
@@ -83,7 +83,7 @@ pub(crate) struct CancelArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
 pub(crate) fn cancel(args: &CancelArgs) -> Result<Code, Failure> {
@@ -91,7 +91,7 @@ pub(crate) fn cancel(args: &CancelArgs) -> Result<Code, Failure> {
     for id in &args.ids {
         let path = format!("/api/v1/requests/{id}");
         let request: RequestFacts = controller.ask("DELETE", &path, None::<&()>)?;
-        told(&request, args.json)?;
+        print_request(&request, args.json)?;
     }
     Ok(Code::Done)
 }

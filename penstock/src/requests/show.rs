@@ -6,13 +6,14 @@ use penstock_controller::api::objects::{Files, History, Orders, RequestFacts};
 use penstock_units::{BitRate, ByteCount};
 
 use super::{
-    Controller, Place, code, duration, is_over, now, print_json, printable, progress, state, watch,
+    Controller, ControllerArgs, code, duration, is_over, now, print_json, printable, progress,
+    state, watch,
 };
 use crate::exit::{Code, Failure};
 use crate::json::copy::RequestDetails;
 use crate::table::table;
 
-/// Show a request of a controller: how it goes, its orders and why they have their rates
+/// Show a request of a controller: progress, orders, and the reasons of their rates
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Each order says what its rate is bound by: a link or interface that is full, its class at its high-water mark, a \
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     /// List its files too, all or those in this state: queued, active, done, failed, cancelled
     #[arg(long, value_name = "STATE", num_args = 0..=1, default_missing_value = "")]
     files: Option<String>,
-    /// List what happened to it too
+    /// List its history too
     #[arg(long)]
     history: bool,
     /// Print again every second, until it has ended
@@ -40,10 +41,10 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
-/// Everything of a list that comes in parts.
+/// Fetches all pages of a list.
 fn all<T>(
     mut part: impl FnMut(Option<i64>) -> Result<(Vec<T>, Option<i64>), Failure>,
 ) -> Result<Vec<T>, Failure> {

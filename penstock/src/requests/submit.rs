@@ -1,4 +1,4 @@
-//! `penstock submit`: asks a controller to move files between sites.
+//! `penstock submit`: submits a request to move files between sites.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
 use penstock_operations::orders::{FILES_MAX, Overwrite, Verify};
 
-use super::{Place, code, is_over, line, now, print_json, watch};
+use super::{ControllerArgs, code, is_over, line, now, print_json, watch};
 use crate::exit::{Code, Failure, OrExit, say};
 
 /// Ask a controller to move files from one site to another
@@ -32,50 +32,50 @@ Examples:
     penstock submit cern:/store/run7 caltech:/store/in --files - --watch
   penstock submit cern:/store/run7 caltech:/store/new --deadline 6h --json")]
 pub(crate) struct Args {
-    /// Where the files are, as SITE:/DIRECTORY, or one file
+    /// Source, as SITE:/DIRECTORY, or one file
     #[arg(value_name = "SITE:/PATH")]
     from: SitePath,
-    /// Where they go, as SITE:/DIRECTORY
+    /// Destination, as SITE:/DIRECTORY
     #[arg(value_name = "SITE:/DIR")]
     to: SitePath,
-    /// File with a path below the directory in each line, or - for standard input
+    /// List of paths below the directory, one a line, or - for standard input
     #[arg(long, value_name = "FILE")]
     files: Option<PathBuf>,
     /// Class of work, by its name or as OWNER/ACTIVITY
     #[arg(long)]
     class: Option<String>,
-    /// Your own name for the request: given again it is the same one
+    /// Idempotency key: a repeated key names the same request
     #[arg(long)]
     key: Option<String>,
     /// 1 (can wait) to 5 (urgent) [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     priority: Option<u8>,
-    /// When it should be done: a time from now such as 6h, or seconds since 1970
+    /// Deadline: a time from now such as 6h, or seconds since 1970
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<i64>,
-    /// How often a file is tried [default: 5]
+    /// Attempts for each file [default: 5]
     #[arg(long, value_name = "N")]
     attempts: Option<u32>,
-    /// Compare what the destination's device gives back, too
+    /// Read files back from the destination's device and compare them, too
     #[arg(long)]
     readback: bool,
-    /// A file that is at the destination and differs is a fault
+    /// Fail files that exist at the destination and differ
     #[arg(long)]
     no_overwrite: bool,
-    /// Protect data against change alone, do not encrypt it
+    /// Protect data only against changes, without encryption
     #[arg(long)]
     no_encrypt: bool,
     /// Label of the packets: the 16-bit scitag [default: that of the class]
     #[arg(long, value_name = "NUMBER")]
     scitag: Option<u16>,
-    /// Say every second how it goes, until it has ended
+    /// Print progress every second, until it has ended
     #[arg(long)]
     watch: bool,
     /// Print the request as one JSON object; with --watch at its end; docs/json.md has its fields
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    place: ControllerArgs,
 }
 
 /// A directory at a site.
@@ -100,7 +100,7 @@ impl std::str::FromStr for SitePath {
     }
 }
 
-/// A time from now, or seconds since 1970, which no span of time is as large as.
+/// Parses a time from now, or seconds since 1970, which is larger than any allowed span.
 pub(super) fn deadline(text: &str) -> Result<i64, String> {
     match text.parse::<i64>() {
         Ok(seconds) if seconds > 1_000_000_000 => Ok(seconds),
@@ -166,7 +166,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     };
     let controller = args.place.open()?;
     let mut request: RequestFacts = controller.ask("POST", "/api/v1/requests", Some(&body))?;
-    // The same request given again is there already, perhaps in part.
+    // A repeated request exists already, perhaps in part.
     let there = usize::try_from(request.files).unwrap_or(usize::MAX).saturating_sub(first.len());
     let mut at = first.len() + there / FILES_MAX * FILES_MAX;
     if request.open {

@@ -1,4 +1,4 @@
-//! `penstock tag decode`: what a number, bytes, a URL or a firefly means.
+//! `penstock tag decode`: decodes a number, bytes, a URL or a firefly.
 
 use std::io::{self, Read, Write};
 
@@ -10,13 +10,13 @@ use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::show::{Pair, Rows, hex};
+use super::show::{Pair, TextRows, hex};
 use crate::exit::{Code, Failure, OrExit};
 use value::Value;
 
 mod value;
 
-/// Tell what a label, a number, option bytes, a URL or a firefly means
+/// Decode a label, a number, option bytes, a URL or a firefly
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Up to 65535 a decimal number is a scitag number, above it a flow label; label: before it says that it is \
@@ -35,7 +35,7 @@ pub(super) struct Args {
     value: String,
 }
 
-/// A value that was read.
+/// Decoded value.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Decoded {
     /// Form of the value: `scitag`, `flow_label`, `option`, `url`, `header` or `firefly`.
@@ -57,7 +57,7 @@ pub(crate) struct Decoded {
     firefly: Option<Report>,
 }
 
-/// Facts of a firefly; null where it does not tell them.
+/// Facts of a firefly; null where it lacks them.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Firefly)]
 pub(crate) struct Report {
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
 
 fn standard_input() -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    // One byte more, so that the reader sees what is too long.
+    // One byte more than allowed, so that the parser detects excess.
     io::stdin().take(RECEIVED_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
@@ -127,7 +127,7 @@ fn decode(value: &Value, registry: &Registry) -> Result<Decoded, Failure> {
             Ok(of_tag("header", tag, registry))
         }
         Value::Url(url) => {
-            // A query alone is taken, too.
+            // A bare query is valid, too.
             let url = if url.contains('?') { url.clone() } else { format!("?{url}") };
             let tag = carry::from_url(&url).or_exit(Code::Usage)?;
             let none = || anyhow!("the URL carries no scitag: it has no {}=", carry::URL_KEY);
@@ -247,7 +247,7 @@ fn of_firefly(received: &ReceivedFirefly, registry: &Registry) -> Decoded {
 }
 
 fn rows(found: &Decoded) -> String {
-    let mut rows = Rows::under(&found.pair.heading());
+    let mut rows = TextRows::under(&found.pair.heading());
     rows.row("read as", found.read_as.replace('_', " "));
     if let Some(encoding) = found.encoding {
         rows.row("encoding", encoding);
@@ -271,7 +271,7 @@ fn rows(found: &Decoded) -> String {
 }
 
 impl Report {
-    fn rows(&self, rows: &mut Rows) {
+    fn rows(&self, rows: &mut TextRows) {
         let protocol = match self.protocol {
             TransportProtocol::Tcp => "TCP",
             TransportProtocol::Udp => "UDP",

@@ -8,7 +8,7 @@ use penstock_scitags::{Scitag, carry, option};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::show::{Pair, Rows, hex};
+use super::show::{Pair, TextRows, hex};
 use crate::exit::{Code, Failure, OrExit};
 
 /// Print the numbers and texts that carry an owner and an activity
@@ -48,7 +48,7 @@ pub(crate) struct Encoded {
     header: String,
 }
 
-/// A flow label.
+/// IPv6 flow label and its parts.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Label {
     /// Flow label.
@@ -102,7 +102,7 @@ fn encoded(tag: Scitag, entropy: u8, pair: Pair) -> Encoded {
 }
 
 fn rows(tag: Scitag, encoded: &Encoded) -> String {
-    let mut rows = Rows::under(&encoded.pair.heading());
+    let mut rows = TextRows::under(&encoded.pair.heading());
     rows.row("scitag", tag.number());
     if let Some(label) = &encoded.flow_label {
         rows.row(

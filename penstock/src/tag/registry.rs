@@ -1,4 +1,4 @@
-//! `penstock tag registry`: the names that count, and renewing them.
+//! `penstock tag registry`: lists the registry of owners and activities, and updates it.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -28,15 +28,15 @@ Examples:
   penstock tag registry update api.json")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: Option<What>,
+    command: Option<RegistryCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum What {
+enum RegistryCommand {
     /// List owners and activities, with the date and the source of the registry
     #[command(after_help = "Examples:\n  penstock tag registry show --json")]
     Show,
-    /// Take another registry; on any failure the last good one stays
+    /// Replace the registry; on any failure the last good one stays
     #[command(after_help = "\
 An address is asked whether it has another registry than the copy that came from there. HTTPS trusts the \
 system's authorities, or those in the file that SSL_CERT_FILE names. Proxies are not used: behind one, \
@@ -67,7 +67,7 @@ pub(crate) struct Registered {
     owners: Vec<Owner>,
 }
 
-/// An owner.
+/// Owner with its activities.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Owner {
     /// Number of the owner.
@@ -78,7 +78,7 @@ pub(crate) struct Owner {
     activities: Vec<Activity>,
 }
 
-/// An activity.
+/// Activity of an owner.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Activity {
     /// Number of the activity.
@@ -92,12 +92,12 @@ pub(crate) struct Activity {
 }
 
 pub(super) fn run(args: Args, json: bool) -> Result<Code, Failure> {
-    let text = match args.what {
-        None | Some(What::Show) => {
+    let text = match args.command {
+        None | Some(RegistryCommand::Show) => {
             let current = super::current();
             if json { listing_json(&current)? } else { listing(&current) }
         }
-        Some(What::Update { from }) => {
+        Some(RegistryCommand::Update { from }) => {
             let update = update(&from)?;
             if json { update_json(&update) } else { update_text(&update) }
         }

@@ -1,4 +1,4 @@
-//! `penstock tag run` and `penstock tag stop`: the marker, for any program's packets.
+//! `penstock tag run` and `penstock tag stop`: the marker of other programs' packets.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -37,27 +37,27 @@ pub(super) struct Args {
     /// File of rules
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Network interfaces whose outgoing packets are looked at
+    /// Network interfaces whose outgoing packets are labelled
     #[arg(long, value_name = "IF", value_delimiter = ',', required = true)]
     interface: Vec<String>,
     /// Directory on a bpf file system for maps and links
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN)]
     pin: PathBuf,
-    /// Named pipe for flowd-go's line protocol; made where there is none
+    /// Named pipe for flowd-go's line protocol; created if missing
     #[arg(long, value_name = "PATH")]
     pipe: Option<PathBuf>,
-    /// How long a flow without an end is tagged
+    /// Time for which a flow without an end is tagged
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = lifetime)]
     lifetime: Duration,
-    /// Where the HTTP API and metrics listen
+    /// Addresses of the HTTP API and metrics
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     http: Vec<SocketAddr>,
-    /// How programs get to interfaces: auto, tcx (Linux 6.6), clsact
+    /// Hook of the programs: auto, tcx (Linux 6.6), clsact
     #[arg(long, value_name = "HOW", default_value = "auto")]
     attach: Attach,
 }
 
-/// Detach everything that tag run attached, and forget its rules and counters
+/// Detach everything that tag run attached, and delete its rules and counters
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Only what is pinned in the directory is removed; other programs at the same interfaces stay.
@@ -113,7 +113,7 @@ pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-/// The exit code of what the kernel refused; the verifier's log goes before the line.
+/// Exit code of a kernel error; prints the verifier's log first.
 pub(crate) fn kernel_code(error: &KernelError) -> Code {
     if let Some(log) = error.verifier_log() {
         eprintln!("{log}");
@@ -121,7 +121,7 @@ pub(crate) fn kernel_code(error: &KernelError) -> Code {
     if matches!(error, KernelError::Privilege) { Code::Refused } else { Code::Failed }
 }
 
-/// The exit code of what went wrong.
+/// Converts an error into a failure with its exit code.
 pub(super) fn failure(error: MarkingError) -> Failure {
     let code = match &error {
         MarkingError::File(_) => Code::Usage,

@@ -1,4 +1,4 @@
-//! What the subcommands of `tag` print alike: a pair's facts, rows of a name and a value, bytes.
+//! Shared output of the subcommands of `tag`: facts of a pair, rows of name and value, bytes.
 
 use std::fmt::Write as _;
 
@@ -39,7 +39,7 @@ impl Pair {
         }
     }
 
-    /// Numbers as somebody wrote them, which need not be those of a pair.
+    /// Facts of unchecked numbers, which may not be a valid pair.
     pub(super) fn of_numbers(owner_id: u64, activity_id: u64, registry: &Registry) -> Self {
         match Scitag::new(owner_id, activity_id) {
             Ok(tag) => Self::new(tag, registry),
@@ -59,7 +59,7 @@ impl Pair {
         self.registered
     }
 
-    /// The line above the rows.
+    /// Heading above the rows.
     pub(super) fn heading(&self) -> String {
         let Self { name, owner_id, activity_id, .. } = self;
         let known = if self.registered { "" } else { ", not in the registry" };
@@ -69,9 +69,9 @@ impl Pair {
 
 /// Rows of a name and a value under a heading.
 #[derive(Debug)]
-pub(super) struct Rows(String);
+pub(super) struct TextRows(String);
 
-impl Rows {
+impl TextRows {
     pub(super) fn under(heading: &str) -> Self {
         Self(format!("{heading}\n"))
     }

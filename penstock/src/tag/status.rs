@@ -1,4 +1,4 @@
-//! `penstock tag status`: what the marker is doing, read from the kernel.
+//! `penstock tag status`: state of the marker, read from the kernel.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
-//! What a value may be, told from its form alone: number, label, option bytes, URL, header, firefly.
+//! Form of a value, detected from its text: number, label, option bytes, URL, header, firefly.
 
 use penstock_scitags::FlowLabel;
 use penstock_scitags::label::LABEL_MAX;
 
-/// A value and what it is taken for.
+/// A value with its detected form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
     /// A scitag number as decimal digits.
@@ -34,7 +34,7 @@ pub(super) enum ValueError {
 }
 
 impl Value {
-    /// Tells what `bytes` is.
+    /// Detects the form of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Result<Self, ValueError> {
         let text = String::from_utf8_lossy(bytes);
         let text = text.trim();
@@ -85,7 +85,7 @@ fn option_bytes(lower: &str) -> Option<Vec<u8>> {
     let mut digits = String::new();
     for part in lower.split([' ', '\t', '\n', ':', '-', ',']) {
         let part = part.strip_prefix("0x").unwrap_or(part);
-        // A part of one digit or three is no bytes; "1E 3" would be read as another number.
+        // Parts with an odd number of digits are no bytes: "1E 3" is ambiguous.
         if !part.len().is_multiple_of(2) || !part.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What fails in a run, and when: links, switches, and hosts that pause without end.
+//! Injected failures of a run: links and switches that fail, hosts that send PFC pauses without end.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use penstock_units::parse_duration;
 
 use crate::exit::{Code, Failure, OrExit};
 
-/// No time is later, in picoseconds.
+/// Latest time in picoseconds.
 const TIME_PS_MAX: u64 = 1 << 60;
-/// Names that a message lists.
+/// Most names that an error lists.
 const NAMES_SHOWN: usize = 20;
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Failing {
-    /// A link or switch that fails at a time, by its name (links: that of their ends in networks made by numbers)
+pub(crate) struct FailureArgs {
+    /// A link or switch that fails at a time, by its name (in generated networks a link is named by its ends)
     #[arg(long, value_name = "NAME@TIME")]
     fail: Vec<String>,
     /// A link or switch that works again
     #[arg(long, value_name = "NAME@TIME")]
     repair: Vec<String>,
-    /// A host that pauses what is sent to it, from a time on and for how long
+    /// A host that pauses all traffic to it (PFC storm), from a time on, for a duration
     #[arg(long, value_name = "HOST@TIME+TIME")]
     storm: Vec<String>,
 }
 
-impl Failing {
-    /// Whether nothing does.
+impl FailureArgs {
+    /// True if no failure is requested.
     pub(crate) fn is_none(&self) -> bool {
         self.fail.is_empty() && self.repair.is_empty() && self.storm.is_empty()
     }
 
-    /// All of it.
+    /// Lowers the failures into changes of the network.
     ///
     /// # Errors
-    /// When a name or a time is none.
+    /// When a name is unknown or a time invalid.
     pub(crate) fn changes(&self, network: &Network) -> Result<Vec<Change>, Failure> {
-        let failing = self.fail.iter().map(|text| (text, false));
-        let mut changes = failing
+        let failures = self.fail.iter().map(|text| (text, false));
+        let mut changes = failures
             .chain(self.repair.iter().map(|text| (text, true)))
             .map(|(text, is_up)| {
                 let (name, at) = split(text, '@', "NAME@TIME, such as leaf0-spine1@1ms")?;

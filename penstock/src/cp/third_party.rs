@@ -1,4 +1,4 @@
-//! A copy between two remote places: the source's agent sends to the destination's, this process looks on.
+//! Third-party copy: the source's agent sends to the destination's agent, and this process monitors it.
 
 use std::net::IpAddr;
 
@@ -9,20 +9,22 @@ use penstock_protocol::third_party::ThirdParty;
 use penstock_protocol::wire::Bytes;
 
 use super::CpArgs;
-use super::places::Location;
-use super::plan::{Running, StartError, failed, one_host, reach, remote_path, transfer_key, usage};
+use super::location::Location;
+use super::plan::{
+    RunningCopy, StartError, failed, one_host, reach, remote_path, transfer_key, usage,
+};
 
-/// Starts it.
+/// Starts a copy between two remote locations.
 ///
 /// # Errors
-/// When the arguments make no sense for two remote places, or nobody here is known at one of them.
+/// When the arguments do not suit a third-party copy, or there are no credentials for one of the agents.
 pub(super) fn start(
     args: &CpArgs,
     options: Options,
     from: &[Location],
     to: &Location,
     into_directory: bool,
-) -> Result<Running, StartError> {
+) -> Result<RunningCopy, StartError> {
     let first = one_host(from)?;
     if args.via_ssh {
         return Err(usage(
@@ -41,7 +43,7 @@ pub(super) fn start(
     }
     let source = reach(args, first, false)?;
     let destination = reach(args, to, false)?;
-    // An agent may have several names.
+    // Two names may mean one agent.
     if source.fingerprint == destination.fingerprint {
         refuse_into_itself(from, to)?;
     }
@@ -81,10 +83,10 @@ pub(super) fn start(
     };
     let transfer = ThirdPartyTransfer::start(plan)
         .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(Running::ThirdParty { transfer, far_ends: [source.far_end, destination.far_end] })
+    Ok(RunningCopy::ThirdParty { transfer, remotes: [source.remote, destination.remote] })
 }
 
-/// On one host, a directory copied into itself would be walked for ever, and a file onto itself lost.
+/// Refuses a copy of a directory into itself, which would not end, and of a file onto itself, which would lose it.
 fn refuse_into_itself(from: &[Location], to: &Location) -> Result<(), StartError> {
     let target = remote_path(to);
     match from.iter().find(|place| is_inside(&target, &remote_path(place))) {
@@ -97,7 +99,7 @@ fn refuse_into_itself(from: &[Location], to: &Location) -> Result<(), StartError
     }
 }
 
-/// Whether a path is another one or below it, however often a slash or `.` is written.
+/// True if `path` equals `above` or lies below it, ignoring repeated slashes and `.`.
 fn is_inside(path: &[u8], above: &[u8]) -> bool {
     let names = |path: &[u8]| -> Vec<Vec<u8>> {
         let names =

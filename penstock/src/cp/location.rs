@@ -1,4 +1,4 @@
-//! What a path on the command line means.
+//! Locations on the command line: local paths, URLs of agents, hosts by ssh.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 
 use penstock_protocol::manifest::display_path;
 
-/// The port of an agent that names none.
-pub(crate) const PORT: u16 = 8620;
+/// Default TCP port of an agent.
+pub(crate) const AGENT_PORT: u16 = 8620;
 
-/// One end of a copy.
+/// Source or destination of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Location {
     /// On this machine.
     Local(PathBuf),
     /// At an agent.
     Agent {
-        /// Its host.
+        /// Host name or address.
         host: String,
-        /// Its port.
+        /// TCP port.
         port: u16,
-        /// The path there, as bytes.
+        /// Remote path, any bytes.
         path: Vec<u8>,
     },
     /// On a host that ssh reaches.
@@ -30,13 +30,13 @@ pub(crate) enum Location {
         login: String,
         /// The host alone.
         host: String,
-        /// The path there, as bytes.
+        /// Remote path, any bytes.
         path: Vec<u8>,
     },
 }
 
 impl Location {
-    /// Whether both are remote and name the same host in the same way.
+    /// True if both are remote and spell the host alike.
     pub(crate) fn has_host_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Agent { host, port, .. }, Self::Agent { host: other, port: there, .. }) => {
@@ -48,10 +48,10 @@ impl Location {
     }
 }
 
-/// Reads a place. A colon before any slash means ssh, as scp and rsync have it; `./a:b` is local.
+/// Parses a location. A colon before any slash means ssh, as for scp and rsync; `./a:b` is local.
 ///
 /// # Errors
-/// When it is a URL of another kind, or not whole.
+/// When it is a URL of another scheme, or incomplete.
 pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
     let bytes = text.as_bytes();
     if let Some(rest) = bytes.strip_prefix(b"penstock://") {
@@ -70,7 +70,7 @@ pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
     }
 }
 
-/// Where `[user@]host` ends, before any slash: an IPv6 address in brackets has colons of its own.
+/// Position of the colon behind `[user@]host`; an IPv6 address in brackets contains colons.
 fn colon_of_host(bytes: &[u8]) -> Option<usize> {
     let colon_from = |start: usize| {
         let colon = bytes[start..].iter().position(|byte| b":/".contains(byte))? + start;
@@ -94,7 +94,7 @@ fn ssh(login: &[u8], path: &[u8]) -> Result<Location, String> {
         Some((user, host)) => (format!("{user}@"), host),
         None => (String::new(), login),
     };
-    // ssh has no port there, and so no brackets.
+    // ssh takes no port there, and so no brackets.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if bare.is_empty() {
         return Err(format!("'{login}:' names no host: write it like user@host:path"));
@@ -130,7 +130,7 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
         return Err(wrong("it names no host"));
     }
     let port = match port {
-        None => PORT,
+        None => AGENT_PORT,
         Some(port) => port
             .parse()
             .ok()
@@ -141,7 +141,7 @@ fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
     Ok(Location::Agent { host: host.to_owned(), port, path })
 }
 
-/// The host of a place that is not local.
+/// Host of a remote location.
 #[must_use]
 pub(crate) fn host_of(text: &OsStr) -> Option<String> {
     match parse(text).ok()? {
@@ -150,7 +150,7 @@ pub(crate) fn host_of(text: &OsStr) -> Option<String> {
     }
 }
 
-/// The name under which a source arrives; `None` for one that stands for its contents.
+/// Name of a source at the destination; `None` if it stands for its contents.
 fn arrives_as(place: &Location) -> Option<OsString> {
     match place {
         Location::Local(path) => found_at(path)
@@ -164,10 +164,10 @@ fn arrives_as(place: &Location) -> Option<OsString> {
     }
 }
 
-/// Two sources of one name would overwrite each other, or mix.
+/// Refuses two sources of one name, which would overwrite each other.
 ///
 /// # Errors
-/// When there are two; both are named, as `texts` has them.
+/// Names the two sources, as in `texts`.
 pub(crate) fn refuse_same_names(places: &[Location], texts: &[OsString]) -> Result<(), String> {
     let mut names = HashMap::new();
     for (place, text) in places.iter().zip(texts) {
@@ -182,14 +182,13 @@ pub(crate) fn refuse_same_names(places: &[Location], texts: &[OsString]) -> Resu
     Ok(())
 }
 
-/// Where a local source is found and what it is called there: `.` and `/` stand for their contents,
-/// everything else arrives as itself.
+/// Splits a local source into directory and name; `.` and `/` stand for their contents.
 ///
 /// # Errors
-/// When its directory cannot be found.
+/// When the directory does not exist.
 pub(crate) fn found_at(path: &Path) -> std::io::Result<(PathBuf, PathBuf)> {
     use std::path::Component;
-    // Components leave out a `.` at the end, and here it is what is meant.
+    // `Path::components` drops a final `.`, which means the contents.
     if path.as_os_str().as_bytes().ends_with(b"/.") {
         return Ok((path.to_owned(), PathBuf::new()));
     }
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_hosts_and_paths_are_told_apart() {
+    fn urls_hosts_and_paths_are_distinguished() {
         let agent = |host: &str, port, path: &str| Location::Agent {
             host: host.into(),
             port,

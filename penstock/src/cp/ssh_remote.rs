@@ -1,7 +1,7 @@
-//! The far end that ssh starts: an agent for one user and one command, gone when ssh is.
+//! Remote end that ssh starts: an agent for one user and one command, which ends with ssh.
 //!
-//! It listens on a port of its own, tells ssh's output how to reach it, and ends when its input does.
-//! The token is made for this one start; data then flows to the port directly, or inside ssh.
+//! It listens on a free port, prints its port, token and certificate fingerprint for the client, and ends at the end of
+//! its standard input. The token is valid for this process only. Data flows to the port directly or inside ssh.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,10 +32,10 @@ pub(crate) struct FarEndArgs {
     pub listen: SocketAddr,
 }
 
-/// How long ssh has to end by itself.
-const GONE_WITHIN: Duration = Duration::from_secs(2);
+/// Time that ssh has to end by itself.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the far end says on its output.
+/// First line of the remote's standard output.
 #[derive(Debug, Serialize, Deserialize)]
 struct Greeting {
     penstock: String,
@@ -44,9 +44,9 @@ struct Greeting {
     token: String,
 }
 
-struct OneToken(String);
+struct SingleToken(String);
 
-impl Gatekeeper for OneToken {
+impl Gatekeeper for SingleToken {
     fn authenticate(
         &self,
         token: &str,
@@ -63,7 +63,7 @@ impl Gatekeeper for OneToken {
     }
 
     fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
-        place_of_user(&at_home(path)?)
+        place_of_user(&expand_home(path)?)
     }
 
     fn trusts_owners(&self) -> bool {
@@ -71,8 +71,8 @@ impl Gatekeeper for OneToken {
     }
 }
 
-/// The path with the user's home for a `~` at its beginning: no shell of theirs has seen it.
-fn at_home(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+/// Expands a leading `~` to the user's home, as no shell does it here.
+fn expand_home(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let Some(rest) = path.strip_prefix(b"~") else { return Ok(Cow::Borrowed(path)) };
     let refuse = |why: &str| {
         Err(Refusal::new(RefusalKind::NotFound, format!("{}: {why}", display_path(path))))
@@ -103,7 +103,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
         Ok(Config {
             listen: vec![listen],
             identity: Arc::clone(&identity),
-            gatekeeper: Arc::new(OneToken(token.clone())),
+            gatekeeper: Arc::new(SingleToken(token.clone())),
             state: super::plan::state_directory().map_err(anyhow::Error::msg)?,
             limits: Limits { transfers: 2, ..Limits::default() },
             collectors: Vec::new(),
@@ -128,58 +128,58 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "{}", serde_json::to_string(&greeting)?)?;
     out.flush()?;
-    // Nothing is said on the input; its end is the end of the command.
+    // Standard input carries no data; its end ends the command.
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     agent.shut_down(Duration::from_secs(2));
     Ok(())
 }
 
-/// A far end that was started; it ends when this is dropped.
+/// A started remote process; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RemoteProcess {
     child: Child,
     login: String,
     greeting: Greeting,
     fingerprint: Fingerprint,
 }
 
-impl Drop for Started {
+impl Drop for RemoteProcess {
     fn drop(&mut self) {
-        // The end of its input tells the far end to go.
+        // End of input ends the remote process.
         drop(self.child.stdin.take());
         let begun = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < GONE_WITHIN {
+        while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < EXIT_TIMEOUT {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Of no effect on one that is gone.
+        // No effect on a process that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Started {
-    /// What became of it, once it ended by itself.
+impl RemoteProcess {
+    /// Message with the exit status, if the process has ended by itself.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         Some(format!("penstock on {} ended: {status}", self.login))
     }
 
-    /// The port on which it listens.
+    /// Port on which the remote listens.
     pub(crate) fn port(&self) -> u16 {
         self.greeting.port
     }
 
-    /// The token that it takes.
+    /// Token that the remote accepts.
     pub(crate) fn token(&self) -> &str {
         &self.greeting.token
     }
 
-    /// Its certificate.
+    /// Fingerprint of the remote's certificate.
     pub(crate) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// Connections to it inside ssh.
+    /// Opens connections to the remote inside ssh.
     pub(crate) fn dial(&self, args: &CpArgs, login: &str) -> Arc<dyn Dial> {
         Arc::new(SshDial::new(words(&args.ssh), login.to_owned(), self.greeting.port))
     }
@@ -193,7 +193,7 @@ fn words(command: &str) -> Vec<String> {
 ///
 /// # Errors
 /// When ssh or penstock there does not start.
-pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
+pub(crate) fn start(args: &CpArgs, login: &str) -> Result<RemoteProcess, String> {
     let ssh = words(&args.ssh);
     let (program, options) = ssh.split_first().ok_or("--ssh names no command")?;
     let mut child = Command::new(program)
@@ -210,7 +210,7 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
     let output = child.stdout.take().ok_or("ssh has no output")?;
     let mut line = String::new();
     let mut output = BufReader::new(output.take(64 * 1024));
-    // Whatever a login shell prints before is passed over.
+    // Skip lines that a login shell prints first.
     let greeting = loop {
         line.clear();
         if output.read_line(&mut line).map_err(|error| format!("{login}: {error}"))? == 0 {
@@ -225,5 +225,5 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<Started, String> {
         }
     };
     let fingerprint = greeting.fingerprint.parse().map_err(|error| format!("{login}: {error}"))?;
-    Ok(Started { child, login: login.to_owned(), greeting, fingerprint })
+    Ok(RemoteProcess { child, login: login.to_owned(), greeting, fingerprint })
 }

@@ -1,4 +1,4 @@
-//! What this host's settings let one stream carry: said where a result has come near it.
+//! Rate that this host's socket buffers allow one stream, and advice where a result comes near it.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use penstock_host::facts::Facts;
 use penstock_host::facts::sysctls::Buffers;
 use penstock_units::{BitRate, display_latency};
 
-/// A rate this near to what the buffers carry is taken to be bound by them.
-const NEAR: f64 = 0.6;
+/// Share of the buffers' rate from which a result counts as bound by them.
+const BUFFER_BOUND_SHARE: f64 = 0.6;
 
-/// What one stream can carry over a path, with the buffers that this host gives it.
+/// Rate of one stream over a path with this host's largest socket buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ceiling {
     pub(crate) bps: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Ceiling {
 }
 
 impl Ceiling {
-    /// For paths of this round-trip time; none where the host does not tell.
+    /// Reads the limits of this host; none if they are unknown.
     pub(crate) fn here(rtt: Duration) -> Option<Self> {
         Self::of(Facts::sysctls().buffers()?, rtt)
     }
@@ -26,13 +26,13 @@ impl Ceiling {
         Some(Self { bps: buffers.ceiling_bps(rtt)?, rtt })
     }
 
-    /// A line for whoever got this rate by so many streams, if it is near what their buffers carry.
+    /// Advice for a result of this rate and number of streams, if buffers may bind it.
     pub(crate) fn advice(self, bits_per_second: f64, streams: usize) -> Option<String> {
         let each = bits_per_second / streams.max(1) as f64;
-        (each >= self.bps as f64 * NEAR).then(|| self.line())
+        (each >= self.bps as f64 * BUFFER_BOUND_SHARE).then(|| self.line())
     }
 
-    /// The line, for whoever knows that buffers of this host bound a result.
+    /// Advice for a result that buffers of this host bind.
     pub(crate) fn line(self) -> String {
         format!(
             "buffers as this host has them carry {} at most for each stream over {}: see penstock host check --rtt {}us, \
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_is_for_those_whom_buffers_bind() {
+    fn advice_only_when_buffers_bind() {
         let buffers = Buffers { receive_bytes_max: 32 << 20, send_bytes_max: 4 << 20 };
         let ceiling = Ceiling::of(buffers, Duration::from_millis(50)).unwrap();
         let line = ceiling.advice(0.6e9, 1).unwrap();

@@ -1,4 +1,4 @@
-//! Lets `penstock transfers` see and change this copy while it runs.
+//! Control socket of a running copy, by which `penstock transfers` shows and changes it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
@@ -11,19 +11,19 @@ use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 
 use super::CpArgs;
-use super::plan::Running;
-use crate::copies::{self, Answer, Ask};
+use super::plan::RunningCopy;
+use crate::local_transfers::{self, ControlReply, ControlRequest};
 
-/// The socket of this copy; gone when it is.
+/// Control socket of this copy; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Steering {
+pub(crate) struct ControlSocket {
     socket: Option<(UnixListener, PathBuf)>,
-    /// What is copied, for people.
+    /// Sources and destination as shown to users.
     path: String,
     started: SystemTime,
 }
 
-impl Drop for Steering {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         if let Some((_, path)) = &self.socket {
             let _ = std::fs::remove_file(path);
@@ -31,8 +31,8 @@ impl Drop for Steering {
     }
 }
 
-impl Steering {
-    /// Listens; a copy that cannot be steered goes on all the same.
+impl ControlSocket {
+    /// Listens; without a socket the copy continues and cannot be changed.
     pub(crate) fn start(args: &CpArgs) -> Self {
         let shown = args.paths.iter().map(|path| display_path(path.as_bytes()));
         let path = shown.collect::<Vec<_>>().join(" ");
@@ -42,33 +42,35 @@ impl Steering {
         Self { socket: socket.ok(), path, started: SystemTime::now() }
     }
 
-    /// Answers who asks now; returns at once when nobody does.
-    pub(crate) fn answer(&self, running: &Running) {
+    /// Answers pending requests without blocking.
+    pub(crate) fn answer(&self, running: &RunningCopy) {
         let Some((listener, _)) = &self.socket else { return };
         while let Ok((mut stream, _)) = listener.accept() {
-            // Whoever goes away before the answer needs none.
+            // Ignore clients that disconnect before the reply.
             let _ = self.answer_one(&mut stream, running);
         }
     }
 
-    fn answer_one(&self, stream: &mut UnixStream, running: &Running) -> std::io::Result<()> {
+    fn answer_one(&self, stream: &mut UnixStream, running: &RunningCopy) -> std::io::Result<()> {
         stream.set_nonblocking(false)?;
-        let refused = match copies::hear(stream)? {
-            Ask::Show => None,
-            Ask::Cancel => {
+        let refused = match local_transfers::receive_line(stream)? {
+            ControlRequest::Show => None,
+            ControlRequest::Cancel => {
                 running.cancel("cancelled by penstock transfers");
                 None
             }
-            Ask::Set(change) => change.check().and_then(|()| running.change(&change)).err(),
+            ControlRequest::Set(change) => {
+                change.check().and_then(|()| running.change(&change)).err()
+            }
         };
         let answer = match refused {
-            Some(why) => Answer::No(why),
-            None => Answer::Is(Box::new(self.show(running))),
+            Some(why) => ControlReply::Refused(why),
+            None => ControlReply::Status(Box::new(self.show(running))),
         };
-        copies::say(stream, &answer)
+        local_transfers::send_line(stream, &answer)
     }
 
-    fn show(&self, running: &Running) -> Transfer {
+    fn show(&self, running: &RunningCopy) -> Transfer {
         let now = running.snapshot();
         let elapsed = self.started.elapsed().unwrap_or(Duration::ZERO);
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -103,17 +105,17 @@ impl Steering {
 }
 
 fn listen() -> anyhow::Result<(UnixListener, PathBuf)> {
-    let directory = copies::directory()?;
+    let directory = local_transfers::directory()?;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
     let path = directory.join(format!("{}.sock", std::process::id()));
-    // Left by a process of that number that was killed.
+    // A killed process with this id may have left its socket.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)?;
     listener.set_nonblocking(true)?;
     Ok((listener, path))
 }
 
-impl Running {
+impl RunningCopy {
     fn peer(&self) -> String {
         match self {
             Self::Remote { transfer, .. } => transfer.shown(),
@@ -122,10 +124,10 @@ impl Running {
         }
     }
 
-    /// Changes it at both ends.
+    /// Changes the settings at both ends.
     ///
     /// # Errors
-    /// When it cannot be changed so.
+    /// When the copy does not support the change.
     fn change(&self, change: &Change) -> Result<(), String> {
         let settings = Settings {
             rate_bps: change.rate.map(|rate| rate.0),

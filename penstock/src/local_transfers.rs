@@ -1,0 +1,119 @@
+//! Running copies of this user: each listens on a Unix socket in the state directory, where `penstock transfers` finds
+//! it.
+//!
+//! A connection carries one request and one reply, each a line of JSON. Only this user can access the directory. A
+//! client that finds the socket of an ended copy removes it.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use penstock_agent::http::api::{Change, Transfer};
+use serde::{Deserialize, Serialize};
+
+use crate::credentials;
+
+/// Longest request or reply.
+const LINE_BYTES_MAX: u64 = 256 << 10;
+
+/// Limit on each read and write of either side.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Request to a running copy.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ControlRequest {
+    /// Report the state.
+    Show,
+    /// Change rate, streams or threads.
+    Set(Change),
+    /// End the copy; the same command resumes.
+    Cancel,
+}
+
+/// Reply to a [`ControlRequest`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ControlReply {
+    /// State of the copy; its id is the process id.
+    #[serde(rename = "is")]
+    Status(Box<Transfer>),
+    /// The reason why the copy refuses the request.
+    #[serde(rename = "no")]
+    Refused(String),
+}
+
+/// Directory of the sockets.
+pub(crate) fn directory() -> anyhow::Result<PathBuf> {
+    Ok(credentials::state()?.path().join("copies"))
+}
+
+/// Sends a value as one line of JSON.
+pub(crate) fn send_line(stream: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Receives one line of JSON, of at most [`LINE_BYTES_MAX`].
+pub(crate) fn receive_line<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Result<T> {
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Sends a request to the copy of a process.
+///
+/// # Errors
+/// When no such copy runs, or it refuses.
+pub(crate) fn request(process: u32, what: &ControlRequest) -> anyhow::Result<Transfer> {
+    request_if_running(process, what)?
+        .with_context(|| format!("no copy cp{process} is running: `penstock transfers` lists them"))
+}
+
+/// Sends a request to the copy of a process; `None` when no such copy runs.
+///
+/// # Errors
+/// When the copy refuses.
+pub(crate) fn request_if_running(
+    process: u32,
+    what: &ControlRequest,
+) -> anyhow::Result<Option<Transfer>> {
+    request_at(&directory()?.join(format!("{process}.sock")), what)
+}
+
+/// `None` when the copy has ended; removes its socket.
+fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Transfer>> {
+    let mut stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            let _ = std::fs::remove_file(path);
+            return Ok(None);
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(anyhow!("{}: {error}", path.display())),
+    };
+    send_line(&mut stream, what)?;
+    match receive_line(&stream).with_context(|| format!("{}: no answer", path.display()))? {
+        ControlReply::Status(transfer) => Ok(Some(*transfer)),
+        ControlReply::Refused(why) => Err(anyhow!(why)),
+    }
+}
+
+/// States of all running copies, by process id.
+pub(crate) fn running() -> anyhow::Result<Vec<Transfer>> {
+    let entries = match std::fs::read_dir(directory()?) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    // Leaves out copies that end meanwhile.
+    let mut all: Vec<_> =
+        paths.filter_map(|path| request_at(&path, &ControlRequest::Show).ok().flatten()).collect();
+    all.sort_by_key(|transfer| transfer.id);
+    Ok(all)
+}
