@@ -1,4 +1,4 @@
-//! Headers and the tables of packs.
+//! Block headers and the tables of packs.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use penstock_protocol::block::{FrameKind, HEADER_BYTES, Header, pack_items};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((head, payload)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return };
-    // Few guesses have the right checksum, so that a header is also put together from the bytes.
+    // Few random inputs have a valid checksum, so a header is also built from the bytes.
     if let Ok(header) = Header::decode(head) {
         assert_eq!(Header::decode(&header.encode()), Ok(header));
     }

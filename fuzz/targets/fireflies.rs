@@ -18,7 +18,7 @@ const FIREFLY: &[u8] = br#"<134>1 2026-03-01T10:00:00.000000+00:00 dtn penstock 
 "dst-port":8620},"usage":{"sent":1099511627776,"received":0},"packets":{"sent":7,"received":3},
 "netlink":{"rtt":88.4},"context":{"experiment-id":8,"activity-id":4,"application":"penstock v0.1"}}"#;
 
-/// A good document with some bytes in the middle replaced by others: what a mutator alone would hardly find.
+/// A valid document with some bytes replaced, which a mutator would hardly find.
 fn patched(good: &[u8], patch: &[u8]) -> Vec<u8> {
     let Some(([a, b, cut], put)) = patch.split_first_chunk() else { return good.to_vec() };
     let at = usize::from(u16::from_be_bytes([*a, *b])) % good.len();
@@ -83,7 +83,7 @@ fuzz_target!(|bytes: &[u8]| {
             ..firefly
         })
     );
-    // What the log line and the application may not hold was taken out the first time.
+    // Invalid characters of log line and application were removed by the first pass.
     let host = again.host.as_deref().unwrap_or_default();
     let program = again.program.as_deref().unwrap_or_default();
     let twice = Firefly { application: again.application.unwrap_or_default(), ..firefly };

@@ -1,4 +1,4 @@
-//! A host's journal with any end, and a facts file with anything in it: what is read is judged and planned.
+//! A host's journal with any tail, and a facts file of any content: parsed facts are judged and planned.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A journal with any end: what it tells is within what was put into it.
+//! A resume journal with any tail: replayed ranges lie within recorded ones.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use penstock_protocol::wire::{self, WireReader, WireFormat};
 const BOOT: &str = "boot";
 
 fuzz_target!(|bytes: &[u8]| {
-    // As it is, and with checksums that are right.
+    // As it is, and with corrected checksums.
     let _ = journal::replay(bytes, BOOT);
     let mut input = WireReader::new(bytes);
     let mut made = Vec::new();

@@ -1,4 +1,4 @@
-//! A control link that hears anything, in pieces of any size, and loses its connection at any moment.
+//! A control link that receives any bytes in pieces of any size and loses its connection at any moment.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! The first bytes of a packet: the walk ends, finds what a longer piece of the packet has, too, and reads
-//! the same again.
+//! Truncated packet headers: parsing ends, finds nothing that the longer packet lacks, and is deterministic.
 
 #![no_main]
 
@@ -15,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let whole = Packet::read(start, bytes);
     let cut = Packet::read(start, &bytes[..bytes.len() * usize::from(*which) / 256]);
-    // What is found in the first part is in the whole as well.
+    // Fields of the truncated packet equal those of the whole packet.
     assert!(cut.macs.is_none() || cut.macs == whole.macs);
     assert!(cut.vlan.is_none() || cut.vlan == whole.vlan);
     assert!(cut.mpls_label.is_none() || cut.mpls_label == whole.mpls_label);

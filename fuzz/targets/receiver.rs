@@ -1,5 +1,5 @@
-//! The receiving machine: a sender that says anything, and a carrier that does its part. It never
-//! panics, and what it counts as moved was written.
+//! The receiver's state machine with a sender of arbitrary messages: it never panics, and bytes that it counts as moved
+//! were written.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Records of the sampler's ring: whatever is in one, a frame comes out whose bytes are no more than were taken and a tag.
+//! Records of the sampler's ring: any record decodes to a frame of at most the captured bytes and a tag.
 
 #![no_main]
 
@@ -7,7 +7,7 @@ use penstock_sampler::Taken;
 
 fuzz_target!(|input: (bool, Vec<u8>)| {
     let (ethernet, mut bytes) = input;
-    // A record is as long as the ring has it; shorter ones are none.
+    // Ring records have a fixed size; shorter inputs are padded.
     bytes.resize(bytes.len().max(56), 0);
     if let Some(taken) = Taken::read(&bytes) {
         let mut room = Vec::new();

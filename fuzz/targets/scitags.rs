@@ -1,5 +1,5 @@
-//! The short forms of a scitag, as strangers send them: options of packets, URLs, header values, times, names.
-//! What is read is written again as the same.
+//! Short forms of a scitag from untrusted sources: packet options, URLs, header values, times, names. Parsed values
+//! encode to the same value.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The sending machine: a receiver that says anything, readers that read, streams that are lost.
+//! The sender's state machine with a receiver of arbitrary messages, readers, and lost streams.
 
 #![no_main]
 

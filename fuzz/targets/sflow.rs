@@ -1,5 +1,5 @@
-//! A datagram of sFlow as a stranger sends it: each record that is read is written as one that reads the same, and
-//! the whole way through trust, counters and sums stays within its limits.
+//! Untrusted sFlow datagrams: each parsed record encodes to one that parses equally, and the pipeline through trust,
+//! counters and sums stays within its limits.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ use penstock_flows::sflow::{CounterRecord, SflowDatagram, FlowRecord, Sample};
 use penstock_scitags::Registry;
 
 thread_local! {
-    // One for all inputs: what one leaves behind the next one meets.
+    // Shared by all inputs, so that state carries over.
     static INTAKE: RefCell<Intake> = RefCell::new({
         let none = Prefixes::default;
         let trust = Trust::new(Registry::builtin().clone(), none(), none(), 1);

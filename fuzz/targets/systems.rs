@@ -1,4 +1,4 @@
-//! Files of autonomous systems: any text is read or refused with the number of a line that it has.
+//! Files of autonomous systems: any text is parsed or refused with the number of an existing line.
 
 #![no_main]
 

@@ -1,5 +1,4 @@
-//! The file of a network: whatever it holds it is read or has faults with a place, and what was read is drawn,
-//! scaled and searched.
+//! Topology files: any text is parsed or has faults with positions; parsed topologies are drawn, scaled and searched.
 
 #![no_main]
 

@@ -1,14 +1,14 @@
-//! The eBPF objects: built from their C sources by clang, committed, and compared with new builds.
+//! eBPF objects: built from their C sources by clang, committed, and compared with new builds.
 //!
 //! The source is compiled under relative names, so that the object is the same wherever the checkout lies.
-//! Another version of clang makes other code from the same source; that is told and is no fault.
+//! Another version of clang compiles the same source differently; that is reported and no fault.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-/// One object: its folder, and what source and object are called there.
+/// An object: its folder, and the names of source and object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
     folder: &'static str,
@@ -16,7 +16,7 @@ pub struct Program {
     object: &'static str,
 }
 
-/// All of them.
+/// All objects of the checkout.
 pub const PROGRAMS: [Program; 4] = [
     Program { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
     Program { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
@@ -24,17 +24,17 @@ pub const PROGRAMS: [Program; 4] = [
     Program { folder: "system/lab/bpf", source: "arrival.bpf.c", object: "arrival.bpfel.o" },
 ];
 
-/// The clang of the committed objects, as it says itself (Debian 12).
+/// Version of clang that built the committed objects (Debian 12).
 const CLANG: &str = "14.0.6";
 
-/// How a new build compares with the committed object.
+/// Comparison of a new build with the committed object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Comparison {
-    /// Byte for byte.
+    /// Equal bytes.
     Same,
-    /// Not, and by the same clang: the object is not what the source says.
+    /// Different bytes by the same clang: the object does not match its source.
     Different,
-    /// Not, and by this other clang, which tells nothing.
+    /// Different bytes by another version of clang: inconclusive.
     OtherClang(String),
 }
 
@@ -74,7 +74,7 @@ impl Program {
             object,
         ];
         run("clang", &compile, &folder)?;
-        // Line numbers go, types stay: the loader needs them.
+        // Strip line numbers and keep types, which the loader needs.
         run("llvm-strip", &["-g", object], &folder)?;
         Ok(())
     }
@@ -106,10 +106,10 @@ impl Program {
     }
 }
 
-/// Does what `cargo xtask bpf` was asked, and says so.
+/// Runs `cargo xtask bpf`: builds or compares the objects and prints the result.
 ///
 /// # Errors
-/// As [`Program::build`], and when a committed object is not what its source says.
+/// As [`Program::build`], and when a committed object does not match its source.
 pub fn main(root: &Path, checking: bool) -> Result<()> {
     let clang = clang_version()?;
     for program in PROGRAMS {

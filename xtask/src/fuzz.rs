@@ -1,4 +1,4 @@
-//! Coverage-guided fuzzing with the toolchain of the house.
+//! Coverage-guided fuzzing with the workspace's stable toolchain.
 //!
 //! The counters that libFuzzer follows are an option of the stable compiler, so neither a nightly
 //! toolchain nor another tool is needed. The address sanitizer would need one; the code under test has no
@@ -10,18 +10,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-/// What to fuzz, and for how long.
+/// Options of `cargo xtask fuzz`.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Targets; all of them when none is named
     pub targets: Vec<String>,
-    /// Seconds for each
+    /// Seconds for each target
     #[arg(long, default_value_t = 10)]
     pub seconds: u32,
 }
 
-/// What makes the compiler insert the counters (`-Cpasses` of LLVM, as the SanitizerCoverage document of
-/// Clang lists them).
+/// Compiler flags that insert the coverage counters (`-Cpasses` of LLVM, from Clang's SanitizerCoverage document).
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 --cfg=fuzzing";
@@ -29,7 +28,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 /// Builds the targets and runs each.
 ///
 /// # Errors
-/// When one does not build, or found something.
+/// When a target does not build, or finds a fault.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
     let folder = root.join("fuzz");
     let host = host()?;

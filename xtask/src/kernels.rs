@@ -15,7 +15,7 @@ use clap::Args;
 
 const INIT: &str = include_str!("kernels-init.sh");
 
-/// What the root and the tests need; the kernel brings them in this order.
+/// Kernel modules for the root file system and the tests, in load order.
 const MODULES: [&str; 17] = [
     "virtio_pci",
     "9pnet_virtio",
@@ -40,33 +40,33 @@ const MODULES: [&str; 17] = [
 const COMMANDS: [&str; 10] =
     ["sh", "mount", "mkdir", "insmod", "cat", "ip", "uname", "chroot", "poweroff", "echo"];
 
-/// What `cargo xtask kernels` takes.
+/// Options of `cargo xtask kernels`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// Suites of Debian whose kernel is tried.
+    /// Debian suites whose kernels are tested.
     #[arg(long = "suite", default_values = ["bookworm", "bookworm-backports"])]
     suites: Vec<String>,
-    /// Seconds that a kernel has for all tests.
+    /// Time limit in seconds for all tests on a kernel.
     #[arg(long, default_value_t = 2400)]
     limit_s: u32,
-    /// Whose tests
-    #[arg(long, value_enum, default_value_t = Room::Marker)]
-    room: Room,
-    /// Only tests whose names have one of these in them.
+    /// Component whose tests run
+    #[arg(long, value_enum, default_value_t = Component::Marker)]
+    room: Component,
+    /// Only tests whose names contain one of these.
     filters: Vec<String>,
 }
 
-/// What is tried.
+/// Component whose tests run.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Room {
+enum Component {
     /// Labels on packets of other programs
     Marker,
     /// Links of the lab, over netem too
     Lab,
 }
 
-impl Room {
-    /// What cargo builds, and by which name it tells where.
+impl Component {
+    /// Arguments of cargo to build the tests, and the target's name in its messages.
     const fn target(self) -> ([&'static str; 4], &'static str) {
         match self {
             Self::Marker => (["-p", "penstock", "--test", "marker"], "marker"),
@@ -75,7 +75,7 @@ impl Room {
     }
 }
 
-/// A kernel and what each test said: `ok`, `FAILED` or why it was skipped.
+/// A kernel and the result of each test: `ok`, `FAILED` or why it was skipped.
 struct Tried {
     kernel: String,
     outcomes: Vec<(String, String)>,
@@ -101,8 +101,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests of a room; where they are.
-fn test_binary(root: &Path, room: Room) -> Result<PathBuf> {
+/// Builds the tests of a component; returns the path of the test binary.
+fn test_binary(root: &Path, room: Component) -> Result<PathBuf> {
     let (target, name) = room.target();
     let output = Command::new("cargo")
         .arg("test")
@@ -130,7 +130,7 @@ fn command(root: &Path, test: &Path, filters: &[String]) -> String {
     )
 }
 
-/// The kernel of a suite, unpacked into `folder`; its version.
+/// Unpacks the kernel of a suite into `folder`; returns its version.
 fn fetch(folder: &Path, suite: &str) -> Result<String> {
     let apt = folder.join("apt");
     fs::create_dir_all(apt.join("lists/partial"))?;
@@ -173,7 +173,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
     Ok(version)
 }
 
-/// The first file system of the machine: busybox, modules, and what to run.
+/// Builds the initramfs: busybox, modules, and the command to run.
 fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     let _ = fs::remove_dir_all(&tree);
@@ -195,7 +195,7 @@ fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
                 .arg(folder)
                 .args(["--show-depends", module]),
         )?;
-        // What is compiled in is named otherwise.
+        // Built-in modules are listed differently.
         for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")) {
             let path = Path::new(path.trim());
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -214,7 +214,7 @@ fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
     Ok(image)
 }
 
-/// Starts the machine and reads what the tests say on its console.
+/// Boots the virtual machine and reads test results from its console.
 fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
     let mut machine = Command::new("timeout")
         .arg(limit_s.to_string())
@@ -243,7 +243,7 @@ fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
         if let Some((_, why)) = line.split_once("skipped: ") {
             skipped = Some(why.trim().to_owned());
         }
-        // With --nocapture what a test prints stands between its name and its outcome.
+        // With --nocapture a test's output stands between its name and its outcome.
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next())
             && line.contains(" ... ")
         {
@@ -265,7 +265,7 @@ fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
     Ok(tried)
 }
 
-/// Tests as rows, kernels as columns; and how many did not come to a good end.
+/// Table with tests as rows and kernels as columns, and the number of failures.
 fn table(tried: &[Tried]) -> (String, usize) {
     let mut text = String::from("| test |");
     for one in tried {
@@ -289,7 +289,7 @@ fn table(tried: &[Tried]) -> (String, usize) {
     (text, faults)
 }
 
-/// What a program prints; its errors are ours.
+/// Runs a program and returns its standard output; its failure is an error.
 fn said(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

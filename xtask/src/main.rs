@@ -35,12 +35,12 @@ enum Verb {
         #[arg(long)]
         check: bool,
     },
-    /// Measure against the programs people use today, side by side in one run.
+    /// Measure against established programs, side by side in one run.
     Bench {
         #[command(subcommand)]
         what: Bench,
     },
-    /// Feed the parsers and state machines whatever breaks them: see fuzz/README.md.
+    /// Fuzz the parsers and state machines: see fuzz/README.md.
     Fuzz(fuzz::Options),
     /// Run the marker's tests on kernels of Debian, in a virtual machine without hardware help; needs root.
     Kernels(kernels::Options),
@@ -54,11 +54,11 @@ enum Bench {
     Fabric(bench::fabric::Options),
     /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
     Marking(bench::marking::Options),
-    /// The links of `penstock lab`: round trips, rates, losses and speed, wanted and got.
+    /// The links of `penstock lab`: configured and measured round trips, rates, losses and speed.
     Lab(bench::lab::Options),
-    /// What the controller is made of: allocation, beside linear programmes of HiGHS; the API with its databases.
+    /// The controller: allocation compared with linear programmes of HiGHS, and the API with its databases.
     Controller(bench::controller::Options),
-    /// The collector from UDP to stored minutes, and against goflow2 and sfacctd for a second of processor time.
+    /// The collector from UDP to stored minutes, and samples per CPU second against goflow2 and sfacctd.
     Telemetry(bench::telemetry::Options),
 }
 

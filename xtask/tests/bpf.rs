@@ -3,7 +3,7 @@
 use xtask::bpf::{Comparison, PROGRAMS, clang_version};
 
 #[test]
-fn the_committed_objects_are_what_their_sources_say() {
+fn committed_objects_match_their_sources() {
     if clang_version().is_err() {
         println!("skipped: no clang (tools/setup.sh bpf installs it)");
         return;

@@ -38,7 +38,7 @@ fn out(simulation: &Simulation) -> u32 {
 /// S1: two flows of published DCQCN at 40 Gb/s are fair, and their queue is near the fixed point of the reference (23.5 KB
 /// with the parameters of the paper: marks from 5 to 200 KB up to 1 %).
 #[test]
-fn s1_dcqcn_of_the_paper_is_fair_near_its_fixed_point() {
+fn s1_dcqcn_fair_near_fixed_point() {
     let mut simulation = incast(
         2,
         40 * GBPS,
@@ -64,7 +64,7 @@ fn s1_dcqcn_of_the_paper_is_fair_near_its_fixed_point() {
 
 /// S3: marks keep pauses away that come without them, and nothing is lost either way.
 #[test]
-fn s3_marking_takes_the_place_of_pausing() {
+fn s3_ecn_marking_replaces_pausing() {
     let pauses = |cc: &str| {
         let mut simulation =
             incast(3, 100 * GBPS, &[("cc", cc), ("pfc_threshold", "static"), ("buffer", "32MB")]);
@@ -86,7 +86,7 @@ fn pauses_sent(simulation: &Simulation) -> u64 {
 
 /// S4: HPCC holds queues far below those of DCQCN under the same incast, and both use the line.
 #[test]
-fn s4_hpcc_holds_shorter_queues_than_dcqcn() {
+fn s4_hpcc_queues_shorter_than_dcqcn() {
     let run = |cc: &str| {
         let mut simulation = incast(8, 100 * GBPS, &[("cc", cc), ("mtu", "1000")]);
         simulation.sample_queues(US, 5 * MS, 25 * MS);
@@ -118,7 +118,7 @@ fn s6_dctcp_swings_about_its_threshold() {
 
 /// Swift holds the delay near its target: base and two hops are 26 us, and scaling adds little for eight flows.
 #[test]
-fn swift_holds_the_delay_near_its_target() {
+fn swift_delay_stays_near_target() {
     let mut simulation = incast(8, 100 * GBPS, &[("cc", "swift"), ("mtu", "1000")]);
     simulation.sample_queues(US, 10 * MS, 30 * MS);
     let goodputs = goodputs(&mut simulation, 10 * MS, 30 * MS);

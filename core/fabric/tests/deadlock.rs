@@ -45,7 +45,7 @@ fn ring(more: &[(&str, &str)]) -> (Topology, Simulation) {
 }
 
 #[test]
-fn a_ring_waits_for_itself_and_that_is_told() {
+fn ring_deadlock_is_detected() {
     let (_, mut simulation) = ring(&[("timeout_exponent", "0")]);
     assert_eq!(simulation.run_to_end(SECOND), Progress::Stopped);
     let waits = simulation.cyclic_waits();
@@ -88,7 +88,7 @@ fn a_watchdog_ends_it() {
 
 /// Pauses that spread without a cycle are none: an incast, and a tree under load.
 #[test]
-fn pauses_without_a_cycle_are_no_deadlock() {
+fn acyclic_pauses_are_no_deadlock() {
     let topology = generate::spine_leaf(2, 4, 4, 100 * GBPS, 100 * GBPS, 1000);
     let flows = (1..16).map(|from| flow(from, 0, 1_000_000)).collect();
     let parameters = set(&[
@@ -107,7 +107,7 @@ fn pauses_without_a_cycle_are_no_deadlock() {
 /// A host that pauses for 25 s: what is for others stands still behind what is for it until the watchdog of 10 s throws
 /// that away; then the others go on. Without it they wait for the end of the storm.
 #[test]
-fn a_storm_holds_others_up_until_the_watchdog() {
+fn pause_storm_blocks_until_watchdog() {
     let topology = generate::spine_leaf(2, 2, 4, 100 * GBPS, 100 * GBPS, 1000);
     let stormed = |detect: &str| {
         let parameters = set(&[

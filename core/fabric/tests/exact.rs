@@ -1,4 +1,4 @@
-//! What can be worked out by hand, to the picosecond or the byte.
+//! Results that can be computed by hand, exact to the picosecond or byte.
 
 mod common;
 
@@ -12,7 +12,7 @@ const SECOND: u64 = 1000 * MS;
 
 /// One packet over one switch, all times by hand: 1 us links, 100 Gb/s.
 #[test]
-fn one_packet_takes_what_its_bytes_and_links_take() {
+fn packet_time_is_serialization_plus_delay() {
     let topology = generate::star(2, 100 * GBPS, 1000);
     let mut simulation = run(&topology, &set(&[("cc", "none")]), vec![flow(0, 1, 1000)]);
     // 1000 + 62 + 16 + 20 bytes of 80 ps on two lines, 62 + 4 + 20 back, four times 1 us.
@@ -27,7 +27,7 @@ fn one_packet_takes_what_its_bytes_and_links_take() {
 
 /// Every wire format and operation: what a flow takes alone is what the formula says.
 #[test]
-fn a_flow_alone_takes_its_ideal_time() {
+fn lone_flow_takes_ideal_time() {
     let shapes = [
         generate::star(3, 100 * GBPS, 1000),
         generate::dumbbell(0, GBPS, 10 * GBPS, 333),
@@ -61,7 +61,7 @@ fn a_flow_alone_takes_its_ideal_time() {
 /// E1 of the reference: the ideal column of the HPCC simulator is 88 000 ns; the run itself is that without the rounding of
 /// its formula, by hand.
 #[test]
-fn e1_one_megabyte_on_a_star_with_the_sizes_of_the_hpcc_simulator() {
+fn e1_star_megabyte_with_hpcc_sizes() {
     let topology = generate::star(2, 100 * GBPS, 1000);
     let parameters = set(&[("cc", "none"), ("wire", "ns3-hpcc"), ("mtu", "1000")]);
     let done = run(&topology, &parameters, vec![flow(0, 1, 1_000_000)]);
@@ -75,7 +75,7 @@ fn e1_one_megabyte_on_a_star_with_the_sizes_of_the_hpcc_simulator() {
 
 /// E2 and E3: round trips as the HPCC simulator works them out.
 #[test]
-fn e2_and_e3_round_trips_of_published_networks() {
+fn e2_e3_published_round_trips() {
     let leaf_spine = generate::spine_leaf(8, 8, 16, 100 * GBPS, 100 * GBPS, 1000);
     let network = Network::new(&leaf_spine).unwrap();
     let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
@@ -129,7 +129,7 @@ fn incast(senders: u32, more: &[(&str, &str)]) -> Simulation {
 
 /// E5: with nothing but pausing, each of N senders gets an N-th and is held up for the rest of the time.
 #[test]
-fn e5_pausing_shares_an_incast_and_loses_nothing() {
+fn e5_pfc_incast_is_fair_lossless() {
     for senders in [2_u32, 4, 8] {
         let mut simulation = incast(senders, &[("pfc_response", "2us")]);
         simulation.run_to_end(2 * MS);
@@ -154,7 +154,7 @@ fn e5_pausing_shares_an_incast_and_loses_nothing() {
 
 /// E6: 600 kB of each sender grow at the rate of its line less its share of the way out.
 #[test]
-fn e6_the_first_pause_comes_when_the_memory_is_full() {
+fn e6_first_pause_at_full_memory() {
     for (senders, expected_us) in [(2_u32, 96.0), (4, 64.0), (8, 54.857)] {
         let mut simulation = incast(senders, &[]);
         simulation.record_pauses();
@@ -172,7 +172,7 @@ fn e6_the_first_pause_comes_when_the_memory_is_full() {
 
 /// E7: the saw-tooth of two senders with 2 us until a pause has its effect.
 #[test]
-fn e7_the_saw_tooth_has_its_period_and_its_swing() {
+fn e7_sawtooth_has_period_and_amplitude() {
     let mut simulation = incast(2, &[("pfc_response", "2us")]);
     simulation.run_to_end(MS);
     let before = simulation.port_result(3).pauses_sent;
@@ -193,7 +193,7 @@ fn e7_the_saw_tooth_has_its_period_and_its_swing() {
 
 /// E8: sixty senders of 500 KB cannot be faster than the line.
 #[test]
-fn e8_an_incast_takes_the_time_of_its_bytes() {
+fn e8_incast_takes_serialization_time() {
     let topology = generate::star(61, 100 * GBPS, 1000);
     let parameters = set(&[("cc", "none"), ("wire", "ns3-hpcc"), ("mtu", "1000")]);
     let flows = (1..=60).map(|from| flow(from, 0, 500_000)).collect();
@@ -206,7 +206,7 @@ fn e8_an_incast_takes_the_time_of_its_bytes() {
 
 /// E9: HPCC aims at 95 % of the line as counters of switches have it.
 #[test]
-fn e9_hpcc_leaves_what_its_target_says() {
+fn e9_hpcc_keeps_target_headroom() {
     let topology = generate::star(2, 100 * GBPS, 1000);
     for (telemetry, expected) in [("0", 89.58), ("26", 87.48)] {
         let parameters = set(&[("cc", "hpcc"), ("telemetry_bytes", telemetry), ("mtu", "1024")]);
@@ -223,7 +223,7 @@ fn e9_hpcc_leaves_what_its_target_says() {
 
 /// E12: balanced flows get all of the uplinks, and without one of them what is left.
 #[test]
-fn e12_throughput_is_that_of_the_spines() {
+fn e12_spines_limit_throughput() {
     for spines in [1_usize, 2, 4, 8] {
         let topology = generate::spine_leaf(spines, 2, spines, 100 * GBPS, 100 * GBPS, 1000);
         // One flow for each spine: hashes are tried until each has its own.
@@ -246,7 +246,7 @@ fn e12_throughput_is_that_of_the_spines() {
 
 /// E12: without a link between a leaf and one of two spines, what used it goes on by the other after a time-out.
 #[test]
-fn e12_a_link_that_fails_halves_the_pair_of_leaves_and_stalls_no_longer_than_a_time_out() {
+fn e12_link_failure_halves_leaf_pair() {
     let topology = generate::spine_leaf(2, 2, 2, 100 * GBPS, 100 * GBPS, 1000);
     let network = Network::new(&topology).unwrap();
     let seed = balanced(&network, 2, 1).seed;
@@ -321,7 +321,7 @@ fn polarised_hashes_leave_ways_unused() {
 }
 
 #[test]
-fn routes_of_a_star_pass_its_switch() {
+fn star_routes_pass_the_switch() {
     let network = Network::new(&generate::star(3, GBPS, 10)).unwrap();
     let routes = Routes::new(&network, |_| true, |_| 0);
     assert_eq!(routes.way(&network, 0, 2, 7).map(|way| way.len()), Some(2));

@@ -33,7 +33,7 @@ fn through_spine(simulation: &Simulation) -> u64 {
 }
 
 #[test]
-fn a_spine_that_fails_under_load_costs_its_packets_and_a_short_time() {
+fn spine_failure_loses_packets_briefly() {
     for (recovery, routing) in
         [("selective", "ecmp"), ("go-back-n", "ecmp"), ("selective", "adaptive")]
     {
@@ -75,7 +75,7 @@ fn a_spine_that_fails_under_load_costs_its_packets_and_a_short_time() {
 /// With selective repeat no time-out of the connection's length passes: other ways carry packets after 100 us, and these
 /// tell of the gap.
 #[test]
-fn selective_repeat_recovers_soon_after_switches_know() {
+fn selective_repeat_recovers_after_reroute() {
     let mut simulation =
         with_a_dead_spine(&[("recovery", "selective"), ("cc", "none")], 50_000_000);
     simulation.run_to_end(1000 * MS);

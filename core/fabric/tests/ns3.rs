@@ -67,7 +67,7 @@ fn row(rate: u64, slower: u64, delay_ns: u64) -> Topology {
 }
 
 #[test]
-fn timing_and_tcp_are_those_of_ns3() {
+fn timing_and_tcp_match_ns3() {
     let Some(peer) = peer() else { return };
 
     // Frames of 1000 bytes with all that is around them.

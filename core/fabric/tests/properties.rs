@@ -1,5 +1,4 @@
-//! What holds for every network and every traffic: nothing is lost under pausing, everything is counted, and the same seed
-//! gives the same bytes.
+//! Properties of every network and traffic: no loss under PFC, complete counts, and equal bytes for equal seeds.
 
 mod common;
 

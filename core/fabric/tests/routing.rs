@@ -34,7 +34,7 @@ fn measured(simulation: &mut Simulation) -> (f64, u64) {
 }
 
 #[test]
-fn sprayed_and_adaptive_packets_fill_what_hashes_leave_empty() {
+fn spraying_and_adaptive_beat_ecmp() {
     let full = 8.0 * 100.0 * 1024.0 / 1106.0;
     let of = |routing: &str| measured(&mut between_leaves(routing, &[]));
     let (hashed, sprayed, adaptive) = (of("ecmp"), of("spray"), of("adaptive"));
@@ -46,7 +46,7 @@ fn sprayed_and_adaptive_packets_fill_what_hashes_leave_empty() {
 /// The adaptive leaf sends to the shortest queue: no uplink of it holds more than a few packets, where chance lets some
 /// grow.
 #[test]
-fn adaptive_switches_keep_queues_shorter_than_chance() {
+fn adaptive_queues_shorter_than_spraying() {
     let longest = |routing: &str| {
         let mut simulation = between_leaves(routing, &[]);
         measured(&mut simulation);
@@ -72,7 +72,7 @@ fn spraying_needs_hosts_that_bear_reordering() {
 /// Bursts with gaps longer than `flowlet_gap` change their ways and stay in order; with a gap that is never reached a
 /// flow stays on one way.
 #[test]
-fn flowlets_change_ways_between_bursts_and_keep_order() {
+fn flowlets_change_paths_without_reordering() {
     let topology = generate::spine_leaf(8, 2, 1, 100 * GBPS, 100 * GBPS, 1000);
     let used = |routing: &str, gap: &str| {
         // Each message is posted as the one before is complete, a round trip of 8 us later.

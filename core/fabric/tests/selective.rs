@@ -11,7 +11,7 @@ const OPERATIONS: [Operation; 3] = [Operation::Write, Operation::Send, Operation
 
 /// Without losses nothing is other than with go-back-N.
 #[test]
-fn a_flow_alone_takes_its_ideal_time() {
+fn lone_flow_takes_ideal_time() {
     let topology = generate::spine_leaf(2, 2, 2, 25 * GBPS, 100 * GBPS, 50);
     for operation in [Operation::Write, Operation::Send] {
         for bytes in [1, 1024, 65_536, 1_000_000] {
@@ -33,7 +33,7 @@ fn a_flow_alone_takes_its_ideal_time() {
 /// A line that is down for 1 us takes some dozen packets with it: these are sent again, one by one; go-back-N sends what
 /// was under way behind them, too.
 #[test]
-fn what_is_lost_is_sent_again_and_nothing_else() {
+fn only_lost_packets_are_resent() {
     let topology = generate::star(2, 100 * GBPS, 1000);
     let cut = |recovery: &str, operation: Operation| {
         let parameters = set(&[
@@ -96,7 +96,7 @@ fn finished_ps(simulation: &Simulation) -> u64 {
 /// 70 MB take 6.05 ms of the line. With selective repeat an incast without pausing takes little more, with and without
 /// congestion control; with go-back-N and DCQCN it collapses.
 #[test]
-fn an_incast_without_pausing_does_not_collapse() {
+fn incast_without_pfc_does_not_collapse() {
     let line = 7 * 10_000_000 * 1106 / 1024 * 80;
     for cc in ["none", "dcqcn"] {
         for operation in OPERATIONS {
@@ -121,7 +121,7 @@ fn an_incast_without_pausing_does_not_collapse() {
 
 /// Every congestion control ends an incast into small queues.
 #[test]
-fn every_control_moves_an_incast_with_losses() {
+fn every_control_completes_lossy_incast() {
     for cc in ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift", "cubic", "bbr"] {
         let more = [("cc", cc), ("recovery", "selective"), ("queue_limit", "100k")];
         let done = incast(Operation::Write, &more);

@@ -64,7 +64,7 @@ fn slow_start_is_to_the_segment() {
 }
 
 #[test]
-fn cubic_fills_a_line_with_a_queue_and_shares_it() {
+fn cubic_fills_and_shares_the_link() {
     let line = 1448.0 / 1538.0;
     let one = goodputs(&mut connections(1, 0.0, &[("cc", "cubic")]), 2000 * MS, 12_000 * MS);
     assert!(one[0] > 0.97 * line, "{one:?}");
@@ -78,7 +78,7 @@ fn cubic_fills_a_line_with_a_queue_and_shares_it() {
 /// A bandwidth-delay product is 5 MB. BBR finds the rate without filling the queue for long, and bears losses by chance that
 /// CUBIC takes for a full line.
 #[test]
-fn bbr_finds_the_rate_with_a_short_queue_and_bears_losses() {
+fn bbr_finds_rate_despite_losses() {
     let line = 1448.0 / 1538.0;
     let mut plain = connections(1, 0.0, &[("cc", "bbr"), ("queue_limit", "30MB")]);
     plain.sample_queues(MS, 2000 * MS, 9000 * MS);
@@ -97,7 +97,7 @@ fn bbr_finds_the_rate_with_a_short_queue_and_bears_losses() {
 
 /// After ten seconds without a shorter round trip hardly anything is under way for 200 ms.
 #[test]
-fn bbr_looks_for_the_shortest_round_trip() {
+fn bbr_probes_minimum_rtt() {
     let mut simulation = connections(1, 0.0, &[("cc", "bbr"), ("bbr_probe_interval", "1s")]);
     let mut quiet = 0;
     for step in 0..400 {

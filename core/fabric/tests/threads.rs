@@ -130,7 +130,7 @@ proptest! {
 
 /// A time at which a run is stopped is the same time everywhere, and going on from there changes nothing.
 #[test]
-fn a_run_can_be_stopped_at_any_time() {
+fn run_stops_at_any_time() {
     let topology = generate::fat_tree(4, 1.0, 100 * GBPS, 1000);
     let result = |regions: usize, threads: usize| {
         let network = Network::new(&topology).unwrap();
@@ -152,7 +152,7 @@ fn a_run_can_be_stopped_at_any_time() {
 
 /// A worker that is thrown away does not leave the others waiting.
 #[test]
-fn workers_do_not_wait_for_one_that_never_comes() {
+fn worker_panics_when_another_is_missing() {
     let network = Network::new(&generate::fat_tree(4, 1.0, GBPS, 1000)).unwrap();
     let flows = vec![flow(0, 15, 1_000_000)];
     let mut simulation = Simulation::divided(network, set(&[]), flows, 2).unwrap();

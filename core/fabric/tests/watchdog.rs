@@ -30,7 +30,7 @@ fn helped(simulation: &Simulation) -> (u64, u64) {
 }
 
 #[test]
-fn queues_that_stand_still_are_helped_and_others_are_not() {
+fn watchdog_acts_only_on_stuck_queues() {
     for (detect, action, helps, drops) in [
         ("0s", "forward", false, false),
         ("5us", "forward", true, false),

@@ -185,7 +185,7 @@ impl Running {
 }
 
 #[test]
-fn the_owner_sees_changes_and_cancels_transfers() {
+fn owner_lists_changes_and_cancels_transfers() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let client = running.client(TOKEN);
     let facts = client.agent().unwrap();
@@ -309,7 +309,7 @@ fn foreign_host_names_read_no_metrics() {
 }
 
 #[test]
-fn what_leaves_the_machine_is_encrypted_to_the_known_certificate() {
+fn remote_traffic_is_pinned_tls() {
     // An address that is not loopback, yet on every machine.
     let running = start("0.0.0.0:0", MetricsAccess::Loopback);
     let Some(address) = own_address() else {
@@ -349,7 +349,7 @@ fn garbage_and_large_headers_are_refused() {
 }
 
 #[test]
-fn idle_connections_are_bounded_and_do_not_hold_up_the_end() {
+fn idle_connections_bounded_at_shutdown() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let idle: Vec<TcpStream> =
         (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.address).unwrap()).collect();

@@ -139,7 +139,7 @@ impl Bench {
 }
 
 #[test]
-fn all_is_made_and_all_is_put_back() {
+fn apply_and_restore_round_trip() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     let outcomes = bench.apply(&mut settings);
@@ -155,7 +155,7 @@ fn all_is_made_and_all_is_put_back() {
 }
 
 #[test]
-fn a_refusal_at_any_write_leaves_each_rule_whole_or_undone() {
+fn refused_write_undoes_its_rule() {
     for refuse in 1..=7 {
         let bench = Bench::new();
         let mut settings = bench.settings(before(), Some(refuse));
@@ -173,7 +173,7 @@ fn a_refusal_at_any_write_leaves_each_rule_whole_or_undone() {
 }
 
 #[test]
-fn a_crash_at_any_write_is_put_back_to_exactly_what_was() {
+fn crash_at_any_write_is_restored() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
@@ -211,7 +211,7 @@ fn what_others_changed_since_is_told() {
 }
 
 #[test]
-fn what_cannot_be_put_back_stays_in_the_journal() {
+fn failed_restore_stays_in_journal() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
@@ -238,7 +238,7 @@ fn what_cannot_be_put_back_stays_in_the_journal() {
 }
 
 #[test]
-fn a_plan_for_another_state_is_not_applied() {
+fn stale_plan_is_not_applied() {
     let bench = Bench::new();
     let mut state = before();
     state.insert(Knob::sysctl("net.ipv4.tcp_wmem"), "1 2 3".into());
@@ -251,7 +251,7 @@ fn a_plan_for_another_state_is_not_applied() {
 }
 
 #[test]
-fn two_plans_go_back_to_before_the_first() {
+fn restore_undoes_both_plans() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
@@ -269,7 +269,7 @@ fn two_plans_go_back_to_before_the_first() {
 }
 
 #[test]
-fn another_boot_has_nothing_to_put_back() {
+fn reboot_leaves_nothing_to_restore() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);

@@ -1,5 +1,4 @@
-//! What is kept over restarts: files that say what was applied when a machine reads them at its start, and that go back
-//! to what they were.
+//! Persisted settings: files that apply a plan at boot and are removed or restored with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -119,7 +118,7 @@ impl Site {
 }
 
 #[test]
-fn a_machine_starts_with_what_was_applied() {
+fn persisted_settings_apply_at_boot() {
     let mut site = Site::new();
     site.apply(
         "dirty-pages",
@@ -140,7 +139,7 @@ fn a_machine_starts_with_what_was_applied() {
 }
 
 #[test]
-fn only_what_its_rules_changed_is_kept_and_what_was_applied_before_is() {
+fn only_rule_changes_are_persisted() {
     let mut site = Site::new();
     site.apply("swappiness", &[(SWAP, "10")]);
     site.apply("tcp-wmem", &[(WMEM, "1 2 3")]);
@@ -153,7 +152,7 @@ fn only_what_its_rules_changed_is_kept_and_what_was_applied_before_is() {
 }
 
 #[test]
-fn after_a_restart_all_goes_back_to_before_the_first_plan() {
+fn restore_after_reboot_undoes_all_plans() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "10 10 10")]);
     site.apply("swappiness", &[(SWAP, "10")]);
@@ -174,7 +173,7 @@ fn after_a_restart_all_goes_back_to_before_the_first_plan() {
 }
 
 #[test]
-fn a_plan_after_the_restart_is_kept_beside_those_before_it() {
+fn plan_after_reboot_extends_persisted() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "10 10 10")]);
     site.keep(&["tcp-wmem"]).unwrap();
@@ -189,7 +188,7 @@ fn a_plan_after_the_restart_is_kept_beside_those_before_it() {
 }
 
 #[test]
-fn what_nobody_wanted_to_keep_is_not_kept_by_what_comes_later() {
+fn unpersisted_plan_stays_unpersisted() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "5 5 5")]);
     site.keep(&["tcp-wmem"]).unwrap();
@@ -206,7 +205,7 @@ fn what_nobody_wanted_to_keep_is_not_kept_by_what_comes_later() {
 }
 
 #[test]
-fn what_somebody_made_of_a_file_is_saved_and_what_it_was_comes_back() {
+fn edited_file_is_saved_and_restored() {
     let mut site = Site::new();
     let file = site.file(SYSCTLS);
     fs::write(&file, "vm.swappiness = 33\n").unwrap();
@@ -223,7 +222,7 @@ fn what_somebody_made_of_a_file_is_saved_and_what_it_was_comes_back() {
 }
 
 #[test]
-fn what_could_not_be_put_back_is_not_written() {
+fn failed_restore_is_not_persisted() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "1 2 3")]);
     let file = site.file(SYSCTLS);
@@ -237,7 +236,7 @@ fn what_could_not_be_put_back_is_not_written() {
 }
 
 #[test]
-fn files_that_are_read_later_are_named() {
+fn overriding_files_are_named() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "1 2 3")]);
     let other = "# a comment\n-net/ipv4/tcp_wmem = 4096  16384 9\n";
@@ -253,7 +252,7 @@ fn files_that_are_read_later_are_named() {
 }
 
 #[test]
-fn the_unit_starts_a_program_of_any_name() {
+fn unit_quotes_program_path() {
     let mut site = Site::new();
     let knob = Knob::Device { device: "eth0".into(), setting: "mtu".into() };
     site.kernel.0.insert(knob.to_string(), "1500".into());

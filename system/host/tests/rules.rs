@@ -130,7 +130,7 @@ fn the_rule_of_buffers_comes_first() {
 }
 
 #[test]
-fn a_plan_carried_out_leaves_nothing_to_plan() {
+fn applied_plan_leaves_empty_plan() {
     for (name, gbps, ms) in MACHINES {
         let mut facts = facts(name);
         let goal = goal(gbps, ms);
@@ -231,7 +231,7 @@ fn no_plan_overflows_a_buffer() {
 
 /// ESnet's and osg-htc's recipes put fq at the root of a card with many queues.
 #[test]
-fn fq_below_mq_and_nobodys_own_discipline_is_taken_away() {
+fn fq_below_mq_respects_foreign_qdisc() {
     let found = changed("recipes", |_| {});
     assert!(matches!(of(&found, "qdisc", "ens1f0np0"), Verdict::Conflict { .. }));
     let stock = changed("el9-stock", |_| {});
@@ -246,7 +246,7 @@ fn fq_below_mq_and_nobodys_own_discipline_is_taken_away() {
 
 /// 10,000 packets below HTB were 410 ms: only pfifo_fast follows it for the better.
 #[test]
-fn queue_length_only_where_it_is_read() {
+fn txqueuelen_only_where_used() {
     let found = changed("sc14-r920", |facts| facts.nics[0].tx_queue_packets = Some(1000));
     assert!(of(&found, "tx-queue-length", "eth2").is_bad());
     // pfifo and bfifo read it when they are made; a limit that somebody gave them is his.
@@ -265,7 +265,7 @@ fn queue_length_only_where_it_is_read() {
 }
 
 #[test]
-fn adaptive_moderation_timestamps_and_iommu_as_decided() {
+fn moderation_timestamps_and_iommu_as_decided() {
     let found = changed("sc23-caltech-400g", |_| {});
     assert!(
         of(&found, "coalescing", "enp1s0np0").is_bad() && of(&found, "timestamps", "host").is_bad()
@@ -297,7 +297,7 @@ fn congestion_control_is_not_dictated() {
 }
 
 #[test]
-fn schedulers_by_their_names_since_blk_mq() {
+fn io_schedulers_have_blk_mq_names() {
     let found = changed("el9-stock", |facts| facts.disks[0].scheduler = Some("bfq".into()));
     let (_, want) = of(&found, "block-scheduler", "nvme0n1").difference().unwrap();
     assert_eq!(want, "none");
@@ -322,7 +322,7 @@ fn interrupts_on_the_other_node() {
 
 /// NetworkManager sets the MTU when a device comes up, and TuneD a profile.
 #[test]
-fn the_packet_size_is_never_changed_unasked() {
+fn mtu_changes_only_on_request() {
     let stock = changed("el9-stock", |_| {});
     assert!(matches!(of(&stock, "mtu", "ens1f0np0"), Verdict::Conflict { .. }));
     let alone = changed("el9-stock", |facts| facts.managers.network_manager = Some(false));
@@ -337,7 +337,7 @@ fn the_packet_size_is_never_changed_unasked() {
 }
 
 #[test]
-fn slots_that_are_slower_than_their_ports() {
+fn slow_pcie_slots_are_reported() {
     let found = changed("sc23-caltech-400g", |_| {});
     assert!(matches!(of(&found, "pcie", "enp1s0np0"), Verdict::Ok { .. }));
     let (have, want) = of(&found, "pcie", "enp129s0np0").difference().unwrap();
@@ -354,7 +354,7 @@ fn slots_that_are_slower_than_their_ports() {
 }
 
 #[test]
-fn what_a_container_cannot_set_is_the_hosts() {
+fn container_limits_need_host() {
     let found = changed("pod", |_| {});
     for (rule, object) in [("socket-max", "host"), ("governor", "host"), ("swappiness", "host")] {
         assert!(matches!(of(&found, rule, object), Verdict::NeedsHost { .. }), "{rule}");
@@ -373,7 +373,7 @@ fn what_a_container_cannot_set_is_the_hosts() {
 }
 
 #[test]
-fn a_virtual_machine_is_not_blamed_for_what_it_lacks() {
+fn virtual_machine_lacks_are_not_faults() {
     let found = changed("vm-stock", |_| {});
     for rule in ["governor", "boost", "energy-preference", "smt"] {
         assert!(matches!(of(&found, rule, "host"), Verdict::NotApplicable { .. }), "{rule}");
@@ -381,7 +381,7 @@ fn a_virtual_machine_is_not_blamed_for_what_it_lacks() {
 }
 
 #[test]
-fn a_test_host_is_asked_for_more() {
+fn test_role_asks_for_more() {
     let facts = facts("el9-stock");
     let test = Goal { role: Role::Test, ..goal(100, 100) };
     let found = findings(&facts, test);
@@ -402,7 +402,7 @@ fn facts_go_there_and_back() {
 }
 
 #[test]
-fn a_file_that_is_none_says_where() {
+fn invalid_facts_file_names_position() {
     let wrong = |text: &str| Facts::from_json(text.as_bytes()).unwrap_err().to_string();
     assert!(wrong("{\"version\": 1, \"kernl\": {}}").contains("unknown field `kernl`"));
     assert!(wrong("{\"version\": 1,\n\"nics\": 3}").contains("line 2"));
@@ -418,9 +418,9 @@ fn a_file_that_is_none_says_where() {
     }
 }
 
-/// What a terminal would obey, and what would fill the memory.
+/// Terminal escape sequences and oversized values in facts files.
 #[test]
-fn a_file_of_no_machine_is_refused_in_a_line() {
+fn hostile_facts_file_is_refused() {
     let wrong = |text: &str| {
         let error = Facts::from_json(text.as_bytes()).unwrap_err().to_string();
         assert!(!error.contains(char::is_control), "{error}");
@@ -449,7 +449,7 @@ fn a_file_of_no_machine_is_refused_in_a_line() {
 
 /// Lists of processors are read up to what a machine has, whatever they say.
 #[test]
-fn long_lists_of_processors_are_not_believed() {
+fn long_cpu_lists_are_refused() {
     for list in ["0-4294967295", "0-18446744073709551615", "99999", "x"] {
         let found = changed("el9-stock", |facts| {
             facts.cpu.governors = [("powersave".into(), list.into())].into();
@@ -467,7 +467,7 @@ fn long_lists_of_processors_are_not_believed() {
 
 /// Processors are not 0 to the count of them, and those that are as they should be stay.
 #[test]
-fn processors_that_differ_are_changed_by_their_numbers() {
+fn differing_cpus_change_by_number() {
     let paths = |found: &[Finding], rule: &str| -> Vec<String> {
         let Verdict::Differs { changes, .. } = of(found, rule, "host") else {
             panic!("{:?}", of(found, rule, "host"));
@@ -503,7 +503,7 @@ fn processors_that_differ_are_changed_by_their_numbers() {
 
 /// Zero in bytes and in shares is a threshold of zero; a goal of more a second may have more waiting.
 #[test]
-fn dirty_pages_by_the_rate_and_never_at_none() {
+fn dirty_pages_follow_rate_above_zero() {
     let with = |gbps: u64, values: [&str; 4]| {
         let mut facts = facts("el9-stock");
         facts.memory.total_bytes = Some(1 << 40);
@@ -579,7 +579,7 @@ fn strict_filters_of_the_devices_themselves() {
 
 /// Its host decides: the driver takes adaptive-rx and keeps 0.
 #[test]
-fn a_virtual_card_has_no_moderation_of_its_own() {
+fn virtual_nic_has_no_moderation() {
     let found = changed("vm-stock", |facts| {
         let word = |word: &str| (word.to_owned(), Bounded { value: 0, max: None });
         facts.nics[0].settings.extend(["adaptive-rx", "rx-usecs"].map(word));
@@ -623,7 +623,7 @@ fn each_buffer_has_its_own_ceiling() {
 }
 
 #[test]
-fn hardware_gro_by_the_card_and_not_its_rate() {
+fn hardware_gro_follows_driver_not_rate() {
     let with = |id: Option<&str>, driver: &str| {
         let found = changed("sc23-caltech-400g", |facts| {
             facts.nics[0].device_id = id.map(str::to_owned);
@@ -657,7 +657,7 @@ fn transfers_of_a_slot() {
 }
 
 #[test]
-fn requests_wait_where_a_scheduler_orders_them() {
+fn queue_depth_needs_io_scheduler() {
     let with = |scheduler: &str, rotational, requests| {
         let found = changed("el9-stock", |facts| {
             let disk = facts.disks.iter_mut().find(|disk| disk.name == "sda").unwrap();
@@ -702,7 +702,7 @@ fn file_systems_made_to_rows() {
     assert_eq!(with("zfs", "rw", chunk, row), "not applicable");
 }
 
-/// What a connection before ended slow start with is not inherited, where the kernel can be told so.
+/// Connections do not inherit the slow-start threshold of earlier ones, where the kernel supports that.
 #[test]
 fn thresholds_are_not_inherited() {
     let with = |nothing: &str, threshold: Option<&str>| {
@@ -759,9 +759,9 @@ proptest::proptest! {
     }
 }
 
-/// What the kernel puts below mq goes by a setting, so that one is set first.
+/// The kernel creates queues below mq by `net.core.default_qdisc`, so that setting changes first.
 #[test]
-fn many_queues_get_what_is_set_for_those_below() {
+fn default_qdisc_is_set_before_mq() {
     let found = changed("el9-stock", |facts| {
         facts.sysctls.values.insert("net.core.default_qdisc".into(), "fq_codel".into());
         for nic in &mut facts.nics {

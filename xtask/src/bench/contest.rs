@@ -1,6 +1,6 @@
-//! Contestants take turns: A B C, A B C, and so on, so that a machine that drifts drifts for all of them.
+//! Contestants take turns (A B C, A B C, ...), so that drift of the machine affects all alike.
 //!
-//! One who fails keeps its place in the table with the reason. Nobody is left out silently.
+//! A failed contestant keeps its row in the table, with the reason.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::process::check_interrupt;
 
-/// One measured run.
+/// Measurements of one run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Sample {
     /// Wall time of the client command.
     pub(super) seconds: f64,
-    /// The same and a sync of the destination's file system.
+    /// Wall time with a sync of the destination's file system.
     pub(super) durable_seconds: Option<f64>,
     pub(super) bytes: f64,
     pub(super) files: u64,
@@ -23,14 +23,14 @@ pub(super) struct Sample {
     pub(super) server_peak_bytes: u64,
 }
 
-/// Someone who can be measured again and again.
+/// A program that can be measured repeatedly.
 pub(super) trait Contestant {
     fn name(&self) -> String;
     /// The command line, for the report.
     fn how(&self) -> String;
-    /// One run; the first of all is the warm-up, whose figures are dropped.
+    /// Runs once; the figures of the warm-up, which comes first, are dropped.
     fn run(&mut self, warm_up: bool) -> Result<Sample>;
-    /// What the reader must know about these figures.
+    /// Remark about the figures for the report.
     fn note(&self) -> Option<String> {
         None
     }
@@ -75,7 +75,7 @@ impl Series {
     }
 }
 
-/// None of nothing.
+/// Median of `values`; none if there are no values.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -87,7 +87,7 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     }
 }
 
-/// One warm-up and `runs` measured rounds; who fails twice is not asked again.
+/// Runs one warm-up and `runs` measured rounds; a contestant that fails twice is not run again.
 pub(super) fn alternate(
     mut all: Vec<Box<dyn Contestant>>,
     runs: usize,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_warm_up_is_dropped_and_the_median_taken() {
+    fn median_excludes_the_warm_up() {
         let runs = vec![Ok(100.0), Ok(3.0), Ok(1.0), Ok(2.0)];
         let series = alternate(vec![Box::new(Fixed(runs))], 3, &AtomicBool::new(false)).unwrap();
         assert_eq!(series[0].seconds(), Some(2.0));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_keeps_its_place_with_the_reason() {
+    fn failed_contestant_keeps_its_row() {
         let absent = Absent { name: "peer".to_owned(), reason: "not installed".to_owned() };
         let series = alternate(vec![Box::new(absent)], 3, &AtomicBool::new(false)).unwrap();
         assert_eq!(series[0].failure.as_deref(), Some("not installed"));

@@ -1,4 +1,4 @@
-//! `cargo xtask bench fabric`: how many packets over links the simulator handles in a second.
+//! `cargo xtask bench fabric`: packet hops per second of the simulator.
 //!
 //! Runs `core/fabric/examples/speed.rs` in a process of its own for each case, several times; the best run counts, as
 //! others on the machine can only slow it down. Seconds on the processor and on the wall are both kept. Where ns-3 is
@@ -25,12 +25,12 @@ const CASES: [[&str; 4]; 6] = [
     ["16", "1", "dcqcn", "2"],
 ];
 
-/// Packets over two links, for ours and for ns-3: some seconds of each.
+/// Number of packets over two links for our simulator and ns-3: some seconds each.
 const PLAIN: [&str; 2] = ["5000000", "200000"];
 const NS3_LIBRARIES: [&str; 6] =
     ["core", "network", "internet", "point-to-point", "applications", "traffic-control"];
 
-/// What `cargo xtask bench fabric` takes.
+/// Options of `cargo xtask bench fabric`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Runs of each case.
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
         .context("cannot start cargo")?;
     ensure!(status.success(), "the example does not build");
     let program = root.join("target/release/examples/speed");
-    // In turns, so that whatever else the machine does meets all of them.
+    // In turns, so that other load of the machine affects all cases alike.
     let mut best: [Option<Value>; CASES.len()] = Default::default();
     for _ in 0..options.runs {
         for (case, best) in CASES.iter().zip(&mut best) {
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Hops in a second of a processor, ours and those of ns-3, in turns, the best of each; none without ns-3.
+/// Best hops per CPU second of ours and of ns-3, measured in turns; none without ns-3.
 fn beside_ns3(root: &Path, ours: &Path, runs: usize) -> Result<Option<[f64; 2]>> {
     if !Path::new("/usr/include/ns3/core-module.h").exists() {
         println!("ns-3 is not installed (tools/setup.sh ns3): not compared");
@@ -128,13 +128,13 @@ fn beside_ns3(root: &Path, ours: &Path, runs: usize) -> Result<Option<[f64; 2]>>
     Ok(Some(best))
 }
 
-/// Hops a second: of the processor for one thread, of the wall clock for several.
+/// Hops per second: CPU time for one thread, wall time for several.
 fn speed(row: &Value) -> f64 {
     let per = if row["threads"] == 1 { "hops_per_processor_second" } else { "hops_per_second" };
     row[per].as_f64().unwrap_or(0.0)
 }
 
-/// The row of the same case with one thread.
+/// Row of the same case with one thread.
 fn alone<'a>(rows: &'a [Value], row: &'a Value) -> &'a Value {
     let is_same = |other: &&Value| {
         other["k"] == row["k"] && other["cc"] == row["cc"] && other["threads"] == 1
@@ -152,7 +152,7 @@ fn markdown(rows: &[Value], cpu: &str, load: &str, commit: &str) -> String {
     let millions = |value: &Value| value.as_f64().unwrap_or(0.0) / 1e6;
     for row in rows {
         let wall = |row: &Value| row["hops_per_second"].as_f64().unwrap_or(0.0);
-        // The example counts its first thread alone.
+        // The example only measures its first thread.
         let processor = match row["threads"].as_u64() {
             Some(1) => format!("{:.2}", millions(&row["hops_per_processor_second"])),
             _ => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `cargo xtask bench lab`: how exact and how fast the lab's links are, seen by programs that know nothing of it.
+//! `cargo xtask bench lab`: accuracy and speed of the lab's links, measured by independent programs.
 //!
 //! Round trips are those of datagrams from program to program (ping rounds to a millisecond above 100), rates and speeds
 //! iperf3's, losses ping's. What rattan
@@ -19,8 +19,8 @@ use crate::workspace_root;
 
 const RTTS_MS: [u32; 3] = [10, 65, 180];
 const RATES_BPS: [u64; 4] = [10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
-const LOSSES: [f64; 3] = [0.001, 0.01, 0.1];
-const MTU: u32 = 9000;
+const LOSS_SHARES: [f64; 3] = [0.001, 0.01, 0.1];
+const MTU_BYTES: u32 = 9000;
 /// Of IPv6 and of TCP with timestamps.
 const HEADER_BYTES: f64 = 72.0;
 const ETHERNET_BYTES: f64 = 38.0;
@@ -70,7 +70,7 @@ while back < count:
     print((now() - struct.unpack('d', data)[0]) * 1000)
     back += 1";
 
-/// What `cargo xtask bench lab` takes.
+/// Options of `cargo xtask bench lab`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Seconds that each rate and speed is measured; five times as many for 10 Mb/s, where a packet takes 7 ms.
@@ -95,7 +95,7 @@ pub struct Options {
 
 /// A figure beside what was wanted.
 #[derive(Debug, Serialize)]
-struct Row {
+struct LabRow {
     what: String,
     wanted: String,
     got: String,
@@ -122,7 +122,7 @@ pub fn run(options: &Options) -> Result<()> {
     for rtt in RTTS_MS {
         note(round_trips(&lab, rattan.as_ref(), rtt, options.pings)?);
     }
-    for loss in LOSSES {
+    for loss in LOSS_SHARES {
         note(losses(&lab, loss)?);
     }
     for delay_ms in [0, 10] {
@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> Result<()> {
     write(&folder, &facts, &rows, options)
 }
 
-fn round_trips(lab: &Lab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> Result<Row> {
+fn round_trips(lab: &Lab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> Result<LabRow> {
     lab.set(&format!("delay={}us rate=none loss=0", rtt_ms * 500))?;
     let probe = |to: &str| format!("python3 -c \"{PROBE}\" {pings} {to}");
     let got = Trips::of(&lab.exec("a", &probe("b"))?)?;
@@ -148,7 +148,7 @@ fn round_trips(lab: &Lab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> R
         None => None,
     };
     let wanted = f64::from(rtt_ms);
-    Ok(Row {
+    Ok(LabRow {
         what: format!("round trip, {pings} on an idle link"),
         wanted: format!("{rtt_ms} ms; p50 within 0.2 ms, p99 within 1 ms"),
         kept: got.p50 - wanted < 0.2 && got.p99 - wanted < 1.0 && got.least >= wanted,
@@ -178,8 +178,8 @@ impl Trips {
     }
 }
 
-/// One way only: each probe meets the loss once.
-fn losses(lab: &Lab, loss: f64) -> Result<Row> {
+/// Loss in one direction only, so that each probe passes it once.
+fn losses(lab: &Lab, loss: f64) -> Result<LabRow> {
     lab.set("delay=0 rate=none loss=0")?;
     lab.set_one_way(&format!("loss={}%", loss * 100.0))?;
     let count = 20_000.0;
@@ -192,7 +192,7 @@ fn losses(lab: &Lab, loss: f64) -> Result<Row> {
         .with_context(|| format!("ping says nothing of packets received: {text}"))?;
     let interval = 1.96 * (loss * (1.0 - loss) / count).sqrt();
     let got = 1.0 - received / count;
-    Ok(Row {
+    Ok(LabRow {
         what: format!("loss of {count} probes"),
         wanted: format!("{:.2} ± {:.3} %", loss * 100.0, interval * 100.0),
         got: format!("{:.3} %", got * 100.0),
@@ -201,15 +201,15 @@ fn losses(lab: &Lab, loss: f64) -> Result<Row> {
     })
 }
 
-fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<Row> {
+fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<LabRow> {
     lab.set(&format!("delay={delay_ms}ms rate={rate_bps}b/s loss=0 queue=none"))?;
     let seconds = if rate_bps <= 10_000_000 { seconds * 5 } else { seconds };
     let (bps, _) = lab.iperf(seconds, 2)?;
-    let segment = f64::from(MTU);
+    let segment = f64::from(MTU_BYTES);
     let wire = bps * (segment + ETHERNET_BYTES) / (segment - HEADER_BYTES);
     let share = wire / rate_bps as f64;
     let how = if delay_ms == 0 { "no delay" } else { "20 ms of round trip" };
-    Ok(Row {
+    Ok(LabRow {
         what: format!("rate on the wire, two TCP streams, {how}"),
         wanted: format!("{} Mb/s within 1 %", rate_bps / 1_000_000),
         got: format!("{:.2} Mb/s ({:+.2} %)", wire / 1e6, (share - 1.0) * 100.0),
@@ -225,10 +225,10 @@ fn speed(
     cap: Option<u64>,
     wanted: f64,
     options: &Options,
-) -> Result<Row> {
+) -> Result<LabRow> {
     let rate = cap.map_or("none".to_owned(), |cap| format!("{cap}b/s"));
     lab.set(&format!("delay=32500us rate={rate} loss=0 queue=none"))?;
-    // Without a cap no queue tells cubic when to end its slow start: chance would.
+    // Without a cap no queue ends cubic's slow start, and HyStart would do so at random.
     let hystart = if cap.is_none() { Some(WithoutHystart::begin()?) } else { None };
     let (mut ours, mut theirs, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
@@ -244,7 +244,7 @@ fn speed(
     let got = middle(&ours);
     let cap =
         cap.map_or("no cap".to_owned(), |cap| format!("a cap of {} Gb/s", cap / 1_000_000_000));
-    Ok(Row {
+    Ok(LabRow {
         what: format!("TCP at 65 ms, streams: {streams}, {cap}"),
         wanted: format!("at least {wanted} Gb/s"),
         got: format!("{got:.2} Gb/s ({}); late p99 {:.1} ms", list(&ours), middle(&late)),
@@ -254,8 +254,8 @@ fn speed(
     })
 }
 
-/// Cubic ends its slow start where the first packet is a little late (HyStart), and takes minutes to grow from there; so
-/// not while this lives.
+/// Disables cubic's HyStart until dropped: it ends slow start at the first late packet, and the window then takes minutes
+/// to grow.
 struct WithoutHystart(String);
 
 impl WithoutHystart {
@@ -278,7 +278,7 @@ fn list(values: &[f64]) -> String {
     values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A lab of two hosts and a link, gone when it is dropped.
+/// A lab of two hosts and a link; ended when dropped.
 struct Lab {
     penstock: PathBuf,
     state: tempfile::TempDir,
@@ -310,7 +310,7 @@ impl Lab {
         output(&mut command)
     }
 
-    /// A line of the shell on a host.
+    /// Runs a shell line on a host.
     fn exec(&self, host: &str, line: &str) -> Result<String> {
         self.penstock(&["exec", host, "--", "sh", "-c", line])
     }
@@ -324,7 +324,7 @@ impl Lab {
         self.penstock(&["set", "wan", setting, "--way", "forward"]).map(|_| ())
     }
 
-    /// Bits per second that arrived after some seconds to grow, and how late the link was: milliseconds, p99.
+    /// Received bits per second after some seconds of growth, and the p99 delay error of the link in milliseconds.
     fn iperf(&self, seconds: u32, streams: u32) -> Result<(f64, f64)> {
         let line = format!("iperf3 -c b -C cubic -P {streams} -O {GROWTH_S} -t {seconds} -l 1M -J");
         let received = received_bps(&self.exec("a", &line)?)?;
@@ -340,7 +340,7 @@ impl Drop for Lab {
     }
 }
 
-/// Of what `iperf3 -J` prints.
+/// Received bits per second in the output of `iperf3 -J`.
 fn received_bps(text: &str) -> Result<f64> {
     let report: Value = serde_json::from_str(text).context("iperf3 prints no JSON")?;
     report["end"]["sum_received"]["bits_per_second"]
@@ -348,7 +348,7 @@ fn received_bps(text: &str) -> Result<f64> {
         .with_context(|| format!("iperf3 measured nothing: {}", report["error"]))
 }
 
-/// Another emulator, which runs a program behind a link of its own.
+/// The emulator rattan, which runs a program behind its own link.
 struct Rattan(PathBuf);
 
 impl Rattan {
@@ -358,7 +358,7 @@ impl Rattan {
         Ok(Self(path))
     }
 
-    /// A line of the shell behind a link; $PEER is the far end, a network namespace of its own with a server of iperf3.
+    /// Runs a shell line behind a link; $PEER is the far namespace, with an iperf3 server.
     fn exec(&self, rtt_ms: u32, rate_bps: Option<u64>, line: &str) -> Result<String> {
         let delay = format!("{}us", rtt_ms * 500);
         let rate = rate_bps.map_or(String::new(), |rate| {
@@ -393,10 +393,10 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
+fn write(folder: &Path, facts: &machine::Facts, rows: &[LabRow], options: &Options) -> Result<()> {
     let mut page = format!(
         "# The lab's links, {}\n\n{}, {} cores, {} GiB, Linux {}; commit {}; load at the end {}\n\n\
-         iperf3 with cubic (without a cap also without HyStart) for {} s after {GROWTH_S} s to grow; MTU {MTU}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \
+         iperf3 with cubic (without a cap also without HyStart) for {} s after {GROWTH_S} s to grow; MTU {MTU_BYTES}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \
          {}.\n\n| what | wanted | got | rattan | kept |\n|---|---|---|---|---|\n",
         facts.date,
         facts.cpu,
@@ -408,7 +408,7 @@ fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options)
         options.seconds,
         options.rounds,
     );
-    for Row { what, wanted, got, rattan, kept } in rows {
+    for LabRow { what, wanted, got, rattan, kept } in rows {
         let (rattan, kept) = (rattan.as_deref().unwrap_or(""), if *kept { "yes" } else { "no" });
         writeln!(page, "| {what} | {wanted} | {got} | {rattan} | {kept} |")?;
     }

@@ -1,4 +1,4 @@
-//! The machine a result was measured on, named by its parts: processor, memory, disk, kernel, tools.
+//! Description of the measuring machine by its parts: processor, memory, disk, kernel, tools.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// `amd-epyc-2cpu-23gib`: what the result file is called after.
+    /// Machine part of a result file's name, such as `amd-epyc-2cpu-23gib`.
     pub(super) fn words(&self) -> String {
         let plain: String = self
             .cpu
@@ -76,7 +76,7 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
     })
 }
 
-/// The default of new connections where this program runs.
+/// Default congestion control in this network namespace.
 pub(super) fn congestion_control() -> String {
     read("/proc/sys/net/ipv4/tcp_congestion_control").trim().to_owned()
 }
@@ -92,7 +92,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Versions as the packages give them: each tool prints its own in another way.
+/// Package versions, as each tool prints its own differently.
 fn tool_versions() -> Vec<String> {
     let mut packages = super::PACKAGES.to_vec();
     packages.retain(|package| *package != "iproute2");

@@ -1,7 +1,7 @@
-//! `cargo xtask bench marking`: what labelling costs, by iperf3 over a veth pair in namespaces of its own.
+//! `cargo xtask bench marking`: cost of labelling, by iperf3 over a veth pair between two namespaces.
 //!
 //! Every round runs each contestant once, unmarked first; figures are medians over the rounds of the ratio
-//! to the unmarked run of the same round, so that a machine that others use, too, disturbs all alike. The
+//! to the unmarked run of the same round, so that other load of the machine affects all alike. The
 //! cost per packet is the kernel's own count (bpf_stats_enabled), taken in rounds of their own. flowd-go is a
 //! contestant where its binary is given.
 
@@ -20,13 +20,13 @@ use super::machine;
 use crate::workspace_root;
 
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
-const PORT: u16 = 5201;
+const IPERF_PORT: u16 = 5201;
 const IPV6_AND_TCP_BYTES: u32 = 60;
 const OPTION_BYTES: u32 = 8;
-/// The cost of a program is steadier than throughput.
+/// Rounds of the cost measurement, which varies less than throughput.
 const COST_ROUNDS: usize = 3;
 
-/// What `cargo xtask bench marking` takes.
+/// Options of `cargo xtask bench marking`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Rounds; medians need at least 7.
@@ -38,23 +38,23 @@ pub struct Options {
     /// MTU of the veth pair.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// What iperf3 writes at once (-l).
+    /// Bytes of an iperf3 write (-l).
     #[arg(long, default_value = "128K")]
     block: String,
-    /// The binary; what it was compiled with makes no difference to packets.
+    /// The penstock binary; compiler options do not affect packets.
     #[arg(long)]
     penstock: Option<PathBuf>,
-    /// A binary of flowd-go with its eBPF programs, to stand beside.
+    /// A binary of flowd-go with its eBPF programs, for comparison.
     #[arg(long)]
     flowd_go: Option<PathBuf>,
-    /// Where the results go.
+    /// Folder for the results.
     #[arg(long)]
     results: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Who {
-    /// With segments as small as an option makes them, or as they are.
+enum MarkingContestant {
+    /// With segments shortened by the size of an option, or at full size.
     Unmarked {
         smaller: bool,
     },
@@ -68,13 +68,13 @@ enum Who {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct IperfRun {
     gbit_per_s: f64,
     cpu_s_per_gb: f64,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct MarkingRow {
     contestant: String,
     gbit_per_s: f64,
     throughput_ratio: f64,
@@ -86,7 +86,7 @@ struct Row {
     program_runs: Option<u64>,
 }
 
-struct Lab {
+struct VethPair {
     here: String,
     there: String,
     dir: tempfile::TempDir,
@@ -107,21 +107,21 @@ pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
     ensure!(penstock.exists(), "{} is missing: cargo build --release", penstock.display());
-    let lab = Lab::new(std::path::absolute(penstock)?, options)?;
+    let lab = VethPair::new(std::path::absolute(penstock)?, options)?;
     let mut contestants = vec![
-        Who::Unmarked { smaller: false },
-        Who::Unmarked { smaller: true },
-        Who::Ours { method: "flow", rules: 1 },
-        Who::Ours { method: "flow", rules: 10_000 },
-        Who::Ours { method: "destination", rules: 1 },
-        Who::Ours { method: "destination", rules: 10_000 },
+        MarkingContestant::Unmarked { smaller: false },
+        MarkingContestant::Unmarked { smaller: true },
+        MarkingContestant::Ours { method: "flow", rules: 1 },
+        MarkingContestant::Ours { method: "flow", rules: 10_000 },
+        MarkingContestant::Ours { method: "destination", rules: 1 },
+        MarkingContestant::Ours { method: "destination", rules: 10_000 },
     ];
     if options.flowd_go.is_some() {
-        contestants.push(Who::FlowdGo { method: "label" });
-        contestants.push(Who::FlowdGo { method: "destination" });
+        contestants.push(MarkingContestant::FlowdGo { method: "label" });
+        contestants.push(MarkingContestant::FlowdGo { method: "destination" });
     }
     lab.measure(contestants[0], options.seconds)?;
-    let mut runs: Vec<Vec<Run>> = vec![Vec::new(); contestants.len()];
+    let mut runs: Vec<Vec<IperfRun>> = vec![Vec::new(); contestants.len()];
     for round in 1..=options.rounds {
         for (who, runs) in contestants.iter().zip(&mut runs) {
             let run = lab.measure(*who, options.seconds)?;
@@ -135,7 +135,7 @@ pub fn run(options: &Options) -> Result<()> {
             costs.extend(lab.cost(*who, options.seconds)?);
         }
     }
-    let rows: Vec<Row> = contestants
+    let rows: Vec<MarkingRow> = contestants
         .iter()
         .zip(&runs)
         .zip(&costs)
@@ -146,7 +146,7 @@ pub fn run(options: &Options) -> Result<()> {
     write(&folder, &facts, &rows, options)
 }
 
-impl Who {
+impl MarkingContestant {
     fn name(self) -> String {
         match self {
             Self::Unmarked { smaller: false } => "unmarked".to_owned(),
@@ -169,7 +169,7 @@ impl Who {
         }
     }
 
-    /// The kernel's name of its egress program.
+    /// Name of its egress program in the kernel.
     fn program(self) -> &'static str {
         match self {
             Self::FlowdGo { .. } => "marker",
@@ -178,12 +178,17 @@ impl Who {
     }
 }
 
-fn row(who: Who, unmarked: &[Run], theirs: &[Run], costs: &[(f64, u64)]) -> Row {
+fn row(
+    who: MarkingContestant,
+    unmarked: &[IperfRun],
+    theirs: &[IperfRun],
+    costs: &[(f64, u64)],
+) -> MarkingRow {
     let pairs = || unmarked.iter().zip(theirs);
     let ratios: Vec<f64> = pairs().map(|(none, run)| run.gbit_per_s / none.gbit_per_s).collect();
     let cpu: Vec<f64> = pairs().map(|(none, run)| run.cpu_s_per_gb / none.cpu_s_per_gb).collect();
     let middle = |values: &[f64]| median(values.iter().copied()).unwrap_or_default();
-    Row {
+    MarkingRow {
         contestant: who.name(),
         gbit_per_s: median(theirs.iter().map(|run| run.gbit_per_s)).unwrap_or_default(),
         throughput_ratio: middle(&ratios),
@@ -208,7 +213,7 @@ fn sh(line: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-impl Lab {
+impl VethPair {
     fn new(penstock: PathBuf, options: &Options) -> Result<Self> {
         let mtu = options.mtu;
         let name = format!("pb{}", std::process::id());
@@ -251,7 +256,7 @@ impl Lab {
         command
     }
 
-    fn measure(&self, who: Who, seconds: u32) -> Result<Run> {
+    fn measure(&self, who: MarkingContestant, seconds: u32) -> Result<IperfRun> {
         let marker = self.begin(who)?;
         let run = self.iperf(who, seconds);
         self.end(who, marker)?;
@@ -259,7 +264,7 @@ impl Lab {
     }
 
     /// Nanoseconds of the egress program per run, and its runs.
-    fn cost(&self, who: Who, seconds: u32) -> Result<Option<(f64, u64)>> {
+    fn cost(&self, who: MarkingContestant, seconds: u32) -> Result<Option<(f64, u64)>> {
         let before = std::fs::read_to_string(STATS).unwrap_or_default();
         let marker = self.begin(who)?;
         std::fs::write(STATS, "1")?;
@@ -278,10 +283,10 @@ impl Lab {
         Ok(most.map(|(time, runs)| (time as f64 / runs as f64, runs)))
     }
 
-    fn iperf(&self, who: Who, seconds: u32) -> Result<Run> {
+    fn iperf(&self, who: MarkingContestant, seconds: u32) -> Result<IperfRun> {
         // TCP_MAXSEG counts the 12 bytes of the timestamps, too.
         let smaller = match who {
-            Who::Unmarked { smaller: true } => {
+            MarkingContestant::Unmarked { smaller: true } => {
                 vec!["-M".to_owned(), (self.mtu - IPV6_AND_TCP_BYTES - OPTION_BYTES).to_string()]
             }
             _ => Vec::new(),
@@ -291,7 +296,7 @@ impl Lab {
             let output = self
                 .inside(&self.here, "iperf3")
                 .args(["-6", "-c", "fd00:78::2", "-J", "-C", "cubic"])
-                // Each end on a processor of its own: where they land otherwise makes more difference than labels.
+                // Pin each end to its own processor: placement affects throughput more than labels do.
                 .args(["-A", "0,1", "-t", &seconds.to_string(), "-l", &self.block])
                 .args(&smaller)
                 .output()?;
@@ -304,23 +309,23 @@ impl Lab {
                 let cpu = &end["cpu_utilization_percent"];
                 let percent = cpu["host_total"].as_f64().unwrap_or(0.0)
                     + cpu["remote_total"].as_f64().unwrap_or(0.0);
-                return Ok(Run {
+                return Ok(IperfRun {
                     gbit_per_s: bits / 1e9,
                     cpu_s_per_gb: percent / 100.0 * f64::from(seconds) / (bytes / 1e9),
                 });
             }
             last = facts["error"].as_str().unwrap_or("no result").to_owned();
-            // The server is still busy with the run before, or not up yet.
+            // The server still handles the previous run, or is not up yet.
             std::thread::sleep(Duration::from_millis(250));
         }
         bail!("iperf3: {last}")
     }
 
-    fn begin(&self, who: Who) -> Result<Option<Child>> {
+    fn begin(&self, who: MarkingContestant) -> Result<Option<Child>> {
         let log = self.dir.path().join("log");
         let mut command = match who {
-            Who::Unmarked { .. } => return Ok(None),
-            Who::Ours { method, rules } => {
+            MarkingContestant::Unmarked { .. } => return Ok(None),
+            MarkingContestant::Ours { method, rules } => {
                 let file = self.dir.path().join("rules.toml");
                 std::fs::write(&file, rules_file(method, rules))?;
                 let mut command = self.inside(&self.here, &self.penstock);
@@ -333,7 +338,7 @@ impl Lab {
                     .env("PENSTOCK_STATE", self.dir.path().join("state"));
                 command
             }
-            Who::FlowdGo { method } => {
+            MarkingContestant::FlowdGo { method } => {
                 let file = self.dir.path().join("conf.yaml");
                 std::fs::write(&file, flowd_go_file(method, self.dir.path()))?;
                 let binary = self.flowd_go.as_ref().context("no flowd-go")?;
@@ -354,8 +359,8 @@ impl Lab {
         Ok(Some(child))
     }
 
-    fn attached(&self, who: Who) -> Result<bool> {
-        if matches!(who, Who::Ours { .. }) {
+    fn attached(&self, who: MarkingContestant) -> Result<bool> {
+        if matches!(who, MarkingContestant::Ours { .. }) {
             let log = std::fs::read_to_string(self.dir.path().join("log"))?;
             return Ok(log.contains("rules in force"));
         }
@@ -364,11 +369,11 @@ impl Lab {
         Ok(shown.contains("bpf"))
     }
 
-    fn end(&self, who: Who, marker: Option<Child>) -> Result<()> {
+    fn end(&self, who: MarkingContestant, marker: Option<Child>) -> Result<()> {
         let Some(mut marker) = marker else { return Ok(()) };
         sh(&format!("kill -TERM {}", marker.id()))?;
         marker.wait()?;
-        if matches!(who, Who::Ours { .. }) {
+        if matches!(who, MarkingContestant::Ours { .. }) {
             let pin = self.bpf().join("m");
             sh(&format!("{} tag stop --pin {}", self.penstock.display(), pin.display()))?;
         }
@@ -377,7 +382,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for VethPair {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
@@ -394,7 +399,7 @@ fn rules_file(method: &str, rules: usize) -> String {
     let mut text = String::new();
     for number in 0..rules {
         let (to, port) = match number {
-            0 => ("fd00:78::2".to_owned(), PORT),
+            0 => ("fd00:78::2".to_owned(), IPERF_PORT),
             _ => (format!("fd00:1::{number:x}"), 1094),
         };
         let _ = write!(
@@ -405,7 +410,7 @@ fn rules_file(method: &str, rules: usize) -> String {
     text
 }
 
-/// Marks everything: the least that it can do per packet.
+/// Configuration of flowd-go that marks everything: its least work per packet.
 fn flowd_go_file(method: &str, dir: &Path) -> String {
     format!(
         "pidPath: {}/pid\nworkDir: {}\nplugins:\n  perfsonar:\n    activityId: 14\n    experimentId: 3\nbackends:\n  marker:\n    targetInterfaces: [\"pb0\"]\n    markingStrategy: {method}\n    matchAll: true\n",
@@ -414,7 +419,12 @@ fn flowd_go_file(method: &str, dir: &Path) -> String {
     )
 }
 
-fn write(folder: &Path, facts: &machine::Facts, rows: &[Row], options: &Options) -> Result<()> {
+fn write(
+    folder: &Path,
+    facts: &machine::Facts,
+    rows: &[MarkingRow],
+    options: &Options,
+) -> Result<()> {
     let mut text = format!(
         "# Marking: what labels cost\n\niperf3 (-C cubic -A 0,1 -l {}), one TCP stream over veth in namespaces, MTU {}, {} rounds of {} s. Ratios are\nmedians over the rounds of the ratio to the unmarked run of the same round with segments of the same size (least to most). CPU is that of both iperf3 processes, in which\nveth does the work of the kernel, too. Cost is the egress program's, by the kernel's count, per packet that it\nsees (super-packets of up to 64 KiB), a median over rounds, too.\n\n",
         options.block, options.mtu, options.rounds, options.seconds

@@ -1,4 +1,4 @@
-//! The contestants that move no files: network tests from memory to memory, and fio for the device's own limit.
+//! Contestants that move no files: memory-to-memory network tests, and fio for the device limit.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,10 +15,10 @@ use super::movers::find_program;
 use super::process::{Server, free_port, run_client};
 use super::work::{Dataset, Work};
 
-/// What the device can read and write at once.
+/// Name of the row with the device's concurrent read and write rate.
 pub(super) const DEVICE: &str = "device limit (fio)";
 
-/// Who sends the bytes of a network test.
+/// Program of a network test.
 #[derive(Debug, Clone)]
 pub(super) enum Tester {
     Penstock(PathBuf),

@@ -1,4 +1,4 @@
-//! `cargo xtask bench mover`: our mover and the programs people use today, side by side in one run.
+//! `cargo xtask bench mover`: our mover and established programs, side by side in one run.
 //!
 //! Everything runs in a network namespace of its own with cubic as its congestion control, so that the machine's
 //! settings stay as they are and all programs meet the same ones. What the run needs is made under one folder, which
@@ -30,7 +30,7 @@ use clap::{Args, ValueEnum};
 use crate::workspace_root;
 use contest::{Contestant, alternate};
 use meters::{Device, NetTest, Tester};
-use movers::{Mover, Place, recipes};
+use movers::{Mover, RecipeFolders, recipes};
 use report::RowReport;
 use work::{Dataset, Work};
 
@@ -48,13 +48,13 @@ const PACKAGES: [&str; 9] = [
     "xrootd-server",
 ];
 
-/// What `cargo xtask bench mover` takes.
+/// Options of `cargo xtask bench mover`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Rows to measure, separated by commas; all by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     rows: Vec<Row>,
-    /// Fewer and shorter runs of smaller data: under 8 minutes for all rows, figures less steady.
+    /// Fewer and shorter runs of smaller data: under 8 minutes for all rows, with more variance.
     #[arg(long)]
     quick: bool,
     /// Measured runs of each contestant, after one warm-up.
@@ -69,7 +69,7 @@ pub struct Options {
     /// Measure this binary instead of building target/release/penstock.
     #[arg(long)]
     penstock: Option<PathBuf>,
-    /// Where the results go.
+    /// Folder for the results.
     #[arg(long)]
     results: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ pub fn run(options: &Options) -> Result<()> {
     report::write(&folder, &facts, &reports, options.quick)
 }
 
-/// Installs and builds what the run needs, while the network is still there.
+/// Installs and builds all programs before the run leaves the network.
 fn prepare(root: &Path, options: &Options) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("must run as root: page caches are dropped and a network namespace is made");
@@ -164,9 +164,8 @@ fn succeed(command: &mut Command, remedy: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a network namespace with cubic and becomes the program given. Only an algorithm on the machine's list of
-/// allowed ones can be a namespace's default, so cubic is on that list for this one moment. The namespace goes with
-/// the last process in it.
+/// Creates a network namespace with cubic and executes a program in it. Only an algorithm of the machine's allowed list
+/// can be a namespace's default, so cubic is added to the list for a moment. The namespace ends with its last process.
 const ENTER_NAMESPACE: &str = r#"
 set -e
 allowed=/proc/sys/net/ipv4/tcp_allowed_congestion_control
@@ -237,7 +236,7 @@ impl Bench {
             stop: Arc::clone(&self.stop),
             best: None,
         };
-        // The encrypted row's promise is a share of the unencrypted figure, so that one is always measured.
+        // The promise of the encrypted row is relative to the unencrypted figure, which is therefore always measured.
         let mut all = self.movers(false, encrypted, true, &data, None);
         all.insert(0, Box::new(device));
         let series = alternate(all, self.runs(5), &self.stop)?;
@@ -290,7 +289,7 @@ impl Bench {
         data: &Dataset,
         part: Option<&Dataset>,
     ) -> Vec<Box<dyn Contestant>> {
-        let place = Place {
+        let place = RecipeFolders {
             destination: self.work.destination(),
             configuration: self.work.configuration(),
             penstock: self.penstock.clone(),

@@ -1,6 +1,6 @@
-//! The programs that copy files, ours among them: how each one's server starts and how its client is called.
+//! Programs that copy files, ours among them: commands of their servers and clients.
 //!
-//! Each is called as its own documentation recommends for speed. All receive into the same folder, which is emptied
+//! Each uses the options that its documentation recommends for speed. All receive into the same folder, which is emptied
 //! before every run, with the page cache dropped.
 
 use std::path::{Path, PathBuf};
@@ -16,26 +16,26 @@ use super::contest::{Contestant, Sample};
 use super::process::{Cost, Server, free_port, run_client};
 use super::work::{Dataset, Work};
 
-/// A client is stopped after this long.
+/// Time limit of a client.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
-/// A peer that would need longer for the whole data set is measured on a part of it.
+/// Time for the whole data set above which a peer is measured on a part of it.
 const WHOLE_LIMIT_SECONDS: f64 = 12.0;
 
-/// How one program is used.
+/// Commands of one program.
 #[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub(super) name: &'static str,
     programs: &'static [&'static str],
-    serve: fn(&Place, u16) -> Result<Command>,
-    copy: fn(&Place, u16, &Dataset) -> Command,
+    serve: fn(&RecipeFolders, u16) -> Result<Command>,
+    copy: fn(&RecipeFolders, u16, &Dataset) -> Command,
     /// Always measured on the whole data set.
     whole: bool,
     note: &'static str,
 }
 
-/// The folders a recipe may name, and our own binary.
+/// Folders that recipes use, and our own binary.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct RecipeFolders {
     pub(super) destination: PathBuf,
     pub(super) configuration: PathBuf,
     pub(super) penstock: PathBuf,
@@ -145,7 +145,7 @@ fn rclone(arguments: &[&str]) -> Command {
     command
 }
 
-fn serve_penstock(place: &Place, port: u16) -> Result<Command> {
+fn serve_penstock(place: &RecipeFolders, port: u16) -> Result<Command> {
     let mut command = Command::new(&place.penstock);
     command.arg("serve").arg("--root").arg(&place.destination);
     command.args([
@@ -158,12 +158,12 @@ fn serve_penstock(place: &Place, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-/// One state folder for each agent: two of them cannot share one.
-fn penstock_state(place: &Place, port: u16) -> PathBuf {
+/// State folder of an agent: two agents cannot share one.
+fn penstock_state(place: &RecipeFolders, port: u16) -> PathBuf {
     place.configuration.join(format!("penstock-{port}"))
 }
 
-fn copy_penstock(place: &Place, port: u16, data: &Dataset, protect: &str) -> Command {
+fn copy_penstock(place: &RecipeFolders, port: u16, data: &Dataset, protect: &str) -> Command {
     let mut command = Command::new(&place.penstock);
     command.arg("cp").arg(&data.path).arg(format!("penstock://127.0.0.1:{port}/"));
     command
@@ -175,7 +175,7 @@ fn copy_penstock(place: &Place, port: u16, data: &Dataset, protect: &str) -> Com
     command
 }
 
-fn serve_rsync(place: &Place, port: u16) -> Result<Command> {
+fn serve_rsync(place: &RecipeFolders, port: u16) -> Result<Command> {
     let path = place.configuration.join("rsyncd.conf");
     let (conf, dst) = (place.configuration.display(), place.destination.display());
     let text = format!(
@@ -189,7 +189,7 @@ fn serve_rsync(place: &Place, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-fn serve_xrootd(place: &Place, port: u16) -> Result<Command> {
+fn serve_xrootd(place: &RecipeFolders, port: u16) -> Result<Command> {
     let path = place.configuration.join("xrootd.cfg");
     let (conf, dst) = (place.configuration.display(), place.destination.display());
     let text = format!(
@@ -197,13 +197,13 @@ fn serve_xrootd(place: &Place, port: u16) -> Result<Command> {
     );
     std::fs::write(&path, text).context("cannot write xrootd.cfg")?;
     let mut command = Command::new("xrootd");
-    // It refuses to serve as root.
+    // xrootd refuses to serve as root.
     command.args(["-R", "nobody", "-n", "bench", "-p", &port.to_string()]);
     command.arg("-c").arg(path).arg("-l").arg(place.configuration.join("xrootd.log"));
     Ok(command)
 }
 
-fn serve_gridftp(_: &Place, port: u16) -> Result<Command> {
+fn serve_gridftp(_: &RecipeFolders, port: u16) -> Result<Command> {
     let mut command =
         command("globus-gridftp-server", &["-aa", "-allow-root", "-anonymous-user", "root"]);
     command.args(["-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1"]);
@@ -211,7 +211,7 @@ fn serve_gridftp(_: &Place, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-fn copy_gridftp(place: &Place, port: u16, data: &Dataset, options: &[&str]) -> Command {
+fn copy_gridftp(place: &RecipeFolders, port: u16, data: &Dataset, options: &[&str]) -> Command {
     let slash = if data.is_folder { "/" } else { "" };
     let mut command = command("globus-url-copy", options);
     command.arg(format!("file://{}{slash}", data.path.display()));
@@ -226,10 +226,10 @@ fn copy_gridftp(place: &Place, port: u16, data: &Dataset, options: &[&str]) -> C
 /// A program with its server, running one data set again and again.
 pub(super) struct Mover {
     recipe: Recipe,
-    place: Place,
+    place: RecipeFolders,
     work: Rc<Work>,
     data: Dataset,
-    /// A part of the data, for those who are too slow for all of it.
+    /// Part of the data, for programs that are too slow for all of it.
     part: Option<Dataset>,
     use_part: bool,
     server: Option<(Server, u16)>,
@@ -239,7 +239,7 @@ pub(super) struct Mover {
 impl Mover {
     pub(super) fn new(
         recipe: Recipe,
-        place: Place,
+        place: RecipeFolders,
         work: Rc<Work>,
         data: (Dataset, Option<Dataset>),
         stop: Arc<AtomicBool>,

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How finely the end of a client is seen.
-const POLL: Duration = Duration::from_millis(2);
-/// How often memory is sampled while a client runs; reading `/proc` costs processor time that would spoil the figures.
+/// Interval of checks for the end of a client.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// Interval of memory samples while a client runs; reading `/proc` more often would cost measurable CPU time.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
 /// Set by Ctrl-C or SIGTERM; every wait looks at it, so that servers and files are cleaned up on the way out.
@@ -80,7 +80,7 @@ impl Drop for Server {
     }
 }
 
-/// What one run of a client cost.
+/// Resources used by one run of a client.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cost {
     /// From the start of the client to its end.
@@ -106,7 +106,7 @@ pub(super) fn run_client(
 
     let server_ticks_before = server.map_or(0, |server| tree_usage(server.pid()).ticks);
     if let Some(server) = server {
-        // Starts the high-water mark of this run; refused to others than root, who then see that of all runs.
+        // Resets the peak memory for this run; only root may, others see the peak of all runs.
         let _ = std::fs::write(format!("/proc/{}/clear_refs", server.pid()), "5");
     }
     let own_before = reaped_ticks();
@@ -129,7 +129,7 @@ pub(super) fn run_client(
             check_interrupt(stop)?;
             bail!("{program} was stopped after {} s", limit.as_secs());
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     };
     cost.wall = started.elapsed();
     // A server's worker may still be closing its files when the client has gone.
@@ -164,7 +164,7 @@ fn end_tree(child: &mut Child) {
     if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process_group(group, Signal::KILL);
     }
-    // One that moved to another group or changed its user.
+    // Children that left the process group or changed their user.
     for pid in others {
         if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
             let _ = kill_process(pid, Signal::KILL);
@@ -181,7 +181,7 @@ fn last_line(log: &Path) -> String {
     line.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
-/// Whether a TCP socket listens on `port`, asked without connecting: a probe would use up a server for one client.
+/// True if a TCP socket listens on `port`, checked without connecting: some servers accept only one client.
 fn listens(port: u16) -> bool {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let text = std::fs::read_to_string(table).unwrap_or_default();
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_measured_with_what_it_starts() {
+    fn client_cost_includes_child_processes() {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_fails_or_hangs_says_so() {
+    fn failed_or_hung_client_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
         let log = dir.path().join("log");

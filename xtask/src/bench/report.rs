@@ -1,4 +1,4 @@
-//! The results as a page to read and as JSON, and whether each promise of SPECIFICATION.md is kept.
+//! Results as Markdown and JSON, with verdicts on the promises of SPECIFICATION.md.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) const OURS_ENCRYPTED: &str = "penstock cp, encrypted";
 const OURS_NETTEST: &str = "penstock nettest";
 const MEMORY_LIMIT_MIB: f64 = 300.0;
 
-/// One row of the comparison: who took part, and all their runs.
+/// One row of the comparison with all runs of its contestants.
 #[derive(Debug, Clone)]
 pub(super) struct RowReport {
     pub(super) row: Row,
@@ -38,8 +38,8 @@ impl RowReport {
         matches!(self.row, Row::Small64k | Row::Small1k)
     }
 
-    /// What is compared: files per second for many files, else bits per second. A peer measured on a part of the
-    /// files is so compared by its rate.
+    /// Compared rate: files per second for many files, else bits per second. Peers measured on a part of the files are
+    /// compared by rate, too.
     fn rate(&self, series: &Series) -> Option<f64> {
         if self.counts_files() { series.files_per_second() } else { series.bits_per_second() }
     }
@@ -48,7 +48,7 @@ impl RowReport {
         self.series.iter().find(|series| series.name == name).and_then(|series| self.rate(series))
     }
 
-    /// The fastest program that is not ours; fio is no program that copies.
+    /// Fastest program that is not ours, without fio, which does not copy.
     fn best_peer(&self) -> Option<(f64, &str)> {
         let peers = self
             .series
@@ -60,7 +60,7 @@ impl RowReport {
     }
 }
 
-/// One promise, what was measured, and whether it was kept; unknown when a figure is missing.
+/// A promise, its measured figure, and whether it is kept; unknown if a figure is missing.
 #[derive(Debug, Clone, Serialize)]
 struct Verdict {
     promise: String,

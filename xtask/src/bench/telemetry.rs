@@ -1,7 +1,7 @@
 //! `cargo xtask bench telemetry`: flow samples by UDP over loopback into the collector, until they are stored.
 //!
 //! One sender writes the same sFlow datagrams to each contestant at a rate; what each uses of the processors is read from
-//! `/proc`, and what it did not take from the kernel's own count of drops of its socket. Contestants take turns, and
+//! `/proc`, and its losses from the kernel's drop counter of its socket. Contestants take turns, and
 //! ratios are of medians. goflow2 writes JSON to /dev/null and sfacctd sums in memory; neither stores anything, ours does.
 
 use std::collections::BTreeMap;
@@ -27,22 +27,22 @@ use super::contest::median;
 use super::{machine, succeed};
 use crate::workspace_root;
 
-/// What the collector promises to take without loss, in samples a second.
-const PROMISED: f64 = 600_000.0;
+/// Samples per second that the collector promises to receive without loss.
+const PROMISED_SAMPLES_PER_S: f64 = 600_000.0;
 
-/// Datagrams that are sent over and over, of so many agents.
-const DATAGRAMS: usize = 4_096;
-const AGENTS: usize = 8;
-const FLOWS: u64 = 20_000;
+/// Number of distinct datagrams, sent repeatedly, and of their agents.
+const DATAGRAM_COUNT: usize = 4_096;
+const AGENT_COUNT: usize = 8;
+const FLOW_COUNT: u64 = 20_000;
 
-/// What is sent to contestants that are compared: little enough that none loses any.
-const COMPARED: f64 = 20_000.0;
+/// Samples per second in the comparison, low enough that no contestant drops any.
+const COMPARED_SAMPLES_PER_S: f64 = 20_000.0;
 
-/// Room for datagrams that wait, and so little that some find none.
+/// Socket buffers: a large one, and one so small that datagrams are dropped.
 const BUFFER_BYTES: usize = 64 << 20;
 const SMALL_BUFFER_BYTES: usize = 256 << 10;
 
-/// What `cargo xtask bench telemetry` takes.
+/// Options of `cargo xtask bench telemetry`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Rounds of the comparison.
@@ -54,19 +54,19 @@ pub struct Options {
     /// Measure this binary instead of building target/release/penstock.
     #[arg(long)]
     penstock: Option<PathBuf>,
-    /// A binary of goflow2, to stand beside (go install github.com/netsampler/goflow2/v2/cmd/goflow2@latest).
+    /// A binary of goflow2, for comparison (go install github.com/netsampler/goflow2/v2/cmd/goflow2@latest).
     #[arg(long)]
     goflow2: Option<PathBuf>,
-    /// Where the results go.
+    /// Folder for the results.
     #[arg(long)]
     results: Option<PathBuf>,
 }
 
 /// Datagrams with their samples.
-struct Load {
+struct SflowLoad {
     datagrams: Vec<Vec<u8>>,
     samples: Vec<u64>,
-    numbers: [u32; AGENTS],
+    numbers: [u32; AGENT_COUNT],
     next: usize,
 }
 
@@ -99,19 +99,19 @@ fn header(flow: u64) -> [u8; 128] {
     bytes.try_into().expect("128 bytes")
 }
 
-impl Load {
+impl SflowLoad {
     fn new() -> Result<Self> {
         let (mut seed, mut datagrams, mut samples) = (0x5EED, Vec::new(), Vec::new());
-        let mut encoders: Vec<_> = (0..AGENTS)
+        let mut encoders: Vec<_> = (0..AGENT_COUNT)
             .map(|agent| Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES))
             .collect();
-        let (mut sequence, mut gathered) = ([0_u32; AGENTS], [0; AGENTS]);
-        let headers: Vec<_> = (0..FLOWS).map(header).collect();
+        let (mut sequence, mut gathered) = ([0_u32; AGENT_COUNT], [0; AGENT_COUNT]);
+        let headers: Vec<_> = (0..FLOW_COUNT).map(header).collect();
         let mut agent = 0;
-        while datagrams.len() < DATAGRAMS {
-            // Flows of all sizes: a hundredth of them has half of the packets.
+        while datagrams.len() < DATAGRAM_COUNT {
+            // Skewed flow sizes: 1 % of the flows have half of the packets.
             let share = mixed(&mut seed) as f64 / u64::MAX as f64;
-            let flow = ((FLOWS as f64).powf(share) as usize).min(FLOWS as usize - 1);
+            let flow = ((FLOW_COUNT as f64).powf(share) as usize).min(FLOW_COUNT as usize - 1);
             sequence[agent] += 1;
             let port = flow as u32 % 32 + 1;
             let head = FlowHead {
@@ -135,14 +135,14 @@ impl Load {
                     datagrams.push(datagram);
                     samples.push(gathered[agent]);
                     gathered[agent] = 1;
-                    agent = (agent + 1) % AGENTS;
+                    agent = (agent + 1) % AGENT_COUNT;
                 }
             }
         }
-        Ok(Self { datagrams, samples, numbers: [0; AGENTS], next: 0 })
+        Ok(Self { datagrams, samples, numbers: [0; AGENT_COUNT], next: 0 })
     }
 
-    /// Sends `rate` samples a second; datagrams and samples that went out.
+    /// Sends `rate` samples a second; returns the datagrams and samples sent.
     fn send(&mut self, to: u16, rate: f64, time: Duration) -> Result<(u64, u64)> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.connect(("127.0.0.1", to))?;
@@ -173,13 +173,13 @@ impl Load {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum TelemetryContestant {
     Penstock,
     Goflow2,
     Sfacctd,
 }
 
-impl Who {
+impl TelemetryContestant {
     fn name(self) -> &'static str {
         match self {
             Self::Penstock => "penstock serve",
@@ -189,41 +189,41 @@ impl Who {
     }
 }
 
-/// A contestant that runs.
-struct Running {
+/// A running contestant; killed when dropped.
+struct RunningContestant {
     child: Child,
     port: u16,
     http: String,
 }
 
-impl Drop for Running {
+impl Drop for RunningContestant {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-struct Bench {
+struct TelemetryBench {
     penstock: PathBuf,
     goflow2: Option<PathBuf>,
     dir: tempfile::TempDir,
 }
 
-impl Bench {
-    fn start(&self, who: Who) -> Result<Running> {
+impl TelemetryBench {
+    fn start(&self, who: TelemetryContestant) -> Result<RunningContestant> {
         let free = UdpSocket::bind("127.0.0.1:0")?.local_addr()?.port();
         let quiet = |mut command: Command| {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
         };
         let (child, http) = match who {
-            Who::Penstock => return self.start_ours(BUFFER_BYTES),
-            Who::Goflow2 => {
+            TelemetryContestant::Penstock => return self.start_ours(BUFFER_BYTES),
+            TelemetryContestant::Goflow2 => {
                 let mut command = Command::new(self.goflow2.as_ref().context("no goflow2")?);
                 command.args(["-listen", &format!("sflow://127.0.0.1:{free}")]);
                 command.args(["-transport", "file", "-transport.file", "/dev/null", "-addr", ""]);
                 (quiet(command)?, String::new())
             }
-            Who::Sfacctd => {
+            TelemetryContestant::Sfacctd => {
                 let mut command = Command::new("sfacctd");
                 command.args(["-L", "127.0.0.1", "-l", &free.to_string(), "-P", "memory"]);
                 command.args(["-c", "src_host,dst_host,vlan,peer_src_ip,in_iface"]);
@@ -231,7 +231,7 @@ impl Bench {
                 (quiet(command)?, String::new())
             }
         };
-        let running = Running { child, port: free, http };
+        let running = RunningContestant { child, port: free, http };
         let begun = Instant::now();
         while drops(free).is_none() {
             ensure!(begun.elapsed() < Duration::from_secs(20), "{} does not listen", who.name());
@@ -240,7 +240,7 @@ impl Bench {
         Ok(running)
     }
 
-    fn start_ours(&self, buffer_bytes: usize) -> Result<Running> {
+    fn start_ours(&self, buffer_bytes: usize) -> Result<RunningContestant> {
         let file = self.dir.path().join("penstock.toml");
         std::fs::write(
             &file,
@@ -261,13 +261,13 @@ impl Bench {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let port = text(&facts["telemetry"]["sflow"][0]);
         let port = port.rsplit(':').next().and_then(|port| port.parse().ok()).context("no port")?;
-        Ok(Running { child, port, http: text(&facts["http"][0]) })
+        Ok(RunningContestant { child, port, http: text(&facts["http"][0]) })
     }
 }
 
-impl Running {
+impl RunningContestant {
     fn cpu_seconds(&self) -> f64 {
-        // Processes that it started count, too: sfacctd sums in one of its own.
+        // Count child processes, too: sfacctd aggregates in one.
         let ids = std::iter::once(self.child.id()).chain(children(self.child.id()));
         ids.map(cpu_seconds).sum()
     }
@@ -281,7 +281,7 @@ impl Running {
         Ok(serde_json::from_str(body)?)
     }
 
-    /// Waits until it uses no more processor time: what was sent is worked off.
+    /// Waits until it uses no more CPU time: all received samples are processed.
     fn settle(&self) {
         let mut last = self.cpu_seconds();
         for _ in 0..40 {
@@ -294,7 +294,7 @@ impl Running {
         }
     }
 
-    /// SIGTERM, and gone.
+    /// Sends SIGTERM and waits for the end.
     fn end(mut self) -> Result<()> {
         let id = self.child.id().to_string();
         succeed(Command::new("kill").args(["-TERM", &id]), "is it still there?")?;
@@ -309,7 +309,7 @@ fn stat_fields(id: u32) -> Vec<String> {
     rest.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Of all threads, in the kernel's nanoseconds: ticks are too coarse for some hundredths of a second.
+/// CPU time of all threads from the scheduler's nanoseconds: ticks are too coarse for hundredths of a second.
 fn cpu_seconds(id: u32) -> f64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return 0.0 };
     let of = |path: PathBuf| {
@@ -326,7 +326,7 @@ fn children(parent: u32) -> Vec<u32> {
     ids.filter(|id| stat_fields(*id).get(1) == Some(&parent)).collect()
 }
 
-/// What the kernel dropped at the socket of this port; `None` while there is none.
+/// Datagrams that the kernel dropped at the socket of this port; `None` if there is no socket.
 fn drops(port: u16) -> Option<u64> {
     ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -338,7 +338,7 @@ fn drops(port: u16) -> Option<u64> {
     })
 }
 
-/// A run of ours at a rate.
+/// A run of our collector at a rate.
 #[derive(Debug, Serialize)]
 struct Rate {
     buffer_kib: usize,
@@ -347,7 +347,7 @@ struct Rate {
     datagrams_sent: u64,
     datagrams_taken: u64,
     datagrams_dropped: u64,
-    /// Sent is taken and dropped, to the last datagram.
+    /// True if received and dropped datagrams add up to the sent ones.
     exact: bool,
     samples_taken_per_s: f64,
     cpu_share: f64,
@@ -355,11 +355,11 @@ struct Rate {
     peak_mib: u64,
 }
 
-impl Bench {
-    /// From UDP to minutes stored, which the end of the service waits for.
+impl TelemetryBench {
+    /// Measures from UDP to stored minutes; the service stores them before it ends.
     fn rate(
         &self,
-        load: &mut Load,
+        load: &mut SflowLoad,
         rate: f64,
         time: Duration,
         buffer_bytes: usize,
@@ -371,7 +371,7 @@ impl Bench {
         let sent_time = begun.elapsed().as_secs_f64();
         let cpu_share = (running.cpu_seconds() - cpu) / sent_time;
         running.settle();
-        // The kernel tells of drops with the next datagram that is taken.
+        // The kernel reports drops with the next received datagram.
         let (more, their) = load.send(running.port, 1_000.0, Duration::from_millis(200))?;
         (datagrams, samples) = (datagrams + more, samples + their);
         running.settle();
@@ -385,8 +385,8 @@ impl Bench {
         let peak = memory.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let peak = peak.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
         running.end()?;
-        // Another run reads what was stored.
-        let again = self.start(Who::Penstock)?;
+        // A restarted collector reads the stored minutes.
+        let again = self.start(TelemetryContestant::Penstock)?;
         let stored = again.get("/api/v1/telemetry/series?by=total&from=-900&step=60")?;
         let minutes = stored["total"]["bps"].as_array().map_or(0, |points| {
             points.iter().filter(|point| point.as_f64().is_some_and(|bps| bps > 0.0)).count()
@@ -408,13 +408,18 @@ impl Bench {
     }
 
     /// Samples for each second of processor time.
-    fn compare(&self, who: Who, load: &mut Load, time: Duration) -> Result<f64> {
+    fn compare(
+        &self,
+        who: TelemetryContestant,
+        load: &mut SflowLoad,
+        time: Duration,
+    ) -> Result<f64> {
         let running = self.start(who)?;
-        // Templates, tables and pools of threads are made before it counts.
-        load.send(running.port, COMPARED, time / 6)?;
+        // Warm up templates, tables and thread pools before measuring.
+        load.send(running.port, COMPARED_SAMPLES_PER_S, time / 6)?;
         running.settle();
         let (cpu, before) = (running.cpu_seconds(), drops(running.port).unwrap_or(0));
-        let (datagrams, samples) = load.send(running.port, COMPARED, time)?;
+        let (datagrams, samples) = load.send(running.port, COMPARED_SAMPLES_PER_S, time)?;
         running.settle();
         let lost = drops(running.port).unwrap_or(0) - before;
         let taken = samples as f64 * (1.0 - lost as f64 / datagrams as f64);
@@ -434,25 +439,25 @@ pub fn run(options: &Options) -> Result<()> {
         succeed(&mut cargo(&["build", "--release", "--package", "penstock"]), "mend the build")?;
     }
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
-    let bench = Bench {
+    let bench = TelemetryBench {
         penstock: std::path::absolute(penstock)?,
         goflow2: options.goflow2.clone(),
         dir: tempfile::tempdir()?,
     };
-    let (time, mut load) = (Duration::from_secs(options.seconds.max(1)), Load::new()?);
+    let (time, mut load) = (Duration::from_secs(options.seconds.max(1)), SflowLoad::new()?);
     let mut rates = Vec::new();
     let large = [1.0, 2.0, 4.0].map(|factor| (factor, BUFFER_BYTES));
     for (factor, buffer) in large.into_iter().chain([(4.0, SMALL_BUFFER_BYTES)]) {
-        eprintln!("UDP to stored minutes, {} samples/s", factor * PROMISED);
-        rates.push(bench.rate(&mut load, factor * PROMISED, time, buffer)?);
+        eprintln!("UDP to stored minutes, {} samples/s", factor * PROMISED_SAMPLES_PER_S);
+        rates.push(bench.rate(&mut load, factor * PROMISED_SAMPLES_PER_S, time, buffer)?);
     }
-    let mut contestants = vec![Who::Penstock];
-    contestants.extend(bench.goflow2.as_ref().map(|_| Who::Goflow2));
+    let mut contestants = vec![TelemetryContestant::Penstock];
+    contestants.extend(bench.goflow2.as_ref().map(|_| TelemetryContestant::Goflow2));
     let mut sfacctd = Command::new("sfacctd");
     if sfacctd.arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
-        contestants.push(Who::Sfacctd);
+        contestants.push(TelemetryContestant::Sfacctd);
     }
-    let mut figures: BTreeMap<Who, Vec<f64>> = BTreeMap::new();
+    let mut figures: BTreeMap<TelemetryContestant, Vec<f64>> = BTreeMap::new();
     for round in 1..=options.rounds.max(1) {
         eprintln!("samples for a second of processor time, round {round}");
         for who in &contestants {
@@ -485,12 +490,12 @@ fn write(
     folder: &Path,
     facts: &machine::Facts,
     rates: &[Rate],
-    figures: &mut BTreeMap<Who, Vec<f64>>,
+    figures: &mut BTreeMap<TelemetryContestant, Vec<f64>>,
     decode: &str,
     options: &Options,
 ) -> Result<()> {
     let mut text = format!(
-        "# Telemetry: from UDP to stored minutes\n\nsFlow over loopback, six samples in a datagram, {FLOWS} flows of all sizes between 400 hosts, {AGENTS} agents; the sender runs on the same machine.\n\n## Without loss, and with loss that is counted\n\n| asked, samples/s | socket buffer | sent | taken | datagrams sent | taken | dropped by the kernel | all accounted for | processors used | minutes stored | peak memory |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "# Telemetry: from UDP to stored minutes\n\nsFlow over loopback, six samples in a datagram, {FLOW_COUNT} flows of all sizes between 400 hosts, {AGENT_COUNT} agents; the sender runs on the same machine.\n\n## Without loss, and with loss that is counted\n\n| asked, samples/s | socket buffer | sent | taken | datagrams sent | taken | dropped by the kernel | all accounted for | processors used | minutes stored | peak memory |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
     );
     for rate in rates {
         let _ = writeln!(
@@ -511,10 +516,12 @@ fn write(
     }
     let _ = write!(
         text,
-        "\n## Samples for each second of processor time\n\n{COMPARED:.0} samples/s to each in turn, {} rounds, medians (least to most).\n\n| collector | samples per CPU second | ours by it |\n|---|---|---|\n",
+        "\n## Samples for each second of processor time\n\n{COMPARED_SAMPLES_PER_S:.0} samples/s to each in turn, {} rounds, medians (least to most).\n\n| collector | samples per CPU second | ours by it |\n|---|---|---|\n",
         options.rounds
     );
-    let ours = figures.get(&Who::Penstock).and_then(|values| median(values.iter().copied()));
+    let ours = figures
+        .get(&TelemetryContestant::Penstock)
+        .and_then(|values| median(values.iter().copied()));
     let ours = ours.unwrap_or_default();
     for (who, values) in figures.iter_mut() {
         values.sort_by(f64::total_cmp);

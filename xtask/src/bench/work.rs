@@ -1,4 +1,4 @@
-//! The folder a measurement works in: data sets, the destination, caches, and clean-up.
+//! Working folder of a measurement: data sets, destination, caches, and clean-up.
 //!
 //! Content comes from a seeded generator, so runs are repeatable, and no codec or file system can compress it.
 
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// A file, or a folder of equal files, to be copied.
+/// A file, or a folder of files of equal size, to copy.
 #[derive(Debug, Clone)]
 pub(super) struct Dataset {
     pub(super) path: PathBuf,
@@ -44,7 +44,7 @@ impl Work {
             let path = root.join(folder);
             std::fs::create_dir_all(&path)
                 .with_context(|| format!("cannot make {}", path.display()))?;
-            // xrootd leaves root's rights and writes as another user.
+            // xrootd drops root and writes as another user.
             std::fs::set_permissions(&path, Permissions::from_mode(0o777))?;
         }
         Ok(work)
@@ -100,7 +100,7 @@ impl Work {
         Ok(Dataset { path, is_folder: true, files, bytes: files * bytes as u64 })
     }
 
-    /// Puts away what the last run delivered and forgets what was read: each run of each program starts alike.
+    /// Clears the destination and the page cache, so that each run of each program starts alike.
     ///
     /// Folders of `many` files are moved aside and not removed: for minutes after a removal, ext4 steps around the
     /// inodes that were freed, and creating files would cost several times what it costs on a file system at rest.
@@ -118,7 +118,7 @@ impl Work {
             };
             gone.with_context(|| format!("cannot put away {}", entry.path().display()))?;
         }
-        // For the peers that write into a folder which must exist.
+        // Some peers need an existing folder.
         let inner = destination.join("in");
         std::fs::create_dir(&inner)?;
         std::fs::set_permissions(&inner, Permissions::from_mode(0o777))?;
@@ -126,14 +126,14 @@ impl Work {
         drop_caches()
     }
 
-    /// How long it takes until all that was delivered is on the device.
+    /// Time until all delivered data is on the device.
     pub(super) fn time_to_durable(&self) -> Result<Duration> {
         let started = Instant::now();
         sync_file_system(&self.destination())?;
         Ok(started.elapsed())
     }
 
-    /// Fails unless the destination holds as many files and bytes as `source`, and for a file the same sampled content.
+    /// Fails unless the destination has the files and bytes of `source`, and for a single file the same sampled content.
     pub(super) fn check_delivered(&self, source: &Dataset) -> Result<()> {
         let (mut files, mut bytes, mut any) = (0, 0, PathBuf::new());
         let mut folders = vec![self.destination()];
@@ -164,7 +164,7 @@ impl Work {
     }
 }
 
-/// Folders moved aside so far; each needs a name of its own.
+/// Number of folders moved aside, for unique names.
 static PUT_AWAY: AtomicU64 = AtomicU64::new(0);
 
 impl Drop for Work {
@@ -174,11 +174,11 @@ impl Drop for Work {
 }
 
 fn same_samples(left: &Path, right: &Path, bytes: u64) -> Result<()> {
-    const SAMPLES: u64 = 64;
+    const SAMPLE_COUNT: u64 = 64;
     let (mut left, mut right) = (File::open(left)?, File::open(right)?);
     let mut buffers = [vec![0; 65_536], vec![0; 65_536]];
-    for sample in 0..SAMPLES {
-        let at = bytes / SAMPLES * sample;
+    for sample in 0..SAMPLE_COUNT {
+        let at = bytes / SAMPLE_COUNT * sample;
         for (file, buffer) in [&mut left, &mut right].into_iter().zip(&mut buffers) {
             file.seek(SeekFrom::Start(at))?;
             file.read_exact(buffer)?;

@@ -11,7 +11,7 @@ use toml::{Table, Value};
 
 use super::Fault;
 
-/// Lowest first: a crate on one of these may use those before it and its own.
+/// Floors from the lowest: a crate may use its own floor and those before it.
 const FLOORS: [&str; 4] = ["core", "system", "services", "testing"];
 /// Above every floor.
 const TOP: [&str; 2] = ["penstock", "xtask"];

@@ -1,4 +1,4 @@
-//! The rules of the house that no compiler checks, as one list of faults.
+//! Project rules that no compiler checks, as one list of faults.
 //!
 //! `floors` reads the manifests, `source` the Rust files, `language` their names and comments, `text` the documents. Each takes the root of a checkout, so
 //! the tests can show that a broken checkout is noticed. A fault names the file, what is wrong and what mends it.
@@ -15,14 +15,14 @@ use anyhow::{Context, Result};
 
 pub use language::{list, lower, rules};
 
-/// One broken rule.
+/// A broken rule with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// Where, relative to the root.
     pub path: PathBuf,
     /// Line, 0 when the whole file is meant.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// Description of the fault, and its remedy.
     pub message: String,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_floor_that_calls_up_is_named() {
+    fn upward_dependency_is_a_fault() {
         let dir = sound();
         let manifest =
             "[package]\nname = \"penstock-a\"\n[dependencies]\npenstock-sys.workspace = true\n";
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_dependency_counts_and_a_dev_dependency_does_not() {
+    fn build_dependencies_count_dev_do_not() {
         let dir = sound();
         let manifest = "[package]\nname = \"penstock-a\"\n[dev-dependencies]\npenstock-sys.workspace = true\n\
                         [target.'cfg(unix)'.build-dependencies]\nx = { package = \"penstock-sys\", path = \"y\" }\n";
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_outside_sys_is_found_with_its_line() {
+    fn unsafe_outside_sys_has_line() {
         let dir = sound();
         write(
             dir.path(),
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_root_must_forbid_unsafe_code() {
+    fn crate_root_must_forbid_unsafe() {
         let dir = sound();
         write(dir.path(), "core/a/src/lib.rs", "//! A. #![forbid(unsafe_code)]\n");
         assert_one(dir.path(), "core/a/src/lib.rs", "forbid(unsafe_code)");
     }
 
     #[test]
-    fn a_long_file_and_a_file_without_a_purpose_are_faults() {
+    fn long_or_undocumented_file_is_fault() {
         let dir = sound();
         write(dir.path(), "core/a/src/b.rs", &format!("//! B.\n{}", "// x\n".repeat(800)));
         assert_one(dir.path(), "core/a/src/b.rs", "801 lines");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_link_is_found_and_one_in_a_code_block_is_not() {
+    fn dead_link_outside_code_is_fault() {
         let dir = sound();
         write(
             dir.path(),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_that_the_readme_does_not_mention_is_a_fault() {
+    fn verb_missing_in_readme_is_fault() {
         let dir = sound();
         write(dir.path(), "docs/help/serve.txt", "Serve\n");
         assert_one(dir.path(), "README.md", "penstock serve");

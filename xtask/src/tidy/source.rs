@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_literal_ends_with_the_file() {
+    fn unterminated_literal_ends_with_file() {
         for text in ["\"x", "/* x", "r#\"x", "'", "'\\", "\"\\"] {
             code_only(text);
         }

@@ -1,4 +1,4 @@
-//! What the tests of the simulator share.
+//! Shared helpers of the simulator's tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use penstock_fabric::{Flow, Network, Parameters, Progress, Simulation};

@@ -1,4 +1,4 @@
-//! How long an allocation takes, beside linear programmes of HiGHS over the same problems.
+//! Time of an allocation, compared with linear programmes of HiGHS for the same problems.
 //!
 //! Ours runs in `core/allocation/examples/allocation_speed.rs`, from names to names, on one core; HiGHS in
 //! `bench/controller/maxmin.py`, in a virtual environment of Python under target/. Both tell seconds on the processor.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Part;
 
-/// Measured, under which name, and what is promised of it in a second.
+/// Label, JSON field, and promised rate per second of each measurement.
 const ROWS: [(&str, &str, Option<u32>); 9] = [
     ("single_files", "submissions of one file", Some(3_000)),
     ("files_in_batches", "files in batches of 10,000", Some(100_000)),

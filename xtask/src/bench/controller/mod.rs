@@ -1,4 +1,4 @@
-//! `cargo xtask bench controller`: what the controller is made of, a file for each part.
+//! `cargo xtask bench controller`: parts of the controller, one file each.
 
 mod allocation;
 mod api;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::machine;
 use crate::workspace_root;
 
-/// What `cargo xtask bench controller` takes.
+/// Options of `cargo xtask bench controller`.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
     /// Parts to measure, separated by commas; all by default.
@@ -26,13 +26,13 @@ pub struct Options {
 /// A part of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum What {
-    /// Rates for flows over links, beside linear programmes.
+    /// Rates for flows over links, compared with linear programmes.
     Allocation,
     /// Submissions and completions over HTTP, on SQLite and PostgreSQL.
     Api,
 }
 
-/// Tables of one part: text for people, and the same as an object.
+/// Tables of one part as Markdown and as JSON.
 struct Part {
     name: &'static str,
     text: String,
