@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_told_apart() {
+    fn forms_are_distinguished() {
         let option = || Value::Options(vec![0x1E, 3, 0, 3, 0x0E, 0]);
         for (text, expected) in [
             ("206", Value::Number("206".into())),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_form_is_told() {
+    fn unknown_form_is_an_error() {
         for (text, words) in [
             ("", "is neither"),
             ("cms/analysis-input", "penstock tag encode cms/analysis-input"),
