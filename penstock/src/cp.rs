@@ -37,7 +37,7 @@ pub(crate) struct CpArgs {
     /// Sources and destination: a local path, penstock://HOST[:PORT]/PATH, or [USER@]HOST:PATH by ssh
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub paths: Vec<std::ffi::OsString>,
-    /// Copy directories recursively
+    /// Copy directories with all their contents
     #[arg(short, long)]
     pub recursive: bool,
     /// Read the paths to copy from a file, one a line ("-": standard input), relative to SRC, here or remote
@@ -49,7 +49,7 @@ pub(crate) struct CpArgs {
     /// Print one JSON object at the end, and no progress; docs/json.md has its fields
     #[arg(long)]
     pub json: bool,
-    /// Print errors only
+    /// Print nothing but errors
     #[arg(short, long)]
     pub quiet: bool,
     /// Data streams, or "auto"

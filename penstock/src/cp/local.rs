@@ -155,7 +155,7 @@ pub(super) fn refused(refusal: Refusal) -> CopyError {
 }
 
 impl LocalCopy {
-    /// The sending end.
+    /// Sending end of the copy.
     pub(crate) fn sender(&self) -> &Endpoint {
         &self.send
     }

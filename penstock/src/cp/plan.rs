@@ -73,7 +73,7 @@ pub(crate) fn failed(text: impl Into<String>) -> StartError {
     StartError::Copy(CopyError::Failed(text.into()))
 }
 
-/// A running copy.
+/// A running copy, by the place of its ends.
 pub(crate) enum RunningCopy {
     /// This process is one end.
     Remote {
@@ -93,7 +93,7 @@ pub(crate) enum RunningCopy {
     Local(LocalCopy),
 }
 
-/// Starts the copy.
+/// Starts the copy that the arguments describe.
 ///
 /// # Errors
 /// When arguments are invalid, or the other end cannot be reached.
@@ -267,7 +267,7 @@ pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
     hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes")
 }
 
-/// Directory of journals.
+/// State directory, which holds the journals.
 ///
 /// # Errors
 /// When the directory cannot be created.

@@ -15,7 +15,7 @@ use penstock_sys::fs::{Dir, describe};
 use super::location;
 use super::plan::{StartError, failed};
 
-/// Existing sources.
+/// Existing sources, and the missing ones.
 pub(super) struct Sources {
     found: Vec<ScanRoot>,
     /// Missing sources, beside existing ones.

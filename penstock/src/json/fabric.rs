@@ -192,7 +192,7 @@ pub(crate) struct Switch {
 /// Counters of a port.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Port {
-    /// Port, as `node>neighbour`.
+    /// Name of the port, as `node>neighbour`.
     pub(crate) port: String,
     /// Packets that it sent.
     pub(crate) sent_packets: u64,
@@ -238,7 +238,7 @@ pub(crate) struct PerftestRow {
     pub(crate) average_gigabits_per_second: Option<f64>,
     /// Half of the mean round trip; null for rates, and where the run did not complete.
     pub(crate) average_microseconds: Option<f64>,
-    /// Message rate [1/s].
+    /// Messages for each second [1/s].
     pub(crate) messages_per_second: f64,
     /// Packets that found no room in a switch.
     pub(crate) dropped: u64,

@@ -111,7 +111,7 @@ pub(crate) struct Link {
     pub(crate) queue_bytes: Option<u64>,
     /// Bytes waiting from which packets capable of ECN are marked.
     pub(crate) mark_bytes: Option<u64>,
-    /// IEEE 802.1Q tag.
+    /// IEEE 802.1Q tag of its packets.
     pub(crate) vlan: Option<u16>,
     /// Names of the risks that it shares with other links.
     pub(crate) risk_groups: Vec<String>,

@@ -35,7 +35,7 @@ pub(super) struct Args {
     value: String,
 }
 
-/// Decoded value.
+/// Decoded value with its form.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Decoded {
     /// Form of the value: `scitag`, `flow_label`, `option`, `url`, `header` or `firefly`.

@@ -217,7 +217,7 @@ impl Scale {
         Self { links, hosts }
     }
 
-    /// Topology file (TOML).
+    /// Topology file of the network (TOML).
     pub(crate) fn topology(&self) -> String {
         let mut text = "name = \"federation\"\ntitle = \"A federation of 24 sites\"\n".to_owned();
         for (name, title, latitude, longitude) in SITES {

@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> Result<()> {
     let lab = Lab::up(std::path::absolute(penstock)?)?;
     let rattan = options.rattan.as_ref().map(|path| Rattan::new(path)).transpose()?;
     let mut rows = Vec::new();
-    let mut note = |row: Row| {
+    let mut note = |row: LabRow| {
         println!("{}: {} wanted, {} got", row.what, row.wanted, row.got);
         rows.push(row);
     };

@@ -98,7 +98,7 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<Fault> {
     faults
 }
 
-/// What stands in the round brackets of `[text](target)`, outside inline code.
+/// Targets of links `[text](target)` outside inline code.
 fn link_targets(line: &str) -> Vec<String> {
     let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
     let mut targets = Vec::new();

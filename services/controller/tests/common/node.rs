@@ -19,7 +19,7 @@ pub struct World {
     pub written: BTreeMap<String, u32>,
     /// Destinations being written, and by which order.
     pub busy: HashMap<String, OrderId>,
-    /// Contents of directories.
+    /// Files of each directory.
     pub directories: HashMap<String, Vec<ListedFile>>,
     /// Faults of files, and how often each occurs.
     pub faults: HashMap<String, (FaultKind, u32)>,
