@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use penstock_agent::config::{Listen, MOVER_PORT};
-use penstock_agent::state::{State, default_directory};
+use penstock_agent::config::{ListenAddress, MOVER_PORT};
+use penstock_agent::state::{StateDir, default_directory};
 use penstock_mover::connector;
 use penstock_mover::dial::TcpDial;
 use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
@@ -35,7 +35,7 @@ pub(crate) struct Address {
 impl Address {
     /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
     pub(crate) fn parse(text: &str, default_port: u16) -> anyhow::Result<Self> {
-        let Ok(Listen { host, port }) = text.parse() else {
+        let Ok(ListenAddress { host, port }) = text.parse() else {
             bail!(
                 "'{text}' is no address of an agent: write it like dtn1.example.org, dtn1:{default_port} or [::1]:{default_port}"
             );
@@ -148,13 +148,13 @@ impl HostEntry {
 }
 
 /// Opens the state directory of this user.
-pub(crate) fn state() -> anyhow::Result<State> {
-    Ok(State::open(&default_directory()?)?)
+pub(crate) fn state() -> anyhow::Result<StateDir> {
+    Ok(StateDir::open(&default_directory()?)?)
 }
 
 /// Stores the credentials for `address`, replacing earlier ones.
 pub(crate) fn store(
-    state: &State,
+    state: &StateDir,
     address: &Address,
     known: &AgentCredentials,
 ) -> anyhow::Result<()> {
@@ -172,7 +172,10 @@ pub(crate) fn store(
 }
 
 /// Finds credentials by the address of an agent's mover.
-pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
+pub(crate) fn find(
+    state: &StateDir,
+    address: &Address,
+) -> anyhow::Result<Option<AgentCredentials>> {
     let name = address.to_string();
     if let Some(host) = read(state)?.host.iter().find(|host| host.address == name) {
         return host.known().map(Some);
@@ -182,7 +185,7 @@ pub(crate) fn find(state: &State, address: &Address) -> anyhow::Result<Option<Ag
 
 /// Finds credentials by the address of an agent's mover, or by the certificate that it presents.
 pub(crate) fn find_agent(
-    state: &State,
+    state: &StateDir,
     address: &Address,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let known = find(state, address)?;
@@ -198,7 +201,7 @@ pub(crate) fn find_agent(
 /// Finds credentials by certificate: `ask` connects and selects among those of `hosts.toml`. None if the agent is
 /// unreachable or presents another certificate.
 fn find_by_certificate(
-    state: &State,
+    state: &StateDir,
     ask: impl FnOnce(Vec<Fingerprint>) -> io::Result<Option<Fingerprint>>,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let hosts = read(state)?.host;
@@ -218,7 +221,7 @@ fn find_by_certificate(
 /// Finds credentials by the address of an HTTP API. A login to the mover's port is valid too, as both ports of an agent
 /// share token and certificate.
 pub(crate) fn find_api(
-    state: &State,
+    state: &StateDir,
     address: &Address,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find_api_by_name(state, address)? {
@@ -229,7 +232,10 @@ pub(crate) fn find_api(
     })
 }
 
-fn find_api_by_name(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
+fn find_api_by_name(
+    state: &StateDir,
+    address: &Address,
+) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find(state, address)? {
         return Ok(Some(known));
     }
@@ -285,7 +291,7 @@ pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
     }
 }
 
-fn own(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
+fn own(state: &StateDir, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
     if !address.is_local() {
         return Ok(None);
     }
@@ -297,7 +303,7 @@ fn own(state: &State, address: &Address) -> anyhow::Result<Option<AgentCredentia
     Ok(state.existing_credentials()?.map(known))
 }
 
-fn read(state: &State) -> anyhow::Result<HostsFile> {
+fn read(state: &StateDir) -> anyhow::Result<HostsFile> {
     let Some(text) = state.read_secret(FILE)? else { return Ok(HostsFile::default()) };
     toml::from_str(&text).map_err(|error| {
         // Do not print the line, which may contain a token.
@@ -346,7 +352,7 @@ mod tests {
     #[test]
     fn stored_login_is_found_and_private() {
         let directory = tempfile::tempdir().unwrap();
-        let state = State::open(directory.path()).unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
         let (one, two) = (address("dtn1.invalid"), address("dtn1.invalid:99"));
         store(&state, &one, &known(1)).unwrap();
         assert_eq!(find(&state, &one).unwrap(), Some(known(1)));
@@ -364,7 +370,7 @@ mod tests {
     #[test]
     fn same_state_directory_needs_no_login() {
         let directory = tempfile::tempdir().unwrap();
-        let state = State::open(directory.path()).unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
         let local = address("127.0.0.1:1234");
         assert_eq!(find(&state, &local).unwrap(), None);
         let own = state.credentials().unwrap();
@@ -393,7 +399,7 @@ mod tests {
     #[test]
     fn certificate_identifies_the_agent() {
         let directory = tempfile::tempdir().unwrap();
-        let state = State::open(directory.path()).unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
         let ask = |shown: Fingerprint| {
             find_by_certificate(&state, |known| Ok(known.contains(&shown).then_some(shown)))
         };
@@ -407,7 +413,7 @@ mod tests {
     #[test]
     fn invalid_hosts_file_names_the_line() {
         let directory = tempfile::tempdir().unwrap();
-        let state = State::open(directory.path()).unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
         state.write(FILE, b"[[host]]\naddress = \"x\"\ntoken = 3\n", 0o600).unwrap();
         let error = find(&state, &address("x")).unwrap_err().to_string();
         assert!(error.contains("hosts.toml:3: "), "{error}");

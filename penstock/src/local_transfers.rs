@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_agent::http::api::{Change, Transfer};
+use penstock_agent::http::api::{Transfer, TransferChange};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials;
@@ -28,7 +28,7 @@ pub(crate) enum ControlRequest {
     /// Report the state.
     Show,
     /// Change rate, streams or threads.
-    Set(Change),
+    Set(TransferChange),
     /// End the copy; the same command resumes.
     Cancel,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_agent::client::{Client, ClientError};
+use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{OWNER, TOKEN_BYTES_MAX, check_token};
 use penstock_mover::connector::{CopyError, PeerConnector};
@@ -167,9 +167,10 @@ fn ask_api(
     if !takes_connections(address) {
         return Err(LoginFailure::Unreachable(error.to_string()));
     }
-    let client = |token: &str| Client::new(&address.to_string(), token, Some(known.fingerprint));
+    let client =
+        |token: &str| AgentClient::new(&address.to_string(), token, Some(known.fingerprint));
     let is_api =
-        |client: Client| matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. }));
+        |client: AgentClient| matches!(client.agent(), Ok(_) | Err(ClientError::Refused { .. }));
     if !client("").is_ok_and(is_api) {
         return Err(LoginFailure::Other(error));
     }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use penstock_agent::client::{Client, ClientError};
+use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_controller::api::objects::RequestFacts;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
@@ -33,7 +33,7 @@ pub(crate) struct ControllerArgs {
 }
 
 /// HTTP client of a controller.
-pub(crate) struct Controller(Client);
+pub(crate) struct Controller(AgentClient);
 
 impl ControllerArgs {
     fn open(&self) -> Result<Controller, Failure> {
@@ -49,7 +49,7 @@ impl ControllerArgs {
         let known = credentials::find_api(&state, &address)?;
         let known = known.ok_or_else(|| credentials::unknown(Service::Controller, &address));
         let known = known.or_exit(Code::Refused)?;
-        let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
+        let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
         Ok(Controller(client.context("cannot start a client")?))
     }
 }

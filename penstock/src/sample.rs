@@ -137,7 +137,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     };
     let mut sampler = Sampler::start(&config).map_err(failure)?;
     // Capabilities are per thread: drop them before other threads start.
-    privilege::drop_most()?;
+    privilege::drop_capabilities()?;
     let stop = Arc::new(Event::new()?);
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".into()).spawn({

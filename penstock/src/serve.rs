@@ -7,9 +7,11 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use penstock_agent::config::{Config, Keep, Layer, Listen, MetricsAccess, RoleName, parse_count};
-use penstock_agent::registry::Current;
-use penstock_agent::serve::{Server, StartRole};
+use penstock_agent::config::{
+    Config, Layer, ListenAddress, MetricsAccess, Retention, RoleName, parse_count,
+};
+use penstock_agent::registry::ActiveRegistry;
+use penstock_agent::serve::{AgentServer, StartRole};
 use penstock_collector::{Collector, config as collector};
 use penstock_controller::{Controller, config as controller};
 use penstock_host::placement::Wish;
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     root: Option<PathBuf>,
     /// Addresses for transfers; port 0 takes any free port [default: port 8620 on all addresses]
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
-    listen: Vec<Listen>,
+    listen: Vec<ListenAddress>,
     /// Addresses of the HTTP API and metrics, or none [default: 127.0.0.1:8621]
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     http: Vec<String>,
@@ -74,7 +76,7 @@ pub(crate) struct Args {
     memory: Option<ByteCount>,
     /// Remove partial files of transfers that were not resumed for this long, or forever [default: 7d]
     #[arg(long, value_name = "TIME")]
-    keep_unfinished: Option<Keep>,
+    keep_unfinished: Option<Retention>,
     /// Run on these processors, such as 0-3,8; auto runs data threads near the interface in use, else near the disk
     #[arg(long, value_name = "LIST")]
     cpu: Option<Wish>,
@@ -100,7 +102,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     if plays_controller(&config).or_exit(Code::Usage)? {
         others.push(start_controller(&config)?);
     }
-    let server = Server::start(config, others).map_err(anyhow::Error::from)?;
+    let server = AgentServer::start(config, others).map_err(anyhow::Error::from)?;
     let inputs = std::mem::take(&mut *inputs.lock().unwrap_or_else(PoisonError::into_inner));
     let output = io::stdout();
     let printed = if json {
@@ -130,7 +132,7 @@ fn start_collector<'a>(
     let inputs = Arc::clone(inputs);
     Ok(Box::new(move |context| {
         // The agent reports a damaged copy.
-        let (current, _) = Current::load(context.state);
+        let (current, _) = ActiveRegistry::load(context.state);
         let collector =
             Collector::start(collector, current.registry, context.state, context.runtime)?;
         let addresses = collector.inputs().iter();
@@ -152,7 +154,7 @@ fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
 fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
     let (file, state) = (config.file.clone(), config.state.clone());
     let load = move || {
-        let (current, _) = Current::load(&state);
+        let (current, _) = ActiveRegistry::load(&state);
         controller::Config::load(file.as_deref(), &current.registry)
     };
     let controller = load().or_exit(Code::Usage)?;
@@ -197,7 +199,7 @@ fn shown(export: &penstock_agent::config::Export) -> String {
     format!("{} is {} ({})", export.name, export.path.display(), export.mode.as_str())
 }
 
-fn print_json(server: &Server, inputs: &Inputs, mut output: impl Write) -> io::Result<()> {
+fn print_json(server: &AgentServer, inputs: &Inputs, mut output: impl Write) -> io::Result<()> {
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
         addresses.iter().map(ToString::to_string).collect()
     };
@@ -216,7 +218,7 @@ fn print_json(server: &Server, inputs: &Inputs, mut output: impl Write) -> io::R
 }
 
 fn print(
-    server: &Server,
+    server: &AgentServer,
     exports: &[String],
     inputs: &Inputs,
     mut output: impl Write,
@@ -248,7 +250,7 @@ fn may_show_token() -> bool {
 }
 
 /// Commands to type on another host.
-fn invitation(server: &Server) -> String {
+fn invitation(server: &AgentServer) -> String {
     let addresses = server.addresses();
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
         return "It listens on loopback only: other hosts cannot reach it (--listen ADDR:PORT)."

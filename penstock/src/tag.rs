@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::anyhow;
-use penstock_agent::registry::Current;
+use penstock_agent::registry::ActiveRegistry;
 use penstock_agent::state::default_directory;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
@@ -100,10 +100,10 @@ pub(crate) fn name_of(number: u16) -> String {
 }
 
 /// Loads this user's registry; warns about an unusable copy.
-fn current() -> Current {
+fn current() -> ActiveRegistry {
     // There is no copy without a state directory.
     let directory = default_directory().unwrap_or_else(|_| PathBuf::from("/var/lib/penstock"));
-    let (current, line) = Current::load(&directory);
+    let (current, line) = ActiveRegistry::load(&directory);
     if let Some(line) = line {
         say(line);
     }

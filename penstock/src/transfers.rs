@@ -5,9 +5,9 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use anyhow::Context;
-use penstock_agent::client::{Client, ClientError};
+use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
-use penstock_agent::http::api::{Change, ControllerFacts, Transfer};
+use penstock_agent::http::api::{ControllerFacts, Transfer, TransferChange};
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
 use crate::credentials::{self, Address, Service};
@@ -118,8 +118,8 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             Ok(Code::Done)
         }
         Some(Action::Set(Set { id, rate, streams, readers, writers })) => {
-            let change = Change { rate, streams, readers, writers };
-            if change == Change::default() {
+            let change = TransferChange { rate, streams, readers, writers };
+            if change == TransferChange::default() {
                 let error = anyhow::anyhow!(
                     "nothing to change: give --rate, --streams, --readers or --writers"
                 );
@@ -131,7 +131,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             print_one(row, args.json, output)
         }
         Some(Action::Cancel { id }) => {
-            let row = apply(http, id, &ControlRequest::Cancel, Client::cancel)?;
+            let row = apply(http, id, &ControlRequest::Cancel, AgentClient::cancel)?;
             print_one(row, args.json, output)
         }
     }
@@ -142,7 +142,7 @@ fn apply(
     http: Option<&str>,
     id: Id,
     ask: &ControlRequest,
-    at_agent: impl Fn(&Client, u64) -> Result<Transfer, ClientError>,
+    at_agent: impl Fn(&AgentClient, u64) -> Result<Transfer, ClientError>,
 ) -> Result<TransferRow, Failure> {
     let number = match id {
         Id::Copy(process) => {
@@ -169,7 +169,7 @@ fn apply(
     }
 }
 
-fn client(http: Option<&str>) -> Result<Client, Failure> {
+fn client(http: Option<&str>) -> Result<AgentClient, Failure> {
     let from_environment = || std::env::var("PENSTOCK_HTTP").ok();
     let http = http.map(str::to_owned).or_else(from_environment);
     // PENSTOCK_HTTP may list several addresses of the agent: use the first.
@@ -179,7 +179,7 @@ fn client(http: Option<&str>) -> Result<Client, Failure> {
     let known = credentials::find_api(&state, &address)?;
     let known = known.ok_or_else(|| credentials::unknown(Service::AgentApi, &address));
     let known = known.or_exit(Code::Refused)?;
-    let client = Client::new(&address.to_string(), &known.token, Some(known.fingerprint));
+    let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
     Ok(client.context("cannot start a client")?)
 }
 

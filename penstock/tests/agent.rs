@@ -270,7 +270,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
 
     configure("[limits]\nratio = 3\n");
     agent.signal("HUP");
-    let line = logged("nothing is changed");
+    let line = logged("the configuration stays");
     assert!(line.contains("penstock.toml:5: "), "{line}");
     assert_eq!(output(&mut copy("state", "/two/")).0, 1);
     assert!(slow.try_wait().unwrap().is_none(), "20 s at this rate are not over");
@@ -282,7 +282,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
         export("two")
     ));
     agent.signal("HUP");
-    logged("are read anew");
+    logged("tokens are applied");
     // The running transfer continues at the new limit, though its export is removed.
     let begun = Instant::now();
     assert!(slow.wait().unwrap().success());

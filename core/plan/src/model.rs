@@ -40,7 +40,7 @@ pub struct TrafficModel {
 pub struct RateFactor {
     /// Reason, such as bursts or overprovisioning.
     pub name: String,
-    /// RateFactor in thousandths, so that results are exact integers.
+    /// Factor in thousandths, so that results are exact integers.
     pub permille: u64,
 }
 

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
 use penstock_agent::config::{HTTP_PORT, MOVER_PORT};
-use penstock_agent::state::State;
+use penstock_agent::state::StateDir;
 use penstock_http::fetch::Url;
 use penstock_mover::handshake::random;
 use penstock_mover::identity::Fingerprint;
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         return Err(Failure::new(Code::Usage, error));
     }
     make_directory(directory)?;
-    let state = State::open(&directory.join("state")).context("the controller's state")?;
+    let state = StateDir::open(&directory.join("state")).context("the controller's state")?;
     let identity = state.credentials().context("the controller's certificate")?.identity;
     let is_loopback = args.listen.ip().is_loopback();
     let scheme = if is_loopback { "http" } else { "https" };

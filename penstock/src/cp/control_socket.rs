@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penstock_agent::http::api::{Change, Transfer};
+use penstock_agent::http::api::{Transfer, TransferChange};
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 
@@ -128,7 +128,7 @@ impl RunningCopy {
     ///
     /// # Errors
     /// When the copy does not support the change.
-    fn change(&self, change: &Change) -> Result<(), String> {
+    fn change(&self, change: &TransferChange) -> Result<(), String> {
         let settings = Settings {
             rate_bps: change.rate.map(|rate| rate.0),
             streams: change.streams.map(Into::into),

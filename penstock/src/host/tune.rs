@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use penstock_agent::state::{State, default_directory};
+use penstock_agent::state::{StateDir, default_directory};
 use penstock_host::apply::{How, Machine, Outcome, apply};
 use penstock_host::change::{Change, Knob};
 use penstock_host::journal::{Journal, Keep, Record, Session};
@@ -270,7 +270,7 @@ fn last(journal: &Journal, boot: &str, keep: &Keep) -> Result<Lasting, Failure> 
 /// The journal of this network namespace, in the state directory.
 fn open() -> Result<Journal, Failure> {
     let state = default_directory().or_exit(Code::Usage)?;
-    State::open(&state).or_exit(Code::Failed)?;
+    StateDir::open(&state).or_exit(Code::Failed)?;
     let namespace = namespace();
     Ok(Journal::open(&state.join("host"), namespace.as_deref()).map_err(anyhow::Error::from)?)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use penstock_agent::registry::{self, Current, Update};
+use penstock_agent::registry::{self, ActiveRegistry, Update};
 use penstock_http::fetch::Url;
 use penstock_scitags::{FlowLabel, Registry};
 use serde::Serialize;
@@ -154,7 +154,7 @@ fn update_json(update: &Update) -> String {
     format!("{}\n", serde_json::json!(facts))
 }
 
-fn listing_json(current: &Current) -> anyhow::Result<String> {
+fn listing_json(current: &ActiveRegistry) -> anyhow::Result<String> {
     let registry = &current.registry;
     let owners = registry.owners().iter().map(|(id, owner)| Owner {
         owner_id: *id,
@@ -180,7 +180,7 @@ fn listing_json(current: &Current) -> anyhow::Result<String> {
     Ok(format!("{}\n", serde_json::to_string(&shown).context("plain data")?))
 }
 
-fn listing(current: &Current) -> String {
+fn listing(current: &ActiveRegistry) -> String {
     let registry = &current.registry;
     let (owners, activities) = size(registry);
     let kept = match current.checked {

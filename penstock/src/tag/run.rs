@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penstock_agent::marking::{Config, MarkingError, Service};
+use penstock_agent::marking::{Config, MarkerService, MarkingError};
 use penstock_agent::state::default_directory;
 use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
@@ -76,7 +76,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
-    let service = Service::start(Config {
+    let service = MarkerService::start(Config {
         file: args.config,
         interfaces: args.interface,
         pin: args.pin,
@@ -137,7 +137,7 @@ pub(super) fn failure(error: MarkingError) -> Failure {
     Failure::new(code, error)
 }
 
-fn print_json(service: &Service, output: &mut impl Write) -> io::Result<()> {
+fn print_json(service: &MarkerService, output: &mut impl Write) -> io::Result<()> {
     let running = Running {
         attached: service.attached().iter().map(Into::into).collect(),
         rules: service.rules(),
@@ -147,7 +147,7 @@ fn print_json(service: &Service, output: &mut impl Write) -> io::Result<()> {
     output.flush()
 }
 
-fn print(service: &Service, output: &mut impl Write) -> io::Result<()> {
+fn print(service: &MarkerService, output: &mut impl Write) -> io::Result<()> {
     for one in service.attached() {
         writeln!(output, "attached to {} {} ({})", one.interface, one.direction, one.by)?;
     }

@@ -535,7 +535,11 @@ fn invalid_rules_print_one_line() {
             2,
             "33 different shapes",
         ),
-        (&["run", "--interface", "pm0", "--pin", &pin, "--pipe", &good], 1, "is there and no pipe"),
+        (
+            &["run", "--interface", "pm0", "--pin", &pin, "--pipe", &good],
+            1,
+            "exists and is no pipe",
+        ),
         (&["status", "--pin", "/no/such"], 1, "no marker is pinned at /no/such"),
         (&["stop", "--pin", "/no/such"], 1, "no marker is pinned at /no/such"),
     ] {

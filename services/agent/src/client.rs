@@ -1,9 +1,9 @@
-//! A client of the agent's HTTP API: one request, one answer, one connection.
+//! Blocking client of the agent's HTTP API: one connection per request.
 //!
-//! Plain on loopback addresses, elsewhere TLS towards the one certificate that is known. For the verbs
-//! of the command line, which wait for each answer. Not for: moving files.
+//! Plain HTTP to loopback addresses, TLS with a pinned certificate to others. For the commands. Not for:
+//! moving files.
 //!
-//! Fails with a line that says whether there is no agent, the wrong one, or one that refuses.
+//! An error tells apart an unreachable agent, a wrong certificate and a refusal.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -27,87 +27,87 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::http::api::{AgentFacts, Change, Transfer, Transfers};
+use crate::http::api::{AgentFacts, Transfer, TransferChange, Transfers};
 use penstock_http::error_text;
 
-/// Time for a connection, and then for an answer.
-const WAIT: Duration = Duration::from_secs(10);
+/// Timeout of the connection, and again of the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest answer.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Longest response body.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
-/// Why there is no answer.
+/// A request without a usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The name leads nowhere, or nobody listens there.
+    /// No agent answers: the name does not resolve, or nothing listens.
     #[error(
         "no agent answers at {address}: {why}: start one (penstock serve) or give its address with --http ADDR:PORT"
     )]
     Unreachable {
-        /// Where.
+        /// Address as host:port.
         address: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Somebody listens there who is not that agent.
+    /// Something else answers: wrong certificate or protocol.
     #[error("{address} is not the agent that it should be: {why}")]
     Stranger {
-        /// Where.
+        /// Address as host:port.
         address: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// The agent does not let us.
+    /// The agent refuses the token.
     #[error("the agent at {address} refuses: {text}")]
     Refused {
-        /// Where.
+        /// Address as host:port.
         address: String,
-        /// Its status: 401 for a token that it does not know, 403 for one that may not do this.
+        /// HTTP status: 401 for an unknown token, 403 for one that may not do this.
         status: u16,
-        /// The agent's line.
+        /// Message of the agent.
         text: String,
     },
-    /// The agent cannot.
+    /// The agent reports an error.
     #[error("the agent at {address}: {text}")]
     Failed {
-        /// Where.
+        /// Address as host:port.
         address: String,
-        /// Its status.
+        /// HTTP status.
         status: u16,
-        /// The agent's line.
+        /// Message of the agent.
         text: String,
     },
 }
 
 /// A client of one agent.
 #[derive(Debug)]
-pub struct Client {
+pub struct AgentClient {
     address: String,
     token: String,
     fingerprint: Option<Fingerprint>,
     runtime: Runtime,
 }
 
-impl Client {
-    /// A client of the agent whose HTTP API is at `address` (host:port). `fingerprint` is needed where
-    /// the address is not loopback.
+impl AgentClient {
+    /// Creates a client of the HTTP API at `address` (host:port). Addresses other than loopback need a
+    /// `fingerprint`.
     ///
     /// # Errors
-    /// When the process cannot have what a connection needs.
+    /// When the runtime cannot be created.
     pub fn new(address: &str, token: &str, fingerprint: Option<Fingerprint>) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Self { address: address.to_owned(), token: token.to_owned(), fingerprint, runtime })
     }
 
-    /// What the agent is and allows.
+    /// Reads version, addresses, exports and limits of the agent.
     ///
     /// # Errors
-    /// See [`ClientError`]; so for all the others.
+    /// See [`ClientError`].
     pub fn agent(&self) -> Result<AgentFacts, ClientError> {
         self.call(Method::GET, "/api/v1/agent", Bytes::new())
     }
 
-    /// Its transfers.
+    /// Lists the agent's transfers.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -115,15 +115,15 @@ impl Client {
         self.call(Method::GET, "/api/v1/transfers", Bytes::new())
     }
 
-    /// Changes a transfer that runs.
+    /// Changes a running transfer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn change(&self, id: u64, change: &Change) -> Result<Transfer, ClientError> {
+    pub fn change(&self, id: u64, change: &TransferChange) -> Result<Transfer, ClientError> {
         self.call(Method::PATCH, &format!("/api/v1/transfers/{id}"), json(change))
     }
 
-    /// Cancels a transfer.
+    /// Cancels a running transfer.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -131,7 +131,7 @@ impl Client {
         self.call(Method::DELETE, &format!("/api/v1/transfers/{id}"), Bytes::new())
     }
 
-    /// Asks whatever role answers at `path`.
+    /// Sends a request to any path, for other roles of the node.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -151,15 +151,15 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T, ClientError> {
-        let (status, answer) = self.runtime.block_on(self.exchange(method, path, body))?;
+        let (status, response) = self.runtime.block_on(self.exchange(method, path, body))?;
         let address = || self.address.clone();
         if status.is_success() {
-            return serde_json::from_slice(&answer).map_err(|error| ClientError::Stranger {
+            return serde_json::from_slice(&response).map_err(|error| ClientError::Stranger {
                 address: address(),
-                why: format!("its answer is not of this API ({error}): check the port"),
+                why: format!("its response is not of this API ({error}): check the port"),
             });
         }
-        let text = error_text(&answer).unwrap_or_else(|| format!("answered {status}"));
+        let text = error_text(&response).unwrap_or_else(|| format!("answered {status}"));
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 ClientError::Refused { address: address(), status: status.as_u16(), text }
@@ -176,12 +176,12 @@ impl Client {
     ) -> Result<(StatusCode, Bytes), ClientError> {
         let unreachable =
             |why: String| ClientError::Unreachable { address: self.address.clone(), why };
-        let stranger = |why: String| ClientError::Stranger { address: self.address.clone(), why };
+        let wrong_peer = |why: String| ClientError::Stranger { address: self.address.clone(), why };
         let addresses = self.address.to_socket_addrs().map_err(|e| unreachable(e.to_string()))?;
         let addresses: Vec<SocketAddr> = addresses.collect();
         let plain = addresses.iter().all(|address| address.ip().is_loopback());
 
-        let stream = timeout(WAIT, TcpStream::connect(&*addresses)).await;
+        let stream = timeout(REQUEST_TIMEOUT, TcpStream::connect(&*addresses)).await;
         let stream = stream
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
             .map_err(|error| unreachable(error.to_string()))?;
@@ -192,8 +192,8 @@ impl Client {
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))
-            .map_err(|error| stranger(error.to_string()))?;
-        let answer = async {
+            .map_err(|error| wrong_peer(error.to_string()))?;
+        let response = async {
             if plain {
                 return send(stream, request).await;
             }
@@ -202,25 +202,25 @@ impl Client {
             };
             let tls = tls_client_config(fingerprint, None).map_err(|error| error.to_string())?;
             let tls = TlsConnector::from(tls);
-            // The name is not looked at, and an address is none for SNI.
+            // The certificate is pinned, so the name is not checked; SNI has no addresses.
             let ip: IpAddr = addresses[0].ip();
             let stream = tls.connect(ServerName::from(ip), stream).await.map_err(|error| {
                 format!("{error}: if the agent has a new certificate, log in again")
             })?;
             send(stream, request).await
         };
-        match timeout(WAIT, answer).await {
-            Ok(answer) => answer.map_err(stranger),
-            Err(_) => Err(unreachable(format!("no answer within {}s", WAIT.as_secs()))),
+        match timeout(REQUEST_TIMEOUT, response).await {
+            Ok(response) => response.map_err(wrong_peer),
+            Err(_) => Err(unreachable(format!("no answer within {}s", REQUEST_TIMEOUT.as_secs()))),
         }
     }
 }
 
-/// Which of these certificates the HTTP API at `address` (host:port) shows; `None` on loopback, where it speaks in the
-/// clear.
+/// Connects to the HTTP API at `address` (host:port) and returns which of the known certificates it presents;
+/// `None` on loopback, where it speaks plain HTTP.
 ///
 /// # Errors
-/// When nobody answers, or with another certificate.
+/// When the connection fails or the certificate is not among `known`.
 pub fn certificate_of(address: &str, known: Vec<Fingerprint>) -> io::Result<Option<Fingerprint>> {
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
     let Some(first) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
@@ -228,14 +228,14 @@ pub fn certificate_of(address: &str, known: Vec<Fingerprint>) -> io::Result<Opti
     };
     let name = ServerName::from(first.ip());
     let tls = TlsConnector::from(tls_client_config_of_any(known).map_err(io::Error::other)?);
-    let shake_hands = async {
+    let handshake = async {
         let stream = TcpStream::connect(&*addresses).await?;
         let stream = tls.connect(name, stream).await?;
         Ok(peer_fingerprint(stream.get_ref().1))
     };
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime
-        .block_on(async { timeout(WAIT, shake_hands).await })
+        .block_on(async { timeout(REQUEST_TIMEOUT, handshake).await })
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -246,9 +246,9 @@ async fn send(
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let connection = tokio::spawn(connection);
-    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
-    let status = answer.status();
-    let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
     connection.abort();
     Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
 }

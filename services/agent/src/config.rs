@@ -1,11 +1,11 @@
-//! What an agent is told to do: the file, then `PENSTOCK_*` variables, then flags; the later wins.
+//! Configuration of an agent, in layers: the file, then `PENSTOCK_*` variables, then flags; later layers win.
 //!
-//! For: one checked [`Config`] that the rest of the agent obeys without asking again. Not for: the
-//! client's side (`penstock login` has its own file), nor for changing a running agent.
+//! For: one checked [`Config`]. Not for: the client's side (`penstock login` has its own file), nor for
+//! changing a running agent.
 //!
-//! Fails with one line that names the file and the line in it, the variable or the flag. Variables that
-//! start with `PENSTOCK_` but are not listed here are left alone: Kubernetes sets such ones
-//! (`PENSTOCK_SERVICE_HOST`) in every container beside a service called penstock.
+//! An error is one line that names the file and line, the variable or the flag. Unknown variables that start
+//! with `PENSTOCK_` are ignored: Kubernetes sets some (`PENSTOCK_SERVICE_HOST`) in every container beside a
+//! service called penstock.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::controller;
-use crate::destinations::Destinations;
+use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
@@ -28,54 +28,55 @@ use penstock_http::access::ReadPolicy;
 use penstock_http::fetch::Url;
 
 mod file;
-mod words;
+mod types;
 
-pub use words::{
-    ExportName, Keep, Listen, MetricsAccess, Mode, RoleName, Tag, Who, parse_count, parse_list,
+pub use types::{
+    AccessMode, ExportName, ListenAddress, MetricsAccess, Principal, Retention, RoleName, Tag,
+    parse_count, parse_list,
 };
 
-/// Read when it is there and no other file is named.
+/// Read if it exists and no other file is named.
 pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
 
-/// TCP port of the mover.
+/// Default TCP port of the mover.
 pub const MOVER_PORT: u16 = 8620;
 
-/// TCP port of the HTTP API.
+/// Default TCP port of the HTTP API.
 pub const HTTP_PORT: u16 = 8621;
 
-/// The least memory for buffers with which a transfer gets anywhere.
+/// Least `limits.memory`: one transfer needs this for its buffers.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-/// An error in what the agent was told, in one line.
+/// An error in the configuration, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// In the file.
+    /// An error at a line of the file.
     #[error("{}:{line}: {text}", file.display())]
     File {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Line in it, from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong and how to mend it.
+        /// Message: the error and its remedy.
         text: String,
     },
-    /// The file itself.
+    /// The file cannot be read.
     #[error("{}: {text}", file.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         text: String,
     },
-    /// In a variable.
+    /// An error in an environment variable.
     #[error("environment variable {name}: {text}")]
     Variable {
-        /// Its name.
+        /// Name of the variable.
         name: &'static str,
-        /// What is wrong with it.
+        /// Message: the error and its remedy.
         text: String,
     },
-    /// In the whole.
+    /// An error in the combined layers.
     #[error("{0}")]
     Whole(String),
 }
@@ -83,125 +84,125 @@ pub enum ConfigError {
 /// A directory tree that clients may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// What clients call it: `/store`.
+    /// Name for clients, such as `/store`.
     pub name: ExportName,
-    /// Where it is.
+    /// Directory on this host.
     pub path: PathBuf,
-    /// What may be done there.
-    pub mode: Mode,
-    /// By whom.
-    pub who: Vec<Who>,
-    /// Whose data is there.
+    /// Operations that clients may do.
+    pub mode: AccessMode,
+    /// Clients that may use the export.
+    pub principals: Vec<Principal>,
+    /// Scitag of the data in the export.
     pub scitag: Option<TagRule>,
 }
 
-/// What one layer (variables, flags) says; the layer below holds where it says nothing.
+/// One layer of the configuration; a lower layer supplies values that are absent.
 #[derive(Debug, Clone, Default)]
 pub struct Layer {
-    /// Addresses of the mover.
-    pub listen: Option<Vec<Listen>>,
-    /// Addresses of the HTTP API; an empty list for no API.
-    pub http: Option<Vec<Listen>>,
-    /// The state directory.
+    /// Addresses on which the mover listens.
+    pub listen: Option<Vec<ListenAddress>>,
+    /// Addresses on which the HTTP API listens; empty for no API.
+    pub http: Option<Vec<ListenAddress>>,
+    /// State directory of the agent.
     pub state: Option<PathBuf>,
-    /// A directory to export as `/`, to be read and written by everyone who has a token.
+    /// Directory to export as `/`, readable and writable for every client with a token.
     pub root: Option<PathBuf>,
-    /// Who reads `/metrics`.
+    /// Access to `/metrics` without a token.
     pub metrics: Option<MetricsAccess>,
     /// File with lines of `name token`.
     pub tokens: Option<PathBuf>,
-    /// Total rate of all transfers.
+    /// Limit on the total rate of all transfers.
     pub rate: Option<BitRate>,
-    /// Most transfers at once.
+    /// Limit on concurrent transfers.
     pub transfers: Option<NonZeroUsize>,
-    /// Most streams of all transfers together.
+    /// Limit on the streams of all transfers together.
     pub streams: Option<NonZeroU16>,
-    /// Memory for buffers of all transfers.
+    /// Limit on buffer memory of all transfers.
     pub memory: Option<ByteCount>,
-    /// How long unfinished files of abandoned transfers are kept.
-    pub keep_unfinished: Option<Keep>,
-    /// On which processors.
+    /// Retention of partial files of abandoned transfers.
+    pub keep_unfinished: Option<Retention>,
+    /// Processors that the agent uses.
     pub cpu: Option<Wish>,
-    /// What this node does.
+    /// Roles that this node plays.
     pub roles: Option<Vec<RoleName>>,
 }
 
-/// What an agent does; see the module.
+/// The checked configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The file that was read; `None` where there is none.
+    /// File that was read; none where there is none.
     pub file: Option<PathBuf>,
-    /// What this node does; `None` for everything that it can.
+    /// Roles that this node plays; none for all that are configured.
     pub roles: Option<Vec<RoleName>>,
-    /// Who reads over HTTP without a token.
+    /// Read access to the HTTP API without a token.
     pub reading: ReadPolicy,
-    /// Connections of HTTP at once.
+    /// Limit on concurrent HTTP connections.
     pub connections: usize,
-    /// Addresses of the mover.
+    /// Addresses on which the mover listens.
     pub listen: Vec<SocketAddr>,
-    /// Addresses of the HTTP API; empty for none.
+    /// Addresses on which the HTTP API listens; empty for no API.
     pub http: Vec<SocketAddr>,
-    /// The state directory.
+    /// State directory, absolute.
     pub state: PathBuf,
-    /// What clients may use.
+    /// Exported directory trees.
     pub exports: Vec<Export>,
-    /// Bounds on all clients together.
+    /// Limits on all clients together.
     pub limits: Limits,
     /// Tokens besides the agent's own.
     pub tokens: Vec<TokenSource>,
-    /// Who reads `/metrics`.
+    /// Access to `/metrics` without a token.
     pub metrics: MetricsAccess,
-    /// From where the scitags registry is renewed daily; `None` for never.
+    /// Source from which the scitags registry is renewed daily; none for never.
     pub registry: Option<Url>,
-    /// Where fireflies go, besides to the peers of what is sent.
+    /// Collectors that get fireflies besides the peers.
     pub collectors: Vec<SocketAddr>,
-    /// Where a marker on this host pins its maps.
+    /// Directory on bpffs where a marker on this host pins its maps.
     pub marker: PathBuf,
-    /// Whose data the bearers of tokens move.
+    /// Scitags of the data that bearers of tokens move, by token name.
     pub token_tags: HashMap<String, TagRule>,
-    /// Where files go to in copies between agents.
-    pub destinations: Destinations,
-    /// Who gives this agent orders.
+    /// Permitted destinations of third-party copies.
+    pub destinations: DestinationRules,
+    /// Controller that gives this agent orders.
     pub controller: Option<controller::Config>,
-    /// On which processors it runs: any, if it is not said.
+    /// Processors that the agent uses; none for any.
     pub cpu: Option<Wish>,
 }
 
-/// Whether a node with these roles plays this one.
+/// Returns true if a node with these roles plays `role`.
 fn plays(roles: Option<&[RoleName]>, role: RoleName) -> bool {
     roles.is_none_or(|roles| roles.contains(&role))
 }
 
 impl Config {
-    /// Whether this role is played.
+    /// Returns true if this node plays `role`.
     #[must_use]
     pub fn plays(&self, role: RoleName) -> bool {
         plays(self.roles.as_deref(), role)
     }
 
-    /// Puts the layers together. `file` is the one the user named, `variable` the environment.
+    /// Combines the layers. `file` is the one the user named, `variable` reads the environment.
     ///
     /// # Errors
-    /// When the file cannot be read, any layer has something that cannot be, or nothing is exported.
+    /// When the file cannot be read, a value in any layer is invalid, or nothing is exported.
     pub fn load(
         file: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<OsString>,
         flags: Layer,
     ) -> Result<Self, ConfigError> {
-        // Set to nothing means not set, as in compose files and charts that always name a variable.
+        // An empty variable counts as absent: compose files and charts always name them.
         let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
         let named = file.map(PathBuf::from).or_else(|| variable("PENSTOCK_CONFIG").map(Into::into));
         let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists());
         let file = named.or_else(default);
         let mut contents = match &file {
             Some(file) => file::read(file)?,
-            None => file::Contents::default(),
+            None => file::FileConfig::default(),
         };
         contents.layer = flags.over(Layer::from_variables(variable)?).over(contents.layer);
         lower(contents, file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), variable)
     }
 
-    /// The export of this name.
+    /// Finds an export by its name.
     #[must_use]
     pub fn export(&self, name: &str) -> Option<&Export> {
         self.exports.iter().find(|export| export.name.as_str() == name)
@@ -229,8 +230,8 @@ impl Layer {
 
     fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
         Ok(Self {
-            listen: parsed(variable, "PENSTOCK_LISTEN", words::parse_list)?,
-            http: parsed(variable, "PENSTOCK_HTTP", words::parse_list)?,
+            listen: parsed(variable, "PENSTOCK_LISTEN", types::parse_list)?,
+            http: parsed(variable, "PENSTOCK_HTTP", types::parse_list)?,
             state: variable("PENSTOCK_STATE").map(Into::into),
             root: variable("PENSTOCK_ROOT").map(Into::into),
             metrics: parsed(variable, "PENSTOCK_METRICS", MetricsAccess::from_str)?,
@@ -239,9 +240,9 @@ impl Layer {
             transfers: parsed(variable, "PENSTOCK_TRANSFERS", parse_count::<NonZeroUsize>)?,
             streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
-            keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Keep::from_str)?,
+            keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
             cpu: parsed(variable, "PENSTOCK_CPU", Wish::from_str)?,
-            roles: parsed(variable, "PENSTOCK_ROLES", words::parse_list)?,
+            roles: parsed(variable, "PENSTOCK_ROLES", types::parse_list)?,
         })
     }
 }
@@ -258,11 +259,11 @@ fn parsed<T, E: std::fmt::Display>(
 }
 
 fn lower(
-    contents: file::Contents,
+    contents: file::FileConfig,
     file: &Path,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Config, ConfigError> {
-    let file::Contents {
+    let file::FileConfig {
         layer,
         mut exports,
         mut tokens,
@@ -288,8 +289,8 @@ fn lower(
         exports.push(Export {
             name,
             path,
-            mode: Mode::ReadWrite,
-            who: vec![Who::Anyone],
+            mode: AccessMode::ReadWrite,
+            principals: vec![Principal::Anyone],
             scitag: None,
         });
     }
@@ -316,7 +317,7 @@ fn lower(
         tokens.push(TokenSource::List { file });
     }
     if !tokens.iter().any(|source| matches!(source, TokenSource::List { .. })) {
-        check_who(&exports, &tokens, controller.is_some())?;
+        check_principals(&exports, &tokens, controller.is_some())?;
     }
     let state = match layer.state {
         Some(state) => state,
@@ -324,14 +325,14 @@ fn lower(
     };
     let listen = layer.listen.unwrap_or_else(|| vec![default_listen()]);
     if listen.is_empty() {
-        return Err(whole("the agent listens nowhere: give --listen ADDR:PORT"));
+        return Err(whole("the agent listens on no address: give --listen ADDR:PORT"));
     }
     let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
-    limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Keep::DEFAULT).0;
-    let http = layer.http.unwrap_or_else(|| vec![Listen::new("127.0.0.1", HTTP_PORT)]);
+    limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
+    let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {
         return Err(whole(
-            "without the role agent and without http there is nothing to ask: give --http ADDR:PORT",
+            "without the role agent and without http the node serves nothing: give --http ADDR:PORT",
         ));
     }
     Ok(Config {
@@ -356,8 +357,8 @@ fn lower(
     })
 }
 
-/// Refuses an export that names a token which cannot come.
-fn check_who(
+/// Refuses an export that names a token which does not exist.
+fn check_principals(
     exports: &[Export],
     tokens: &[TokenSource],
     controlled: bool,
@@ -365,21 +366,21 @@ fn check_who(
     let known =
         |name: &str| name == OWNER || tokens.iter().any(|source| source.name() == Some(name));
     for export in exports {
-        for who in &export.who {
-            if matches!(who, Who::Token(name) if name == CONTROLLER) {
+        for principal in &export.principals {
+            if matches!(principal, Principal::Token(name) if name == CONTROLLER) {
                 if !controlled {
                     return Err(whole(format!(
-                        "export {} lets in '{CONTROLLER}', but no controller is named: add [agent.controller]",
+                        "export {} admits '{CONTROLLER}', but no controller is named: add [agent.controller]",
                         export.name
                     )));
                 }
                 continue;
             }
-            if let Who::Token(name) = who
+            if let Principal::Token(name) = principal
                 && !known(name)
             {
                 return Err(whole(format!(
-                    "export {} lets in '{name}', but no token is called so: add [[token]] name = \"{name}\"",
+                    "export {} admits '{name}', but no token has this name: add [[token]] name = \"{name}\"",
                     export.name
                 )));
             }
@@ -395,7 +396,7 @@ fn limits(
     memory: Option<ByteCount>,
 ) -> Result<Limits, ConfigError> {
     let mut limits = Limits::default();
-    // Zero means no limit here as it does for a transfer.
+    // Zero means no limit, as for a transfer.
     limits.rate_bps = rate.map(|rate| rate.0).filter(|rate| *rate > 0).or(limits.rate_bps);
     limits.transfers = transfers.map_or(limits.transfers, usize::from);
     limits.streams = streams.map_or(limits.streams, |streams| usize::from(streams.get()));
@@ -412,15 +413,15 @@ fn limits(
     Ok(limits)
 }
 
-/// Every address of the machine; IPv4 alone where the kernel has no IPv6.
-fn default_listen() -> Listen {
+/// The wildcard address; that of IPv4 where the kernel has no IPv6.
+fn default_listen() -> ListenAddress {
     match TcpListener::bind("[::]:0") {
-        Ok(_) => Listen::new("::", MOVER_PORT),
-        Err(_) => Listen::new("0.0.0.0", MOVER_PORT),
+        Ok(_) => ListenAddress::new("::", MOVER_PORT),
+        Err(_) => ListenAddress::new("0.0.0.0", MOVER_PORT),
     }
 }
 
-fn resolve(listen: &[Listen], default_port: u16) -> Result<Vec<SocketAddr>, ConfigError> {
+fn resolve(listen: &[ListenAddress], default_port: u16) -> Result<Vec<SocketAddr>, ConfigError> {
     let mut seen = HashSet::new();
     let mut addresses = Vec::new();
     for one in listen {
@@ -431,7 +432,7 @@ fn resolve(listen: &[Listen], default_port: u16) -> Result<Vec<SocketAddr>, Conf
                 one.host
             ))
         })?;
-        // Port 0 asks for any port, each time another.
+        // Each port 0 is a different free port.
         addresses.extend(found.filter(|address| address.port() == 0 || seen.insert(*address)));
     }
     Ok(addresses)

@@ -1,11 +1,10 @@
-//! The controller that gives this agent orders: `[agent.controller]`.
+//! Connection to the controller that gives this agent orders: `[agent.controller]`.
 //!
-//! The agent asks and the controller answers, so nothing but the agent's own connections are needed, and a node behind a
-//! firewall takes part. Each second it posts what it is and what became of its orders, and makes what it is told come
-//! true ([`crate::orders`]). A controller that is away costs nothing but news: transfers go on, after its lease not
-//! faster than the safe rate.
+//! The agent polls, so that a node behind a firewall needs outgoing connections only. Each second it posts its
+//! facts and the state of its orders, and executes the instructions in the answer ([`crate::orders`]). Without
+//! the controller transfers continue; once the lease has expired, at the safe rate at most.
 //!
-//! For: the configuration ([`Config`]), the link ([`Link`]) and how it is ([`Status`]).
+//! For: the configuration ([`Config`]), the connection ([`ControllerLink`]) and its state ([`LinkStatus`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -24,71 +23,70 @@ use rustls::ClientConfig;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::orders::{Counts, Orders};
+use crate::orders::{Counts, OrderExecutor};
 use crate::tokens::check_token;
 
 mod facts;
 
-/// How often is reported.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Time between reports.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How soon after a report another one may follow, when something happened.
-const REPORT_AGAIN: Duration = Duration::from_millis(200);
+/// Least time between reports when something has changed.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
-/// How often is looked at what orders do.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Time between steps of the orders.
+const ADVANCE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Pauses between attempts while the controller is away, each about twice as long as the one before.
-const PAUSE: std::ops::RangeInclusive<Duration> =
+/// Back-off between attempts while the controller is away, doubled after each failure.
+const RECONNECT_BACKOFF: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(500)..=Duration::from_secs(10);
 
-/// Time for an answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest answer: instructions, or an order.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Orders that are fetched between two reports.
-const FETCHED_AT_ONCE: usize = 32;
+const FETCHES_PER_REPORT_MAX: usize = 32;
 
-/// The shortest lease that is taken for one.
+/// Shorter leases are extended to this.
 const LEASE_MIN: Duration = Duration::from_secs(3);
 
-/// Longest file of a token.
+/// Longest token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 8 << 10;
 
-/// The rate of a transfer without a controller, where nobody says.
+/// Default of `safe_rate`: the limit of each transfer once the lease has expired.
 pub const SAFE_RATE_BPS: u64 = 1_000_000_000;
 
-/// What the operator says of the controller.
+/// The `[agent.controller]` table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where it is.
+    /// Base URL of the controller.
     pub url: Url,
-    /// File of the token that it knows this host by.
+    /// File with the token that identifies this host to the controller.
     pub token: PathBuf,
-    /// Its certificate, where that is known.
+    /// Certificate of the controller, if pinned.
     pub fingerprint: Option<Fingerprint>,
-    /// File of the authorities that vouch for it; those of the system where neither is given.
+    /// PEM file of trusted CAs; those of the system where neither this nor `fingerprint` is given.
     pub authorities: Option<PathBuf>,
-    /// What it calls this host.
+    /// Name of this host in the controller's topology.
     pub host: String,
-    /// The rate of each transfer once it was away for longer than its lease.
+    /// Limit of each transfer once the lease has expired.
     pub safe_rate_bps: u64,
-    /// Where other nodes reach the mover, best first; found out where there are none.
+    /// Addresses at which other nodes reach the mover, best first; empty to detect them.
     pub addresses: Vec<SocketAddr>,
-    /// Interfaces whose counters are told; all where none is named.
+    /// Interfaces whose counters are reported; empty for all.
     pub interfaces: Vec<String>,
-    /// Rate of the interfaces, where the operator says it.
+    /// Capacity of the interfaces, if configured.
     pub network_bps: Option<u64>,
-    /// Rate at which this host reads.
+    /// Rate at which storage reads, if configured.
     pub read_bps: Option<u64>,
-    /// Rate at which it writes.
+    /// Rate at which storage writes, if configured.
     pub write_bps: Option<u64>,
 }
 
 impl Config {
-    /// Whether it makes sense.
+    /// Checks the values.
     ///
     /// # Errors
     /// One line that names the key.
@@ -110,10 +108,10 @@ impl Config {
             ));
         }
         if self.url.path().contains('?') {
-            return Err(format!("agent.controller: {}: an address without a question", self.url));
+            return Err(format!("agent.controller: {}: a URL without a query", self.url));
         }
         if self.safe_rate_bps == 0 {
-            return Err("agent.controller: safe_rate is to be more than 0".to_owned());
+            return Err("agent.controller: safe_rate must be above 0".to_owned());
         }
         Ok(())
     }
@@ -152,93 +150,93 @@ fn read_token(file: &Path) -> Result<String, String> {
     Ok(token)
 }
 
-/// How the link is.
+/// State of the connection.
 #[derive(Debug, Clone)]
-pub struct Status {
-    /// Where the controller is.
+pub struct LinkStatus {
+    /// URL of the controller.
     pub url: String,
-    /// What it calls this host.
+    /// Name of this host at the controller.
     pub host: String,
-    /// Whether the last report was answered.
+    /// True if the controller answered the last report.
     pub connected: bool,
-    /// Since when that is so.
+    /// Time of the last change of `connected`.
     pub since: SystemTime,
-    /// Why it is not.
+    /// Reason why the controller is away; none while connected.
     pub error: Option<String>,
-    /// Whether its lease is over.
+    /// True once the lease has expired.
     pub lapsed: bool,
-    /// Reports that were answered.
+    /// Reports that the controller answered.
     pub reports: u64,
-    /// Attempts that failed.
+    /// Attempts to report that failed.
     pub failures: u64,
-    /// Orders.
+    /// Orders by phase.
     pub orders: Counts,
 }
 
-/// The link to the controller.
+/// The connection to the controller.
 #[derive(Debug)]
-pub struct Link {
+pub struct ControllerLink {
     config: Config,
-    orders: Arc<Orders>,
+    orders: Arc<OrderExecutor>,
     mover: Agent,
     fingerprint: Fingerprint,
-    limits: Box<dyn LimitsNow>,
+    limits: Box<dyn LimitsSource>,
     start: String,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
-/// The agent's limits as they are now.
-pub trait LimitsNow: Send + Sync + std::fmt::Debug {
-    /// These.
+/// Source of the agent's present limits, which a reload may change.
+pub trait LimitsSource: Send + Sync + std::fmt::Debug {
+    /// Returns the present limits.
     fn limits(&self) -> Limits;
 }
 
 #[derive(Debug)]
-struct State {
+struct LinkState {
     connected: bool,
     since: SystemTime,
     error: Option<String>,
     reports: u64,
     failures: u64,
     lease: Duration,
-    heard: Instant,
+    last_answer: Instant,
     lapsed: bool,
 }
 
-impl Link {
-    /// A link that nothing went over yet.
+impl ControllerLink {
+    /// Creates an unconnected link.
     #[must_use]
     pub fn new(
         config: Config,
-        orders: Arc<Orders>,
+        orders: Arc<OrderExecutor>,
         mover: Agent,
         fingerprint: Fingerprint,
-        limits: Box<dyn LimitsNow>,
+        limits: Box<dyn LimitsSource>,
     ) -> Self {
         let start = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
-        let state = Mutex::new(State {
+        let state = Mutex::new(LinkState {
             connected: false,
             since: SystemTime::now(),
             error: None,
             reports: 0,
             failures: 0,
             lease: LEASE_MIN,
-            heard: Instant::now(),
+            last_answer: Instant::now(),
             lapsed: false,
         });
         Self { config, orders, mover, fingerprint, limits, start, state }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it is.
+    /// Returns the present state.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> LinkStatus {
         let orders = self.orders.counts();
         let state = self.lock();
-        Status {
+        LinkStatus {
             url: self.config.url.to_string(),
             host: self.config.host.clone(),
             connected: state.connected,
@@ -251,42 +249,42 @@ impl Link {
         }
     }
 
-    /// Carries orders out, until it is told to stop; for a thread of its own.
-    pub fn carry_out(&self, stop: &watch::Receiver<bool>) {
+    /// Executes orders until `stop`; blocks its thread.
+    pub fn execute_orders(&self, stop: &watch::Receiver<bool>) {
         loop {
             if *stop.borrow() || stop.has_changed().is_err() {
                 self.orders.stop();
-                // What is told last needs their end; the agent's own way down bounds it.
+                // The final report needs the end of each order; the agent's shutdown bounds the wait.
                 let begun = Instant::now();
                 while !self.orders.is_at_rest() && begun.elapsed() < Duration::from_secs(5) {
                     self.orders.advance();
-                    std::thread::sleep(LOOK_EVERY / 4);
+                    std::thread::sleep(ADVANCE_INTERVAL / 4);
                 }
                 return;
             }
-            let over = {
+            let expired = {
                 let mut state = self.lock();
-                let over = !state.lapsed && state.heard.elapsed() > state.lease;
-                state.lapsed |= over;
-                over
+                let expired = !state.lapsed && state.last_answer.elapsed() > state.lease;
+                state.lapsed |= expired;
+                expired
             };
-            if over {
+            if expired {
                 self.orders.lapse();
             }
             self.orders.advance();
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(ADVANCE_INTERVAL);
         }
     }
 
-    /// Reports and obeys, until it is told to stop.
+    /// Reports and applies instructions until `stop`.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) {
         let mut client: Option<HttpClient> = None;
-        let mut pause = *PAUSE.start();
-        let mut told = Instant::now();
+        let mut pause = *RECONNECT_BACKOFF.start();
+        let mut last_report = Instant::now();
         while !*stop.borrow() {
             let exchanged = tokio::select! {
                 exchanged = self.exchange(&mut client) => exchanged,
-                // What is under way would be taken for the answer to the last report.
+                // The answer under way would be read as that of the final report.
                 _ = stop.wait_for(|stop| *stop) => {
                     client = None;
                     break;
@@ -294,41 +292,41 @@ impl Link {
             };
             let wait = match exchanged {
                 Ok(()) => {
-                    self.is_heard();
-                    pause = *PAUSE.start();
+                    self.note_answer();
+                    pause = *RECONNECT_BACKOFF.start();
                     None
                 }
                 Err(why) => {
-                    self.is_away(why);
+                    self.note_failure(why);
                     client = None;
                     let wait = jittered(pause);
-                    pause = (pause * 2).min(*PAUSE.end());
+                    pause = (pause * 2).min(*RECONNECT_BACKOFF.end());
                     Some(wait)
                 }
             };
             loop {
-                let since = told.elapsed();
+                let since = last_report.elapsed();
                 let due = match wait {
                     Some(wait) => since >= wait,
                     None => {
-                        since >= REPORT_EVERY
-                            || (since >= REPORT_AGAIN && self.orders.take_urgent())
+                        since >= REPORT_INTERVAL
+                            || (since >= REPORT_INTERVAL_MIN && self.orders.take_urgent())
                     }
                 };
                 if due || *stop.borrow() {
                     break;
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK_EVERY / 2) => {}
+                    () = tokio::time::sleep(ADVANCE_INTERVAL / 2) => {}
                     changed = stop.changed() => if changed.is_err() { return },
                 }
             }
-            told = Instant::now();
+            last_report = Instant::now();
         }
-        // Where transfers stood, for the controller's account; nothing depends on it.
+        // The final state of transfers; best effort.
         let begun = Instant::now();
         while !self.orders.is_at_rest() && begun.elapsed() < Duration::from_secs(5) {
-            tokio::time::sleep(LOOK_EVERY / 2).await;
+            tokio::time::sleep(ADVANCE_INTERVAL / 2).await;
         }
         let report = self.report(self.orders.last_report());
         let connected = self.lock().connected;
@@ -354,7 +352,7 @@ impl Link {
         }
     }
 
-    /// One report, its answer, and the orders that are new in it.
+    /// Sends a report, applies the answer, and fetches the new orders in it.
     async fn exchange(&self, client: &mut Option<HttpClient>) -> Result<(), String> {
         let client = match client {
             Some(client) => client,
@@ -367,12 +365,12 @@ impl Link {
         let answer = ask::<Instructions>(client, Method::POST, &to, json).await?;
         let (instructions, _) = answer.ok_or("it knows no such host (404)")?;
         let lease = Duration::from_secs(instructions.lease_seconds.into()).max(LEASE_MIN);
-        let new = self.orders.obey(instructions);
+        let new = self.orders.apply_instructions(instructions);
         {
             let mut state = self.lock();
-            (state.lease, state.heard, state.lapsed) = (lease, Instant::now(), false);
+            (state.lease, state.last_answer, state.lapsed) = (lease, Instant::now(), false);
         }
-        for order in new.into_iter().take(FETCHED_AT_ONCE) {
+        for order in new.into_iter().take(FETCHES_PER_REPORT_MAX) {
             self.fetch(client, &path, order).await?;
         }
         Ok(())
@@ -381,10 +379,10 @@ impl Link {
     async fn fetch(&self, client: &mut HttpClient, path: &str, id: OrderId) -> Result<(), String> {
         let path = format!("{path}/orders/{id}");
         match ask::<Order>(client, Method::GET, &path, Vec::new()).await? {
-            // It was withdrawn meanwhile.
+            // Withdrawn meanwhile.
             None => Ok(()),
             Some((order, _)) if order.order != id => {
-                Err(format!("it gives order {} for order {id}", order.order))
+                Err(format!("it returned order {} for order {id}", order.order))
             }
             Some((order, bytes)) => {
                 self.orders.begin(order, bytes);
@@ -393,7 +391,7 @@ impl Link {
         }
     }
 
-    fn is_heard(&self) {
+    fn note_answer(&self) {
         let mut state = self.lock();
         state.reports += 1;
         if !state.connected {
@@ -402,19 +400,19 @@ impl Link {
         }
     }
 
-    fn is_away(&self, why: String) {
+    fn note_failure(&self, why: String) {
         let mut state = self.lock();
         state.failures += 1;
         let is_first = state.failures == 1 && state.reports == 0;
         if state.connected || is_first {
-            tracing::warn!("controller {}: away: {why}; transfers go on", self.config.url);
+            tracing::warn!("controller {}: away: {why}; transfers continue", self.config.url);
             (state.connected, state.since) = (false, SystemTime::now());
         }
         state.error = Some(why);
     }
 }
 
-/// What the controller answers, and how long that is; `None` where there is no such thing.
+/// Sends a request; returns the parsed answer with its length in bytes, or `None` for 404.
 async fn ask<T: DeserializeOwned>(
     client: &mut HttpClient,
     method: Method,
@@ -422,7 +420,7 @@ async fn ask<T: DeserializeOwned>(
     json: Vec<u8>,
 ) -> Result<Option<(T, usize)>, String> {
     let (status, body) =
-        client.request(method, path, json, ANSWER_BYTES_MAX, ANSWER_WITHIN).await?;
+        client.request(method, path, json, ANSWER_BYTES_MAX, ANSWER_TIMEOUT).await?;
     match status {
         StatusCode::NOT_FOUND => return Ok(None),
         status if status.is_success() => {}
@@ -432,12 +430,13 @@ async fn ask<T: DeserializeOwned>(
             return Err(format!("it answers {status} {text}").trim_end().to_owned());
         }
     }
-    let answer = serde_json::from_slice(&body)
-        .map_err(|error| format!("its answer makes no sense: {error}: are both of one release?"))?;
+    let answer = serde_json::from_slice(&body).map_err(|error| {
+        format!("cannot parse its answer: {error}: do both run the same release?")
+    })?;
     Ok(Some((answer, body.len())))
 }
 
-/// Between half of it and all of it, so that many agents do not come back at one moment.
+/// Half to all of the pause, at random, so that agents do not return in step.
 fn jittered(pause: Duration) -> Duration {
     let [byte] = random::<1>();
     pause.mul_f64(0.5 + f64::from(byte) / 512.0)
@@ -448,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_do_not_travel_in_the_clear_and_hosts_have_names() {
+    fn check_refuses_plaintext_and_bad_hosts() {
         let config = |url: &str, host: &str| Config {
             url: url.parse().unwrap(),
             token: "token".into(),
@@ -467,7 +466,7 @@ mod tests {
             ("http://127.0.0.1:8621", "dtn1.site-a", None),
             ("http://[::1]:8621/deep", "dtn1", None),
             ("http://ctl.example.org:8621", "dtn1", Some("in the clear")),
-            ("https://ctl.example.org/?x=1", "dtn1", Some("without a question")),
+            ("https://ctl.example.org/?x=1", "dtn1", Some("without a query")),
             ("https://ctl.example.org", "", Some("no name of a host")),
             ("https://ctl.example.org", "../dtn1", Some("no name of a host")),
         ] {
@@ -480,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_differ_within_bounds() {
+    fn backoff_jitter_is_bounded() {
         let pauses: Vec<_> = (0..100).map(|_| jittered(Duration::from_secs(8))).collect();
         let bounds = Duration::from_secs(4)..=Duration::from_secs(8);
         assert!(pauses.iter().all(|pause| bounds.contains(pause)));

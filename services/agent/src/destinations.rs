@@ -1,9 +1,9 @@
-//! Where this agent sends files to because a third party asks: `third_party.to`.
+//! Destinations to which this agent sends in third-party copies: `third_party.to`.
 //!
-//! For: keeping clients from having the agent connect to hosts and ports that only the agent reaches.
-//! An address is judged after names are resolved, as it is connected to.
+//! For: keeping clients from using the agent to reach hosts and ports that only the agent can reach. An
+//! address is checked after name resolution, as it is connected to.
 //!
-//! Not for: what a client may read ([`crate::gate`]), nor copies that go through the client.
+//! Not for: read access of clients ([`crate::authorizer`]), nor copies through the client.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -13,22 +13,22 @@ use penstock_marker::Prefix;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_sys::net::is_own_address;
 
-use crate::config::Listen;
+use crate::config::ListenAddress;
 
-/// Some addresses that files may be sent to.
+/// A set of addresses that files may be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Destination {
-    /// All.
+pub enum DestinationRule {
+    /// Any address.
     Any,
-    /// All but those of this host, of its links and of groups.
+    /// Addresses that are not of this host, link-local or multicast.
     Remote,
-    /// Those of a prefix; IPv4 as IPv6 maps it.
+    /// Addresses of a prefix, IPv4 as IPv4-mapped, and optionally one port.
     Prefix(Prefix, Option<u16>),
-    /// Those that a name has at the time.
+    /// Addresses to which a name resolves at the time of the check, and optionally one port.
     Name(String, Option<u16>),
 }
 
-impl FromStr for Destination {
+impl FromStr for DestinationRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl FromStr for Destination {
             }
             None => (text.to_owned(), None),
         };
-        let Listen { host, port } = address.parse().map_err(|_| bad())?;
+        let ListenAddress { host, port } = address.parse().map_err(|_| bad())?;
         let Ok(ip) = host.parse::<IpAddr>() else {
             return if length.is_none() { Ok(Self::Name(host, port)) } else { Err(bad()) };
         };
@@ -76,7 +76,7 @@ fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
     }
 }
 
-/// Whether an address is of this host, of one of its links, or of a group.
+/// True for addresses of this host, link-local, broadcast and multicast ones.
 fn is_near(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let on_link = match ip {
@@ -86,8 +86,8 @@ fn is_near(ip: IpAddr) -> bool {
     on_link || ip.is_unspecified() || ip.is_multicast() || is_own_address(ip)
 }
 
-impl Destination {
-    fn holds(&self, to: SocketAddr, from_here: bool) -> bool {
+impl DestinationRule {
+    fn matches(&self, to: SocketAddr, from_here: bool) -> bool {
         let is_port = |port: &Option<u16>| port.is_none_or(|port| port == to.port());
         match self {
             Self::Any => true,
@@ -106,45 +106,45 @@ impl Destination {
     }
 }
 
-/// What `third_party.to` says.
+/// Value of `third_party.to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destinations(pub Vec<Destination>);
+pub struct DestinationRules(pub Vec<DestinationRule>);
 
-impl Default for Destinations {
+impl Default for DestinationRules {
     fn default() -> Self {
-        Self(vec![Destination::Remote])
+        Self(vec![DestinationRule::Remote])
     }
 }
 
-impl Destinations {
-    /// Whether files may be sent to `to`. `from_here`: whoever asks is on this host, and could connect
-    /// there itself, or `to` is this very agent.
+impl DestinationRules {
+    /// Checks the destination `to`. `from_here` is set where the requester is on this host, and could connect
+    /// by itself, or `to` is this agent.
     ///
     /// # Errors
-    /// When not; the refusal names the address, the rule and the remedy.
+    /// A refusal that names the address, the rule and the remedy.
     pub fn check(&self, to: SocketAddr, from_here: bool) -> Result<(), Refusal> {
-        if self.0.iter().any(|one| one.holds(to, from_here)) {
+        if self.0.iter().any(|one| one.matches(to, from_here)) {
             return Ok(());
         }
         let why = match self.0.as_slice() {
             [] => "third_party.to = \"none\", so it sends to no other agent",
-            list if list.contains(&Destination::Remote) => {
+            list if list.contains(&DestinationRule::Remote) => {
                 "third_party.to has \"remote\", which leaves out addresses of its own host and links"
             }
             _ => "third_party.to does not have it",
         };
         let text = format!(
             "it does not send to {}: {why}: ask its operator to add \"{0}\" there",
-            Shown(to)
+            CanonicalAddress(to)
         );
         Err(Refusal::new(RefusalKind::Permission, text))
     }
 }
 
-/// An address with its port, IPv4 as such.
-struct Shown(SocketAddr);
+/// Formats an address with IPv4-mapped ones as IPv4.
+struct CanonicalAddress(SocketAddr);
 
-impl fmt::Display for Shown {
+impl fmt::Display for CanonicalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         SocketAddr::new(self.0.ip().to_canonical(), self.0.port()).fmt(f)
     }
@@ -154,19 +154,19 @@ impl fmt::Display for Shown {
 mod tests {
     use super::*;
 
-    fn list(words: &[&str]) -> Destinations {
-        Destinations(words.iter().map(|word| word.parse().expect(word)).collect())
+    fn list(words: &[&str]) -> DestinationRules {
+        DestinationRules(words.iter().map(|word| word.parse().expect(word)).collect())
     }
 
     #[track_caller]
-    fn check(list: &Destinations, to: &str, from_here: bool, allowed: bool) {
+    fn check(list: &DestinationRules, to: &str, from_here: bool, allowed: bool) {
         let answer = list.check(to.parse().expect(to), from_here);
         assert_eq!(answer.is_ok(), allowed, "{list:?} {to}: {answer:?}");
     }
 
     #[test]
-    fn by_default_nothing_of_this_host_and_its_links_is_reached_for_strangers() {
-        let default = Destinations::default();
+    fn default_refuses_local_destinations() {
+        let default = DestinationRules::default();
         for far in ["192.0.2.7:8620", "10.1.2.3:22", "[2001:db8::1]:8620", "[::ffff:192.0.2.7]:1"] {
             check(&default, far, false, true);
         }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_is_reached_and_nothing_else() {
+    fn only_listed_destinations_are_allowed() {
         let some =
             list(&["10.0.0.0/8:8620", "2001:db8::/32", "[fd00::/8]:1", "192.0.2.7", "localhost:9"]);
         for (to, allowed) in [
@@ -208,7 +208,7 @@ mod tests {
             ("127.0.0.1:9", true),
             ("127.0.0.1:10", false),
         ] {
-            // Being here does not widen what somebody has listed.
+            // A local requester does not widen an explicit list.
             check(&some, to, true, allowed);
         }
         check(&list(&["any"]), "127.0.0.1:22", false, true);
@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_destination_is_told() {
+    fn invalid_destinations_are_refused() {
         for text in
             ["10.0.0.0/33", "10.0.0.1/8", "dtn/8", "a b", "10.0.0.0/", "dtn:port", "none", ""]
         {
-            assert!(text.parse::<Destination>().is_err(), "{text}");
+            assert!(text.parse::<DestinationRule>().is_err(), "{text}");
         }
     }
 }

@@ -1,37 +1,38 @@
-//! The agent's HTTP API: what its transfers do, changing and cancelling them, and metrics.
+//! The agent's HTTP API: its transfers, their control, and metrics.
 //!
-//! | path | method | what |
+//! | path | method | result |
 //! |---|---|---|
 //! | `/api/v1/agent` | GET | version, addresses, fingerprint, exports, limits |
-//! | `/api/v1/transfers` | GET | all transfers that run or ended lately |
-//! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one: look, change live, cancel |
+//! | `/api/v1/transfers` | GET | transfers that run or ended recently |
+//! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one transfer: read, change while running, cancel |
 //! | `/api/v1/openapi.json` | GET | this API as an OpenAPI document (committed as `docs/openapi.json`) |
 //! | `/metrics` | GET | for Prometheus |
 //! | `/healthz` | GET | 200 while the agent runs |
-//! | `/`, `/ui/` | GET | the dashboard, which holds no figures itself: open to all |
+//! | `/`, `/ui/` | GET | the dashboard, static files open to all |
 //!
-//! Other roles bring their paths ([`penstock_http::Role`]). Whatever changes something carries the agent's own token
-//! (`Authorization: Bearer ...`). Who reads without one the configuration says, apart for `/metrics`; `/healthz` is
-//! open to all. Loopback addresses speak plain HTTP, all others TLS with the agent's certificate.
+//! Other roles add their paths ([`penstock_http::Role`]). Changes need the agent's own token (`Authorization: Bearer
+//! ...`). The configuration sets read access without a token, and separately that of `/metrics`; `/healthz` is open to
+//! all. Loopback addresses speak plain HTTP, others TLS with the agent's certificate.
 //!
-//! An error is a problem document (RFC 9457): `detail` is one line with what failed, why, and what to do. What the status codes mean:
+//! An error is a problem document (RFC 9457): `detail` is one line with the failure, its reason and a
+//! remedy. Status codes:
 //!
 //! | status | meaning |
 //! |---|---|
-//! | 200 | done; the body is the object as it is now |
-//! | 400 | the request is wrong in itself: no JSON, an unknown key, a value that cannot be |
+//! | 200 | success; the body is the object after the request |
+//! | 400 | malformed request: no JSON, an unknown key, an invalid value |
 //! | 401 | no token, or not one of this agent's |
-//! | 403 | a known client's token, which moves files but does not steer the agent |
+//! | 403 | the token of a client, which may move files but not control the agent |
 //! | 404 | no such path or no such transfer |
 //! | 405 | the path is right, the method is not |
 //! | 408 | the request did not arrive within [`REQUEST_TIMEOUT`] |
-//! | 409 | the transfer is there, but cannot be changed so: it is over, or cannot have that |
+//! | 409 | the transfer cannot change so: it has ended, or does not support the value |
 //! | 413 | a body of more than [`BODY_BYTES_MAX`] |
 //! | 431 | headers of more than [`HEAD_BYTES_MAX`] |
 //! | 500 | the agent failed: a bug |
-//! | 503 | `[http] connections` (256 unless set) are open: come again later |
+//! | 503 | `[http] connections` (256 unless set) are open: retry later |
 //!
-//! Not for: moving files (the mover's port does), nor for many clients: it is the operator's window.
+//! Not for: moving files, which use the mover's port, nor for many clients.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -48,9 +49,9 @@ use penstock_mover::agent::{Agent, Counters, Limits, Transfer};
 use penstock_mover::identity::Fingerprint;
 use penstock_protocol::control::Settings;
 
+use crate::authorizer::Authorizer;
 use crate::config::MetricsAccess;
-use crate::controller::Link;
-use crate::gate::Gate;
+use crate::controller::ControllerLink;
 use crate::tokens::OWNER;
 
 pub mod api;
@@ -61,25 +62,25 @@ pub use penstock_http::{
     Role, as_problem, server,
 };
 
-/// What the API needs of the mover.
-pub trait Mover: Send + Sync + std::fmt::Debug + 'static {
-    /// Transfers that run or ended lately.
+/// The operations of the mover that the API uses.
+pub trait MoverControl: Send + Sync + std::fmt::Debug + 'static {
+    /// Transfers that run or ended recently.
     fn transfers(&self) -> Vec<Transfer>;
-    /// Changes one that runs.
+    /// Changes a running transfer.
     ///
     /// # Errors
-    /// When it cannot be changed so.
+    /// When it has ended, or does not support the change.
     fn set(&self, id: u64, settings: Settings) -> Result<(), String>;
-    /// Ends one that runs.
+    /// Cancels a running transfer.
     ///
     /// # Errors
-    /// When it is over.
+    /// When it has ended.
     fn cancel(&self, id: u64, reason: &str) -> Result<(), String>;
-    /// Sums since the start.
+    /// Counters since the start.
     fn counters(&self) -> Counters;
 }
 
-impl Mover for Agent {
+impl MoverControl for Agent {
     fn transfers(&self) -> Vec<Transfer> {
         self.transfers()
     }
@@ -94,11 +95,11 @@ impl Mover for Agent {
     }
 }
 
-/// Of a node that moves no files.
+/// Stands in on a node that does not play the role agent.
 #[derive(Debug)]
 pub struct NoMover;
 
-impl Mover for NoMover {
+impl MoverControl for NoMover {
     fn transfers(&self) -> Vec<Transfer> {
         Vec::new()
     }
@@ -113,39 +114,39 @@ impl Mover for NoMover {
     }
 }
 
-/// What the API shows and steers.
+/// State behind the API.
 #[derive(Debug)]
-pub struct Api {
-    /// The transfers.
-    pub mover: Arc<dyn Mover>,
-    /// Tokens and exports.
-    pub gate: Arc<Gate>,
+pub struct AgentApi {
+    /// Source and control of the transfers.
+    pub mover: Arc<dyn MoverControl>,
+    /// Authenticates tokens; holds the exports.
+    pub authorizer: Arc<Authorizer>,
     /// The state directory, which may hold the scitags registry.
     pub state: PathBuf,
-    /// Who reads metrics without a token.
+    /// Access to metrics without a token.
     pub metrics: MetricsAccess,
-    /// Who reads the rest without a token.
+    /// Read access to the other paths without a token.
     pub reading: ReadPolicy,
-    /// What other roles bring.
+    /// Other roles with their paths.
     pub roles: Vec<Arc<dyn Role>>,
-    /// Addresses of the mover.
+    /// Addresses on which the mover listens.
     pub listen: Vec<std::net::SocketAddr>,
-    /// Addresses of this API.
+    /// Addresses on which this API listens.
     pub http: Vec<std::net::SocketAddr>,
-    /// Of the agent's certificate.
+    /// Fingerprint of the agent's certificate.
     pub fingerprint: Fingerprint,
-    /// Bounds on all clients together, which may change.
+    /// Limits on all clients together, which a reload may change.
     pub limits: Arc<Mutex<Limits>>,
-    /// Who gives it orders.
-    pub controller: Option<Arc<Link>>,
-    /// When the agent started.
+    /// Connection to the controller, if configured.
+    pub controller: Option<Arc<ControllerLink>>,
+    /// Start time of the agent.
     pub started: SystemTime,
-    /// Requests and connections.
+    /// Counts requests and open connections.
     pub traffic: Arc<server::ConnectionTracker>,
 }
 
-/// All paths, with authentication and limits around them.
-pub fn router(api: Arc<Api>) -> Router {
+/// Builds the router of all paths with authentication and limits.
+pub fn router(api: Arc<AgentApi>) -> Router {
     let mut all = penstock_dashboard::router();
     for role in &api.roles {
         all = all.merge(role.router());
@@ -174,8 +175,8 @@ pub fn router(api: Arc<Api>) -> Router {
         .layer(middleware::from_fn_with_state(api, guard))
 }
 
-/// Lets through who may, bounds the time it takes, and counts the answers.
-async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+/// Authenticates a request, bounds its time and counts the response.
+async fn guard(State(api): State<Arc<AgentApi>>, mut request: Request, next: Next) -> Response {
     let allowed = match api.roles.iter().any(|role| role.guards(request.uri().path())) {
         true => {
             let caller = caller(&api, &request);
@@ -200,7 +201,7 @@ async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) ->
     response
 }
 
-fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
+fn allowed(api: &AgentApi, request: &Request) -> Result<(), ApiError> {
     let reading = match request.uri().path() {
         "/metrics" => ReadPolicy { read: api.metrics.into(), ..api.reading.clone() },
         _ => api.reading.clone(),
@@ -219,7 +220,7 @@ fn allowed(api: &Api, request: &Request) -> Result<(), ApiError> {
             Err(why) => Err(ApiError::unauthorized(&why)),
         };
     };
-    match api.gate.rules().tokens.name_of(token) {
+    match api.authorizer.rules().tokens.name_of(token) {
         Some(name) if name == OWNER => Ok(()),
         Some(name) => Err(ApiError::new(
             StatusCode::FORBIDDEN,
@@ -236,10 +237,10 @@ fn reads(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
-/// Who asks a role that checks it itself.
-fn caller(api: &Api, request: &Request) -> ApiCaller {
+/// The caller of a role that does its own authorisation.
+fn caller(api: &AgentApi, request: &Request) -> ApiCaller {
     match bearer(request.headers()) {
-        Some(token) if api.gate.rules().tokens.is_owner(token) => ApiCaller::Owner,
+        Some(token) if api.authorizer.rules().tokens.is_owner(token) => ApiCaller::Owner,
         Some(token) => ApiCaller::Bearer(token.to_owned()),
         None => match api.reading.allows(request) {
             Ok(true) => ApiCaller::Reader,

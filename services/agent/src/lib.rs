@@ -1,25 +1,22 @@
-//! The daemon of a data transfer node: what `penstock serve` runs.
+//! The agent: the daemon of a data transfer node, which `penstock serve` runs.
 //!
-//! For: who may move which files ([`gate`], [`tokens`]), what the operator set ([`config`]), where copies
-//! between agents may go ([`destinations`]), what is
-//! kept between runs ([`state`]), scitags ([`registry`], [`fireflies`]), watching and steering transfers over HTTP ([`http`], with its
-//! [`client`]), and running it all ([`serve`]). The bytes themselves are moved by `penstock-mover`.
+//! For: access control ([`authorizer`], [`tokens`]), configuration ([`config`]), destinations of third-party
+//! copies ([`destinations`]), the state directory ([`state`]), scitags ([`registry`], [`fireflies`]), the HTTP
+//! API ([`http`]) with its [`client`], orders of a controller ([`controller`], [`orders`]), the daemon itself
+//! ([`serve`]), and the marker as a service ([`marking`], which `penstock tag run` runs). `penstock-mover`
+//! moves the bytes.
 //!
-//! What a controller orders ([`orders`]), and how it is heard ([`controller`]).
-//!
-//! And the marker as a service: [`marking`], what `penstock tag run` runs.
-//!
-//! Not for: plans over several agents, which is the controller's.
+//! Not for: plans over several agents, which are the controller's.
 
 #![forbid(unsafe_code)]
 
+pub mod authorizer;
 pub mod client;
 pub mod config;
 pub mod controller;
 
 pub mod destinations;
 pub mod fireflies;
-pub mod gate;
 pub mod http;
 pub mod marking;
 pub mod orders;

@@ -1,9 +1,9 @@
-//! The marker as a service: rules from a file, a pipe and HTTP, kept in force until told otherwise.
+//! The marker as a service: applies rules from a file, a pipe and HTTP.
 //!
-//! For: what `penstock tag run` runs. The packets are labelled by the kernel (`penstock-marker`); this only
-//! fills its maps. When it ends, labelling goes on; the next start takes over.
+//! For: `penstock tag run`. The kernel labels the packets (`penstock-marker`); this module fills its maps.
+//! Labelling continues when the process ends, and the next start takes over.
 //!
-//! Fails with one line: of the file with its line, of the kernel as it says.
+//! An error is one line: of the rule file with its line, or of the kernel verbatim.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::http::server::{self, ConnectionTracker};
-use crate::registry::Current;
-use crate::state::{State, StateError};
+use crate::registry::ActiveRegistry;
+use crate::state::{StateDir, StateError};
 
 mod api;
 mod engine;
@@ -29,86 +29,86 @@ pub mod pipe;
 pub mod privilege;
 
 pub use api::{AddressRule, AttachedProgram, MarkerFacts, describe, describe_rule};
-pub use engine::Engine;
+pub use engine::RuleEngine;
 
-/// How often flows that never ended are looked for.
-const EXPIRY_TIME: Duration = Duration::from_secs(5);
+/// Time between checks for expired flows.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the marker is told to do.
+/// Configuration of the marker service.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// File of rules; none for rules by pipe and HTTP, and for sockets that programs tag themselves.
+    /// Rule file; none for rules by pipe and HTTP, and for sockets that programs tag themselves.
     pub file: Option<PathBuf>,
-    /// Devices.
+    /// Names of the network devices.
     pub interfaces: Vec<String>,
-    /// Directory on bpffs.
+    /// Directory on bpffs for the pinned maps.
     pub pin: PathBuf,
-    /// Named pipe with lines of flowd-go's protocol.
+    /// Named pipe for lines of flowd-go's protocol.
     pub pipe: Option<PathBuf>,
-    /// How long a flow of the pipe lives without an end.
+    /// Lifetime of a flow of the pipe that has no end.
     pub lifetime: Duration,
-    /// Addresses of the HTTP API.
+    /// Addresses on which the HTTP API listens.
     pub http: Vec<SocketAddr>,
-    /// State directory: registry and token.
+    /// State directory with registry and token.
     pub state: PathBuf,
-    /// How programs get to devices.
+    /// Hook to which the programs attach.
     pub attach: Attach,
 }
 
-/// Why it does not run.
+/// An error that keeps the service from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkingError {
-    /// The rules.
+    /// The rule file is invalid.
     #[error(transparent)]
-    File(#[from] file::FileError),
-    /// The kernel.
+    File(#[from] file::RuleFileError),
+    /// The kernel refuses a program or a map.
     #[error(transparent)]
     Marker(#[from] MarkerError),
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
-    State(#[from] StateError),
-    /// The pipe.
+    StateDir(#[from] StateError),
+    /// The pipe cannot be used.
     #[error(transparent)]
     Pipe(#[from] pipe::PipeError),
-    /// Addresses, threads.
+    /// An address or a thread is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 /// A marker that runs.
 #[derive(Debug)]
-pub struct Service {
-    engine: Arc<Mutex<Engine>>,
+pub struct MarkerService {
+    engine: Arc<Mutex<RuleEngine>>,
     config: Config,
     attached: Vec<Attached>,
     runtime: tokio::runtime::Runtime,
     listeners: Vec<tokio::net::TcpListener>,
     http: Vec<SocketAddr>,
     credentials: Option<crate::state::Credentials>,
-    signals: Signals,
+    signals: MarkerSignals,
     /// Held until this process ends.
     _exclusive: Exclusive,
 }
 
 #[derive(Debug)]
-struct Signals {
+struct MarkerSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Service {
-    /// Puts rules in force, attaches, drops privilege, and opens pipe and addresses. Must be called before
-    /// the process has other threads: privilege is a thread's.
+impl MarkerService {
+    /// Applies the rules, attaches the programs, drops capabilities, and opens pipe and addresses. Must be called
+    /// before the process has other threads: capabilities are per thread.
     ///
     /// # Errors
-    /// With one line; what was attached before by another process stays.
+    /// One line; programs that another process attached stay.
     pub fn start(config: Config) -> Result<Self, MarkingError> {
         let mut links = Vec::new();
         for name in &config.interfaces {
             links.push(Link::named(name).map_err(|_| MarkerError::Interface(name.clone()))?);
         }
-        let (current, warning) = Current::load(&config.state);
+        let (current, warning) = ActiveRegistry::load(&config.state);
         if let Some(line) = warning {
             tracing::warn!("{line}");
         }
@@ -118,16 +118,16 @@ impl Service {
         };
         let credentials = match config.http.as_slice() {
             [] => None,
-            _ => Some(State::open(&config.state)?.credentials()?),
+            _ => Some(StateDir::open(&config.state)?.credentials()?),
         };
         let exclusive = Exclusive::take(&config.pin, &links)?;
         let marker = Marker::open(&config.pin)?;
-        let mut engine = Engine::new(marker, links.clone(), current.registry, config.lifetime);
+        let mut engine = RuleEngine::new(marker, links.clone(), current.registry, config.lifetime);
         engine.set_file(rules)?;
         let mut attached = Vec::new();
         for link in &links {
             attached.extend(engine.marker().attach(link, config.attach)?);
-            // Those of a marker that ended go on, and this one has replaced its own.
+            // Programs of an ended marker with another pin directory stay attached.
             let others = engine.marker().attached_by_others(link);
             if others > 0 {
                 tracing::warn!(
@@ -145,7 +145,7 @@ impl Service {
             );
         }
         let pipe = config.pipe.as_deref().map(pipe::open).transpose()?;
-        privilege::drop_most()?;
+        privilege::drop_capabilities()?;
         let engine = Arc::new(Mutex::new(engine));
         if let Some(pipe) = pipe {
             let engine = Arc::clone(&engine);
@@ -156,8 +156,8 @@ impl Service {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let signals = runtime.block_on(async {
-            // Caught before anybody is told that it runs.
-            Ok::<_, io::Error>(Signals {
+            // Registered before readiness is reported.
+            Ok::<_, io::Error>(MarkerSignals {
                 terminate: signal(SignalKind::terminate())?,
                 interrupt: signal(SignalKind::interrupt())?,
                 hangup: signal(SignalKind::hangup())?,
@@ -178,25 +178,25 @@ impl Service {
         })
     }
 
-    /// Where the programs are.
+    /// Attached programs with interface and direction.
     #[must_use]
     pub fn attached(&self) -> &[Attached] {
         &self.attached
     }
 
-    /// Addresses of the HTTP API.
+    /// Addresses on which the HTTP API listens.
     #[must_use]
     pub fn http(&self) -> &[SocketAddr] {
         &self.http
     }
 
-    /// How many rules are in force, those of the file and those that a process before left.
+    /// Number of rules in force, with those that an earlier process left.
     #[must_use]
     pub fn rules(&self) -> usize {
         locked(&self.engine).count()
     }
 
-    /// Runs until SIGTERM or SIGINT; labelling goes on after it. SIGHUP reads the file again.
+    /// Runs until SIGTERM or SIGINT; labelling continues afterwards. SIGHUP reloads the rule file.
     pub fn run(self) {
         let Self {
             engine, config, runtime, listeners, credentials, mut signals, _exclusive, ..
@@ -212,8 +212,8 @@ impl Service {
                     server::serve(listeners, router, &tls, traffic, stopped).await;
                 })
             });
-            tell(&[NotifyState::Ready]);
-            let mut ticks = tokio::time::interval(EXPIRY_TIME);
+            notify_systemd(&[NotifyState::Ready]);
+            let mut ticks = tokio::time::interval(EXPIRY_INTERVAL);
             loop {
                 tokio::select! {
                     _ = signals.terminate.recv() => break,
@@ -222,8 +222,8 @@ impl Service {
                     _ = ticks.tick() => locked(&engine).expire(),
                 }
             }
-            tell(&[NotifyState::Stopping]);
-            tracing::info!("ending; labelling goes on (penstock tag stop ends it)");
+            notify_systemd(&[NotifyState::Stopping]);
+            tracing::info!("ending; labelling continues (penstock tag stop ends it)");
             let _ = stop.send(true);
             if let Some(serving) = serving {
                 let _ = serving.await;
@@ -232,10 +232,10 @@ impl Service {
     }
 }
 
-fn reload(engine: &Mutex<Engine>, config: &Config) {
+fn reload(engine: &Mutex<RuleEngine>, config: &Config) {
     let Some(path) = &config.file else { return };
-    tell(&[NotifyState::Reloading]);
-    let (current, _) = Current::load(&config.state);
+    notify_systemd(&[NotifyState::Reloading]);
+    let (current, _) = ActiveRegistry::load(&config.state);
     let mut engine = locked(engine);
     let done = file::read(path, &current.registry).map_err(MarkingError::from).and_then(|rules| {
         engine.set_registry(current.registry);
@@ -243,19 +243,19 @@ fn reload(engine: &Mutex<Engine>, config: &Config) {
     });
     match done {
         Ok(()) => tracing::info!("{} rules in force", engine.count()),
-        Err(error) => tracing::error!("{error}: the rules of before stay"),
+        Err(error) => tracing::error!("{error}: the previous rules stay"),
     }
     drop(engine);
-    tell(&[NotifyState::Ready]);
+    notify_systemd(&[NotifyState::Ready]);
 }
 
-/// The engine, whatever another thread did with it.
-fn locked(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
+/// Locks the engine, ignoring poison: its state is valid between calls.
+fn locked(engine: &Mutex<RuleEngine>) -> MutexGuard<'_, RuleEngine> {
     engine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("cannot tell the service manager: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }

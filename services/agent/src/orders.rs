@@ -1,12 +1,13 @@
-//! What the controller has ordered, and how far it is.
+//! Executes the orders of the controller.
 //!
-//! For: the orders that stand ([`Orders::obey`], [`Orders::begin`]), carrying them out step by step with the mover
-//! ([`Orders::advance`]), and the account of them ([`Orders::report`]). The words are those of
-//! [`penstock_operations::orders`]. Not for: how the controller is reached ([`crate::controller`]).
+//! For: taking instructions ([`OrderExecutor::apply_instructions`]), starting orders
+//! ([`OrderExecutor::begin`]), executing them step by step with the mover ([`OrderExecutor::advance`]), and
+//! reporting ([`OrderExecutor::report`]). The messages are those of [`penstock_operations::orders`]. Not for:
+//! the connection to the controller ([`crate::controller`]).
 //!
-//! Everything here is bounded: orders that are carried, the bytes of their lists, what is told at a time. An order that
-//! does not fit is told to wait. Nothing that the controller says goes beyond exports that let in `controller`, the
-//! agent's limits and `third_party.to`.
+//! Orders, the bytes of their lists and the size of a report are bounded; an order beyond a bound waits. The
+//! controller can do nothing beyond the exports that admit `controller`, the agent's limits and
+//! `third_party.to`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +22,13 @@ use penstock_operations::orders::{
 };
 use serde::Serialize;
 
-use crate::gate::{Gate, controller};
-use crate::state::State;
-use faults::{fault, lasting};
-use listing::Listing;
+use crate::authorizer::{Authorizer, controller};
+use crate::state::StateDir;
+use faults::{fault, permanent};
+use listing::DirectoryListing;
 use outbox::Outbox;
-use sending::{SendWork, Step, Totals};
-use tickets::Tickets;
+use sending::{SendExecution, SendStep, Totals};
+use tickets::TicketStore;
 
 mod faults;
 mod listing;
@@ -35,141 +36,151 @@ mod outbox;
 mod sending;
 mod tickets;
 
-/// Orders that are carried at once.
-pub const CARRIED_MAX: usize = 256;
+/// Orders that are executed at once.
+pub const EXECUTIONS_MAX: usize = 256;
 
-/// Bytes of the orders that are carried, as they came.
-pub const CARRIED_BYTES_MAX: usize = 256 << 20;
+/// Bytes of all executed orders, as received.
+pub const EXECUTION_BYTES_MAX: usize = 256 << 20;
 
-/// Orders that are listened to; a longer list is cut.
-pub const LISTED_MAX: usize = 10_000;
+/// Orders of one instruction that are read; the rest of a longer list is ignored.
+pub const LISTED_ORDERS_MAX: usize = 10_000;
 
-/// Orders that wait to be carried and are told of.
-const WAITING_TOLD_MAX: usize = 256;
+/// Orders in a report that wait for an execution slot.
+const REPORTED_WAITING_MAX: usize = 256;
 
-/// About the longest report, of what grows.
-const TOLD_BYTES_MAX: usize = 8 << 20;
+/// Approximate size of the variable part of a report.
+const REPORT_BYTES_MAX: usize = 8 << 20;
 
-/// How long the end of an order is told that is not listed any more.
-const WITHDRAWN_FOR: Duration = Duration::from_secs(60);
+/// Time for which the end of a withdrawn order is reported.
+const WITHDRAWN_REPORT_TIME: Duration = Duration::from_secs(60);
 
-/// What orders are carried out with.
+/// Services that executions use.
 #[derive(Debug)]
-struct Context {
+struct ExecutionContext {
     mover: Agent,
-    gate: Arc<Gate>,
+    authorizer: Arc<Authorizer>,
 }
 
-/// How an order runs: what the controller said, or less.
+/// Settings in force: those of the controller, within the safe rate once the lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct InForce {
+struct EffectiveSettings {
     rate_bps: Option<u64>,
     streams: Option<u16>,
     path: Vec<AddressPair>,
 }
 
-/// The orders of this node.
+/// Executes the orders of this node.
 #[derive(Debug)]
-pub struct Orders {
-    context: Context,
+pub struct OrderExecutor {
+    context: ExecutionContext,
     safe_rate_bps: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<OrderTable>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OrderTable {
     listed: BTreeMap<OrderId, OrderSettings>,
-    carried: BTreeMap<OrderId, Carried>,
-    tickets: Tickets,
-    /// Orders that are never begun again, though an instruction lists them.
+    executions: BTreeMap<OrderId, OrderExecution>,
+    tickets: TicketStore,
+    /// Withdrawn orders, which never begin again, even if an instruction lists them.
     withdrawn: WithdrawnOrders,
-    /// The controller was heard since the start.
-    heard: bool,
-    /// The lease is over.
+    /// Set once the controller has answered since the start.
+    answered: bool,
+    /// Set while the controller's lease has expired.
     lapsed: bool,
     stopping: bool,
-    /// The controller should hear of something now.
+    /// Set when the next report is due at once.
     urgent: bool,
-    /// Where the next report begins, so that none is left out for long.
+    /// Order with which the next report begins, so that truncation delays none for long.
     next: OrderId,
 }
 
-/// An order that is carried out.
+/// An order that this agent executes.
 #[derive(Debug)]
-struct Carried {
+struct OrderExecution {
     run: u64,
     request: String,
     bytes: usize,
-    work: Work,
+    work: OrderWork,
     phase: OrderPhase,
     waiting: Option<String>,
     fault: Option<OrderFault>,
     outcomes: Outbox<ReportedOutcome>,
     totals: Totals,
-    /// Since when it is not listed any more.
+    /// Time since when instructions do not list the order.
     withdrawn: Option<Instant>,
-    /// The controller knows of the end.
+    /// Set once the controller has acknowledged the end.
     end_known: bool,
 }
 
 #[derive(Debug)]
-enum Work {
+enum OrderWork {
     Receive,
-    Send(Box<SendWork>),
-    List(Listing),
-    /// It is over, or could not begin.
+    Send(Box<SendExecution>),
+    List(DirectoryListing),
+    /// Ended, or failed to begin.
     None,
 }
 
-/// How many orders there are.
+/// Orders by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Listed by the controller.
+    /// Orders in the last instruction.
     pub listed: usize,
-    /// That wait.
+    /// Orders that wait to be sent.
     pub waiting: usize,
-    /// That run.
+    /// Orders that run.
     pub running: usize,
-    /// Whose end the controller does not know yet.
+    /// Ended orders whose end the controller has not acknowledged.
     pub ended: usize,
-    /// Outcomes and entries that are not acknowledged.
+    /// Outcomes and entries that the controller has not acknowledged.
     pub untold: usize,
 }
 
-impl Orders {
-    /// No orders yet but the tickets of the run before, which let in from now on.
+impl OrderExecutor {
+    /// Creates an executor without orders; tickets from before a restart are valid again.
     #[must_use]
-    pub fn new(mover: Agent, gate: Arc<Gate>, state: State, safe_rate_bps: u64) -> Self {
-        let inner = Inner {
+    pub fn new(
+        mover: Agent,
+        authorizer: Arc<Authorizer>,
+        state: StateDir,
+        safe_rate_bps: u64,
+    ) -> Self {
+        let inner = OrderTable {
             listed: BTreeMap::new(),
-            carried: BTreeMap::new(),
-            tickets: Tickets::open(state, &gate),
+            executions: BTreeMap::new(),
+            tickets: TicketStore::open(state, &authorizer),
             withdrawn: WithdrawnOrders::default(),
-            heard: false,
+            answered: false,
             lapsed: false,
             stopping: false,
             urgent: false,
             next: 0,
         };
-        Self { context: Context { mover, gate }, safe_rate_bps, inner: Mutex::new(inner) }
+        Self {
+            context: ExecutionContext { mover, authorizer },
+            safe_rate_bps,
+            inner: Mutex::new(inner),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, OrderTable> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the controller's word; gives the orders that are to be fetched and [`Orders::begin`] begun, as many as
-    /// there is room for.
-    pub fn obey(&self, instructions: Instructions) -> Vec<OrderId> {
+    /// Applies an instruction; returns the orders to fetch and [`OrderExecutor::begin`], within the limits.
+    pub fn apply_instructions(&self, instructions: Instructions) -> Vec<OrderId> {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let many = instructions.orders.len();
-        if many > LISTED_MAX {
-            tracing::warn!("the controller lists {many} orders: the first {LISTED_MAX} are seen");
+        if many > LISTED_ORDERS_MAX {
+            tracing::warn!(
+                "the controller lists {many} orders: only the first {LISTED_ORDERS_MAX} are read"
+            );
         }
-        let standing = instructions.orders.into_iter().take(LISTED_MAX);
+        let standing = instructions.orders.into_iter().take(LISTED_ORDERS_MAX);
         inner.listed = standing.map(|one| (one.order, one.settings)).collect();
-        (inner.heard, inner.lapsed) = (true, false);
+        (inner.answered, inner.lapsed) = (true, false);
         for acknowledged in &instructions.acknowledged {
             inner.acknowledge(acknowledged);
         }
@@ -177,118 +188,120 @@ impl Orders {
             inner.tickets.orders().filter(|order| !inner.listed.contains_key(order)).collect();
         for order in stale {
             inner.withdrawn.insert(order);
-            inner.tickets.dismiss(&self.context.gate, order);
+            inner.tickets.revoke(&self.context.authorizer, order);
             self.context.mover.end_pass(order, "the controller has withdrawn its order");
         }
-        for (order, carried) in &mut inner.carried {
-            if !inner.listed.contains_key(order) && carried.withdrawn.is_none() {
-                tracing::info!("order {order} of {}: withdrawn", carried.request);
-                carried.withdrawn = Some(Instant::now());
-                carried.withdraw();
+        for (order, execution) in &mut inner.executions {
+            if !inner.listed.contains_key(order) && execution.withdrawn.is_none() {
+                tracing::info!("order {order} of {}: withdrawn", execution.request);
+                execution.withdrawn = Some(Instant::now());
+                execution.withdraw();
                 inner.withdrawn.insert(*order);
                 inner.urgent = true;
             }
         }
-        inner
-            .carried
-            .retain(|order, carried| inner.listed.contains_key(order) || !carried.is_forgotten());
-        let mut room = CARRIED_MAX.saturating_sub(inner.carried.len());
-        if inner.stopping || inner.bytes() >= CARRIED_BYTES_MAX {
+        inner.executions.retain(|order, execution| {
+            inner.listed.contains_key(order) || !execution.is_forgotten()
+        });
+        let mut room = EXECUTIONS_MAX.saturating_sub(inner.executions.len());
+        if inner.stopping || inner.bytes() >= EXECUTION_BYTES_MAX {
             room = 0;
         }
         let new = inner.listed.keys().filter(|order| {
-            !inner.carried.contains_key(order) && !inner.withdrawn.contains(**order)
+            !inner.executions.contains_key(order) && !inner.withdrawn.contains(**order)
         });
         new.take(room).copied().collect()
     }
 
-    /// Begins an order that was fetched, `bytes` long.
+    /// Begins a fetched order of `bytes` bytes.
     pub fn begin(&self, order: Order, bytes: usize) {
         let id = order.order;
         let mut inner = self.lock();
-        // It may have been withdrawn, or begun, while it was fetched.
+        // It may have been withdrawn or begun during the fetch.
         if !inner.listed.contains_key(&id)
-            || inner.carried.contains_key(&id)
+            || inner.executions.contains_key(&id)
             || inner.withdrawn.contains(id)
             || inner.stopping
         {
             return;
         }
-        let mut carried = Carried::new(order.request, bytes);
+        let mut execution = OrderExecution::new(order.request, bytes);
         let begun = match order.task {
             OrderTask::Receive { ticket, below } => inner
                 .tickets
-                .admit(&self.context.gate, id, &ticket, &below)
-                .map(|()| Work::Receive)
-                .map_err(|refusal| lasting(refusal.text)),
+                .grant(&self.context.authorizer, id, &ticket, &below)
+                .map(|()| OrderWork::Receive)
+                .map_err(|refusal| permanent(refusal.text)),
             OrderTask::List { path } => self
                 .context
-                .gate
+                .authorizer
                 .place(&controller(None), path.as_bytes(), false)
-                .map_err(|refusal| lasting(refusal.text))
-                .and_then(Listing::start)
-                .map(Work::List),
-            OrderTask::Send(send) => SendWork::begin(id, *send, &mut carried.outcomes)
-                .map(|work| Work::Send(Box::new(work))),
+                .map_err(|refusal| permanent(refusal.text))
+                .and_then(DirectoryListing::start)
+                .map(OrderWork::List),
+            OrderTask::Send(send) => SendExecution::begin(id, *send, &mut execution.outcomes)
+                .map(|work| OrderWork::Send(Box::new(work))),
         };
         match begun {
             Ok(work) => {
-                carried.phase = match work {
-                    Work::Receive | Work::List(_) => OrderPhase::Running,
+                execution.phase = match work {
+                    OrderWork::Receive | OrderWork::List(_) => OrderPhase::Running,
                     _ => OrderPhase::Waiting,
                 };
-                carried.work = work;
-                tracing::info!("order {id} of {}: begun", carried.request);
+                execution.work = work;
+                tracing::info!("order {id} of {}: begun", execution.request);
             }
-            Err(fault) => carried.end(id, Some(fault)),
+            Err(fault) => execution.end(id, Some(fault)),
         }
         inner.urgent = true;
-        inner.carried.insert(id, carried);
+        inner.executions.insert(id, execution);
     }
 
-    /// Goes on with everything. Does not wait for anything for long.
+    /// Advances every execution by a step; blocks only for moments.
     pub fn advance(&self) {
         let mut inner = self.lock();
         let inner = &mut *inner;
-        for (id, carried) in &mut inner.carried {
+        for (id, execution) in &mut inner.executions {
             let settings = inner.listed.get(id).cloned().unwrap_or_default();
             let mut rate_bps = settings.rate_bps;
             if inner.lapsed {
                 let safe = self.safe_rate_bps;
                 rate_bps = Some(rate_bps.map_or(safe, |rate| rate.min(safe)));
             }
-            let in_force = InForce { rate_bps, streams: settings.streams, path: settings.path };
-            let before = carried.phase;
-            carried.advance(*id, &self.context, &in_force);
-            inner.urgent |= carried.phase != before;
+            let settings_in_force =
+                EffectiveSettings { rate_bps, streams: settings.streams, path: settings.path };
+            let before = execution.phase;
+            execution.advance(*id, &self.context, &settings_in_force);
+            inner.urgent |= execution.phase != before;
         }
     }
 
-    /// The controller has not been heard for as long as its lease: nothing is faster than the safe rate.
+    /// Limits every transfer to the safe rate: the lease has expired without an answer of the controller.
     pub fn lapse(&self) {
         self.lock().lapsed = true;
     }
 
-    /// Whether the controller should hear of something at once, and from now on not.
+    /// Returns true, once, if a report is due at once.
     #[must_use]
     pub fn take_urgent(&self) -> bool {
         std::mem::take(&mut self.lock().urgent)
     }
 
-    /// Everything that is to be told.
+    /// Reports all orders within the limits of one report.
     #[must_use]
     pub fn report(&self) -> Vec<OrderReport> {
         let mut inner = self.lock();
-        let mut room = Room { outcomes: OUTCOMES_MAX, entries: ENTRIES_MAX, bytes: TOLD_BYTES_MAX };
+        let mut room =
+            ReportBudget { outcomes: OUTCOMES_MAX, entries: ENTRIES_MAX, bytes: REPORT_BYTES_MAX };
         let next = inner.next;
-        let in_turn = inner.carried.range(next..).chain(inner.carried.range(..next));
+        let in_turn = inner.executions.range(next..).chain(inner.executions.range(..next));
         let mut full = None;
-        let mut reports: Vec<OrderReport> = Vec::with_capacity(inner.carried.len());
-        for (id, carried) in in_turn {
+        let mut reports: Vec<OrderReport> = Vec::with_capacity(inner.executions.len());
+        for (id, execution) in in_turn {
             let had_room = room.is_left();
-            let mut report = carried.report(*id, &mut room);
-            if carried.withdrawn.is_some() && inner.listed.contains_key(id) {
-                // Listed again: another order may do what this one will not.
+            let mut report = execution.report(*id, &mut room);
+            if execution.withdrawn.is_some() && inner.listed.contains_key(id) {
+                // Listed again: another order may succeed, so the fault is transient.
                 report.fault = report.fault.map(|given| fault(FaultKind::Transient, given.text));
             }
             reports.push(report);
@@ -296,60 +309,63 @@ impl Orders {
                 full = Some(*id);
             }
         }
-        let unseen = inner.listed.keys().filter(|order| !inner.carried.contains_key(order));
-        reports.extend(unseen.take(WAITING_TOLD_MAX).map(|order| {
+        let unseen = inner.listed.keys().filter(|order| !inner.executions.contains_key(order));
+        reports.extend(unseen.take(REPORTED_WAITING_MAX).map(|order| {
             let report = OrderReport { order: *order, ..OrderReport::default() };
             if inner.withdrawn.contains(*order) {
                 let text = "it was withdrawn before, and does not begin again";
                 let fault = Some(fault(FaultKind::Transient, text));
                 return OrderReport { phase: OrderPhase::Ended, fault, ..report };
             }
-            let waiting = format!("the node carries {} other orders", inner.carried.len());
+            let waiting = format!("the node executes {} other orders", inner.executions.len());
             OrderReport { waiting: Some(waiting), ..report }
         }));
         reports.sort_by_key(|report| report.order);
-        // Whoever was cut short is the first the next time.
+        // The next report begins with the truncated order.
         inner.next = full.unwrap_or(0);
         reports
     }
 
-    /// How many there are.
+    /// Counts the orders by phase.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let inner = self.lock();
         let mut counts = Counts { listed: inner.listed.len(), ..Counts::default() };
-        for carried in inner.carried.values() {
-            match carried.phase {
+        for execution in inner.executions.values() {
+            match execution.phase {
                 OrderPhase::Waiting => counts.waiting += 1,
                 OrderPhase::Running => counts.running += 1,
-                OrderPhase::Ended => counts.ended += usize::from(!carried.end_known),
+                OrderPhase::Ended => counts.ended += usize::from(!execution.end_known),
             }
-            counts.untold += carried.outcomes.len();
-            if let Work::List(listing) = &carried.work {
+            counts.untold += execution.outcomes.len();
+            if let OrderWork::List(listing) = &execution.work {
                 counts.untold += listing.waiting();
             }
         }
         counts
     }
 
-    /// The agent shuts down: what is sent is stopped, so that the same order goes on after the next start.
+    /// Stops sending, so that the same orders continue after the next start.
     pub fn stop(&self) {
         let mut inner = self.lock();
         inner.stopping = true;
-        for carried in inner.carried.values_mut() {
-            if let Work::Send(work) = &mut carried.work {
+        for execution in inner.executions.values_mut() {
+            if let OrderWork::Send(work) = &mut execution.work {
                 work.stop("the agent shuts down");
             }
         }
     }
 
-    /// Whether nothing is being sent any more.
+    /// Returns true once no order sends.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.lock().carried.values().all(|carried| !matches!(carried.work, Work::Send(_)))
+        self.lock()
+            .executions
+            .values()
+            .all(|execution| !matches!(execution.work, OrderWork::Send(_)))
     }
 
-    /// What is told last: what was stopped waits for the next start.
+    /// The final report: stopped orders are reported as waiting for the next start.
     #[must_use]
     pub fn last_report(&self) -> Vec<OrderReport> {
         let mut reports = self.report();
@@ -369,48 +385,48 @@ impl Orders {
     }
 }
 
-impl Inner {
+impl OrderTable {
     fn bytes(&self) -> usize {
-        self.carried.values().map(|carried| carried.bytes).sum()
+        self.executions.values().map(|execution| execution.bytes).sum()
     }
 
     fn acknowledge(&mut self, acknowledged: &Acknowledged) {
-        let Some(carried) = self.carried.get_mut(&acknowledged.order) else { return };
-        if carried.run != acknowledged.run {
+        let Some(execution) = self.executions.get_mut(&acknowledged.order) else { return };
+        if execution.run != acknowledged.run {
             return;
         }
-        carried.outcomes.acknowledge(acknowledged.outcomes);
-        if let Work::List(listing) = &carried.work {
+        execution.outcomes.acknowledge(acknowledged.outcomes);
+        if let OrderWork::List(listing) = &execution.work {
             listing.acknowledge(acknowledged.entries);
             self.urgent |= listing.waiting() >= ENTRIES_MAX;
         }
-        if acknowledged.end && carried.phase == OrderPhase::Ended {
-            // It is kept, and costs nothing, as long as it is listed: it is not to begin again.
-            carried.end_known = true;
-            carried.work = Work::None;
-            carried.outcomes.clear();
-            carried.bytes = 0;
+        if acknowledged.end && execution.phase == OrderPhase::Ended {
+            // Kept, without its lists, while it is listed: it must not begin again.
+            execution.end_known = true;
+            execution.work = OrderWork::None;
+            execution.outcomes.clear();
+            execution.bytes = 0;
         }
     }
 }
 
-/// How much may still be told.
-struct Room {
+/// Remaining size of a report.
+struct ReportBudget {
     outcomes: usize,
     entries: usize,
     bytes: usize,
 }
 
-impl Room {
+impl ReportBudget {
     fn is_left(&self) -> bool {
         self.bytes > 0 && self.outcomes > 0 && self.entries > 0
     }
 
-    /// Takes room for an item, if there is any.
+    /// Reserves room for an item; returns false if it does not fit.
     fn take(bytes: &mut usize, count: &mut usize, item: &impl Serialize) -> bool {
         let length = serde_json::to_vec(item).map_or(usize::MAX, |json| json.len() + 1);
         if *count == 0 || length > *bytes {
-            // What does not fit now keeps its place: others behind it wait too.
+            // Items stay in order: those behind an item that does not fit wait too.
             *bytes = if *count == 0 { *bytes } else { 0 };
             return false;
         }
@@ -419,15 +435,15 @@ impl Room {
     }
 }
 
-impl Carried {
+impl OrderExecution {
     fn new(request: String, bytes: usize) -> Self {
-        // Chosen so that it is not one of before, and fits into the numbers of JSON.
+        // Random, so that it differs from earlier runs; 53 bits, so that JSON numbers hold it.
         let run = u64::from_le_bytes(random()) >> 11 | 1;
         Self {
             run,
             request: request.chars().filter(|c| !c.is_control()).take(100).collect(),
             bytes,
-            work: Work::None,
+            work: OrderWork::None,
             phase: OrderPhase::Waiting,
             waiting: None,
             fault: None,
@@ -438,27 +454,32 @@ impl Carried {
         }
     }
 
-    fn advance(&mut self, id: OrderId, context: &Context, in_force: &InForce) {
+    fn advance(
+        &mut self,
+        id: OrderId,
+        context: &ExecutionContext,
+        settings_in_force: &EffectiveSettings,
+    ) {
         match &mut self.work {
-            Work::Receive | Work::None => {}
-            Work::List(listing) => {
+            OrderWork::Receive | OrderWork::None => {}
+            OrderWork::List(listing) => {
                 if let Some(fault) = listing.ended().filter(|_| self.phase != OrderPhase::Ended) {
                     self.end(id, fault);
                 }
             }
-            Work::Send(work) => {
-                let step = work.step(context, in_force, &mut self.outcomes);
+            OrderWork::Send(work) => {
+                let step = work.step(context, settings_in_force, &mut self.outcomes);
                 self.totals = work.progress().0;
                 match step {
-                    Step::Waiting(why) => {
+                    SendStep::Waiting(why) => {
                         (self.phase, self.waiting) = (OrderPhase::Waiting, Some(why))
                     }
-                    Step::Running => (self.phase, self.waiting) = (OrderPhase::Running, None),
-                    Step::Ended(fault) => {
+                    SendStep::Running => (self.phase, self.waiting) = (OrderPhase::Running, None),
+                    SendStep::Ended(fault) => {
                         let withdrawn = || self.withdrawn.map(|_| withdrawn());
                         let fault = fault.or_else(withdrawn);
                         self.end(id, fault);
-                        self.work = Work::None;
+                        self.work = OrderWork::None;
                     }
                 }
             }
@@ -473,25 +494,25 @@ impl Carried {
         (self.phase, self.fault, self.waiting) = (OrderPhase::Ended, fault, None);
     }
 
-    /// It is not to stand any more.
+    /// Stops an execution that the controller has withdrawn.
     fn withdraw(&mut self) {
         match &mut self.work {
-            Work::Send(work) => work.stop("the controller has withdrawn its order"),
-            Work::Receive | Work::List(_) if self.phase != OrderPhase::Ended => {
+            OrderWork::Send(work) => work.stop("the controller has withdrawn its order"),
+            OrderWork::Receive | OrderWork::List(_) if self.phase != OrderPhase::Ended => {
                 (self.phase, self.fault) = (OrderPhase::Ended, Some(withdrawn()));
-                self.work = Work::None;
+                self.work = OrderWork::None;
             }
             _ => {}
         }
     }
 
-    /// Whether an order that is not listed needs not be told any more.
+    /// Returns true if an order that is not listed need not be reported any more.
     fn is_forgotten(&self) -> bool {
-        let long_ago = |since: Instant| since.elapsed() > WITHDRAWN_FOR;
+        let long_ago = |since: Instant| since.elapsed() > WITHDRAWN_REPORT_TIME;
         self.end_known || (self.phase == OrderPhase::Ended && self.withdrawn.is_some_and(long_ago))
     }
 
-    fn report(&self, order: OrderId, room: &mut Room) -> OrderReport {
+    fn report(&self, order: OrderId, room: &mut ReportBudget) -> OrderReport {
         let mut report = OrderReport {
             order,
             run: self.run,
@@ -502,16 +523,17 @@ impl Carried {
             retransmits: self.totals.retransmits,
             ..OrderReport::default()
         };
-        (report.outcomes_from, report.outcomes) =
-            self.outcomes.told(|outcome| Room::take(&mut room.bytes, &mut room.outcomes, outcome));
+        (report.outcomes_from, report.outcomes) = self
+            .outcomes
+            .pending(|outcome| ReportBudget::take(&mut room.bytes, &mut room.outcomes, outcome));
         let mut untold = self.outcomes.len() - report.outcomes.len();
         match &self.work {
-            Work::List(listing) => {
-                (report.entries_from, report.entries) =
-                    listing.told(|entry| Room::take(&mut room.bytes, &mut room.entries, entry));
+            OrderWork::List(listing) => {
+                (report.entries_from, report.entries) = listing
+                    .pending(|entry| ReportBudget::take(&mut room.bytes, &mut room.entries, entry));
                 untold += listing.waiting().saturating_sub(report.entries.len());
             }
-            Work::Send(work) => {
+            OrderWork::Send(work) => {
                 let (_, snapshot) = work.progress();
                 report.bits_per_second = snapshot.bits_per_second;
                 report.rate_bps = snapshot.rate_bps;
@@ -522,10 +544,10 @@ impl Carried {
                 };
                 report.label.clone_from(&snapshot.label);
             }
-            Work::Receive | Work::None => {}
+            OrderWork::Receive | OrderWork::None => {}
         }
         if untold > 0 && report.phase == OrderPhase::Ended {
-            // The end is told with the last of what is to be told.
+            // The end is reported together with the last outcome or entry.
             (report.phase, report.fault) = (OrderPhase::Running, None);
         }
         report

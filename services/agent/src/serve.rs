@@ -1,12 +1,11 @@
-//! A running agent: the mover, the HTTP API, the service manager's wishes and the way down.
+//! A running agent: the mover, the HTTP API, signals, systemd and the shutdown.
 //!
-//! [`Server::start`] brings everything up or fails with one line and leaves nothing behind.
-//! [`Server::run`] then waits for SIGTERM or SIGINT, has transfers write down what is durable so that
-//! the same copy resumes, and returns; a second signal ends the process at once. Under systemd
-//! (`Type=notify`) it says when it is ready and when it stops, and feeds the watchdog as long as the
-//! mover answers.
+//! [`AgentServer::start`] starts everything, or fails with one line and stops what it started.
+//! [`AgentServer::run`] waits for SIGTERM or SIGINT, lets transfers journal what is durable so that the same
+//! copy resumes, and returns; a second signal ends the process at once. Under systemd (`Type=notify`) it
+//! reports readiness and shutdown, and feeds the watchdog while the mover answers.
 //!
-//! Not for: printing; the verb does that.
+//! Not for: printing, which the command does.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,96 +25,96 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::authorizer::{AccessRules, Authorizer};
 use crate::config::{Config, ConfigError, MetricsAccess, RoleName};
-use crate::controller::{self, LimitsNow, Link};
-use crate::gate::{Gate, Rules};
+use crate::controller::{self, ControllerLink, LimitsSource};
 use crate::http::server::{self, ConnectionTracker};
-use crate::http::{self, Api, NoMover, Role};
-use crate::orders::Orders;
+use crate::http::{self, AgentApi, NoMover, Role};
+use crate::orders::OrderExecutor;
 use crate::registry;
-use crate::state::{self, State, StateError};
+use crate::state::{self, StateDir, StateError};
 use crate::tokens::{TokenError, Tokens};
 
-/// Time for transfers to write down what is durable. The unit file's TimeoutStopSec is longer.
-pub const GRACE: Duration = Duration::from_secs(10);
+/// Time for transfers to journal what is durable at shutdown. TimeoutStopSec in the unit file is longer.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// Threads of the control plane; the data plane has its own.
 const CONTROL_THREADS: usize = 2;
 
-/// Why an agent does not start.
+/// An error that keeps an agent from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Its state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
-    State(#[from] StateError),
-    /// Its tokens.
+    StateDir(#[from] StateError),
+    /// The tokens cannot be read.
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    /// Another role.
+    /// Another role failed to start.
     #[error("{0}")]
     Role(String),
-    /// Its addresses, or what the process needs to run.
+    /// An address or a resource of the process is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// What other roles are started with.
+/// Resources for starting another role.
 #[derive(Debug)]
-pub struct Context<'a> {
-    /// The state directory, which this process holds.
+pub struct RoleContext<'a> {
+    /// State directory, locked by this process.
     pub state: &'a Path,
-    /// Where tasks run.
+    /// Runtime on which the role spawns its tasks.
     pub runtime: &'a tokio::runtime::Handle,
 }
 
-/// Starts a role, or says in one line why it cannot be.
-pub type StartRole<'a> = Box<dyn FnOnce(&Context<'_>) -> Result<Arc<dyn Role>, String> + 'a>;
+/// Starts a role, or returns one line with the reason why it cannot.
+pub type StartRole<'a> = Box<dyn FnOnce(&RoleContext<'_>) -> Result<Arc<dyn Role>, String> + 'a>;
 
-/// A running agent.
+/// A started agent with its HTTP API.
 #[derive(Debug)]
-pub struct Server {
+pub struct AgentServer {
     runtime: Runtime,
-    /// `None` where the role is not played.
+    /// `None` where this node does not play the role.
     agent: Option<Agent>,
-    api: Arc<Api>,
-    running: Running,
+    api: Arc<AgentApi>,
+    running: StartedConfig,
     http: Vec<SocketAddr>,
     serving: JoinHandle<()>,
-    linked: Option<Linked>,
+    controller_tasks: Option<ControllerTasks>,
     stop: watch::Sender<bool>,
-    signals: Signals,
-    /// Keeps other agents off the state directory.
+    signals: AgentSignals,
+    /// Lock that keeps other agents off the state directory.
     hold: FileLock,
     fingerprint: Fingerprint,
     token: String,
 }
 
-/// What goes on with a controller.
+/// Tasks of the connection to a controller.
 #[derive(Debug)]
-struct Linked {
-    carries_out: std::thread::JoinHandle<()>,
-    reports: JoinHandle<()>,
+struct ControllerTasks {
+    executor: std::thread::JoinHandle<()>,
+    reporter: JoinHandle<()>,
 }
 
-/// Limits that SIGHUP may change.
+/// Limits that SIGHUP may replace.
 #[derive(Debug)]
-struct Shared(Arc<Mutex<Limits>>);
+struct SharedLimits(Arc<Mutex<Limits>>);
 
-impl LimitsNow for Shared {
+impl LimitsSource for SharedLimits {
     fn limits(&self) -> Limits {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[derive(Debug)]
-struct Signals {
+struct AgentSignals {
     terminate: Signal,
     interrupt: Signal,
     reload: Signal,
 }
 
-impl Signals {
-    /// The name of a signal to end.
+impl AgentSignals {
+    /// Waits for a signal to terminate; returns its name.
     async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -123,7 +122,7 @@ impl Signals {
         }
     }
 
-    /// The name of a signal to end, or `None` for one to read the configuration again.
+    /// Waits for a signal; returns its name, or `None` for SIGHUP.
     async fn end_or_reload(&mut self) -> Option<&'static str> {
         tokio::select! {
             _ = self.terminate.recv() => Some("SIGTERM"),
@@ -133,24 +132,24 @@ impl Signals {
     }
 }
 
-impl Server {
-    /// Starts everything that `config` says, and these roles besides.
+impl AgentServer {
+    /// Starts the agent with `config`, and the other roles.
     ///
     /// # Errors
     /// When the state directory, a file of tokens or an address cannot be used.
     pub fn start(config: Config, others: Vec<StartRole<'_>>) -> Result<Self, ServeError> {
         let plays_agent = config.plays(RoleName::Agent);
-        // Each stream and each file takes a descriptor; what the limit allows is what there is.
+        // Each stream and each open file takes a descriptor.
         if let Err(error) = machine::raise_open_files() {
-            tracing::warn!("the limit on open files stays as it is: {error}");
+            tracing::warn!("the limit on open files is not raised: {error}");
         }
         let homes = homes(config.cpu.as_ref(), plays_agent)?;
-        let state = State::open(&config.state)?;
+        let state = StateDir::open(&config.state)?;
         let hold = state.hold()?;
         let credentials = state.credentials()?;
-        let running = Running::of(&config, &credentials.token);
+        let running = StartedConfig::of(&config, &credentials.token);
         let tokens = Tokens::open(&credentials.token, &config.tokens)?;
-        let gate = Arc::new(Gate::new(Rules {
+        let authorizer = Arc::new(Authorizer::new(AccessRules {
             tokens,
             exports: config.exports,
             token_tags: config.token_tags,
@@ -160,10 +159,10 @@ impl Server {
         let runtime =
             Builder::new_multi_thread().worker_threads(CONTROL_THREADS).enable_all().build()?;
         let signals = runtime.block_on(async {
-            // Caught from here on, so that none is lost while the rest starts.
+            // Registered early, so that no signal is lost while the rest starts.
             let terminate = signal(SignalKind::terminate())?;
             let interrupt = signal(SignalKind::interrupt())?;
-            Ok::<_, io::Error>(Signals {
+            Ok::<_, io::Error>(AgentSignals {
                 terminate,
                 interrupt,
                 reload: signal(SignalKind::hangup())?,
@@ -175,14 +174,14 @@ impl Server {
             .map(|one| one.local_addr())
             .collect::<io::Result<Vec<SocketAddr>>>()?;
 
-        let context = Context { state: &config.state, runtime: runtime.handle() };
+        let context = RoleContext { state: &config.state, runtime: runtime.handle() };
         let roles = others.into_iter().map(|start| start(&context));
         let roles: Vec<_> = roles.collect::<Result<_, _>>().map_err(ServeError::Role)?;
-        let mover = |gate: &Arc<Gate>| {
+        let mover = |authorizer: &Arc<Authorizer>| {
             Agent::start(agent::Config {
                 listen: config.listen.clone(),
                 identity: Arc::clone(&identity),
-                gatekeeper: Arc::clone(gate) as _,
+                gatekeeper: Arc::clone(authorizer) as _,
                 state: config.state.clone(),
                 limits: config.limits.clone(),
                 collectors: config.collectors.clone(),
@@ -191,24 +190,24 @@ impl Server {
             })
             .map_err(|error| start_error(&error))
         };
-        let agent = plays_agent.then(|| mover(&gate)).transpose()?;
+        let agent = plays_agent.then(|| mover(&authorizer)).transpose()?;
 
         let limits = Arc::new(Mutex::new(config.limits));
         let link = config.controller.zip(agent.clone()).map(|(controller, mover)| {
             let safe_rate = controller.safe_rate_bps;
-            let gate = Arc::clone(&gate);
-            let orders = Orders::new(mover.clone(), gate, state.clone(), safe_rate);
-            let limits = Box::new(Shared(Arc::clone(&limits)));
+            let authorizer = Arc::clone(&authorizer);
+            let orders = OrderExecutor::new(mover.clone(), authorizer, state.clone(), safe_rate);
+            let limits = Box::new(SharedLimits(Arc::clone(&limits)));
             let fingerprint = identity.fingerprint();
-            Arc::new(Link::new(controller, Arc::new(orders), mover, fingerprint, limits))
+            Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))
         });
         let traffic = Arc::new(ConnectionTracker::new(config.connections));
-        let api = Arc::new(Api {
+        let api = Arc::new(AgentApi {
             mover: match &agent {
                 Some(agent) => Arc::new(agent.clone()),
                 None => Arc::new(NoMover),
             },
-            gate,
+            authorizer,
             state: config.state.clone(),
             metrics: config.metrics,
             reading: config.reading,
@@ -223,13 +222,16 @@ impl Server {
         });
         let router = http::router(Arc::clone(&api));
         let (stop, stopped) = watch::channel(false);
-        let linked = link.map(|link| {
-            let carries_out = {
+        let controller_tasks = link.map(|link| {
+            let executor = {
                 let (link, stopped) = (Arc::clone(&link), stopped.clone());
-                std::thread::spawn(move || link.carry_out(&stopped))
+                std::thread::spawn(move || link.execute_orders(&stopped))
             };
             let stopped = stopped.clone();
-            Linked { carries_out, reports: runtime.spawn(async move { link.run(stopped).await }) }
+            ControllerTasks {
+                executor,
+                reporter: runtime.spawn(async move { link.run(stopped).await }),
+            }
         });
         let fingerprint = identity.fingerprint();
         let serving = runtime.spawn(async move {
@@ -237,7 +239,7 @@ impl Server {
             server::serve(listeners, router, &tls, traffic, stopped).await;
         });
         if let Some(url) = config.registry {
-            runtime.spawn(registry::keep_fresh(state, url));
+            runtime.spawn(registry::run_renewal(state, url));
         }
         let token = credentials.token;
         Ok(Self {
@@ -247,7 +249,7 @@ impl Server {
             running,
             http,
             serving,
-            linked,
+            controller_tasks,
             stop,
             signals,
             hold,
@@ -256,44 +258,54 @@ impl Server {
         })
     }
 
-    /// Addresses of the mover.
+    /// Addresses on which the mover listens.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.agent.as_ref().map(Agent::addresses).unwrap_or_default()
     }
 
-    /// Addresses of the HTTP API.
+    /// Addresses on which the HTTP API listens.
     #[must_use]
     pub fn http(&self) -> &[SocketAddr] {
         &self.http
     }
 
-    /// Of the agent's certificate.
+    /// Fingerprint of the agent's certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// The agent's own token: a secret.
+    /// The agent's own token, a secret.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// The file that holds it.
+    /// Path of the file with the token.
     #[must_use]
     pub fn token_file(&self) -> PathBuf {
         self.api.state.join(state::TOKEN)
     }
 
-    /// Runs until SIGTERM or SIGINT, then shuts down. The second signal during that ends the process
-    /// with exit code 1. At SIGHUP limits, exports and tokens become what `load` gives; when that is an
-    /// error, everything stays as it was. Other roles read their own files again.
+    /// Runs until SIGTERM or SIGINT, then shuts down; a second signal meanwhile ends the process with exit
+    /// code 1. SIGHUP applies limits, exports and tokens of the configuration that `load` returns, or nothing
+    /// on an error, and reloads the other roles.
     pub fn run(self, load: &dyn Fn() -> Result<Config, ConfigError>) {
-        let Self { runtime, agent, api, running, serving, linked, stop, mut signals, hold, .. } =
-            self;
+        let Self {
+            runtime,
+            agent,
+            api,
+            running,
+            serving,
+            controller_tasks,
+            stop,
+            mut signals,
+            hold,
+            ..
+        } = self;
         runtime.block_on(async {
-            tell(&[NotifyState::Ready]);
+            notify_systemd(&[NotifyState::Ready]);
             let watchdog = tokio::spawn(feed_watchdog(Arc::clone(&api)));
             let name = loop {
                 match signals.end_or_reload().await {
@@ -301,9 +313,11 @@ impl Server {
                     None => {
                         match running.reload(load, agent.as_ref(), &api) {
                             Ok(()) => {
-                                tracing::info!("SIGHUP: limits, exports and tokens are read anew")
+                                tracing::info!("SIGHUP: limits, exports and tokens are applied")
                             }
-                            Err(error) => tracing::error!("SIGHUP: nothing is changed: {error}"),
+                            Err(error) => {
+                                tracing::error!("SIGHUP: the configuration stays: {error}")
+                            }
                         }
                         for role in &api.roles {
                             if let Err(error) = role.reload() {
@@ -314,20 +328,21 @@ impl Server {
                 }
             };
             tracing::info!("{name}: shutting down; transfers stay resumable");
-            tell(&[NotifyState::Stopping]);
-            // A successor may start: each transfer that still ends here holds its own journal.
+            notify_systemd(&[NotifyState::Stopping]);
+            // A successor may start: transfers that still end here lock their own journals.
             drop(hold);
             watchdog.abort();
             let _ = stop.send(true);
             api.roles.iter().for_each(|role| role.stop());
             let down = async {
-                // What is sent by order stops first, so that what is told last is where it stands.
-                if let Some(Linked { carries_out, reports }) = linked {
-                    let _ = tokio::task::spawn_blocking(move || carries_out.join()).await;
-                    let _ = reports.await;
+                // Orders stop first, so that the final report is accurate.
+                if let Some(ControllerTasks { executor, reporter }) = controller_tasks {
+                    let _ = tokio::task::spawn_blocking(move || executor.join()).await;
+                    let _ = reporter.await;
                 }
                 if let Some(agent) = agent {
-                    let _ = tokio::task::spawn_blocking(move || agent.shut_down(GRACE)).await;
+                    let _ =
+                        tokio::task::spawn_blocking(move || agent.shut_down(SHUTDOWN_GRACE)).await;
                 }
                 let _ = serving.await;
             };
@@ -343,9 +358,9 @@ impl Server {
     }
 }
 
-/// What an agent began with and keeps until it ends.
+/// Settings that stay as they were at the start.
 #[derive(Debug)]
-struct Running {
+struct StartedConfig {
     listen: Vec<SocketAddr>,
     http: Vec<SocketAddr>,
     state: PathBuf,
@@ -358,7 +373,7 @@ struct Running {
     token: String,
 }
 
-/// Why a changed configuration is not taken.
+/// An error that keeps a changed configuration from being applied.
 #[derive(Debug, thiserror::Error)]
 enum ReloadError {
     #[error(transparent)]
@@ -367,7 +382,7 @@ enum ReloadError {
     Tokens(#[from] TokenError),
 }
 
-impl Running {
+impl StartedConfig {
     fn of(config: &Config, token: &str) -> Self {
         Self {
             listen: config.listen.clone(),
@@ -387,11 +402,11 @@ impl Running {
         &self,
         load: &dyn Fn() -> Result<Config, ConfigError>,
         agent: Option<&Agent>,
-        api: &Api,
+        api: &AgentApi,
     ) -> Result<(), ReloadError> {
         let config = load()?;
         let tokens = Tokens::open(&self.token, &config.tokens)?;
-        for (what, same) in [
+        for (key, same) in [
             ("roles", self.roles == config.roles),
             ("http.read", self.reading == config.reading),
             ("http.connections", self.connections == config.connections),
@@ -403,7 +418,7 @@ impl Running {
             ("agent.cpu", self.cpu == config.cpu),
         ] {
             if !same {
-                tracing::warn!("{what} has changed: restart the agent for it");
+                tracing::warn!("{key} has changed: restart the agent to apply it");
             }
         }
         if let Some(agent) = agent {
@@ -411,12 +426,12 @@ impl Running {
         }
         *api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         let Config { exports, token_tags, destinations, .. } = config;
-        api.gate.replace(Rules { tokens, exports, token_tags, destinations });
+        api.authorizer.replace(AccessRules { tokens, exports, token_tags, destinations });
         Ok(())
     }
 }
 
-/// Moves this process to the processors that are wanted, or says where threads of transfers are to go.
+/// Pins this process to configured processors, or returns the NUMA placement for transfer threads.
 fn homes(wish: Option<&Wish>, plays_agent: bool) -> io::Result<Option<Homes>> {
     match wish {
         Some(Wish::These(cpus)) => placement::pin(cpus).map(|()| None),
@@ -425,36 +440,36 @@ fn homes(wish: Option<&Wish>, plays_agent: bool) -> io::Result<Option<Homes>> {
     }
 }
 
-/// The mover names the address; what to do about it is said here.
+/// Adds the remedy to an error of the mover, which names the address.
 fn start_error(error: &io::Error) -> io::Error {
     let remedy = "give another with --listen ADDR:PORT";
     io::Error::new(error.kind(), format!("{error}: {remedy}"))
 }
 
-/// Feeds systemd's watchdog, if there is one, while the mover answers.
-async fn feed_watchdog(api: Arc<Api>) {
+/// Feeds systemd's watchdog, if enabled, while the mover answers.
+async fn feed_watchdog(api: Arc<AgentApi>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
-    // sd_watchdog_enabled(3): about half of the time.
+    // sd_watchdog_enabled(3) recommends half of the limit.
     let mut ticks = tokio::time::interval(limit / 2);
     loop {
         ticks.tick().await;
         let mover = Arc::clone(&api.mover);
-        let asked = tokio::task::spawn_blocking(move || {
+        let running_count = tokio::task::spawn_blocking(move || {
             mover.transfers().iter().filter(|transfer| transfer.state == "running").count()
         });
-        match tokio::time::timeout(limit / 4, asked).await {
+        match tokio::time::timeout(limit / 4, running_count).await {
             Ok(Ok(running)) => {
                 let status = format!("{running} transfers running");
-                tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
+                notify_systemd(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
             }
             _ => tracing::error!("the mover does not answer; the watchdog is not fed"),
         }
     }
 }
 
-/// Tells systemd, if it is there.
-fn tell(states: &[NotifyState<'_>]) {
+/// Sends a state to systemd, if it supervises this process.
+fn notify_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("cannot tell the service manager: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }

@@ -1,16 +1,15 @@
-//! What an agent or a client keeps between runs: its directory, and the files in it that are secrets.
+//! The state directory of an agent or a client, and the secrets in it.
 //!
-//! The directory is `$PENSTOCK_STATE`, else `/var/lib/penstock` for root, else the user's XDG state
-//! directory. It is made with mode 0700. One that is there already may be readable by others (what is
-//! secret in it has mode 0600 itself), but not writable by others: who can swap the key is the agent.
+//! It is `$PENSTOCK_STATE`, else `/var/lib/penstock` for root, else the user's XDG state directory, created
+//! with mode 0700. An existing one may be readable by others, since secrets have mode 0600, but not writable:
+//! replacing the key would be taking over the agent.
 //!
-//! An agent's identity and its own token are made once, under a lock. One agent runs on a directory at a
-//! time. Every file comes into being under a temporary name and is renamed, so that a
-//! crash leaves the old one or the new one.
+//! The identity and the token are created once, under a lock. One agent runs on a directory at a time. Files
+//! are written under a temporary name and renamed, so that a crash leaves the old or the new one.
 //!
-//! Not for: journals of transfers, which the mover keeps in the same directory.
+//! Not for: transfer journals, which the mover keeps in the same directory.
 //!
-//! Fails with a line that names the file, the reason and the command that mends it.
+//! An error names the file, the reason and the command that repairs it.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -25,22 +24,22 @@ use penstock_sys::machine::effective_user;
 
 use crate::tokens::{check_token, hex};
 
-/// The agent's certificate.
+/// File of the agent's certificate (PEM).
 pub const CERTIFICATE: &str = "agent.crt";
 
-/// Its private key.
+/// File of the private key (PEM, mode 0600).
 pub const KEY: &str = "agent.key";
 
-/// Its own token.
+/// File of the agent's own token (mode 0600).
 pub const TOKEN: &str = "token";
 
-/// How long another process may hold the lock: making a key takes milliseconds.
+/// Time to wait for the lock: creating a key takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How long an agent that was just told to end may take to hear it, or one that was killed to go.
-const AGENT_WAIT: Duration = Duration::from_secs(2);
+/// Time for an agent that is shutting down or was killed to release the directory.
+const AGENT_LOCK_WAIT: Duration = Duration::from_secs(2);
 
-/// A state directory that cannot be used.
+/// A state directory or file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("state {}: {text}", path.display())]
 pub struct StateError {
@@ -58,10 +57,10 @@ impl StateError {
     }
 }
 
-/// Where state is kept, by the rule of the module; `variable` reads the environment.
+/// Path of the state directory; `variable` reads the environment.
 ///
 /// # Errors
-/// When neither a state directory nor a home directory is known.
+/// When neither `PENSTOCK_STATE`, `XDG_STATE_HOME` nor `HOME` is set.
 pub fn directory(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf, StateError> {
     let path = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     if let Some(path) = path("PENSTOCK_STATE") {
@@ -70,7 +69,7 @@ pub fn directory(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf,
     if effective_user() == 0 {
         return Ok("/var/lib/penstock".into());
     }
-    // XDG Base Directory Specification: a relative path is invalid and is to be ignored.
+    // XDG Base Directory Specification: relative paths are invalid and must be ignored.
     let xdg = path("XDG_STATE_HOME").filter(|path| path.is_absolute());
     xdg.or_else(|| path("HOME").map(|home| home.join(".local/state")))
         .map(|base| base.join("penstock"))
@@ -82,7 +81,7 @@ pub fn directory(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf,
         })
 }
 
-/// [`directory`] by this process's environment.
+/// [`directory`] in the environment of this process.
 ///
 /// # Errors
 /// As [`directory`].
@@ -92,35 +91,35 @@ pub fn default_directory() -> Result<PathBuf, StateError> {
 
 /// An open state directory.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct StateDir {
     path: PathBuf,
 }
 
-/// What an agent is known by.
+/// Secrets that identify an agent.
 #[derive(Debug)]
 pub struct Credentials {
-    /// Certificate and key.
+    /// Certificate with its private key.
     pub identity: Identity,
-    /// The token of whoever runs the agent.
+    /// Token of the agent's operator.
     pub token: String,
-    /// Whether any of these was made just now.
+    /// True if any of these was created by this call.
     pub new: bool,
 }
 
-impl State {
-    /// Opens the directory at `path`, making it when it is not there.
+impl StateDir {
+    /// Opens the directory at `path`, and creates it if needed.
     ///
     /// # Errors
-    /// When it cannot be made, is no directory, belongs to somebody else or can be written by others.
+    /// When it cannot be created, is no directory, belongs to another user or is writable by others.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         if !path.exists() {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)
-                    .map_err(|e| StateError::io(parent, "cannot be made", &e))?;
+                    .map_err(|e| StateError::io(parent, "cannot be created", &e))?;
             }
             match DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(StateError::io(path, "cannot be made", &error));
+                    return Err(StateError::io(path, "cannot be created", &error));
                 }
                 _ => {}
             }
@@ -154,23 +153,23 @@ impl State {
         Ok(Self { path: path.to_owned() })
     }
 
-    /// Its path.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The agent's identity and token, made on the first call in the life of the directory.
+    /// The agent's identity and token, created on the first call.
     ///
     /// # Errors
-    /// When a file cannot be read or written, is not what it should be, or can be read by others.
+    /// When a file cannot be read or written, is malformed, or is readable by others.
     pub fn credentials(&self) -> Result<Credentials, StateError> {
         let _lock = self.lock()?;
         let new = self.read(CERTIFICATE)?.is_none() || self.read(TOKEN)?.is_none();
         Ok(Credentials { identity: self.identity()?, token: self.token()?, new })
     }
 
-    /// The agent's identity and token if an agent was ever started on this directory.
+    /// The agent's identity and token, or `None` if no agent was ever started on this directory.
     ///
     /// # Errors
     /// As [`Self::credentials`].
@@ -196,7 +195,7 @@ impl State {
                 Identity::from_pem(&certificate, &key).map_err(|error| failed(&error))
             }
             (Some(_), None) => Err(failed(&format!("its key {KEY} is gone"))),
-            // The certificate is written last: a key alone was left by a crash in between.
+            // The certificate is written last: a lone key is the result of a crash.
             (None, _) => {
                 let identity = Identity::generate().map_err(|error| failed(&error))?;
                 self.write(KEY, identity.key_pem().as_bytes(), 0o600)?;
@@ -226,10 +225,10 @@ impl State {
         Ok(token)
     }
 
-    /// The text of the file `name`, or `None` where there is none.
+    /// Reads the file `name`; `None` where it does not exist.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
+    /// When it exists and cannot be read.
     pub fn read(&self, name: &str) -> Result<Option<String>, StateError> {
         let path = self.path.join(name);
         match fs::read_to_string(&path) {
@@ -239,7 +238,7 @@ impl State {
         }
     }
 
-    /// The same for a file that only its owner may read.
+    /// As [`Self::read`], for a file that only its owner may read.
     ///
     /// # Errors
     /// Also when others may read or change it.
@@ -259,7 +258,7 @@ impl State {
         Ok(Some(text))
     }
 
-    /// Puts `contents` into the file `name`, at one stroke and durably.
+    /// Replaces the file `name` atomically and durably.
     ///
     /// # Errors
     /// When the directory cannot be written.
@@ -281,7 +280,7 @@ impl State {
         })
     }
 
-    /// Holds off other processes that would change the files here, until dropped.
+    /// Locks the files against other writers, until dropped.
     ///
     /// # Errors
     /// When the directory cannot be written, or another process holds the lock for long.
@@ -291,12 +290,12 @@ impl State {
         })
     }
 
-    /// Keeps other agents from running on the directory, until dropped.
+    /// Locks the directory against other agents, until dropped.
     ///
     /// # Errors
-    /// When one does.
+    /// When another agent runs on it.
     pub fn hold(&self) -> Result<FileLock, StateError> {
-        let lock = self.lock_within("agent.lock", AGENT_WAIT, |path| {
+        let lock = self.lock_within("agent.lock", AGENT_LOCK_WAIT, |path| {
             let process = fs::read_to_string(path).unwrap_or_default();
             format!(
                 "an agent runs on this directory already (process {}): stop it, or give this one another \
@@ -304,7 +303,7 @@ impl State {
                 process.trim()
             )
         })?;
-        // Who it is matters to people alone.
+        // The process id is for the message above.
         let _ = lock.file().set_len(0);
         let _ = writeln!(lock.file(), "{}", std::process::id());
         Ok(lock)

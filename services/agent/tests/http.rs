@@ -1,4 +1,4 @@
-//! The HTTP API over real sockets, with a mover that only remembers what it was told.
+//! The HTTP API over real sockets, with a mover that records its calls.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -6,13 +6,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use penstock_agent::client::{Client, ClientError};
-use penstock_agent::config::{Export, MetricsAccess, Mode, Who};
-use penstock_agent::destinations::Destinations;
-use penstock_agent::gate::{Gate, Rules};
-use penstock_agent::http::api::Change;
+use penstock_agent::authorizer::{AccessRules, Authorizer};
+use penstock_agent::client::{AgentClient, ClientError};
+use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
+use penstock_agent::destinations::DestinationRules;
+use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::server::{self, ConnectionTracker};
-use penstock_agent::http::{self, Api, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, Mover};
+use penstock_agent::http::{
+    self, AgentApi, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, MoverControl,
+};
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_http::access::ReadPolicy;
 use penstock_mover::agent::{Counters, Limits, Transfer};
@@ -25,11 +27,11 @@ const TOKEN: &str = "the-token-of-the-owner";
 const ALICE: &str = "alice-has-a-long-token";
 
 #[derive(Debug, Default)]
-struct Remembering(Mutex<Vec<(u64, Settings)>>);
+struct RecordingMover(Mutex<Vec<(u64, Settings)>>);
 
-impl Mover for Remembering {
+impl MoverControl for RecordingMover {
     fn transfers(&self) -> Vec<Transfer> {
-        let cancelled = |id| self.0.lock().unwrap().iter().any(|told| told.0 == id + 1000);
+        let cancelled = |id| self.0.lock().unwrap().iter().any(|call| call.0 == id + 1000);
         [2, 1]
             .into_iter()
             .map(|id| transfer(id, if cancelled(id) { "cancelled" } else { "running" }))
@@ -89,7 +91,7 @@ struct Running {
     runtime: Runtime,
     address: SocketAddr,
     fingerprint: Fingerprint,
-    mover: Arc<Remembering>,
+    mover: Arc<RecordingMover>,
     stop: watch::Sender<bool>,
     serving: tokio::task::JoinHandle<()>,
 }
@@ -107,19 +109,19 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     let export = Export {
         name: "/store".parse().unwrap(),
         path: "/tmp".into(),
-        mode: Mode::Read,
-        who: vec![Who::Anyone],
+        mode: AccessMode::Read,
+        principals: vec![Principal::Anyone],
         scitag: None,
     };
-    let mover = Arc::new(Remembering::default());
+    let mover = Arc::new(RecordingMover::default());
     let traffic = Arc::new(ConnectionTracker::default());
-    let api = Api {
+    let api = AgentApi {
         mover: Arc::clone(&mover) as _,
-        gate: Arc::new(Gate::new(Rules {
+        authorizer: Arc::new(Authorizer::new(AccessRules {
             tokens,
             exports: vec![export],
             token_tags: HashMap::new(),
-            destinations: Destinations::default(),
+            destinations: DestinationRules::default(),
         })),
         state: "/nonexistent".into(),
         metrics,
@@ -142,11 +144,11 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
 }
 
 impl Running {
-    fn client(&self, token: &str) -> Client {
-        Client::new(&self.address.to_string(), token, Some(self.fingerprint)).unwrap()
+    fn client(&self, token: &str) -> AgentClient {
+        AgentClient::new(&self.address.to_string(), token, Some(self.fingerprint)).unwrap()
     }
 
-    /// Sends these bytes and gives back all that comes, until the agent closes or is silent for long.
+    /// Sends a request and returns the response, until the agent closes or 20 s pass without data.
     fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -160,7 +162,7 @@ impl Running {
         self.request_as("x", method, path, token, body)
     }
 
-    /// Asks by a name of this machine for what everyone on it may read.
+    /// Scrapes the metrics under a local host name, without a token.
     fn metrics(&self) -> (u16, String) {
         self.request_as("127.0.0.1:8621", "GET", "/metrics", None, "")
     }
@@ -199,21 +201,22 @@ fn owner_lists_changes_and_cancels_transfers() {
         (transfers[0].scitag, transfers[0].owner.as_deref(), transfers[0].activity.as_deref());
     assert_eq!(whose, (Some(206), Some("cms"), Some("analysis-input")));
 
-    let change = Change {
+    let change = TransferChange {
         rate: Some("2G".parse().unwrap()),
         streams: Some(8.try_into().unwrap()),
-        ..Change::default()
+        ..TransferChange::default()
     };
     assert_eq!(client.change(1, &change).unwrap().id, 1);
-    let told = Settings { rate_bps: Some(2_000_000_000), streams: Some(8), ..Settings::default() };
-    assert_eq!(*running.mover.0.lock().unwrap(), [(1, told)]);
+    let expected =
+        Settings { rate_bps: Some(2_000_000_000), streams: Some(8), ..Settings::default() };
+    assert_eq!(*running.mover.0.lock().unwrap(), [(1, expected)]);
     assert_eq!(client.cancel(1).unwrap().state, "cancelled");
 
     for (result, status) in [
         (client.change(2, &change), 409),
         (client.change(3, &change), 404),
         (client.cancel(3), 404),
-        (client.change(1, &Change::default()), 400),
+        (client.change(1, &TransferChange::default()), 400),
     ] {
         match result.unwrap_err() {
             ClientError::Failed { status: got, .. } => assert_eq!(got, status),
@@ -223,7 +226,7 @@ fn owner_lists_changes_and_cancels_transfers() {
 }
 
 #[test]
-fn statuses_are_as_documented() {
+fn statuses_match_documentation() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let large = format!("{{\"rate\": \"{}\"}}", "1".repeat(BODY_BYTES_MAX));
     let one = "/api/v1/transfers/1";
@@ -263,7 +266,7 @@ fn statuses_are_as_documented() {
 }
 
 #[test]
-fn metrics_name_their_room_and_unit() {
+fn metrics_name_component_and_unit() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let (_, text) = running.metrics();
     for line in [
@@ -280,7 +283,7 @@ fn metrics_name_their_room_and_unit() {
         assert!(text.lines().any(|got| got.split(".0").next() == Some(line)), "{line} in\n{text}");
     }
     assert!(text.contains("penstock_agent_info{version="), "{text}");
-    // What is compiled in was changed at some time and never compared.
+    // The built-in registry has a date and was never compared.
     assert!(text.contains("penstock_agent_scitags_modified_time_seconds 1"), "{text}");
     assert!(!text.contains("penstock_agent_scitags_checked_time_seconds"), "{text}");
     let closed = start("127.0.0.1:0", MetricsAccess::Token);
@@ -288,7 +291,7 @@ fn metrics_name_their_room_and_unit() {
     assert_eq!(closed.request("GET", "/metrics", Some(TOKEN), "").0, 200);
 }
 
-/// A page that has its own name point to this machine reads no metrics, whoever may read them.
+/// A web page that rebinds its name to this host must not read metrics (DNS rebinding).
 #[test]
 fn foreign_host_names_read_no_metrics() {
     for access in [MetricsAccess::Loopback, MetricsAccess::Open] {
@@ -320,7 +323,7 @@ fn remote_traffic_is_pinned_tls() {
         return;
     };
     let address = format!("{address}:{}", running.address.port());
-    let client = |fingerprint| Client::new(&address, TOKEN, fingerprint).unwrap();
+    let client = |fingerprint| AgentClient::new(&address, TOKEN, fingerprint).unwrap();
     assert_eq!(client(Some(running.fingerprint)).transfers().unwrap().transfers.len(), 2);
     for (fingerprint, words) in
         [(Some(Fingerprint([0; 32])), "log in again"), (None, "fingerprint is not known")]
@@ -331,7 +334,7 @@ fn remote_traffic_is_pinned_tls() {
     }
 }
 
-/// The address from which this machine would reach the world; nothing is sent.
+/// Source address towards the Internet, or none; sends nothing.
 fn own_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -371,7 +374,7 @@ fn idle_connections_bounded_at_shutdown() {
 }
 
 #[test]
-fn the_document_is_as_committed() {
+fn openapi_document_is_committed() {
     let path = "../../docs/openapi.json";
     let now =
         http::api::document([penstock_collector::document(), penstock_controller::document()]);

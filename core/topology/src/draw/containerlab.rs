@@ -1,5 +1,5 @@
 //! The topology file of containerlab (<https://containerlab.dev/manual/topo-def-file/>). Rate, delay and loss
-//! of links are comments: the format has no keys for them. DeviceNames are quoted, since YAML reads `on`, `null` and
+//! of links are comments: the format has no keys for them. Names are quoted, since YAML reads `on`, `null` and
 //! `0x10` as other types.
 
 use std::collections::{HashMap, HashSet};

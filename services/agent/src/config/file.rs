@@ -1,4 +1,4 @@
-//! The configuration file as it is written. Paths in it are relative to its directory.
+//! The configuration file as written. Paths in it are relative to its directory.
 
 use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
@@ -11,31 +11,30 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use super::words::{
-    Certificate, ExportName, Keep, Listen, MetricsAccess, Mode, Reached, ReadWord, RoleName, Tag,
-    Who, count, one_or_many, quantity,
+use super::types::{
+    AccessMode, CertificateFingerprint, ExportName, ListenAddress, MetricsAccess, Principal,
+    ReadSetting, Retention, RoleName, SocketAddress, Tag, count, one_or_many, quantity,
 };
 use super::{ConfigError, Export, Layer};
 use crate::controller;
-use crate::destinations::{Destination, Destinations};
+use crate::destinations::{DestinationRule, DestinationRules};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 use penstock_http::fetch::Url;
 
-/// Longest file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// What a file says.
+/// The lowered content of a configuration file.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub(super) struct FileConfig {
     pub(super) layer: Layer,
     pub(super) exports: Vec<Export>,
     pub(super) tokens: Vec<TokenSource>,
     pub(super) token_tags: HashMap<String, TagRule>,
     pub(super) registry: Option<Url>,
-    pub(super) collectors: Vec<Listen>,
+    pub(super) collectors: Vec<ListenAddress>,
     pub(super) marker: Option<PathBuf>,
-    pub(super) destinations: Destinations,
+    pub(super) destinations: DestinationRules,
     pub(super) reading: ReadPolicy,
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
@@ -43,16 +42,16 @@ pub(super) struct Contents {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct ConfigDocument {
     tokens: Option<PathBuf>,
     #[serde(default, deserialize_with = "one_or_many")]
     roles: Option<Vec<RoleName>>,
     #[serde(default)]
     http: HttpTable,
-    /// Read by that role itself.
+    /// Read by the collector.
     #[serde(default, rename = "collector")]
     _collector: IgnoredAny,
-    /// Read by that role itself.
+    /// Read by the controller.
     #[serde(default, rename = "controller")]
     _controller: IgnoredAny,
     #[serde(default)]
@@ -73,13 +72,13 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct AgentTable {
     #[serde(default, deserialize_with = "one_or_many")]
-    listen: Option<Vec<Listen>>,
+    listen: Option<Vec<ListenAddress>>,
     #[serde(default, deserialize_with = "one_or_many")]
-    http: Option<Vec<Listen>>,
+    http: Option<Vec<ListenAddress>>,
     state: Option<PathBuf>,
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
-    keep_unfinished: Option<Keep>,
+    keep_unfinished: Option<Retention>,
     cpu: Option<Wish>,
     controller: Option<ControllerTable>,
 }
@@ -90,12 +89,12 @@ struct ControllerTable {
     url: Url,
     token: PathBuf,
     host: String,
-    fingerprint: Option<Certificate>,
+    fingerprint: Option<CertificateFingerprint>,
     authorities: Option<PathBuf>,
     #[serde(default, deserialize_with = "quantity")]
     safe_rate: Option<BitRate>,
     #[serde(default)]
-    addresses: Vec<Reached>,
+    addresses: Vec<SocketAddress>,
     #[serde(default)]
     interfaces: Vec<String>,
     #[serde(default, deserialize_with = "quantity")]
@@ -116,7 +115,7 @@ impl ControllerTable {
             authorities: self.authorities.map(beside),
             host: self.host,
             safe_rate_bps: self.safe_rate.map_or(controller::SAFE_RATE_BPS, |rate| rate.0),
-            addresses: self.addresses.into_iter().map(|reached| reached.0).collect(),
+            addresses: self.addresses.into_iter().map(|address| address.0).collect(),
             interfaces: self.interfaces,
             network_bps: bps(self.network),
             read_bps: bps(self.read),
@@ -128,7 +127,7 @@ impl ControllerTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HttpTable {
-    read: Option<ReadWord>,
+    read: Option<ReadSetting>,
     #[serde(default)]
     names: Vec<String>,
     #[serde(default, deserialize_with = "count")]
@@ -153,7 +152,7 @@ struct LimitsTable {
 struct ScitagsTable {
     registry: Option<Url>,
     #[serde(default, deserialize_with = "one_or_many")]
-    collectors: Option<Vec<Listen>>,
+    collectors: Option<Vec<ListenAddress>>,
     marker: Option<PathBuf>,
 }
 
@@ -161,7 +160,7 @@ struct ScitagsTable {
 #[serde(deny_unknown_fields)]
 struct ThirdPartyTable {
     #[serde(default, deserialize_with = "one_or_many")]
-    to: Option<Vec<Destination>>,
+    to: Option<Vec<DestinationRule>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -170,9 +169,9 @@ struct ExportTable {
     path: PathBuf,
     name: ExportName,
     #[serde(default = "read_only")]
-    mode: Mode,
+    mode: AccessMode,
     #[serde(default)]
-    who: Vec<Who>,
+    who: Vec<Principal>,
     scitag: Option<Tag>,
     #[serde(default)]
     force_scitag: bool,
@@ -189,7 +188,7 @@ struct TokenTable {
     force_scitag: bool,
 }
 
-/// What an export or a token says of its data.
+/// Builds the tag rule of an export or a token.
 fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, String> {
     match tag {
         Some(Tag(tag)) => Ok(Some(TagRule { tag, force })),
@@ -200,8 +199,8 @@ fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, String> {
     }
 }
 
-fn read_only() -> Mode {
-    Mode::Read
+fn read_only() -> AccessMode {
+    AccessMode::Read
 }
 
 fn read_file(path: &Path) -> Result<String, ConfigError> {
@@ -217,17 +216,17 @@ fn read_file(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Reads and checks the file at `path`.
-pub(super) fn read(path: &Path) -> Result<Contents, ConfigError> {
+pub(super) fn read(path: &Path) -> Result<FileConfig, ConfigError> {
     parse(path, &read_file(path)?)
 }
 
-pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
-    let at = |offset: usize, words: String| ConfigError::File {
+pub(super) fn parse(path: &Path, text: &str) -> Result<FileConfig, ConfigError> {
+    let at = |offset: usize, message: String| ConfigError::File {
         file: path.to_owned(),
         line: line_of(text, offset),
-        text: words,
+        text: message,
     };
-    let document: Document = toml::from_str(text).map_err(|error| {
+    let document: ConfigDocument = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
         at(offset, error.message().replace('\n', " "))
     })?;
@@ -241,17 +240,20 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         let ExportTable { path, name, mode, who, scitag, force_scitag } = table.into_inner();
         let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, error))?;
         if !names.insert(name.clone()) {
-            return Err(at(offset, format!("a second export is called {name}: name it otherwise")));
+            return Err(at(
+                offset,
+                format!("a second export is called {name}: rename one of them"),
+            ));
         }
         if who.is_empty() {
             return Err(at(
                 offset,
                 format!(
-                    "export {name} lets nobody in: add who = [\"*\"] for everyone with a token, or a list of token names"
+                    "export {name} admits no client: add who = [\"*\"] for everyone with a token, or a list of token names"
                 ),
             ));
         }
-        exports.push(Export { name, path: beside(path), mode, who, scitag });
+        exports.push(Export { name, path: beside(path), mode, principals: who, scitag });
     }
 
     let mut tokens = Vec::new();
@@ -289,7 +291,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         cpu: document.agent.cpu,
         roles: document.roles,
     };
-    Ok(Contents {
+    Ok(FileConfig {
         controller: document.agent.controller.map(|table| table.lower(beside)),
         layer,
         exports,
@@ -298,9 +300,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Contents, ConfigError> {
         registry: document.scitags.registry,
         collectors: document.scitags.collectors.unwrap_or_default(),
         marker: document.scitags.marker.map(beside),
-        destinations: document.third_party.to.map(Destinations).unwrap_or_default(),
+        destinations: document.third_party.to.map(DestinationRules).unwrap_or_default(),
         reading: ReadPolicy {
-            read: document.http.read.map(|word| word.0).unwrap_or_default(),
+            read: document.http.read.map(|access| access.0).unwrap_or_default(),
             names: document.http.names,
         },
         connections: document.http.connections,

@@ -1,4 +1,4 @@
-//! Tests of the configuration: layers, errors with their lines, the example that is shipped.
+//! Tests of layers, errors with their lines, and the shipped example.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn addresses(addresses: &[SocketAddr]) -> Vec<String> {
 }
 
 #[test]
-fn the_later_layer_wins() {
+fn later_layers_win() {
     let mut setting = Setting::new();
     let text = "
 [agent]
@@ -72,7 +72,7 @@ transfers = 3
 fn errors_name_the_line() {
     let setting = Setting::new();
     let export = "[[export]]\nname = \"/a\"\npath = \"data\"\nwho = [\"*\"]\n";
-    for (text, line, words) in [
+    for (text, line, expected) in [
         ("[agent]\nlisten = \"x:1\"\nlistem = \"y\"\n".to_owned(), 3, "unknown field `listem`"),
         ("[agents]\n".to_owned(), 1, "unknown field `agents`"),
         ("\n[limits]\nrate = \"fast\"\n".to_owned(), 3, "10G"),
@@ -90,7 +90,7 @@ fn errors_name_the_line() {
         (format!("{export}mode = \"append\"\n"), 5, "read-write"),
         ("[[export]]\nname = \"a\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
         ("[[export]]\nname = \"/a/../b\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
-        ("\n[[export]]\nname = \"/a\"\npath = \"data\"\n".to_owned(), 2, "lets nobody in"),
+        ("\n[[export]]\nname = \"/a\"\npath = \"data\"\n".to_owned(), 2, "admits no client"),
         ("[[export]]\nname = \"/a\"\n".to_owned(), 1, "missing field `path`"),
         (format!("{export}[[token]]\nname = \"x\"\n"), 5, "sha256 or file"),
         (
@@ -105,27 +105,27 @@ fn errors_name_the_line() {
     ] {
         let error = setting.load(&text, Layer::default()).unwrap_err().to_string();
         assert!(error.contains(&format!("penstock.toml:{line}: ")), "{text}\n{error}");
-        assert!(error.contains(words), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
         assert!(!error.contains('\n'), "{error}");
     }
 }
 
 #[test]
-fn errors_of_the_whole_say_what_to_do() {
+fn combined_errors_have_a_remedy() {
     let mut setting = Setting::new();
     let export = "[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"*\"]\n";
-    for (text, words) in [
+    for (text, expected) in [
         (String::new(), "or [[export]] in "),
         (export.replace("data", "none"), "is not a directory"),
         (format!("{export}[agent]\nroot = \"data\"\n"), "drop one"),
         (format!("{export}[limits]\nmemory = \"1MiB\"\n"), "at least 16.0 MiB"),
-        (format!("{export}[agent]\nlisten = []\n"), "listens nowhere"),
-        (export.replace('*', "alice"), "no token is called so"),
+        (format!("{export}[agent]\nlisten = []\n"), "listens on no address"),
+        (export.replace('*', "alice"), "no token has this name"),
     ] {
         let error = setting.load(&text, Layer::default()).unwrap_err().to_string();
-        assert!(error.contains(words), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
     }
-    // Who is in the list of tokens is known only when that is read.
+    // Names in a token list are known only once it is read.
     setting
         .load(&format!("tokens = \"list\"\n{}", export.replace('*', "alice")), Layer::default())
         .unwrap();
@@ -140,7 +140,7 @@ fn errors_of_the_whole_say_what_to_do() {
 }
 
 #[test]
-fn places_to_listen() {
+fn listen_addresses_parse() {
     for (text, host, port) in [
         ("127.0.0.1:8620", "127.0.0.1", Some(8620)),
         ("127.0.0.1", "127.0.0.1", None),
@@ -148,22 +148,23 @@ fn places_to_listen() {
         ("[::1]:0", "::1", Some(0)),
         ("dtn1.example.org:99", "dtn1.example.org", Some(99)),
     ] {
-        assert_eq!(text.parse(), Ok(Listen { host: host.into(), port }), "{text}");
+        assert_eq!(text.parse(), Ok(ListenAddress { host: host.into(), port }), "{text}");
     }
     for text in ["", ":1", "[::1", "[x]:1", "a b", "h:70000", "http://x", "::1:x"] {
-        assert!(text.parse::<Listen>().is_err(), "{text}");
+        assert!(text.parse::<ListenAddress>().is_err(), "{text}");
     }
 }
 
 #[test]
-fn destinations_of_copies_between_agents() {
+fn third_party_destinations_parse() {
     let setting = Setting::new();
     let load = |line: &str| {
         let text = format!("[third_party]\n{line}\n[agent]\nroot = \"data\"\n");
         setting.load(&text, Layer::default()).unwrap().destinations
     };
-    let list =
-        |words: &[&str]| Destinations(words.iter().map(|word| word.parse().unwrap()).collect());
+    let list = |expected: &[&str]| {
+        DestinationRules(expected.iter().map(|word| word.parse().unwrap()).collect())
+    };
     assert_eq!(load(""), list(&["remote"]));
     assert_eq!(load("to = \"none\""), list(&[]));
     assert_eq!(load("to = \"any\""), list(&["any"]));
@@ -171,10 +172,10 @@ fn destinations_of_copies_between_agents() {
 }
 
 #[test]
-fn the_example_that_is_shipped_is_right() {
+fn shipped_example_is_valid() {
     let text = std::fs::read_to_string("../../deploy/penstock.toml").unwrap();
     file::parse(Path::new("deploy/penstock.toml"), &text).unwrap();
-    // Every line that is commented out is right as well.
+    // Commented-out lines are valid as well.
     let all: String = text
         .lines()
         .map(|line| line.strip_prefix("#").filter(|rest| !rest.starts_with(' ')).unwrap_or(line))

@@ -1,4 +1,4 @@
-//! What a node tells the controller of itself.
+//! Facts that a node reports to the controller: addresses, capacity, counters.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,14 +8,12 @@ use penstock_sys::net::{CountedDevice, preferred_addresses, speed_bps};
 
 use super::Config;
 
-/// Most addresses and interfaces that are told.
-const TOLD_MAX: usize = 64;
+/// Addresses and interfaces in a report, at most.
+const REPORTED_ITEMS_MAX: usize = 64;
 
-/// Where other nodes reach the mover: what the operator says, or where it listens. One that listens everywhere is
-/// reached at all addresses of the host but those of its links; at loopback only where there is nothing else.
-pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<String> {
-    if !given.is_empty() {
-        return given.iter().map(ToString::to_string).collect();
+pub(super) fn addresses(configured: &[SocketAddr], listening: &[SocketAddr]) -> Vec<String> {
+    if !configured.is_empty() {
+        return configured.iter().map(ToString::to_string).collect();
     }
     let mut found: Vec<SocketAddr> = Vec::new();
     for address in listening {
@@ -34,10 +32,10 @@ pub(super) fn addresses(given: &[SocketAddr], listening: &[SocketAddr]) -> Vec<S
     if found.first().is_some_and(|address| !is_near(address.ip())) {
         found.retain(|address| !is_near(address.ip()));
     }
-    found.iter().take(TOLD_MAX).map(ToString::to_string).collect()
+    found.iter().take(REPORTED_ITEMS_MAX).map(ToString::to_string).collect()
 }
 
-/// Whether an address is of this host or of one of its links alone.
+/// True for loopback and link-local addresses.
 fn is_near(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -45,7 +43,7 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-/// What this host can do.
+/// Capacity of this host.
 pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
     let speeds = || -> Option<u64> {
         let names = devices(&config.interfaces).into_iter().map(|device| device.name);
@@ -63,8 +61,8 @@ pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
     }
 }
 
-/// Counters of the interfaces that are named, or of all that are up, with their addresses at which the mover is
-/// reached.
+/// Counters of the named interfaces, or of all that are up, with their addresses at which the mover is
+/// reachable.
 pub(super) fn interfaces(named: &[String], listening: &[SocketAddr]) -> Vec<InterfaceCounters> {
     let is_reached = |ip: IpAddr| {
         listening
@@ -74,7 +72,7 @@ pub(super) fn interfaces(named: &[String], listening: &[SocketAddr]) -> Vec<Inte
     let all = preferred_addresses();
     let addresses = |name: &str| {
         let own = all.iter().filter(|(of, ip)| of == name && !is_near(*ip) && is_reached(*ip));
-        own.take(TOLD_MAX).map(|(_, ip)| ip.to_string()).collect()
+        own.take(REPORTED_ITEMS_MAX).map(|(_, ip)| ip.to_string()).collect()
     };
     let counters = |device: CountedDevice| InterfaceCounters {
         addresses: addresses(&device.name),
@@ -86,13 +84,13 @@ pub(super) fn interfaces(named: &[String], listening: &[SocketAddr]) -> Vec<Inte
 }
 
 fn devices(named: &[String]) -> Vec<CountedDevice> {
-    // Counters are news, and nothing depends on them.
+    // Best effort: nothing depends on counters.
     let mut all = CountedDevice::all().unwrap_or_default();
     all.retain(|device| match named {
         [] => device.up && device.ethernet && device.name != "lo",
         named => named.contains(&device.name),
     });
-    all.truncate(TOLD_MAX);
+    all.truncate(REPORTED_ITEMS_MAX);
     all
 }
 
@@ -101,10 +99,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_those_that_others_reach() {
+    fn reported_addresses_are_reachable() {
         let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let given = [parse("[2001:db8::1]:8620")];
-        assert_eq!(addresses(&given, &[parse("[::]:1")]), ["[2001:db8::1]:8620"]);
+        let configured = [parse("[2001:db8::1]:8620")];
+        assert_eq!(addresses(&configured, &[parse("[::]:1")]), ["[2001:db8::1]:8620"]);
         assert_eq!(addresses(&[], &[parse("127.0.0.1:5")]), ["127.0.0.1:5"]);
         let both = [parse("127.0.0.1:5"), parse("192.0.2.1:5"), parse("[2001:db8::2]:5")];
         assert_eq!(addresses(&[], &both), ["[2001:db8::2]:5", "192.0.2.1:5"]);

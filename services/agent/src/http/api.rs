@@ -1,4 +1,4 @@
-//! The objects of the API and what can be done with them. Field names carry their units and stay.
+//! Objects and handlers of the API. Field names carry their units and are stable.
 
 use std::num::NonZeroU16;
 use std::sync::{Arc, PoisonError};
@@ -20,11 +20,11 @@ use utoipa::{Modify, OpenApi, ToSchema};
 
 use penstock_http::ErrorBody;
 
-use super::{Api, ApiError, Role};
-use crate::config::Who;
-use crate::registry::Current;
+use super::{AgentApi, ApiError, Role};
+use crate::config::Principal;
+use crate::registry::ActiveRegistry;
 
-/// A transfer that runs or ended lately.
+/// A transfer that runs or ended recently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfer {
     /// Number of the transfer at this agent.
@@ -51,11 +51,11 @@ pub struct Transfer {
     pub resumed_bytes: u64,
     /// Bytes of all files that the sender has announced so far.
     pub announced_bytes: u64,
-    /// Files in place.
+    /// Number of files in place.
     pub files: u64,
-    /// Files that failed.
+    /// Number of files that failed.
     pub failed: u64,
-    /// Data streams.
+    /// Number of data streams.
     pub streams: u16,
     /// Reader threads per device.
     pub readers: u16,
@@ -116,12 +116,12 @@ impl From<agent::Transfer> for Transfer {
     }
 }
 
-/// Names whose data transfers are of, by the registry of now.
-fn name_owners(api: &Api, transfers: &mut [Transfer]) {
+/// Sets owner and activity of each transfer by the active registry.
+fn name_owners(api: &AgentApi, transfers: &mut [Transfer]) {
     if transfers.iter().all(|transfer| transfer.scitag.is_none()) {
         return;
     }
-    let (current, _) = Current::load(&api.state);
+    let (current, _) = ActiveRegistry::load(&api.state);
     for transfer in transfers {
         let tag = transfer.scitag.and_then(|number| Scitag::from_number(number.into()).ok());
         let Some(name) = tag.map(|tag| current.registry.name(tag)) else { continue };
@@ -130,10 +130,10 @@ fn name_owners(api: &Api, transfers: &mut [Transfer]) {
     }
 }
 
-/// All transfers that run or ended lately.
+/// Transfers that run or ended recently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {
-    /// Transfers by number.
+    /// All transfers, sorted by number.
     pub transfers: Vec<Transfer>,
     /// Link to the controller; left out where the agent has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,7 +148,7 @@ pub struct ControllerFacts {
     pub url: String,
     /// Name of this host at the controller.
     pub host: String,
-    /// `connected` or `away`.
+    /// State of the connection: `connected` or `away`.
     pub state: String,
     /// Time of the last change of `state`.
     pub since_unix_seconds: f64,
@@ -160,18 +160,18 @@ pub struct ControllerFacts {
     pub reports: u64,
     /// Attempts to report that failed.
     pub failures: u64,
-    /// Orders that the controller wants this agent to carry out.
+    /// Orders in the controller's last instruction.
     pub orders: usize,
-    /// Orders that this agent has and that wait.
+    /// Orders of this agent that wait.
     pub orders_waiting: usize,
-    /// Orders that run.
+    /// Orders that the agent executes now.
     pub orders_running: usize,
     /// Results of orders that the controller has not acknowledged.
     pub untold: usize,
 }
 
 impl ControllerFacts {
-    fn of(api: &Api) -> Option<Self> {
+    fn of(api: &AgentApi) -> Option<Self> {
         let status = api.controller.as_ref()?.status();
         Some(Self {
             url: status.url,
@@ -193,12 +193,13 @@ impl ControllerFacts {
 /// A change to a running transfer; what is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Change {
-    /// Limit on its rate: text with a unit such as "2G", or a number of bits per second; 0 for none.
+#[schema(as = Change)]
+pub struct TransferChange {
+    /// Limit on the rate: text with a unit such as "2G", or a number of bits per second; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "2G")]
     pub rate: Option<BitRate>,
-    /// Data streams.
+    /// Number of data streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>, minimum = 1, maximum = 256)]
     pub streams: Option<NonZeroU16>,
@@ -212,7 +213,7 @@ pub struct Change {
     pub writers: Option<NonZeroU16>,
 }
 
-impl Change {
+impl TransferChange {
     /// Checks the limits, which are those of `penstock cp`.
     ///
     /// # Errors
@@ -232,7 +233,7 @@ impl Change {
     }
 }
 
-/// An agent.
+/// Description of an agent.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Agent)]
 pub struct AgentFacts {
@@ -244,13 +245,13 @@ pub struct AgentFacts {
     pub http: Vec<String>,
     /// SHA-256 of its certificate.
     pub fingerprint: String,
-    /// When it started, in seconds since 1970.
+    /// Start time of the agent, in seconds since 1970.
     pub started_unix_seconds: f64,
-    /// What clients may use.
+    /// Directory trees that clients may use.
     pub exports: Vec<ExportFacts>,
     /// Bounds on all clients together.
     pub limits: LimitFacts,
-    /// Who gives this agent orders; absent where nobody does.
+    /// Controller that gives this agent orders; absent where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerFacts>,
 }
@@ -259,9 +260,9 @@ pub struct AgentFacts {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = Export)]
 pub struct ExportFacts {
-    /// What clients call it.
+    /// Name of the export for clients.
     pub name: String,
-    /// Where it is.
+    /// Directory on the agent's host.
     pub path: String,
     /// read, write or read-write.
     pub mode: String,
@@ -275,13 +276,13 @@ pub struct ExportFacts {
 pub struct LimitFacts {
     /// Rate of all transfers together; null for no limit.
     pub rate_bps: Option<u64>,
-    /// Transfers at once.
+    /// Number of concurrent transfers.
     pub transfers: usize,
     /// Streams in each transfer.
     pub streams_per_transfer: u16,
     /// Streams of all transfers together.
     pub streams: usize,
-    /// Memory for buffers.
+    /// Memory for buffers of all transfers.
     pub memory_bytes: u64,
 }
 
@@ -289,26 +290,26 @@ fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// What this agent is and allows.
+/// Returns version, addresses, exports and limits of the agent.
 #[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
     (status = 200, body = AgentFacts),
     (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
-pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
+pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> {
     let text =
         |addresses: &[std::net::SocketAddr]| addresses.iter().map(ToString::to_string).collect();
-    let who = |who: &Who| match who {
-        Who::Anyone => "*".to_owned(),
-        Who::Token(name) => name.clone(),
-        Who::Certificate(certificate) => Who::certificate_name(certificate),
+    let who = |principal: &Principal| match principal {
+        Principal::Anyone => "*".to_owned(),
+        Principal::Token(name) => name.clone(),
+        Principal::Certificate(certificate) => Principal::certificate_name(certificate),
     };
-    let rules = api.gate.rules();
+    let rules = api.authorizer.rules();
     let limits = api.limits.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exports = rules.exports.iter().map(|export| ExportFacts {
         name: export.name.to_string(),
         path: export.path.display().to_string(),
         mode: export.mode.as_str().to_owned(),
-        who: export.who.iter().map(who).collect(),
+        who: export.principals.iter().map(who).collect(),
     });
     Json(AgentFacts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -328,26 +329,26 @@ pub(super) async fn agent(State(api): State<Arc<Api>>) -> Json<AgentFacts> {
     })
 }
 
-/// All transfers that run or ended lately.
+/// Returns all transfers that run or ended recently.
 #[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
     (status = 200, body = Transfers),
     (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
-pub(super) async fn transfers(State(api): State<Arc<Api>>) -> Json<Transfers> {
+pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfers> {
     let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
     transfers.sort_by_key(|transfer| transfer.id);
     name_owners(&api, &mut transfers);
     Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
 }
 
-/// One transfer.
+/// Returns one transfer.
 #[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
     (status = 200, body = Transfer),
     (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn transfer(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Result<Json<Transfer>, ApiError> {
     find(&api, number(id)?).map(Json)
@@ -355,21 +356,21 @@ pub(super) async fn transfer(
 
 /// Changes a running transfer, without a restart.
 #[utoipa::path(patch, path = "/api/v1/transfers/{id}", security(("token" = [])),
-    params(("id" = u64, Path, description = "Number of the transfer")), request_body = Change, responses(
+    params(("id" = u64, Path, description = "Number of the transfer")), request_body = TransferChange, responses(
     (status = 200, body = Transfer),
     (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn change(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Transfer>, ApiError> {
     let id = number(id)?;
     let body =
         body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
-    let change: Change = serde_json::from_slice(&body)
+    let change: TransferChange = serde_json::from_slice(&body)
         .map_err(|error| ApiError::bad_request(format!("cannot read the change: {error}")))?;
-    if change == Change::default() {
+    if change == TransferChange::default() {
         return Err(ApiError::bad_request(
             "nothing to change: give rate, streams, readers or writers",
         ));
@@ -394,7 +395,7 @@ pub(super) async fn change(
     (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
 ))]
 pub(super) async fn cancel(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Result<Json<Transfer>, ApiError> {
     let id = number(id)?;
@@ -403,7 +404,7 @@ pub(super) async fn cancel(
     api.mover
         .cancel(id, "cancelled by the agent's operator")
         .map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
-    // It may be gone from the list by now.
+    // The transfer may have left the list by now.
     Ok(Json(find(&api, id).unwrap_or(Transfer { state: "cancelled".into(), ..before })))
 }
 
@@ -414,7 +415,7 @@ fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ApiError> {
     id.map(|Path(id)| id).map_err(not_a_number)
 }
 
-fn find(api: &Api, id: u64) -> Result<Transfer, ApiError> {
+fn find(api: &AgentApi, id: u64) -> Result<Transfer, ApiError> {
     let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
     let mut found = [found.map(Transfer::from).ok_or_else(|| {
         ApiError::new(
@@ -434,7 +435,7 @@ fn find(api: &Api, id: u64) -> Result<Transfer, ApiError> {
     paths(agent, transfers, transfer, change, cancel),
     modifiers(&BearerToken)
 )]
-struct Document;
+struct ApiDocument;
 
 struct BearerToken;
 
@@ -449,7 +450,7 @@ impl Modify for BearerToken {
 /// The API with that of `roles` as an OpenAPI document, in JSON.
 #[must_use]
 pub fn document(roles: impl IntoIterator<Item = utoipa::openapi::OpenApi>) -> String {
-    let mut document = Document::openapi();
+    let mut document = ApiDocument::openapi();
     for role in roles {
         document.merge(role);
     }
@@ -459,7 +460,7 @@ pub fn document(roles: impl IntoIterator<Item = utoipa::openapi::OpenApi>) -> St
 }
 
 pub(super) async fn openapi(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<AgentApi>>,
 ) -> ([(axum::http::HeaderName, &'static str); 1], String) {
     let roles = api.roles.iter().map(|role: &Arc<dyn Role>| role.document());
     ([(axum::http::header::CONTENT_TYPE, "application/json")], document(roles))

@@ -1,7 +1,7 @@
-//! Numbers for Prometheus, read from the mover at each scrape.
+//! Metrics of the agent, read from the mover at each scrape.
 //!
-//! Names are `penstock_<room>_<what>_<unit>`; a counter ends in `_total`. Nothing here has a label per
-//! transfer: numbers of transfers grow without end, and `/api/v1/transfers` has them.
+//! Names are `penstock_<component>_<quantity>_<unit>`; counters end in `_total`. No label identifies a
+//! transfer: their number is unbounded, and `/api/v1/transfers` lists them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use penstock_mover::firefly::STATES;
 
-use super::Api;
-use crate::registry::Current;
+use super::AgentApi;
+use crate::registry::ActiveRegistry;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) async fn metrics(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<AgentApi>>,
 ) -> ([(HeaderName, &'static str); 1], String) {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(api)));
@@ -33,7 +33,7 @@ pub(super) async fn metrics(
 }
 
 #[derive(Debug)]
-struct Scrape(Arc<Api>);
+struct Scrape(Arc<AgentApi>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -179,8 +179,8 @@ impl Collector for Scrape {
             started,
         )?;
 
-        // A damaged copy is told by `penstock tag registry`; the built-in one counts then.
-        let (tags, _) = Current::load(&api.state);
+        // `penstock tag registry` reports an invalid copy; the built-in registry is active then.
+        let (tags, _) = ActiveRegistry::load(&api.state);
         for (name, help, time) in [
             (
                 "penstock_agent_scitags_modified_time",

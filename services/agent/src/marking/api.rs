@@ -1,14 +1,14 @@
-//! The marker's HTTP API: rules and numbers, for whoever has the token of the state directory.
+//! HTTP API of the marker: rules and counters, for bearers of the token in the state directory.
 //!
-//! | path | method | what |
+//! | path | method | result |
 //! |---|---|---|
-//! | `/api/v1/marker` | GET | what `penstock tag status --json` prints, without the rules |
+//! | `/api/v1/marker` | GET | the output of `penstock tag status --json`, without the rules |
 //! | `/api/v1/marker/rules` | GET | address rules in force |
-//! | `/api/v1/marker/rules` | POST | puts one in force: the keys of a `[[rule]]` by addresses, and `lifetime_s` |
-//! | `/api/v1/marker/rules` | DELETE | takes one out of force: `source`, `destination`, ports, `protocol` in the query |
+//! | `/api/v1/marker/rules` | POST | adds a rule: the keys of a `[[rule]]` by addresses, and `lifetime_s` |
+//! | `/api/v1/marker/rules` | DELETE | removes a rule: `source`, `destination`, ports, `protocol` in the query |
 //! | `/metrics` | GET | for Prometheus |
 //!
-//! Statuses and errors are those of [`crate::http`]; 409 for a rule that cannot be now.
+//! Statuses and errors are those of [`crate::http`]; 409 for a rule that is not possible now.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,18 +29,18 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::file::RuleTable;
-use super::{Engine, locked, metrics};
+use super::{RuleEngine, locked, metrics};
 use crate::http::{ApiError, BODY_BYTES_MAX, REQUEST_TIMEOUT};
 
 #[derive(Debug)]
-pub(super) struct Api {
-    pub(super) engine: Arc<Mutex<Engine>>,
+pub(super) struct MarkerApi {
+    pub(super) engine: Arc<Mutex<RuleEngine>>,
     token: String,
     pub(super) pin: PathBuf,
 }
 
-pub(super) fn router(engine: Arc<Mutex<Engine>>, token: String, pin: PathBuf) -> Router {
-    let api = Arc::new(Api { engine, token, pin });
+pub(super) fn router(engine: Arc<Mutex<RuleEngine>>, token: String, pin: PathBuf) -> Router {
+    let api = Arc::new(MarkerApi { engine, token, pin });
     Router::new()
         .route("/api/v1/marker", get(show))
         .route("/api/v1/marker/rules", get(rules).post(put).delete(take))
@@ -53,7 +53,7 @@ pub(super) fn router(engine: Arc<Mutex<Engine>>, token: String, pin: PathBuf) ->
         .with_state(api)
 }
 
-async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+async fn guard(State(api): State<Arc<MarkerApi>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = given
         .and_then(|value| value.split_once(' '))
@@ -73,7 +73,7 @@ async fn guard(State(api): State<Arc<Api>>, request: Request, next: Next) -> Res
     }
 }
 
-fn failed(error: &MarkerError) -> ApiError {
+fn api_error(error: &MarkerError) -> ApiError {
     let status = match error {
         MarkerError::Rules(_) | MarkerError::BigTcp { .. } => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -81,8 +81,8 @@ fn failed(error: &MarkerError) -> ApiError {
     ApiError::new(status, error.to_string())
 }
 
-async fn show(State(api): State<Arc<Api>>) -> Result<Json<MarkerFacts>, ApiError> {
-    let facts = status::read(&api.pin).map_err(|error| failed(&error))?;
+async fn show(State(api): State<Arc<MarkerApi>>) -> Result<Json<MarkerFacts>, ApiError> {
+    let facts = status::read(&api.pin).map_err(|error| api_error(&error))?;
     let engine = locked(&api.engine);
     Ok(Json(describe(&facts, engine.registry())))
 }
@@ -95,9 +95,9 @@ pub struct MarkerFacts {
     /// Numbers of the rules in force.
     pub rules: RuleCounts,
     /// Packets that were labelled, by scitag and label.
-    pub labelled: Vec<Labelled>,
+    pub labelled: Vec<LabelledPackets>,
     /// Packets that were not labelled, by the reason.
-    pub not_labelled: BTreeMap<String, Count>,
+    pub not_labelled: BTreeMap<String, PacketCount>,
 }
 
 /// A program at an interface.
@@ -105,7 +105,7 @@ pub struct MarkerFacts {
 pub struct AttachedProgram {
     /// Name of the interface.
     pub interface: String,
-    /// `ingress` or `egress`.
+    /// Direction of the packets: `ingress` or `egress`.
     pub direction: &'static str,
     /// Hook: `tcx` or `clsact`.
     pub by: &'static str,
@@ -117,22 +117,23 @@ impl From<&penstock_marker::Attached> for AttachedProgram {
     }
 }
 
-/// Numbers of rules.
+/// Number of rules by kind.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct RuleCounts {
-    /// Rules by addresses.
+    /// Number of rules by addresses.
     pub addresses: usize,
     /// Combinations of prefix lengths, ports and protocol among them.
     pub shapes: usize,
-    /// Rules by cgroup.
+    /// Number of rules by cgroup.
     pub cgroups: usize,
-    /// Rules by process.
+    /// Number of rules by process.
     pub processes: usize,
 }
 
 /// Packets of a scitag with a label.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct Labelled {
+#[schema(as = Labelled)]
+pub struct LabelledPackets {
     /// Owner and activity, as `cms/default`.
     pub name: String,
     /// Owner and activity as one number.
@@ -148,7 +149,7 @@ pub struct Labelled {
 /// Packets and their bytes.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = MarkerCount)]
-pub struct Count {
+pub struct PacketCount {
     /// Packets on the wire, each segment of a super-packet counted.
     pub packets: u64,
     /// Bytes of the packets, Ethernet headers included.
@@ -180,7 +181,7 @@ pub struct AddressRule {
 
 /// State and counters of a marker, by what its maps hold.
 pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -> MarkerFacts {
-    let labelled = facts.labelled.iter().map(|((tag, method), count)| Labelled {
+    let labelled = facts.labelled.iter().map(|((tag, method), count)| LabelledPackets {
         name: registry.name(*tag),
         scitag: tag.number(),
         label: method.as_str(),
@@ -188,7 +189,7 @@ pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -
         bytes: count.bytes,
     });
     let passed = status::REASONS.iter().zip(&facts.passed).map(|((name, _), count)| {
-        ((*name).to_owned(), Count { packets: count.packets, bytes: count.bytes })
+        ((*name).to_owned(), PacketCount { packets: count.packets, bytes: count.bytes })
     });
     MarkerFacts {
         attached: facts.attached.iter().map(Into::into).collect(),
@@ -223,7 +224,7 @@ pub fn describe_rule(
     }
 }
 
-async fn rules(State(api): State<Arc<Api>>) -> Json<Value> {
+async fn rules(State(api): State<Arc<MarkerApi>>) -> Json<Value> {
     let engine = locked(&api.engine);
     let rules: Vec<AddressRule> = engine
         .rules()
@@ -235,17 +236,20 @@ async fn rules(State(api): State<Arc<Api>>) -> Json<Value> {
 
 /// A rule to be put in force.
 #[derive(Debug, Deserialize)]
-struct Wanted {
+struct RuleRequest {
     lifetime_s: Option<u64>,
     #[serde(flatten)]
     rule: serde_json::Map<String, Value>,
 }
 
-async fn put(State(api): State<Arc<Api>>, body: String) -> Result<Json<AddressRule>, ApiError> {
+async fn put(
+    State(api): State<Arc<MarkerApi>>,
+    body: String,
+) -> Result<Json<AddressRule>, ApiError> {
     let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(format!("no rule: {error}"));
-    let wanted: Wanted = serde_json::from_str(&body).map_err(|error| bad(&error))?;
+    let request: RuleRequest = serde_json::from_str(&body).map_err(|error| bad(&error))?;
     let rule: RuleTable =
-        serde_json::from_value(Value::Object(wanted.rule)).map_err(|error| bad(&error))?;
+        serde_json::from_value(Value::Object(request.rule)).map_err(|error| bad(&error))?;
     if rule.cgroup.is_some() || rule.process.is_some() || !rule.by_address() {
         return Err(ApiError::bad_request(
             "a rule over HTTP is by addresses; cgroup and process are for the file",
@@ -254,18 +258,18 @@ async fn put(State(api): State<Arc<Api>>, body: String) -> Result<Json<AddressRu
     let mut engine = locked(&api.engine);
     let action = rule.action(engine.registry()).map_err(|error| bad(&error))?;
     let address = rule.address().map_err(|error| bad(&error))?;
-    let lifetime = wanted.lifetime_s.map(Duration::from_secs);
-    engine.put(address, action, Origin::Api, lifetime).map_err(|error| failed(&error))?;
+    let lifetime = request.lifetime_s.map(Duration::from_secs);
+    engine.put(address, action, Origin::Api, lifetime).map_err(|error| api_error(&error))?;
     let entry = Entry { action, origin: Origin::Api, until_s: 0 };
     Ok(Json(describe_rule(&address, &entry, None, engine.registry())))
 }
 
 async fn take(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<MarkerApi>>,
     Query(rule): Query<RuleTable>,
 ) -> Result<Json<Value>, ApiError> {
     let address = rule.address().map_err(ApiError::bad_request)?;
-    let was = locked(&api.engine).take(&address).map_err(|error| failed(&error))?;
+    let was = locked(&api.engine).take(&address).map_err(|error| api_error(&error))?;
     if !was {
         return Err(ApiError::new(StatusCode::NOT_FOUND, format!("no such rule: {address}")));
     }

@@ -1,6 +1,6 @@
-//! The rules in force and where each came from: the file, the pipe, HTTP.
+//! The rules in force with their origins: file, pipe, HTTP.
 //!
-//! Those of pipe and HTTP live in the kernel's maps with their end, so that a restart keeps them.
+//! Rules of pipe and HTTP live in the kernel's maps with their expiry, so that a restart keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::file::RuleFile;
 
-/// Most flows of pipe and HTTP together.
+/// Flows of pipe and HTTP together.
 const FLOWS_MAX: usize = 50_000;
 
-/// Fills the marker's maps.
+/// Keeps the marker's maps in step with the rules.
 #[derive(Debug)]
-pub struct Engine {
+pub struct RuleEngine {
     marker: Marker,
     links: Vec<Link>,
     registry: Registry,
@@ -31,7 +31,7 @@ pub struct Engine {
     bad_lines: u64,
 }
 
-impl Engine {
+impl RuleEngine {
     pub(super) fn new(
         marker: Marker,
         links: Vec<Link>,
@@ -62,7 +62,7 @@ impl Engine {
         self.registry = registry;
     }
 
-    /// The name that the file gives a rule.
+    /// Name of a rule in the file.
     pub(super) fn name(&self, rule: &AddressMatch) -> Option<&str> {
         self.names.get(rule).map(String::as_str)
     }
@@ -72,12 +72,12 @@ impl Engine {
         self.marker.rules()
     }
 
-    /// How many rules are in force.
+    /// Number of rules in force.
     pub(super) fn count(&self) -> usize {
         self.marker.rules().len() + self.cgroups.len() + self.programs.len()
     }
 
-    /// Puts a file in force in place of the one before.
+    /// Replaces the rules of the file.
     pub(super) fn set_file(&mut self, file: RuleFile) -> Result<(), MarkerError> {
         for action in file.actions() {
             self.check(action)?;
@@ -90,17 +90,17 @@ impl Engine {
                 (*rule, Entry { action: *action, origin: Origin::File, until_s: 0 })
             })
             .collect();
-        let lasting = |entry: &Entry| {
+        let keeps = |entry: &Entry| {
             entry.origin != Origin::File && (entry.until_s == 0 || entry.until_s > now)
         };
         rules.extend(
-            self.marker.rules().iter().filter(|(_, entry)| lasting(entry)).map(|(r, e)| (*r, *e)),
+            self.marker.rules().iter().filter(|(_, entry)| keeps(entry)).map(|(r, e)| (*r, *e)),
         );
         let destination = file.actions().any(|action| action.method().has_destination());
         if !file.programs.is_empty() || (!file.cgroups.is_empty() && destination) {
             self.marker.attach_sockets()?;
         }
-        // Owners first: they may fail by what is not there, and then nothing has changed.
+        // Owners first: a missing cgroup fails here, before anything has changed.
         self.marker.set_owners(&file.cgroups, &file.programs)?;
         self.marker.set_rules(rules)?;
         let programs: BTreeSet<String> = file.programs.keys().cloned().collect();
@@ -120,7 +120,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Counts a line of the pipe that was not obeyed.
+    /// Counts a rejected line of the pipe.
     pub(super) fn bad_line(&mut self) {
         self.bad_lines += 1;
     }
@@ -129,7 +129,7 @@ impl Engine {
         self.bad_lines
     }
 
-    /// Whether the devices can have it.
+    /// Checks that the devices can carry the action's label.
     fn check(&self, action: Action) -> Result<(), MarkerError> {
         if !action.method().has_destination() {
             return Ok(());
@@ -146,7 +146,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a rule of pipe or HTTP in force; `lifetime` of `None` is the configured one.
+    /// Adds a rule of pipe or HTTP; without `lifetime` it gets the configured one.
     pub(super) fn put(
         &mut self,
         rule: AddressMatch,
@@ -157,9 +157,9 @@ impl Engine {
         self.check(action)?;
         let rules = self.marker.rules();
         let flows = || rules.values().filter(|entry| entry.origin != Origin::File).count();
-        // Counted only where there may be too many.
+        // Counting is costly: only near the limit.
         if rules.len() >= FLOWS_MAX && !rules.contains_key(&rule) && flows() >= FLOWS_MAX {
-            let text = format!("{FLOWS_MAX} flows are tagged: no more are possible until some end");
+            let text = format!("{FLOWS_MAX} flows are tagged, the maximum: wait until some end");
             return Err(MarkerError::Rules(text));
         }
         let lifetime = lifetime.unwrap_or(self.lifetime);
@@ -167,39 +167,39 @@ impl Engine {
         self.marker.put(rule, Entry { action, origin, until_s })
     }
 
-    /// Takes a rule of pipe or HTTP out of force; tells whether it was there.
+    /// Removes a rule of pipe or HTTP; returns false if there is none.
     pub(super) fn take(&mut self, rule: &AddressMatch) -> Result<bool, MarkerError> {
         let of_file = |entry: &Entry| entry.origin == Origin::File;
         if self.marker.rules().get(rule).is_some_and(of_file) {
             return Err(MarkerError::Rules(
-                "this rule is of the file: change it there and send SIGHUP".to_owned(),
+                "this rule is from the file: change it there and send SIGHUP".to_owned(),
             ));
         }
         self.marker.take(rule)
     }
 
-    /// Takes out of force what has lived its time.
+    /// Removes rules past their lifetime.
     pub(super) fn expire(&mut self) {
         let now = now_s();
-        let over: Vec<AddressMatch> = self
+        let expired: Vec<AddressMatch> = self
             .marker
             .rules()
             .iter()
             .filter(|(_, entry)| entry.until_s != 0 && entry.until_s <= now)
             .map(|(rule, _)| *rule)
             .collect();
-        for rule in &over {
+        for rule in &expired {
             if let Err(error) = self.marker.take(rule) {
                 tracing::warn!("{rule}: {error}");
             }
         }
-        if !over.is_empty() {
-            tracing::info!("{} flows never ended and lived their time", over.len());
+        if !expired.is_empty() {
+            tracing::info!("{} flows expired without an end", expired.len());
         }
     }
 }
 
-/// Seconds since boot, sleep included: the same for every process.
+/// Seconds of CLOCK_BOOTTIME, which all processes share.
 fn now_s() -> u32 {
     u32::try_from(clock_gettime(ClockId::Boottime).tv_sec).unwrap_or(u32::MAX)
 }

@@ -1,6 +1,6 @@
-//! The file of rules: `[[rule]]` tables of TOML, each by addresses, by cgroup or by program.
+//! The rule file: `[[rule]]` tables of TOML, each by addresses, by cgroup or by program.
 //!
-//! Fails with the file's name and the line of the rule.
+//! An error names the file and the line of the rule.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,59 +10,59 @@ use penstock_scitags::Registry;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// Longest file: 100,000 rules fit.
+/// Longest file; 100,000 rules fit.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Rules of a file.
+/// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFile {
-    /// By addresses and ports, with the rule's name.
+    /// Rules by addresses and ports, each with its name.
     pub addresses: BTreeMap<AddressMatch, (String, Action)>,
-    /// By cgroup, as the kernel writes its path.
+    /// Rules by cgroup, by its path below `/sys/fs/cgroup`.
     pub cgroups: BTreeMap<PathBuf, Action>,
-    /// By name of the program.
+    /// Rules by program name, as in `/proc/PID/comm`.
     pub programs: BTreeMap<String, Action>,
 }
 
 impl RuleFile {
-    /// What all rules do.
+    /// Actions of all rules.
     pub fn actions(&self) -> impl Iterator<Item = Action> {
         let addresses = self.addresses.values().map(|(_, action)| action);
         addresses.chain(self.cgroups.values()).chain(self.programs.values()).copied()
     }
 }
 
-/// Why a file is refused.
+/// A rule file that is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// A rule in it.
+pub enum RuleFileError {
+    /// An invalid rule.
     #[error("{}:{line}: {text}", file.display())]
     Rule {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong, and what to do.
+        /// Message: the error and its remedy.
         text: String,
     },
-    /// The file itself.
+    /// The file cannot be read.
     #[error("{}: {text}", file.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         text: String,
     },
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct RuleDocument {
     #[serde(default)]
     rule: Vec<Spanned<RuleTable>>,
 }
 
-/// A rule as it is written, in the file and over HTTP.
+/// A rule as written in the file or sent over HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleTable {
@@ -86,7 +86,7 @@ impl RuleTable {
         Action::new(tag, method).map_err(|error| format!("scitag: {error}"))
     }
 
-    /// Whether it names anything of addresses.
+    /// True if the rule has a key of addresses.
     pub(super) fn by_address(&self) -> bool {
         self.source.is_some()
             || self.destination.is_some()
@@ -118,9 +118,9 @@ impl RuleTable {
 /// Reads and checks the file at `path`.
 ///
 /// # Errors
-/// With the line of the first rule that cannot be.
-pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, FileError> {
-    let failed = |text| FileError::Unreadable { file: path.to_owned(), text };
+/// With the line of the first invalid rule.
+pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, RuleFileError> {
+    let failed = |text| RuleFileError::Unreadable { file: path.to_owned(), text };
     let facts = std::fs::metadata(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
     if facts.len() > FILE_BYTES_MAX {
         return Err(failed(format!("{} bytes are too many for rules", facts.len())));
@@ -129,13 +129,13 @@ pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, FileError> {
     parse(path, &text, registry)
 }
 
-fn parse(path: &Path, text: &str, registry: &Registry) -> Result<RuleFile, FileError> {
-    let at = |offset: usize, words: String| FileError::Rule {
+fn parse(path: &Path, text: &str, registry: &Registry) -> Result<RuleFile, RuleFileError> {
+    let at = |offset: usize, message: String| RuleFileError::Rule {
         file: path.to_owned(),
         line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
-        text: words,
+        text: message,
     };
-    let document: Document = toml::from_str(text).map_err(|error| {
+    let document: RuleDocument = toml::from_str(text).map_err(|error| {
         at(error.span().map_or(0, |span| span.start), error.message().replace('\n', " "))
     })?;
     let mut file = RuleFile::default();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_every_kind() {
+    fn all_rule_kinds_parse() {
         let file = of(r#"
             [[rule]]
             name = "cms reads"
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_has_its_line_and_a_remedy() {
+    fn errors_have_line_and_remedy() {
         let rule = |text: &str| format!("\n[[rule]]\nscitag = \"cms/default\"\n{text}\n");
         for (text, words) in [
             ("[[rule]]\nsource = \"::/0\"".to_owned(), "tags.toml:1: rule 1: give scitag"),

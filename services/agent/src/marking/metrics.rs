@@ -1,4 +1,4 @@
-//! The kernel's counters for Prometheus: `penstock_marker_*`.
+//! Metrics of the kernel's counters: `penstock_marker_*`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use penstock_marker::status::{self, Count, REASONS};
 
-use super::api::Api;
+use super::api::MarkerApi;
 use super::locked;
 use crate::http::ApiError;
 
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) async fn metrics(
-    State(api): State<Arc<Api>>,
+    State(api): State<Arc<MarkerApi>>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
     let (labelled, passed) = status::counters(&api.pin)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

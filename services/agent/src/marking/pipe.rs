@@ -1,7 +1,7 @@
 //! flowd-go's line protocol on a named pipe: `state protocol source port destination port owner activity`.
 //!
-//! `start` and `ongoing` tag a flow, `end` takes the tag away; a flow without an end lives the configured
-//! time. What cannot be read is counted, and logged once for each kind of mistake.
+//! `start` and `ongoing` tag a flow, `end` removes the tag; a flow without an end expires. Invalid lines are
+//! counted, and logged once per kind.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,9 +15,9 @@ use penstock_marker::table::Origin;
 use penstock_marker::{Action, AddressMatch, Method, Prefix, Protocol};
 use penstock_scitags::Scitag;
 
-use super::{Engine, locked};
+use super::{RuleEngine, locked};
 
-/// Longest line; the protocol's own need less than 200.
+/// Longest line; the protocol needs less than 200 bytes.
 const LINE_BYTES_MAX: u64 = 1024;
 
 /// A pipe that cannot be used.
@@ -28,40 +28,40 @@ pub struct PipeError {
     text: String,
 }
 
-/// What a line asks for.
+/// Command of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
-    /// Tag these packets.
+pub enum FlowCommand {
+    /// Tag the packets of the flow.
     Put(AddressMatch, Action),
-    /// Do not tag these any more.
+    /// Remove the tag of the flow.
     Take(AddressMatch),
 }
 
-/// Kinds of lines that cannot be obeyed.
+/// Kinds of invalid lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mistake {
+pub enum LineError {
     /// Not eight words.
     Words,
-    /// The first is no state.
+    /// The first word is no state.
     State,
-    /// The second is no protocol.
+    /// The second word is no protocol.
     Protocol,
-    /// An address is none.
+    /// An address does not parse.
     Address,
     /// An address is IPv4.
     Ipv4,
-    /// A port is none.
+    /// A port is out of range.
     Port,
-    /// The numbers are no tag.
+    /// The numbers are no scitag.
     Tag,
-    /// The owner does not fit on packets.
+    /// The owner exceeds the bits of a flow label.
     Owner,
-    /// The line is too long, or no text.
+    /// The line is too long or not UTF-8.
     Text,
 }
 
-impl Mistake {
-    /// In words.
+impl LineError {
+    /// Message for the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -80,62 +80,62 @@ impl Mistake {
     }
 }
 
-/// Reads a line.
+/// Parses one line of the protocol.
 ///
 /// # Errors
-/// With the kind of mistake in it.
-pub fn parse(line: &str) -> Result<Line, Mistake> {
+/// The kind of the first error.
+pub fn parse(line: &str) -> Result<FlowCommand, LineError> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let &[state, protocol, source, source_port, destination, destination_port, owner, activity] =
         words.as_slice()
     else {
-        return Err(Mistake::Words);
+        return Err(LineError::Words);
     };
     let state = state.to_ascii_lowercase();
     if !matches!(state.as_str(), "start" | "ongoing" | "end") {
-        return Err(Mistake::State);
+        return Err(LineError::State);
     }
-    let address = |text: &str| -> Result<Prefix, Mistake> {
+    let address = |text: &str| -> Result<Prefix, LineError> {
         let text = text.trim_start_matches('[').trim_end_matches(']');
         if text.parse::<std::net::Ipv4Addr>().is_ok() {
-            return Err(Mistake::Ipv4);
+            return Err(LineError::Ipv4);
         }
-        let address: Ipv6Addr = text.parse().map_err(|_| Mistake::Address)?;
+        let address: Ipv6Addr = text.parse().map_err(|_| LineError::Address)?;
         match address.to_ipv4_mapped() {
-            Some(_) => Err(Mistake::Ipv4),
+            Some(_) => Err(LineError::Ipv4),
             None => Ok(Prefix::new(address, 128)),
         }
     };
     let port = |text: &str| {
-        text.parse::<u16>().ok().filter(|port| *port != 0).map(Some).ok_or(Mistake::Port)
+        text.parse::<u16>().ok().filter(|port| *port != 0).map(Some).ok_or(LineError::Port)
     };
     let rule = AddressMatch {
         source: address(source)?,
         destination: address(destination)?,
         source_port: port(source_port)?,
         destination_port: port(destination_port)?,
-        protocol: Some(protocol.parse::<Protocol>().map_err(|_| Mistake::Protocol)?),
+        protocol: Some(protocol.parse::<Protocol>().map_err(|_| LineError::Protocol)?),
     };
     if state == "end" {
-        return Ok(Line::Take(rule));
+        return Ok(FlowCommand::Take(rule));
     }
-    let number = |text: &str| text.parse::<u64>().map_err(|_| Mistake::Tag);
-    let tag = Scitag::new(number(owner)?, number(activity)?).map_err(|_| Mistake::Tag)?;
-    let action = Action::new(tag, Method::Label).map_err(|_| Mistake::Owner)?;
-    Ok(Line::Put(rule, action))
+    let number = |text: &str| text.parse::<u64>().map_err(|_| LineError::Tag);
+    let tag = Scitag::new(number(owner)?, number(activity)?).map_err(|_| LineError::Tag)?;
+    let action = Action::new(tag, Method::Label).map_err(|_| LineError::Owner)?;
+    Ok(FlowCommand::Put(rule, action))
 }
 
-/// Opens the pipe at `path`, making it with mode 0660 where there is none.
+/// Opens the pipe at `path`, and creates it with mode 0660 if needed.
 ///
 /// # Errors
-/// When something else is there, or it cannot be made.
+/// When another file exists at `path`, or the pipe cannot be created.
 pub fn open(path: &Path) -> Result<File, PipeError> {
     let failed = |text: String| PipeError { path: path.to_owned(), text };
     let io = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
     match std::fs::symlink_metadata(path) {
         Ok(facts) if facts.file_type().is_fifo() => {}
         Ok(_) => {
-            return Err(failed("is there and no pipe: remove it or give another path".to_owned()));
+            return Err(failed("exists and is no pipe: remove it or give another path".to_owned()));
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mode = rustix::fs::Mode::from_raw_mode(0o660);
@@ -146,14 +146,14 @@ pub fn open(path: &Path) -> Result<File, PipeError> {
         }
         Err(error) => return Err(io(error)),
     }
-    // For writing, too: so it has no end when a writer closes it.
+    // Opened for writing too, so that it has no end of file when a writer closes it.
     OpenOptions::new().read(true).write(true).open(path).map_err(io)
 }
 
-/// Obeys the lines of `pipe` for ever.
-pub(super) fn serve(pipe: File, engine: &Mutex<Engine>) {
+/// Applies the lines of `pipe` until it fails.
+pub(super) fn serve(pipe: File, engine: &Mutex<RuleEngine>) {
     let mut reader = BufReader::new(pipe);
-    let mut mistakes: BTreeMap<Mistake, u64> = BTreeMap::new();
+    let mut error_counts: BTreeMap<LineError, u64> = BTreeMap::new();
     let mut line = Vec::new();
     let mut skipping = false;
     loop {
@@ -175,25 +175,27 @@ pub(super) fn serve(pipe: File, engine: &Mutex<Engine>) {
         if text.is_some_and(|text| text.trim().is_empty()) {
             continue;
         }
-        let read = text.ok_or(Mistake::Text).and_then(parse);
+        let read = text.ok_or(LineError::Text).and_then(parse);
         let done = match read {
-            Ok(Line::Put(rule, action)) => locked(engine).put(rule, action, Origin::Pipe, None),
-            Ok(Line::Take(rule)) => locked(engine).take(&rule).map(|_| ()),
-            Err(mistake) => {
-                let count = mistakes.entry(mistake).or_default();
+            Ok(FlowCommand::Put(rule, action)) => {
+                locked(engine).put(rule, action, Origin::Pipe, None)
+            }
+            Ok(FlowCommand::Take(rule)) => locked(engine).take(&rule).map(|_| ()),
+            Err(error_kind) => {
+                let count = error_counts.entry(error_kind).or_default();
                 *count += 1;
                 locked(engine).bad_line();
                 if *count == 1 {
                     tracing::warn!(
-                        "a line on the pipe is not obeyed: {}; more of this kind are only counted",
-                        mistake.as_str()
+                        "invalid line on the pipe: {}; further ones of this kind are only counted",
+                        error_kind.as_str()
                     );
                 }
                 continue;
             }
         };
         if let Err(error) = done {
-            tracing::warn!("a line on the pipe is not obeyed: {error}");
+            tracing::warn!("a line on the pipe cannot be applied: {error}");
         }
     }
 }
@@ -203,27 +205,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_flowd_go() {
+    fn flowd_go_lines_parse() {
         let line = "start tcp 2001:db8::1 2345 2001:db8::2 5777 3 14\n";
-        let Ok(Line::Put(rule, action)) = parse(line) else { panic!("{line}") };
+        let Ok(FlowCommand::Put(rule, action)) = parse(line) else { panic!("{line}") };
         assert_eq!((rule.source_port, rule.destination_port), (Some(2345), Some(5777)));
         assert_eq!(action.tag(), Scitag::new(3, 14).unwrap());
-        assert_eq!(parse("end TCP 2001:db8::1 2345 2001:db8::2 5777 0 0"), Ok(Line::Take(rule)));
-        for (line, mistake) in [
-            ("", Mistake::Words),
-            ("start tcp ::1 1 ::2 2 3", Mistake::Words),
-            ("begin tcp ::1 1 ::2 2 3 4", Mistake::State),
-            ("start icmp ::1 1 ::2 2 3 4", Mistake::Protocol),
-            ("start tcp 192.0.2.1 1 192.0.2.2 2 3 4", Mistake::Ipv4),
-            ("start tcp ::ffff:192.0.2.1 1 ::2 2 3 4", Mistake::Ipv4),
-            ("start tcp se1 1 ::2 2 3 4", Mistake::Address),
-            ("start tcp ::1 0 ::2 2 3 4", Mistake::Port),
-            ("start tcp ::1 1 ::2 65536 3 4", Mistake::Port),
-            ("start tcp ::1 1 ::2 2 0 4", Mistake::Tag),
-            ("start tcp ::1 1 ::2 2 3 x", Mistake::Tag),
-            ("start tcp ::1 1 ::2 2 512 4", Mistake::Owner),
+        assert_eq!(
+            parse("end TCP 2001:db8::1 2345 2001:db8::2 5777 0 0"),
+            Ok(FlowCommand::Take(rule))
+        );
+        for (line, error_kind) in [
+            ("", LineError::Words),
+            ("start tcp ::1 1 ::2 2 3", LineError::Words),
+            ("begin tcp ::1 1 ::2 2 3 4", LineError::State),
+            ("start icmp ::1 1 ::2 2 3 4", LineError::Protocol),
+            ("start tcp 192.0.2.1 1 192.0.2.2 2 3 4", LineError::Ipv4),
+            ("start tcp ::ffff:192.0.2.1 1 ::2 2 3 4", LineError::Ipv4),
+            ("start tcp se1 1 ::2 2 3 4", LineError::Address),
+            ("start tcp ::1 0 ::2 2 3 4", LineError::Port),
+            ("start tcp ::1 1 ::2 65536 3 4", LineError::Port),
+            ("start tcp ::1 1 ::2 2 0 4", LineError::Tag),
+            ("start tcp ::1 1 ::2 2 3 x", LineError::Tag),
+            ("start tcp ::1 1 ::2 2 512 4", LineError::Owner),
         ] {
-            assert_eq!(parse(line), Err(mistake), "{line}");
+            assert_eq!(parse(line), Err(error_kind), "{line}");
         }
     }
 }

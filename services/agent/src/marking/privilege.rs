@@ -1,8 +1,7 @@
-//! Gives up what is needed no more once programs are attached.
+//! Drops capabilities that are not needed once programs are attached.
 //!
-//! Kept: CAP_BPF and CAP_NET_ADMIN (maps on older kernels, and attaching when a reload asks for it) and
-//! CAP_SYS_PTRACE (sockets of running programs). Everything else is gone for this process and what it
-//! might start.
+//! Kept are CAP_BPF and CAP_NET_ADMIN (maps on older kernels, attaching after a reload) and CAP_SYS_PTRACE
+//! (sockets of running programs), for this process and its children.
 
 use std::io;
 
@@ -14,14 +13,14 @@ use rustix::thread::{
 const KEPT: CapabilitySet =
     CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::SYS_PTRACE);
 
-/// Drops all capabilities but the kept ones from this thread and those it will start.
+/// Drops all but the kept capabilities from this thread and the threads that it will start.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn drop_most() -> io::Result<()> {
+pub fn drop_capabilities() -> io::Result<()> {
     set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(KEPT).iter() {
-        // Without CAP_SETPCAP it stays; what counts is the permitted set below.
+        // Fails without CAP_SETPCAP; the permitted set below is what matters.
         let _ = remove_capability_from_bounding_set(capability);
     }
     let have = capabilities(None)?;

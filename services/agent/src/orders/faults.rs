@@ -1,25 +1,25 @@
-//! What can be done about an error of the mover, in the words of an order's report.
+//! Maps errors of the mover to faults and retries of an order.
 
 use penstock_mover::connector::CopyError;
 use penstock_operations::orders::{FaultKind, OrderFault};
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::open::{Refusal, RefusalKind};
 
-/// Longest line of a fault.
+/// Longest text of a fault.
 const TEXT_CHARS_MAX: usize = 400;
 
-/// A fault with its line.
+/// Builds a fault with a bounded text without control characters.
 pub(super) fn fault(kind: FaultKind, text: impl AsRef<str>) -> OrderFault {
     let text = text.as_ref().chars().take(TEXT_CHARS_MAX);
     OrderFault { kind, text: text.map(|c| if c.is_control() { ' ' } else { c }).collect() }
 }
 
-/// It will be the same the next time.
-pub(super) fn lasting(text: impl AsRef<str>) -> OrderFault {
+/// Builds a fault that a retry would not cure.
+pub(super) fn permanent(text: impl AsRef<str>) -> OrderFault {
     fault(FaultKind::Permanent, text)
 }
 
-/// Why a file is not in place.
+/// OrderFault of a file that failed.
 pub(super) fn of_file(failure: &Failure) -> OrderFault {
     let kind = match failure.kind {
         FailureKind::Source | FailureKind::Refused => FaultKind::Permanent,
@@ -29,42 +29,42 @@ pub(super) fn of_file(failure: &Failure) -> OrderFault {
     fault(kind, &failure.text)
 }
 
-/// What follows of a transfer that did not get to its end.
+/// Reaction to a failed transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It is tried again here.
+pub(super) enum FailureAction {
+    /// Retry here, with the reason.
     Wait(String),
-    /// The order ends.
+    /// End the order.
     End(OrderFault),
 }
 
-/// What follows when this agent's own gate and limits refuse it.
-pub(super) fn of_own_refusal(refusal: &Refusal) -> Verdict {
+/// Reaction to a refusal by this agent's own access control or limits.
+pub(super) fn of_own_refusal(refusal: &Refusal) -> FailureAction {
     match refusal.kind {
-        RefusalKind::Busy => Verdict::Wait(refusal.text.clone()),
-        RefusalKind::Agent => Verdict::End(fault(FaultKind::Transient, &refusal.text)),
-        _ => Verdict::End(lasting(&refusal.text)),
+        RefusalKind::Busy => FailureAction::Wait(refusal.text.clone()),
+        RefusalKind::Agent => FailureAction::End(fault(FaultKind::Transient, &refusal.text)),
+        _ => FailureAction::End(permanent(&refusal.text)),
     }
 }
 
-/// What follows when a transfer failed.
-pub(super) fn of_copy(error: &CopyError) -> Verdict {
+/// Reaction to a failed copy.
+pub(super) fn of_copy(error: &CopyError) -> FailureAction {
     let text = error.to_string();
     match error {
         CopyError::Refused(_, refusal) => match refusal.kind {
-            // The other end may not have heard of its part of the order yet.
+            // The other end may not have its part of the order yet.
             RefusalKind::Busy | RefusalKind::Identity | RefusalKind::UnknownSession => {
-                Verdict::Wait(text)
+                FailureAction::Wait(text)
             }
-            RefusalKind::Agent => Verdict::End(fault(FaultKind::Transient, text)),
+            RefusalKind::Agent => FailureAction::End(fault(FaultKind::Transient, text)),
             RefusalKind::Permission | RefusalKind::NotFound | RefusalKind::Request => {
-                Verdict::End(lasting(text))
+                FailureAction::End(permanent(text))
             }
         },
-        CopyError::Unreachable(..) | CopyError::Forgotten(_) => Verdict::Wait(text),
-        CopyError::Cancelled(_) => Verdict::End(fault(FaultKind::Cancelled, text)),
+        CopyError::Unreachable(..) | CopyError::Forgotten(_) => FailureAction::Wait(text),
+        CopyError::Cancelled(_) => FailureAction::End(fault(FaultKind::Cancelled, text)),
         CopyError::Certificate(_) | CopyError::Failed(_) => {
-            Verdict::End(fault(FaultKind::Transient, text))
+            FailureAction::End(fault(FaultKind::Transient, text))
         }
     }
 }
@@ -74,10 +74,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_waited_for_or_tried_again_elsewhere() {
+    fn transient_failures_are_retried() {
         let refused = |kind| CopyError::Refused("dtn2".into(), Refusal::new(kind, "no\nway"));
         for kind in [RefusalKind::Busy, RefusalKind::Identity] {
-            assert!(matches!(of_copy(&refused(kind)), Verdict::Wait(_)), "{kind:?}");
+            assert!(matches!(of_copy(&refused(kind)), FailureAction::Wait(_)), "{kind:?}");
         }
         for (error, kind) in [
             (refused(RefusalKind::Permission), FaultKind::Permanent),
@@ -85,7 +85,7 @@ mod tests {
             (CopyError::Cancelled("by the operator".into()), FaultKind::Cancelled),
             (CopyError::Failed("gone".into()), FaultKind::Transient),
         ] {
-            let Verdict::End(fault) = of_copy(&error) else { panic!("{error}") };
+            let FailureAction::End(fault) = of_copy(&error) else { panic!("{error}") };
             assert_eq!(fault.kind, kind, "{error}");
             assert!(!fault.text.contains('\n'), "{}", fault.text);
         }

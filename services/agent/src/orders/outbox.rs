@@ -1,8 +1,8 @@
-//! What is numbered from 0 and told until the other side has acknowledged it.
+//! Numbered items that are reported until the receiver has acknowledged them.
 
 use std::collections::VecDeque;
 
-/// Things that were not acknowledged, in the order in which they came about.
+/// Items without an acknowledgement, in the order in which they were added.
 #[derive(Debug)]
 pub(super) struct Outbox<T> {
     first: u64,
@@ -16,29 +16,28 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T: Clone> Outbox<T> {
-    /// Adds the next.
     pub(super) fn push(&mut self, item: T) {
         self.items.push_back(item);
     }
 
-    /// Forgets those before this number. One that was never given counts as the last: nobody can have heard of more.
+    /// Drops the items before number `before`; a number beyond the last item counts as the last.
     pub(super) fn acknowledge(&mut self, before: u64) {
         let known = before.saturating_sub(self.first).min(self.items.len() as u64);
         self.items.drain(..usize::try_from(known).unwrap_or(usize::MAX));
         self.first += known;
     }
 
-    /// The number of the first that is not acknowledged, and those from there on as long as `room` lets them in.
-    pub(super) fn told(&self, mut room: impl FnMut(&T) -> bool) -> (u64, Vec<T>) {
-        (self.first, self.items.iter().take_while(|item| room(item)).cloned().collect())
+    /// Number of the first pending item, and the items from there while `fits` accepts them.
+    pub(super) fn pending(&self, mut fits: impl FnMut(&T) -> bool) -> (u64, Vec<T>) {
+        (self.first, self.items.iter().take_while(|item| fits(item)).cloned().collect())
     }
 
-    /// How many wait.
+    /// Number of pending items.
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Forgets everything.
+    /// Drops all items and restarts the numbering at 0.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -49,24 +48,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_told_until_it_is_acknowledged() {
+    fn items_repeat_until_acknowledged() {
         let mut outbox = Outbox::default();
         (0..5).for_each(|number| outbox.push(number));
-        let told = |outbox: &Outbox<i32>, most: usize| {
+        let pending = |outbox: &Outbox<i32>, most: usize| {
             let mut room = most;
-            outbox.told(|_| {
+            outbox.pending(|_| {
                 let is_left = room > 0;
                 room = room.saturating_sub(1);
                 is_left
             })
         };
-        assert_eq!(told(&outbox, 2), (0, vec![0, 1]));
-        assert_eq!(told(&outbox, 9), (0, vec![0, 1, 2, 3, 4]));
+        assert_eq!(pending(&outbox, 2), (0, vec![0, 1]));
+        assert_eq!(pending(&outbox, 9), (0, vec![0, 1, 2, 3, 4]));
         outbox.acknowledge(3);
         outbox.acknowledge(2);
-        assert_eq!(told(&outbox, 9), (3, vec![3, 4]));
+        assert_eq!(pending(&outbox, 9), (3, vec![3, 4]));
         outbox.acknowledge(1000);
         outbox.push(5);
-        assert_eq!((told(&outbox, 9), outbox.len()), ((5, vec![5]), 1));
+        assert_eq!((pending(&outbox, 9), outbox.len()), ((5, vec![5]), 1));
     }
 }

@@ -1,9 +1,9 @@
-//! An order to send files: transfers one after the other until each file has its outcome.
+//! Execution of an order to send: transfers one after the other until each file has its outcome.
 //!
-//! Files are sent in groups that have one digest in common; most orders have one group. What is in place is told at
-//! once. What failed is told when the transfer is over: a later session of it may have done better. A transfer that cannot
-//! begin, or whose other end is lost, is tried again for [`WAIT_MAX`] without any progress. Which attempt may start is
-//! decided by [`ExecutionState`] alone: none does once the order was stopped.
+//! Each group of files with one digest algorithm is one transfer; most orders have one group. A success is
+//! reported at once, a failure when the transfer ends: a later session of it may still succeed. A transfer
+//! that cannot begin or loses its other end is retried for [`NO_PROGRESS_TIMEOUT`] without progress.
+//! [`ExecutionState`] alone decides whether another attempt may start: none does after a stop.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -26,89 +26,89 @@ use penstock_protocol::manifest::RelativePath;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push};
 use penstock_protocol::wire::Bytes;
 
-use super::faults::{Verdict, fault, lasting, of_copy, of_file, of_own_refusal};
+use super::faults::{FailureAction, fault, of_copy, of_file, of_own_refusal, permanent};
 use super::outbox::Outbox;
-use super::{Context, InForce};
-use crate::gate::controller;
+use super::{EffectiveSettings, ExecutionContext};
+use crate::authorizer::controller;
 use penstock_mover::agent::Gatekeeper;
 
-/// How long a transfer tries by itself before it is begun anew here.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+/// Time for which a transfer reconnects by itself before this module starts it again.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long an order waits for the other end without any progress.
-const WAIT_MAX: Duration = Duration::from_secs(300);
+/// Time without progress after which an order fails.
+const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a session that is stopped may take to report what it has put in place. Nothing is sent meanwhile.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// Time for a stopped session to report what is in place. Nothing is sent meanwhile.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pauses between attempts.
-const PAUSE: std::ops::RangeInclusive<Duration> =
+/// Back-off between attempts.
+const RETRY_BACKOFF: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(200)..=Duration::from_secs(5);
 
-/// Bytes in a block: what a stream carries to its end before it moves to another path.
+/// Block size: bytes that a stream finishes before it moves to another path.
 const BLOCK_BYTES: u32 = 1 << 20;
 
-/// Where an order to send stands.
+/// State of an order after a step.
 #[derive(Debug)]
-pub(super) enum Step {
-    /// It waits, for this.
+pub(super) enum SendStep {
+    /// Waiting, with the reason.
     Waiting(String),
-    /// It runs.
+    /// A transfer is under way.
     Running,
-    /// It is over.
+    /// Ended, with a fault unless every file has its outcome.
     Ended(Option<OrderFault>),
 }
 
-/// Files that are sent by one transfer.
+/// Files of one transfer: they share a digest algorithm.
 #[derive(Debug)]
-struct Group {
+struct DigestGroup {
     algorithm: Algorithm,
     expected: HashMap<Vec<u8>, Digest>,
     files: Vec<u32>,
 }
 
-/// An order to send that is carried out.
+/// An order to send under execution.
 #[derive(Debug)]
-pub(super) struct SendWork {
+pub(super) struct SendExecution {
     send: Send,
     key: [u8; 32],
-    /// Which file a path is.
+    /// Index of each path in the order.
     index: HashMap<Vec<u8>, u32>,
-    /// Which files have their outcome.
-    told: Vec<bool>,
-    /// Why files failed so far.
+    /// True for each file that has its outcome.
+    has_outcome: Vec<bool>,
+    /// Failures of the current transfer by file, with the bytes of the file.
     failed: BTreeMap<u32, (u64, OrderFault)>,
-    groups: VecDeque<Group>,
+    groups: VecDeque<DigestGroup>,
     current: Option<Arc<OutgoingTransfer>>,
-    /// What the current transfer was told.
-    applied: Option<InForce>,
-    /// When to try again, after how long a pause.
-    again: Option<(Instant, Duration)>,
-    /// Why the last attempt failed.
-    why: String,
-    progress: Instant,
+    /// Settings that the current transfer has.
+    applied: Option<EffectiveSettings>,
+    /// Time of the next attempt, with the back-off before it.
+    next_attempt: Option<(Instant, Duration)>,
+    /// Reason why the last attempt failed.
+    reason: String,
+    last_progress: Instant,
     state: ExecutionState,
-    /// When and why it was stopped.
+    /// Time and reason of the stop.
     stopped: Option<(Instant, String)>,
-    /// What transfers before the current one did.
+    /// Totals of the transfers before the current one.
     before: Totals,
     last: TransferSnapshot,
 }
 
-/// What is summed up over transfers.
+/// Sums over all transfers of an order.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Totals {
-    /// File bytes that crossed the network.
+    /// File bytes on the network.
     pub(super) moved_bytes: u64,
-    /// TCP segments sent again.
+    /// Retransmitted TCP segments.
     pub(super) retransmits: u64,
 }
 
-impl SendWork {
-    /// Begins the order; what cannot be sent at all has its outcome at once.
+impl SendExecution {
+    /// Begins the order; files that cannot be sent get their outcome at once.
     ///
     /// # Errors
-    /// When nothing of it can be done.
+    /// When no file of the order can be sent.
     pub(super) fn begin(
         order: OrderId,
         mut send: Send,
@@ -116,17 +116,17 @@ impl SendWork {
     ) -> Result<Self, OrderFault> {
         if send.files.len() > FILES_MAX {
             let text = format!("{} files are more than {FILES_MAX}: split them", send.files.len());
-            return Err(lasting(text));
+            return Err(permanent(text));
         }
         if send.files.iter().map(|file| file.path.len() + 1).sum::<usize>() > TEXT_BYTES_MAX {
-            return Err(lasting("its list of files is too long: split it"));
+            return Err(permanent("its list of files is too long: split it"));
         }
         if send.addresses.is_empty() {
-            return Err(lasting("it names no address of the other node"));
+            return Err(permanent("it names no address of the other node"));
         }
         let mut index = HashMap::new();
-        let mut told = vec![false; send.files.len()];
-        let mut groups: BTreeMap<(bool, String), Group> = BTreeMap::new();
+        let mut has_outcome = vec![false; send.files.len()];
+        let mut groups: BTreeMap<(bool, String), DigestGroup> = BTreeMap::new();
         for (number, file) in send.files.iter_mut().enumerate() {
             let place = u32::try_from(number).expect("there are few files");
             let path = std::mem::take(&mut file.path).into_bytes();
@@ -139,8 +139,8 @@ impl SendWork {
             });
             match checked {
                 Err(text) => {
-                    told[number] = true;
-                    let fault = Some(lasting(text));
+                    has_outcome[number] = true;
+                    let fault = Some(permanent(text));
                     let outcome = ReportedOutcome {
                         file: place,
                         bytes: 0,
@@ -153,7 +153,8 @@ impl SendWork {
                 Ok(digest) => {
                     let algorithm = digest.as_ref().map_or(Algorithm::Crc32c, |given| given.0);
                     let key = (digest.is_some(), algorithm.to_string());
-                    let new = || Group { algorithm, expected: HashMap::new(), files: Vec::new() };
+                    let new =
+                        || DigestGroup { algorithm, expected: HashMap::new(), files: Vec::new() };
                     let group = groups.entry(key).or_insert_with(new);
                     group.files.push(place);
                     if let Some((_, digest)) = digest {
@@ -172,14 +173,14 @@ impl SendWork {
             key: *hasher.finalize().as_bytes(),
             send,
             index,
-            told,
+            has_outcome,
             failed: BTreeMap::new(),
             groups: groups.into_values().collect(),
             current: None,
             applied: None,
-            again: None,
-            why: "it has not begun".to_owned(),
-            progress: Instant::now(),
+            next_attempt: None,
+            reason: "it has not begun".to_owned(),
+            last_progress: Instant::now(),
             state: ExecutionState::default(),
             stopped: None,
             before: Totals::default(),
@@ -187,25 +188,25 @@ impl SendWork {
         })
     }
 
-    /// Goes on, as far as it is time to.
+    /// Advances the order by a step.
     pub(super) fn step(
         &mut self,
-        context: &Context,
-        in_force: &InForce,
+        context: &ExecutionContext,
+        settings: &EffectiveSettings,
         outbox: &mut Outbox<ReportedOutcome>,
-    ) -> Step {
+    ) -> SendStep {
         if self.current.is_none() {
             if self.groups.is_empty() {
                 self.on(ExecutionEvent::Completed);
-                return Step::Ended(None);
+                return SendStep::Ended(None);
             }
             if !self.state.may_start() {
                 return self.end_stopped(outbox);
             }
-            if self.again.is_some_and(|(at, _)| Instant::now() < at) {
-                return Step::Waiting(self.why.clone());
+            if self.next_attempt.is_some_and(|(at, _)| Instant::now() < at) {
+                return SendStep::Waiting(self.reason.clone());
             }
-            match self.start(context, in_force) {
+            match self.start(context, settings) {
                 Ok(outgoing) => {
                     self.on(ExecutionEvent::Started);
                     self.current = Some(outgoing);
@@ -214,16 +215,18 @@ impl SendWork {
                 Err(verdict) => return self.judge(verdict),
             }
         }
-        let Some(current) = self.current.clone() else { return Step::Waiting(self.why.clone()) };
-        if self.applied.as_ref() != Some(in_force) && !self.state.is_stopped() {
-            self.apply(&current, in_force, context);
+        let Some(current) = self.current.clone() else {
+            return SendStep::Waiting(self.reason.clone());
+        };
+        if self.applied.as_ref() != Some(settings) && !self.state.is_stopped() {
+            self.apply(&current, settings, context);
         }
-        // Looked at first, so that what is taken after an end is all that there was.
+        // Read first: after an end, the results taken below are complete.
         let outcome = current.outcome();
         let before = self.last.tally.moved_bytes;
         self.last = current.snapshot();
         if self.last.tally.moved_bytes > before {
-            self.progress = Instant::now();
+            self.last_progress = Instant::now();
         }
         for settled in current.take_settled() {
             self.settle(settled, outbox);
@@ -236,14 +239,14 @@ impl SendWork {
             }
             None if self.last.sessions == 0 || self.last.waiting.is_some() => {
                 let waiting = self.last.waiting.clone();
-                Step::Waiting(waiting.unwrap_or_else(|| "it connects".to_owned()))
+                SendStep::Waiting(waiting.unwrap_or_else(|| "it connects".to_owned()))
             }
-            None => Step::Running,
+            None => SendStep::Running,
             Some(outcome) => self.ended(outcome, outbox),
         }
     }
 
-    /// Stops it for good; what is durable at the destination is taken up by another order. Stopped once, it stays so.
+    /// Stops the order for good; another order resumes from what is durable. Further calls do nothing.
     pub(super) fn stop(&mut self, reason: &str) {
         if self.stopped.is_some() {
             return;
@@ -260,24 +263,24 @@ impl SendWork {
     }
 
     fn is_stop_overdue(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|(since, _)| since.elapsed() > STOP_WITHIN)
+        self.stopped.as_ref().is_some_and(|(since, _)| since.elapsed() > STOP_TIMEOUT)
     }
 
-    /// The end of a stopped order: files that failed before it was stopped have their outcomes.
-    fn end_stopped(&mut self, outbox: &mut Outbox<ReportedOutcome>) -> Step {
-        self.tell_failed(outbox);
+    /// Ends a stopped order; files that failed before the stop get their outcomes.
+    fn end_stopped(&mut self, outbox: &mut Outbox<ReportedOutcome>) -> SendStep {
+        self.record_failures(outbox);
         self.groups.clear();
         let reason = self.stopped.as_ref().map_or("it was stopped", |(_, reason)| reason.as_str());
-        Step::Ended(Some(fault(FaultKind::Cancelled, reason)))
+        SendStep::Ended(Some(fault(FaultKind::Cancelled, reason)))
     }
 
-    fn tell_failed(&mut self, outbox: &mut Outbox<ReportedOutcome>) {
+    fn record_failures(&mut self, outbox: &mut Outbox<ReportedOutcome>) {
         for (file, (bytes, fault)) in std::mem::take(&mut self.failed) {
-            self.tell(file, bytes, false, None, Some(fault), outbox);
+            self.record_outcome(file, bytes, false, None, Some(fault), outbox);
         }
     }
 
-    /// What it did in all its transfers, and how the last one is or was going.
+    /// Totals over all transfers, and the state of the current or last one.
     pub(super) fn progress(&self) -> (Totals, &TransferSnapshot) {
         let now = Totals {
             moved_bytes: self.before.moved_bytes + self.last.tally.moved_bytes,
@@ -290,7 +293,7 @@ impl SendWork {
         &mut self,
         outcome: Result<(), CopyError>,
         outbox: &mut Outbox<ReportedOutcome>,
-    ) -> Step {
+    ) -> SendStep {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
         self.before.retransmits += self.last.retransmits;
@@ -299,67 +302,69 @@ impl SendWork {
             Ok(()) => {
                 let group = self.groups.pop_front();
                 for file in group.into_iter().flat_map(|group| group.files) {
-                    let unsaid =
+                    let no_result =
                         || (0, fault(FaultKind::Transient, "the transfer ended without it"));
-                    let (bytes, fault) = self.failed.remove(&file).unwrap_or_else(unsaid);
-                    self.tell(file, bytes, false, None, Some(fault), outbox);
+                    let (bytes, fault) = self.failed.remove(&file).unwrap_or_else(no_result);
+                    self.record_outcome(file, bytes, false, None, Some(fault), outbox);
                 }
-                self.again = None;
+                self.next_attempt = None;
                 if self.groups.is_empty() {
                     self.on(ExecutionEvent::Completed);
-                    return Step::Ended(None);
+                    return SendStep::Ended(None);
                 }
-                // The next group is another attempt, which a stopped order does not start.
+                // The next group is another attempt, which a stopped order must not start.
                 self.on(ExecutionEvent::AttemptFailed);
-                if self.state.may_start() { Step::Running } else { self.end_stopped(outbox) }
+                if self.state.may_start() { SendStep::Running } else { self.end_stopped(outbox) }
             }
             Err(error) => {
                 let step = self.judge(of_copy(&error));
-                if matches!(step, Step::Ended(_)) {
-                    self.tell_failed(outbox);
+                if matches!(step, SendStep::Ended(_)) {
+                    self.record_failures(outbox);
                 }
                 step
             }
         }
     }
 
-    /// Tries again later, for a while, what may pass.
-    fn judge(&mut self, verdict: Verdict) -> Step {
-        let why = match verdict {
-            Verdict::End(fault) => {
+    /// Decides on a failure: schedules a retry of a transient one, ends the order otherwise.
+    fn judge(&mut self, verdict: FailureAction) -> SendStep {
+        let reason = match verdict {
+            FailureAction::End(fault) => {
                 self.on(ExecutionEvent::Completed);
                 self.groups.clear();
-                return Step::Ended(Some(fault));
+                return SendStep::Ended(Some(fault));
             }
-            Verdict::Wait(why) => why,
+            FailureAction::Wait(reason) => reason,
         };
         self.on(ExecutionEvent::AttemptFailed);
         if let (false, Some((_, reason))) = (self.state.may_start(), &self.stopped) {
             let reason = fault(FaultKind::Cancelled, reason);
             self.groups.clear();
-            return Step::Ended(Some(reason));
+            return SendStep::Ended(Some(reason));
         }
-        if self.progress.elapsed() > WAIT_MAX {
+        if self.last_progress.elapsed() > NO_PROGRESS_TIMEOUT {
             self.on(ExecutionEvent::Completed);
             self.groups.clear();
-            return Step::Ended(Some(fault(FaultKind::Transient, why)));
+            return SendStep::Ended(Some(fault(FaultKind::Transient, reason)));
         }
-        let pause = self.again.map_or(*PAUSE.start(), |(_, pause)| (pause * 2).min(*PAUSE.end()));
-        self.again = Some((Instant::now() + pause, pause));
-        self.why.clone_from(&why);
-        Step::Waiting(why)
+        let pause = self
+            .next_attempt
+            .map_or(*RETRY_BACKOFF.start(), |(_, pause)| (pause * 2).min(*RETRY_BACKOFF.end()));
+        self.next_attempt = Some((Instant::now() + pause, pause));
+        self.reason.clone_from(&reason);
+        SendStep::Waiting(reason)
     }
 
     fn settle(&mut self, settled: Settled, outbox: &mut Outbox<ReportedOutcome>) {
         let Some(file) = self.index.get(&settled.path).copied() else { return };
-        self.progress = Instant::now();
-        self.again = None;
+        self.last_progress = Instant::now();
+        self.next_attempt = None;
         match settled.result {
             Ok(digest) => {
                 self.failed.remove(&file);
                 let algorithm = self.groups.front().map_or(Algorithm::None, |one| one.algorithm);
                 let digest = (!digest.0.is_empty()).then(|| format!("{algorithm}:{digest}"));
-                self.tell(file, settled.bytes, settled.was_there, digest, None, outbox);
+                self.record_outcome(file, settled.bytes, settled.was_there, digest, None, outbox);
             }
             Err(failure) => {
                 self.failed.insert(file, (settled.bytes, of_file(&failure)));
@@ -367,8 +372,8 @@ impl SendWork {
         }
     }
 
-    /// Gives a file its outcome, once.
-    fn tell(
+    /// Records the outcome of a file, once.
+    fn record_outcome(
         &mut self,
         file: u32,
         bytes: u64,
@@ -377,23 +382,28 @@ impl SendWork {
         fault: Option<OrderFault>,
         outbox: &mut Outbox<ReportedOutcome>,
     ) {
-        let told = self.told.get_mut(file as usize).expect("a file of the order");
-        if !std::mem::replace(told, true) {
+        let has_outcome = self.has_outcome.get_mut(file as usize).expect("a file of the order");
+        if !std::mem::replace(has_outcome, true) {
             outbox.push(ReportedOutcome { file, bytes, was_there, digest, fault });
         }
     }
 
-    fn apply(&mut self, current: &OutgoingTransfer, in_force: &InForce, context: &Context) {
-        let before = self.applied.replace(in_force.clone());
+    fn apply(
+        &mut self,
+        current: &OutgoingTransfer,
+        settings: &EffectiveSettings,
+        context: &ExecutionContext,
+    ) {
+        let before = self.applied.replace(settings.clone());
         current.change(Settings {
-            rate_bps: Some(in_force.rate_bps.map_or(0, |rate| rate.max(1))),
-            streams: in_force.streams,
+            rate_bps: Some(settings.rate_bps.map_or(0, |rate| rate.max(1))),
+            streams: settings.streams,
             ..Settings::default()
         });
-        if before.is_some_and(|before| before.path == in_force.path) {
+        if before.is_some_and(|before| before.path == settings.path) {
             return;
         }
-        match path(in_force, context) {
+        match path(settings, context) {
             Err(text) => tracing::warn!("transfer {}: its path stays: {text}", current.id()),
             Ok(path) => {
                 if let Err(error) = current.use_path(&path) {
@@ -405,26 +415,26 @@ impl SendWork {
 
     fn start(
         &self,
-        context: &Context,
-        in_force: &InForce,
-    ) -> Result<Arc<OutgoingTransfer>, Verdict> {
+        context: &ExecutionContext,
+        settings: &EffectiveSettings,
+    ) -> Result<Arc<OutgoingTransfer>, FailureAction> {
         let Some(group) = self.groups.front() else {
-            return Err(Verdict::End(lasting("it has no files")));
+            return Err(FailureAction::End(permanent("it has no files")));
         };
-        let passing = |text: String| Verdict::End(fault(FaultKind::Transient, text));
-        let fingerprint = parse_fingerprint(&self.send.fingerprint).map_err(Verdict::End)?;
+        let transient = |text: String| FailureAction::End(fault(FaultKind::Transient, text));
+        let fingerprint = parse_fingerprint(&self.send.fingerprint).map_err(FailureAction::End)?;
         let dial = TcpDial::to_any(&addresses(&self.send.addresses)?)
-            .map(|dial| dial.only_to(|to| context.gate.may_send_to(to, false)))
-            .map_err(|error| Verdict::End(lasting(error.to_string())))?
-            .map_err(|refusal| Verdict::End(lasting(refusal.text)))?;
+            .map(|dial| dial.only_to(|to| context.authorizer.may_send_to(to, false)))
+            .map_err(|error| FailureAction::End(permanent(error.to_string())))?
+            .map_err(|refusal| FailureAction::End(permanent(refusal.text)))?;
         let protection = if self.send.encrypt { Protection::Full } else { Protection::Integrity };
         let to = PeerConnector {
             dial: Arc::new(dial),
             tls: tls_client_config(fingerprint, None)
-                .map_err(|error| passing(error.to_string()))?,
+                .map_err(|error| transient(error.to_string()))?,
             token: self.send.ticket.clone(),
             protection,
-            give_up_after: GIVE_UP_AFTER,
+            give_up_after: RECONNECT_TIMEOUT,
         };
         let options = Options {
             block_bytes: BLOCK_BYTES,
@@ -440,8 +450,8 @@ impl SendWork {
             },
             mark: self.send.scitag.map(|scitag| Mark { scitag, label: PacketLabel::Flow }),
             settings: Settings {
-                rate_bps: in_force.rate_bps.map(|rate| rate.max(1)),
-                streams: Some(in_force.streams.unwrap_or_else(|| default_streams(group))),
+                rate_bps: settings.rate_bps.map(|rate| rate.max(1)),
+                streams: Some(settings.streams.unwrap_or_else(|| default_streams(group))),
                 ..Settings::default()
             },
         };
@@ -451,9 +461,9 @@ impl SendWork {
             transfer_key: self.key_of(group),
             options,
         };
-        // What has its outcome is not looked at again.
+        // Files with an outcome are not sent again.
         let open: HashSet<u32> =
-            group.files.iter().copied().filter(|file| !self.told[*file as usize]).collect();
+            group.files.iter().copied().filter(|file| !self.has_outcome[*file as usize]).collect();
         let mut paths: Vec<(u32, &[u8])> = self
             .index
             .iter()
@@ -476,8 +486,8 @@ impl SendWork {
         context.mover.send(controller(None), sending).map_err(|refusal| of_own_refusal(&refusal))
     }
 
-    /// Another one for each group: what is left of one is not to be swept away with another.
-    fn key_of(&self, group: &Group) -> [u8; 16] {
+    /// Transfer key of a group. Groups differ, so that none deletes the partial files of another.
+    fn key_of(&self, group: &DigestGroup) -> [u8; 16] {
         let mut hasher = key_hasher();
         hasher.update(&self.key).update(group.algorithm.to_string().as_bytes());
         hasher.update(&[u8::from(group.expected.is_empty())]);
@@ -485,15 +495,18 @@ impl SendWork {
     }
 }
 
-/// One stream where a digest needs file order; else as many as a copy has by itself.
-fn default_streams(group: &Group) -> u16 {
+/// One stream where the digest needs file order, else the default of a copy.
+fn default_streams(group: &DigestGroup) -> u16 {
     if !group.algorithm.combines() {
         return 1;
     }
     u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
-fn path(in_force: &InForce, context: &Context) -> Result<Vec<AddressPair>, String> {
+fn path(
+    settings: &EffectiveSettings,
+    context: &ExecutionContext,
+) -> Result<Vec<AddressPair>, String> {
     let parse = |text: &str| {
         text.parse::<IpAddr>().map_err(|_| format!("'{text}' is no address: write it in figures"))
     };
@@ -501,40 +514,40 @@ fn path(in_force: &InForce, context: &Context) -> Result<Vec<AddressPair>, Strin
         let pair = AddressPair { from: parse(&pair.from)?, to: parse(&pair.to)? };
         let port = crate::config::MOVER_PORT;
         context
-            .gate
+            .authorizer
             .may_send_to(SocketAddr::new(pair.to, port), false)
             .map_err(|refusal| refusal.text)?;
         Ok(pair)
     };
-    in_force.path.iter().map(pair).collect()
+    settings.path.iter().map(pair).collect()
 }
 
-fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, Verdict> {
+fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, FailureAction> {
     let mut found = Vec::new();
-    let mut why = String::new();
+    let mut reason = String::new();
     for text in texts.iter().take(64) {
         match text.to_socket_addrs() {
             Ok(all) => found.extend(all),
-            Err(error) => why = format!("{text}: {error}"),
+            Err(error) => reason = format!("{text}: {error}"),
         }
     }
-    if found.is_empty() { Err(Verdict::Wait(why)) } else { Ok(found) }
+    if found.is_empty() { Err(FailureAction::Wait(reason)) } else { Ok(found) }
 }
 
-/// In hexadecimal, with or without the word for SHA-256.
+/// Parses 64 hexadecimal digits, with or without `SHA256:`.
 fn parse_fingerprint(text: &str) -> Result<Fingerprint, OrderFault> {
     let bare = text.strip_prefix("SHA256:").unwrap_or(text);
     format!("SHA256:{bare}").parse().map_err(|_| {
-        lasting(
+        permanent(
             "the other node's fingerprint is not 64 hexadecimal digits: it is to report it anew",
         )
     })
 }
 
-/// `algorithm:hexadecimal`.
+/// Parses `algorithm:hexadecimal`.
 fn parse_digest(text: &str) -> Result<(Algorithm, Digest), String> {
     let shown: String = text.chars().take(100).collect();
-    let bad = |why: &str| format!("'{shown}' is no digest: {why}");
+    let bad = |reason: &str| format!("'{shown}' is no digest: {reason}");
     let (algorithm, hex) = text.split_once(':').ok_or_else(|| bad("write crc32c:0a0b0c0d"))?;
     let algorithm: Algorithm = algorithm.to_ascii_lowercase().parse()?;
     let length = match algorithm {
@@ -543,7 +556,7 @@ fn parse_digest(text: &str) -> Result<(Algorithm, Digest), String> {
         Algorithm::Md5 => 16,
         Algorithm::Blake3 | Algorithm::Sha256 => 32,
     };
-    // Some write such numbers without the zeros before them.
+    // Some catalogues omit leading zeros.
     let padded = if length == 4 { format!("{hex:0>8}") } else { hex.to_owned() };
     let digits = padded.bytes().map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8));
     let digits: Option<Vec<u8>> = digits.collect();
@@ -559,7 +572,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_are_read_as_catalogues_write_them() {
+    fn catalogue_digests_parse() {
         let digest = |text: &str| parse_digest(text).map(|(a, d)| format!("{a}:{d}"));
         assert_eq!(digest("adler32:0a0b0c0d").as_deref(), Ok("adler32:0a0b0c0d"));
         assert_eq!(digest("ADLER32:A0B0C0D").as_deref(), Ok("adler32:0a0b0c0d"));
@@ -570,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_has_its_outcome_at_once() {
+    fn unsendable_files_fail_at_once() {
         let files = ["a", "../b", "/c", "", "a", "d/../e", "f\0g", "./h", "i//j", "ok/k", "x"];
         let mut files: Vec<File> =
             files.map(|path| File { path: path.into(), digest: None }).into();
@@ -589,11 +602,11 @@ mod tests {
             encrypt: true,
         };
         let mut outbox = Outbox::default();
-        let work = SendWork::begin(1, send, &mut outbox).unwrap();
-        let (_, told) = outbox.told(|_| true);
-        let files: Vec<u32> = told.iter().map(|outcome| outcome.file).collect();
+        let work = SendExecution::begin(1, send, &mut outbox).unwrap();
+        let (_, outcomes) = outbox.pending(|_| true);
+        let files: Vec<u32> = outcomes.iter().map(|outcome| outcome.file).collect();
         assert_eq!(files, [1, 2, 3, 4, 5, 6, 7, 8, 10]);
-        for outcome in told {
+        for outcome in outcomes {
             assert_eq!(outcome.fault.unwrap().kind, FaultKind::Permanent);
         }
         assert_eq!(work.groups.front().unwrap().files, [0, 9]);

@@ -1,88 +1,90 @@
-//! Tickets: what lets another node in to write, as long as the controller's order stands.
+//! Tickets: secrets that let another node write below a directory while the controller's order is active.
 //!
-//! They survive a restart in the state directory, so that a transfer goes on before the controller is heard again.
+//! The state directory keeps them over a restart, so that a transfer resumes before the controller answers.
 
 use serde::{Deserialize, Serialize};
 
-use crate::gate::Gate;
-use crate::state::{State, StateError};
+use crate::authorizer::Authorizer;
+use crate::state::{StateDir, StateError};
 use penstock_operations::orders::OrderId;
 use penstock_protocol::open::Refusal;
 
-/// The file, for its owner's eyes only.
+/// File in the state directory, mode 0600.
 const FILE: &str = "tickets.json";
 
-/// A ticket that was given out.
+/// A ticket as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Ticket {
+struct StoredTicket {
     order: OrderId,
     ticket: String,
     below: String,
 }
 
-/// The tickets that stand, at the gate and in the state directory.
+/// The valid tickets, at the authorizer and in the state directory.
 #[derive(Debug)]
-pub(super) struct Tickets {
-    state: State,
-    standing: Vec<Ticket>,
+pub(super) struct TicketStore {
+    state: StateDir,
+    valid: Vec<StoredTicket>,
 }
 
-impl Tickets {
-    /// Those of the run before, which let in from now on.
-    pub(super) fn open(state: State, gate: &Gate) -> Self {
+impl TicketStore {
+    /// Loads the tickets from before a restart and grants them again.
+    pub(super) fn open(state: StateDir, authorizer: &Authorizer) -> Self {
         let kept = state.read_secret(FILE).map(|text| {
             let text = text.unwrap_or_else(|| "[]".to_owned());
-            serde_json::from_str::<Vec<Ticket>>(&text).unwrap_or_default()
+            serde_json::from_str::<Vec<StoredTicket>>(&text).unwrap_or_default()
         });
-        let mut standing = kept.unwrap_or_else(|error| {
-            tracing::warn!("{error}: transfers to here begin when the controller is heard again");
+        let mut valid = kept.unwrap_or_else(|error| {
+            tracing::warn!("{error}: transfers to this host begin once the controller answers");
             Vec::new()
         });
-        standing.retain(|one| gate.admit(one.order, &one.ticket, &one.below).is_ok());
-        Self { state, standing }
+        valid.retain(|one| authorizer.grant_ticket(one.order, &one.ticket, &one.below).is_ok());
+        Self { state, valid }
     }
 
-    /// Orders whose tickets stand.
+    /// Orders with a valid ticket.
     pub(super) fn orders(&self) -> impl Iterator<Item = OrderId> + '_ {
-        self.standing.iter().map(|one| one.order)
+        self.valid.iter().map(|one| one.order)
     }
 
-    /// Lets the bearer of `ticket` in.
+    /// Grants write access to the bearer of `ticket` and stores it.
     ///
     /// # Errors
-    /// When it cannot be.
-    pub(super) fn admit(
+    /// When the authorizer refuses it.
+    pub(super) fn grant(
         &mut self,
-        gate: &Gate,
+        authorizer: &Authorizer,
         order: OrderId,
         ticket: &str,
         below: &str,
     ) -> Result<(), Refusal> {
-        gate.admit(order, ticket, below)?;
-        let new = Ticket { order, ticket: ticket.to_owned(), below: below.to_owned() };
-        if !self.standing.contains(&new) {
-            self.standing.retain(|one| one.order != order);
-            self.standing.push(new);
-            self.keep();
+        authorizer.grant_ticket(order, ticket, below)?;
+        let new = StoredTicket { order, ticket: ticket.to_owned(), below: below.to_owned() };
+        if !self.valid.contains(&new) {
+            self.valid.retain(|one| one.order != order);
+            self.valid.push(new);
+            self.store();
         }
         Ok(())
     }
 
-    /// Lets it in no more.
-    pub(super) fn dismiss(&mut self, gate: &Gate, order: OrderId) {
-        gate.dismiss(order);
-        let before = self.standing.len();
-        self.standing.retain(|one| one.order != order);
-        if self.standing.len() < before {
-            self.keep();
+    /// Revokes the ticket of an order.
+    pub(super) fn revoke(&mut self, authorizer: &Authorizer, order: OrderId) {
+        authorizer.revoke_ticket(order);
+        let before = self.valid.len();
+        self.valid.retain(|one| one.order != order);
+        if self.valid.len() < before {
+            self.store();
         }
     }
 
-    fn keep(&self) {
-        let text = serde_json::to_vec(&self.standing).expect("plain data");
+    fn store(&self) {
+        let text = serde_json::to_vec(&self.valid).expect("plain data");
         if let Err(error) = self.state.write(FILE, &text, 0o600) {
             let error: StateError = error;
-            tracing::warn!("{error}: after a restart transfers to here wait for the controller");
+            tracing::warn!(
+                "{error}: after a restart transfers to this host wait for the controller"
+            );
         }
     }
 }

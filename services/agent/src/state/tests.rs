@@ -1,4 +1,4 @@
-//! Tests of the state directory: what is made in it, what is refused, and who may read what.
+//! Tests of the state directory: creation, permissions, locks.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[test]
-fn the_rule_for_the_directory() {
+fn directory_follows_environment() {
     let find = |pairs: &[(&str, &str)]| {
         let pairs: Vec<(String, OsString)> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), value.into())).collect();
@@ -34,14 +34,14 @@ fn the_rule_for_the_directory() {
 }
 
 #[test]
-fn credentials_are_made_once_and_kept_from_others() {
+fn credentials_persist_with_mode_0600() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("new/state");
-    let first = State::open(&path).unwrap().credentials().unwrap();
+    let first = StateDir::open(&path).unwrap().credentials().unwrap();
     assert!(first.new && first.token.len() == 64);
     assert_eq!(mode(&path), 0o700);
     assert_eq!((mode(&path.join(KEY)), mode(&path.join(TOKEN))), (0o600, 0o600));
-    let again = State::open(&path).unwrap().credentials().unwrap();
+    let again = StateDir::open(&path).unwrap().credentials().unwrap();
     assert!(!again.new);
     assert_eq!(
         (again.token, again.identity.fingerprint()),
@@ -50,10 +50,10 @@ fn credentials_are_made_once_and_kept_from_others() {
 }
 
 #[test]
-fn agents_that_start_together_share_one_identity() {
+fn concurrent_starts_share_one_identity() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
-        let credentials = State::open(directory.path()).unwrap().credentials().unwrap();
+        let credentials = StateDir::open(directory.path()).unwrap().credentials().unwrap();
         (credentials.identity.fingerprint().to_string(), credentials.token, credentials.new)
     };
     let all: Vec<_> = std::thread::scope(|scope| {
@@ -65,9 +65,9 @@ fn agents_that_start_together_share_one_identity() {
 }
 
 #[test]
-fn one_agent_at_a_time_runs_on_a_directory() {
+fn second_agent_on_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let state = State::open(directory.path()).unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
     let hold = state.hold().unwrap();
     let error = state.hold().unwrap_err().to_string();
     let process = format!("already (process {}): stop it", std::process::id());
@@ -77,24 +77,24 @@ fn one_agent_at_a_time_runs_on_a_directory() {
 }
 
 #[test]
-fn a_directory_that_others_may_write_is_refused() {
+fn writable_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     for mode in [0o770, 0o757, 0o1777] {
         chmod(directory.path(), mode);
-        let error = State::open(directory.path()).unwrap_err().to_string();
+        let error = StateDir::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("chmod 700"), "{error}");
     }
     chmod(directory.path(), 0o755);
-    State::open(directory.path()).unwrap();
+    StateDir::open(directory.path()).unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(State::open(&file).unwrap_err().to_string().contains("is not a directory"));
+    assert!(StateDir::open(&file).unwrap_err().to_string().contains("is not a directory"));
 }
 
 #[test]
-fn secrets_that_others_may_read_are_refused() {
+fn readable_secrets_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let state = State::open(directory.path()).unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
     state.credentials().unwrap();
     for name in [KEY, TOKEN] {
         chmod(&directory.path().join(name), 0o644);
@@ -106,9 +106,9 @@ fn secrets_that_others_may_read_are_refused() {
 }
 
 #[test]
-fn a_lost_key_is_told_and_a_lost_certificate_is_made_anew() {
+fn missing_key_fails_missing_certificate_regenerates() {
     let directory = tempfile::tempdir().unwrap();
-    let state = State::open(directory.path()).unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
     let first = state.credentials().unwrap().identity.fingerprint();
     fs::remove_file(directory.path().join(KEY)).unwrap();
     let error = state.credentials().unwrap_err().to_string();
@@ -123,10 +123,10 @@ fn a_lost_key_is_told_and_a_lost_certificate_is_made_anew() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_told() {
+fn unwritable_directory_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     chmod(directory.path(), 0o500);
-    let opened = State::open(directory.path()).unwrap();
+    let opened = StateDir::open(directory.path()).unwrap();
     let result = opened.credentials();
     chmod(directory.path(), 0o700);
     if effective_user() == 0 {

@@ -1,14 +1,13 @@
-//! Who comes in, and what they may touch.
+//! Authentication and authorisation of the mover's clients.
 //!
-//! A client is known by a bearer token or by its certificate, on every address including loopback; the
-//! path it asks for is mapped to the export with the longest matching name, and that export says who
-//! may read or write it. What leads out of an export is refused later, by the kernel
-//! ([`penstock_sys::fs::Dir`]).
+//! A bearer token or a certificate identifies a client, on every address including loopback. The requested
+//! path belongs to the export with the longest matching name, whose principals and mode decide. The kernel
+//! confines paths to an export later ([`penstock_sys::fs::Dir`]).
 //!
-//! Not for: what tokens there are ([`crate::tokens`]).
+//! Not for: reading tokens ([`crate::tokens`]).
 //!
-//! Fails with a refusal that tells the client what was refused, why, and what it or the agent's
-//! operator can do. It names no export that the client may not use.
+//! A refusal names what was refused, why, and a remedy for the client or the agent's operator. It names no
+//! export that the client may not use.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,112 +23,111 @@ use penstock_operations::orders::OrderId;
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
-use crate::config::{Export, Who};
-use crate::destinations::Destinations;
+use crate::config::{Export, Principal};
+use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, Tokens, check_token, hash};
 
-/// Tokens and exports of an agent, which may be replaced while it runs.
+/// Decides on clients by rules that may be replaced while the agent runs.
 #[derive(Debug)]
-pub struct Gate {
-    now: Mutex<Arc<Rules>>,
-    tickets: Mutex<HashMap<OrderId, Ticket>>,
+pub struct Authorizer {
+    rules_in_force: Mutex<Arc<AccessRules>>,
+    tickets: Mutex<HashMap<OrderId, TicketGrant>>,
 }
 
-/// What lets somebody in to write below one directory.
+/// Write access below one directory, for the bearer of a secret.
 #[derive(Debug)]
-struct Ticket {
+struct TicketGrant {
     sha256: [u8; 32],
-    /// The directory.
+    /// Components of the directory.
     below: Vec<Vec<u8>>,
 }
 
-/// Who comes in and where to, at one time.
+/// A consistent set of tokens, exports and destinations.
 #[derive(Debug)]
-pub struct Rules {
-    /// The tokens.
+pub struct AccessRules {
+    /// Tokens that authenticate clients.
     pub tokens: Tokens,
-    /// The exports.
+    /// Exports, in the order of the configuration.
     pub exports: Vec<Export>,
-    /// Whose data the bearers of tokens move.
+    /// Scitags of the data that bearers of tokens move, by token name.
     pub token_tags: HashMap<String, TagRule>,
-    /// Where files go to in copies between agents.
-    pub destinations: Destinations,
+    /// Permitted destinations of third-party copies.
+    pub destinations: DestinationRules,
 }
 
-impl Gate {
-    /// Lets clients in by these rules.
+impl Authorizer {
+    /// Creates an authorizer with these rules and no tickets.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
-        Self { now: Mutex::new(Arc::new(rules)), tickets: Mutex::default() }
+    pub fn new(rules: AccessRules) -> Self {
+        Self { rules_in_force: Mutex::new(Arc::new(rules)), tickets: Mutex::default() }
     }
 
-    /// The rules as they are now.
+    /// The present rules.
     #[must_use]
-    pub fn rules(&self) -> Arc<Rules> {
-        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn rules(&self) -> Arc<AccessRules> {
+        Arc::clone(&self.rules_in_force.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets whoever shows `ticket` write below `below`, where the controller may, until it is dismissed.
+    /// Lets the bearer of `ticket` write below `below` until the order is revoked. The controller itself must
+    /// be allowed to write there.
     ///
     /// # Errors
-    /// When the ticket is no secret, or the controller may not write there.
-    pub fn admit(&self, order: OrderId, ticket: &str, below: &str) -> Result<(), Refusal> {
+    /// When the ticket is too short or malformed, or the controller may not write there.
+    pub fn grant_ticket(&self, order: OrderId, ticket: &str, below: &str) -> Result<(), Refusal> {
         check_token(ticket).map_err(|error| {
             Refusal::new(RefusalKind::Request, format!("the controller's ticket: {error}"))
         })?;
         self.place(&controller(None), below.as_bytes(), true)?;
         let below = components(below.as_bytes()).into_iter().map(<[u8]>::to_vec).collect();
-        self.tickets().insert(order, Ticket { sha256: hash(ticket), below });
+        self.tickets().insert(order, TicketGrant { sha256: hash(ticket), below });
         Ok(())
     }
 
-    /// Lets the ticket of this order in no more; who is in goes on.
-    pub fn dismiss(&self, order: OrderId) {
+    /// Revokes the ticket of an order; sessions that it opened continue.
+    pub fn revoke_ticket(&self, order: OrderId) {
         self.tickets().remove(&order);
     }
 
-    fn tickets(&self) -> MutexGuard<'_, HashMap<OrderId, Ticket>> {
+    fn tickets(&self) -> MutexGuard<'_, HashMap<OrderId, TicketGrant>> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bearer of a ticket.
+    /// The caller of the order whose ticket this is.
     fn bearer(&self, token: &str) -> Option<Caller> {
         let shown = hash(token);
-        let is_it = |ticket: &Ticket| verify_slices_are_equal(&ticket.sha256, &shown).is_ok();
+        let is_it = |ticket: &TicketGrant| verify_slices_are_equal(&ticket.sha256, &shown).is_ok();
         let found =
             self.tickets().iter().find(|(_, ticket)| is_it(ticket)).map(|(order, _)| *order);
         found.map(|order| controller(Some(order)))
     }
 
-    /// Whether a ticket lets its bearer do this; how many components its directory has.
+    /// Checks a ticket against a path; returns the number of components of its directory.
     fn check_ticket(&self, order: OrderId, path: &[u8], write: bool) -> Result<usize, Refusal> {
         let shown = path.escape_ascii();
         let refused = |text: String| Err(Refusal::new(RefusalKind::Permission, text));
         let tickets = self.tickets();
         let Some(ticket) = tickets.get(&order) else {
-            return refused(format!("{shown}: order {order} does not stand any more"));
+            return refused(format!("{shown}: order {order} is no longer active"));
         };
         let mut rest = components(path).into_iter();
         let is_below = ticket.below.iter().all(|part| rest.next() == Some(part));
         if !write || !is_below {
             let below = ticket.below.join(&b'/');
             let below = below.escape_ascii();
-            return refused(format!(
-                "{shown}: order {order} lets in to write below /{below} alone"
-            ));
+            return refused(format!("{shown}: order {order} allows writing below /{below} only"));
         }
         Ok(ticket.below.len())
     }
 
-    /// Replaces the rules. What was granted before goes on, unless the client's token or certificate is gone.
-    pub fn replace(&self, rules: Rules) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    /// Replaces the rules. Sessions continue unless their token or certificate is gone.
+    pub fn replace(&self, rules: AccessRules) {
+        *self.rules_in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 }
 
-impl Rules {
-    /// The export that `components` lies in.
+impl AccessRules {
+    /// The export with the longest name that contains `components`.
     fn find(&self, components: &[&[u8]]) -> Option<&Export> {
         let matches = |export: &&Export| {
             let mut rest = components.iter();
@@ -138,11 +136,11 @@ impl Rules {
         self.exports.iter().filter(matches).max_by_key(|export| export.name.components().count())
     }
 
-    fn nothing_there(&self, caller: &Caller, path: &str) -> Refusal {
+    fn no_export_refusal(&self, caller: &Caller, path: &str) -> Refusal {
         let names: Vec<&str> = self
             .exports
             .iter()
-            .filter(|export| lets_in(export, caller))
+            .filter(|export| admits(export, caller))
             .map(|export| export.name.as_str())
             .collect();
         let text = if caller.name == CONTROLLER {
@@ -165,23 +163,25 @@ impl Rules {
     }
 }
 
-/// The controller, or the bearer of a ticket of its.
+/// The controller, or the bearer of its ticket for `order`.
 #[must_use]
 pub fn controller(order: Option<OrderId>) -> Caller {
     Caller { name: CONTROLLER.to_owned(), pass: order, token: None }
 }
 
-/// Whether the caller may use the export for anything.
-fn lets_in(export: &Export, caller: &Caller) -> bool {
-    export.who.iter().any(|who| match who {
-        // A caller has been authenticated: the gate knows it. The controller is let in by its name alone.
-        Who::Anyone => caller.name != CONTROLLER,
-        Who::Token(name) => *name == caller.name,
-        Who::Certificate(certificate) => Who::certificate_name(certificate) == caller.name,
+/// True if the caller is a principal of the export.
+fn admits(export: &Export, caller: &Caller) -> bool {
+    export.principals.iter().any(|principal| match principal {
+        // Callers are authenticated already. `*` does not include the controller.
+        Principal::Anyone => caller.name != CONTROLLER,
+        Principal::Token(name) => *name == caller.name,
+        Principal::Certificate(certificate) => {
+            Principal::certificate_name(certificate) == caller.name
+        }
     })
 }
 
-impl Gatekeeper for Gate {
+impl Gatekeeper for Authorizer {
     fn authenticate(
         &self,
         token: &str,
@@ -191,7 +191,7 @@ impl Gatekeeper for Gate {
         let bearer = || Some(token).filter(|token| !token.is_empty()).and_then(|t| self.bearer(t));
         let rules = self.rules();
         match bearer() {
-            // A ticket that is a client's token is that client's.
+            // A client's own token takes precedence over an equal ticket.
             Some(caller) if rules.tokens.name_of(token).is_none() => Ok(caller),
             _ => rules.authenticate(token, certificate, peer),
         }
@@ -237,8 +237,8 @@ impl Gatekeeper for Gate {
     }
 }
 
-/// The same place, found from the directory of the first `below` of its `all` components, which links that lie
-/// there then do not leave.
+/// Reopens `place` at the directory of the first `below` of its `all` components, so that symbolic links
+/// cannot leave that directory.
 fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPath, Refusal> {
     let ResolvedPath { root, path, shown } = place;
     let mut rest = components(&path);
@@ -256,16 +256,16 @@ fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPat
     Ok(ResolvedPath { root, path: later.join(&b'/'), shown })
 }
 
-/// The parts of a path that mean something.
+/// Components of a path without empty ones and `.`.
 fn components(path: &[u8]) -> Vec<&[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect()
 }
 
-impl Rules {
-    /// Whether an export lets in the certificate of this name.
+impl AccessRules {
+    /// True if an export names the certificate as a principal.
     fn names_certificate(&self, name: &str) -> bool {
-        let is_it = |who: &Who| matches!(who, Who::Certificate(certificate) if Who::certificate_name(certificate) == name);
-        self.exports.iter().any(|export| export.who.iter().any(is_it))
+        let is_it = |principal: &Principal| matches!(principal, Principal::Certificate(certificate) if Principal::certificate_name(certificate) == name);
+        self.exports.iter().any(|export| export.principals.iter().any(is_it))
     }
 
     fn authenticate(
@@ -291,9 +291,9 @@ impl Rules {
                 "the client shows neither token nor certificate: log in first (penstock login HOST --token ... --fingerprint ...)".into(),
             );
         };
-        let who = Who::Certificate(*certificate);
-        if self.exports.iter().any(|export| export.who.contains(&who)) {
-            let name = Who::certificate_name(certificate);
+        let principal = Principal::Certificate(*certificate);
+        if self.exports.iter().any(|export| export.principals.contains(&principal)) {
+            let name = Principal::certificate_name(certificate);
             return Ok(Caller { name, pass: None, token: None });
         }
         refused(format!(
@@ -305,13 +305,14 @@ impl Rules {
         let shown = path.escape_ascii().to_string();
         let components = components(path);
         if components.contains(&&b".."[..]) || path.contains(&0) {
-            let text =
-                format!("{shown}: a path with '..' or a NUL byte is not taken: write it out");
+            let text = format!(
+                "{shown}: a path with '..' or a NUL byte is not accepted: write the path out"
+            );
             return Err(Refusal::new(RefusalKind::Permission, text));
         }
         let export = match self.find(&components) {
-            Some(export) if lets_in(export, caller) => export,
-            _ => return Err(self.nothing_there(caller, &shown)),
+            Some(export) if admits(export, caller) => export,
+            _ => return Err(self.no_export_refusal(caller, &shown)),
         };
         if !export.mode.allows(write) {
             let verb = if write { "written" } else { "read" };
@@ -322,7 +323,7 @@ impl Rules {
             );
             return Err(Refusal::new(RefusalKind::Permission, text));
         }
-        // Opened each time, so that a file system mounted there meanwhile is the one that is used.
+        // Opened for each request: a file system may have been mounted there meanwhile.
         let root = Dir::open(&export.path).map_err(|error| {
             let path = export.path.display();
             let error = penstock_sys::fs::describe(&error);
@@ -347,38 +348,39 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::config::Mode;
+    use crate::config::AccessMode;
     use crate::tokens::TokenSource;
 
     const OWNER_TOKEN: &str = "the-token-of-the-owner";
     const ALICE: &str = "alice-has-a-long-token";
     const CERTIFICATE: Fingerprint = Fingerprint([7; 32]);
 
-    fn gate(directory: &Path) -> Gate {
+    fn authorizer(directory: &Path) -> Authorizer {
         let list = directory.join("tokens");
         std::fs::write(&list, format!("alice {ALICE}\n")).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&list, mode).unwrap();
         let tokens = Tokens::open(OWNER_TOKEN, &[TokenSource::List { file: list }]).unwrap();
-        let export = |name: &str, mode, who: &[&str]| {
+        let export = |name: &str, mode, principals: &[&str]| {
             let path: PathBuf = directory.join(name.trim_start_matches('/').replace('/', "-"));
             std::fs::create_dir_all(&path).unwrap();
-            let who = who.iter().map(|who| who.parse().unwrap()).collect();
-            Export { name: name.parse().unwrap(), path, mode, who, scitag: None }
+            let principals =
+                principals.iter().map(|principal| principal.parse().unwrap()).collect();
+            Export { name: name.parse().unwrap(), path, mode, principals, scitag: None }
         };
-        let certificate = Who::certificate_name(&CERTIFICATE);
+        let certificate = Principal::certificate_name(&CERTIFICATE);
         let exports = vec![
-            export("/store", Mode::ReadWrite, &["*"]),
-            export("/store/cms", Mode::Read, &["alice", "owner"]),
-            export("/drop", Mode::Write, &[&certificate]),
-            export("/in", Mode::ReadWrite, &["controller"]),
-            export("/out", Mode::Read, &["controller"]),
+            export("/store", AccessMode::ReadWrite, &["*"]),
+            export("/store/cms", AccessMode::Read, &["alice", "owner"]),
+            export("/drop", AccessMode::Write, &[&certificate]),
+            export("/in", AccessMode::ReadWrite, &["controller"]),
+            export("/out", AccessMode::Read, &["controller"]),
         ];
-        Gate::new(Rules {
+        Authorizer::new(AccessRules {
             tokens,
             exports,
             token_tags: HashMap::new(),
-            destinations: Destinations::default(),
+            destinations: DestinationRules::default(),
         })
     }
 
@@ -387,22 +389,22 @@ mod tests {
     }
 
     #[test]
-    fn nobody_comes_in_without_token_or_certificate() {
+    fn unauthenticated_clients_are_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let gate = gate(directory.path());
+        let authorizer = authorizer(directory.path());
         let other = Fingerprint([8; 32]);
         for (token, certificate, name) in [
             (OWNER_TOKEN, None, Some("owner".to_owned())),
             (ALICE, None, Some("alice".to_owned())),
             (ALICE, Some(&other), Some("alice".to_owned())),
-            ("", Some(&CERTIFICATE), Some(Who::certificate_name(&CERTIFICATE))),
+            ("", Some(&CERTIFICATE), Some(Principal::certificate_name(&CERTIFICATE))),
             ("", None, None),
             ("", Some(&other), None),
             ("wrong-token-wrong-token", None, None),
             // A wrong token is an error even where the certificate alone would do.
             ("wrong-token-wrong-token", Some(&CERTIFICATE), None),
         ] {
-            let answer = gate.authenticate(token, certificate, "127.0.0.1:5");
+            let answer = authorizer.authenticate(token, certificate, "127.0.0.1:5");
             match name {
                 Some(name) => assert_eq!(answer.unwrap().name, name),
                 None => {
@@ -415,24 +417,24 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_export_takes_the_path() {
+    fn longest_matching_export_is_used() {
         let directory = tempfile::tempdir().unwrap();
-        let gate = gate(directory.path());
+        let authorizer = authorizer(directory.path());
         for (path, rest, shown) in [
             (&b"/store"[..], &b""[..], "/store"),
             (b"store//a/./b/", b"a/b", "/store/a/b"),
             (b"/store/cms/x\n\xff", b"x\n\xff", "/store/cms/x\\n\\xff"),
             (b"/store/cmsx", b"cmsx", "/store/cmsx"),
         ] {
-            let place = gate.place(&caller("alice"), path, false).unwrap();
+            let place = authorizer.place(&caller("alice"), path, false).unwrap();
             assert_eq!((place.path.as_slice(), place.shown.as_str()), (rest, shown));
         }
     }
 
     #[test]
-    fn refusals_say_what_why_and_what_to_do() {
+    fn refusals_name_reason_and_remedy() {
         let directory = tempfile::tempdir().unwrap();
-        let gate = gate(directory.path());
+        let authorizer = authorizer(directory.path());
         for (name, path, write, kind, words) in [
             (
                 "alice",
@@ -454,20 +456,22 @@ mod tests {
             ("alice", "/store/../etc", false, RefusalKind::Permission, "'..'"),
             ("alice", "/store/a\0b", false, RefusalKind::Permission, "NUL"),
         ] {
-            let refusal = gate.place(&caller(name), path.as_bytes(), write).unwrap_err();
+            let refusal = authorizer.place(&caller(name), path.as_bytes(), write).unwrap_err();
             assert_eq!(refusal.kind, kind, "{path}: {}", refusal.text);
             assert!(refusal.text.contains(words), "{path}: {}", refusal.text);
             assert!(name != "bob" || !refusal.text.contains("cms or"), "{}", refusal.text);
         }
-        let sender = caller(&Who::certificate_name(&CERTIFICATE));
-        gate.place(&sender, b"/drop/x", true).unwrap();
-        assert!(gate.place(&sender, b"/drop/x", false).unwrap_err().text.contains("write-only"));
+        let sender = caller(&Principal::certificate_name(&CERTIFICATE));
+        authorizer.place(&sender, b"/drop/x", true).unwrap();
+        assert!(
+            authorizer.place(&sender, b"/drop/x", false).unwrap_err().text.contains("write-only")
+        );
     }
 
     #[test]
-    fn a_ticket_lets_in_to_write_below_one_directory_as_long_as_it_stands() {
+    fn ticket_allows_writing_one_directory() {
         let directory = tempfile::tempdir().unwrap();
-        let gate = gate(directory.path());
+        let authorizer = authorizer(directory.path());
         let ticket = "a-ticket-of-some-length";
         for (ticket, below, words) in [
             ("short", "/in/a", "shorter than 16"),
@@ -475,15 +479,15 @@ mod tests {
             (ticket, "/in/../store", "'..'"),
             (ticket, "/out", "read-only"),
         ] {
-            let refusal = gate.admit(7, ticket, below).unwrap_err();
+            let refusal = authorizer.grant_ticket(7, ticket, below).unwrap_err();
             assert!(refusal.text.contains(words), "{below}: {}", refusal.text);
         }
-        assert!(gate.authenticate(ticket, None, "127.0.0.1:5").is_err());
-        gate.admit(7, ticket, "/in/a").unwrap();
-        let bearer = gate.authenticate(ticket, None, "127.0.0.1:5").unwrap();
+        assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
+        authorizer.grant_ticket(7, ticket, "/in/a").unwrap();
+        let bearer = authorizer.authenticate(ticket, None, "127.0.0.1:5").unwrap();
         assert_eq!((bearer.name.as_str(), bearer.pass), ("controller", Some(7)));
-        gate.place(&bearer, b"/in/a", true).unwrap();
-        gate.place(&bearer, b"/in//a/b/c", true).unwrap();
+        authorizer.place(&bearer, b"/in/a", true).unwrap();
+        authorizer.place(&bearer, b"/in//a/b/c", true).unwrap();
         for (path, write) in [
             (&b"/in/a"[..], false),
             (b"/in", true),
@@ -492,28 +496,28 @@ mod tests {
             (b"/store/x", true),
             (b"/", true),
         ] {
-            assert!(gate.place(&bearer, path, write).is_err(), "{}", path.escape_ascii());
+            assert!(authorizer.place(&bearer, path, write).is_err(), "{}", path.escape_ascii());
         }
         std::os::unix::fs::symlink("../b", directory.path().join("in/a/link")).unwrap();
-        let place = gate.place(&bearer, b"/in/a/link/x", true).unwrap();
+        let place = authorizer.place(&bearer, b"/in/a/link/x", true).unwrap();
         assert_eq!(place.path, b"link/x");
         assert!(place.root.open_dir("link").is_err());
-        // Who may come in with any token does not thereby let in the controller.
-        assert!(gate.place(&controller(None), b"/store/x", true).is_err());
-        assert!(gate.place(&controller(None), b"/out/x", false).is_ok());
-        assert!(gate.still_admits(&bearer) && gate.still_admits(&controller(None)));
-        gate.dismiss(7);
-        assert!(!gate.still_admits(&bearer));
-        assert!(gate.authenticate(ticket, None, "127.0.0.1:5").is_err());
-        assert!(gate.place(&bearer, b"/in/a", true).is_err());
+        // `*` does not include the controller.
+        assert!(authorizer.place(&controller(None), b"/store/x", true).is_err());
+        assert!(authorizer.place(&controller(None), b"/out/x", false).is_ok());
+        assert!(authorizer.still_admits(&bearer) && authorizer.still_admits(&controller(None)));
+        authorizer.revoke_ticket(7);
+        assert!(!authorizer.still_admits(&bearer));
+        assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
+        assert!(authorizer.place(&bearer, b"/in/a", true).is_err());
     }
 
     #[test]
-    fn an_export_that_went_away_is_the_agents_failure() {
+    fn missing_export_is_agent_failure() {
         let directory = tempfile::tempdir().unwrap();
-        let gate = gate(directory.path());
+        let authorizer = authorizer(directory.path());
         std::fs::remove_dir(directory.path().join("store")).unwrap();
-        let refusal = gate.place(&caller("alice"), b"/store/x", true).unwrap_err();
+        let refusal = authorizer.place(&caller("alice"), b"/store/x", true).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Agent);
         assert!(refusal.text.contains("no such file or directory"), "{}", refusal.text);
     }

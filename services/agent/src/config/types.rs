@@ -1,4 +1,4 @@
-//! Words of the configuration: each parses from its text and says what would have been right.
+//! Types of configuration values. Each parses from text, with an error that shows the right form.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,28 +10,28 @@ use penstock_mover::identity::Fingerprint;
 use penstock_scitags::{Registry, Scitag};
 use serde::de::{self, Deserialize, Deserializer};
 
-use crate::destinations::Destination;
+use crate::destinations::DestinationRule;
 use crate::tokens::{CONTROLLER, OWNER, check_token_name};
 use penstock_http::access::ReadAccess;
 
-/// A place to listen: an address or name, with or without port.
+/// An address or host name to listen on, with or without port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// Address or name.
+pub struct ListenAddress {
+    /// IP address without brackets, or host name.
     pub host: String,
-    /// Port; the default of the service where absent, any free one where 0.
+    /// Port: none for the service's default, 0 for any free one.
     pub port: Option<u16>,
 }
 
-impl Listen {
-    /// This host and port.
+impl ListenAddress {
+    /// Combines a host and a port.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
         Self { host: host.to_owned(), port: Some(port) }
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -61,10 +61,10 @@ impl FromStr for Listen {
     }
 }
 
-/// Reads `none`, or places separated by commas.
+/// Parses `none`, or a list of values separated by commas.
 ///
 /// # Errors
-/// When one of them is none.
+/// The error of the first invalid value.
 pub fn parse_list<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
     match text.trim() {
         "none" => Ok(Vec::new()),
@@ -72,24 +72,24 @@ pub fn parse_list<T: FromStr>(text: &str) -> Result<Vec<T>, T::Err> {
     }
 }
 
-/// What clients call an export: `/`, or `/name/of/several/parts` without a slash at the end.
+/// Name of an export for clients: `/`, or `/store/cms` without a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExportName(String);
 
 impl ExportName {
-    /// The one that holds everything.
+    /// The export that contains every path.
     #[must_use]
     pub fn root() -> Self {
         Self("/".to_owned())
     }
 
-    /// As text.
+    /// The name as text, beginning with `/`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its parts; none for `/`.
+    /// Components of the name; none for `/`.
     pub fn components(&self) -> impl Iterator<Item = &[u8]> {
         self.0.as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty())
     }
@@ -116,19 +116,19 @@ impl FromStr for ExportName {
     }
 }
 
-/// What clients may do in an export.
+/// Operations that an export permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Read only.
+pub enum AccessMode {
+    /// Reading.
     Read,
-    /// Write only.
+    /// Writing.
     Write,
-    /// Both.
+    /// Reading and writing.
     ReadWrite,
 }
 
-impl Mode {
-    /// Whether this allows writing (or else reading).
+impl AccessMode {
+    /// Returns true if the mode permits writing, or reading where `write` is false.
     #[must_use]
     pub fn allows(self, write: bool) -> bool {
         match self {
@@ -138,7 +138,7 @@ impl Mode {
         }
     }
 
-    /// The word for it.
+    /// Value in the configuration file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -149,7 +149,7 @@ impl Mode {
     }
 }
 
-impl FromStr for Mode {
+impl FromStr for AccessMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -160,26 +160,26 @@ impl FromStr for Mode {
     }
 }
 
-/// Whom an export lets in.
+/// A principal that an export admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
-    /// Everyone the agent knows by a token or a certificate. Never anyone it does not know.
+pub enum Principal {
+    /// Any client that is authenticated by a token or a certificate.
     Anyone,
-    /// The bearer of the token of this name.
+    /// Bearer of the token of this name.
     Token(String),
-    /// The owner of this certificate.
+    /// Owner of this certificate.
     Certificate(Fingerprint),
 }
 
-impl Who {
-    /// How a client with this certificate is called.
+impl Principal {
+    /// Name of a client that this certificate identifies.
     #[must_use]
     pub fn certificate_name(certificate: &Fingerprint) -> String {
         format!("cert:{certificate}")
     }
 }
 
-impl FromStr for Who {
+impl FromStr for Principal {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -201,14 +201,14 @@ impl FromStr for Who {
     }
 }
 
-/// Who reads `/metrics` without a token.
+/// Access to `/metrics` without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsAccess {
-    /// Everyone.
+    /// Any client.
     Open,
-    /// Programs on this machine.
+    /// Clients on this host.
     Loopback,
-    /// Nobody.
+    /// No client.
     Token,
 }
 
@@ -237,16 +237,16 @@ impl FromStr for MetricsAccess {
     }
 }
 
-/// How long something is kept; for ever where there is no time.
+/// Time for which something is kept; none for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep(pub Option<Duration>);
+pub struct Retention(pub Option<Duration>);
 
-impl Keep {
-    /// A week.
+impl Retention {
+    /// One week.
     pub const DEFAULT: Self = Self(Some(Duration::from_secs(7 * 86_400)));
 }
 
-impl FromStr for Keep {
+impl FromStr for Retention {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -262,14 +262,14 @@ impl FromStr for Keep {
     }
 }
 
-/// What a node does.
+/// Role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoleName {
     /// Moves files.
     Agent,
-    /// Takes telemetry.
+    /// Receives telemetry.
     Collector,
-    /// Takes requests and tells agents what to do.
+    /// Schedules requests and gives orders to agents.
     Controller,
 }
 
@@ -286,11 +286,11 @@ impl FromStr for RoleName {
     }
 }
 
-/// Who reads without a token.
+/// Value of `http.read`: read access without a token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ReadWord(pub(super) ReadAccess);
+pub(super) struct ReadSetting(pub(super) ReadAccess);
 
-impl FromStr for ReadWord {
+impl FromStr for ReadSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -298,7 +298,7 @@ impl FromStr for ReadWord {
     }
 }
 
-/// Owner and activity: by the names of the built-in registry, or by number.
+/// A scitag: owner and activity by the names of the built-in registry, or by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub Scitag);
 
@@ -310,11 +310,11 @@ impl FromStr for Tag {
     }
 }
 
-/// A certificate by its SHA-256.
+/// SHA-256 fingerprint of a certificate.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Certificate(pub(super) Fingerprint);
+pub(super) struct CertificateFingerprint(pub(super) Fingerprint);
 
-impl FromStr for Certificate {
+impl FromStr for CertificateFingerprint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -324,11 +324,11 @@ impl FromStr for Certificate {
     }
 }
 
-/// An address with a port.
+/// An IP address with a port.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reached(pub(super) SocketAddr);
+pub(super) struct SocketAddress(pub(super) SocketAddr);
 
-impl FromStr for Reached {
+impl FromStr for SocketAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -342,9 +342,9 @@ macro_rules! deserialize_from_text {
     ($($word:ident),*) => {$(
         impl<'de> Deserialize<'de> for $word {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                // Parsed while it is visited: an error made here gets the line of this very text.
-                struct Visitor;
-                impl de::Visitor<'_> for Visitor {
+                // Parsing within the visitor gives the error the line of this text.
+                struct TextVisitor;
+                impl de::Visitor<'_> for TextVisitor {
                     type Value = $word;
 
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -354,7 +354,7 @@ macro_rules! deserialize_from_text {
                         text.parse().map_err(E::custom)
                     }
                 }
-                deserializer.deserialize_str(Visitor)
+                deserializer.deserialize_str(TextVisitor)
             }
         }
     )*};
@@ -362,27 +362,27 @@ macro_rules! deserialize_from_text {
 
 deserialize_from_text!(
     RoleName,
-    ReadWord,
-    Listen,
+    ReadSetting,
+    ListenAddress,
     ExportName,
-    Mode,
-    Who,
+    AccessMode,
+    Principal,
     MetricsAccess,
-    Keep,
+    Retention,
     Tag,
-    Destination,
-    Certificate,
-    Reached
+    DestinationRule,
+    CertificateFingerprint,
+    SocketAddress
 );
 
-/// A list of places, or one of them as plain text.
+/// Deserializes a list of values, or one value as plain text.
 pub(super) fn one_or_many<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display> + Deserialize<'de>,
 {
-    struct Visitor<T>(PhantomData<T>);
-    impl<'de, T> de::Visitor<'de> for Visitor<T>
+    struct ListVisitor<T>(PhantomData<T>);
+    impl<'de, T> de::Visitor<'de> for ListVisitor<T>
     where
         T: FromStr<Err: fmt::Display> + Deserialize<'de>,
     {
@@ -402,39 +402,39 @@ where
             Ok(places)
         }
     }
-    deserializer.deserialize_any(Visitor(PhantomData)).map(Some)
+    deserializer.deserialize_any(ListVisitor(PhantomData)).map(Some)
 }
 
-/// Reads how many there may be of something.
+/// Parses a positive count.
 ///
 /// # Errors
-/// When it is no whole number, is zero, or is more than there can be.
+/// When the text is no whole number, is zero, or exceeds the type.
 pub fn parse_count<T: FromStr>(text: &str) -> Result<T, String> {
     let wrong = || format!("'{text}' is no count: write a whole number, at least 1");
     text.parse().map_err(|_| wrong())
 }
 
-/// How many, as a number or as text.
+/// Deserializes a count from a number or text.
 pub(super) fn count<'de, D: Deserializer<'de>, T: FromStr>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    deserializer.deserialize_any(Number(parse_count)).map(Some)
+    deserializer.deserialize_any(NumberOrText(parse_count)).map(Some)
 }
 
-/// A rate or a size, as a number or as text.
+/// Deserializes a rate or a size from a number or text.
 pub(super) fn quantity<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
     let parse = |text: &str| text.parse().map_err(|error: T::Err| error.to_string());
-    deserializer.deserialize_any(Number(parse)).map(Some)
+    deserializer.deserialize_any(NumberOrText(parse)).map(Some)
 }
 
-/// Takes a number for its text, so that a wrong one is told in the words that text gets.
-struct Number<P>(P);
+/// Visits a number as its text, so that errors are the same for both.
+struct NumberOrText<P>(P);
 
-impl<T, P: Fn(&str) -> Result<T, String>> de::Visitor<'_> for Number<P> {
+impl<T, P: Fn(&str) -> Result<T, String>> de::Visitor<'_> for NumberOrText<P> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
