@@ -430,6 +430,48 @@ fn source_growing_once_is_retried() {
 }
 
 #[test]
+fn rewritten_source_with_restored_mtime_restarts() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("rewritten", 6 << 20)]);
+    let path = data.join("rewritten");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let agent = env.agent();
+    let client = slow(&env, &agent, &data);
+    let mut file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all(&vec![7; 6 << 20]).unwrap();
+    file.set_modified(modified).unwrap();
+    drop(file);
+    client.wait().good();
+    assert_same(&data, &env.root.join("data"));
+    assert_no_leftovers(&env.root, &env.state);
+}
+
+#[test]
+fn source_replaced_after_the_scan_restarts() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &[("first", 6 << 20), ("second", 6 << 20), ("third", 6 << 20)]);
+    let agent = env.agent();
+    let client = slow(&env, &agent, &data);
+    for name in ["first", "second", "third"] {
+        let (path, new) = (data.join(name), env.source.join("new"));
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&new, vec![7; 6 << 20]).unwrap();
+        fs::set_permissions(&new, fs::metadata(&path).unwrap().permissions()).unwrap();
+        fs::File::open(&new).unwrap().set_modified(modified).unwrap();
+        fs::rename(&new, &path).unwrap();
+    }
+    client.wait().good();
+    // A file that was open keeps the content that it had; no file has some of both.
+    for name in ["first", "second", "third"] {
+        let arrived = fs::read(env.root.join("data").join(name)).unwrap();
+        let new = arrived.iter().filter(|byte| **byte == 7).count();
+        assert!(new == arrived.len() || new < arrived.len() / 16, "{name}: {new} bytes are new");
+    }
+    assert_no_leftovers(&env.root, &env.state);
+}
+
+#[test]
 fn source_growing_continuously_is_reported() {
     let env = TestEnv::new();
     let data = dataset(&env, &[("grows", 6 << 20), ("other", 1 << 20)]);

@@ -286,6 +286,8 @@ pub struct TransferTally {
     pub resumed_bytes: u64,
     /// Bytes of unfinished copies that failed verification and are sent again.
     pub rejected_bytes: u64,
+    /// Bytes of ranges that were read back and agreed with their checksums, in all sessions.
+    pub verified_bytes: u64,
     /// Bytes of files announced so far.
     pub announced_bytes: u64,
     /// Entries announced so far.

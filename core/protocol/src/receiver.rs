@@ -79,6 +79,7 @@ struct IncomingFile {
     writing: BTreeMap<u64, u64>,
     expected: Option<Digest>,
     resumed_bytes: u64,
+    verified_bytes: u64,
     finishing: bool,
     /// Data was requested.
     wanted: bool,
@@ -246,6 +247,7 @@ impl Receiver {
             writing: BTreeMap::new(),
             expected: None,
             resumed_bytes: 0,
+            verified_bytes: 0,
             finishing: false,
             wanted: false,
             compared: false,
@@ -346,6 +348,7 @@ impl Receiver {
         let Some(active) = self.files.get_mut(&file) else { return };
         let Some(extent) = active.unverified.remove(&offset) else { return };
         if is_intact {
+            active.verified_bytes += extent.bytes;
             let part = DigestPart(extent.part);
             let _ = active.extents.insert(extent.offset, extent.bytes, part);
             return self.finish_if_whole(file);
@@ -535,6 +538,7 @@ impl Receiver {
                     }
                     self.tally.files += 1;
                     self.tally.bytes += active.entry.bytes;
+                    self.tally.verified_bytes += active.verified_bytes;
                 }
                 Outcome::Done(Bytes(digest.0))
             }

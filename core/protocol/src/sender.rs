@@ -603,6 +603,7 @@ impl Sender {
             self.tally.files += 1;
             self.tally.skipped_files += u64::from(skipped);
             self.tally.skipped_bytes += if skipped { entry.bytes } else { 0 };
+            self.tally.verified_bytes += if skipped { 0 } else { resumed_bytes };
             self.tally.bytes += entry.bytes;
             self.tally.moved_bytes += if packed { entry.bytes } else { 0 };
         }

@@ -394,7 +394,7 @@ fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> S
     let left = total.saturating_sub(done);
     let eta = match now.bits_per_second / 8 {
         0 => "--".to_owned(),
-        rate => display_duration(Duration::from_secs(left / rate)),
+        rate => display_duration(Duration::from_secs_f64(left as f64 / rate as f64)),
     };
     let more = if tally.manifest_complete { "" } else { "+" };
     // Each part with its priority: the smallest is left out first.
@@ -476,12 +476,11 @@ fn summary(
             ByteCount(tally.skipped_bytes),
         )?;
     }
-    let resumed = tally.resumed_bytes - tally.skipped_bytes.min(tally.resumed_bytes);
-    if resumed > 0 {
+    if tally.verified_bytes > 0 {
         writeln!(
             out,
             "  {} of unfinished copies were kept: read back and compared with their checksums",
-            ByteCount(resumed),
+            ByteCount(tally.verified_bytes),
         )?;
     }
     if tally.rejected_bytes > 0 {
@@ -572,7 +571,7 @@ fn json_of(
         network_bytes: snapshot.network_bytes,
         resumed_bytes: tally.resumed_bytes,
         skipped_bytes: tally.skipped_bytes,
-        verified_bytes: tally.resumed_bytes.saturating_sub(tally.skipped_bytes),
+        verified_bytes: tally.verified_bytes,
         rejected_bytes: tally.rejected_bytes,
         skipped_files: tally.skipped_files,
         failed: tally.failed,

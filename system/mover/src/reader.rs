@@ -88,12 +88,20 @@ impl SenderEnd {
     }
 
     /// Checks a source against its announcement; `None` if unchanged.
+    ///
+    /// Programs can set a modification time back, but not a change time: without it a file that is rewritten while it
+    /// is copied, or replaced between scan and opening, could arrive as a mixture of both contents.
     pub(crate) fn changed(&self, source: &SourceEntry, file: &File) -> Option<ReadOutcome> {
-        let now = match fs::stat_file(file) {
-            Ok(stat) => (stat.kind, stat.size, scan::time(stat.mtime)),
+        let stat = match fs::stat_file(file) {
+            Ok(stat) => stat,
             Err(error) => return Some(failed(&error)),
         };
-        if now == (fs::Kind::File, source.entry.bytes, source.entry.modified) {
+        let announced = &source.entry;
+        if stat.kind == fs::Kind::File
+            && (stat.size, stat.inode) == (announced.bytes, announced.inode)
+            && scan::time(stat.mtime) == announced.modified
+            && scan::time(stat.ctime) == announced.changed
+        {
             return None;
         }
         let (dir, path) = self.locate(source);

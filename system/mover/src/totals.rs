@@ -26,6 +26,7 @@ pub fn merge_tallies(earlier: &TransferTally, now: TransferTally) -> TransferTal
         resumed_bytes,
         skipped_bytes: now.skipped_bytes.min(resumed_bytes),
         rejected_bytes: earlier.rejected_bytes + now.rejected_bytes,
+        verified_bytes: earlier.verified_bytes + now.verified_bytes,
         skipped_files: now.skipped_files - kept_files,
         wanted_bytes: earlier.wanted_bytes.max(now.wanted_bytes + kept),
         wanted_files: earlier.wanted_files.max(now.wanted_files + kept_files),

@@ -379,11 +379,18 @@ pub(super) async fn list(
     let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == filter.limit);
     let settings = shared.settings();
     let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms()).await?;
-    let requests = found.into_iter().map(|stored| {
-        let waiting = situation.reason(&stored, &[], None);
-        RequestFacts { waiting, ..RequestFacts::from(stored) }
-    });
-    Ok(Json(Requests { requests: requests.collect(), next }))
+    let mut requests = Vec::with_capacity(found.len());
+    for stored in found {
+        // Only the reason of a cancellation that has not ended names hosts of runs.
+        let is_cancelling = stored.tally.cancel && !stored.state.is_final();
+        let runs = match is_cancelling {
+            true => read::runs(pool, Some(stored.id), LIST_MAX).await?,
+            false => Vec::new(),
+        };
+        let waiting = situation.reason(&stored, &runs, None);
+        requests.push(RequestFacts { waiting, ..RequestFacts::from(stored) });
+    }
+    Ok(Json(Requests { requests, next }))
 }
 
 /// Returns a text parameter without NUL.
