@@ -1,4 +1,4 @@
-//! How many flow samples one core decodes, labels and sums up in a second.
+//! Measures the flow samples that one core decodes, labels and aggregates per second.
 //!
 //! `cargo run --release -p penstock-flows --example decode_speed [SECONDS [PART OF A NAME]]`. The samples are those of a
 //! site: frames of 9018 bytes behind a VLAN tag, nine of ten IPv6, of which a third has a flow label of a
@@ -27,9 +27,9 @@ const SAMPLES_PER_AGENT: u32 = 4_000;
 const AGENT_COUNT: u32 = 8;
 
 /// splitmix64.
-struct XorShift(u64);
+struct SplitMix64(u64);
 
-impl XorShift {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -45,7 +45,7 @@ fn host(number: u64) -> Ipv6Addr {
 }
 
 fn header(flow: u64) -> [u8; 128] {
-    let mut random = XorShift(flow);
+    let mut random = SplitMix64(flow);
     let (source, destination) = (random.next() % 400, random.next() % 400);
     let tags: Vec<_> = Registry::builtin().tags().collect();
     let tag = tags[random.next() as usize % tags.len()];
@@ -76,7 +76,7 @@ fn header(flow: u64) -> [u8; 128] {
 }
 
 fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
-    let (mut random, mut datagrams, mut samples) = (XorShift(RANDOM_SEED), Vec::new(), 0);
+    let (mut random, mut datagrams, mut samples) = (SplitMix64(RANDOM_SEED), Vec::new(), 0);
     let headers: Vec<_> = (0..FLOW_COUNT + u64::from(AGENT_COUNT)).map(header).collect();
     for agent in 0..AGENT_COUNT {
         let mut encoder = Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES);

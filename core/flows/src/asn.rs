@@ -27,7 +27,7 @@ pub struct PrefixOrigin {
 /// Prefixes of autonomous systems, and their names.
 #[derive(Debug, Clone, Default)]
 pub struct AsTable {
-    /// Origins by prefix.
+    /// Originating AS by prefix.
     pub origins: Prefixes<PrefixOrigin>,
     /// Names by AS number.
     pub names: BTreeMap<u32, String>,
@@ -41,7 +41,7 @@ pub struct AsTable {
 pub struct LineError {
     /// Line number, from 1.
     pub line: usize,
-    /// Cause and remedy.
+    /// Cause and remedy, in one line.
     pub reason: String,
 }
 

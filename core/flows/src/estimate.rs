@@ -46,7 +46,7 @@ const EVEN_SAMPLES: f64 = 4.0;
 /// A sum of samples, possibly scaled to a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sum {
-    /// Estimated bytes.
+    /// Estimated bytes of the traffic.
     pub bytes: f64,
     /// Variance of the bytes.
     pub variance: f64,
@@ -54,7 +54,7 @@ pub struct Sum {
     pub squares: f64,
     /// Sum of the bytes times the weight of one sample of all traffic of their stratum.
     pub pooled: f64,
-    /// Bytes from counters.
+    /// Bytes that come from counters.
     pub counted: f64,
     /// Share of the sum that counters cover, 0 to 1: it hides no unsampled traffic.
     pub certain: f64,

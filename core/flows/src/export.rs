@@ -71,7 +71,7 @@ struct Header {
     domain: u32,
     number: u32,
     uptime_ms: Option<u32>,
-    /// Seconds since 1970.
+    /// Time of the export, in seconds since 1970.
     time_s: u32,
 }
 

@@ -19,7 +19,7 @@ use crate::rates;
 use crate::sequence::{Arrival, JUMP_MAX, Sequence};
 use crate::sflow::{FlowSample, Source};
 
-/// Most established exporters.
+/// Most established exporters at a time.
 pub const EXPORTERS_MAX: usize = 4096;
 
 /// Most newcomers at a time.

@@ -29,7 +29,7 @@ pub struct CounterDelta {
     pub packets: Option<u64>,
     /// Packets discarded without an error.
     pub discards: Option<u64>,
-    /// Packets with errors.
+    /// Packets discarded because of errors.
     pub errors: Option<u64>,
 }
 
@@ -38,9 +38,9 @@ pub struct CounterDelta {
 pub struct CounterInterval {
     /// Time between the two samples.
     pub length: Duration,
-    /// Received traffic.
+    /// Traffic that the interface received.
     pub input: CounterDelta,
-    /// Sent traffic.
+    /// Traffic that the interface sent.
     pub output: CounterDelta,
 }
 

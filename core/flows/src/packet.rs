@@ -29,7 +29,7 @@ pub const MPLS_LABELS_MAX: u8 = 16;
 /// Most extension headers of one IPv6 header. RFC 8200 4.1 lists seven, one of them twice.
 pub const EXTENSIONS_MAX: u8 = 12;
 
-/// Most nested tunnels.
+/// Most nested tunnels that are parsed.
 pub const TUNNELS_MAX: u8 = 4;
 
 /// An address of either version as one number; IPv4 addresses are mapped (RFC 4291 2.5.5.2).
@@ -126,17 +126,17 @@ impl FlowKey {
 pub struct Extensions(u8);
 
 impl Extensions {
-    /// Hop-by-Hop options (0).
+    /// Hop-by-Hop options, protocol number 0.
     pub const HOP_BY_HOP: Self = Self(1);
-    /// Destination options (60).
+    /// Destination options, protocol number 60.
     pub const DESTINATION: Self = Self(2);
-    /// Routing (43).
+    /// Routing header, protocol number 43.
     pub const ROUTING: Self = Self(4);
-    /// Fragment (44).
+    /// Fragment header, protocol number 44.
     pub const FRAGMENT: Self = Self(8);
-    /// Authentication (51).
+    /// Authentication header, protocol number 51.
     pub const AUTHENTICATION: Self = Self(16);
-    /// Mobility, HIP or Shim6 (135, 139, 140).
+    /// Mobility, HIP or Shim6 header, protocol numbers 135, 139 and 140.
     pub const OTHER: Self = Self(32);
 
     /// Returns true if all of `these` are present.
@@ -234,19 +234,19 @@ pub enum ParseEnd {
 pub struct Packet {
     /// Source and destination MAC of the outermost frame.
     pub macs: Option<(Mac, Mac)>,
-    /// Outermost VLAN id.
+    /// VLAN id of the outermost tag.
     pub vlan: Option<u16>,
     /// Inner VLAN of two tags (QinQ).
     pub inner_vlan: Option<u16>,
-    /// Outermost MPLS label.
+    /// Outermost MPLS label, 20 bits.
     pub mpls_label: Option<u32>,
     /// Depth of the outer MPLS stack.
     pub mpls_depth: u8,
-    /// Outermost IP header.
+    /// Outermost IP header, if any.
     pub outer: Option<IpHeader>,
     /// Innermost IP header, if a tunnel contains one.
     pub inner: Option<IpHeader>,
-    /// Outermost tunnel.
+    /// Outermost tunnel, if any.
     pub tunnel: Option<Tunnel>,
     /// Offset of the payload of the innermost TCP or UDP header in bytes; `None` if the parser
     /// found no such header or not its end.
@@ -281,7 +281,7 @@ impl FirstHeader {
 }
 
 impl Packet {
-    /// Parses `bytes`.
+    /// Parses `bytes`, which begin with `start`.
     #[must_use]
     pub fn read(start: FirstHeader, bytes: &[u8]) -> Self {
         let mut packet = Self::default();

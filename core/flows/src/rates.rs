@@ -33,7 +33,7 @@ pub(crate) const FRAME_BYTES_MAX: f64 = 9_018.0;
 /// A value with the half-width of its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Estimate {
-    /// Estimated value.
+    /// Estimated value, in the unit of the estimate.
     pub value: f64,
     /// Half-width of the interval, in the same unit.
     pub error_95: f64,
@@ -98,7 +98,7 @@ impl Amount {
 }
 
 impl SampleTally {
-    /// Adds an observation.
+    /// Adds the increment of one observation.
     #[inline]
     pub fn count(&mut self, amount: &Amount) {
         self.merge(&amount.0);
@@ -111,7 +111,7 @@ impl SampleTally {
         self.count(&Amount::new(rate, packets, bytes));
     }
 
-    /// Adds another sum.
+    /// Adds another sum to this one.
     #[inline]
     pub fn merge(&mut self, other: &Self) {
         self.samples += other.samples;

@@ -137,7 +137,7 @@ impl Trust {
         trust
     }
 
-    /// Replaces the registry.
+    /// Replaces the registry by a newer one.
     pub fn set_registry(&mut self, registry: Registry) {
         self.registry = registry;
         self.index();
@@ -149,7 +149,7 @@ impl Trust {
         self.relays = relays;
     }
 
-    /// Registry in use.
+    /// Registry that judges pairs.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry

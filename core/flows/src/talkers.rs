@@ -35,7 +35,7 @@ struct Weight {
 /// A key and the bounds of its weight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FrequentItem<K> {
-    /// The counted key.
+    /// Key of the counter.
     pub key: K,
     /// Lower bound of the weight.
     pub least: u64,

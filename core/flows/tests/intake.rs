@@ -65,7 +65,7 @@ fn atlas() -> Scitag {
     Scitag::new(2, 26).unwrap()
 }
 
-/// Fields of a test packet besides its addresses.
+/// Marks of a packet.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     label: u32,

@@ -173,13 +173,13 @@ pub struct Firefly {
     pub now: UtcTime,
     /// Addresses, ports and protocol.
     pub flow: FireflyFlow,
-    /// Owner and activity.
+    /// Owner and activity of the flow.
     pub tag: Scitag,
     /// Name and version of the program that moves the data.
     pub application: String,
     /// Bytes, if known; collectors compute rates from those at the end.
     pub bytes: Option<DirectionCounts>,
-    /// Packets, if known.
+    /// Packets in both directions, if known.
     pub packets: Option<DirectionCounts>,
     /// TCP statistics, if any.
     pub tcp: Option<TcpStats>,

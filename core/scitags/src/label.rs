@@ -63,7 +63,7 @@ impl FlowLabel {
         Scitag::new(owner.into(), (self.0 >> 2 & 0x3F).into()).ok()
     }
 
-    /// Entropy index, 0..=31.
+    /// Entropy index of the label, 0..=31.
     #[must_use]
     pub fn entropy(self) -> u8 {
         (self.0 >> 15 & 0b11000 | self.0 >> 6 & 0b100 | self.0 & 0b11) as u8

@@ -29,7 +29,7 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Most lines about skipped entries.
 const LEFT_OUT_MAX: usize = 20;
 
-/// Where the registry is published.
+/// URL of the published registry.
 pub const PUBLISHED_AT: &str = "https://www.scitags.org/api.json";
 
 /// See `data/README.md` for where it is from.

@@ -46,7 +46,7 @@ pub enum TagError {
     "owner {owner} does not fit on packets (owners up to {OWNER_ON_PACKETS_MAX} do): fireflies only"
 )]
 pub struct FirefliesOnly {
-    /// Owner above [`OWNER_ON_PACKETS_MAX`].
+    /// The owner, which is above [`OWNER_ON_PACKETS_MAX`].
     pub owner: u16,
 }
 
@@ -76,19 +76,19 @@ impl Scitag {
         Self::new(number >> 6, number & 63)
     }
 
-    /// Owner, 1..=1023.
+    /// Number of the owner, 1..=1023.
     #[must_use]
     pub fn owner(self) -> u16 {
         self.owner
     }
 
-    /// Activity, 1..=63.
+    /// Number of the activity, 1..=63.
     #[must_use]
     pub fn activity(self) -> u8 {
         self.activity
     }
 
-    /// Scitag number, 65..=65535.
+    /// Scitag number of the pair, 65..=65535.
     #[must_use]
     pub fn number(self) -> u32 {
         u32::from(self.owner) << 6 | u32::from(self.activity)

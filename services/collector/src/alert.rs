@@ -1,7 +1,8 @@
-//! Alerts: rules that turn figures into firing and not firing. Pure: values and times in, changes out.
+//! Alerts: rules that map figures to firing and inactive. Pure: values and times in, changes out.
 //!
-//! A rule fires when its value has been beyond the threshold for some time, and ends when it has been back beyond
-//! `clear` for the same time, so that a value that swings around the threshold does not ring at each swing.
+//! A rule fires when its value has been beyond the threshold for some time, and ends when it has
+//! been back beyond `clear` for the same time, so that a value that swings around the threshold
+//! does not fire at each swing.
 
 use std::time::Duration;
 
@@ -12,51 +13,51 @@ use serde::{Deserialize, Deserializer};
 use crate::event::{Event, EventKind, Severity};
 use crate::query::By;
 
-/// Most rules.
+/// Most rules in the configuration.
 pub(crate) const RULES_MAX: usize = 100;
 
-/// How long a value must be beyond the threshold, where nothing is said.
-const FOR: Duration = Duration::from_secs(60);
+/// Default time for which a value must be beyond the threshold.
+const PENDING_TIME_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Where nothing is said a rule ends at so much of its threshold.
+/// Default of `clear`, relative to the threshold.
 const CLEAR_SHARE: f64 = 0.9;
 
-/// What is watched.
+/// Figure that a rule compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Watched {
+pub enum AlertFigure {
     /// A rate in bits per second.
     Rate,
-    /// A part of all traffic, or of a link's capacity, 0 to 1.
+    /// A share of all traffic, or of a link's capacity, 0 to 1.
     Share,
-    /// The part of an exporter's datagrams that is lost; without a key that of the worst.
+    /// Share of an exporter's datagrams that is lost; without a key, of the worst exporter.
     Loss,
-    /// The part of all traffic that is not labelled or not believed.
+    /// Share of all traffic that is unlabelled or untrusted.
     Unlabelled,
-    /// Seconds since an exporter was heard; without a key of that which is silent longest.
+    /// Seconds since an exporter's last datagram; without a key, of the most silent exporter.
     Silence,
 }
 
-/// What a rate or share is of.
+/// Traffic to which a rate or share refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
-    /// As in series.
+pub enum AlertScope {
+    /// One series of a query.
     By(By),
-    /// A link of the topology, in the direction that is used more.
+    /// A link of the topology, in its busier direction.
     Link,
 }
 
-/// A rule as it is written.
+/// A rule as in the configuration file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct AlertTable {
     name: String,
-    kind: Watched,
+    kind: AlertFigure,
     by: Option<String>,
     key: Option<String>,
-    above: Option<Number>,
-    below: Option<Number>,
-    clear: Option<Number>,
+    above: Option<ThresholdValue>,
+    below: Option<ThresholdValue>,
+    clear: Option<ThresholdValue>,
     r#for: Option<String>,
     #[serde(default)]
     severity: Severity,
@@ -65,19 +66,19 @@ struct Table {
 
 /// A number, or text with a unit: 0.2, "300G", "10%", "90s".
 #[derive(Debug, Clone, Copy)]
-struct Number(f64);
+struct ThresholdValue(f64);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for ThresholdValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum ThresholdInput {
             Number(f64),
             Text(String),
         }
-        let text = match Written::deserialize(deserializer)? {
-            Written::Number(number) => return Ok(Self(number)),
-            Written::Text(text) => text,
+        let text = match ThresholdInput::deserialize(deserializer)? {
+            ThresholdInput::Number(number) => return Ok(Self(number)),
+            ThresholdInput::Text(text) => text,
         };
         let percent = text.strip_suffix('%').and_then(|text| text.trim().parse::<f64>().ok());
         let rate = || text.parse::<BitRate>().ok().map(|rate| rate.0 as f64);
@@ -92,58 +93,61 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// A rule.
+/// A rule of the configuration.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
-    /// What it is called.
+pub struct AlertRule {
+    /// Name of the alert.
     pub name: String,
-    /// What it watches.
-    pub watched: Watched,
-    /// Of what.
-    pub of: Of,
-    /// Which one.
+    /// Figure that it compares.
+    pub watched: AlertFigure,
+    /// Traffic to which the figure refers.
+    pub of: AlertScope,
+    /// Key of the series, the link or the exporter.
     pub key: Option<String>,
-    /// Fires beyond this.
+    /// Value beyond which it fires.
     pub threshold: f64,
-    /// Above it, or else below.
+    /// True if it fires above the threshold, false if below.
     pub above: bool,
-    /// Ends beyond this.
+    /// Value beyond which it ends.
     pub clear: f64,
-    /// After so long.
+    /// Time for which the value must be beyond either.
     pub after: Duration,
-    /// How urgent it is.
+    /// Urgency of its events.
     pub severity: Severity,
-    /// Who is told, besides the log.
+    /// Webhook that receives its changes.
     pub webhook: Option<Url>,
 }
 
-impl<'de> Deserialize<'de> for Rule {
+impl<'de> Deserialize<'de> for AlertRule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(Table::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+        Self::new(AlertTable::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 
-impl Rule {
-    fn new(table: Table) -> Result<Self, String> {
-        let Table { name, kind, by, key, above, below, clear, r#for, severity, webhook } = table;
+impl AlertRule {
+    fn new(table: AlertTable) -> Result<Self, String> {
+        let AlertTable { name, kind, by, key, above, below, clear, r#for, severity, webhook } =
+            table;
         let wrong = |text: &str| Err(format!("alert '{name}': {text}"));
         let (threshold, above) = match (above, below, kind) {
             (Some(above), None, _) => (above.0, true),
-            (None, Some(below), Watched::Rate | Watched::Share) => (below.0, false),
+            (None, Some(below), AlertFigure::Rate | AlertFigure::Share) => (below.0, false),
             (None, Some(_), _) => return wrong("it has no below: give above"),
-            (None, None, Watched::Silence) => (60.0, true),
+            (None, None, AlertFigure::Silence) => (60.0, true),
             _ => return wrong("give above or below, one of them"),
         };
         let of = match by.as_deref() {
-            None => Of::By(By::Total),
-            Some("link") => Of::Link,
-            Some(by) => Of::By(by.parse().map_err(|error| format!("alert '{name}': {error}"))?),
+            None => AlertScope::By(By::Total),
+            Some("link") => AlertScope::Link,
+            Some(by) => {
+                AlertScope::By(by.parse().map_err(|error| format!("alert '{name}': {error}"))?)
+            }
         };
-        let total = of == Of::By(By::Total);
+        let total = of == AlertScope::By(By::Total);
         match (kind, total, &key) {
-            (Watched::Rate, true, None) => {}
-            (Watched::Rate | Watched::Share, false, Some(_)) => {}
-            (Watched::Rate | Watched::Share, ..) => {
+            (AlertFigure::Rate, true, None) => {}
+            (AlertFigure::Rate | AlertFigure::Share, false, Some(_)) => {}
+            (AlertFigure::Rate | AlertFigure::Share, ..) => {
                 return wrong("say what it is of: by = \"owner\" and key = \"cms\"");
             }
             (_, true, _) => {}
@@ -155,21 +159,21 @@ impl Rule {
             return wrong("clear lies on the wrong side of the threshold");
         }
         let after = match (r#for.as_deref(), kind) {
-            // Silence is a time itself.
-            (None, Watched::Silence) => Duration::ZERO,
-            (None, _) => FOR,
+            // Silence is itself a time.
+            (None, AlertFigure::Silence) => Duration::ZERO,
+            (None, _) => PENDING_TIME_DEFAULT,
             (Some(text), _) => penstock_units::parse_duration(text)
                 .map_err(|error| format!("alert '{name}': for: {error}"))?,
         };
         Ok(Self { watched: kind, of, key, threshold, above, clear, after, severity, webhook, name })
     }
 
-    /// The unit of its value.
+    /// Unit of its value: bit/s, s or share.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self.watched {
-            Watched::Rate => "bit/s",
-            Watched::Silence => "s",
+            AlertFigure::Rate => "bit/s",
+            AlertFigure::Silence => "s",
             _ => "share",
         }
     }
@@ -178,18 +182,18 @@ impl Rule {
 /// An operator's note that a firing alert is being worked on.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Acknowledgement {
-    /// When it was given, in seconds since 1970.
+    /// Time of the note, in seconds since 1970.
     pub at_s: f64,
-    /// What the operator wrote; may be empty.
+    /// Text by the operator; may be empty.
     pub comment: String,
 }
 
 /// State of an alert, as the API and the dashboard name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum AlertState {
     /// The condition has held for the rule's time and has not cleared since.
     Firing,
-    /// The condition holds, not for the rule's time yet.
+    /// The condition holds, but not for the rule's time yet.
     Pending,
     /// The condition does not hold.
     Inactive,
@@ -197,8 +201,8 @@ pub(crate) enum State {
     NoData,
 }
 
-impl State {
-    /// The word for it.
+impl AlertState {
+    /// Name of the state in JSON.
     #[must_use]
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -210,60 +214,60 @@ impl State {
     }
 }
 
-/// A rule and where it stands.
+/// State of one rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Alert {
-    /// The rule.
-    pub rule: Rule,
-    /// Whether it fires.
+    /// Rule of the configuration.
+    pub rule: AlertRule,
+    /// True while it fires.
     pub firing: bool,
-    /// Since when it does or does not, in seconds since 1970; `None` until something was known.
+    /// Start of the current state, in seconds since 1970; `None` before the first value.
     pub since_s: Option<f64>,
-    /// Its value when it was looked at last.
+    /// Last value; `None` if unknown.
     pub value: Option<f64>,
-    /// How many times it began to fire.
+    /// Count of times it began to fire.
     pub times: u64,
     /// Acknowledgement by an operator; it ends with the alert.
     pub acknowledged: Option<Acknowledgement>,
-    /// Since when the value is where it must be for a change, by the monotonic clock and in seconds since 1970.
+    /// Start of the condition for a change, by the monotonic clock and in seconds since 1970.
     turning: Option<(Duration, f64)>,
 }
 
-/// What has changed.
+/// Change of an alert's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// It fires.
+pub(crate) enum AlertChange {
+    /// It begins to fire.
     Fires,
-    /// It does not any more.
+    /// It stops firing.
     Ends,
 }
 
 impl Alert {
-    /// Nothing is known yet.
+    /// Starts without a value.
     #[must_use]
-    pub(crate) fn new(rule: Rule) -> Self {
+    pub(crate) fn new(rule: AlertRule) -> Self {
         let (firing, since_s, value, times) = (false, None, None, 0);
         Self { rule, firing, since_s, value, times, acknowledged: None, turning: None }
     }
 
-    /// Where it stands.
+    /// State by value and condition.
     #[must_use]
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> AlertState {
         match (self.firing, self.turning, self.value) {
-            (true, ..) => State::Firing,
-            (false, Some(_), _) => State::Pending,
-            (false, None, Some(_)) => State::Inactive,
-            (false, None, None) => State::NoData,
+            (true, ..) => AlertState::Firing,
+            (false, Some(_), _) => AlertState::Pending,
+            (false, None, Some(_)) => AlertState::Inactive,
+            (false, None, None) => AlertState::NoData,
         }
     }
 
-    /// Since when the condition holds without having fired, in seconds since 1970.
+    /// Start of the condition that has not fired yet, in seconds since 1970.
     #[must_use]
     pub(crate) fn pending_since_s(&self) -> Option<f64> {
         self.turning.filter(|_| !self.firing).map(|(_, wall_s)| wall_s)
     }
 
-    /// Takes up the state that the events of an earlier run left: an alert that fired then fires on, and keeps its
+    /// Restores the state from the events of an earlier run: a firing alert continues, with its
     /// acknowledgement.
     pub(crate) fn restore<'e>(&mut self, events: impl Iterator<Item = &'e Event>) {
         for event in events.filter(|event| event.subject == self.rule.name) {
@@ -289,20 +293,20 @@ impl Alert {
         }
     }
 
-    /// Takes a value; `None` where nothing is known, which changes nothing.
+    /// Processes a value; an unknown one (`None`) changes no state.
     pub(crate) fn step(
         &mut self,
         now: Duration,
         wall_s: f64,
         value: Option<f64>,
-    ) -> Option<Change> {
+    ) -> Option<AlertChange> {
         self.value = value;
         let Some(value) = value else {
             self.turning = None;
             return None;
         };
         self.since_s.get_or_insert(wall_s);
-        let Rule { threshold, clear, above, after, .. } = self.rule;
+        let AlertRule { threshold, clear, above, after, .. } = self.rule;
         let turns = match (self.firing, above) {
             (false, true) => value > threshold,
             (false, false) => value < threshold,
@@ -320,7 +324,7 @@ impl Alert {
         (self.firing, self.turning, self.since_s) = (!self.firing, None, Some(wall_s));
         self.times += u64::from(self.firing);
         self.acknowledged = None;
-        Some(if self.firing { Change::Fires } else { Change::Ends })
+        Some(if self.firing { AlertChange::Fires } else { AlertChange::Ends })
     }
 }
 
@@ -330,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    fn rule(text: &str) -> Result<Rule, String> {
+    fn rule(text: &str) -> Result<AlertRule, String> {
         toml::from_str(&format!("name = \"a\"\n{text}")).map_err(|error| error.message().to_owned())
     }
 
@@ -339,18 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_and_their_faults_told() {
+    fn invalid_alert_rules_are_rejected() {
         let read =
             rule("kind = \"rate\"\nby = \"owner\"\nkey = \"cms\"\nabove = \"300G\"\nfor = \"10s\"")
                 .unwrap();
         assert_eq!((read.threshold, read.clear, read.after), (3e11, 2.7e11, at(10)));
-        assert_eq!((read.of, read.unit()), (Of::By(By::Owner), "bit/s"));
+        assert_eq!((read.of, read.unit()), (AlertScope::By(By::Owner), "bit/s"));
         let read = rule("kind = \"unlabelled\"\nabove = \"10%\"\nclear = 0.05").unwrap();
         assert_eq!((read.threshold, read.clear), (0.1, 0.05));
         assert_eq!(rule("kind = \"silence\"\nabove = \"90s\"").unwrap().threshold, 90.0);
         assert_eq!(rule("kind = \"silence\"").unwrap().threshold, 60.0);
         let read = rule("kind = \"share\"\nby = \"link\"\nkey = \"a-b\"\nbelow = 0.1").unwrap();
-        assert!(!read.above && read.of == Of::Link);
+        assert!(!read.above && read.of == AlertScope::Link);
         for (text, words) in [
             ("kind = \"rate\"", "give above or below"),
             ("kind = \"rate\"\nabove = 1\nbelow = 2", "give above or below"),
@@ -369,14 +373,14 @@ mod tests {
     }
 
     #[test]
-    fn it_fires_after_its_time_and_ends_after_it_beyond_clear() {
+    fn alert_fires_and_clears_with_hysteresis() {
         let rule = rule("kind = \"rate\"\nabove = 100\nclear = 50\nfor = \"10s\"").unwrap();
         let mut alert = Alert::new(rule);
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         for (second, value) in [
             (0, Some(200.0)),
             (9, Some(200.0)),
-            // A moment below begins the time anew, and so does one without a figure.
+            // A moment below restarts the time, and so does an unknown value.
             (10, Some(99.0)),
             (11, Some(200.0)),
             (20, None),
@@ -389,10 +393,10 @@ mod tests {
             (80, Some(0.0)),
         ] {
             if let Some(change) = alert.step(at(second), second as f64, value) {
-                told.push((second, change));
+                changes.push((second, change));
             }
         }
-        assert_eq!(told, [(31, Change::Fires), (80, Change::Ends)]);
+        assert_eq!(changes, [(31, AlertChange::Fires), (80, AlertChange::Ends)]);
         assert_eq!((alert.times, alert.since_s, alert.firing), (1, Some(80.0), false));
     }
 
@@ -407,10 +411,15 @@ mod tests {
             alert.step(at(second), 1_000.0 + second as f64, value);
             states.push((alert.state(), alert.pending_since_s()));
         }
-        let pending = (State::Pending, Some(1_002.0));
+        let pending = (AlertState::Pending, Some(1_002.0));
         assert_eq!(
             states,
-            [(State::NoData, None), (State::Inactive, None), pending, (State::Firing, None)]
+            [
+                (AlertState::NoData, None),
+                (AlertState::Inactive, None),
+                pending,
+                (AlertState::Firing, None)
+            ]
         );
     }
 
@@ -425,11 +434,14 @@ mod tests {
         let other = event(15.0, EventKind::AlertResolved, "b");
         let mut alert = Alert::new(rule.clone());
         alert.restore([&firing, &acknowledged, &other].into_iter());
-        assert_eq!((alert.state(), alert.since_s, alert.times), (State::Firing, Some(10.0), 1));
+        assert_eq!(
+            (alert.state(), alert.since_s, alert.times),
+            (AlertState::Firing, Some(10.0), 1)
+        );
         assert_eq!(alert.acknowledged.as_ref().unwrap().comment, "on it");
         assert_eq!(alert.step(at(1), 20.0, Some(200.0)), None, "it fires on, and not again");
         alert.step(at(2), 21.0, Some(0.0));
-        assert_eq!(alert.step(at(3), 22.0, Some(0.0)), Some(Change::Ends));
+        assert_eq!(alert.step(at(3), 22.0, Some(0.0)), Some(AlertChange::Ends));
         assert_eq!(alert.acknowledged, None);
         let mut alert = Alert::new(rule);
         alert.restore([&firing, &acknowledged, &resolved].into_iter());
@@ -438,10 +450,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_rings_twice_within_its_time(values in prop::collection::vec(0.0..200.0_f64, 0..300), below: bool) {
+        fn alert_never_changes_within_its_time(values in prop::collection::vec(0.0..200.0_f64, 0..300), below: bool) {
             let side = if below { "below = 100\nclear = 130" } else { "above = 100\nclear = 70" };
             let mut alert = Alert::new(rule(&format!("kind = \"rate\"\n{side}\nfor = \"5s\"")).unwrap());
-            let mut last: Option<(u64, Change)> = None;
+            let mut last: Option<(u64, AlertChange)> = None;
             for (second, value) in values.into_iter().enumerate() {
                 let second = second as u64;
                 if let Some(change) = alert.step(at(second), 0.0, Some(value)) {

@@ -1,7 +1,7 @@
-//! The collector's part of the HTTP API: all paths below `/api/v1/telemetry`, and `/api/v1/topology`.
+//! HTTP API of the collector: paths below `/api/v1/telemetry`, and `/api/v1/topology`.
 //!
-//! Everything here is read only but for acknowledgements of alerts, which take the agent's token. Rates are in bits per second with the half-width of their 95 % interval beside them;
-//! what was not measured is null.
+//! All requests only read, except acknowledgements of alerts, which need the agent's token. Rates
+//! are bits per second with the half-width of their 95 % interval; unmeasured values are null.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use penstock_http::ApiError;
 use utoipa::OpenApi;
 
 use crate::query::{By, Query};
-use crate::row::Direction;
+use crate::row::RowDirection;
 use crate::shared::Shared;
 
 mod alerts;
@@ -73,21 +73,21 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     link_series::series,
     network::topology,
 ))]
-struct Document;
+struct CollectorApi;
 
-/// The API as an OpenAPI document.
+/// Builds the OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    Document::openapi()
+    CollectorApi::openapi()
 }
 
-/// Parameters of a request, each of which must be taken.
-struct Params(HashMap<String, String>);
+/// Query parameters, each of which must be consumed.
+struct QueryParams(HashMap<String, String>);
 
-type Given = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
+type RawQuery = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
 
-impl Params {
-    fn new(given: Given) -> Result<Self, ApiError> {
+impl QueryParams {
+    fn new(given: RawQuery) -> Result<Self, ApiError> {
         let axum::extract::Query(pairs) =
             given.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
         let mut params = HashMap::new();
@@ -113,18 +113,18 @@ impl Params {
         text.parse().map(Some).map_err(bad)
     }
 
-    fn direction(&mut self) -> Result<Option<Direction>, ApiError> {
+    fn direction(&mut self) -> Result<Option<RowDirection>, ApiError> {
         match self.take("direction").as_deref() {
             None => Ok(None),
-            Some("in") => Ok(Some(Direction::In)),
-            Some("out") => Ok(Some(Direction::Out)),
+            Some("in") => Ok(Some(RowDirection::In)),
+            Some("out") => Ok(Some(RowDirection::Out)),
             Some(other) => {
                 Err(ApiError::bad_request(format!("direction={other}: write in or out")))
             }
         }
     }
 
-    /// Direction, view and filters of a question; whatever is left over is unknown.
+    /// Parses direction, view and filters of a query; remaining parameters are unknown.
     fn question(mut self, by: By, shared: &Shared) -> Result<Query, ApiError> {
         let direction = self.direction()?;
         let view = match self.take("combine") {

@@ -1,9 +1,10 @@
-//! Raw samples in Parquet files, where they are asked for: off unless `[collector.parquet]` names a directory.
+//! Raw samples in Parquet files; off unless `[collector.parquet]` names a directory.
 //!
-//! Threads that take datagrams gather records and hand them on, never waiting: what the writer cannot take is dropped
-//! and counted. A file is written under another name and renamed when it is whole, so that whoever reads the
-//! directory sees whole files alone; one that was cut off is removed at the next start. The oldest files leave when
-//! all take more than they may. A disk that takes nothing costs records and nothing else.
+//! Receiving threads collect records and pass them on without blocking: records that the writer
+//! cannot accept are dropped and counted. A file is written under a temporary name and renamed when
+//! complete, so that readers see only complete files; incomplete ones are removed at the next
+//! start. The oldest files are removed when all exceed the limit. A failing disk costs only
+//! records.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::Parquet as Config;
-use crate::receive::TELL_EVERY;
+use crate::receive::LOG_INTERVAL;
 use crate::shared::unix_now;
 
 mod file;
@@ -22,137 +23,138 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use file::{Names, ParquetFile};
-pub(crate) use record::Record;
+use file::{ExporterNames, ParquetFile};
+pub(crate) use record::SampleRecord;
 
-/// Records that are handed on together, and how many such lots may wait.
-const LOT: usize = 8_192;
-const LOTS_MAX: usize = 32;
+/// Records per batch, and most batches in the channel.
+const BATCH_RECORDS: usize = 8_192;
+const BATCHES_MAX: usize = 32;
 
-/// Records of a row group.
-const GROUP: usize = 131_072;
+/// Records in a row group.
+const ROW_GROUP_RECORDS: usize = 131_072;
 
-/// Records that are few wait so long for more.
-const LINGER: Duration = Duration::from_secs(1);
+/// Longest time for which an incomplete batch waits for further records.
+const BATCH_LINGER: Duration = Duration::from_secs(1);
 
 const PREFIX: &str = "penstock-";
 const SUFFIX: &str = ".parquet";
 const PART: &str = ".parquet.part";
 
-/// How it is doing.
+/// Counters and errors of the archive.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    /// Records written into files.
+pub(crate) struct ArchiveHealth {
+    /// Records in complete files.
     pub(crate) records: AtomicU64,
-    /// Records that were dropped.
+    /// Records lost by a full channel or a failed write.
     pub(crate) dropped: AtomicU64,
-    /// Whole files.
+    /// Complete files written since the start.
     pub(crate) files: AtomicU64,
-    /// Bytes of all files that are there.
+    /// Bytes of all files in the directory.
     pub(crate) bytes: AtomicU64,
     trouble: Mutex<Option<String>>,
 }
 
-impl Health {
+impl ArchiveHealth {
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Where records go, as others see it.
+/// Configuration and state of the archive.
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub(crate) config: Config,
-    pub(crate) health: Arc<Health>,
+    pub(crate) health: Arc<ArchiveHealth>,
 }
 
-/// What a thread that takes datagrams gathers.
+/// Collects the records of a receiving thread.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    lot: Vec<Record>,
+    batch: Vec<SampleRecord>,
     since: Instant,
-    give: SyncSender<Vec<Record>>,
-    health: Arc<Health>,
+    give: SyncSender<Vec<SampleRecord>>,
+    health: Arc<ArchiveHealth>,
 }
 
 impl Recorder {
-    /// For another thread.
+    /// Returns a recorder for another thread.
     pub(crate) fn another(&self) -> Self {
         let (give, health) = (self.give.clone(), Arc::clone(&self.health));
-        Self { lot: Vec::new(), since: Instant::now(), give, health }
+        Self { batch: Vec::new(), since: Instant::now(), give, health }
     }
 
-    /// Keeps a record; nothing waits.
+    /// Appends a record without blocking.
     #[inline]
-    pub(crate) fn put(&mut self, record: Record) {
-        if self.lot.is_empty() {
+    pub(crate) fn put(&mut self, record: SampleRecord) {
+        if self.batch.is_empty() {
             self.since = Instant::now();
-            self.lot.reserve_exact(LOT);
+            self.batch.reserve_exact(BATCH_RECORDS);
         }
-        self.lot.push(record);
-        if self.lot.len() >= LOT {
-            self.hand_on();
-        }
-    }
-
-    /// Hands on what has waited long enough.
-    pub(crate) fn settle(&mut self) {
-        if !self.lot.is_empty() && self.since.elapsed() >= LINGER {
-            self.hand_on();
+        self.batch.push(record);
+        if self.batch.len() >= BATCH_RECORDS {
+            self.send_batch();
         }
     }
 
-    fn hand_on(&mut self) {
-        let lot = std::mem::take(&mut self.lot);
-        if let Err(TrySendError::Full(lot) | TrySendError::Disconnected(lot)) =
-            self.give.try_send(lot)
+    /// Sends a batch that has waited long enough.
+    pub(crate) fn flush_stale(&mut self) {
+        if !self.batch.is_empty() && self.since.elapsed() >= BATCH_LINGER {
+            self.send_batch();
+        }
+    }
+
+    fn send_batch(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        if let Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) =
+            self.give.try_send(batch)
         {
-            self.health.dropped.fetch_add(lot.len() as u64, Ordering::Relaxed);
+            self.health.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        if !self.lot.is_empty() {
-            self.hand_on();
+        if !self.batch.is_empty() {
+            self.send_batch();
         }
     }
 }
 
-/// Prepares the directory: what was cut off goes.
+/// Prepares the directory and removes incomplete files.
 ///
 /// # Errors
-/// With one line, when the directory cannot be had.
-pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, Writer), String> {
+/// With one line, when the directory cannot be used.
+pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, ArchiveWriter), String> {
     let prepare = || -> io::Result<u64> {
         fs::create_dir_all(&config.directory)?;
         for name in names_in(&config.directory, PART)? {
             tracing::warn!("{name} in {} was cut off and is removed", config.directory.display());
             fs::remove_file(config.directory.join(name))?;
         }
-        kept(&config.directory, config.bytes_max)
+        enforce_limit(&config.directory, config.bytes_max)
     };
     let bytes = prepare().map_err(|error| {
         let dir = config.directory.display();
         format!("{dir}: {error}: give another directory in [collector.parquet]")
     })?;
-    let health = Arc::new(Health { bytes: AtomicU64::new(bytes), ..Health::default() });
-    let (give, take) = sync_channel(LOTS_MAX);
-    let (lot, since) = (Vec::new(), Instant::now());
-    let recorder = Recorder { lot, since, give, health: Arc::clone(&health) };
-    let writer = Writer {
+    let health =
+        Arc::new(ArchiveHealth { bytes: AtomicU64::new(bytes), ..ArchiveHealth::default() });
+    let (give, take) = sync_channel(BATCHES_MAX);
+    let (batch, since) = (Vec::new(), Instant::now());
+    let recorder = Recorder { batch, since, give, health: Arc::clone(&health) };
+    let writer = ArchiveWriter {
         config: config.clone(),
         health: Arc::clone(&health),
         take,
         open: None,
         group: Vec::new(),
-        told: None,
+        last_log: None,
     };
     Ok((Archive { config, health }, recorder, writer))
 }
 
-/// Files of ours that end so, oldest first: their names have the time at which they were begun.
+/// Files of the archive with this suffix, oldest first: their names contain the start time.
 fn names_in(dir: &Path, suffix: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -165,15 +167,15 @@ fn names_in(dir: &Path, suffix: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes the oldest files until the rest takes no more than `bytes_max`; what it takes.
-fn kept(dir: &Path, bytes_max: u64) -> io::Result<u64> {
+/// Removes the oldest files until the rest has at most `bytes_max`; returns its size.
+fn enforce_limit(dir: &Path, bytes_max: u64) -> io::Result<u64> {
     let mut files = Vec::new();
     for name in names_in(dir, SUFFIX)? {
         let bytes = fs::metadata(dir.join(&name))?.len();
         files.push((name, bytes));
     }
     let mut sum: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-    // The newest stays, whatever it takes.
+    // The newest file stays at any size.
     files.pop();
     for (name, bytes) in files {
         if sum <= bytes_max {
@@ -185,8 +187,8 @@ fn kept(dir: &Path, bytes_max: u64) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// A file that is not whole yet.
-struct Open {
+/// An incomplete file.
+struct OpenFile {
     file: ParquetFile,
     part: PathBuf,
     name: String,
@@ -194,24 +196,24 @@ struct Open {
     records: u64,
 }
 
-/// The thread that writes.
-pub(crate) struct Writer {
+/// The thread that writes files.
+pub(crate) struct ArchiveWriter {
     config: Config,
-    health: Arc<Health>,
-    take: Receiver<Vec<Record>>,
-    open: Option<Open>,
-    group: Vec<Record>,
-    told: Option<Instant>,
+    health: Arc<ArchiveHealth>,
+    take: Receiver<Vec<SampleRecord>>,
+    open: Option<OpenFile>,
+    group: Vec<SampleRecord>,
+    last_log: Option<Instant>,
 }
 
-impl Writer {
-    /// Writes until nobody gathers any more.
-    pub(crate) fn run(mut self, names: Names<'_>) {
+impl ArchiveWriter {
+    /// Writes until all recorders are dropped.
+    pub(crate) fn run(mut self, names: ExporterNames<'_>) {
         loop {
-            match self.take.recv_timeout(LINGER) {
-                Ok(lot) => {
-                    self.group.extend(lot);
-                    if self.group.len() >= GROUP {
+            match self.take.recv_timeout(BATCH_LINGER) {
+                Ok(batch) => {
+                    self.group.extend(batch);
+                    if self.group.len() >= ROW_GROUP_RECORDS {
                         self.flush(names);
                     }
                 }
@@ -224,7 +226,7 @@ impl Writer {
                 self.flush(names);
                 self.close();
             } else if self.open.is_none() && !self.group.is_empty() {
-                // So that the time of a file counts from its first record.
+                // The age of a file counts from its first record.
                 self.begin();
             }
         }
@@ -233,14 +235,14 @@ impl Writer {
     }
 
     fn begin(&mut self) {
-        // Of microseconds, so that one that is started again at once takes no name twice.
+        // In microseconds, so that a restart within a second does not reuse a name.
         let start_us = (unix_now() * 1e6) as u64;
         let name = format!("{PREFIX}{start_us}{SUFFIX}");
         let part = self.config.directory.join(format!("{PREFIX}{start_us}{PART}"));
         match ParquetFile::create(&part) {
             Ok(file) => {
                 let since = Instant::now();
-                self.open = Some(Open { file, part, name, since, records: 0 });
+                self.open = Some(OpenFile { file, part, name, since, records: 0 });
             }
             Err(error) => {
                 let _ = fs::remove_file(&part);
@@ -249,8 +251,8 @@ impl Writer {
         }
     }
 
-    /// Brings what was gathered into the file.
-    fn flush(&mut self, names: Names<'_>) {
+    /// Writes the collected records as a row group.
+    fn flush(&mut self, names: ExporterNames<'_>) {
         let group = std::mem::take(&mut self.group);
         if group.is_empty() {
             return;
@@ -271,7 +273,7 @@ impl Writer {
                 }
             }
             Err(error) => {
-                // A file with half of a row group is no file.
+                // A file with half of a row group is unreadable.
                 let lost = open.records + count;
                 let _ = fs::remove_file(&open.part);
                 self.open = None;
@@ -295,7 +297,7 @@ impl Writer {
                 self.health.records.fetch_add(records, Ordering::Relaxed);
                 self.health.files.fetch_add(1, Ordering::Relaxed);
                 self.set_trouble(None);
-                match kept(&self.config.directory, self.config.bytes_max) {
+                match enforce_limit(&self.config.directory, self.config.bytes_max) {
                     Ok(bytes) => self.health.bytes.store(bytes, Ordering::Relaxed),
                     Err(error) => self.failed(&error, 0),
                 }
@@ -311,9 +313,9 @@ impl Writer {
         self.health.dropped.fetch_add(lost, Ordering::Relaxed);
         let dir = self.config.directory.display();
         let line = format!("cannot write samples to {dir}: {error}: they are dropped and counted");
-        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+        if self.last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
             tracing::error!("{line}");
-            self.told = Some(Instant::now());
+            self.last_log = Some(Instant::now());
         }
         self.set_trouble(Some(line));
     }

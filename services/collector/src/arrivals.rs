@@ -1,25 +1,27 @@
-//! Which seconds were measured: what came in each, what was dropped, and when every exporter was silent. Pure.
+//! Coverage of seconds: datagrams that arrived, datagrams that were dropped, and silence of all
+//! exporters. Pure.
 //!
-//! A second in which datagrams were dropped is measured as far as datagrams were taken. A second without any is measured
-//! where silence is usual, and unknown otherwise: the network may be idle, or what tells of it may be cut off. The first
-//! datagram after a silence says by its number whether any is missing before it.
+//! A second with drops is measured in proportion to the datagrams received. A second without
+//! datagrams is measured if silence is usual, and unknown otherwise: the network may be idle, or
+//! the telemetry may be cut off. The sequence number of the first datagram after a silence shows
+//! whether any are missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::timeline::Timeline;
 
-/// Silence is unusual from so long on, and from so many times the longest usual pause.
+/// Silence is unusual beyond both limits: this time, and this multiple of the longest usual pause.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
 const SILENCE_FACTOR: f64 = 3.0;
 
-/// After so long a longer pause than usual is forgotten.
+/// Decay time of the longest usual pause.
 const PAUSE_MEMORY_S: f64 = 600.0;
 
-/// A pause of so long may have been an outage.
+/// Shortest pause that may be an outage.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
-/// Most pauses that wait to be looked at.
+/// Most pauses stored until they are taken.
 const PAUSES_MAX: usize = 64;
 
 /// Most seconds that are open.
@@ -32,29 +34,29 @@ struct Datagrams {
     dropped: f64,
 }
 
-/// A time in which no exporter sent anything.
+/// A time in which no exporter sent a datagram.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pause {
-    /// When the last datagram before it came.
+    /// Time of the last datagram before it.
     pub(crate) from: Duration,
-    /// When the first one after it came.
+    /// Time of the first datagram after it.
     pub(crate) to: Duration,
-    /// Datagrams are missing by the number of the first one.
+    /// True if the sequence number of the first one shows a loss.
     pub(crate) missing: bool,
 }
 
-/// See the module.
+/// Datagrams of open seconds, and the pauses between them.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct DatagramArrivals {
     seconds: BTreeMap<u64, Datagrams>,
     newest: Option<Duration>,
-    /// Longest pause between two datagrams of late.
+    /// Longest recent pause between two datagrams.
     usual_pause_s: f64,
     pauses: Vec<Pause>,
 }
 
-impl Arrivals {
-    /// A datagram came; `missing` says that others before it did not.
+impl DatagramArrivals {
+    /// Counts a datagram; `missing` is true if others before it are lost.
     pub(crate) fn take(&mut self, at: Duration, number: u64, missing: bool) {
         if self.seconds.len() < SECONDS_MAX || self.seconds.contains_key(&number) {
             self.seconds.entry(number).or_default().taken += 1;
@@ -72,14 +74,14 @@ impl Arrivals {
             self.pauses.push(Pause { from: newest, to: at, missing });
         }
         let pause_s = pause.as_secs_f64();
-        // An outage is no usual pause.
+        // An outage is not a usual pause.
         if !missing {
             let kept = self.usual_pause_s * (-pause_s / PAUSE_MEMORY_S).exp();
             self.usual_pause_s = kept.max(pause_s);
         }
     }
 
-    /// Datagrams were dropped between these moments.
+    /// Distributes drops between two times over the seconds.
     pub(crate) fn note_drops(
         &mut self,
         line: &Timeline,
@@ -100,19 +102,19 @@ impl Arrivals {
         }
     }
 
-    /// Whether a silence that lasts until `now` is more than an idle network's.
+    /// Returns true if a silence until `now` exceeds that of an idle network.
     pub(crate) fn is_cut_off(&self, now: Duration) -> bool {
         let Some(newest) = self.newest else { return true };
         let usual = Duration::from_secs_f64(SILENCE_FACTOR * self.usual_pause_s).max(SILENCE_MIN);
         now.saturating_sub(newest) > usual
     }
 
-    /// When the last datagram came.
+    /// Time of the last datagram.
     pub(crate) fn newest(&self) -> Option<Duration> {
         self.newest
     }
 
-    /// A second has ended: which part of it was measured, 0 to 1.
+    /// Closes a second and returns the part of it that was measured, 0 to 1.
     pub(crate) fn close(&mut self, number: u64, end: Duration) -> f64 {
         let open = self.seconds.split_off(&(number + 1));
         let closed = std::mem::replace(&mut self.seconds, open);
@@ -124,7 +126,7 @@ impl Arrivals {
         }
     }
 
-    /// Pauses that have ended since the last time.
+    /// Returns the pauses that ended since the last call.
     pub(crate) fn pauses(&mut self) -> Vec<Pause> {
         std::mem::take(&mut self.pauses)
     }
@@ -139,8 +141,8 @@ mod tests {
     }
 
     /// Ten datagrams a second until `to`.
-    fn busy(to: u32) -> (Arrivals, Timeline) {
-        let (mut arrivals, line) = (Arrivals::default(), Timeline::new(at(0.0), 1_000.0));
+    fn busy(to: u32) -> (DatagramArrivals, Timeline) {
+        let (mut arrivals, line) = (DatagramArrivals::default(), Timeline::new(at(0.0), 1_000.0));
         for tenth in 0..10 * to {
             let now = at(f64::from(tenth) / 10.0 + 0.05);
             arrivals.take(now, line.number(now), false);
@@ -151,7 +153,7 @@ mod tests {
     #[test]
     fn dropped_datagrams_are_unmeasured_time() {
         let (mut arrivals, line) = busy(4);
-        // The buffer was full from 3.5 until 8.5; nothing of the seconds between was taken.
+        // The buffer was full from 3.5 until 8.5; no datagram between was received.
         arrivals.note_drops(&line, at(3.5), at(8.5), 50);
         let shares: Vec<f64> =
             (1..=10).map(|number| arrivals.close(number, line.span(number).end)).collect();
@@ -171,14 +173,14 @@ mod tests {
         arrivals.take(at(12.0), line.number(at(12.0)), true);
         let pauses = arrivals.pauses();
         assert!(pauses.len() == 1 && pauses[0].missing && pauses[0].to == at(12.0), "{pauses:?}");
-        // The outage did not make silence usual.
+        // The outage did not become a usual pause.
         assert!(arrivals.is_cut_off(at(16.0)));
-        // An exporter that has nothing to tell but its counters.
+        // An exporter that sends only counters.
         for round in 1..10 {
             arrivals.take(at(12.0 + 20.0 * f64::from(round)), 12 + 20 * round as u64, false);
         }
         assert!(!arrivals.is_cut_off(at(192.0 + 59.0)) && arrivals.is_cut_off(at(192.0 + 61.0)));
-        // Before anything came nothing is known.
-        assert!(Arrivals::default().is_cut_off(at(0.0)));
+        // Before the first datagram nothing is known.
+        assert!(DatagramArrivals::default().is_cut_off(at(0.0)));
     }
 }

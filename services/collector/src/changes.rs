@@ -1,7 +1,8 @@
-//! Changes of the network that become events: exporters that fall silent, restart or come back, interfaces that go down
-//! or up, and gaps in the collector's own seconds.
+//! Detects changes of the network as events: exporters that fall silent, restart or resume,
+//! interfaces that go down or up, and gaps in the collector's own seconds.
 //!
-//! [`Watcher`] is pure: a snapshot and a time in, events out. [`run`] is the thread that takes the snapshots.
+//! [`Watcher`] is pure: a snapshot and a time in, events out. [`run`] is the thread that takes the
+//! snapshots.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -12,25 +13,25 @@ use crate::directory::exporter_key;
 use crate::event::{Event, EventKind, Severity};
 use crate::shared::{Shared, unix_now};
 
-/// Between two snapshots.
+/// Time between two snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Longest sleep before a look whether the service ends.
-const NAP: Duration = Duration::from_millis(100);
+/// Longest sleep before a check for the end of the service.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// An exporter that sent nothing for so long is silent.
+/// Silence after which an exporter counts as silent.
 pub(crate) const SILENT_S: f64 = 60.0;
 
-/// After the start all exporters are new; those of this time are no events.
+/// Time after the start in which new exporters are no events.
 const SETTLING_S: f64 = 120.0;
 
-/// A snapshot so late says that the collector itself stood still.
+/// Delay of a snapshot beyond which the collector itself stood still.
 const GAP_S: f64 = 5.0;
 
-/// Events of one snapshot; the others become one event that counts them.
+/// Most events of one snapshot; a last event counts the others.
 const EVENTS_PER_SNAPSHOT_MAX: usize = 50;
 
-/// State of an exporter.
+/// State of an exporter in a snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct ExporterState {
     pub(crate) key: String,
@@ -40,25 +41,25 @@ pub(crate) struct ExporterState {
     pub(crate) restarts: u64,
 }
 
-/// State of an interface.
+/// State of an interface in a snapshot.
 #[derive(Debug, Clone)]
-pub(crate) struct InterfaceState {
+pub(crate) struct InterfaceStatus {
     pub(crate) key: String,
     pub(crate) name: String,
-    /// Link of the topology at it.
+    /// Link of the topology at the interface.
     pub(crate) link: Option<String>,
     pub(crate) up: Option<bool>,
 }
 
-/// What the collector knows at one moment.
+/// State of all exporters and interfaces at one time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Snapshot {
+pub(crate) struct NetworkSnapshot {
     pub(crate) exporters: Vec<ExporterState>,
-    pub(crate) interfaces: Vec<InterfaceState>,
+    pub(crate) interfaces: Vec<InterfaceStatus>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct LastState {
     silent: bool,
     restarts: u64,
 }
@@ -66,7 +67,7 @@ struct Known {
 /// Compares snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    exporters: HashMap<String, Known>,
+    exporters: HashMap<String, LastState>,
     interfaces: HashMap<String, bool>,
     /// Seconds since the start.
     age_s: f64,
@@ -74,7 +75,12 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Events between the last snapshot and this one, `passed_s` later by the monotonic clock.
-    pub(crate) fn step(&mut self, wall_s: f64, passed_s: f64, snapshot: &Snapshot) -> Vec<Event> {
+    pub(crate) fn step(
+        &mut self,
+        wall_s: f64,
+        passed_s: f64,
+        snapshot: &NetworkSnapshot,
+    ) -> Vec<Event> {
         self.age_s += passed_s;
         let mut events = Vec::new();
         if passed_s > SNAPSHOT_INTERVAL.as_secs_f64() + GAP_S {
@@ -97,8 +103,8 @@ impl Watcher {
         events
     }
 
-    fn exporters(&mut self, wall_s: f64, snapshot: &Snapshot, events: &mut Vec<Event>) {
-        let mut gone: HashMap<String, Known> = std::mem::take(&mut self.exporters);
+    fn exporters(&mut self, wall_s: f64, snapshot: &NetworkSnapshot, events: &mut Vec<Event>) {
+        let mut gone: HashMap<String, LastState> = std::mem::take(&mut self.exporters);
         for one in &snapshot.exporters {
             let silent = one.silent_s > SILENT_S;
             let mut add = |kind, severity, text: String| {
@@ -126,15 +132,15 @@ impl Watcher {
                     }
                 }
             }
-            self.exporters.insert(one.key.clone(), Known { silent, restarts: one.restarts });
+            self.exporters.insert(one.key.clone(), LastState { silent, restarts: one.restarts });
         }
     }
 
-    fn interfaces(&mut self, wall_s: f64, snapshot: &Snapshot, events: &mut Vec<Event>) {
+    fn interfaces(&mut self, wall_s: f64, snapshot: &NetworkSnapshot, events: &mut Vec<Event>) {
         let mut gone = std::mem::take(&mut self.interfaces);
         for one in &snapshot.interfaces {
             let before = gone.remove(&one.key);
-            // An interface without news keeps its last state.
+            // An interface without a report keeps its last state.
             let Some(up) = one.up.or(before) else { continue };
             if before.is_some_and(|before| before != up) {
                 let (kind, severity, word) = match up {
@@ -169,7 +175,7 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Sleeps until then; whether the service goes on.
+/// Sleeps until the given time; returns false when the service ends.
 fn wait(shared: &Shared, until: Instant) -> bool {
     loop {
         if shared.stopping.load(Ordering::Relaxed) {
@@ -179,11 +185,11 @@ fn wait(shared: &Shared, until: Instant) -> bool {
         if left.is_zero() {
             return true;
         }
-        std::thread::sleep(left.min(NAP));
+        std::thread::sleep(left.min(SLEEP_MAX));
     }
 }
 
-fn snapshot(shared: &Shared) -> Snapshot {
+fn snapshot(shared: &Shared) -> NetworkSnapshot {
     let now = shared.now();
     let exporters = {
         let intake = shared.intake();
@@ -198,18 +204,18 @@ fn snapshot(shared: &Shared) -> Snapshot {
         });
         states.collect()
     };
-    Snapshot { exporters, interfaces: interface_states(shared) }
+    NetworkSnapshot { exporters, interfaces: interface_states(shared) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn snapshot(silent_s: f64, restarts: u64, up: Option<bool>) -> Snapshot {
+    fn snapshot(silent_s: f64, restarts: u64, up: Option<bool>) -> NetworkSnapshot {
         let (key, name) = ("192.0.2.1".to_owned(), "dtn1".to_owned());
-        Snapshot {
+        NetworkSnapshot {
             exporters: vec![ExporterState { key, name, silent_s, restarts }],
-            interfaces: vec![InterfaceState {
+            interfaces: vec![InterfaceStatus {
                 key: "192.0.2.1:2".to_owned(),
                 name: "dtn1 eth0".to_owned(),
                 link: Some("a--b".to_owned()),
@@ -259,7 +265,7 @@ mod tests {
             let mut all = snapshot(0.0, 0, Some(up));
             let first = all.interfaces[0].clone();
             all.interfaces = (0..1_000)
-                .map(|at| InterfaceState { key: format!("x:{at}"), ..first.clone() })
+                .map(|at| InterfaceStatus { key: format!("x:{at}"), ..first.clone() })
                 .collect();
             all
         };

@@ -1,10 +1,12 @@
-//! Minutes in ClickHouse, where one machine is too small: several collectors write to one database, each under its name.
+//! Minutes in ClickHouse, for sites beyond one machine: several collectors write to one database,
+//! each under its name.
 //!
-//! A task takes minutes, makes batches of them, puts each into a spool on disk and inserts it from there, oldest
-//! first, until the server says that it has it. Whether a batch whose answer was lost is there is asked before it
-//! is sent again, so that nothing is stored twice and nothing is missing. Figures go on live whatever happens here.
+//! A task packs minutes into batches, writes each to a spool on disk and inserts it from there,
+//! oldest first, until the server confirms it. After a lost answer it queries the server for the
+//! batch before it inserts it again, so that no batch is missing or stored twice. Live figures do
+//! not depend on it.
 //!
-//! Hours are made by the server (a materialized view), and it forgets what is too old (deploy/clickhouse).
+//! The server sums hours (a materialized view) and applies retention (deploy/clickhouse).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -14,94 +16,95 @@ use std::time::{Duration, Instant};
 use penstock_scitags::Registry;
 use tokio::sync::mpsc;
 
-use crate::answer::{Past, Span};
 use crate::config::ClickHouse as Config;
 use crate::minute::{Minute, draw_id};
 use crate::query::Query;
-use crate::receive::TELL_EVERY;
-use crate::row::Kind;
+use crate::query_executor::{StoredRows, TimeBuckets};
+use crate::receive::LOG_INTERVAL;
+use crate::row::RowKind;
 use crate::store::Tier;
 
 mod server;
 mod spool;
 mod wire;
 
-use server::Server;
+use server::ClickHouseClient;
 use spool::Dropped;
 pub(crate) use spool::Spool;
 
-/// In the state directory, where nothing else is said.
+/// Default directory of the spool, in the state directory.
 const SPOOL: &str = "clickhouse";
 
-/// After something failed.
-const AGAIN: Duration = Duration::from_secs(2);
+/// Time between a failure and the retry.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How it is doing.
+/// Counters and errors of the database.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    /// Batches that the server has.
+pub(crate) struct ClickHouseHealth {
+    /// Batches confirmed by the server.
     pub(crate) batches: AtomicU64,
-    /// Their rows.
+    /// Rows of these batches.
     pub(crate) rows: AtomicU64,
-    /// Times that something could not be sent or read.
+    /// Failed inserts and queries.
     pub(crate) errors: AtomicU64,
-    /// Batches that had to leave the spool.
+    /// Batches dropped from the spool.
     pub(crate) batches_dropped: AtomicU64,
-    /// Their rows.
+    /// Rows of these batches.
     pub(crate) rows_dropped: AtomicU64,
-    /// Batches that wait.
+    /// Batches in the spool.
     pub(crate) waiting: AtomicU64,
-    /// Their bytes.
+    /// Bytes of these batches.
     pub(crate) waiting_bytes: AtomicU64,
-    /// Begin of the newest minute that is stored.
+    /// Start of the newest stored minute.
     pub(crate) newest_s: AtomicI64,
-    /// The server has answered since the start.
+    /// Set when the server has answered since the start.
     reached: AtomicBool,
-    /// What is wrong now.
+    /// Current error.
     trouble: Mutex<Option<String>>,
 }
 
-/// The database as others see it.
+/// The database with its spool and state.
 #[derive(Debug)]
-pub(crate) struct ClickHouse {
+pub(crate) struct ClickHouseStore {
     pub(crate) config: Arc<Config>,
     pub(crate) spool: PathBuf,
-    pub(crate) health: Health,
-    server: Server,
+    pub(crate) health: ClickHouseHealth,
+    server: ClickHouseClient,
     registry: Registry,
 }
 
-/// What a line in the log was about, and when it was told.
+/// Time of the last log line about one cause, to limit their rate.
 #[derive(Debug, Default)]
-struct Told(Option<Instant>);
+struct LogLimiter(Option<Instant>);
 
-impl Told {
-    fn tell(&mut self, line: &str) {
-        if self.0.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+impl LogLimiter {
+    fn log(&mut self, line: &str) {
+        if self.0.is_none_or(|last| last.elapsed() >= LOG_INTERVAL) {
             tracing::error!("{line}");
             self.0 = Some(Instant::now());
         }
     }
 }
 
-/// What the task keeps.
+/// State of the inserting task.
 #[derive(Debug)]
-struct Queue {
+struct InsertQueue {
     spool: Spool,
     pending: Vec<Arc<Minute>>,
-    /// When the first of `pending` came.
+    /// Time of the first pending minute.
     since: Instant,
     prepared: bool,
-    trouble: Told,
-    full: Told,
+    trouble: LogLimiter,
+    full: LogLimiter,
 }
 
-impl ClickHouse {
+impl ClickHouseStore {
     pub(crate) fn new(config: Config, registry: Registry, state: &Path) -> Self {
         let spool = config.spool.clone().unwrap_or_else(|| state.join(SPOOL));
         let config = Arc::new(config);
-        let server = Server::new(Arc::clone(&config));
-        let health = Health { newest_s: AtomicI64::new(i64::MIN), ..Health::default() };
+        let server = ClickHouseClient::new(Arc::clone(&config));
+        let health =
+            ClickHouseHealth { newest_s: AtomicI64::new(i64::MIN), ..ClickHouseHealth::default() };
         Self { config, spool, health, server, registry }
     }
 
@@ -113,10 +116,10 @@ impl ClickHouse {
         *self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Opens the spool: what waited in it goes first.
+    /// Opens the spool; its batches are sent first.
     ///
     /// # Errors
-    /// With one line: without a place to wait nothing is begun.
+    /// With one line, when the directory cannot be used.
     pub(crate) fn open_spool(&self) -> Result<Spool, String> {
         Spool::open(&self.spool, self.config.spool_bytes_max).map_err(|error| {
             let dir = self.spool.display();
@@ -124,22 +127,22 @@ impl ClickHouse {
         })
     }
 
-    /// Stores minutes as they come, until there will be none.
+    /// Stores minutes until the channel closes.
     pub(crate) async fn run(
         &self,
         spool: Spool,
         mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>,
     ) {
         let (pending, since) = (Vec::new(), Instant::now());
-        let (trouble, full) = (Told::default(), Told::default());
-        let mut queue = Queue { spool, pending, since, prepared: false, trouble, full };
+        let (trouble, full) = (LogLimiter::default(), LogLimiter::default());
+        let mut queue = InsertQueue { spool, pending, since, prepared: false, trouble, full };
         self.send(&mut queue).await;
         let mut open = true;
         while open {
             let pause = match (queue.spool.len(), queue.pending.is_empty()) {
-                (1.., _) => AGAIN,
+                (1.., _) => RETRY_INTERVAL,
                 (0, true) if queue.prepared => Duration::from_secs(3600),
-                (0, true) => AGAIN,
+                (0, true) => RETRY_INTERVAL,
                 (0, false) => self.config.interval.saturating_sub(queue.since.elapsed()),
             };
             tokio::select! {
@@ -168,8 +171,8 @@ impl ClickHouse {
         self.dropped(&lost);
     }
 
-    /// Makes batches of what came, and puts them where they wait.
-    fn put(&self, queue: &mut Queue) {
+    /// Packs pending minutes into batches in the spool.
+    fn put(&self, queue: &mut InsertQueue) {
         let minutes = std::mem::take(&mut queue.pending);
         let mut draw = draw_id;
         let (name, rows_max) = (&self.config.name, self.config.batch_rows);
@@ -178,7 +181,7 @@ impl ClickHouse {
             let (dropped, written) = queue.spool.put(number, times, lines.rows, lines.bytes);
             self.dropped(&dropped);
             if dropped.batches > 0 {
-                queue.full.tell(&format!(
+                queue.full.log(&format!(
                     "spool {} is full: {} batches of {} rows were dropped since the start: mend the database or raise spool_bytes_max",
                     self.spool.display(),
                     self.health.batches_dropped.load(Ordering::Relaxed),
@@ -202,8 +205,8 @@ impl ClickHouse {
         self.health.rows_dropped.fetch_add(dropped.rows, Ordering::Relaxed);
     }
 
-    /// Inserts what waits, until something fails.
-    async fn send(&self, queue: &mut Queue) {
+    /// Inserts the batches of the spool until one fails.
+    async fn send(&self, queue: &mut InsertQueue) {
         match self.send_all(queue).await {
             Ok(()) => self.set_trouble(None),
             Err(error) => {
@@ -219,7 +222,7 @@ impl ClickHouse {
         self.health.waiting_bytes.store(queue.spool.bytes(), Ordering::Relaxed);
     }
 
-    async fn send_all(&self, queue: &mut Queue) -> Result<(), String> {
+    async fn send_all(&self, queue: &mut InsertQueue) -> Result<(), String> {
         if !queue.prepared {
             self.server.prepare().await?;
             let newest = self.server.newest().await?;
@@ -239,7 +242,7 @@ impl ClickHouse {
                     self.health.rows.fetch_add(batch.rows, Ordering::Relaxed);
                     self.health.newest_s.fetch_max(batch.to_s, Ordering::Relaxed);
                 }
-                // It is gone or cannot be read: nothing that is tried again would change it.
+                // It is missing or unreadable, which no retry would change.
                 Err(error) => {
                     let dropped = Dropped { batches: 1, rows: batch.rows };
                     self.dropped(&dropped);
@@ -251,24 +254,24 @@ impl ClickHouse {
         }
     }
 
-    fn failed(&self, queue: &mut Queue, line: &str) {
+    fn failed(&self, queue: &mut InsertQueue, line: &str) {
         self.health.errors.fetch_add(1, Ordering::Relaxed);
-        queue.trouble.tell(line);
+        queue.trouble.log(line);
         self.set_trouble(Some(line.to_owned()));
     }
 
-    /// What is stored of a question, before `until_s`: what came later is in memory.
+    /// Loads the stored part of a query before `until_s`; later minutes are in memory.
     ///
     /// # Errors
     /// With one line, when the server does not answer.
     pub(crate) async fn past(
         &self,
         query: &Query,
-        span: Span,
+        span: TimeBuckets,
         tier: Tier,
         until_s: i64,
-    ) -> Result<Past, String> {
-        // Until it has answered nobody knows until when minutes are stored.
+    ) -> Result<StoredRows, String> {
+        // Until the first answer the end of the stored minutes is unknown.
         if !self.health.reached.load(Ordering::Relaxed) {
             let line = || format!("ClickHouse at {} has not answered yet", self.config.url);
             return Err(self.trouble().unwrap_or_else(line));
@@ -276,20 +279,20 @@ impl ClickHouse {
         let (from_s, to_s) = (span.start_s, span.end_s().min(until_s));
         let mut parts = vec![(Tier::Minute, (from_s, to_s))];
         if tier == Tier::Hour {
-            // Of the hour that runs other collectors may have stored more.
+            // In the current hour other collectors may have stored more.
             let whole = (until_s.div_euclid(3600) * 3600).clamp(from_s, to_s.max(from_s));
             parts = vec![(Tier::Hour, (from_s, whole)), (Tier::Minute, (whole, to_s))];
         }
         parts.retain(|(_, (from_s, to_s))| from_s < to_s);
         let buckets = (span.start_s, span.step_s);
-        let mut past = Past::default();
+        let mut past = StoredRows::default();
         let answered = async {
             for (tier, range) in parts {
                 past.covered.extend(self.server.covered(tier, range, buckets).await?);
                 let rows = self.server.read(tier, query.kind(), query, range, buckets);
                 past.rows.extend(rows.await?);
-                if query.kind() == Kind::Group {
-                    let rows = self.server.read(tier, Kind::Counter, query, range, buckets);
+                if query.kind() == RowKind::Group {
+                    let rows = self.server.read(tier, RowKind::Counter, query, range, buckets);
                     past.counters.extend(rows.await?);
                 }
             }
@@ -301,7 +304,7 @@ impl ClickHouse {
         })
     }
 
-    /// Until when minutes are stored.
+    /// End of the stored minutes.
     pub(crate) fn stored_until_s(&self) -> i64 {
         self.health.newest_s.load(Ordering::Relaxed).saturating_add(60)
     }

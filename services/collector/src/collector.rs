@@ -1,4 +1,4 @@
-//! The role: its threads, and what it brings to the HTTP server.
+//! The collector role: its threads, and its interface to the HTTP server.
 
 use std::fmt;
 use std::path::Path;
@@ -18,18 +18,18 @@ use prometheus_client::encoding::DescriptorEncoder;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::clickhouse::ClickHouse;
-use crate::config::{Config, prefixes, systems};
+use crate::clickhouse::ClickHouseStore;
+use crate::config::{Config, load_as_table, prefixes};
 use crate::event::Event;
-use crate::receive::{self, Input};
+use crate::receive::{self, InputSocket};
 use crate::shared::{Shared, Stores};
 use crate::store::Store;
-use crate::{api, archive, changes, host_names, metrics, tick, watch};
+use crate::{alerting, api, archive, changes, host_names, metrics, second_timer};
 
-/// The last minute may take so long to be written.
-const STORE_TIME: Duration = Duration::from_secs(10);
+/// Time limit of storing the last minute at the end of the service.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A collector that runs; it ends with [`Role::stop`] or when it is dropped.
+/// A running collector, which ends with [`Role::stop`] or when it is dropped.
 #[derive(Debug)]
 pub struct Collector {
     shared: Arc<Shared>,
@@ -39,10 +39,11 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Opens the sockets and starts. Minutes and hours are kept in the directory `state` by a task of `runtime`.
+    /// Opens the sockets and starts the threads. A task of `runtime` stores minutes and hours in
+    /// the directory `state`.
     ///
     /// # Errors
-    /// With one line, when a socket cannot be had that must be, or no thread.
+    /// With one line, when a required socket or a thread cannot be created.
     pub fn start(
         config: Config,
         registry: Registry,
@@ -52,12 +53,13 @@ impl Collector {
         let (sockets, missing) = receive::open(&config)?;
         let inputs: Vec<_> = sockets.iter().map(|(_, input)| Arc::clone(input)).collect();
         let mut intake = intake(&config, &registry)?;
-        let systems = config.prefixes.as_deref().map(systems).transpose()?.unwrap_or_default();
+        let systems =
+            config.prefixes.as_deref().map(load_as_table).transpose()?.unwrap_or_default();
         intake.aggregator.set_origins(systems.origins);
         let store = config.store.then(|| Store::new(state, config.store_bytes_max));
         let database = config.clickhouse.clone();
-        let database = database.map(|config| ClickHouse::new(config, registry.clone(), state));
-        let spool = database.as_ref().map(ClickHouse::open_spool).transpose()?;
+        let database = database.map(|config| ClickHouseStore::new(config, registry.clone(), state));
+        let spool = database.as_ref().map(ClickHouseStore::open_spool).transpose()?;
         let (archive, recorder, writer) = match config.parquet.clone() {
             None => (None, None, None),
             Some(config) => {
@@ -108,7 +110,7 @@ impl Collector {
             let recorder = recorder.as_ref().map(archive::Recorder::another);
             this.spawn(&name, move || receive::run(receiver, &input, &shared, recorder))?;
         }
-        // The writer ends when nobody gathers any more.
+        // The writer ends when no recorder is left.
         drop(recorder);
         if let Some(writer) = writer {
             let shared = Arc::clone(&shared);
@@ -119,15 +121,15 @@ impl Collector {
             this.spawn("archive", move || writer.run(&name))?;
         }
         if !shared.alert_states().is_empty() {
-            let (calls, waiting) = mpsc::channel(watch::CALLS_MAX);
+            let (calls, waiting) = mpsc::channel(alerting::CALLS_MAX);
             let caller = Arc::clone(&shared);
-            runtime.spawn(async move { watch::call(&caller, waiting).await });
+            runtime.spawn(async move { alerting::call_webhooks(&caller, waiting).await });
             let watcher = Arc::clone(&shared);
-            this.spawn("alerts", move || watch::run(&watcher, &calls))?;
+            this.spawn("alerts", move || alerting::run(&watcher, &calls))?;
         }
         let watched = Arc::clone(&shared);
         this.spawn("events", move || changes::run(&watched))?;
-        this.spawn("second", move || tick::run(&shared, &stored))?;
+        this.spawn("second", move || second_timer::run(&shared, &stored))?;
         Ok(this)
     }
 
@@ -138,20 +140,21 @@ impl Collector {
         Ok(())
     }
 
-    /// Its sockets.
+    /// Sockets of this collector.
     #[must_use]
-    pub fn inputs(&self) -> &[Arc<Input>] {
+    pub fn inputs(&self) -> &[Arc<InputSocket>] {
         &self.shared.inputs
     }
 }
 
-/// Takes up the events of earlier runs and restores the alerts from them; gives what comes next to the store.
+/// Loads the events of earlier runs, restores the alerts from them, and returns the channel of new
+/// events to the store.
 fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<Event> {
     let (give, events) = mpsc::unbounded_channel();
     let stored = tokio::task::block_in_place(|| {
         runtime.block_on(async {
             let store = shared.store.as_ref()?;
-            let read = tokio::time::timeout(STORE_TIME, store.events()).await;
+            let read = tokio::time::timeout(STORE_TIMEOUT, store.events()).await;
             match read.map_err(|_| "no answer in time".to_owned()) {
                 Ok(Ok(events)) => Some(events),
                 Ok(Err(error)) => {
@@ -173,7 +176,7 @@ fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<
     events
 }
 
-/// Hashing differs from start to start, so that nobody can choose what collides.
+/// The seed differs from start to start, so that no sender can provoke hash collisions.
 fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
     use std::hash::{BuildHasher, RandomState};
     let seed = RandomState::new().hash_one(0);
@@ -214,9 +217,9 @@ impl Role for Collector {
             self.shared.change_directory(|directory| directory.set_hosts(hosts));
         }
         let Some(file) = self.shared.config.prefixes.as_deref() else { return Ok(()) };
-        let systems = systems(file)?;
+        let systems = load_as_table(file)?;
         let before = self.shared.intake().aggregator.set_origins(systems.origins);
-        // It may be large: not while samples wait.
+        // It may be large: drop it without the lock of the intake.
         drop(before);
         self.shared.change_directory(|directory| directory.set_systems(systems.names));
         tracing::info!("{}: {} prefixes are read anew", file.display(), systems.count);
@@ -225,7 +228,7 @@ impl Role for Collector {
 
     fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        // Answers to those who follow end with it.
+        // Ends the endless answers of the live feed.
         self.shared.feed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -233,12 +236,12 @@ impl Role for Collector {
             let _ = thread.join();
         }
         self.shared.events_log().close();
-        // The last minute is on its way; the tasks end when it is written, or cannot be.
+        // The last minute is queued; the tasks end when it is written or has failed.
         let storing =
             std::mem::take(&mut *self.storing.lock().unwrap_or_else(PoisonError::into_inner));
         if !storing.is_empty() {
             let all = futures_util::future::join_all(storing);
-            let end = async { tokio::time::timeout(STORE_TIME, all).await };
+            let end = async { tokio::time::timeout(STORE_TIMEOUT, all).await };
             tokio::task::block_in_place(|| {
                 let _ = self.runtime.block_on(end);
             });

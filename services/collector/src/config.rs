@@ -1,4 +1,4 @@
-//! What the collector is told: the table `[collector]` of the configuration file.
+//! Configuration of the collector: the table `[collector]` of the configuration file.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use crate::alert::{Of, RULES_MAX, Rule};
+use crate::alert::{AlertRule, AlertScope, RULES_MAX};
 use crate::query::View;
 
 mod clickhouse;
@@ -27,16 +27,16 @@ pub use parquet::Parquet;
 /// UDP port of sFlow.
 pub const SFLOW_PORT: u16 = 6343;
 
-/// UDP port of IPFIX, where NetFlow is taken, too.
+/// UDP port of IPFIX, which receives NetFlow, too.
 pub const IPFIX_PORT: u16 = 4739;
 
-/// Most bytes of storage where nothing is said.
+/// Default limit of storage in bytes.
 const STORE_BYTES: u64 = 4 << 30;
 
-/// Longest file of prefixes.
-const SYSTEMS_BYTES_MAX: u64 = 256 << 20;
+/// Longest AS prefix file in bytes.
+const AS_FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// A number of bytes as text: `4GiB`.
+/// A byte count as text: `4GiB`.
 #[derive(Debug, Clone, Copy)]
 struct Size(u64);
 
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// An error in what the collector was told, in one line.
+/// An error of the configuration, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {text}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
 pub struct ConfigError {
@@ -90,79 +90,79 @@ impl<'de> Deserialize<'de> for Network {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Site {
-    /// As the topology calls it, where there is one.
+    /// Name of the site, as in the topology.
     pub name: String,
-    /// What belongs to it.
+    /// Networks of its hosts.
     pub networks: Vec<Network>,
 }
 
-/// What is known of an exporter beforehand.
+/// Configured properties of an exporter.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownExporter {
-    /// Its address.
+    /// Address of its agent.
     pub address: IpAddr,
-    /// What it is called: as the topology calls it, where there is one.
+    /// Name of the exporter, as in the topology.
     pub name: Option<String>,
-    /// One of so many packets, where it does not say it itself.
+    /// Sampling rate, 1 of this many packets, if its records lack one.
     pub sampling_rate: Option<u32>,
-    /// Links of the topology by the interface that they are at: its ifIndex or the name that the exporter gives it.
+    /// Links of the topology by their interface: its ifIndex or the name that the exporter reports.
     #[serde(default)]
     pub links: BTreeMap<String, String>,
 }
 
-/// What the collector does.
+/// Configuration of the collector.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Where sFlow is taken.
+    /// Listening addresses for sFlow.
     pub sflow: Vec<SocketAddr>,
-    /// Where IPFIX and NetFlow are taken.
+    /// Listening addresses for IPFIX and NetFlow.
     pub ipfix: Vec<SocketAddr>,
-    /// Where fireflies are taken.
+    /// Listening addresses for fireflies.
     pub fireflies: Vec<SocketAddr>,
-    /// Room for datagrams that wait, of each socket.
+    /// Receive buffer of each socket in bytes.
     pub receive_buffer_bytes: usize,
-    /// The network, if it is described.
+    /// Topology of the network, if given.
     pub topology: Option<Topology>,
     /// Sites by their networks.
     pub sites: Vec<Site>,
-    /// Where prefixes of autonomous systems stand.
+    /// File of AS prefixes.
     pub prefixes: Option<PathBuf>,
-    /// Names of hosts by address, in the format of hosts(5).
+    /// Host names by address, in the format of hosts(5).
     pub hosts: Option<PathBuf>,
-    /// Hosts whose marks are believed.
+    /// Hosts whose marks are trusted.
     pub marking: Vec<Network>,
-    /// Hosts that pass on fireflies of others.
+    /// Hosts that relay fireflies of others.
     pub relays: Vec<Network>,
-    /// What is known beforehand.
+    /// Exporters with configured properties.
     pub exporters: Vec<KnownExporter>,
-    /// How vantages become one figure.
+    /// Default way to combine vantages.
     pub combine: View,
-    /// When to tell someone.
-    pub alerts: Vec<Rule>,
-    /// Whether minutes and hours are stored.
+    /// Alert rules, in order.
+    pub alerts: Vec<AlertRule>,
+    /// True if minutes and hours are stored.
     pub store: bool,
-    /// Most bytes that they take.
+    /// Most bytes of the store.
     pub store_bytes_max: u64,
-    /// Where minutes go besides, and where they are asked for.
+    /// Shared database that receives minutes and answers queries.
     pub clickhouse: Option<ClickHouse>,
-    /// Where raw samples go.
+    /// Parquet archive of raw samples.
     pub parquet: Option<Parquet>,
-    /// Whether an input that cannot be had is an error.
+    /// True if a socket that cannot be opened is an error.
     pub required: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Document {
+struct ConfigFile {
     #[serde(default)]
-    collector: Table,
+    collector: CollectorTable,
     #[serde(flatten)]
     _others: std::collections::HashMap<String, IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct CollectorTable {
     sflow: Option<Vec<SocketAddr>>,
     ipfix: Option<Vec<SocketAddr>>,
     fireflies: Option<Vec<SocketAddr>>,
@@ -179,30 +179,31 @@ struct Table {
     #[serde(default)]
     exporter: Vec<KnownExporter>,
     #[serde(default)]
-    alert: Vec<Rule>,
+    alert: Vec<AlertRule>,
     webhook: Option<Url>,
     combine: Option<View>,
     store: Option<bool>,
     store_bytes_max: Option<Size>,
-    clickhouse: Option<clickhouse::Table>,
-    parquet: Option<parquet::Table>,
+    clickhouse: Option<clickhouse::ClickHouseTable>,
+    parquet: Option<parquet::ParquetTable>,
 }
 
 impl Config {
-    /// What the file says; the defaults where there is none. `required` when the role was asked for by name.
+    /// Loads the file, or the defaults without one. `required` is true if the role was requested by
+    /// name.
     ///
     /// # Errors
-    /// With one line that names the file and the line in it.
+    /// With one line that names the file and the line number.
     pub fn load(file: Option<&Path>, required: bool) -> Result<Self, ConfigError> {
         let Some(file) = file else {
-            let document = Table::default();
+            let document = CollectorTable::default();
             return Ok(lower(document, required, None));
         };
         let failed = |line, text| ConfigError { file: file.to_owned(), line, text };
         let text =
             std::fs::read_to_string(file).map_err(|error| failed(None, error.to_string()))?;
         let line = |at: usize| Some(text.bytes().take(at).filter(|b| *b == b'\n').count() + 1);
-        let document: Document = toml::from_str(&text).map_err(|error| {
+        let document: ConfigFile = toml::from_str(&text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             failed(line(at), error.message().replace('\n', " "))
         })?;
@@ -228,7 +229,9 @@ impl Config {
             return Err(failed(None, format!("more than {RULES_MAX} [[collector.alert]]")));
         }
         for rule in &table.alert {
-            let Some(key) = rule.key.as_deref().filter(|_| rule.of == Of::Link) else { continue };
+            let Some(key) = rule.key.as_deref().filter(|_| rule.of == AlertScope::Link) else {
+                continue;
+            };
             if topology.as_ref().is_none_or(|topology| topology.link(key).is_none()) {
                 return Err(failed(
                     None,
@@ -257,7 +260,7 @@ impl Config {
     }
 }
 
-/// A link that an exporter's interface is said to be at is one of the node of that name.
+/// Checks that a link of an exporter ends at the node of that name.
 fn check_link(
     exporter: &KnownExporter,
     name: &str,
@@ -274,30 +277,30 @@ fn check_link(
     Err(format!("{of}: '{name}' does not end at '{node}'"))
 }
 
-/// Reads prefixes of autonomous systems.
+/// Loads the prefixes of autonomous systems.
 ///
 /// # Errors
-/// With one line that names the file, and the line in it.
-pub(crate) fn systems(file: &Path) -> Result<AsTable, String> {
+/// With one line that names the file and the line number.
+pub(crate) fn load_as_table(file: &Path) -> Result<AsTable, String> {
     let name = file.display();
     let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();
-    if bytes > SYSTEMS_BYTES_MAX {
-        return Err(format!("{name}: {bytes} bytes are more than {SYSTEMS_BYTES_MAX}"));
+    if bytes > AS_FILE_BYTES_MAX {
+        return Err(format!("{name}: {bytes} bytes are more than {AS_FILE_BYTES_MAX}"));
     }
     let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
     AsTable::read(&text).map_err(|error| format!("{name}:{error}"))
 }
 
-/// The networks as a table that is searched.
+/// Builds a lookup table of networks.
 ///
 /// # Errors
-/// When there are too many.
+/// When there are too many networks.
 pub(crate) fn prefixes(networks: &[Network]) -> Result<Prefixes<()>, String> {
     Prefixes::new(networks.iter().map(|network| (network.0, network.1, ())))
         .map_err(|error| error.to_string())
 }
 
-fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
+fn lower(table: CollectorTable, required: bool, topology: Option<Topology>) -> Config {
     let webhook = table.webhook;
     let default = |port| vec![SocketAddr::new(any(), port)];
     Config {
@@ -316,7 +319,7 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
         alerts: table
             .alert
             .into_iter()
-            .map(|rule| Rule { webhook: rule.webhook.or_else(|| webhook.clone()), ..rule })
+            .map(|rule| AlertRule { webhook: rule.webhook.or_else(|| webhook.clone()), ..rule })
             .collect(),
         store: table.store.unwrap_or(true),
         store_bytes_max: table.store_bytes_max.map_or(STORE_BYTES, |size| size.0),
@@ -326,7 +329,7 @@ fn lower(table: Table, required: bool, topology: Option<Topology>) -> Config {
     }
 }
 
-/// Every address of the machine; IPv4 alone where the kernel has no IPv6.
+/// Wildcard address of the machine; IPv4 only if the kernel has no IPv6.
 fn any() -> IpAddr {
     match UdpSocket::bind("[::]:0") {
         Ok(_) => IpAddr::from([0_u8; 16]),

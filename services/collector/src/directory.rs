@@ -1,4 +1,4 @@
-//! Who exporters are: their numbers of this run, and names that stay.
+//! Names of exporters, interfaces, hosts and autonomous systems.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use penstock_flows::exporter::{ExportProtocol, Exporter, ExporterKey};
 
-/// Most exporters that are remembered; those that came first are forgotten first.
+/// Most exporters that are stored; the oldest are evicted first.
 const ENTRIES_MAX: usize = 16_384;
 
-/// Longest name of a host that is kept.
+/// Longest stored name of a host, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// An exporter.
+/// Names of one exporter.
 #[derive(Debug, Clone)]
-pub struct Entry {
-    /// Its address, with `/2` for its second part.
+pub struct ExporterEntry {
+    /// Address, with `/2` for its sub-agent or domain.
     pub key: Arc<str>,
-    /// What it or the configuration calls it.
+    /// Name by the configuration or the exporter itself.
     pub name: Option<Arc<str>>,
-    /// Whether it told what a host tells of itself.
+    /// True if it reported host records.
     pub host: bool,
 }
 
-/// All of them.
+/// Names by exporter, interface, address and AS number.
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
-    entries: HashMap<u32, Entry>,
+    entries: HashMap<u32, ExporterEntry>,
     order: VecDeque<u32>,
     names: HashMap<Arc<str>, (Option<Arc<str>>, bool)>,
     interfaces: HashMap<(Arc<str>, u32), Arc<str>>,
@@ -36,7 +36,7 @@ pub struct Directory {
     exporter_hosts: HashMap<IpAddr, Arc<str>>,
 }
 
-/// How an exporter is called where numbers of ports do not matter.
+/// Stable name of an exporter, without its port.
 #[must_use]
 pub(crate) fn exporter_key(key: &ExporterKey) -> String {
     let ip = key.address.ip();
@@ -53,7 +53,7 @@ pub(crate) fn exporter_key(key: &ExporterKey) -> String {
 }
 
 impl Directory {
-    /// Names that the configuration gives.
+    /// Starts with the names of the configuration.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let names = names
@@ -63,18 +63,18 @@ impl Directory {
         Self { names, ..Self::default() }
     }
 
-    /// Whether it is known.
+    /// Returns true if the exporter is known.
     #[must_use]
     pub fn has(&self, id: u32) -> bool {
         self.entries.contains_key(&id)
     }
 
-    /// Takes note of an exporter.
-    pub fn meet(&mut self, exporter: &Exporter) {
+    /// Adds an exporter, if it is new.
+    pub fn add_exporter(&mut self, exporter: &Exporter) {
         self.entry(exporter);
     }
 
-    fn entry(&mut self, exporter: &Exporter) -> &mut Entry {
+    fn entry(&mut self, exporter: &Exporter) -> &mut ExporterEntry {
         if !self.entries.contains_key(&exporter.id) {
             if self.order.len() >= ENTRIES_MAX
                 && let Some(gone) = self.order.pop_front()
@@ -85,12 +85,12 @@ impl Directory {
             self.order.push_back(exporter.id);
             let key: Arc<str> = exporter_key(&exporter.key).into();
             let (name, host) = self.names.get(&key).cloned().unwrap_or_default();
-            self.entries.insert(exporter.id, Entry { key, name, host });
+            self.entries.insert(exporter.id, ExporterEntry { key, name, host });
         }
         self.entries.get_mut(&exporter.id).expect("it is there now")
     }
 
-    /// It is a host and calls itself so.
+    /// Marks an exporter as a host of this name.
     pub fn host(&mut self, exporter: &Exporter, name: &str) {
         let entry = self.entry(exporter);
         entry.host = true;
@@ -105,38 +105,38 @@ impl Directory {
         }
     }
 
-    /// An interface of it is called so.
+    /// Stores the name of an interface.
     pub fn interface(&mut self, exporter: &Exporter, index: u32, name: &str) {
         let key = Arc::clone(&self.entry(exporter).key);
         self.interfaces.insert((key, index), name.into());
     }
 
-    /// Whether an interface is known by this name.
+    /// Returns true if the interface is stored under this name.
     #[must_use]
     pub fn has_interface(&self, id: u32, index: u32, name: &str) -> bool {
         let key = self.entries.get(&id).map(|entry| (Arc::clone(&entry.key), index));
         key.and_then(|key| self.interfaces.get(&key)).is_some_and(|known| **known == *name)
     }
 
-    /// The exporter with this number.
+    /// Entry of the exporter with this number.
     #[must_use]
-    pub fn get(&self, id: u32) -> Option<&Entry> {
+    pub fn get(&self, id: u32) -> Option<&ExporterEntry> {
         self.entries.get(&id)
     }
 
-    /// Of an exporter, as people call it.
+    /// Display name of an exporter.
     #[must_use]
     pub fn name(&self, key: &str) -> Arc<str> {
         let found = self.entries.values().find(|entry| &*entry.key == key);
         found.and_then(|entry| entry.name.clone()).unwrap_or_else(|| key.into())
     }
 
-    /// Names of hosts; those before are gone.
+    /// Replaces the names of hosts.
     pub fn set_hosts(&mut self, hosts: HashMap<IpAddr, String>) {
         self.hosts = hosts.into();
     }
 
-    /// Name of the host with this address: of the file of hosts, or what an exporter there calls itself.
+    /// Name of the host with this address, from the hosts file or from an exporter there.
     #[must_use]
     pub fn host_name(&self, address: IpAddr) -> Option<&str> {
         let address = address.to_canonical();
@@ -144,12 +144,12 @@ impl Directory {
         listed.or_else(|| self.exporter_hosts.get(&address).map(|name| &**name))
     }
 
-    /// Names of autonomous systems; those before are gone.
+    /// Replaces the names of autonomous systems.
     pub fn set_systems(&mut self, systems: BTreeMap<u32, String>) {
         self.systems = systems.into();
     }
 
-    /// Of an autonomous system, as people call it.
+    /// Display name of an autonomous system.
     #[must_use]
     pub fn system_name(&self, number: u32) -> String {
         match self.systems.get(&number) {
@@ -158,7 +158,7 @@ impl Directory {
         }
     }
 
-    /// Of an interface, as people call it.
+    /// Display name of an interface.
     #[must_use]
     pub fn interface_name(&self, key: &str, index: u32) -> String {
         let exporter = self.name(key);

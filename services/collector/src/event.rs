@@ -1,7 +1,8 @@
-//! Events of the network and of its alerts: a bounded log in memory, which the store keeps over restarts.
+//! Events of the network and of its alerts: a bounded log in memory, persisted by the store.
 //!
-//! An event is a fact with a time: an alert that fires, an exporter that fell silent, a link that went down. The log is
-//! what the dashboard marks in its plots and what alerts are restored from after a restart.
+//! An event is a fact with a time: an alert that fires, an exporter that fell silent, a link that
+//! went down. The dashboard marks the log's events in its plots, and alerts are restored from it
+//! after a restart.
 
 use std::collections::VecDeque;
 
@@ -9,29 +10,29 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 use utoipa::ToSchema;
 
-/// Events kept, in memory and in the store; the oldest leave first.
+/// Most events in memory and in the store; the oldest are dropped first.
 pub(crate) const EVENTS_MAX: usize = 10_000;
 
 /// Longest text of an event, in bytes.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// How urgent something is.
+/// Urgency of an event or alert.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, ToSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// For the record.
+    /// For information, without a need to act.
     Info,
-    /// To be looked at in working hours.
+    /// Needs attention in working hours.
     #[default]
     Warning,
-    /// To be looked at now.
+    /// Needs attention at once.
     Critical,
 }
 
 impl Severity {
-    /// The word for it.
+    /// Name in JSON and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +62,7 @@ pub(crate) enum EventKind {
 }
 
 impl EventKind {
-    /// The word for it, as in JSON.
+    /// Name of the kind in JSON.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::AlertFiring => "alert_firing",
@@ -80,14 +81,14 @@ impl EventKind {
     }
 }
 
-/// An event.
+/// An event of the network, an alert or the collector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = TelemetryEvent)]
 pub(crate) struct Event {
-    /// Its number: events of one collector come in this order.
+    /// Sequence number: events of one collector are in this order.
     #[serde(default)]
     pub(crate) id: u64,
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub(crate) at_s: f64,
     /// alert_firing, alert_resolved, alert_acknowledged, alert_unacknowledged, exporter_new, exporter_silent,
     /// exporter_resumed, exporter_restarted, interface_down, interface_up, collector_started or collector_gap.
@@ -97,24 +98,24 @@ pub(crate) struct Event {
     pub(crate) severity: Severity,
     /// Name of the alert, key of the exporter or interface; empty for the collector itself.
     pub(crate) subject: String,
-    /// Name of the exporter or interface, where `subject` is its key.
+    /// Name of the exporter or interface, if `subject` is its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) name: Option<String>,
-    /// Link of the topology that it concerns.
+    /// Link of the topology that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<String>,
-    /// One sentence.
+    /// One sentence for operators.
     pub(crate) text: String,
 }
 
 impl Event {
-    /// An event without a link.
+    /// Creates an event without text and link.
     pub(crate) fn new(at_s: f64, kind: EventKind, severity: Severity, subject: &str) -> Self {
         let (subject, text) = (subject.to_owned(), String::new());
         Self { id: 0, at_s, kind, severity, subject, name: None, link: None, text }
     }
 
-    /// The same with its sentence.
+    /// Sets the text, cut to [`TEXT_BYTES_MAX`].
     pub(crate) fn text(mut self, text: impl Into<String>) -> Self {
         self.text = text.into();
         self.text.truncate(self.text.floor_char_boundary(TEXT_BYTES_MAX));
@@ -122,7 +123,7 @@ impl Event {
     }
 }
 
-/// The log.
+/// Bounded log of events.
 #[derive(Debug, Default)]
 pub(crate) struct EventLog {
     events: VecDeque<Event>,
@@ -131,19 +132,19 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// Takes what the store has, oldest first, and gives it what comes next.
+    /// Loads the stored events, oldest first, and sends later ones to the store.
     pub(crate) fn restore(&mut self, events: Vec<Event>, store: Option<UnboundedSender<Event>>) {
         self.next = events.iter().map(|event| event.id + 1).max().unwrap_or(0);
         self.events = events.into();
         self.store = store;
     }
 
-    /// Adds an event.
+    /// Numbers and appends an event.
     pub(crate) fn push(&mut self, mut event: Event) {
         event.id = self.next;
         self.next += 1;
         if let Some(store) = &self.store {
-            // At the end of the service the store may have gone before.
+            // At the end of the service the store may be closed already.
             let _ = store.send(event.clone());
         }
         self.events.push_back(event);
@@ -152,12 +153,12 @@ impl EventLog {
         }
     }
 
-    /// All that are kept, oldest first.
+    /// Iterates over the events, oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Event> {
         self.events.iter()
     }
 
-    /// The store takes no more.
+    /// Stops sending events to the store.
     pub(crate) fn close(&mut self) {
         self.store = None;
     }

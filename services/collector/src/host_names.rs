@@ -1,21 +1,22 @@
-//! Names of hosts by their addresses: from a file in the format of hosts(5).
+//! Host names by address, from a file in the format of hosts(5).
 //!
-//! Exporters that are hosts tell their names themselves; the directory adds those.
+//! Exporters that are hosts report their names; the directory adds those.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Longest file.
+/// Longest file in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Most names.
+/// Most names in a file.
 const NAMES_MAX: usize = 200_000;
 
-/// Reads names: each line has an address and its names, of which the first counts; `#` begins a comment.
+/// Parses names: each line has an address and its names, of which the first counts; `#` starts a
+/// comment.
 ///
 /// # Errors
-/// With one line that names the file and the line in it.
+/// With one line that names the file and the line number.
 pub(crate) fn read(file: &Path) -> Result<HashMap<IpAddr, String>, String> {
     let name = file.display();
     let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();

@@ -1,21 +1,21 @@
-//! The collector: telemetry in by UDP, sums by whose and where kept and told.
+//! The collector: receives telemetry over UDP, aggregates, stores and serves it.
 //!
 //! ```text
-//! UDP ── receive ── penstock-flows' intake ── tick ── each second ──┬─ live ── api
-//!        (threads)  (decoded, labelled, summed)                     └─ store (minutes, hours), clickhouse
-//!           └─ archive (raw samples in files, where they are asked for)
+//! UDP ── receive ── penstock-flows' intake ── second_timer ── each second ──┬─ live ── api
+//!        (threads)  (decoded, labelled, aggregated)                          └─ store (minutes, hours), clickhouse
+//!           └─ archive (raw samples in files, if configured)
 //! ```
 //!
-//! For: what a node does in the role collector of `penstock serve`. Not for: decoding and estimating
+//! For: the role collector of `penstock serve`. Not for: decoding and estimating
 //! (`penstock-flows`), serving HTTP (`penstock-http`).
 //!
-//! Fails at the start with one line. Later nothing ends it: what goes wrong is counted, told once a minute, and
-//! the rest goes on.
+//! Errors at the start are one line. Later errors are counted and logged once a minute; the
+//! collector continues.
 
 #![forbid(unsafe_code)]
 
 mod alert;
-mod answer;
+mod alerting;
 mod api;
 mod archive;
 mod arrivals;
@@ -30,16 +30,16 @@ mod live;
 mod metrics;
 mod minute;
 pub mod query;
+mod query_executor;
 pub mod receive;
 mod row;
 mod second;
+mod second_timer;
 mod shared;
 mod store;
 #[cfg(test)]
 mod tests;
-mod tick;
 mod timeline;
-mod watch;
 
 pub use api::document;
 pub use collector::Collector;

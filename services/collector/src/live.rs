@@ -1,4 +1,4 @@
-//! The last ten minutes, second by second, in memory.
+//! The last ten minutes in memory, second by second.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -13,89 +13,90 @@ use penstock_flows::observe::InterfaceDirection as Sampled;
 use penstock_flows::packet::IpVersion;
 use penstock_flows::rates::Z_SCORE_95;
 
-use crate::answer::Span;
 use crate::directory::Directory;
 use crate::minute::start_of;
-use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
+use crate::query_executor::TimeBuckets;
+use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumCell, SumRow};
 use crate::second::{Second, Strata};
 
-/// Seconds kept.
-pub(crate) const SECONDS: usize = 600;
+/// Count of seconds in memory.
+pub(crate) const LIVE_SECONDS: usize = 600;
 
-/// Sums kept in all seconds together; beyond it the oldest seconds leave early.
+/// Most sums in all seconds together; beyond it the oldest seconds are dropped.
 pub(crate) const ROWS_MAX: usize = 6_000_000;
 
-/// Most parts of counters' intervals that are kept, one for each second and interface.
+/// Most parts of counter intervals, one for each second and interface.
 const PARTS_MAX: usize = 2_000_000;
 
-/// Most sums of strata that are kept to divide intervals by; beyond it the oldest seconds leave, and what an interval has of
-/// them is divided evenly.
+/// Most sums of strata by which intervals are divided; beyond it the oldest seconds are dropped,
+/// and their part of an interval is divided evenly.
 const STRATA_MAX: usize = 1_000_000;
 
-/// Most intervals that wait for the second in which they end.
+/// Most intervals that wait for the end of their last second.
 const PENDING_MAX: usize = 200_000;
 
 /// Names of sites by their numbers.
 pub(crate) type Sites = Arc<[Arc<str>]>;
 
-/// A counter's minute: when, exporter, ifIndex, direction, and whether packets are sampled there.
-pub(crate) type CountedMinute = (i64, u32, u32, Direction, bool);
+/// Key of a counter's minute: start, exporter, ifIndex, direction, and true if packets are sampled
+/// there.
+pub(crate) type CountedMinute = (i64, u32, u32, RowDirection, bool);
 
 /// Counted octets by minute.
-pub(crate) type CountedMinutes = HashMap<CountedMinute, Cell>;
+pub(crate) type CountedMinutes = HashMap<CountedMinute, SumCell>;
 
-/// Most of them that wait to be stored.
+/// Most counter minutes that wait to be stored.
 const COUNTED_MINUTES_MAX: usize = 100_000;
 
-/// The wall clock and that of an exporter may differ by so much from one interval to the next.
+/// Largest drift between the wall clock and an exporter's clock from one interval to the next.
 const DRIFT_S_MAX: f64 = 2.0;
 
-/// No interval is shorter, whatever clocks say.
+/// Shortest interval, for any reading of the clocks.
 const LENGTH_S_MIN: f64 = 1e-3;
 
-/// Both directions of an interface, as they are indexed here.
-const DIRECTIONS: [(Direction, Sampled); 2] =
-    [(Direction::In, Sampled::Ingress), (Direction::Out, Sampled::Egress)];
+/// Both directions of an interface, in the order of the arrays here.
+const DIRECTIONS: [(RowDirection, Sampled); 2] =
+    [(RowDirection::In, Sampled::Ingress), (RowDirection::Out, Sampled::Egress)];
 
-/// What an interface has counted in an interval.
+/// Counted octets of an interface in an interval.
 #[derive(Debug, Clone)]
 pub(crate) struct CountedInterval {
     interface: (u32, u32),
     start_s: f64,
     end_s: f64,
-    /// Received and sent; `None` where they are not counted.
+    /// Received and sent; `None` if not counted.
     octets: [Option<u64>; 2],
     sampled: [bool; 2],
-    /// Once the seconds are over.
+    /// Division among seconds, once they are over.
     parts: Box<[IntervalPart]>,
-    /// Sums of the parts' variances.
+    /// Sum of the variances of the parts.
     variance: [f64; 2],
 }
 
-/// What of an interval falls into a second, received and sent.
+/// Part of an interval in one second, received and sent.
 #[derive(Debug, Clone, Copy)]
 struct IntervalPart {
     at_s: i64,
     seconds: f64,
     of: [IntervalShare; 2],
-    /// Bytes of its samples.
+    /// Bytes of the samples in it.
     sampled: [f64; 2],
 }
 
-/// Of a bucket, exporter and ifIndex.
+/// Counted octets of a bucket, exporter and ifIndex.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
+pub(crate) struct CountedBucket {
     pub(crate) bucket: usize,
     pub(crate) interface: (u32, u32),
-    pub(crate) direction: Direction,
+    pub(crate) direction: RowDirection,
     pub(crate) sampled: bool,
-    pub(crate) cell: Cell,
-    /// Bytes of the samples of the time that it covers.
+    pub(crate) cell: SumCell,
+    /// Bytes of the samples in the time that it covers.
     pub(crate) sampled_bytes: f64,
 }
 
 impl CountedInterval {
-    /// Of `length_s` until `end_s`.
+    /// Creates an interval of `length_s` that ends at `end_s`.
     pub(crate) fn new(
         interface: (u32, u32),
         end_s: f64,
@@ -115,8 +116,8 @@ impl CountedInterval {
         }
     }
 
-    /// Divides it among its seconds by what was sampled in each. Of a second that was not measured nothing is known: it
-    /// has its share of the time.
+    /// Divides the interval among its seconds by their samples. A second that was not measured gets
+    /// its share of the time.
     fn divide(&mut self, second: impl Fn(i64) -> Option<(f64, Arc<Strata>)>) {
         let (first, last) = (self.start_s.floor() as i64, self.end_s.ceil() as i64);
         let overlap = |at: i64| self.end_s.min(at as f64 + 1.0) - self.start_s.max(at as f64);
@@ -127,7 +128,7 @@ impl CountedInterval {
             let (exporter, index) = self.interface;
             let samples = |strata: &Strata| {
                 let packed = strata.get(&(exporter, index, *sampled));
-                packed.map_or_else(Sum::default, |packed| Cell::from(*packed).sum())
+                packed.map_or_else(Sum::default, |packed| SumCell::from(*packed).sum())
             };
             let of = |(_, overlap, second): &(i64, f64, Option<(f64, Arc<Strata>)>)| {
                 let (length_s, strata) = second.as_ref().filter(|(length_s, _)| *length_s > 0.0)?;
@@ -170,12 +171,13 @@ impl CountedInterval {
             .collect();
     }
 
-    /// What it says of buckets, each with all of its seconds that were measured; `measured` is the part of one.
+    /// Divides the interval among buckets, each with all of its measured seconds; `measured` is the
+    /// measured part of a second.
     fn within<T: PartialEq + Copy>(
         &self,
         bucket: impl Fn(i64) -> Option<T>,
         measured: impl Fn(i64) -> f64,
-        mut found: impl FnMut(T, usize, Cell, f64),
+        mut found: impl FnMut(T, usize, SumCell, f64),
     ) {
         let mut at = 0;
         while at < self.parts.len() {
@@ -199,43 +201,43 @@ impl CountedInterval {
                 let (bytes, variance) =
                     between(octets as f64, share, variance, self.variance[direction]);
                 let error_squared = Z_SCORE_95 * Z_SCORE_95 * variance;
-                let cell = Cell { bytes, error_squared, seconds };
+                let cell = SumCell { bytes, error_squared, seconds };
                 found(this, direction, cell, sampled[direction]);
             }
         }
     }
 }
 
-/// The last seconds.
+/// The last ten minutes, with the counters of interfaces.
 #[derive(Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveSeconds {
     seconds: VecDeque<Arc<Second>>,
     rows: usize,
     /// By exporter and ifIndex, oldest first.
     intervals: HashMap<(u32, u32), VecDeque<CountedInterval>>,
     parts: usize,
-    /// Their last second is not over.
+    /// Intervals whose last second is not over.
     pending: Vec<CountedInterval>,
-    /// What of them is not stored yet.
+    /// Counter minutes that are not stored yet.
     minutes: CountedMinutes,
-    /// Until when counters of an interface are known.
+    /// End of the last interval of each interface.
     until: HashMap<(u32, u32), f64>,
-    /// Sums of the strata of the newest seconds, by the number of the second.
+    /// Sums of the strata of the newest seconds, by number of the second.
     strata: VecDeque<(u64, Arc<Strata>)>,
     strata_rows: usize,
-    /// What a sample stood for in the last second that had any, in bytes.
+    /// Weight of one sample in the last second with samples, in bytes.
     unit: f64,
 }
 
-impl Live {
-    /// Takes a second and the sums of its strata.
+impl LiveSeconds {
+    /// Appends a second and the sums of its strata.
     pub(crate) fn push(&mut self, second: Arc<Second>, strata: Strata) {
         self.rows += second.rows();
         let mut all = Sum::default();
-        strata.values().for_each(|packed| all.add(Cell::from(*packed).sum()));
+        strata.values().for_each(|packed| all.add(SumCell::from(*packed).sum()));
         self.strata_rows += strata.len();
         self.strata.push_back((second.number, Arc::new(strata)));
-        while self.strata.len() > SECONDS || self.strata_rows > STRATA_MAX {
+        while self.strata.len() > LIVE_SECONDS || self.strata_rows > STRATA_MAX {
             let Some((_, gone)) = self.strata.pop_front() else { break };
             self.strata_rows -= gone.len();
         }
@@ -243,14 +245,15 @@ impl Live {
             self.unit = all.unit();
         }
         self.seconds.push_back(second);
-        while self.seconds.len() > SECONDS || (self.rows > ROWS_MAX && self.seconds.len() > 1) {
+        while self.seconds.len() > LIVE_SECONDS || (self.rows > ROWS_MAX && self.seconds.len() > 1)
+        {
             let Some(gone) = self.seconds.pop_front() else { break };
             self.rows -= gone.rows();
         }
         self.divide_pending();
         let Some(oldest) = self.seconds.iter().map(|second| second.at_s).min() else { return };
         self.forget_before(oldest as f64);
-        // Half of what is kept goes where there is too much.
+        // Beyond the limit the older half is dropped.
         if self.parts > PARTS_MAX {
             let newest = self.seconds.back().map_or(oldest, |second| second.at_s);
             self.forget_before((oldest + (newest - oldest) / 2) as f64);
@@ -268,7 +271,7 @@ impl Live {
         self.until.retain(|_, until| *until >= oldest_s);
     }
 
-    /// The second that the wall clock called so; of several the last one.
+    /// The second with this wall-clock time; the last one of several.
     fn second_at(&self, at_s: i64) -> Option<Arc<Second>> {
         let newest = self.seconds.back()?.at_s;
         let near = usize::try_from(newest - at_s).ok()?;
@@ -280,27 +283,27 @@ impl Live {
         found.cloned()
     }
 
-    /// The sums of the strata of a second, while they are kept.
+    /// Sums of the strata of a second, if still in memory.
     fn strata_of(&self, number: u64) -> Option<Arc<Strata>> {
         let at = self.strata.partition_point(|(other, _)| *other < number);
         let found = self.strata.get(at).filter(|(other, _)| *other == number);
         found.map(|(_, strata)| Arc::clone(strata))
     }
 
-    /// The wall clock was set: what counters say of the time before cannot be told apart by its seconds.
+    /// Drops pending intervals, because the wall clock was set and their seconds are ambiguous.
     pub(crate) fn clock_was_set(&mut self) {
         self.pending.clear();
         self.until.clear();
     }
 
-    /// Takes what an interface has counted.
+    /// Queues a counter interval.
     pub(crate) fn count(&mut self, mut counted: CountedInterval) {
         let length_s = counted.end_s - counted.start_s;
-        // Of an interval longer than what is kept here nothing could be said of a second.
-        if !(0.0..=SECONDS as f64).contains(&length_s) || self.pending.len() >= PENDING_MAX {
+        // Longer intervals than the memory cannot be divided.
+        if !(0.0..=LIVE_SECONDS as f64).contains(&length_s) || self.pending.len() >= PENDING_MAX {
             return;
         }
-        // Intervals follow each other without a gap, however clocks differ.
+        // Intervals of an interface are contiguous, despite drift of the clocks.
         let before = self.until.insert(counted.interface, counted.end_s);
         let start = before.filter(|before| (before - counted.start_s).abs() <= DRIFT_S_MAX);
         counted.start_s = start.unwrap_or(counted.start_s).min(counted.end_s - LENGTH_S_MIN);
@@ -341,19 +344,23 @@ impl Live {
         }
     }
 
-    /// Which part of a second was measured, 0 to 1.
+    /// Measured part of a second, 0 to 1.
     fn measured(&self, at_s: i64) -> f64 {
         self.second_at(at_s).map_or(0.0, |second| second.length_s / second.span_s.max(1e-9))
     }
 
-    /// What interfaces counted since the last time, by minute.
+    /// Returns the counter minutes since the last call.
     pub(crate) fn take_minutes(&mut self) -> CountedMinutes {
         std::mem::take(&mut self.minutes)
     }
 
-    /// Notes of seconds without datagrams, by their numbers, whether they were measured after all. When each was, and by how
-    /// many seconds more or less is measured.
-    pub(crate) fn settle(&mut self, numbers: Range<u64>, measured: bool) -> Vec<(i64, f64)> {
+    /// Marks seconds without datagrams, by their numbers, as measured or not. Returns the start of
+    /// each with the change of its measured seconds.
+    pub(crate) fn correct_measured(
+        &mut self,
+        numbers: Range<u64>,
+        measured: bool,
+    ) -> Vec<(i64, f64)> {
         let mut settled = Vec::new();
         for second in self.seconds.iter_mut().rev() {
             if second.number < numbers.start {
@@ -371,24 +378,24 @@ impl Live {
         settled
     }
 
-    /// The seconds, oldest first.
+    /// Iterates over the seconds, oldest first.
     pub(crate) fn seconds(&self) -> impl DoubleEndedIterator<Item = &Arc<Second>> {
         self.seconds.iter()
     }
 
-    /// The newest second.
+    /// Newest second in memory.
     #[must_use]
     pub(crate) fn newest(&self) -> Option<&Arc<Second>> {
         self.seconds.back()
     }
 
-    /// Sums that are kept.
+    /// Count of sums in memory.
     #[must_use]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// What a sample stood for in the last second that had any, in bytes; 0 before the first.
+    /// Weight of one sample in the last second with samples, in bytes; 0 before the first.
     pub(crate) fn unit(&self) -> f64 {
         self.unit
     }
@@ -399,13 +406,13 @@ impl Live {
         newest.map(|second| second.at_s + 1)
     }
 
-    /// What interfaces counted, by bucket.
-    pub(crate) fn counted(&self, span: Span) -> Vec<Counted> {
+    /// Counted octets by bucket.
+    pub(crate) fn counted(&self, span: TimeBuckets) -> Vec<CountedBucket> {
         self.counted_from(span, span.start_s)
     }
 
-    /// The same of seconds from `since_s` on.
-    pub(crate) fn counted_from(&self, span: Span, since_s: i64) -> Vec<Counted> {
+    /// As [`Self::counted`], of seconds from `since_s` on.
+    pub(crate) fn counted_from(&self, span: TimeBuckets, since_s: i64) -> Vec<CountedBucket> {
         let (from_s, to_s) = (span.start_s as f64, span.end_s() as f64);
         let measured: HashMap<i64, f64, RandomState> = self
             .seconds
@@ -425,7 +432,7 @@ impl Live {
                     of,
                     |bucket, direction, cell, sampled_bytes| {
                         let (word, _) = DIRECTIONS[direction];
-                        all.push(Counted {
+                        all.push(CountedBucket {
                             bucket,
                             interface: counted.interface,
                             direction: word,
@@ -441,7 +448,7 @@ impl Live {
     }
 }
 
-/// Puts names in the place of numbers.
+/// Maps numbers of exporters and sites to names.
 #[derive(Debug)]
 pub(crate) struct Namer<'a> {
     directory: &'a Directory,
@@ -450,31 +457,31 @@ pub(crate) struct Namer<'a> {
 }
 
 impl<'a> Namer<'a> {
-    /// With these names.
+    /// Creates a map with these names.
     #[must_use]
     pub(crate) fn new(directory: &'a Directory, sites: &'a [Arc<str>]) -> Self {
         Self { directory, sites, unknown: "unknown".into() }
     }
 
-    fn at(&self, numbered: Numbered) -> Vantage {
+    fn at(&self, numbered: Numbered) -> RowVantage {
         self.vantage(numbered.exporter, numbered.direction.into())
     }
 
-    fn vantage(&self, exporter: u32, direction: Direction) -> Vantage {
+    fn vantage(&self, exporter: u32, direction: RowDirection) -> RowVantage {
         match self.directory.get(exporter) {
             Some(entry) => {
-                Vantage { exporter: Arc::clone(&entry.key), host: entry.host, direction }
+                RowVantage { exporter: Arc::clone(&entry.key), host: entry.host, direction }
             }
-            None => Vantage { exporter: Arc::clone(&self.unknown), host: false, direction },
+            None => RowVantage { exporter: Arc::clone(&self.unknown), host: false, direction },
         }
     }
 
-    /// Of a group.
+    /// Names the parts of a group.
     #[must_use]
-    pub(crate) fn group(&self, packed: &PackedGroup) -> Row {
+    pub(crate) fn group(&self, packed: &PackedGroup) -> SumRow {
         let group = FlowGroup::from(packed);
         let site = |number: Option<u16>| self.sites.get(usize::from(number?)).map(Arc::clone);
-        Row::Group {
+        SumRow::Group {
             at: self.at(group.vantage),
             input: group.input.index(),
             output: group.output.index(),
@@ -485,10 +492,10 @@ impl<'a> Namer<'a> {
                 IpVersion::V6 => 6,
             }),
             label: match group.label {
-                penstock_flows::aggregate::ScitagLabel::Unlabelled => Label::Unlabelled,
-                penstock_flows::aggregate::ScitagLabel::Untrusted(_) => Label::Untrusted,
+                penstock_flows::aggregate::ScitagLabel::Unlabelled => RowLabel::Unlabelled,
+                penstock_flows::aggregate::ScitagLabel::Untrusted(_) => RowLabel::Untrusted,
                 penstock_flows::aggregate::ScitagLabel::Trusted(tag) => {
-                    u16::try_from(tag.number()).map_or(Label::Untrusted, Label::Trusted)
+                    u16::try_from(tag.number()).map_or(RowLabel::Untrusted, RowLabel::Trusted)
                 }
             },
             source: site(group.source_site),
@@ -496,21 +503,21 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// Of all groups of a stratum that found no place.
+    /// Names the remaining groups of a stratum.
     #[must_use]
-    pub(crate) fn remainder(&self, packed: &PackedGroup) -> Row {
+    pub(crate) fn remainder(&self, packed: &PackedGroup) -> SumRow {
         let mut row = self.group(packed);
-        if let Row::Group { label, .. } = &mut row {
-            *label = Label::Other;
+        if let SumRow::Group { label, .. } = &mut row {
+            *label = RowLabel::Other;
         }
         row
     }
 
-    /// Of a host.
+    /// Names the parts of a host key.
     #[must_use]
-    pub(crate) fn host(&self, seen: &HostKey, address: bool) -> Row {
+    pub(crate) fn host(&self, seen: &HostKey, address: bool) -> SumRow {
         let prefix = seen.address.prefix(seen.bits);
-        Row::Host {
+        SumRow::Host {
             at: self.at(seen.vantage),
             address: address.then(|| seen.address.ip().to_string().into()),
             prefix: Some(format!("{}/{}", prefix.ip(), seen.bits).into()),
@@ -518,44 +525,44 @@ impl<'a> Namer<'a> {
         }
     }
 
-    /// Of a pair of systems.
+    /// Names the parts of a pair of autonomous systems.
     #[must_use]
-    pub(crate) fn system(&self, key: &crate::second::Systems) -> Row {
-        Row::System { at: self.at(key.0), source: key.1, destination: key.2 }
+    pub(crate) fn system(&self, key: &crate::second::AsPairKey) -> SumRow {
+        SumRow::System { at: self.at(key.0), source: key.1, destination: key.2 }
     }
 
-    /// Of an interface's counter.
+    /// Names the counter of an interface.
     #[must_use]
     pub(crate) fn counter(
         &self,
         exporter: u32,
         index: u32,
-        direction: Direction,
+        direction: RowDirection,
         sampled: bool,
-    ) -> Row {
-        Row::Counter { at: self.vantage(exporter, direction), index, unsampled: !sampled }
+    ) -> SumRow {
+        SumRow::Counter { at: self.vantage(exporter, direction), index, unsampled: !sampled }
     }
 }
 
-/// Of what found no place.
+/// Row for the sum of keys beyond the limit; `None` for counters.
 #[must_use]
-pub(crate) fn other(kind: Kind) -> Option<Row> {
-    let at = Vantage { exporter: "".into(), host: false, direction: Direction::Unknown };
+pub(crate) fn other(kind: RowKind) -> Option<SumRow> {
+    let at = RowVantage { exporter: "".into(), host: false, direction: RowDirection::Unknown };
     match kind {
-        Kind::Group => Some(Row::Group {
+        RowKind::Group => Some(SumRow::Group {
             at,
             input: None,
             output: None,
             vlan: None,
             inner_vlan: None,
             version: None,
-            label: Label::Other,
+            label: RowLabel::Other,
             source: None,
             destination: None,
         }),
-        Kind::Host => Some(Row::Host { at, address: None, prefix: None, sent: true }),
-        Kind::System => Some(Row::System { at, source: None, destination: None }),
-        Kind::Counter => None,
+        RowKind::Host => Some(SumRow::Host { at, address: None, prefix: None, sent: true }),
+        RowKind::System => Some(SumRow::System { at, source: None, destination: None }),
+        RowKind::Counter => None,
     }
 }
 
@@ -564,7 +571,7 @@ mod tests {
     use super::*;
 
     fn second(at_s: i64, bytes: f64, variance: f64) -> (Arc<Second>, Strata) {
-        let span = crate::timeline::Span {
+        let span = crate::timeline::TimelineSecond {
             number: at_s as u64,
             at_s,
             start: std::time::Duration::ZERO,
@@ -573,7 +580,8 @@ mod tests {
         let intake = penstock_flows::aggregate::AggregateLimits::default();
         let mut sums = penstock_flows::aggregate::Aggregator::new(intake, Default::default(), 1);
         let second = Second::new(span, 1.0, &sums.take());
-        let cell = Cell { bytes, error_squared: variance * Z_SCORE_95 * Z_SCORE_95, seconds: 0.0 };
+        let cell =
+            SumCell { bytes, error_squared: variance * Z_SCORE_95 * Z_SCORE_95, seconds: 0.0 };
         let strata = [((1, 2, Sampled::Ingress), (&cell).into())].into_iter().collect();
         (Arc::new(second), strata)
     }
@@ -582,11 +590,11 @@ mod tests {
         CountedInterval::new((1, 2), end_s, length_s, [Some(octets), None], [true; 2])
     }
 
-    /// 100 octets a second, told in intervals of any length: each second that they cover has all of it.
+    /// 100 octets a second, reported in intervals of any length: each covered second has all of it.
     #[test]
-    fn octets_are_spread_by_time_however_long_intervals_are() {
+    fn octets_are_spread_over_seconds() {
         for length_s in [0.1, 0.3, 1.0, 1.7, 2.0, 20.0] {
-            let mut live = Live::default();
+            let mut live = LiveSeconds::default();
             let (mut now_s, mut pushed) = (1_000.4, 990);
             while now_s < 1_081.0 {
                 now_s += length_s;
@@ -597,10 +605,10 @@ mod tests {
                     pushed += 1;
                 }
             }
-            let told = live.counted(Span { start_s: 1_001, step_s: 1, buckets: 59 });
+            let counted = live.counted(TimeBuckets { start_s: 1_001, step_s: 1, buckets: 59 });
             let mut by_second = [(0.0, 0.0); 59];
-            for Counted { bucket, interface, direction, cell, .. } in told {
-                assert_eq!((interface, direction), ((1, 2), Direction::In));
+            for CountedBucket { bucket, interface, direction, cell, .. } in counted {
+                assert_eq!((interface, direction), ((1, 2), RowDirection::In));
                 by_second[bucket].0 += cell.seconds;
                 by_second[bucket].1 += cell.bytes;
             }
@@ -609,7 +617,7 @@ mod tests {
                 assert!((bytes - 100.0).abs() < 1e-3, "{length_s}: {bytes}");
             }
             let minutes = live.take_minutes();
-            let whole = minutes[&(1_020, 1, 2, Direction::In, true)];
+            let whole = minutes[&(1_020, 1, 2, RowDirection::In, true)];
             assert!(
                 (whole.seconds - 60.0).abs() < 21.0
                     && (whole.bytes / whole.seconds - 100.0).abs() < 1e-3
@@ -618,19 +626,19 @@ mod tests {
     }
 
     #[test]
-    fn octets_follow_samples_and_are_uncertain_within() {
-        let mut live = Live::default();
+    fn octets_within_interval_follow_samples() {
+        let mut live = LiveSeconds::default();
         live.count(interval(1_010.0, 10.0, 1_000_000));
-        // Ten times as much in the last second as in the others; one sample stands for 100 bytes.
+        // Ten times as much in the last second as in the others; one sample weighs 100 bytes.
         (1_000..1_010).for_each(|at_s| {
             let bytes = if at_s == 1_009 { 100_000.0 } else { 10_000.0 };
             let (second, strata) = second(at_s, bytes, 100.0 * bytes);
             live.push(second, strata);
         });
         let of = |start_s, step_s| {
-            let told = live.counted(Span { start_s, step_s, buckets: 1 });
-            assert_eq!(told.len(), 1);
-            told[0].cell
+            let counted = live.counted(TimeBuckets { start_s, step_s, buckets: 1 });
+            assert_eq!(counted.len(), 1);
+            counted[0].cell
         };
         let whole = of(1_000, 10);
         assert_eq!((whole.bytes, whole.error_squared, whole.seconds), (1e6, 0.0, 10.0));
@@ -644,17 +652,21 @@ mod tests {
 
     #[test]
     fn unmeasured_seconds_are_left_out() {
-        let mut live = Live::default();
+        let mut live = LiveSeconds::default();
         live.count(interval(1_010.0, 10.0, 1_000));
         for at_s in 1_000..1_010 {
             let (second, strata) = second(at_s, 0.0, 0.0);
             live.push(second, strata);
         }
-        assert_eq!(live.settle(1_003..1_006, false), [(1_005, -1.0), (1_004, -1.0), (1_003, -1.0)]);
-        let told = live.counted(Span { start_s: 1_000, step_s: 10, buckets: 1 });
-        assert!(
-            (told[0].cell.seconds - 7.0).abs() < 1e-9 && (told[0].cell.bytes - 700.0).abs() < 1e-6
+        assert_eq!(
+            live.correct_measured(1_003..1_006, false),
+            [(1_005, -1.0), (1_004, -1.0), (1_003, -1.0)]
         );
-        assert_eq!(live.settle(1_003..1_004, true), [(1_003, 1.0)]);
+        let counted = live.counted(TimeBuckets { start_s: 1_000, step_s: 10, buckets: 1 });
+        assert!(
+            (counted[0].cell.seconds - 7.0).abs() < 1e-9
+                && (counted[0].cell.bytes - 700.0).abs() < 1e-6
+        );
+        assert_eq!(live.correct_measured(1_003..1_004, true), [(1_003, 1.0)]);
     }
 }

@@ -1,5 +1,5 @@
-//! Numbers for Prometheus. Labels are formats, owners, activities and causes: few, whatever is sent here. There is never
-//! a label for an address.
+//! Prometheus metrics. Label values are formats, owners, activities and causes: few, for any input.
+//! No label has an address.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-use crate::answer::{Past, Span, answer};
 use crate::query::{By, Query};
-use crate::receive::Input;
+use crate::query_executor::{StoredRows, TimeBuckets, execute};
+use crate::receive::InputSocket;
 use crate::shared::Shared;
 
-/// Owners, and activities, that have a label of their own; the smallest are other.
-const TOP: usize = 20;
+/// Most owners, and activities, with a series of their own; the smallest are summed as other.
+const TOP_LABELS: usize = 20;
 
-/// Rates are means over so many seconds.
+/// Seconds over which rates are averaged.
 const MEAN_S: i64 = 10;
 
-struct Writer<'a, 'b>(&'a mut DescriptorEncoder<'b>);
+struct MetricWriter<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
-type Labels<'a> = [(&'a str, &'a str)];
+type MetricLabels<'a> = [(&'a str, &'a str)];
 
-impl Writer<'_, '_> {
+impl MetricWriter<'_, '_> {
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let metric = ConstCounter::new(value);
         metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
@@ -60,7 +60,7 @@ impl Writer<'_, '_> {
         let kind = ConstGauge::new(0.0).metric_type();
         let mut family = self.0.encode_descriptor(name, help, unit, kind)?;
         for (labels, value) in values {
-            let labels: &Labels<'_> = labels;
+            let labels: &MetricLabels<'_> = labels;
             ConstGauge::new(*value).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
@@ -68,7 +68,7 @@ impl Writer<'_, '_> {
 }
 
 pub(crate) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let mut writer = Writer(encoder);
+    let mut writer = MetricWriter(encoder);
     inputs(shared, &mut writer)?;
     intake(shared, &mut writer)?;
     storage(shared, &mut writer)?;
@@ -82,8 +82,8 @@ fn load(number: &AtomicU64) -> u64 {
     number.load(Ordering::Relaxed)
 }
 
-fn inputs(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
-    let by_format = |of: fn(&Input) -> &AtomicU64| {
+fn inputs(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+    let by_format = |of: fn(&InputSocket) -> &AtomicU64| {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for input in &shared.inputs {
             *sums.entry(input.format.as_str()).or_default() += load(of(input));
@@ -94,19 +94,17 @@ fn inputs(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
         (
             "penstock_collector_datagrams",
             "Datagrams taken from the kernel",
-            (|input| &input.datagrams) as fn(&Input) -> &AtomicU64,
+            (|input| &input.datagrams) as fn(&InputSocket) -> &AtomicU64,
         ),
         ("penstock_collector_datagram_bytes", "Their bytes", |input| &input.bytes),
         (
             "penstock_collector_kernel_drops",
-            "Datagrams that the kernel dropped because nobody took them in time",
+            "Datagrams that the kernel dropped because its buffer was full",
             |input| &input.kernel_drops,
         ),
-        (
-            "penstock_collector_refused",
-            "Datagrams that could not be read or are not believed",
-            |input| &input.refused,
-        ),
+        ("penstock_collector_refused", "Datagrams that are malformed or not trusted", |input| {
+            &input.refused
+        }),
         ("penstock_collector_socket_errors", "Errors of the sockets", |input| &input.errors),
     ] {
         writer.counters(name, help, by_format(of))?;
@@ -114,12 +112,12 @@ fn inputs(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     writer.gauge(
         "penstock_collector_inputs_missing",
         None,
-        "Sockets that could not be had at the start",
+        "Sockets that could not be opened at the start",
         shared.missing.len() as f64,
     )
 }
 
-fn intake(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let (counts, exporters, states, flows, lost, gone) = {
         let intake = shared.intake();
         let exporters = intake.exporters();
@@ -136,16 +134,16 @@ fn intake(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     for (name, help, value) in [
         ("penstock_collector_samples", "Samples of packets, or flows", counts.observations),
         ("penstock_collector_counter_samples", "Samples of counters", counts.counter_samples),
-        ("penstock_collector_discarded", "Packets that were dropped and told", counts.discarded),
-        ("penstock_collector_duplicates", "Datagrams that came twice", counts.duplicates),
+        ("penstock_collector_discarded", "Notifications of dropped packets", counts.discarded),
+        ("penstock_collector_duplicates", "Datagrams received twice", counts.duplicates),
         ("penstock_collector_broken", "Samples or records that could not be read", counts.broken),
         ("penstock_collector_unknown", "Samples and sets that are not known", counts.unknown),
-        ("penstock_collector_fireflies", "Fireflies that are believed", counts.fireflies),
-        ("penstock_collector_exporters_forgotten", "Exporters that gave up their place", gone),
+        ("penstock_collector_fireflies", "Fireflies that are trusted", counts.fireflies),
+        ("penstock_collector_exporters_forgotten", "Exporters that were evicted", gone),
         ("penstock_collector_clock_steps", "Steps of the wall clock", load(&shared.clock_steps)),
         (
             "penstock_collector_live_events",
-            "Events of the live feed that were computed: once for all who ask the same",
+            "Events of the live feed that were computed: once for all clients with the same query",
             load(&shared.events),
         ),
         (
@@ -171,22 +169,26 @@ fn intake(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
         writer.gauge(name, None, help, value as f64)?;
     }
     drop(live);
-    // Not counters: an exporter that leaves takes its losses along.
+    // Gauges instead of counters: an evicted exporter takes its losses along.
     for (name, help, value) in [
         (
             "penstock_collector_datagrams_missing",
-            "Datagrams that exporters sent and that did not come",
+            "Datagrams missing by the sequence numbers of exporters",
             lost[0],
         ),
-        ("penstock_collector_records_missing", "Records likewise", lost[1]),
-        ("penstock_collector_untracked", "States of exporters that found no place", lost[2]),
+        (
+            "penstock_collector_records_missing",
+            "Records missing by the sequence numbers of exporters",
+            lost[1],
+        ),
+        ("penstock_collector_untracked", "States of exporters beyond the limits", lost[2]),
     ] {
         writer.gauge(name, None, help, value as f64)?;
     }
     Ok(())
 }
 
-fn storage(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn storage(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let Some(store) = &shared.store else { return Ok(()) };
     let health = &store.health;
     for (name, help, value) in [
@@ -204,15 +206,15 @@ fn storage(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     writer.gauge("penstock_collector_store", Some(&Unit::Bytes), "Size of the database", bytes)
 }
 
-fn clickhouse(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn clickhouse(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let Some(database) = &shared.clickhouse else { return Ok(()) };
     let health = &database.health;
     for (name, help, value) in [
-        ("penstock_collector_clickhouse_rows", "Rows that ClickHouse has taken", &health.rows),
+        ("penstock_collector_clickhouse_rows", "Rows that ClickHouse has confirmed", &health.rows),
         ("penstock_collector_clickhouse_errors", "Times that ClickHouse failed", &health.errors),
         (
             "penstock_collector_clickhouse_rows_dropped",
-            "Rows for ClickHouse that found no room in the spool",
+            "Rows for ClickHouse that were dropped from the full spool",
             &health.rows_dropped,
         ),
     ] {
@@ -225,7 +227,7 @@ fn clickhouse(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     writer.gauge("penstock_collector_clickhouse_spool", Some(&Unit::Bytes), "Their size", waiting)
 }
 
-fn archive(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn archive(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let Some(archive) = &shared.archive else { return Ok(()) };
     let health = &archive.health;
     for (name, help, value) in [
@@ -238,15 +240,15 @@ fn archive(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     writer.gauge("penstock_collector_parquet", Some(&Unit::Bytes), "Size of the files", bytes)
 }
 
-fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn rates(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let seconds: Vec<_> = shared.live().seconds().rev().take(MEAN_S as usize).cloned().collect();
     let Some(start_s) = seconds.iter().map(|second| second.at_s).min() else { return Ok(()) };
     let end_s = seconds.iter().map(|second| second.at_s).max().unwrap_or(start_s) + 1;
-    let span = Span { start_s, step_s: end_s - start_s, buckets: 1 };
+    let span = TimeBuckets { start_s, step_s: end_s - start_s, buckets: 1 };
     let mean = |by| {
         let query = Query { view: shared.config.combine, ..Query::of(by) };
         let seconds = seconds.iter().map(|second| &**second);
-        answer(shared, &query, span, &Past::default(), seconds, &[])
+        execute(shared, &query, span, &StoredRows::default(), seconds, &[])
     };
     let bits = Unit::Other("bits_per_second".to_owned());
     let activities = mean(By::Activity);
@@ -259,7 +261,7 @@ fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     let help = "Half-width of its 95 % interval";
     writer.gauge("penstock_collector_rate_error", Some(&bits), help, error)?;
 
-    let first = crate::api::first(&activities, TOP);
+    let first = crate::api::first(&activities, TOP_LABELS);
     let values: Vec<_> = first
         .iter()
         .map(|(key, cells)| {
@@ -271,7 +273,7 @@ fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     writer.gauges("penstock_collector_activity_rate", Some(&bits), help, &values)?;
 
     let owners = mean(By::Owner);
-    let first = crate::api::first(&owners, TOP);
+    let first = crate::api::first(&owners, TOP_LABELS);
     let values: Vec<_> = first
         .iter()
         .map(|(key, cells)| (vec![("owner", key.as_str())], rate(cells[0].bytes)))
@@ -296,7 +298,7 @@ fn rates(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
     )
 }
 
-fn alerts(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
+fn alerts(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     let alerts = shared.alert_states().clone();
     let values: Vec<_> = alerts
         .iter()
@@ -306,6 +308,6 @@ fn alerts(shared: &Shared, writer: &mut Writer<'_, '_>) -> fmt::Result {
         })
         .collect();
     writer.gauges("penstock_collector_alert_firing", None, "1 while the alert fires", &values)?;
-    let help = "Alerts that no webhook took";
+    let help = "Alerts that no webhook accepted";
     writer.counter("penstock_collector_webhooks_failed", help, load(&shared.webhooks_failed))
 }

@@ -1,4 +1,4 @@
-//! Seconds gathered into minutes, with names in the place of numbers, ready to be stored.
+//! Seconds aggregated into minutes, with names in place of numbers, ready for storage.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,64 +7,64 @@ use std::time::Instant;
 use penstock_flows::aggregate::{HostKey, PackedGroup};
 
 use crate::live::{CountedMinutes, Namer, other as row_of_others};
-use crate::row::{Cell, Kind, Row};
-use crate::second::{Second, Stratum, Sums, Systems, remainder_of, stratum_of};
+use crate::row::{RowKind, SumCell, SumRow};
+use crate::second::{AsPairKey, Second, SecondSums, StratumKey, remainder_of, stratum_of};
 
-/// Most rows of a minute that are stored, of each kind; the smallest are summed as other.
+/// Most rows of each kind stored per minute; the smallest are summed as other.
 pub(crate) const ROWS_MAX: usize = 1_000;
 
-/// Most keys gathered in a minute of each kind, before that.
+/// Most keys of each kind collected within a minute.
 const KEYS_MAX: usize = 50_000;
 
-/// A number that no other of any run has: it is drawn from 63 bits.
+/// Draws a random id of 63 bits, unique among all runs.
 pub(crate) fn draw_id() -> i64 {
     (RandomState::new().hash_one(Instant::now()) >> 1) as i64
 }
 
-/// A minute.
+/// Sums of one minute.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Minute {
-    /// Told apart from all others, in all runs: a minute is never stored twice.
+    /// Id that is unique among all runs, so that a minute is never stored twice.
     pub(crate) id: i64,
-    /// When it began, in seconds since 1970.
+    /// Start in seconds since 1970.
     pub(crate) start_s: i64,
-    /// How much of it was measured.
+    /// Seconds that were measured.
     pub(crate) seconds: f64,
-    /// Its sums.
-    pub(crate) rows: Vec<(Row, Cell)>,
-    /// What counters say of this minute and of those before.
-    pub(crate) counters: Vec<(i64, Row, Cell)>,
+    /// Sums of samples by row.
+    pub(crate) rows: Vec<(SumRow, SumCell)>,
+    /// Counted octets of this minute and of earlier ones.
+    pub(crate) counters: Vec<(i64, SumRow, SumCell)>,
 }
 
-/// Gathers a minute.
+/// The minute that is being collected.
 #[derive(Debug, Default)]
-pub(crate) struct Gathering {
+pub(crate) struct MinuteBuilder {
     start_s: Option<i64>,
     seconds: f64,
-    groups: Keyed<PackedGroup>,
-    /// By stratum, what found no place among the groups.
-    remainders: HashMap<Stratum, Cell>,
-    hosts: Keyed<HostKey>,
-    prefixes: Keyed<HostKey>,
-    systems: Keyed<Systems>,
+    groups: KeyedSums<PackedGroup>,
+    /// Sum of the further groups of each stratum.
+    remainders: HashMap<StratumKey, SumCell>,
+    hosts: KeyedSums<HostKey>,
+    prefixes: KeyedSums<HostKey>,
+    systems: KeyedSums<AsPairKey>,
 }
 
 #[derive(Debug)]
-struct Keyed<K> {
-    cells: HashMap<K, Cell>,
-    other: Cell,
+struct KeyedSums<K> {
+    cells: HashMap<K, SumCell>,
+    other: SumCell,
 }
 
-impl<K> Default for Keyed<K> {
+impl<K> Default for KeyedSums<K> {
     fn default() -> Self {
-        Self { cells: HashMap::new(), other: Cell::default() }
+        Self { cells: HashMap::new(), other: SumCell::default() }
     }
 }
 
-impl<K: Copy + Eq + std::hash::Hash> Keyed<K> {
-    fn add(&mut self, sums: &Sums<K>) {
+impl<K: Copy + Eq + std::hash::Hash> KeyedSums<K> {
+    fn add(&mut self, sums: &SecondSums<K>) {
         for (key, packed) in &sums.rows {
-            let cell = Cell::from(*packed);
+            let cell = SumCell::from(*packed);
             if self.cells.len() < KEYS_MAX || self.cells.contains_key(key) {
                 self.cells.entry(*key).or_default().add(cell);
             } else {
@@ -75,13 +75,13 @@ impl<K: Copy + Eq + std::hash::Hash> Keyed<K> {
     }
 }
 
-/// The minute that a second belongs to.
+/// Start of the minute that contains a second.
 pub(crate) fn start_of(at_s: i64) -> i64 {
     at_s.div_euclid(60) * 60
 }
 
-impl Gathering {
-    /// Whether this second belongs to another minute than those before.
+impl MinuteBuilder {
+    /// Returns true if this second belongs to a later minute.
     pub(crate) fn is_over(&self, second: &Second) -> bool {
         self.start_s.is_some_and(|start| start != start_of(second.at_s))
     }
@@ -91,21 +91,21 @@ impl Gathering {
         self.seconds += second.length_s;
         self.groups.add(&second.groups);
         for (key, packed) in &second.remainders {
-            self.remain(key, Cell::from(*packed));
+            self.remain(key, SumCell::from(*packed));
         }
         self.hosts.add(&second.hosts);
         self.prefixes.add(&second.prefixes);
         self.systems.add(&second.systems);
     }
 
-    /// Notes that more or less of a second was measured than was thought.
-    pub(crate) fn settle(&mut self, at_s: i64, seconds: f64) {
+    /// Corrects the measured seconds of the current minute.
+    pub(crate) fn correct_measured(&mut self, at_s: i64, seconds: f64) {
         if self.start_s == Some(start_of(at_s)) {
             self.seconds = (self.seconds + seconds).max(0.0);
         }
     }
 
-    fn remain(&mut self, key: &PackedGroup, cell: Cell) {
+    fn remain(&mut self, key: &PackedGroup, cell: SumCell) {
         match stratum_of(key) {
             Some(stratum)
                 if self.remainders.len() < KEYS_MAX || self.remainders.contains_key(&stratum) =>
@@ -116,8 +116,8 @@ impl Gathering {
         }
     }
 
-    /// Leaves the greatest groups; the others are summed by stratum, so that its counter is not divided among the
-    /// greatest alone.
+    /// Keeps the largest groups; the others are summed by stratum, so that its counter is not
+    /// divided among the largest only.
     fn truncate_groups(&mut self) {
         if self.groups.cells.len() <= ROWS_MAX {
             return;
@@ -130,7 +130,7 @@ impl Gathering {
         self.groups.cells = cells.into_iter().collect();
     }
 
-    /// The minute, if there is one; another begins.
+    /// Returns the collected minute, if any, and starts another.
     pub(crate) fn take(
         &mut self,
         id: i64,
@@ -144,17 +144,17 @@ impl Gathering {
         let remainders = this.remainders.iter();
         let remainders =
             remainders.map(|(stratum, cell)| (namer.remainder(&remainder_of(*stratum)), *cell));
-        greatest(&mut rows, Kind::Group, this.groups.other, remainders.collect());
+        greatest(&mut rows, RowKind::Group, this.groups.other, remainders.collect());
         rows.extend(named(&this.groups, |key| namer.group(key)));
-        // Hosts without a place of their own are known by their network alone.
+        // Hosts beyond the limit are known by their network only.
         let mut hosts = named(&this.hosts, |key| namer.host(key, true));
         let mut other = this.hosts.other;
         hosts.extend(named(&this.prefixes, |key| namer.host(key, false)));
         other.add(this.prefixes.other);
-        greatest(&mut rows, Kind::Host, other, hosts);
+        greatest(&mut rows, RowKind::Host, other, hosts);
         greatest(
             &mut rows,
-            Kind::System,
+            RowKind::System,
             this.systems.other,
             named(&this.systems, |key| namer.system(key)),
         );
@@ -166,11 +166,16 @@ impl Gathering {
     }
 }
 
-fn named<K>(keyed: &Keyed<K>, name: impl Fn(&K) -> Row) -> Vec<(Row, Cell)> {
+fn named<K>(keyed: &KeyedSums<K>, name: impl Fn(&K) -> SumRow) -> Vec<(SumRow, SumCell)> {
     keyed.cells.iter().map(|(key, cell)| (name(key), *cell)).collect()
 }
 
-fn greatest(to: &mut Vec<(Row, Cell)>, kind: Kind, mut other: Cell, mut rows: Vec<(Row, Cell)>) {
+fn greatest(
+    to: &mut Vec<(SumRow, SumCell)>,
+    kind: RowKind,
+    mut other: SumCell,
+    mut rows: Vec<(SumRow, SumCell)>,
+) {
     if rows.len() > ROWS_MAX {
         rows.select_nth_unstable_by(ROWS_MAX, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
         rows.drain(ROWS_MAX..).for_each(|(_, cell)| other.add(cell));

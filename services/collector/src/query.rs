@@ -1,7 +1,8 @@
-//! From rows to series: by what, of which, seen from where. Pure; the rows come from the live ring or from storage.
+//! Queries: group rows into series, filter them, combine vantages. Pure; the rows come from memory
+//! or from storage.
 //!
-//! A packet is sampled at each hop. So what one vantage saw (an exporter and a direction) stays apart until the end,
-//! and [`View`] says how vantages become one figure.
+//! A packet is sampled at each hop. So the sums of each vantage (an exporter and a direction) stay
+//! separate until the end, and [`View`] states how to combine them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
@@ -12,36 +13,36 @@ use penstock_scitags::{Registry, Scitag};
 use serde::{Deserialize, Deserializer};
 
 use crate::directory::Directory;
-use crate::row::{Direction, Kind, Label, Row, Vantage};
+use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumRow};
 
-/// What a series is of.
+/// Property by which traffic is grouped into series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum By {
-    /// Owner.
+    /// Owner by the registry.
     Owner,
-    /// Owner and activity.
+    /// Owner and activity by the registry.
     Activity,
-    /// The same by number.
+    /// Owner and activity as scitag number.
     Scitag,
-    /// VLAN.
+    /// VLAN id, or `outer.inner` for two tags.
     Vlan,
-    /// Site.
+    /// Site of the source or destination, by direction.
     Site,
     /// Site of the source and site of the destination.
     SitePair,
-    /// Host.
+    /// Address of a host.
     Host,
     /// Interface of an exporter.
     Interface,
-    /// IP version.
+    /// IP version of the packets.
     IpVersion,
-    /// Autonomous system.
+    /// Autonomous system of the source or destination.
     As,
-    /// Network.
+    /// Prefix of the source or destination.
     Prefix,
-    /// Exporter.
+    /// Exporter that sampled the traffic.
     Exporter,
-    /// Everything.
+    /// A single series of all traffic.
     Total,
 }
 
@@ -61,10 +62,10 @@ const WORDS: [(&str, By); 13] = [
     ("total", By::Total),
 ];
 
-/// Site of what no configured network has.
+/// Key of addresses outside all configured networks.
 pub(crate) const ELSEWHERE: &str = "elsewhere";
 
-/// Between source and destination in the key of a pair of sites.
+/// Separator of source and destination in the key of a pair of sites.
 pub(crate) const PAIR: char = '>';
 
 impl FromStr for By {
@@ -80,32 +81,33 @@ impl FromStr for By {
 }
 
 impl By {
-    /// The word for it.
+    /// Name in the API and the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         WORDS.iter().find(|(_, by)| *by == self).map_or("", |(word, _)| word)
     }
 
-    /// The rows that know it.
+    /// Kind of the rows that have this property.
     #[must_use]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> RowKind {
         match self {
-            Self::Host | Self::Prefix => Kind::Host,
-            Self::As => Kind::System,
-            _ => Kind::Group,
+            Self::Host | Self::Prefix => RowKind::Host,
+            Self::As => RowKind::System,
+            _ => RowKind::Group,
         }
     }
 }
 
-/// How vantages become one figure.
+/// Way to combine the sums of several vantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum View {
-    /// Of hosts what they send together or receive together, of others the vantage that saw most; the greatest of all.
+    /// Sum of all sending hosts, sum of all receiving hosts, or any other vantage: the largest of
+    /// these.
     #[default]
     Auto,
-    /// The vantage that saw most.
+    /// The vantage with the largest sum.
     Max,
-    /// All together: where no packet is sampled twice.
+    /// The sum of all vantages, correct if no packet is sampled twice.
     Sum,
 }
 
@@ -128,40 +130,41 @@ impl<'de> Deserialize<'de> for View {
     }
 }
 
-/// What is asked.
+/// A query of traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Query {
-    /// Series of this.
+    /// Property of the series.
     pub by: By,
-    /// In or out; see [`Query::key`].
-    pub direction: Option<Direction>,
+    /// Direction of the traffic, by the rules of [`Query::key`].
+    pub direction: Option<RowDirection>,
     /// Only rows with these keys.
     pub filters: Vec<(By, String)>,
-    /// How vantages become one.
+    /// Way to combine vantages.
     pub view: View,
-    /// The direction is that of a site, host or interface, although the sums are not by one.
+    /// True if the direction is that of a site, host or interface, although the series are not by
+    /// one.
     pub sided: bool,
 }
 
-/// Why a question has no answer.
+/// Reason to reject a query.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// Sums of one kind do not know what is filtered by.
+    /// The rows of the series lack the filter's property.
     #[error("series by {0} cannot be filtered by {1}: those sums are kept apart")]
     Filter(&'static str, &'static str),
 }
 
 impl Query {
-    /// Of everything.
+    /// Queries all traffic, grouped by this property.
     #[must_use]
     pub fn of(by: By) -> Self {
         Self { by, direction: None, filters: Vec::new(), view: View::Auto, sided: false }
     }
 
-    /// Checks that filters and series know of each other.
+    /// Checks that rows of one kind have all properties of filters and series.
     ///
     /// # Errors
-    /// Where they do not.
+    /// When a filter needs another kind.
     pub fn check(&self) -> Result<(), QueryError> {
         let kind = self.kind();
         for (by, _) in &self.filters {
@@ -172,31 +175,32 @@ impl Query {
         Ok(())
     }
 
-    /// The rows it is answered from.
+    /// Kind of the rows that answer the query.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        // A total can be drawn from any rows; those that the filters know are taken.
+    pub fn kind(&self) -> RowKind {
+        // Rows of any kind add up to a total; those with the properties of the filters are taken.
         let of_filter =
-            self.filters.iter().map(|(by, _)| by.kind()).find(|kind| *kind != Kind::Group);
+            self.filters.iter().map(|(by, _)| by.kind()).find(|kind| *kind != RowKind::Group);
         match (self.by, of_filter) {
             (By::Total | By::Exporter, Some(kind)) => kind,
             (by, _) => by.kind(),
         }
     }
 
-    /// The same question about everything together.
+    /// The same query for the total of all series.
     #[must_use]
     pub fn total(&self) -> Self {
         Self { by: By::Total, sided: self.is_sided(), ..self.clone() }
     }
 
-    /// The row's key; `None` when it is not asked for.
+    /// Key of the row's series; `None` if the query excludes the row.
     ///
-    /// In is what a site, host, network or system receives and what comes in at an interface, out is what they send and
-    /// what goes out there; not given, sites and their like are asked for what they send, interfaces for what
-    /// comes in. For all else it is where samples were taken: of what came in at exporters, or of what went out.
+    /// `In` is traffic that a site, host, network or AS receives, or that enters an interface;
+    /// `out` is traffic that they send, or that leaves an interface. The default is sent traffic
+    /// for sites and their like, and entering traffic for interfaces. For other properties it
+    /// selects the samples: taken at ingress or at egress of exporters.
     #[must_use]
-    pub fn key(&self, row: &Row, names: &Names<'_>) -> Option<String> {
+    pub fn key(&self, row: &SumRow, names: &KeyNames<'_>) -> Option<String> {
         if let Some(direction) = self.direction
             && !self.is_sided()
             && row.at().direction != direction
@@ -204,14 +208,14 @@ impl Query {
             return None;
         }
         // Each packet has a row for its source and one for its destination.
-        if let Row::Host { sent, .. } = row
-            && *sent == (self.direction == Some(Direction::In))
+        if let SumRow::Host { sent, .. } = row
+            && *sent == (self.direction == Some(RowDirection::In))
         {
             return None;
         }
         for (by, wanted) in &self.filters {
             let key = self.key_by(*by, row, names)?;
-            // A filter by an outer VLAN lets all inner ones through.
+            // A filter by an outer VLAN includes all inner ones.
             let outer = key.split_once('.').filter(|_| *by == By::Vlan).map(|(outer, _)| outer);
             if !key.eq_ignore_ascii_case(wanted) && outer != Some(wanted) {
                 return None;
@@ -220,64 +224,65 @@ impl Query {
         self.key_by(self.by, row, names)
     }
 
-    /// Whether the direction is that of what is asked for, and not where samples were taken.
+    /// Returns true if the direction is relative to the queried property instead of the sampling
+    /// interface.
     fn is_sided(&self) -> bool {
         let sided = |by| matches!(by, By::Site | By::Host | By::Prefix | By::As | By::Interface);
         self.sided || sided(self.by) || self.filters.iter().any(|(by, _)| sided(*by))
     }
 
-    fn key_by(&self, by: By, row: &Row, names: &Names<'_>) -> Option<String> {
-        let received = self.direction == Some(Direction::In);
+    fn key_by(&self, by: By, row: &SumRow, names: &KeyNames<'_>) -> Option<String> {
+        let received = self.direction == Some(RowDirection::In);
         match (by, row) {
             (By::Total, _) => Some("total".to_owned()),
             (By::Exporter, row) => Some(row.at().exporter.to_string()),
-            (By::Interface, Row::Group { at, input, output, .. }) => {
+            (By::Interface, SumRow::Group { at, input, output, .. }) => {
                 let index = match self.direction {
-                    Some(Direction::Out) => output,
+                    Some(RowDirection::Out) => output,
                     _ => input,
                 };
                 index.map(|index| format!("{}:{index}", at.exporter))
             }
-            (By::Interface, Row::Counter { at, index, .. }) => {
+            (By::Interface, SumRow::Counter { at, index, .. }) => {
                 Some(format!("{}:{index}", at.exporter))
             }
-            (_, Row::Group { label: Label::Other, .. }) => Some("other".to_owned()),
-            (By::Owner, Row::Group { label, .. }) => Some(match label {
-                Label::Trusted(number) => names.owner(*number),
+            (_, SumRow::Group { label: RowLabel::Other, .. }) => Some("other".to_owned()),
+            (By::Owner, SumRow::Group { label, .. }) => Some(match label {
+                RowLabel::Trusted(number) => names.owner(*number),
                 label => word(*label).to_owned(),
             }),
-            (By::Activity, Row::Group { label, .. }) => Some(match label {
-                Label::Trusted(number) => names.activity(*number),
+            (By::Activity, SumRow::Group { label, .. }) => Some(match label {
+                RowLabel::Trusted(number) => names.activity(*number),
                 label => word(*label).to_owned(),
             }),
-            (By::Scitag, Row::Group { label, .. }) => Some(match label {
-                Label::Trusted(number) => number.to_string(),
+            (By::Scitag, SumRow::Group { label, .. }) => Some(match label {
+                RowLabel::Trusted(number) => number.to_string(),
                 label => word(*label).to_owned(),
             }),
-            (By::Vlan, Row::Group { vlan, inner_vlan, .. }) => Some(match (vlan, inner_vlan) {
+            (By::Vlan, SumRow::Group { vlan, inner_vlan, .. }) => Some(match (vlan, inner_vlan) {
                 (None, _) => "untagged".to_owned(),
                 (Some(vlan), None) => vlan.to_string(),
                 (Some(outer), Some(inner)) => format!("{outer}.{inner}"),
             }),
-            (By::IpVersion, Row::Group { version, .. }) => {
+            (By::IpVersion, SumRow::Group { version, .. }) => {
                 Some(version.map_or_else(|| "none".to_owned(), |version| version.to_string()))
             }
-            (By::Site, Row::Group { source, destination, .. }) => {
+            (By::Site, SumRow::Group { source, destination, .. }) => {
                 let site = if received { destination } else { source };
                 Some(site.as_deref().unwrap_or(ELSEWHERE).to_owned())
             }
-            (By::SitePair, Row::Group { source, destination, .. }) => {
+            (By::SitePair, SumRow::Group { source, destination, .. }) => {
                 let name =
                     |site: &Option<Arc<str>>| site.clone().unwrap_or_else(|| ELSEWHERE.into());
                 Some(format!("{}{PAIR}{}", name(source), name(destination)))
             }
-            (By::Host, Row::Host { address, .. }) => {
+            (By::Host, SumRow::Host { address, .. }) => {
                 Some(address.as_deref().unwrap_or("other").to_owned())
             }
-            (By::Prefix, Row::Host { prefix, .. }) => {
+            (By::Prefix, SumRow::Host { prefix, .. }) => {
                 Some(prefix.as_deref().unwrap_or("other").to_owned())
             }
-            (By::As, Row::System { source, destination, .. }) => {
+            (By::As, SumRow::System { source, destination, .. }) => {
                 let number = if received { destination } else { source };
                 Some(number.map_or_else(|| "unknown".to_owned(), |number| number.to_string()))
             }
@@ -286,24 +291,24 @@ impl Query {
     }
 }
 
-fn word(label: Label) -> &'static str {
+fn word(label: RowLabel) -> &'static str {
     match label {
-        Label::Unlabelled => "unlabelled",
-        Label::Untrusted => "untrusted",
-        Label::Trusted(_) | Label::Other => "other",
+        RowLabel::Unlabelled => "unlabelled",
+        RowLabel::Untrusted => "untrusted",
+        RowLabel::Trusted(_) | RowLabel::Other => "other",
     }
 }
 
-/// What keys are called.
+/// Display names of keys.
 #[derive(Debug, Clone, Copy)]
-pub struct Names<'a> {
-    /// Owners and activities.
+pub struct KeyNames<'a> {
+    /// Names of owners and activities.
     pub registry: &'a Registry,
-    /// Exporters and interfaces.
+    /// Names of exporters and interfaces.
     pub directory: &'a Directory,
 }
 
-impl Names<'_> {
+impl KeyNames<'_> {
     fn owner(&self, number: u16) -> String {
         let activity = self.activity(number);
         activity.split('/').next().unwrap_or(&activity).to_owned()
@@ -314,7 +319,7 @@ impl Names<'_> {
         tag.map_or_else(|_| number.to_string(), |tag| self.registry.name(tag))
     }
 
-    /// A key for people.
+    /// Display name of a key.
     #[must_use]
     pub fn shown(&self, by: By, key: &str) -> String {
         match (by, key) {
@@ -371,69 +376,71 @@ impl Names<'_> {
     }
 }
 
-/// Vantages that are summed before the greatest is taken. Where several see the same traffic the first one counts.
+/// Vantages that are added before the largest sum is taken. Of several with the same traffic the
+/// first one counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Class {
+enum VantageClass {
     All,
     HostsOut,
     HostsIn,
-    One(Arc<str>, Direction),
+    One(Arc<str>, RowDirection),
 }
 
 impl View {
-    fn class(self, at: &Vantage) -> Class {
+    fn class(self, at: &RowVantage) -> VantageClass {
         match (self, at.host, at.direction) {
-            (Self::Sum, ..) => Class::All,
-            (Self::Auto, true, Direction::Out) => Class::HostsOut,
-            (Self::Auto, true, Direction::In) => Class::HostsIn,
-            _ => Class::One(Arc::clone(&at.exporter), at.direction),
+            (Self::Sum, ..) => VantageClass::All,
+            (Self::Auto, true, RowDirection::Out) => VantageClass::HostsOut,
+            (Self::Auto, true, RowDirection::In) => VantageClass::HostsIn,
+            _ => VantageClass::One(Arc::clone(&at.exporter), at.direction),
         }
     }
 }
 
-/// A class of vantages sees less than another one where the difference is beyond so many standard deviations.
+/// Standard deviations beyond which a class of vantages has a smaller sum than another.
 const LESS_SIGMA: f64 = 2.0;
 
-/// In a single bucket another class is taken beyond so many, because there are many buckets.
+/// Standard deviations beyond which another class is taken in a single bucket; higher, because
+/// there are many buckets.
 const MORE_SIGMA: f64 = 3.0;
 
-/// Sums of a question, bucket by bucket.
+/// Sums of a query, bucket by bucket.
 #[derive(Debug)]
 pub struct Fold<'a> {
     query: &'a Query,
-    names: Names<'a>,
+    names: KeyNames<'a>,
     buckets: usize,
     keys: Vec<String>,
     known: HashMap<String, usize>,
-    classes: HashMap<Class, usize>,
-    /// By key, class and bucket. Millions are added for a picture of a year.
+    classes: HashMap<VantageClass, usize>,
+    /// By key, class and bucket. A plot of a year adds millions of entries.
     sums: HashMap<(usize, usize, usize), Sum, foldhash::fast::RandomState>,
 }
 
-/// What a row means to a question: its key and its class of vantages.
+/// Slot of a row: the index of its key and of its class of vantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct SeriesSlot {
     pub(crate) key: usize,
     pub(crate) class: usize,
 }
 
-/// What a class of vantages saw: all of it, and by bucket.
+/// Sums of a class of vantages: in all, and by bucket.
 type OfClass = (Sum, Vec<(usize, Sum)>);
 
-/// A series: its key and what each bucket has.
-pub type Series = (String, Vec<Sum>);
+/// A series: its key and the sum of each bucket.
+pub type SeriesSums = (String, Vec<Sum>);
 
 impl<'a> Fold<'a> {
-    /// Of this question, over so many buckets.
+    /// Starts an empty result over `buckets` buckets.
     #[must_use]
-    pub fn new(query: &'a Query, names: Names<'a>, buckets: usize) -> Self {
+    pub fn new(query: &'a Query, names: KeyNames<'a>, buckets: usize) -> Self {
         let (keys, known) = (Vec::new(), HashMap::new());
         let (classes, sums) = (HashMap::new(), HashMap::default());
         Self { query, names, buckets, keys, known, classes, sums }
     }
 
-    /// Where a row belongs; `None` when it is not asked for.
-    pub fn place(&mut self, row: &Row) -> Option<Place> {
+    /// Slot of a row; `None` if the query excludes it.
+    pub fn place(&mut self, row: &SumRow) -> Option<SeriesSlot> {
         let key = self.query.key(row, &self.names)?;
         let key = match self.known.get(&key) {
             Some(at) => *at,
@@ -445,20 +452,21 @@ impl<'a> Fold<'a> {
         };
         let next = self.classes.len();
         let class = *self.classes.entry(self.query.view.class(row.at())).or_insert(next);
-        Some(Place { key, class })
+        Some(SeriesSlot { key, class })
     }
 
-    /// Adds a sum.
-    pub fn add(&mut self, bucket: usize, place: Place, sum: Sum) {
+    /// Adds a sum to a bucket.
+    pub fn add(&mut self, bucket: usize, place: SeriesSlot, sum: Sum) {
         self.sums.entry((place.key, place.class, bucket)).or_default().add(sum);
     }
 
-    /// The series, each with the class of vantages that saw most. Chance makes one of several that see the same traffic the
-    /// greatest, and its figure too high, so over the whole time the first class counts that saw no less than chance
-    /// explains; in a bucket another one does that saw more than chance explains.
+    /// Returns the series, each with the class of vantages that has the largest sum. Of several
+    /// classes with the same traffic, chance makes one the largest and its sum too high, so over
+    /// the whole range the first class counts whose sum is not significantly smaller; in a bucket,
+    /// another one whose sum is significantly larger.
     #[must_use]
-    pub fn series(self) -> Vec<Series> {
-        let mut ranks: Vec<(Class, usize)> = self.classes.into_iter().collect();
+    pub fn series(self) -> Vec<SeriesSums> {
+        let mut ranks: Vec<(VantageClass, usize)> = self.classes.into_iter().collect();
         ranks.sort();
         let mut rank = vec![0; ranks.len()];
         ranks.iter().enumerate().for_each(|(at, (_, class))| rank[*class] = at);
@@ -498,12 +506,12 @@ impl<'a> Fold<'a> {
 mod tests {
     use super::*;
 
-    fn at(exporter: &str, host: bool, direction: Direction) -> Vantage {
-        Vantage { exporter: exporter.into(), host, direction }
+    fn at(exporter: &str, host: bool, direction: RowDirection) -> RowVantage {
+        RowVantage { exporter: exporter.into(), host, direction }
     }
 
-    fn group(at: Vantage, label: Label) -> Row {
-        Row::Group {
+    fn group(at: RowVantage, label: RowLabel) -> SumRow {
+        SumRow::Group {
             at,
             input: Some(3),
             output: Some(4),
@@ -520,18 +528,18 @@ mod tests {
         Sum::sampled(bytes, 1.0)
     }
 
-    /// Two hosts send 100 and 50, one receives all of it, a switch on the way saw 140 and 10.
+    /// Two hosts send 100 and 50, one receives all of it, a switch between them samples 140 and 10.
     fn answer(query: &Query) -> Vec<(String, f64)> {
         let directory = Directory::default();
-        let names = Names { registry: Registry::builtin(), directory: &directory };
+        let names = KeyNames { registry: Registry::builtin(), directory: &directory };
         let mut fold = Fold::new(query, names, 1);
-        let cms = Label::Trusted(3 << 6 | 14);
+        let cms = RowLabel::Trusted(3 << 6 | 14);
         for (row, amount) in [
-            (group(at("h1", true, Direction::Out), cms), 100.0),
-            (group(at("h2", true, Direction::Out), cms), 50.0),
-            (group(at("h3", true, Direction::In), cms), 150.0),
-            (group(at("s", false, Direction::In), cms), 140.0),
-            (group(at("s", false, Direction::Out), Label::Untrusted), 10.0),
+            (group(at("h1", true, RowDirection::Out), cms), 100.0),
+            (group(at("h2", true, RowDirection::Out), cms), 50.0),
+            (group(at("h3", true, RowDirection::In), cms), 150.0),
+            (group(at("s", false, RowDirection::In), cms), 140.0),
+            (group(at("s", false, RowDirection::Out), RowLabel::Untrusted), 10.0),
         ] {
             if let Some(place) = fold.place(&row) {
                 fold.add(0, place, bytes(amount));
@@ -547,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_saw_is_counted_once() {
+    fn traffic_of_several_vantages_counts_once() {
         let owners = |view| answer(&Query { view, ..Query::of(By::Owner) });
         let untrusted = ("untrusted", 10.0);
         let auto = owners(View::Auto);
@@ -560,9 +568,9 @@ mod tests {
     #[test]
     fn outer_vlan_filter_takes_inner_ones() {
         let directory = Directory::default();
-        let names = Names { registry: Registry::builtin(), directory: &directory };
-        let mut row = group(at("s", false, Direction::In), Label::Unlabelled);
-        let Row::Group { inner_vlan, .. } = &mut row else { panic!("a group") };
+        let names = KeyNames { registry: Registry::builtin(), directory: &directory };
+        let mut row = group(at("s", false, RowDirection::In), RowLabel::Unlabelled);
+        let SumRow::Group { inner_vlan, .. } = &mut row else { panic!("a group") };
         *inner_vlan = Some(7);
         let key = |filter: &str| {
             let filters = vec![(By::Vlan, filter.to_owned())];
@@ -582,13 +590,13 @@ mod tests {
         assert_eq!(answer(&filtered(By::Scitag, "206")), pairs(&[("3001", 150.0)]));
         assert_eq!(answer(&filtered(By::Exporter, "S")), pairs(&[("3001", 140.0)]));
         assert_eq!(answer(&filtered(By::Site, "elsewhere")), []);
-        let out = Query { direction: Some(Direction::Out), ..Query::of(By::Interface) };
+        let out = Query { direction: Some(RowDirection::Out), ..Query::of(By::Interface) };
         assert_eq!(answer(&out)[0], ("h1:4".to_owned(), 100.0));
         let out = out.total();
         assert_eq!(answer(&out), pairs(&[("total", 150.0)]));
-        let received = Query { direction: Some(Direction::In), ..Query::of(By::Site) };
+        let received = Query { direction: Some(RowDirection::In), ..Query::of(By::Site) };
         assert_eq!(answer(&received), pairs(&[("elsewhere", 150.0)]));
-        let seen_in = Query { direction: Some(Direction::In), ..Query::of(By::Total) };
+        let seen_in = Query { direction: Some(RowDirection::In), ..Query::of(By::Total) };
         assert_eq!(answer(&seen_in), pairs(&[("total", 150.0)]));
         let wrong = Query { filters: vec![(By::Host, "x".into())], ..Query::of(By::Owner) };
         assert_eq!(wrong.check(), Err(QueryError::Filter("owner", "host")));
@@ -597,32 +605,32 @@ mod tests {
     #[test]
     fn equal_vantages_are_not_biased() {
         let directory = Directory::default();
-        let names = Names { registry: Registry::builtin(), directory: &directory };
+        let names = KeyNames { registry: Registry::builtin(), directory: &directory };
         let query = Query::of(By::Total);
         let mut fold = Fold::new(&query, names, 3);
         let mut add = |exporter: &str, buckets: [f64; 3]| {
-            let row = group(at(exporter, false, Direction::In), Label::Unlabelled);
+            let row = group(at(exporter, false, RowDirection::In), RowLabel::Unlabelled);
             let place = fold.place(&row).unwrap();
             for (bucket, amount) in buckets.into_iter().enumerate() {
                 fold.add(bucket, place, Sum::sampled(amount, 100.0));
             }
         };
-        // A standard deviation of 10 each: the same traffic, but for the last bucket.
+        // A standard deviation of 10 each: the same traffic, except in the last bucket.
         add("b", [110.0, 95.0, 300.0]);
         add("a", [100.0, 105.0, 100.0]);
         let sums = fold.series().remove(0).1;
-        let told: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
-        // "b" saw more in all, and so it counts.
-        assert_eq!(told, [110.0, 95.0, 300.0]);
+        let values: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
+        // "b" has more in all, and so it counts.
+        assert_eq!(values, [110.0, 95.0, 300.0]);
         let mut fold = Fold::new(&query, names, 2);
         for (exporter, buckets) in [("b", [110.0, 95.0]), ("a", [100.0, 105.0])] {
-            let row = group(at(exporter, false, Direction::In), Label::Unlabelled);
+            let row = group(at(exporter, false, RowDirection::In), RowLabel::Unlabelled);
             let place = fold.place(&row).unwrap();
             fold.add(0, place, Sum::sampled(buckets[0], 100.0));
             fold.add(1, place, Sum::sampled(buckets[1], 100.0));
         }
         let sums = fold.series().remove(0).1;
-        let told: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
-        assert_eq!(told, [100.0, 105.0], "the first of two that saw the same");
+        let values: Vec<f64> = sums.iter().map(|sum| sum.bytes).collect();
+        assert_eq!(values, [100.0, 105.0], "the first of two that saw the same");
     }
 }

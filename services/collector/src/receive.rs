@@ -1,10 +1,11 @@
-//! Threads that take datagrams from the kernel and bring them to the intake.
+//! Threads that receive datagrams from the kernel and pass them to the intake.
 //!
-//! A thread has one socket. Whatever comes, it goes on: what cannot be read is counted, and an error of the socket is
-//! told once a minute.
+//! Each thread has one socket and never ends on errors: malformed datagrams are counted, and errors
+//! of the socket are logged once a minute.
 //!
-//! A datagram belongs to the second in which the kernel received it, however long it waited in the socket. Each thread
-//! publishes until when its socket is drained; a second is closed when all are drained beyond its end.
+//! A datagram belongs to the second in which the kernel received it, no matter how long it waited
+//! in the socket. Each thread publishes the time up to which its socket is drained; a second is
+//! closed when all sockets are drained beyond its end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,34 +22,35 @@ use penstock_flows::sequence::Arrival;
 use penstock_flows::sflow::{CounterRecord, Source};
 use penstock_sys::net::DatagramReceiver;
 
-use crate::archive::{Record, Recorder};
+use crate::archive::{Recorder, SampleRecord};
 use crate::config::Config;
 use crate::live::CountedInterval;
 use crate::shared::{Shared, unix_now};
 use crate::timeline::Timeline;
 
-/// How long a thread waits before it publishes that its socket is drained, and looks whether the service ends.
-const WAIT: Duration = Duration::from_millis(50);
+/// Longest wait for datagrams, after which a thread publishes its drained time and checks for the
+/// end of the service.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// After an error of the socket.
+/// Pause after an error of the socket.
 const ERROR_PAUSE: Duration = Duration::from_millis(200);
 
-/// Between two lines about the same trouble.
-pub(crate) const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Shortest time between two log lines about the same error.
+pub(crate) const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a socket takes.
+/// Telemetry that a socket receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// sFlow.
+pub enum InputFormat {
+    /// sFlow version 5 datagrams.
     Sflow,
-    /// IPFIX and NetFlow.
+    /// IPFIX and NetFlow datagrams.
     Ipfix,
-    /// Fireflies.
+    /// Firefly datagrams (scitags).
     Fireflies,
 }
 
-impl Format {
-    /// The word for it, in the configuration, too.
+impl InputFormat {
+    /// Name in the configuration, the API and metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,31 +61,32 @@ impl Format {
     }
 }
 
-/// A socket as others see it.
+/// A socket with its counters.
 #[derive(Debug)]
-pub struct Input {
-    /// What it takes.
-    pub format: Format,
-    /// Where.
+pub struct InputSocket {
+    /// Telemetry that it receives.
+    pub format: InputFormat,
+    /// Local address and port.
     pub address: SocketAddr,
-    /// What the kernel keeps for it.
+    /// Receive buffer of the kernel in bytes.
     pub buffer_bytes: usize,
-    /// Datagrams taken.
+    /// Count of received datagrams.
     pub datagrams: AtomicU64,
-    /// Their bytes.
+    /// Bytes of the received datagrams.
     pub bytes: AtomicU64,
     /// Datagrams that the kernel dropped.
     pub kernel_drops: AtomicU64,
-    /// Datagrams that could not be read, or fireflies that are not believed.
+    /// Malformed datagrams, and fireflies that are not trusted.
     pub refused: AtomicU64,
     /// Errors of the socket.
     pub errors: AtomicU64,
-    /// What the kernel received before this was taken, in nanoseconds since the collector's start.
+    /// All datagrams received before this time were processed, in nanoseconds since the collector's
+    /// start.
     drained_ns: AtomicU64,
 }
 
-impl Input {
-    /// What the kernel received before this moment was taken.
+impl InputSocket {
+    /// Time up to which all received datagrams were processed.
     pub(crate) fn drained(&self) -> Duration {
         Duration::from_nanos(self.drained_ns.load(Ordering::Acquire))
     }
@@ -93,25 +96,25 @@ impl Input {
         self.drained_ns.fetch_max(nanos, Ordering::Release);
     }
 
-    /// Whether it takes what exporters send of traffic.
+    /// Returns true for sockets of traffic telemetry.
     fn is_of_traffic(&self) -> bool {
-        matches!(self.format, Format::Sflow | Format::Ipfix)
+        matches!(self.format, InputFormat::Sflow | InputFormat::Ipfix)
     }
 }
 
-/// Sockets that were opened, and a line for each that could not be.
-pub(crate) type Opened = (Vec<(DatagramReceiver, Arc<Input>)>, Vec<String>);
+/// Open sockets, and a line for each that failed.
+pub(crate) type OpenSockets = (Vec<(DatagramReceiver, Arc<InputSocket>)>, Vec<String>);
 
-/// Opens what the configuration says.
+/// Opens the configured sockets.
 ///
 /// # Errors
-/// With one line, where an input that cannot be had is an error.
-pub(crate) fn open(config: &Config) -> Result<Opened, String> {
+/// With one line, when a required socket fails.
+pub(crate) fn open(config: &Config) -> Result<OpenSockets, String> {
     let (mut sockets, mut missing) = (Vec::new(), Vec::new());
     for (format, addresses) in [
-        (Format::Sflow, &config.sflow),
-        (Format::Ipfix, &config.ipfix),
-        (Format::Fireflies, &config.fireflies),
+        (InputFormat::Sflow, &config.sflow),
+        (InputFormat::Ipfix, &config.ipfix),
+        (InputFormat::Fireflies, &config.fireflies),
     ] {
         for address in addresses {
             match bind(format, *address, config.receive_buffer_bytes) {
@@ -134,11 +137,11 @@ pub(crate) fn open(config: &Config) -> Result<Opened, String> {
 }
 
 fn bind(
-    format: Format,
+    format: InputFormat,
     address: SocketAddr,
     buffer_bytes: usize,
-) -> io::Result<(DatagramReceiver, Arc<Input>)> {
-    let receiver = DatagramReceiver::bind(address, buffer_bytes, WAIT)?;
+) -> io::Result<(DatagramReceiver, Arc<InputSocket>)> {
+    let receiver = DatagramReceiver::bind(address, buffer_bytes, RECEIVE_TIMEOUT)?;
     if receiver.buffer_bytes() < buffer_bytes {
         tracing::warn!(
             "the kernel keeps {} bytes for {} instead of {buffer_bytes}: raise net.core.rmem_max",
@@ -146,7 +149,7 @@ fn bind(
             format.as_str()
         );
     }
-    let input = Arc::new(Input {
+    let input = Arc::new(InputSocket {
         format,
         address: receiver.local_addr()?,
         buffer_bytes: receiver.buffer_bytes(),
@@ -160,18 +163,18 @@ fn bind(
     Ok((receiver, input))
 }
 
-/// Takes datagrams until the service ends.
+/// Receives datagrams until the service ends.
 pub(crate) fn run(
     mut receiver: DatagramReceiver,
-    input: &Input,
+    input: &InputSocket,
     shared: &Shared,
     mut recorder: Option<Recorder>,
 ) {
-    let mut told: Option<Instant> = None;
-    let mut tell = |line: String| {
-        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+    let mut last_log: Option<Instant> = None;
+    let mut log = |line: String| {
+        if last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
             tracing::warn!("{line}");
-            told = Some(Instant::now());
+            last_log = Some(Instant::now());
         }
     };
     while !shared.stopping.load(Ordering::Relaxed) {
@@ -190,16 +193,16 @@ pub(crate) fn run(
             }
             Err(error) => {
                 input.errors.fetch_add(1, Ordering::Relaxed);
-                tell(format!("{} on {}: {error}", input.format.as_str(), input.address));
-                // No second waits for a socket that gives nothing.
+                log(format!("{} on {}: {error}", input.format.as_str(), input.address));
+                // No second waits for a socket with errors.
                 input.set_drained(begun);
                 std::thread::sleep(ERROR_PAUSE);
             }
         }
-        recorder.iter_mut().for_each(Recorder::settle);
+        recorder.iter_mut().for_each(Recorder::flush_stale);
         let drops = receiver.dropped();
         if drops > input.kernel_drops.swap(drops, Ordering::Relaxed) {
-            tell(format!(
+            log(format!(
                 "{} on {}: the kernel has dropped {drops} datagrams because they came faster than they were taken",
                 input.format.as_str(),
                 input.address
@@ -209,10 +212,10 @@ pub(crate) fn run(
     input.set_drained(Duration::MAX);
 }
 
-/// Notes what the kernel dropped after the last datagram that was taken.
+/// Records the datagrams dropped after the last received one.
 fn note_drops(
     receiver: &mut DatagramReceiver,
-    input: &Input,
+    input: &InputSocket,
     shared: &Shared,
     (from, to): (Duration, Duration),
 ) {
@@ -223,17 +226,18 @@ fn note_drops(
     }
 }
 
-/// The moment in which the kernel received a datagram: as long ago as its clock says, not before `drained`, when the socket
-/// was empty, and not after `now`. The bounds hold where the wall clock was set meanwhile.
+/// Time in which the kernel received a datagram, by the age of its timestamp, clamped between
+/// `drained`, when the socket was empty, and `now`. The bounds hold if the wall clock was set
+/// meanwhile.
 fn received(stamp: Option<Duration>, wall: Duration, now: Duration, drained: Duration) -> Duration {
     let age = stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
     now.saturating_sub(age).clamp(drained.min(now), now)
 }
 
-/// Brings datagrams to the intake; when the last one was received.
+/// Passes datagrams to the intake and returns the time of the last one.
 fn take(
     receiver: &DatagramReceiver,
-    input: &Input,
+    input: &InputSocket,
     shared: &Shared,
     recorder: Option<&mut Recorder>,
 ) -> Option<Duration> {
@@ -241,7 +245,7 @@ fn take(
     let (now, wall) = (shared.now(), Duration::from_secs_f64(unix_now()));
     let line = shared.timeline();
     let mut last = input.drained();
-    let mut notes = Notes { shared, line: &line, at: now, number: 0, wall_s: 0.0, recorder };
+    let mut sink = IntakeSink { shared, line: &line, at: now, number: 0, wall_s: 0.0, recorder };
     let mut intake = shared.intake();
     let open_from = shared.open_from.load(Ordering::Relaxed);
     for datagram in receiver.datagrams() {
@@ -256,15 +260,19 @@ fn take(
         if number < open_from {
             shared.late_datagrams.fetch_add(1, Ordering::Relaxed);
         }
-        notes.at = at;
-        notes.number = number.max(open_from);
-        notes.wall_s = line.wall_s(at);
-        intake.aggregator.select(notes.number);
+        sink.at = at;
+        sink.number = number.max(open_from);
+        sink.wall_s = line.wall_s(at);
+        intake.aggregator.select(sink.number);
         let good = match input.format {
-            Format::Sflow => intake.sflow(at, datagram.from, datagram.bytes, &mut notes).is_ok(),
-            Format::Ipfix => intake.export(at, datagram.from, datagram.bytes, &mut notes).is_ok(),
-            Format::Fireflies => {
-                intake.firefly(at, datagram.from, datagram.bytes, &mut notes).is_ok()
+            InputFormat::Sflow => {
+                intake.sflow(at, datagram.from, datagram.bytes, &mut sink).is_ok()
+            }
+            InputFormat::Ipfix => {
+                intake.export(at, datagram.from, datagram.bytes, &mut sink).is_ok()
+            }
+            InputFormat::Fireflies => {
+                intake.firefly(at, datagram.from, datagram.bytes, &mut sink).is_ok()
             }
         };
         refused += u64::from(!good);
@@ -276,29 +284,29 @@ fn take(
     (datagrams > 0).then_some(last)
 }
 
-/// Takes names and counters on the way.
-struct Notes<'a> {
+/// Receives the events of the intake: names, counters and samples.
+struct IntakeSink<'a> {
     shared: &'a Shared,
     line: &'a Timeline,
-    /// When the datagram was received, the second it belongs to, and what the wall clock calls that moment.
+    /// Time in which the datagram was received, its second, and the same by the wall clock.
     at: Duration,
     number: u64,
     wall_s: f64,
     recorder: Option<&'a mut Recorder>,
 }
 
-impl Notes<'_> {
+impl IntakeSink<'_> {
     fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
         let time_us = (self.wall_s * 1e6) as i64;
         if let Some(recorder) = &mut self.recorder {
-            recorder.put(Record::new(time_us, exporter, seen, verdict));
+            recorder.put(SampleRecord::new(time_us, exporter, seen, verdict));
         }
     }
 }
 
-impl Sink for Notes<'_> {
+impl Sink for IntakeSink<'_> {
     fn datagram(&mut self, _: &Exporter, arrival: Arrival) {
-        // What comes late has come after all, and an agent that has started over was away.
+        // A late datagram is not missing, and a restarted agent was away.
         let missing = match arrival {
             Arrival::Start => true,
             Arrival::Next { missing } => missing > 0,
@@ -347,7 +355,8 @@ impl Sink for Notes<'_> {
         let Some(state) = exporter.interface(index) else { return };
         let octets = [interval.input.octets, interval.output.octets];
         let rate = exporter.sampling_rate;
-        // Octets of what is not sampled would make a total of other traffic than that of the samples.
+        // Octets of a direction that is not sampled would add other traffic to the total than that
+        // of the samples.
         let sampled = [state.is_sampled(true, rate), state.is_sampled(false, rate)];
         let counted = CountedInterval::new(
             (exporter.id, index),
@@ -367,7 +376,7 @@ mod tests {
     #[test]
     fn waiting_datagram_keeps_its_time() {
         let seconds = Duration::from_secs;
-        // Stopped for 12 s: what waited came when the kernel says.
+        // Stopped for 12 s: the kernel's timestamps count.
         assert_eq!(
             received(Some(seconds(1_003)), seconds(1_012), seconds(42), seconds(30)),
             seconds(33)

@@ -1,4 +1,5 @@
-//! What is summed, in words that mean the same after a restart: numbers of exporters and sites are replaced by names.
+//! Keys of sums, with names in place of the numbers of exporters and sites, so that they stay valid
+//! after a restart.
 
 use std::sync::Arc;
 
@@ -6,32 +7,33 @@ use penstock_flows::estimate::Sum;
 use penstock_flows::rates::Z_SCORE_95;
 use serde::{Deserialize, Serialize};
 
-/// Bytes, and the square of the half-width of their 95 % interval: squares of independent errors add.
+/// Bytes, and the square of the half-width of their 95 % interval: squares of independent errors
+/// add.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Cell {
-    /// Estimated or counted.
+pub(crate) struct SumCell {
+    /// Estimated or counted bytes.
     pub(crate) bytes: f64,
-    /// In bytes squared.
+    /// Squared half-width of the 95 % interval, in bytes².
     pub(crate) error_squared: f64,
-    /// Of a counter: seconds that it covers.
+    /// Seconds that a counter covers; 0 for samples.
     pub(crate) seconds: f64,
 }
 
-impl Cell {
-    /// Adds another.
+impl SumCell {
+    /// Adds another sum to this one.
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.error_squared += other.error_squared;
         self.seconds += other.seconds;
     }
 
-    /// As a sum of samples.
+    /// Converts to a sum of the estimator.
     #[must_use]
     pub(crate) fn sum(&self) -> Sum {
         Sum::sampled(self.bytes, self.error_squared / (Z_SCORE_95 * Z_SCORE_95))
     }
 
-    /// Of an estimate.
+    /// Converts the estimate of samples.
     #[must_use]
     pub(crate) fn of(tally: &penstock_flows::rates::SampleTally) -> Self {
         let bytes = tally.bytes();
@@ -39,21 +41,21 @@ impl Cell {
     }
 }
 
-/// In or out.
+/// Direction at the interface of an exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Direction {
-    /// In.
+pub enum RowDirection {
+    /// Received by the interface.
     #[serde(rename = "in")]
     In,
-    /// Out.
+    /// Sent by the interface.
     #[serde(rename = "out")]
     Out,
-    /// Not known.
+    /// The direction is unknown.
     #[serde(rename = "?")]
     Unknown,
 }
 
-impl From<penstock_flows::observe::InterfaceDirection> for Direction {
+impl From<penstock_flows::observe::InterfaceDirection> for RowDirection {
     fn from(direction: penstock_flows::observe::InterfaceDirection) -> Self {
         match direction {
             penstock_flows::observe::InterfaceDirection::Ingress => Self::In,
@@ -63,98 +65,98 @@ impl From<penstock_flows::observe::InterfaceDirection> for Direction {
     }
 }
 
-/// Where something was seen.
+/// Observation point: exporter and direction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Vantage {
-    /// The exporter: `192.0.2.1`, with `/2` for its second part.
+pub struct RowVantage {
+    /// Address of the exporter: `192.0.2.1`, with `/2` for its sub-agent or domain.
     pub exporter: Arc<str>,
-    /// Whether it is a host that tells of its own traffic.
+    /// True for a host that exports its own traffic.
     pub host: bool,
-    /// On its way in or out there.
-    pub direction: Direction,
+    /// Direction at its interface.
+    pub direction: RowDirection,
 }
 
-/// Whose traffic it is.
+/// Owner of traffic, and whether it is trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Label {
-    /// Nobody's by its word.
+pub enum RowLabel {
+    /// No owner is known.
     Unlabelled,
-    /// Its word is not believed.
+    /// The packet claims an owner without a reason to trust it.
     Untrusted,
-    /// This scitag's.
+    /// Scitag number that is trusted.
     Trusted(u16),
-    /// Of those that found no place of their own.
+    /// Sum of groups beyond the limit.
     Other,
 }
 
-/// A sum's key.
+/// Key of a sum.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Row {
-    /// What has few values.
+pub enum SumRow {
+    /// A combination of properties with few values.
     Group {
-        /// Where it was seen.
-        at: Vantage,
-        /// ifIndex where it came in.
+        /// Observation point of the traffic.
+        at: RowVantage,
+        /// ifIndex of the receiving interface.
         input: Option<u32>,
-        /// ifIndex where it went out.
+        /// ifIndex of the sending interface.
         output: Option<u32>,
-        /// VLAN; of two tags the outer one.
+        /// VLAN; the outer one of two tags.
         vlan: Option<u16>,
-        /// The VLAN within that one (QinQ).
+        /// Inner VLAN of two tags (QinQ).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         inner_vlan: Option<u16>,
-        /// IP version.
+        /// IP version, 4 or 6.
         version: Option<u8>,
-        /// Whose.
-        label: Label,
-        /// Site of the source.
+        /// Owner and activity with their trust.
+        label: RowLabel,
+        /// Site of the source address.
         source: Option<Arc<str>>,
-        /// Site of the destination.
+        /// Site of the destination address.
         destination: Option<Arc<str>>,
     },
-    /// A host, or where `prefix` is short a network.
+    /// A host, or a network for hosts beyond the limit.
     Host {
-        /// Where it was seen.
-        at: Vantage,
-        /// The address; none for those that found no place.
+        /// Observation point of the traffic.
+        at: RowVantage,
+        /// Address; `None` for hosts beyond the limit.
         address: Option<Arc<str>>,
-        /// Its network.
+        /// Prefix of its network.
         prefix: Option<Arc<str>>,
-        /// What it sent, or else what it received.
+        /// True for sent traffic, false for received.
         sent: bool,
     },
     /// A pair of autonomous systems.
     System {
-        /// Where it was seen.
-        at: Vantage,
-        /// Of the source.
+        /// Observation point of the traffic.
+        at: RowVantage,
+        /// AS of the source address.
         source: Option<u32>,
-        /// Of the destination.
+        /// AS of the destination address.
         destination: Option<u32>,
     },
     /// Octets that an interface counted.
     Counter {
-        /// Of this exporter, in this direction.
-        at: Vantage,
-        /// Its ifIndex.
+        /// Exporter, and direction of the counter.
+        at: RowVantage,
+        /// ifIndex of the interface.
         index: u32,
-        /// Packets are not sampled there: these octets are no part of a total of samples.
+        /// True if packets are not sampled there: its octets are not part of a total of samples.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unsampled: bool,
     },
-    /// The square of the half-width of a counter's 95 % interval, as SQLite keeps it: in the place of the bytes.
+    /// Squared half-width of a counter's 95 % interval, stored in SQLite in place of the bytes.
     CounterError {
-        /// As of the counter.
-        at: Vantage,
-        /// As of the counter.
+        /// As in the counter's row.
+        at: RowVantage,
+        /// As in the counter's row.
         index: u32,
     },
 }
 
-impl Row {
-    /// Where it was seen.
+impl SumRow {
+    /// Observation point of the traffic.
     #[must_use]
-    pub fn at(&self) -> &Vantage {
+    pub fn at(&self) -> &RowVantage {
         match self {
             Self::Group { at, .. }
             | Self::Host { at, .. }
@@ -164,33 +166,33 @@ impl Row {
         }
     }
 
-    /// The row of all groups that were sampled where this one was; `None` where that is not known.
+    /// Row for the remaining groups of the same stratum; `None` if unknown.
     #[must_use]
     pub fn remainder(&self) -> Option<Self> {
         let (at, index) = self.stratum()?;
         let here = |direction| (at.direction == direction).then_some(index);
         Some(Self::Group {
             at: at.clone(),
-            input: here(Direction::In),
-            output: here(Direction::Out),
+            input: here(RowDirection::In),
+            output: here(RowDirection::Out),
             vlan: None,
             inner_vlan: None,
             version: None,
-            label: Label::Other,
+            label: RowLabel::Other,
             source: None,
             destination: None,
         })
     }
 
-    /// The direction of an interface at which it was sampled or counted.
+    /// Interface and direction in which the row was sampled or counted.
     #[must_use]
-    pub fn stratum(&self) -> Option<(&Vantage, u32)> {
+    pub fn stratum(&self) -> Option<(&RowVantage, u32)> {
         match self {
             Self::Group { at, input, output, .. } => {
                 let index = match at.direction {
-                    Direction::In => *input,
-                    Direction::Out => *output,
-                    Direction::Unknown => None,
+                    RowDirection::In => *input,
+                    RowDirection::Out => *output,
+                    RowDirection::Unknown => None,
                 };
                 Some((at, index?))
             }
@@ -201,32 +203,32 @@ impl Row {
         }
     }
 
-    /// Which of the kinds it is.
+    /// Kind of the row.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> RowKind {
         match self {
-            Self::Group { .. } => Kind::Group,
-            Self::Host { .. } => Kind::Host,
-            Self::System { .. } => Kind::System,
-            Self::Counter { .. } | Self::CounterError { .. } => Kind::Counter,
+            Self::Group { .. } => RowKind::Group,
+            Self::Host { .. } => RowKind::Host,
+            Self::System { .. } => RowKind::System,
+            Self::Counter { .. } | Self::CounterError { .. } => RowKind::Counter,
         }
     }
 }
 
-/// The kinds of rows.
+/// Kinds of rows, which are stored apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// [`Row::Group`].
+pub enum RowKind {
+    /// Kind of [`SumRow::Group`] rows.
     Group = 0,
-    /// [`Row::Host`].
+    /// Kind of [`SumRow::Host`] rows.
     Host = 1,
-    /// [`Row::System`].
+    /// Kind of [`SumRow::System`] rows.
     System = 2,
-    /// [`Row::Counter`].
+    /// Kind of [`SumRow::Counter`] and [`SumRow::CounterError`] rows.
     Counter = 3,
 }
 
-impl Kind {
-    /// All of them.
+impl RowKind {
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Group, Self::Host, Self::System, Self::Counter];
 }

@@ -1,4 +1,4 @@
-//! The sums of one second, packed for keeping ten minutes of them, with a bound on how many.
+//! Sums of one second in compact form, bounded in number, for ten minutes in memory.
 
 use std::collections::HashMap;
 
@@ -12,56 +12,56 @@ use penstock_flows::rates::SampleTally;
 use penstock_flows::sflow::Interface;
 use penstock_flows::talkers::FrequentItem;
 
-use crate::row::Cell;
-use crate::timeline::Span;
+use crate::row::SumCell;
+use crate::timeline::TimelineSecond;
 
-/// Most groups kept of a second, and of hosts; the smallest are summed as other.
+/// Most groups, and most hosts, stored per second; the smallest are summed as other.
 pub(crate) const GROUPS_MAX: usize = 10_000;
 
-/// Most pairs of systems.
+/// Most pairs of autonomous systems stored per second.
 pub(crate) const SYSTEMS_MAX: usize = 2_000;
 
-/// Greatest flows kept.
+/// Largest flows stored per second.
 pub(crate) const TALKERS_MAX: usize = 100;
 
 /// Estimated bytes with their error, in sixteen bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Packed {
+pub(crate) struct CompactSum {
     bytes: f64,
     error_squared: f64,
 }
 
-impl From<&SampleTally> for Packed {
+impl From<&SampleTally> for CompactSum {
     fn from(tally: &SampleTally) -> Self {
-        let Cell { bytes, error_squared, .. } = Cell::of(tally);
+        let SumCell { bytes, error_squared, .. } = SumCell::of(tally);
         Self { bytes, error_squared }
     }
 }
 
-impl From<&Cell> for Packed {
-    fn from(cell: &Cell) -> Self {
+impl From<&SumCell> for CompactSum {
+    fn from(cell: &SumCell) -> Self {
         Self { bytes: cell.bytes, error_squared: cell.error_squared }
     }
 }
 
-impl From<Packed> for Cell {
-    fn from(packed: Packed) -> Self {
+impl From<CompactSum> for SumCell {
+    fn from(packed: CompactSum) -> Self {
         Self { bytes: packed.bytes, error_squared: packed.error_squared, seconds: 0.0 }
     }
 }
 
-impl Packed {
+impl CompactSum {
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.error_squared += other.error_squared;
     }
 }
 
-/// A direction of an interface of an exporter: what is sampled there is counted there.
-pub(crate) type Stratum = (u32, u32, InterfaceDirection);
+/// A stratum of the estimator: one direction of one interface of an exporter.
+pub(crate) type StratumKey = (u32, u32, InterfaceDirection);
 
-/// The stratum in which a group was sampled; `None` where it is not known.
-pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<Stratum> {
+/// Stratum in which a group was sampled; `None` if unknown.
+pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<StratumKey> {
     let group = FlowGroup::from(packed);
     let Vantage { exporter, direction } = group.vantage;
     let interface = match direction {
@@ -72,8 +72,8 @@ pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<Stratum> {
     Some((exporter, interface.index()?, direction))
 }
 
-/// The group that stands for all others of a stratum.
-pub(crate) fn remainder_of((exporter, index, direction): Stratum) -> PackedGroup {
+/// Group that represents the remaining groups of a stratum.
+pub(crate) fn remainder_of((exporter, index, direction): StratumKey) -> PackedGroup {
     let at = |here: bool| if here { Interface::Index(index) } else { Interface::Unknown };
     PackedGroup::from(&FlowGroup {
         vantage: Vantage { exporter, direction },
@@ -88,66 +88,66 @@ pub(crate) fn remainder_of((exporter, index, direction): Stratum) -> PackedGroup
     })
 }
 
-/// Sums by key, and of those that found no place.
+/// Sums by key, and the sum of the keys beyond the limit.
 #[derive(Debug)]
-pub(crate) struct Sums<K> {
-    /// Those that did.
-    pub(crate) rows: Box<[(K, Packed)]>,
-    /// All others.
-    pub(crate) other: Cell,
+pub(crate) struct SecondSums<K> {
+    /// Sums of the largest keys.
+    pub(crate) rows: Box<[(K, CompactSum)]>,
+    /// Sum of all other keys.
+    pub(crate) other: SumCell,
 }
 
-/// Autonomous systems of source and destination, where they were seen.
-pub(crate) type Systems = (Vantage, Option<u32>, Option<u32>);
+/// AS of source and destination, by vantage.
+pub(crate) type AsPairKey = (Vantage, Option<u32>, Option<u32>);
 
-/// Sums by stratum.
-pub(crate) type Strata = HashMap<Stratum, Packed, RandomState>;
+/// Sum of each stratum of a second.
+pub(crate) type Strata = HashMap<StratumKey, CompactSum, RandomState>;
 
-/// All of each stratum, by which counters of a time are divided.
+/// Total of each stratum, by which counter intervals are divided.
 #[must_use]
 pub(crate) fn strata(sums: &Aggregates) -> Strata {
     let mut strata = Strata::default();
     for (key, tally) in sums.groups.iter() {
         if let Some(stratum) = stratum_of(key) {
-            strata.entry(stratum).or_default().add(Packed::from(tally));
+            strata.entry(stratum).or_default().add(CompactSum::from(tally));
         }
     }
     strata
 }
 
-/// One second.
+/// Sums of one second.
 #[derive(Debug)]
 pub(crate) struct Second {
-    /// Counts the seconds since the start.
+    /// Number of the second since the start.
     pub(crate) number: u64,
-    /// When it began, in seconds since 1970.
+    /// Start of the second, in seconds since 1970.
     pub(crate) at_s: i64,
-    /// How long it was; less than a second where the wall clock was set.
+    /// Length in seconds; less than 1 if the wall clock was set.
     pub(crate) span_s: f64,
-    /// How much of it was measured; 0 where nothing is known of it.
+    /// Measured part in seconds; 0 if unknown.
     pub(crate) length_s: f64,
-    /// Samples, or flows, in it.
+    /// Count of samples and exported flows.
     pub(crate) samples: u64,
-    /// What has few values.
-    pub(crate) groups: Sums<PackedGroup>,
-    /// What of each stratum found no place among these.
-    pub(crate) remainders: Box<[(PackedGroup, Packed)]>,
-    /// Hosts.
-    pub(crate) hosts: Sums<HostKey>,
-    /// Networks of hosts that found no place among these.
-    pub(crate) prefixes: Sums<HostKey>,
-    /// Autonomous systems.
-    pub(crate) systems: Sums<Systems>,
-    /// Greatest flows, greatest first.
+    /// Sums by group of traffic.
+    pub(crate) groups: SecondSums<PackedGroup>,
+    /// Sum of the further groups of each stratum.
+    pub(crate) remainders: Box<[(PackedGroup, CompactSum)]>,
+    /// Sums of each host.
+    pub(crate) hosts: SecondSums<HostKey>,
+    /// Sums by prefix, of hosts beyond the limit.
+    pub(crate) prefixes: SecondSums<HostKey>,
+    /// Sums by pair of autonomous systems.
+    pub(crate) systems: SecondSums<AsPairKey>,
+    /// Largest flows, in descending order.
     pub(crate) talkers: Box<[FrequentItem<(FlowKey, ScitagLabel)>]>,
-    /// By how much their bytes may be understated.
+    /// Upper bound of the bytes missing from their weights.
     pub(crate) talkers_error: u64,
 }
 
 impl Second {
-    /// Of what was summed; `measured` is the part of the second that was measured, 0 to 1.
+    /// Packs the sums; `measured` is the measured part of the second, 0 to 1.
     #[must_use]
-    pub(crate) fn new(span: Span, measured: f64, sums: &Aggregates) -> Self {
+    pub(crate) fn new(span: TimelineSecond, measured: f64, sums: &Aggregates) -> Self {
         let (groups, dropped) = greatest(&sums.groups, GROUPS_MAX);
         let (groups, remainders) = remainders(groups, dropped);
         let span_s = (span.end - span.start).as_secs_f64();
@@ -167,7 +167,7 @@ impl Second {
         }
     }
 
-    /// The same second without anything, measured or not.
+    /// Returns the same second without traffic, measured or not.
     pub(crate) fn silent(&self, measured: bool) -> Self {
         Self {
             number: self.number,
@@ -175,17 +175,17 @@ impl Second {
             span_s: self.span_s,
             length_s: if measured { self.span_s } else { 0.0 },
             samples: 0,
-            groups: Sums::default(),
+            groups: SecondSums::default(),
             remainders: Box::default(),
-            hosts: Sums::default(),
-            prefixes: Sums::default(),
-            systems: Sums::default(),
+            hosts: SecondSums::default(),
+            prefixes: SecondSums::default(),
+            systems: SecondSums::default(),
             talkers: Box::default(),
             talkers_error: 0,
         }
     }
 
-    /// How many sums it holds.
+    /// Count of the sums in it.
     #[must_use]
     pub(crate) fn rows(&self) -> usize {
         self.groups.rows.len()
@@ -196,38 +196,39 @@ impl Second {
     }
 }
 
-impl<K> Default for Sums<K> {
+impl<K> Default for SecondSums<K> {
     fn default() -> Self {
-        Self { rows: Box::default(), other: Cell::default() }
+        Self { rows: Box::default(), other: SumCell::default() }
     }
 }
 
-type Rows<K> = Vec<(K, Packed)>;
+type KeyedRows<K> = Vec<(K, CompactSum)>;
 
-/// The greatest, and those that are not among them.
+/// Splits the rows into the `most` largest and the rest.
 fn greatest<K: Copy + Eq + std::hash::Hash>(
     table: &TallyTable<K>,
     most: usize,
-) -> (Sums<K>, Rows<K>) {
-    let mut rows: Rows<K> = table.iter().map(|(key, tally)| (*key, Packed::from(tally))).collect();
+) -> (SecondSums<K>, KeyedRows<K>) {
+    let mut rows: KeyedRows<K> =
+        table.iter().map(|(key, tally)| (*key, CompactSum::from(tally))).collect();
     let mut dropped = Vec::new();
     if rows.len() > most {
         rows.select_nth_unstable_by(most, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
         dropped = rows.split_off(most);
     }
-    (Sums { rows: rows.into(), other: Cell::of(&table.other) }, dropped)
+    (SecondSums { rows: rows.into(), other: SumCell::of(&table.other) }, dropped)
 }
 
-fn folded<K>((mut sums, dropped): (Sums<K>, Rows<K>)) -> Sums<K> {
+fn folded<K>((mut sums, dropped): (SecondSums<K>, KeyedRows<K>)) -> SecondSums<K> {
     dropped.into_iter().for_each(|(_, packed)| sums.other.add(packed.into()));
     sums
 }
 
-/// Of groups that found no place each stratum keeps the sum, so that its counter is not divided among the others.
+/// Sums the further groups by stratum, so that its counter is not divided among the largest only.
 fn remainders(
-    mut groups: Sums<PackedGroup>,
-    dropped: Rows<PackedGroup>,
-) -> (Sums<PackedGroup>, Box<[(PackedGroup, Packed)]>) {
+    mut groups: SecondSums<PackedGroup>,
+    dropped: KeyedRows<PackedGroup>,
+) -> (SecondSums<PackedGroup>, Box<[(PackedGroup, CompactSum)]>) {
     let mut strata = Strata::default();
     for (key, packed) in dropped {
         match stratum_of(&key) {

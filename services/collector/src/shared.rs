@@ -1,4 +1,4 @@
-//! What the threads of the collector and its API share.
+//! State shared by the threads of the collector and its API.
 //!
 //! Locks are taken in the order of the fields and held for moments.
 
@@ -13,119 +13,119 @@ use tokio::sync::broadcast;
 
 use crate::alert::Alert;
 use crate::archive::Archive;
-use crate::arrivals::Arrivals;
-use crate::clickhouse::ClickHouse;
+use crate::arrivals::DatagramArrivals;
+use crate::clickhouse::ClickHouseStore;
 use crate::config::Config;
 use crate::directory::Directory;
 use crate::event::EventLog;
-use crate::live::{Live, Sites};
+use crate::live::{LiveSeconds, Sites};
 use crate::query::Query;
-use crate::receive::Input;
+use crate::receive::InputSocket;
 use crate::second::Second;
 use crate::store::Store;
 use crate::timeline::Timeline;
 
-/// Questions of the live feed whose answers are kept for a second.
-const TOLD_MAX: usize = 256;
+/// Most cached queries of the live feed per second.
+const CACHED_QUERIES_MAX: usize = 256;
 
-/// Seconds that a client of the live feed may be behind.
+/// Most seconds that a client of the live feed may lag.
 const BEHIND_MAX: usize = 16;
 
-/// Events of a second by what is asked: each is computed once, however many follow.
+/// Events of the newest second by query: each is computed once for all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct EventCache {
     number: u64,
     events: HashMap<(Vec<Query>, usize), Arc<str>>,
 }
 
-impl Told {
-    /// What second `number` says to a question; `tell` computes it.
+impl EventCache {
+    /// Returns the event of second `number` for a query; `compute` builds it on the first request.
     pub(crate) fn event(
         &mut self,
         number: u64,
-        question: &(Vec<Query>, usize),
-        tell: impl FnOnce() -> Option<String>,
+        query: &(Vec<Query>, usize),
+        compute: impl FnOnce() -> Option<String>,
     ) -> Option<Arc<str>> {
         if self.number < number {
             (self.number, self.events) = (number, HashMap::new());
         }
         if self.number > number {
-            // Of a second that someone has missed.
-            return tell().map(Into::into);
+            // An older second, for a lagging client.
+            return compute().map(Into::into);
         }
-        if let Some(event) = self.events.get(question) {
+        if let Some(event) = self.events.get(query) {
             return Some(Arc::clone(event));
         }
-        let event: Arc<str> = tell()?.into();
-        if self.events.len() < TOLD_MAX {
-            self.events.insert(question.clone(), Arc::clone(&event));
+        let event: Arc<str> = compute()?.into();
+        if self.events.len() < CACHED_QUERIES_MAX {
+            self.events.insert(query.clone(), Arc::clone(&event));
         }
         Some(event)
     }
 }
 
-/// Where figures and samples are kept beyond memory.
+/// Storage of figures and samples beyond memory.
 #[derive(Debug)]
 pub(crate) struct Stores {
     pub(crate) store: Option<Store>,
-    pub(crate) clickhouse: Option<ClickHouse>,
+    pub(crate) clickhouse: Option<ClickHouseStore>,
     pub(crate) archive: Option<Archive>,
 }
 
-/// See the module.
+/// Shared state of the collector.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The way of a sample.
+    /// Decoder and sums of the current second.
     pub(crate) intake: Mutex<Intake>,
-    /// What came in which second.
-    arrivals: Mutex<Arrivals>,
+    /// Datagrams by second.
+    arrivals: Mutex<DatagramArrivals>,
     /// Seconds of the wall clock.
     timeline: RwLock<Timeline>,
     /// The oldest second that is open; it changes while the intake is locked.
     pub(crate) open_from: AtomicU64,
-    /// Datagrams of seconds that were closed already; they count in the oldest that is open.
+    /// Datagrams of closed seconds, which count in the oldest open one.
     pub(crate) late_datagrams: AtomicU64,
-    /// Names of exporters. Whoever reads them has a copy of their own: a question that takes seconds holds up nobody.
+    /// Names of exporters. Readers clone the `Arc`, so that a long query blocks no writer.
     directory: RwLock<Arc<Directory>>,
     /// The last ten minutes.
-    pub(crate) live: RwLock<Live>,
-    /// Each second as it ends.
+    pub(crate) live: RwLock<LiveSeconds>,
+    /// Channel of ended seconds to the live feed.
     pub(crate) feed: Mutex<Option<broadcast::Sender<Arc<Second>>>>,
-    /// Sockets.
-    pub(crate) inputs: Vec<Arc<Input>>,
-    /// What could not be had.
+    /// Open sockets with their counters.
+    pub(crate) inputs: Vec<Arc<InputSocket>>,
+    /// Lines about sockets that could not be opened.
     pub(crate) missing: Vec<String>,
     /// Names of owners and activities.
     pub(crate) registry: Registry,
-    /// Names of sites.
+    /// Names of sites by number.
     pub(crate) sites: Sites,
-    /// What the operator said.
+    /// Configuration of the collector.
     pub(crate) config: Config,
-    /// Minutes and hours; `None` where nothing is stored.
+    /// Minutes and hours; `None` if storage is off.
     pub(crate) store: Option<Store>,
-    /// The database that collectors share; `None` where there is none.
-    pub(crate) clickhouse: Option<ClickHouse>,
-    /// Raw samples in files; `None` where nobody asked for them.
+    /// Database shared by collectors; `None` if not configured.
+    pub(crate) clickhouse: Option<ClickHouseStore>,
+    /// Raw samples in files; `None` if not configured.
     pub(crate) archive: Option<Archive>,
     /// Alerts, in the order of their rules.
     pub(crate) alerts: Mutex<Vec<Alert>>,
-    /// What happened to alerts, exporters and interfaces.
+    /// Events of alerts, exporters and interfaces.
     events_log: Mutex<EventLog>,
     /// Calls that no webhook took.
     pub(crate) webhooks_failed: AtomicU64,
-    /// Begin of the monotonic time that the intake sees.
+    /// Start of the intake's monotonic time.
     pub(crate) begun: Instant,
-    /// The same by the wall clock.
+    /// The same start by the wall clock, in seconds since 1970.
     pub(crate) started_s: f64,
     /// Steps of the wall clock.
     pub(crate) clock_steps: AtomicU64,
     /// Clients of the live feed that were too slow.
     pub(crate) slow_clients: AtomicU64,
-    /// What the newest second says to each question of the live feed.
-    pub(crate) told: Mutex<Told>,
+    /// Cached events of the newest second for the live feed.
+    pub(crate) event_cache: Mutex<EventCache>,
     /// Events of the live feed that were computed.
     pub(crate) events: AtomicU64,
-    /// The service ends.
+    /// Set when the service ends.
     pub(crate) stopping: AtomicBool,
 }
 
@@ -134,7 +134,7 @@ impl Shared {
         config: Config,
         registry: Registry,
         intake: Intake,
-        (inputs, missing): (Vec<Arc<Input>>, Vec<String>),
+        (inputs, missing): (Vec<Arc<InputSocket>>, Vec<String>),
         stores: Stores,
     ) -> Self {
         let Stores { store, clickhouse, archive } = stores;
@@ -149,7 +149,7 @@ impl Shared {
             open_from: AtomicU64::new(1),
             late_datagrams: AtomicU64::new(0),
             directory: RwLock::new(Arc::new(Directory::new(names))),
-            live: RwLock::new(Live::default()),
+            live: RwLock::new(LiveSeconds::default()),
             feed: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
             inputs,
             missing,
@@ -166,13 +166,13 @@ impl Shared {
             started_s,
             clock_steps: AtomicU64::new(0),
             slow_clients: AtomicU64::new(0),
-            told: Mutex::default(),
+            event_cache: Mutex::default(),
             events: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         }
     }
 
-    /// Time as the intake sees it.
+    /// Monotonic time of the intake.
     pub(crate) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
@@ -181,43 +181,44 @@ impl Shared {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
+    pub(crate) fn arrivals(&self) -> MutexGuard<'_, DatagramArrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time line as it is now.
+    /// Copy of the current time line.
     pub(crate) fn timeline(&self) -> Timeline {
         self.timeline.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Compares the time line with the wall clock; by how much that was set, if it was.
+    /// Compares the time line with the wall clock and returns the step by which that was set, if
+    /// any.
     pub(crate) fn adjust_timeline(&self) -> Option<f64> {
         let mut line = self.timeline.write().unwrap_or_else(PoisonError::into_inner);
         line.adjust(self.now(), unix_now())
     }
 
-    /// Until when all that the kernel received was taken, from every socket.
+    /// Time up to which every socket is drained.
     pub(crate) fn drained(&self) -> Duration {
         let drained = self.inputs.iter().map(|input| input.drained());
         drained.min().unwrap_or(Duration::MAX)
     }
 
-    /// The names of now.
+    /// Snapshot of the current names.
     pub(crate) fn directory(&self) -> Arc<Directory> {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the names for those who read them from now on.
+    /// Changes the names for later readers.
     pub(crate) fn change_directory(&self, change: impl FnOnce(&mut Directory)) {
         let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut directory));
     }
 
-    pub(crate) fn live(&self) -> RwLockReadGuard<'_, Live> {
+    pub(crate) fn live(&self) -> RwLockReadGuard<'_, LiveSeconds> {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn live_mut(&self) -> RwLockWriteGuard<'_, Live> {
+    pub(crate) fn live_mut(&self) -> RwLockWriteGuard<'_, LiveSeconds> {
         self.live.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,14 +230,14 @@ impl Shared {
         self.events_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The live feed; `None` when the service ends.
+    /// Subscribes to the live feed; `None` when the service ends.
     pub(crate) fn subscribe(&self) -> Option<broadcast::Receiver<Arc<Second>>> {
         let feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
         feed.as_ref().map(broadcast::Sender::subscribe)
     }
 }
 
-/// Seconds since 1970.
+/// Seconds since 1970 by the wall clock.
 pub(crate) fn unix_now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

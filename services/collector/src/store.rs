@@ -1,11 +1,12 @@
-//! Minutes and hours on disk: SQLite in the state directory.
+//! Storage of minutes and hours: SQLite in the state directory.
 //!
-//! A task takes minutes from the thread that gathers them, and writes each in one transaction that also notes its
-//! number, so that a minute is stored once or not at all. What cannot be written waits, up to [`WAITING_MAX`] minutes,
-//! and is tried again; meanwhile everything else goes on. A file that is damaged is put aside and a new one begun.
+//! A task receives minutes from the thread that collects them, and writes each in one transaction
+//! with its id, so that a minute is stored once or not at all. Failed writes are retried for up to
+//! [`WAITING_MAX`] minutes while the collector continues. A damaged file is set aside and a new one
+//! created.
 //!
-//! Minutes are kept for a week. Each hour that has ended is summed from its minutes, as often as need be with the same
-//! result, and kept for a year.
+//! Minutes are stored for a week. Each complete hour is summed from its minutes, with the same
+//! result each time, and stored for a year.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -18,8 +19,8 @@ use tokio::sync::mpsc;
 
 use crate::event::Event;
 use crate::minute::Minute;
-use crate::receive::TELL_EVERY;
-use crate::row::{Cell, Kind, Row};
+use crate::receive::LOG_INTERVAL;
+use crate::row::{RowKind, SumCell, SumRow};
 
 mod database;
 mod events;
@@ -29,58 +30,58 @@ mod tests;
 
 pub(crate) use database::Tier;
 
-/// In the state directory.
+/// File in the state directory.
 pub(crate) const FILE: &str = "telemetry.db";
 
-/// Minutes that wait to be written; the oldest are lost beyond it.
+/// Most minutes that wait to be written; the oldest are lost beyond it.
 pub(crate) const WAITING_MAX: usize = 60;
 
-/// After something could not be written.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Time between a failed write and its retry.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Most rows whose numbers are remembered.
+/// Most rows whose ids are cached.
 const KNOWN_MAX: usize = 100_000;
 
-/// How the store is doing.
+/// Counters and errors of the store.
 #[derive(Debug, Default)]
-pub(crate) struct Health {
-    /// Minutes stored.
+pub(crate) struct StoreHealth {
+    /// Count of stored minutes.
     pub(crate) minutes: AtomicU64,
-    /// Rows stored.
+    /// Count of stored rows.
     pub(crate) rows: AtomicU64,
-    /// Times that something could not be written.
+    /// Count of failed writes.
     pub(crate) errors: AtomicU64,
-    /// Minutes that were lost because too many waited.
+    /// Minutes lost because too many waited.
     pub(crate) lost: AtomicU64,
-    /// Minutes that wait.
+    /// Minutes that wait to be written.
     pub(crate) waiting: AtomicU64,
-    /// Begin of the newest minute that is stored.
+    /// Start of the newest stored minute.
     pub(crate) newest_s: AtomicI64,
-    /// Files that were damaged and put aside.
+    /// Damaged files that were set aside.
     pub(crate) damaged: AtomicU64,
-    /// What is wrong now.
+    /// Current error of the store.
     pub(crate) trouble: Mutex<Option<String>>,
 }
 
-/// The store as others see it.
+/// The SQLite store of minutes, hours and events.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
     limit_bytes: u64,
-    pub(crate) health: Health,
+    pub(crate) health: StoreHealth,
     pool: Mutex<Option<SqlitePool>>,
-    known: Mutex<HashMap<i64, Arc<Row>>>,
+    known: Mutex<HashMap<i64, Arc<SumRow>>>,
 }
 
 /// Sums by bucket and row.
-pub(crate) type Stored = Vec<(i64, Arc<Row>, Cell)>;
+pub(crate) type Stored = Vec<(i64, Arc<SumRow>, SumCell)>;
 
 impl Store {
     pub(crate) fn new(state: &Path, limit_bytes: u64) -> Self {
         Self {
             path: state.join(FILE),
             limit_bytes,
-            health: Health::default(),
+            health: StoreHealth::default(),
             pool: Mutex::default(),
             known: Mutex::default(),
         }
@@ -90,7 +91,7 @@ impl Store {
         &self.path
     }
 
-    /// Bytes of its files.
+    /// Size of its files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let mut wal = self.path.clone().into_os_string();
         wal.push("-wal");
@@ -109,14 +110,14 @@ impl Store {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The database, opened if it is not.
+    /// Returns the database, opened on the first call.
     async fn open(&self) -> Result<SqlitePool, sqlx::Error> {
         if let Some(pool) = self.pool() {
             return Ok(pool);
         }
         let pool = match database::open(&self.path, self.limit_bytes).await {
             Err(error) if database::is_damaged(&error) => {
-                self.put_aside(&error);
+                self.set_aside(&error);
                 database::open(&self.path, self.limit_bytes).await?
             }
             opened => opened?,
@@ -127,14 +128,14 @@ impl Store {
         Ok(pool)
     }
 
-    /// What cannot be read is kept for whoever wants to mend it.
-    fn put_aside(&self, error: &sqlx::Error) {
+    /// Renames a damaged file, so that an operator can repair it.
+    fn set_aside(&self, error: &sqlx::Error) {
         self.health.damaged.fetch_add(1, Ordering::Relaxed);
         *self.pool.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let aside = self.path.with_extension("db.damaged");
         tracing::error!(
-            "{} is damaged ({error}): it is put aside as {}, and a new one is begun",
+            "{} is damaged ({error}): renamed to {}, a new one is created",
             self.path.display(),
             aside.display()
         );
@@ -146,7 +147,7 @@ impl Store {
         }
     }
 
-    /// Writes minutes and events as they come, until there will be none.
+    /// Writes minutes and events until their channels close.
     pub(crate) async fn run(
         &self,
         mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>,
@@ -154,13 +155,13 @@ impl Store {
     ) {
         let mut waiting: VecDeque<Arc<Minute>> = VecDeque::new();
         let mut ids = HashMap::new();
-        let mut told: Option<Instant> = None;
+        let mut last_log: Option<Instant> = None;
         let mut open = true;
         if let Err(error) = self.open().await {
-            self.failed(&error, &mut told).await;
+            self.failed(&error, &mut last_log).await;
         }
         while open || !waiting.is_empty() {
-            let pause = if waiting.is_empty() { Duration::from_secs(3600) } else { AGAIN };
+            let pause = if waiting.is_empty() { Duration::from_secs(3600) } else { RETRY_INTERVAL };
             tokio::select! {
                 minute = minutes.recv(), if open => match minute {
                     Some(minute) => waiting.push_back(minute),
@@ -170,7 +171,7 @@ impl Store {
                     if let Some(event) = event
                         && let Err(error) = self.write_event(&event).await
                     {
-                        self.failed(&error, &mut told).await;
+                        self.failed(&error, &mut last_log).await;
                     }
                 }
                 () = tokio::time::sleep(pause), if open => {}
@@ -187,18 +188,18 @@ impl Store {
                     }
                     Err(error) => {
                         ids.clear();
-                        self.failed(&error, &mut told).await;
+                        self.failed(&error, &mut last_log).await;
                         break;
                     }
                 }
             }
             self.health.waiting.store(waiting.len() as u64, Ordering::Relaxed);
-            // At the end there is no other time to try.
+            // At the end there is no later retry.
             if !open {
                 events.close();
                 while let Some(event) = events.recv().await {
                     if let Err(error) = self.write_event(&event).await {
-                        self.failed(&error, &mut told).await;
+                        self.failed(&error, &mut last_log).await;
                     }
                 }
                 self.health.lost.fetch_add(waiting.len() as u64, Ordering::Relaxed);
@@ -210,7 +211,11 @@ impl Store {
         }
     }
 
-    async fn write(&self, minute: &Minute, ids: &mut HashMap<Row, i64>) -> Result<(), sqlx::Error> {
+    async fn write(
+        &self,
+        minute: &Minute,
+        ids: &mut HashMap<SumRow, i64>,
+    ) -> Result<(), sqlx::Error> {
         let pool = self.open().await?;
         if ids.len() > KNOWN_MAX {
             ids.clear();
@@ -220,38 +225,38 @@ impl Store {
         let rows = (minute.rows.len() + minute.counters.len()) as u64;
         self.health.rows.fetch_add(rows, Ordering::Relaxed);
         self.health.newest_s.fetch_max(minute.start_s, Ordering::Relaxed);
-        // Numbers of rows that are gone must not be remembered; this is when they may go.
+        // Cached ids of removed rows must expire; retention runs once an hour.
         if minute.start_s.rem_euclid(3600) < 60 {
             ids.clear();
         }
-        // Sums of hours and the end of old rows can wait for the next minute.
-        database::keep_house(&pool, minute.start_s).await
+        // Hourly sums and retention may wait for the next minute.
+        database::apply_retention(&pool, minute.start_s).await
     }
 
     async fn write_event(&self, event: &Event) -> Result<(), sqlx::Error> {
         events::write(&self.open().await?, event).await
     }
 
-    async fn failed(&self, error: &sqlx::Error, told: &mut Option<Instant>) {
+    async fn failed(&self, error: &sqlx::Error, last_log: &mut Option<Instant>) {
         self.health.errors.fetch_add(1, Ordering::Relaxed);
         let line = format!(
             "cannot store telemetry in {}: {error}: live figures go on; free space or mend the file",
             self.path.display()
         );
-        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+        if last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
             tracing::error!("{line}");
-            *told = Some(Instant::now());
+            *last_log = Some(Instant::now());
         }
         self.set_trouble(Some(line));
         if database::is_damaged(error) {
             if let Some(pool) = self.pool() {
                 pool.close().await;
             }
-            self.put_aside(error);
+            self.set_aside(error);
         } else if database::is_full(error)
             && let Some(pool) = self.pool()
         {
-            // At the limit that was set the oldest goes first. A disk that is full needs its owner.
+            // At the configured limit the oldest rows are removed. A full disk needs its operator.
             let _ = database::drop_oldest(&pool).await;
         }
     }
@@ -260,16 +265,16 @@ impl Store {
         *self.health.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Until when hours are summed up: later ones are read from minutes.
+    /// End of the hours that are summed: later ones are read from minutes.
     pub(crate) async fn summed_until(&self) -> Result<i64, sqlx::Error> {
         database::summed_until(&self.open().await?).await
     }
 
-    /// Sums of `tier` from `from_s` until `to_s`, in buckets of `step_s` from `start_s`.
+    /// Reads sums of `tier` from `from_s` until `to_s`, in buckets of `step_s` from `start_s`.
     pub(crate) async fn read(
         &self,
         tier: Tier,
-        kind: Kind,
+        kind: RowKind,
         (from_s, to_s): (i64, i64),
         (start_s, step_s): (i64, i64),
     ) -> Result<Stored, sqlx::Error> {
@@ -293,7 +298,7 @@ impl Store {
         Ok(cells.into_iter().filter_map(named).collect())
     }
 
-    /// Seconds that were measured, by bucket.
+    /// Measured seconds by bucket.
     pub(crate) async fn covered(
         &self,
         tier: Tier,
@@ -303,7 +308,7 @@ impl Store {
         database::covered(&self.open().await?, tier, range, buckets).await
     }
 
-    /// Fills it up to a year from 1970 on with this many groups in each minute and hour.
+    /// Fills the store up to a year from 1970 on with this many groups in each minute and hour.
     #[cfg(test)]
     pub(crate) async fn fill(&self, groups: u32, minutes: i64, hours: i64) {
         let pool = self.open().await.unwrap();

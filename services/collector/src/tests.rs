@@ -1,4 +1,5 @@
-//! The whole way of a second at its limits, in virtual time: ten thousand keys for an hour, and a store that is full.
+//! A second at its limits from samples to storage, in virtual time: ten thousand keys for an hour,
+//! and a full store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,20 +14,20 @@ use penstock_flows::scitag::{ScitagVerdict, Trust};
 use penstock_flows::sflow::Interface;
 use penstock_scitags::Registry;
 
-use crate::answer::{Span, answer};
 use crate::config::Config;
 use crate::directory::Directory;
-use crate::live::{Live, Namer, ROWS_MAX, SECONDS};
-use crate::minute::Gathering;
+use crate::live::{LIVE_SECONDS, LiveSeconds, Namer, ROWS_MAX};
+use crate::minute::MinuteBuilder;
 use crate::query::{By, Query};
-use crate::row::Kind;
+use crate::query_executor::{TimeBuckets, execute};
+use crate::row::RowKind;
 use crate::second::Second;
 use crate::shared::{Shared, Stores};
 use crate::store::{Store, Tier};
 
-const KEYS: u32 = 10_000;
+const KEY_COUNT: u32 = 10_000;
 
-/// Sums of a second of so many groups.
+/// Sums of a second with this many groups.
 fn sums(keys: u32) -> Aggregates {
     let mut aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
     for key in 0..keys {
@@ -37,24 +38,24 @@ fn sums(keys: u32) -> Aggregates {
 }
 
 #[tokio::test]
-async fn ten_thousand_keys_for_an_hour_take_bounded_memory() {
+async fn ten_thousand_keys_have_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 1 << 30);
     let (give, take) = tokio::sync::mpsc::unbounded_channel();
     let (directory, sites): (_, crate::live::Sites) = (Directory::default(), Arc::default());
     let namer = Namer::new(&directory, &sites);
-    let sums = sums(KEYS);
-    let (mut live, mut gathering) = (Live::default(), Gathering::default());
+    let sums = sums(KEY_COUNT);
+    let (mut live, mut gathering) = (LiveSeconds::default(), MinuteBuilder::default());
     let (mut most, mut minutes) = (0, 0);
     for number in 0..3_600_u64 {
-        let span = crate::timeline::Span {
+        let span = crate::timeline::TimelineSecond {
             number,
             at_s: number as i64,
             start: std::time::Duration::ZERO,
             end: std::time::Duration::from_secs(1),
         };
         let second = Arc::new(Second::new(span, 1.0, &sums));
-        assert_eq!(second.rows(), KEYS as usize);
+        assert_eq!(second.rows(), KEY_COUNT as usize);
         live.push(Arc::clone(&second), crate::second::strata(&sums));
         if gathering.is_over(&second) {
             let minute = gathering.take(minutes, &namer, live.take_minutes()).unwrap();
@@ -66,21 +67,22 @@ async fn ten_thousand_keys_for_an_hour_take_bounded_memory() {
     }
     drop(give);
     store.run(take, tokio::sync::mpsc::unbounded_channel().1).await;
-    // Ten minutes of them fill the ring, and no more are kept.
-    assert_eq!((live.seconds().count(), most), (SECONDS, ROWS_MAX));
-    let bytes = most * size_of::<(PackedGroup, crate::second::Packed)>();
+    // Ten minutes of them fill the memory limit.
+    assert_eq!((live.seconds().count(), most), (LIVE_SECONDS, ROWS_MAX));
+    let bytes = most * size_of::<(PackedGroup, crate::second::CompactSum)>();
     assert!(bytes <= 300_000_000, "{bytes} bytes");
     assert_eq!(store.health.minutes.load(Ordering::Relaxed), 59);
     assert_eq!(store.health.lost.load(Ordering::Relaxed), 0);
-    // A minute has its thousand greatest and the others as one: 59 of 16 KiB, and their keys.
+    // A minute has its thousand largest rows and the others as one: 59 of 16 KiB, and their keys.
     assert!(store.bytes() < 8 << 20, "{} bytes", store.bytes());
 }
 
-/// By hand: `cargo test --release -p penstock-collector --lib -- --ignored --nocapture full`. A week of minutes and a year
-/// of hours with a thousand groups each; how long a page waits for each of its questions.
+/// Run by hand: `cargo test --release -p penstock-collector --lib -- --ignored --nocapture full`. A
+/// week of minutes and a year of hours with a thousand groups each; prints the time of each query
+/// of the dashboard.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes half a gigabyte and prints figures"]
-async fn a_full_store_answers_at_once() {
+async fn full_store_answers_quickly() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 4 << 30);
     store.fill(1_000, 7 * 1_440, 366 * 24).await;
@@ -104,13 +106,13 @@ async fn a_full_store_answers_at_once() {
             let query = Query::of(by);
             let end_s = 366 * 86_400;
             let buckets = (length_s / step_s) as usize;
-            let span = Span { start_s: end_s - length_s, step_s, buckets };
+            let span = TimeBuckets { start_s: end_s - length_s, step_s, buckets };
             let begun = Instant::now();
             let past = crate::api::past(store, &query, span, tier).await.unwrap();
             let read = begun.elapsed();
-            let answer = answer(&shared, &query, span, &past, std::iter::empty(), &[]);
+            let answer = execute(&shared, &query, span, &past, std::iter::empty(), &[]);
             println!("{what}, {by:?}: {:?} read, {:?} in all", read, begun.elapsed());
-            assert_eq!(query.kind(), Kind::Group);
+            assert_eq!(query.kind(), RowKind::Group);
             assert!(answer.total.iter().all(|sum| sum.bytes > 0.0));
         }
     }

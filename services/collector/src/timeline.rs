@@ -1,16 +1,16 @@
-//! Seconds of the wall clock on the time line of the monotonic one. Pure.
+//! Seconds of the wall clock on the time line of the monotonic clock. Pure.
 //!
-//! A second has a number that only grows, and the name that the wall clock gave it. Between two steps of the wall clock
-//! each moment belongs to exactly one second, whenever it is asked about: a program that was stopped for a while finds
-//! the seconds that passed meanwhile.
+//! A second has a number that only grows, and the time that the wall clock gave it. Between two
+//! steps of the wall clock each point in time belongs to exactly one second: a program that was
+//! stopped for a while finds the seconds that passed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The wall clock may go apart from the monotonic one by so much before seconds follow it.
+/// Largest drift between wall clock and monotonic clock before seconds follow it.
 const DRIFT_S_MAX: f64 = 0.05;
 
-/// Parts of the time line that are kept: what is late by more than these steps of the clock belongs to the oldest.
+/// Segments that are kept; events older than that belong to the oldest.
 const SEGMENTS_MAX: usize = 16;
 
 /// Time between two steps of the wall clock.
@@ -19,55 +19,55 @@ struct Segment {
     start: Duration,
     number: u64,
     at_s: i64,
-    /// How much of its first second had passed.
+    /// Part of its first second that had passed.
     passed_s: f64,
 }
 
-/// A second.
+/// A second of the time line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Span {
-    /// Counts the seconds from 1.
+pub(crate) struct TimelineSecond {
+    /// Number of the second, from 1.
     pub(crate) number: u64,
-    /// When it began by the wall clock, in seconds since 1970.
+    /// Start by the wall clock, in seconds since 1970.
     pub(crate) at_s: i64,
-    /// When it begins.
+    /// Start by the monotonic clock.
     pub(crate) start: Duration,
-    /// When it ends.
+    /// End by the monotonic clock.
     pub(crate) end: Duration,
 }
 
-/// The time line.
+/// A map from monotonic time to seconds of the wall clock.
 #[derive(Debug, Clone)]
 pub(crate) struct Timeline {
     segments: VecDeque<Segment>,
 }
 
 impl Timeline {
-    /// It is `now`, which the wall clock calls `wall_s`.
+    /// Starts at `now`, for which the wall clock shows `wall_s`.
     pub(crate) fn new(now: Duration, wall_s: f64) -> Self {
         Self { segments: VecDeque::from([Segment::new(now, 1, wall_s)]) }
     }
 
-    /// The segment that a moment belongs to.
+    /// Segment that contains a time.
     fn segment(&self, at: Duration) -> &Segment {
         let found = self.segments.iter().rev().find(|segment| segment.start <= at);
         found.unwrap_or(&self.segments[0])
     }
 
-    /// The number of the second that a moment belongs to.
+    /// Number of the second that contains a time.
     pub(crate) fn number(&self, at: Duration) -> u64 {
         let segment = self.segment(at);
         segment.number + segment.elapsed_s(at) as u64
     }
 
-    /// What the wall clock calls a moment.
+    /// Converts a time to the wall clock.
     pub(crate) fn wall_s(&self, at: Duration) -> f64 {
         let segment = self.segment(at);
         segment.at_s as f64 + segment.elapsed_s(at)
     }
 
-    /// The second with this number.
-    pub(crate) fn span(&self, number: u64) -> Span {
+    /// Returns the second with this number.
+    pub(crate) fn span(&self, number: u64) -> TimelineSecond {
         let at = self.segments.iter().rposition(|segment| segment.number <= number).unwrap_or(0);
         let segment = self.segments[at];
         let after = number.saturating_sub(segment.number);
@@ -79,10 +79,11 @@ impl Timeline {
             end = end.min(next.start);
         }
         let at_s = segment.at_s.saturating_add_unsigned(after);
-        Span { number, at_s, start: moment(after as f64).min(end), end }
+        TimelineSecond { number, at_s, start: moment(after as f64).min(end), end }
     }
 
-    /// Compares with the wall clock; by how much it was set, if it was. The second that runs ends where it was.
+    /// Compares with the wall clock and returns the step by which it was set, if any. The current
+    /// second ends there.
     pub(crate) fn adjust(&mut self, now: Duration, wall_s: f64) -> Option<f64> {
         let step_s = wall_s - self.wall_s(now);
         if step_s.abs() <= DRIFT_S_MAX {
@@ -101,7 +102,7 @@ impl Segment {
         Self { start, number, at_s: wall_s.floor() as i64, passed_s: wall_s - wall_s.floor() }
     }
 
-    /// Since the begin of its first second.
+    /// Seconds since the start of its first second.
     fn elapsed_s(&self, at: Duration) -> f64 {
         at.saturating_sub(self.start).as_secs_f64() + self.passed_s
     }
@@ -143,7 +144,7 @@ mod tests {
         let (cut, next) = (line.span(6), line.span(7));
         assert!(near(cut.start, 5.0) && near(cut.end, 5.5) && cut.at_s == 1_005, "{cut:?}");
         assert!(near(next.start, 5.5) && near(next.end, 6.3) && next.at_s == 400, "{next:?}");
-        // What was received before keeps its second.
+        // Earlier datagrams keep their second.
         assert_eq!((line.number(at(5.4)), line.number(at(5.6)), line.number(at(6.4))), (6, 7, 8));
         for step in 0..100 {
             let now = at(10.0 + f64::from(step));

@@ -101,7 +101,7 @@ structures! {
     Adapter<'a> { index: u32, macs: XdrList<'a, Mac> }
     /// The adapters of the machine.
     HostAdapters<'a> { adapters: XdrList<'a, Adapter<'a>> }
-    /// What the machine runs on.
+    /// The parent of the machine: its hypervisor or container host.
     HostParent { class: u32, index: u32 }
     /// Time that the processors had for guests.
     GuestCpu { steal_ms: u32, guest_ms: u32, guest_nice_ms: u32 }
@@ -250,7 +250,7 @@ records! {
         (0, 2000) HostId(HostId<'a>),
         /// Its adapters.
         (0, 2001) HostAdapters(HostAdapters<'a>),
-        /// What it runs on.
+        /// Its parent.
         (0, 2002) HostParent(HostParent),
         /// Its processors.
         (0, 2003) HostCpu(HostCpu),

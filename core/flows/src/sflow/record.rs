@@ -85,7 +85,7 @@ structures! {
         ssid: Opaque<'a>, bssid: Mac, version: u32, transmissions: u32, packet_duration_us: u32,
         retransmission_duration_us: u32, channel: u32, speed_bps: u64, power_mw: u32,
     }
-    /// Where the inner header begins, in bytes from the start of the sampled one.
+    /// Offset of the inner header, in bytes from the start of the sampled one.
     ExtendedDecapsulate { inner_header_offset_bytes: u32 }
     /// A virtual network.
     ExtendedVni { vni: u32 }
@@ -108,15 +108,15 @@ structures! {
     ExtendedAcl<'a> { number: u32, name: Opaque<'a>, direction: u32 }
     /// The function that dropped it.
     ExtendedFunction<'a> { symbol: Opaque<'a> }
-    /// How long it was in the switch; 0xFFFFFFFF is that or more.
+    /// Delay in the switch; 0xFFFFFFFF is that or more.
     ExtendedTransit { delay_ns: u32 }
-    /// How much was in its queue.
+    /// Depth of its queue.
     ExtendedQueue { depth_bytes: u32 }
     /// The trap of the hardware that dropped it.
     ExtendedHwTrap<'a> { group: Opaque<'a>, trap: Opaque<'a> }
-    /// Why the kernel dropped it.
+    /// The kernel's reason for the drop.
     ExtendedLinuxDropReason<'a> { reason: Opaque<'a> }
-    /// When it was seen, since the start of 1970 in UTC.
+    /// Time of the observation, since the start of 1970 in UTC.
     ExtendedTimestamp { nanoseconds: u64 }
     /// The socket at the agent's end.
     SocketIpv4 { protocol: u32, local: Ipv4Addr, remote: Ipv4Addr, local_port: u32, remote_port: u32 }
@@ -141,7 +141,7 @@ structures! {
         user_agent: Opaque<'a>, forwarded_for: Opaque<'a>, user: Opaque<'a>, mime_type: Opaque<'a>,
         request_bytes: u64, response_bytes: u64, duration_us: u32, status: u32,
     }
-    /// What a proxy asked for.
+    /// The request of a proxy.
     ExtendedProxyRequest<'a> { uri: Opaque<'a>, host: Opaque<'a> }
     /// The state of the agent's TCP connection (`struct tcp_info`). Direction 1 received, 2 sent.
     ExtendedTcpInfo {
@@ -256,7 +256,7 @@ records! {
         (0, 1041) HwTrap(ExtendedHwTrap<'a>),
         /// Kernel's reason for the drop.
         (0, 1042) LinuxDropReason(ExtendedLinuxDropReason<'a>),
-        /// When it was seen.
+        /// Time of the observation.
         (0, 1043) Timestamp(ExtendedTimestamp),
         /// The agent's socket.
         (0, 2100) SocketIpv4(SocketIpv4),
@@ -278,7 +278,7 @@ records! {
         (0, 2205) AppTarget(Actor<'a>),
         /// HTTP.
         (0, 2206) Http(HttpRequest<'a>),
-        /// What a proxy asked for.
+        /// Request of a proxy.
         (0, 2207) ProxyRequest(ExtendedProxyRequest<'a>),
         /// State of a TCP connection.
         (0, 2209) TcpInfo(ExtendedTcpInfo),

@@ -281,7 +281,7 @@ pub struct SampleRecords<'a> {
 pub struct RawRecord<'a> {
     /// Format of the record.
     pub format: DataFormat,
-    /// Body without padding.
+    /// Body of the record, without padding.
     pub body: &'a [u8],
 }
 

@@ -253,7 +253,7 @@ pub struct XdrList<'a, T> {
 }
 
 impl<'a, T: Xdr<'a>> XdrList<'a, T> {
-    /// Count of items.
+    /// Count of items in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize

@@ -10,8 +10,8 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Given, Params};
-use crate::alert::{Acknowledgement, Alert, Of, State as AlertState};
+use super::{QueryParams, RawQuery};
+use crate::alert::{Acknowledgement, Alert, AlertScope, AlertState};
 use crate::event::{Event, EventKind};
 use crate::shared::{Shared, unix_now};
 
@@ -22,17 +22,17 @@ const COMMENT_BYTES_MAX: usize = 400;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryAcknowledgement)]
 pub(crate) struct AcknowledgementFacts {
-    /// When it was given, in seconds since 1970.
+    /// Time of the acknowledgement, in seconds since 1970.
     at_s: f64,
-    /// What the operator wrote; may be empty.
+    /// Comment by the operator; may be empty.
     comment: String,
 }
 
-/// An alert.
+/// An alert with its rule and state.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryAlert)]
 pub(crate) struct AlertFacts {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     name: String,
     /// rate, share, loss, unlabelled or silence.
     kind: String,
@@ -44,52 +44,53 @@ pub(crate) struct AlertFacts {
     by: Option<&'static str>,
     /// The owner, exporter, link and so on that it watches; null for all.
     key: Option<String>,
-    /// Whether it fires.
+    /// True while the alert fires.
     firing: bool,
-    /// Since when it does or does not, in seconds since 1970; null until a figure was known.
+    /// Start of the current state, in seconds since 1970; null before the first figure.
     since_s: Option<f64>,
-    /// Since when the condition holds without having fired, in seconds since 1970; null where it does not.
+    /// Start of the condition that has not fired yet, in seconds since 1970; null if it does not
+    /// hold.
     pending_since_s: Option<f64>,
-    /// The figure now; null where there is none.
+    /// Last figure; null if unknown.
     value: Option<f64>,
-    /// Its unit: bit/s, share or s.
+    /// Unit of the figure: bit/s, share or s.
     unit: &'static str,
-    /// It fires beyond this.
+    /// Figure beyond which it fires.
     threshold: f64,
-    /// Above the threshold, or else below.
+    /// True if it fires above the threshold, false if below.
     above: bool,
-    /// It clears beyond this.
+    /// Figure beyond which it clears.
     clear: f64,
     /// Seconds that the condition must hold.
     for_s: f64,
-    /// Times that it began to fire.
+    /// Count of times it began to fire.
     times: u64,
-    /// Null where it is not acknowledged.
+    /// Acknowledgement by an operator; null if none.
     acknowledged: Option<AcknowledgementFacts>,
 }
 
-/// All alerts.
+/// All alerts with their counts.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryAlerts)]
 pub(crate) struct Alerts {
-    /// In the order of the configuration.
+    /// Alerts in the order of the configuration.
     alerts: Vec<AlertFacts>,
-    /// Firing alerts.
+    /// Count of firing alerts.
     firing: usize,
-    /// Pending alerts.
+    /// Count of pending alerts.
     pending: usize,
-    /// Firing alerts that no operator has acknowledged.
+    /// Count of firing alerts without an acknowledgement.
     unacknowledged: usize,
 }
 
 fn facts(alert: Alert) -> AlertFacts {
     let (state, pending_since_s) = (alert.state().as_str(), alert.pending_since_s());
     let by = match (alert.rule.of, &alert.rule.key) {
-        (Of::Link, _) => Some("link"),
-        (Of::By(by), Some(_)) => Some(by.as_str()).filter(|by| *by != "total"),
+        (AlertScope::Link, _) => Some("link"),
+        (AlertScope::By(by), Some(_)) => Some(by.as_str()).filter(|by| *by != "total"),
         _ => None,
     };
-    // Loss and silence are of an exporter where they name one.
+    // Loss and silence refer to an exporter, if they have a key.
     let by = by.or_else(|| alert.rule.key.as_ref().map(|_| "exporter"));
     AlertFacts {
         kind: format!("{:?}", alert.rule.watched).to_lowercase(),
@@ -114,14 +115,14 @@ fn facts(alert: Alert) -> AlertFacts {
     }
 }
 
-/// Alerts with their state.
+/// Lists alerts with their state.
 #[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
     responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn alerts(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<Alerts>, ApiError> {
-    Params::new(given)?.none()?;
+    QueryParams::new(given)?.none()?;
     let alerts = shared.alert_states().clone();
     let count = |wanted: AlertState| alerts.iter().filter(|one| one.state() == wanted).count();
     let (firing, pending) = (count(AlertState::Firing), count(AlertState::Pending));
@@ -131,12 +132,12 @@ pub(super) async fn alerts(
     Ok(Json(Alerts { alerts, firing, pending, unacknowledged }))
 }
 
-/// An acknowledgement.
+/// Body of an acknowledgement.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TelemetryAcknowledge)]
 pub(crate) struct Acknowledge {
-    /// For other operators: who works on it, on which ticket.
+    /// For other operators: who works on it, in which ticket.
     #[serde(default)]
     comment: String,
 }
@@ -166,7 +167,7 @@ pub(super) async fn acknowledge(
     })
 }
 
-/// Takes an acknowledgement back.
+/// Revokes an acknowledgement.
 #[utoipa::path(delete, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the alert")),
     responses((status = 200, body = AlertFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
@@ -196,7 +197,7 @@ fn change(
     let at_s = unix_now();
     let (kind, text) = change(alert, at_s)?;
     let alert = alert.clone();
-    // Still under the lock of the alerts, so that the log has events of one alert in their order.
+    // Still under the lock of the alerts, so that the log has the events of an alert in order.
     shared.events_log().push(Event::new(at_s, kind, alert.rule.severity, name).text(text));
     drop(states);
     Ok(Json(facts(alert)))

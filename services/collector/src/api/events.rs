@@ -8,29 +8,30 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::series::Asked;
-use super::{Given, Params};
+use super::series::RangeRequest;
+use super::{QueryParams, RawQuery};
 use crate::event::Event;
 use crate::shared::Shared;
 
-/// Events of an answer where no limit is given.
-const LIMIT: usize = 500;
+/// Default count of events in an answer.
+const EVENTS_DEFAULT: usize = 500;
 
-/// Most events of an answer.
+/// Most events in an answer.
 const LIMIT_MAX: usize = 10_000;
 
-/// Events of a time.
+/// Events of a time range.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryEvents)]
 pub(crate) struct Events {
-    /// The newest first.
+    /// Events, the newest first.
     events: Vec<Event>,
-    /// Events that match, with those beyond the limit.
+    /// Count of matching events, including those beyond the limit.
     count: usize,
 }
 
-/// Events of a time, the newest first: alerts that fire, are resolved or acknowledged, exporters and interfaces that
-/// change their state, starts and gaps of the collector. The newest 10,000 are kept, over restarts where a store is.
+/// Events of a time range, the newest first: alerts that fire, are resolved or acknowledged,
+/// exporters and interfaces that change their state, starts and gaps of the collector. The newest
+/// 10,000 are kept, across restarts if there is a store.
 #[utoipa::path(get, path = "/api/v1/telemetry/events", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -86400 if not given"),
@@ -38,23 +39,23 @@ pub(crate) struct Events {
         ("kind" = Option<String>, Query, description = "Kinds that begin so, such as alert or exporter_silent"),
         ("subject" = Option<String>, Query, description = "Name of an alert, key of an exporter or interface"),
         ("link" = Option<String>, Query, description = "Of this link of the topology"),
-        ("limit" = Option<usize>, Query, description = "At most so many; 500 if not given"),
+        ("limit" = Option<usize>, Query, description = "Most events in the answer; 500 if not given"),
     ),
     responses((status = 200, body = Events), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn events(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<Events>, ApiError> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-86400".to_owned());
     }
     let until_now = !params.has("to");
-    let Asked { from_s, to_s, .. } = Asked::new(&mut params)?;
+    let RangeRequest { from_s, to_s, .. } = RangeRequest::new(&mut params)?;
     let [kind, subject, link] = ["kind", "subject", "link"].map(|name| params.take(name));
-    let limit = params.number("limit")?.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+    let limit = params.number("limit")?.unwrap_or(EVENTS_DEFAULT).clamp(1, LIMIT_MAX);
     params.none()?;
-    // The second that runs is asked for, too.
+    // Includes the current second.
     let end_s = if until_now { f64::INFINITY } else { to_s as f64 };
     let wanted = |event: &&Event| {
         event.at_s >= from_s as f64

@@ -1,4 +1,4 @@
-//! Facts about exporters and their interfaces, and the state of the collector itself.
+//! Exporters and their interfaces, and the state of the collector itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,62 +13,62 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Given, Params};
+use super::{QueryParams, RawQuery};
 use crate::directory::exporter_key;
-use crate::live::{ROWS_MAX, SECONDS};
+use crate::live::{LIVE_SECONDS, ROWS_MAX};
 use crate::shared::{Shared, unix_now};
 
-/// Most exporters or interfaces told at once.
+/// Most exporters or interfaces in an answer.
 const LIST_MAX: usize = 10_000;
 
-/// An exporter.
+/// An exporter with its losses.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryExporter)]
 pub(crate) struct ExporterFacts {
-    /// As filters take it.
+    /// Key, as in filters.
     key: String,
-    /// By its own word or the configuration's.
+    /// Name by the configuration, or as the exporter reports it.
     name: String,
-    /// Where its datagrams come from.
+    /// Source address of its datagrams.
     #[schema(value_type = String)]
     from: IpAddr,
     /// sflow, netflow5, netflow9 or ipfix.
     dialect: &'static str,
-    /// Whether it is a host that tells of itself.
+    /// True for a host that exports its own traffic.
     host: bool,
-    /// When it was first heard, in seconds since 1970.
+    /// Time of its first datagram, in seconds since 1970.
     first_heard_s: f64,
-    /// When it was last heard.
+    /// Time of its last datagram, in seconds since 1970.
     last_heard_s: f64,
-    /// Datagrams that came.
+    /// Count of received datagrams.
     datagrams: u64,
-    /// Datagrams that are missing by their numbers.
+    /// Datagrams missing by their sequence numbers.
     datagrams_lost: u64,
-    /// Of those it sent, 0 to 1.
+    /// Share of its datagrams that is missing, 0 to 1.
     loss_share: f64,
-    /// Datagrams that came twice.
+    /// Datagrams received twice.
     duplicates: u64,
-    /// Times that its numbers or its uptime started over.
+    /// Count of restarts, by sequence numbers or uptime.
     restarts: u64,
-    /// Records that could not be read.
+    /// Records that cannot be parsed.
     broken: u64,
-    /// Samples and sets that are not known.
+    /// Samples and sets of unknown format or template.
     unknown: u64,
-    /// Records of IPFIX and NetFlow that are missing by their numbers.
+    /// Records of IPFIX and NetFlow missing by their sequence numbers.
     records_lost: u64,
-    /// Samples that it lost itself.
+    /// Samples that the exporter dropped.
     agent_drops: u64,
-    /// Samples that are missing by their numbers.
+    /// Samples missing by their sequence numbers.
     samples_lost: u64,
 }
 
-/// All exporters.
+/// All exporters with their count.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryExporters)]
-pub(crate) struct Exporters {
-    /// By key.
+pub(crate) struct ExporterList {
+    /// Exporters by key.
     exporters: Vec<ExporterFacts>,
-    /// How many there are; the list ends at 10,000.
+    /// Total count; the list ends at 10,000.
     count: usize,
 }
 
@@ -81,14 +81,14 @@ fn dialect(dialect: ExportProtocol) -> &'static str {
     }
 }
 
-/// Who sends telemetry, and what of it is missing.
+/// Lists exporters with their losses.
 #[utoipa::path(get, path = "/api/v1/telemetry/exporters", security((), ("token" = [])),
-    responses((status = 200, body = Exporters), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = ExporterList), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn exporters(
     State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Exporters>, ApiError> {
-    Params::new(given)?.none()?;
+    given: RawQuery,
+) -> Result<Json<ExporterList>, ApiError> {
+    QueryParams::new(given)?.none()?;
     let intake = shared.intake();
     let directory = shared.directory();
     let count = intake.exporters().len();
@@ -124,68 +124,68 @@ pub(super) async fn exporters(
     let mut exporters: Vec<_> = facts.collect();
     drop((intake, directory));
     exporters.sort_by(|a, b| a.key.cmp(&b.key));
-    Ok(Json(Exporters { exporters, count }))
+    Ok(Json(ExporterList { exporters, count }))
 }
 
-/// A direction of an interface.
+/// One direction of an interface.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[schema(as = TelemetryDirection)]
 pub(crate) struct DirectionFacts {
-    /// Counted bits per second over the last interval of its counters; null where they are not counted.
+    /// Counted bits per second over the last interval of its counters; null if not counted.
     counted_bps: Option<f64>,
-    /// Counted packets per second.
+    /// Counted packets per second; null if not counted.
     counted_pps: Option<f64>,
-    /// Of its speed, 0 to 1.
+    /// Share of its speed in use, 0 to 1.
     use_share: Option<f64>,
     /// Packets dropped in that interval.
     discards: Option<u64>,
-    /// Broken packets in that interval.
+    /// Packets with errors in that interval.
     errors: Option<u64>,
-    /// Counted octets by sampled octets, smoothed; 1 until something is known.
+    /// Counted octets divided by sampled octets, smoothed; 1 until calibrated.
     calibration: f64,
-    /// The same of the last interval that had samples enough.
+    /// The same ratio of the last interval with enough samples.
     calibration_last: Option<f64>,
     /// Half-width of its 95 % interval.
     calibration_error: Option<f64>,
-    /// Samples and counters have disagreed for so long that someone should look.
+    /// True after lasting disagreement of samples and counters, which an operator should check.
     disagrees: bool,
 }
 
 /// An interface of an exporter.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[schema(as = TelemetryInterface)]
-pub(crate) struct InterfaceFacts {
-    /// As filters take it.
+pub(crate) struct InterfaceReport {
+    /// Key, as in filters.
     pub(super) key: String,
-    /// For people.
+    /// Display name of the interface.
     pub(super) name: String,
-    /// The exporter's key.
+    /// Key of the exporter.
     pub(super) exporter: String,
-    /// The exporter's name, which is the node's in the topology.
+    /// Name of the exporter, which is the node's name in the topology.
     pub(super) host: String,
-    /// Its own name, where the exporter tells it.
+    /// Name of the interface, if the exporter reports it.
     pub(super) interface: Option<String>,
     /// Site of that node in the topology.
     site: Option<String>,
-    /// Its number.
+    /// ifIndex of the interface.
     pub(super) index: u32,
-    /// By the exporter's word.
+    /// Speed in bits per second, as reported.
     speed_bps: Option<u64>,
-    /// Whether it is up; null where its exporter does not tell.
+    /// True if it is up; null if its exporter does not report it.
     pub(super) up: Option<bool>,
-    /// When its counters came last, in seconds since 1970.
+    /// Time of its last counters, in seconds since 1970.
     #[serde(skip)]
     pub(super) told_s: Option<f64>,
-    /// One of so many packets is sampled; null where nothing was sampled.
+    /// Sampling rate, 1 of this many packets; null without samples.
     sampling_rate: Option<u32>,
-    /// The same with all that was lost.
+    /// Sampling rate corrected by lost samples.
     effective_sampling_rate: Option<f64>,
-    /// How long the last interval of its counters was.
+    /// Length of the last interval of its counters, in seconds.
     pub(super) interval_s: Option<f64>,
-    /// What comes in.
+    /// Received traffic.
     #[serde(rename = "in")]
     pub(super) input: DirectionFacts,
-    /// What goes out.
+    /// Sent traffic.
     #[serde(rename = "out")]
     pub(super) output: DirectionFacts,
 }
@@ -196,13 +196,13 @@ impl DirectionFacts {
     }
 }
 
-/// All interfaces.
+/// All interfaces with their count.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryInterfaces)]
 pub(crate) struct Interfaces {
-    /// By key.
-    interfaces: Vec<InterfaceFacts>,
-    /// How many there are; the list ends at 10,000.
+    /// Interfaces by key.
+    interfaces: Vec<InterfaceReport>,
+    /// Total count; the list ends at 10,000.
     count: usize,
 }
 
@@ -213,8 +213,8 @@ fn calibrated(facts: &mut DirectionFacts, calibration: &SamplingCalibration) {
     facts.disagrees = calibration.disagrees();
 }
 
-/// All of them, unordered, and how many there are.
-pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
+/// All interfaces, unordered, and their count.
+pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceReport>, usize) {
     let intake = shared.intake();
     let directory = shared.directory();
     let (mut all, mut count) = (Vec::new(), 0);
@@ -261,7 +261,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
                 .filter(|(source, ..)| source.class == 0 && source.index == index)
                 .map(|(_, _, state)| state)
                 .find(|state| state.sampling_rate > 0);
-            all.push(InterfaceFacts {
+            all.push(InterfaceReport {
                 name: match &state.name {
                     Some(name) => format!("{host} {name}"),
                     None => format!("{host} #{index}"),
@@ -274,7 +274,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
                 index,
                 speed_bps: state.speed_bps,
                 up: state.status.map(|status| status & STATUS_OPER_UP != 0),
-                told_s: state.counters_at.map(|told| shared.started_s + told.as_secs_f64()),
+                told_s: state.counters_at.map(|time| shared.started_s + time.as_secs_f64()),
                 sampling_rate: source.map(|source| source.sampling_rate),
                 effective_sampling_rate: source.map(|source| source.effective_rate()),
                 interval_s: interval.map(|interval| interval.length.as_secs_f64()),
@@ -286,184 +286,185 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceFacts>, usize) {
     (all, count)
 }
 
-/// Interfaces with what they count, and how samples compare.
+/// Lists interfaces with their counters, compared with samples.
 #[utoipa::path(get, path = "/api/v1/telemetry/interfaces", security((), ("token" = [])),
     responses((status = 200, body = Interfaces), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn interfaces(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<Interfaces>, ApiError> {
-    Params::new(given)?.none()?;
+    QueryParams::new(given)?.none()?;
     let (mut interfaces, count) = all_interfaces(&shared);
     interfaces.sort_by(|a, b| (&a.exporter, a.index).cmp(&(&b.exporter, b.index)));
     Ok(Json(Interfaces { interfaces, count }))
 }
 
-/// A socket.
+/// A socket with its counters.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryInput)]
 pub(crate) struct InputFacts {
     /// sflow, ipfix or fireflies.
     format: &'static str,
-    /// Where it listens.
+    /// Local address and port.
     address: String,
-    /// What the kernel keeps for it.
+    /// Receive buffer of the kernel in bytes.
     buffer_bytes: usize,
-    /// Datagrams taken.
+    /// Count of received datagrams.
     datagrams: u64,
-    /// Their bytes.
+    /// Bytes of the received datagrams.
     bytes: u64,
-    /// Datagrams that the kernel dropped because nobody took them in time.
+    /// Datagrams dropped by the kernel because its buffer was full.
     kernel_drops: u64,
-    /// Datagrams that could not be read or are not believed.
+    /// Datagrams that are malformed or not trusted.
     refused: u64,
     /// Errors of the socket.
     errors: u64,
 }
 
-/// What came and what became of it.
+/// Counts of the input and its outcome.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryReceived)]
-pub(crate) struct Received {
-    /// Datagrams whose header was read.
+pub(crate) struct InputCounts {
+    /// Datagrams with a valid header.
     datagrams: u64,
-    /// Datagrams that were none.
+    /// Datagrams without a valid header.
     refused: u64,
-    /// Datagrams that came twice.
+    /// Datagrams received twice.
     duplicates: u64,
-    /// Samples of packets, or flows.
+    /// Sampled packets and exported flows.
     samples: u64,
     /// Samples of counters.
     counter_samples: u64,
-    /// Packets that were dropped and told.
+    /// Notifications of dropped packets.
     discarded: u64,
-    /// Samples, sets or records that could not be read.
+    /// Samples, sets or records that cannot be parsed.
     broken: u64,
-    /// Samples that are not known here, and sets without a template.
+    /// Samples of unknown format, and sets without a template.
     unknown: u64,
-    /// Fireflies that are believed.
+    /// Fireflies that are trusted.
     fireflies: u64,
-    /// Fireflies that are not.
+    /// Fireflies that are not trusted.
     fireflies_refused: u64,
 }
 
-/// Places in use.
+/// Use of a bounded resource.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryUse)]
 pub(crate) struct Use {
-    /// How many.
+    /// Count in use.
     used: usize,
-    /// How many there are.
+    /// Upper limit of the count.
     limit: usize,
 }
 
-/// Minutes and hours on disk.
+/// SQLite store of minutes and hours.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryStorage)]
 pub(crate) struct Storage {
-    /// The database.
+    /// Path of the database.
     path: String,
-    /// Its size.
+    /// Size of the database in bytes.
     bytes: u64,
-    /// Its size is no more.
+    /// Limit of its size in bytes.
     limit_bytes: u64,
     /// Minutes stored since the start.
     minutes: u64,
     /// Rows stored since the start.
     rows: u64,
-    /// Times that something could not be stored.
+    /// Count of failed writes.
     errors: u64,
-    /// Minutes that could not be stored at all.
+    /// Minutes lost because they could not be stored.
     minutes_lost: u64,
     /// Minutes that wait to be stored.
     minutes_waiting: u64,
-    /// Files that were damaged and put aside.
+    /// Damaged files that were set aside.
     damaged: u64,
-    /// Begin of the newest minute that is stored, in seconds since 1970.
+    /// Start of the newest stored minute, in seconds since 1970.
     newest_s: Option<i64>,
-    /// What is wrong now; null for nothing.
+    /// Current error; null if none.
     trouble: Option<String>,
 }
 
-/// Minutes in a database that collectors share.
+/// ClickHouse database shared by collectors.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryClickHouse)]
 pub(crate) struct ClickHouseFacts {
-    /// Where it is.
+    /// URL of the server.
     url: String,
-    /// This collector's name in it.
+    /// Name of this collector in the database.
     name: String,
     /// Batches stored since the start.
     batches: u64,
     /// Rows stored since the start.
     rows: u64,
-    /// Times that something could not be sent or read.
+    /// Failed inserts and queries.
     errors: u64,
-    /// Where batches wait.
+    /// Directory of waiting batches.
     spool: String,
-    /// Batches that wait.
+    /// Count of waiting batches.
     batches_waiting: u64,
-    /// Their bytes.
+    /// Bytes of waiting batches.
     bytes_waiting: u64,
-    /// No more bytes wait.
+    /// Limit of waiting bytes.
     limit_bytes: u64,
-    /// Batches that found no room, or were lost.
+    /// Batches dropped at the limit or lost.
     batches_dropped: u64,
-    /// Their rows.
+    /// Rows of these batches.
     rows_dropped: u64,
-    /// Begin of the newest minute that is stored, in seconds since 1970.
+    /// Start of the newest stored minute, in seconds since 1970.
     newest_s: Option<i64>,
-    /// What is wrong now; null for nothing.
+    /// Current error; null if none.
     trouble: Option<String>,
 }
 
-/// Raw samples in files.
+/// Parquet archive of raw samples.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryArchive)]
 pub(crate) struct ArchiveFacts {
-    /// Where the files are.
+    /// Directory of the files.
     directory: String,
-    /// Whole files written since the start.
+    /// Complete files written since the start.
     files: u64,
-    /// Records in them.
+    /// Records in these files.
     records: u64,
     /// Records that were dropped.
     dropped: u64,
-    /// Bytes of all files that are there.
+    /// Bytes of all files in the directory.
     bytes: u64,
-    /// They are no more, the newest file apart.
+    /// Limit of these bytes, the newest file excepted.
     limit_bytes: u64,
-    /// What is wrong now; null for nothing.
+    /// Current error; null if none.
     trouble: Option<String>,
 }
 
-/// How the collector is doing.
+/// State of the collector.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryStatus)]
-pub(crate) struct Status {
-    /// Now, in seconds since 1970.
+pub(crate) struct CollectorStatus {
+    /// Time of the answer, in seconds since 1970.
     now_s: f64,
-    /// When it was started.
+    /// Start of the collector, in seconds since 1970.
     started_s: f64,
     /// End of the newest second that was closed, in seconds since 1970; null before the first.
     closed_until_s: Option<i64>,
     /// End of the newest second that was measured; null before the first. `now_s` less this is the age of the data.
     measured_until_s: Option<i64>,
-    /// How far the collector is behind: how long ago what it took last from its slowest socket was received.
+    /// Lag of the collector: age of the last datagram processed from its slowest socket, in
+    /// seconds.
     lag_s: f64,
-    /// When the last datagram of any exporter was received, in seconds since 1970; null before the first.
+    /// Receive time of the last datagram of any exporter, in seconds since 1970; null before the first.
     last_datagram_s: Option<f64>,
-    /// Whether exporters have been silent for longer than is usual: seconds are unknown, not zero.
+    /// True if exporters are silent for unusually long: such seconds are unknown, not zero.
     silent: bool,
-    /// Datagrams that were taken after their second was closed, and count in a later one.
+    /// Datagrams processed after their second was closed; they count in a later one.
     late_datagrams: u64,
-    /// Sockets.
+    /// Sockets with their counters.
     inputs: Vec<InputFacts>,
-    /// A line for each socket that could not be had.
+    /// A line for each socket that could not be opened.
     missing: Vec<String>,
-    /// Since the start.
-    received: Received,
-    /// Exporters.
+    /// Counts since the start.
+    received: InputCounts,
+    /// Known exporters.
     exporters: Use,
     /// Data sources, interfaces and templates of exporters.
     states: Use,
@@ -473,31 +474,31 @@ pub(crate) struct Status {
     groups: Use,
     /// Hosts in the last second.
     hosts: Use,
-    /// Seconds kept live.
+    /// Seconds in memory.
     live_seconds: Use,
-    /// Sums kept live.
+    /// Sums in memory.
     live_rows: Use,
-    /// Minutes and hours on disk; null where nothing is stored.
+    /// SQLite store; null if storage is off.
     storage: Option<Storage>,
-    /// The shared database; null where there is none.
+    /// ClickHouse database; null if not configured.
     clickhouse: Option<ClickHouseFacts>,
-    /// Raw samples in files; null where nobody asked for them.
+    /// Parquet archive; null if not configured.
     parquet: Option<ArchiveFacts>,
-    /// Steps of the wall clock.
+    /// Count of steps of the wall clock.
     clock_steps: u64,
-    /// Clients of the live feed that were dropped because they did not keep up.
+    /// Clients of the live feed dropped because they were too slow.
     slow_clients: u64,
 }
 
-/// What was received, refused and dropped, and what room is left.
+/// Reports the state of the collector: input, losses and room left.
 #[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
-    responses((status = 200, body = Status), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = CollectorStatus), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Status>, ApiError> {
+    given: RawQuery,
+) -> Result<Json<CollectorStatus>, ApiError> {
     use penstock_flows::{exporter, scitag};
-    Params::new(given)?.none()?;
+    QueryParams::new(given)?.none()?;
     let (counts, exporters, states, flows) = {
         let intake = shared.intake();
         let exporters = intake.exporters();
@@ -523,7 +524,7 @@ pub(super) async fn status(
         refused: get(&input.refused),
         errors: get(&input.errors),
     });
-    Ok(Json(Status {
+    Ok(Json(CollectorStatus {
         now_s: unix_now(),
         started_s: shared.started_s,
         closed_until_s: newest.map(|second| second.at_s + 1),
@@ -534,7 +535,7 @@ pub(super) async fn status(
         late_datagrams: get(&shared.late_datagrams),
         inputs: inputs.collect(),
         missing: shared.missing.clone(),
-        received: Received {
+        received: InputCounts {
             datagrams: counts.datagrams,
             refused: counts.refused,
             duplicates: counts.duplicates,
@@ -551,7 +552,7 @@ pub(super) async fn status(
         firefly_flows: of(flows, scitag::FIREFLY_FLOWS_MAX),
         groups: of(newest.map_or(0, |s| s.groups.rows.len()), crate::second::GROUPS_MAX),
         hosts: of(newest.map_or(0, |s| s.hosts.rows.len()), crate::second::GROUPS_MAX),
-        live_seconds: of(live.seconds().count(), SECONDS),
+        live_seconds: of(live.seconds().count(), LIVE_SECONDS),
         live_rows: of(live.rows(), ROWS_MAX),
         storage: shared.store.as_ref().map(|store| Storage {
             path: store.path().display().to_string(),

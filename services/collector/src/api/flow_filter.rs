@@ -1,4 +1,4 @@
-//! Filters of single flows: those dimensions that a flow has by itself.
+//! Filters of single flows, by the properties of a flow itself.
 
 use std::net::IpAddr;
 
@@ -6,16 +6,16 @@ use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::packet::FlowKey;
 use penstock_http::ApiError;
 
-use super::Params;
+use super::QueryParams;
 use crate::config::{Network, Site};
 use crate::query::{By, ELSEWHERE, PAIR};
-use crate::row::Direction;
+use crate::row::RowDirection;
 use crate::shared::Shared;
 
-/// Filters of a request for flows.
+/// Filters of a flow query.
 pub(super) struct FlowFilter<'a> {
     shared: &'a Shared,
-    direction: Option<Direction>,
+    direction: Option<RowDirection>,
     wanted: Vec<(By, String)>,
 }
 
@@ -33,7 +33,7 @@ fn holds(network: Network, address: IpAddr) -> bool {
     }
 }
 
-/// Site of an address: that of the longest network that has it.
+/// Site of an address, by the longest matching network.
 fn site_of(sites: &[Site], address: IpAddr) -> &str {
     let all = sites.iter().flat_map(|site| site.networks.iter().map(move |net| (site, *net)));
     let held = all.filter(|(_, network)| holds(*network, address));
@@ -41,8 +41,8 @@ fn site_of(sites: &[Site], address: IpAddr) -> &str {
 }
 
 impl<'a> FlowFilter<'a> {
-    /// Takes all that is left of the parameters.
-    pub(super) fn new(mut params: Params, shared: &'a Shared) -> Result<Self, ApiError> {
+    /// Consumes the remaining parameters.
+    pub(super) fn new(mut params: QueryParams, shared: &'a Shared) -> Result<Self, ApiError> {
         let direction = params.direction()?;
         params.take("combine");
         let mut wanted = Vec::new();
@@ -60,17 +60,17 @@ impl<'a> FlowFilter<'a> {
         Ok(Self { shared, direction, wanted })
     }
 
-    /// Whether all filters let a flow through.
+    /// Returns true if a flow passes all filters.
     pub(super) fn passes(&self, key: &FlowKey, label: ScitagLabel) -> bool {
         self.wanted.iter().all(|(by, wanted)| self.matches(*by, wanted, key, label))
     }
 
-    /// Whether `of` holds for the end that the direction names: the receiver for in, the sender for out, either if none
-    /// is given.
+    /// Returns true if `of` holds for the end of the flow by direction: the receiver for in, the
+    /// sender for out, either without one.
     fn end(&self, key: &FlowKey, of: impl Fn(IpAddr) -> bool) -> bool {
         match self.direction {
-            Some(Direction::In) => of(key.destination.ip()),
-            Some(Direction::Out) => of(key.source.ip()),
+            Some(RowDirection::In) => of(key.destination.ip()),
+            Some(RowDirection::Out) => of(key.source.ip()),
             _ => of(key.source.ip()) || of(key.destination.ip()),
         }
     }

@@ -15,64 +15,64 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use utoipa::ToSchema;
 
 use super::series::{errors, first, rates};
-use super::{Given, Params};
-use crate::answer::{Past, Span, answer};
-use crate::query::{By, Names, Query};
+use super::{QueryParams, RawQuery};
+use crate::query::{By, KeyNames, Query};
+use crate::query_executor::{StoredRows, TimeBuckets, execute};
 use crate::second::Second;
 use crate::shared::Shared;
 
-/// Keys of each kind in an event.
-const TOP: usize = 32;
+/// Default count of keys per dimension in an event.
+const TOP_KEYS: usize = 32;
 
-/// Most keys of each kind that may be asked for.
+/// Most keys per dimension in an event.
 const TOP_MAX: usize = 256;
 
-/// A second.
+/// Event of one second.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetrySecond)]
-pub(crate) struct Told {
-    /// Counts the seconds since the collector's start; also the id of the event.
+pub(crate) struct SecondEvent {
+    /// Number of the second since the collector's start; also the id of the event.
     number: u64,
-    /// Begin of the second, in seconds since 1970.
+    /// Start of the second, in seconds since 1970.
     at_s: i64,
-    /// How much of it was measured, in seconds; where it is 0 nothing is known of it and rates are null.
+    /// Measured part in seconds; if it is 0, rates are null.
     length_s: f64,
-    /// bit/s.
+    /// Unit of the rates: bit/s.
     unit: &'static str,
-    /// Samples in it.
+    /// Count of samples in the second.
     samples: u64,
-    /// Everything.
+    /// Rate of all traffic.
     total: Now,
-    /// By each of what was asked for, greatest first.
-    by: std::collections::BTreeMap<&'static str, Vec<Keyed>>,
+    /// Rates by each requested dimension, in descending order.
+    by: std::collections::BTreeMap<&'static str, Vec<KeyedRate>>,
 }
 
-/// A rate.
+/// A rate with its error.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryNow)]
 pub(crate) struct Now {
-    /// Bits per second; null where the second was not measured.
+    /// Bits per second; null if the second was not measured.
     bps: Option<f64>,
-    /// Half-width of the 95 % interval, which does not go below 0.
+    /// Half-width of the 95 % interval, whose lower end is at least 0.
     error_bps: Option<f64>,
 }
 
-/// A rate of something.
+/// Rate of one key.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryKeyed)]
-pub(crate) struct Keyed {
-    /// As filters take it.
+pub(crate) struct KeyedRate {
+    /// Key, as in filters.
     key: String,
-    /// For people.
+    /// Display name of the key.
     name: String,
-    /// Bits per second; null where the second was not measured.
+    /// Bits per second; null if the second was not measured.
     bps: Option<f64>,
-    /// Half-width of the 95 % interval, which does not go below 0.
+    /// Half-width of the 95 % interval, whose lower end is at least 0.
     error_bps: Option<f64>,
 }
 
-/// Each second as it ends: server-sent events named second, whose data is one object. With Last-Event-ID the
-/// seconds since come first, as far as they are kept.
+/// Streams each second as it ends: server-sent events named second, whose data is one object. With
+/// Last-Event-ID the later seconds still in memory come first.
 #[utoipa::path(get, path = "/api/v1/telemetry/live", security((), ("token" = [])),
     params(
         ("by" = Option<String>, Query, description = "Words of series' by, with commas between them; owner if not given"),
@@ -81,17 +81,17 @@ pub(crate) struct Keyed {
         ("combine" = Option<String>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Told, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = SecondEvent, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn live(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
     let by = by.split(',').map(str::parse).collect::<Result<Vec<By>, String>>();
     let by = by.map_err(ApiError::bad_request)?;
-    let top = params.number("top")?.unwrap_or(TOP).clamp(1, TOP_MAX);
+    let top = params.number("top")?.unwrap_or(TOP_KEYS).clamp(1, TOP_MAX);
     let base = params.question(By::Total, &shared)?;
     let mut queries: Vec<Query> = Vec::new();
     for by in by {
@@ -106,11 +106,11 @@ pub(super) async fn live(
     let feed = shared.subscribe();
     let live = shared.live();
     let newest = live.newest().map_or(0, |second| second.number);
-    // A number of another run is no place to resume from.
+    // A number of another run cannot be resumed.
     let after = seen.filter(|seen| *seen <= newest).unwrap_or(newest.saturating_sub(1));
     let missed: Vec<_> = live.seconds().filter(|s| s.number > after).cloned().collect();
     drop(live);
-    // The first is of everything.
+    // The first query is the total.
     queries.insert(0, base);
     let question = (queries, top);
     let follower = Follower { shared, feed, missed: missed.into_iter(), last: after, question };
@@ -126,7 +126,7 @@ struct Follower {
     feed: Option<broadcast::Receiver<Arc<Second>>>,
     missed: std::vec::IntoIter<Arc<Second>>,
     last: u64,
-    /// Of everything, then by each dimension; keys of each.
+    /// Queries: the total, then each dimension; and the count of keys.
     question: (Vec<Query>, usize),
 }
 
@@ -138,35 +138,36 @@ impl Follower {
                 None => match self.feed.as_mut()?.recv().await {
                     Ok(second) => second,
                     Err(RecvError::Closed) => return None,
-                    // It comes again with Last-Event-ID, if it still wants to.
+                    // The client may reconnect with Last-Event-ID.
                     Err(RecvError::Lagged(_)) => {
                         self.shared.slow_clients.fetch_add(1, Ordering::Relaxed);
                         return None;
                     }
                 },
             };
-            // Those that were missed may come from the feed, too.
+            // The missed seconds may also come from the feed.
             if second.number > self.last {
                 self.last = second.number;
-                // Whoever else asks the same waits for this one, and need not compute it.
-                let data = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner).event(
-                    second.number,
-                    &self.question,
-                    || {
-                        self.shared.events.fetch_add(1, Ordering::Relaxed);
-                        serde_json::to_string(&self.tell(&second)).ok()
-                    },
-                )?;
+                // Clients with the same query wait for this event and share it.
+                let data = self
+                    .shared
+                    .event_cache
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .event(second.number, &self.question, || {
+                    self.shared.events.fetch_add(1, Ordering::Relaxed);
+                    serde_json::to_string(&self.build_event(&second)).ok()
+                })?;
                 let id = second.number.to_string();
                 return Some(Event::default().event("second").id(id).data(data));
             }
         }
     }
 
-    fn tell(&self, second: &Second) -> Told {
-        let span = Span { start_s: second.at_s, step_s: 1, buckets: 1 };
+    fn build_event(&self, second: &Second) -> SecondEvent {
+        let span = TimeBuckets { start_s: second.at_s, step_s: 1, buckets: 1 };
         let answer = |query: &Query| {
-            answer(&self.shared, query, span, &Past::default(), std::iter::once(second), &[])
+            execute(&self.shared, query, span, &StoredRows::default(), std::iter::once(second), &[])
         };
         let (queries, top) = &self.question;
         let total = answer(&queries[0]);
@@ -174,8 +175,8 @@ impl Follower {
         for query in &queries[1..] {
             let answer = answer(query);
             let directory = self.shared.directory();
-            let names = Names { registry: &self.shared.registry, directory: &directory };
-            let keyed = first(&answer, *top).into_iter().map(|(key, cells)| Keyed {
+            let names = KeyNames { registry: &self.shared.registry, directory: &directory };
+            let keyed = first(&answer, *top).into_iter().map(|(key, cells)| KeyedRate {
                 name: names.shown(query.by, &key),
                 key,
                 bps: rates(&answer, &cells)[0],
@@ -183,7 +184,7 @@ impl Follower {
             });
             by.insert(query.by.as_str(), keyed.collect());
         }
-        Told {
+        SecondEvent {
             number: second.number,
             at_s: second.at_s,
             length_s: second.length_s,

@@ -1,4 +1,4 @@
-//! History of links: rates of both directions over time, from the interfaces at their ends.
+//! History of links: rates of both directions, from the interfaces at their ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,63 +11,63 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::network::{Means, keys_at_ends};
-use super::series::{Answered, Asked, answer, errors, rates};
-use super::{Given, Params};
-use crate::answer::Answer;
+use super::network::{InterfaceMeans, keys_at_ends};
+use super::series::{Answered, RangeRequest, answer, errors, rates};
+use super::{QueryParams, RawQuery};
 use crate::query::{By, Query};
-use crate::row::Direction;
+use crate::query_executor::QueryResult;
+use crate::row::RowDirection;
 use crate::shared::Shared;
 
-/// A direction of a link over time.
+/// One direction of a link over time.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = TelemetryLinkLine)]
 pub(crate) struct LinkLine {
-    /// Key of the interface that reports it; null where neither end does.
+    /// Key of the interface that reports it; null if neither end does.
     interface: Option<String>,
-    /// Bits per second at each point; null where nothing was measured.
+    /// Bits per second at each point; null if not measured.
     bps: Vec<Option<f64>>,
     /// Half-width of the 95 % interval.
     error_bps: Vec<Option<f64>>,
 }
 
-/// A link over time.
+/// Rates of a link over time.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryLinkSeries)]
 pub(crate) struct LinkSeries {
-    /// Its name.
+    /// Name of the link in the topology.
     name: String,
-    /// One end: node, or node:interface.
+    /// End a: node, or node:interface.
     a: String,
-    /// The other end.
+    /// End b: node, or node:interface.
     b: String,
-    /// Of each direction.
+    /// Capacity of each direction in bits per second.
     capacity_bps: u64,
-    /// Begin of the first point, in seconds since 1970.
+    /// Start of the first point, in seconds since 1970.
     start_s: i64,
-    /// From point to point.
+    /// Seconds between two points.
     step_s: i64,
     /// live, minute or hour.
     resolution: &'static str,
-    /// From a to b.
+    /// Traffic from a to b.
     a_to_b: LinkLine,
-    /// From b to a.
+    /// Traffic from b to a.
     b_to_a: LinkLine,
 }
 
-fn of_interface(key: &str, direction: Direction) -> Query {
+fn of_interface(key: &str, direction: RowDirection) -> Query {
     let filters = vec![(By::Interface, key.to_owned())];
     Query { direction: Some(direction), filters, ..Query::of(By::Interface) }
 }
 
-/// A direction of an interface; `None` where it has neither samples nor counters of this time.
-fn line(key: &str, answer: &Answer) -> Option<LinkLine> {
+/// One direction of an interface; `None` without samples and counters in the range.
+fn line(key: &str, answer: &QueryResult) -> Option<LinkLine> {
     let (_, sums) = answer.series.iter().find(|(one, _)| one == key)?;
     let interface = Some(key.to_owned());
     Some(LinkLine { interface, bps: rates(answer, sums), error_bps: errors(answer, sums) })
 }
 
-/// Rates of a link over time, both directions.
+/// Returns rates of a link over time, in both directions.
 #[utoipa::path(get, path = "/api/v1/telemetry/links/{name}/series", security((), ("token" = [])),
     params(
         ("name" = String, Path, description = "Name of the link in the topology"),
@@ -79,10 +79,10 @@ fn line(key: &str, answer: &Answer) -> Option<LinkLine> {
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<LinkSeries>, ApiError> {
-    let mut params = Params::new(given)?;
-    let asked = Asked::new(&mut params)?;
+    let mut params = QueryParams::new(given)?;
+    let asked = RangeRequest::new(&mut params)?;
     params.none()?;
     let topology = shared.config.topology.as_ref();
     let found = topology.and_then(|topology| {
@@ -96,9 +96,9 @@ pub(super) async fn series(
     let [a, b] = keys_at_ends(&shared).swap_remove(at);
     let mut lines = Vec::new();
     let mut shape = None;
-    // What leaves the near end is what arrives at the far one: whichever reports.
+    // Traffic that leaves the near end arrives at the far end: either may report it.
     for (near, far) in [(&a, &b), (&b, &a)] {
-        let ends = [(near, Direction::Out), (far, Direction::In)];
+        let ends = [(near, RowDirection::Out), (far, RowDirection::In)];
         let mut found = None;
         let mut none = None;
         for (key, direction) in ends.into_iter().filter_map(|(key, way)| Some((key.as_ref()?, way)))
@@ -110,14 +110,14 @@ pub(super) async fn series(
             if found.is_some() {
                 break;
             }
-            // An interface without a row in a time that was measured carried nothing.
+            // An interface without a row in measured time carried nothing.
             let zero = vec![Sum::default(); span.buckets];
             let (bps, error_bps) = (rates(&answer, &zero), errors(&answer, &zero));
             none.get_or_insert(LinkLine { interface: Some(key.clone()), bps, error_bps });
         }
         lines.push(found.or(none).unwrap_or_default());
     }
-    // Neither end is known: the shape of the time, without figures.
+    // Without data of either end: the points of the range, without figures.
     if shape.is_none() {
         let Answered { span, resolution, .. } =
             answer(&shared, Query::of(By::Total), asked).await?;
@@ -145,17 +145,20 @@ pub(super) async fn series(
     }))
 }
 
-/// Mean rates of all interfaces over a time.
-pub(super) async fn means(shared: &Arc<Shared>, mut asked: Asked) -> Result<Means, ApiError> {
+/// Mean rates of all interfaces over a time range.
+pub(super) async fn means(
+    shared: &Arc<Shared>,
+    mut asked: RangeRequest,
+) -> Result<InterfaceMeans, ApiError> {
     asked.step_s = Some(asked.to_s - asked.from_s);
     let mut by_key = [HashMap::new(), HashMap::new()];
     let mut length_s = 0.0;
-    for (means, direction) in by_key.iter_mut().zip([Direction::In, Direction::Out]) {
+    for (means, direction) in by_key.iter_mut().zip([RowDirection::In, RowDirection::Out]) {
         let query = Query { direction: Some(direction), ..Query::of(By::Interface) };
         let Answered { answer, .. } = answer(shared, query, asked).await?;
         length_s = answer.covered_s.iter().sum();
         let known = answer.series.iter();
         means.extend(known.filter_map(|(key, sums)| Some((key.clone(), answer.mean_bps(sums)?))));
     }
-    Ok(Means { by_key, length_s })
+    Ok(InterfaceMeans { by_key, length_s })
 }

@@ -9,15 +9,15 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::series::{Answered, Asked, answer};
-use super::{Given, Params};
+use super::series::{Answered, RangeRequest, answer};
+use super::{QueryParams, RawQuery};
 use crate::query::{By, ELSEWHERE, PAIR};
 use crate::shared::Shared;
 
-/// A cell of the matrix.
+/// Traffic from one site to another.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryMatrixCell)]
-pub(crate) struct Cell {
+pub(crate) struct MatrixCell {
     /// Site of the source.
     source: String,
     /// Site of the destination.
@@ -28,13 +28,13 @@ pub(crate) struct Cell {
     error_bps: f64,
 }
 
-/// A site of the matrix.
+/// A site of the matrix with its totals.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryMatrixSite)]
 pub(crate) struct MatrixSite {
-    /// As filters take it.
+    /// Key, as in filters.
     key: String,
-    /// For people.
+    /// Display name of the site.
     name: String,
     /// Mean bits per second that it sends to all sites.
     sent_bps: f64,
@@ -42,23 +42,25 @@ pub(crate) struct MatrixSite {
     received_bps: f64,
 }
 
-/// Traffic between sites.
+/// Traffic between all sites.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryMatrix)]
 pub(crate) struct Matrix {
-    /// Begin of the time, in seconds since 1970.
+    /// Start of the range, in seconds since 1970.
     from_s: i64,
-    /// Its end.
+    /// End of the range, in seconds since 1970.
     to_s: i64,
-    /// Seconds of it that were measured.
+    /// Measured seconds of the range.
     measured_s: f64,
-    /// Sites with traffic, those with most first; what no configured network has is elsewhere.
+    /// Sites with traffic, in descending order; addresses outside all configured networks are
+    /// `elsewhere`.
     sites: Vec<MatrixSite>,
-    /// Pairs with traffic.
-    cells: Vec<Cell>,
+    /// Pairs of sites with traffic.
+    cells: Vec<MatrixCell>,
 }
 
-/// Source and destination in a key: a name may have the separator in it, so names that are known come first.
+/// Splits a key into source and destination. A name may contain the separator, so known names take
+/// precedence.
 fn split(key: &str, sites: &[Arc<str>]) -> Option<(String, String)> {
     let known = |name: &str| name == ELSEWHERE || sites.iter().any(|site| &**site == name);
     let halves = key.match_indices(PAIR).map(|(at, _)| (&key[..at], &key[at + PAIR.len_utf8()..]));
@@ -67,7 +69,7 @@ fn split(key: &str, sites: &[Arc<str>]) -> Option<(String, String)> {
     Some((source.to_owned(), destination.to_owned()))
 }
 
-/// Mean rates from site to site over a time.
+/// Returns mean rates from site to site over a time range.
 #[utoipa::path(get, path = "/api/v1/telemetry/matrix", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -60 if not given"),
@@ -77,13 +79,13 @@ fn split(key: &str, sites: &[Arc<str>]) -> Option<(String, String)> {
     responses((status = 200, body = Matrix), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn matrix(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<Matrix>, ApiError> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());
     }
-    let mut asked = Asked::new(&mut params)?;
+    let mut asked = RangeRequest::new(&mut params)?;
     asked.step_s = Some(asked.to_s - asked.from_s);
     let query = params.question(By::SitePair, &shared)?;
     let Answered { answer, span, .. } = answer(&shared, query, asked).await?;
@@ -95,7 +97,7 @@ pub(super) async fn matrix(
         let Some((bps, error_bps)) = answer.mean_bps(sums_of_pair) else { continue };
         sums.entry(source.clone()).or_default().0 += bps;
         sums.entry(destination.clone()).or_default().1 += bps;
-        cells.push(Cell { source, destination, bps, error_bps });
+        cells.push(MatrixCell { source, destination, bps, error_bps });
     }
     let titles = shared.config.topology.as_ref();
     let title = |key: &str| {

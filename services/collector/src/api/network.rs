@@ -1,4 +1,4 @@
-//! The network of the topology, and how much of its links is in use.
+//! The network of the topology, and the use of its links.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,89 +10,89 @@ use penstock_topology::{LinkEnd, NodeKind, Topology};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::facts::{InterfaceFacts, all_interfaces};
-use super::series::{Asked, live};
-use super::{Given, Params};
-use crate::answer::Span;
-use crate::changes::InterfaceState;
+use super::facts::{InterfaceReport, all_interfaces};
+use super::series::{RangeRequest, live};
+use super::{QueryParams, RawQuery};
+use crate::changes::InterfaceStatus;
 use crate::config::KnownExporter;
 use crate::query::{By, Query};
-use crate::row::Direction;
+use crate::query_executor::TimeBuckets;
+use crate::row::RowDirection;
 use crate::shared::{Shared, unix_now};
 
-/// Samples of so many seconds tell a rate where nothing is counted.
+/// Seconds of samples that give a rate without counters.
 const SAMPLED_S: i64 = 10;
 
-/// An interface that told nothing for so long is not known to be up or down.
+/// Age of a report beyond which the state of an interface is unknown.
 const STATE_S: f64 = 120.0;
 
-/// A site.
+/// A site of the topology.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TopologySite)]
 pub(crate) struct SiteFacts {
-    /// As filters take it.
+    /// Key, as in filters.
     name: String,
-    /// For people.
+    /// Display name of the site.
     title: String,
-    /// In degrees, north positive; null where it is not known.
+    /// Latitude in degrees, north positive; null if unknown.
     latitude: Option<f64>,
-    /// In degrees, east positive.
+    /// Longitude in degrees, east positive; null if unknown.
     longitude: Option<f64>,
 }
 
-/// A host or switch.
+/// A host or switch of the topology.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TopologyNode)]
 pub(crate) struct NodeFacts {
-    /// Its name.
+    /// Name of the node.
     name: String,
-    /// host or switch.
+    /// Kind of the node: host or switch.
     kind: &'static str,
-    /// Its site.
+    /// Site of the node.
     site: Option<String>,
     /// Names of its interfaces.
     interfaces: Vec<String>,
 }
 
-/// A link.
+/// A link of the topology.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TopologyLink)]
 pub(crate) struct LinkFacts {
-    /// Its name.
+    /// Name of the link.
     name: String,
-    /// One end: node, or node:interface.
+    /// End a: node, or node:interface.
     a: String,
-    /// The other end.
+    /// End b: node, or node:interface.
     b: String,
-    /// Node of one end.
+    /// Node of end a.
     a_node: String,
-    /// Node of the other.
+    /// Node of end b.
     b_node: String,
-    /// Site of one end.
+    /// Site of end a.
     a_site: Option<String>,
-    /// Site of the other.
+    /// Site of end b.
     b_site: Option<String>,
-    /// Of each direction.
+    /// Capacity of each direction in bits per second.
     capacity_bps: u64,
-    /// One way.
+    /// Delay of one direction.
     delay_ms: f64,
-    /// VLAN.
+    /// VLAN id; null if untagged.
     vlan: Option<u16>,
 }
 
-/// A network.
+/// The topology of the network.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Topology)]
-pub(crate) struct Network {
-    /// Its name; null where none is configured.
+pub(crate) struct TopologyFacts {
+    /// Name of the network; null without a topology.
     name: Option<String>,
-    /// Its longer name.
+    /// Title of the network.
     title: Option<String>,
-    /// Places.
+    /// Sites of the network.
     sites: Vec<SiteFacts>,
-    /// Hosts and switches.
+    /// Hosts and switches of the network.
     nodes: Vec<NodeFacts>,
-    /// Links.
+    /// Links of the network.
     links: Vec<LinkFacts>,
 }
 
@@ -121,17 +121,17 @@ fn links_of(topology: &Topology) -> Vec<LinkFacts> {
     facts.collect()
 }
 
-/// The network that the collector was told of; empty where it was told of none.
+/// Returns the configured topology; empty without one.
 #[utoipa::path(get, path = "/api/v1/topology", security((), ("token" = [])),
-    responses((status = 200, body = Network), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TopologyFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn topology(
     State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Network>, ApiError> {
-    Params::new(given)?.none()?;
+    given: RawQuery,
+) -> Result<Json<TopologyFacts>, ApiError> {
+    QueryParams::new(given)?.none()?;
     let Some(topology) = &shared.config.topology else {
         let (sites, nodes, links) = (Vec::new(), Vec::new(), Vec::new());
-        return Ok(Json(Network { name: None, title: None, sites, nodes, links }));
+        return Ok(Json(TopologyFacts { name: None, title: None, sites, nodes, links }));
     };
     let sites = topology.sites.iter().map(|site| SiteFacts {
         name: site.name.clone(),
@@ -148,7 +148,7 @@ pub(super) async fn topology(
         site: node.site.map(|site| topology.sites[site.0].name.clone()),
         interfaces: node.interfaces.iter().map(|interface| interface.name.clone()).collect(),
     });
-    Ok(Json(Network {
+    Ok(Json(TopologyFacts {
         name: Some(topology.name.clone()),
         title: topology.title.clone(),
         sites: sites.collect(),
@@ -157,19 +157,19 @@ pub(super) async fn topology(
     }))
 }
 
-/// A direction of a link.
+/// Use of one direction of a link.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = TelemetryFlowing)]
-pub(crate) struct Flowing {
-    /// Bits per second; null where neither end tells.
+pub(crate) struct DirectionUse {
+    /// Bits per second; null if neither end reports.
     bps: Option<f64>,
-    /// Half-width of the 95 % interval; 0 for what is counted.
+    /// Half-width of the 95 % interval; 0 for counted rates.
     error_bps: Option<f64>,
-    /// Of the capacity, 0 to 1.
+    /// Share of the capacity in use, 0 to 1.
     share: Option<f64>,
-    /// counters or samples.
+    /// Source of the rate: counters or samples.
     from: Option<&'static str>,
-    /// Over how many seconds; null where it is not known.
+    /// Seconds over which the rate is a mean; null if unknown.
     interval_s: Option<f64>,
 }
 
@@ -177,30 +177,30 @@ pub(crate) struct Flowing {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryLink)]
 pub(crate) struct LinkUse {
-    /// What the topology says.
+    /// The link in the topology.
     #[serde(flatten)]
     facts: LinkFacts,
-    /// From a to b.
-    a_to_b: Flowing,
-    /// From b to a.
-    b_to_a: Flowing,
-    /// False where the interface at either end says that it is down; null where neither told lately.
+    /// Traffic from a to b.
+    a_to_b: DirectionUse,
+    /// Traffic from b to a.
+    b_to_a: DirectionUse,
+    /// False if the interface at either end is reported down; null without a recent report.
     up: Option<bool>,
-    /// When counters of either end came last, in seconds since 1970.
+    /// Time of the last counters of either end, in seconds since 1970.
     told_unix_seconds: Option<f64>,
 }
 
-/// Links with their use.
+/// All links with their use.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryLinks)]
 pub(crate) struct Links {
-    /// In the order of the topology.
+    /// Links in the order of the topology.
     links: Vec<LinkUse>,
 }
 
-/// An end of a link: a node's interface, or, at a node whose ports have no names, the link itself.
+/// End of a link: a node's interface, or the link itself at a node with unnamed ports.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum At {
+enum LinkEndKey {
     Interface(String, String),
     Link(String, String),
 }
@@ -211,32 +211,33 @@ fn known_exporters(shared: &Shared) -> HashMap<String, &KnownExporter> {
     known.map(|one| (one.address.to_canonical().to_string(), one)).collect()
 }
 
-/// The end of a link that an interface is at; `None` where it has neither a name nor a link in the configuration.
-fn end_of(known: &HashMap<String, &KnownExporter>, facts: &InterfaceFacts) -> Option<At> {
+/// End of a link at which an interface is; `None` if the interface has neither a name nor a
+/// configured link.
+fn end_of(known: &HashMap<String, &KnownExporter>, facts: &InterfaceReport) -> Option<LinkEndKey> {
     let known = facts.exporter.split('/').next().and_then(|address| known.get(address));
     let link = known.and_then(|known| {
         let by_name = facts.interface.as_ref().and_then(|name| known.links.get(name));
         known.links.get(&facts.index.to_string()).or(by_name)
     });
     match (link, &facts.interface) {
-        (Some(link), _) => Some(At::Link(facts.host.clone(), link.clone())),
-        (None, Some(name)) => Some(At::Interface(facts.host.clone(), name.clone())),
+        (Some(link), _) => Some(LinkEndKey::Link(facts.host.clone(), link.clone())),
+        (None, Some(name)) => Some(LinkEndKey::Interface(facts.host.clone(), name.clone())),
         (None, None) => None,
     }
 }
 
-/// Finds an end of a link among what interfaces told.
+/// Finds the report for an end of a link.
 fn at_end<'t, T>(
     topology: &Topology,
-    told: &'t HashMap<At, T>,
+    report: &'t HashMap<LinkEndKey, T>,
     end: LinkEnd,
     link: &str,
 ) -> Option<&'t T> {
     let node = &topology.nodes[end.node.0];
-    let by_link = told.get(&At::Link(node.name.clone(), link.to_owned()));
+    let by_link = report.get(&LinkEndKey::Link(node.name.clone(), link.to_owned()));
     let by_name = || {
         let interface = node.interfaces.get(end.interface?)?;
-        told.get(&At::Interface(node.name.clone(), interface.name.clone()))
+        report.get(&LinkEndKey::Interface(node.name.clone(), interface.name.clone()))
     };
     by_link.or_else(by_name)
 }
@@ -246,7 +247,7 @@ pub(super) fn keys_at_ends(shared: &Shared) -> Vec<[Option<String>; 2]> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
     let (interfaces, _) = all_interfaces(shared);
     let known = known_exporters(shared);
-    let keys: HashMap<At, String> = interfaces
+    let keys: HashMap<LinkEndKey, String> = interfaces
         .iter()
         .filter_map(|facts| Some((end_of(&known, facts)?, facts.key.clone())))
         .collect();
@@ -256,8 +257,8 @@ pub(super) fn keys_at_ends(shared: &Shared) -> Vec<[Option<String>; 2]> {
         .collect()
 }
 
-/// State of each interface, with the link of the topology that it is at.
-pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceState> {
+/// State of each interface, with its link in the topology.
+pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceStatus> {
     let names = shared.config.topology.iter().flat_map(|topology| &topology.links);
     let links: HashMap<String, &str> = keys_at_ends(shared)
         .into_iter()
@@ -267,8 +268,8 @@ pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceState> {
     let now = unix_now();
     let (interfaces, _) = all_interfaces(shared);
     let states = interfaces.into_iter().map(|facts| {
-        let fresh = facts.told_s.is_some_and(|told| told > now - STATE_S);
-        InterfaceState {
+        let fresh = facts.told_s.is_some_and(|report| report > now - STATE_S);
+        InterfaceStatus {
             link: links.get(&facts.key).map(|link| (*link).to_owned()),
             up: facts.up.filter(|_| fresh),
             name: facts.name,
@@ -278,29 +279,29 @@ pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceState> {
     states.collect()
 }
 
-/// What an end of a link tells.
+/// Report of the interface at an end of a link.
 #[derive(Debug)]
-struct Told {
-    /// In and out.
-    flowing: [Flowing; 2],
+struct EndReport {
+    /// Received and sent traffic.
+    flowing: [DirectionUse; 2],
     up: Option<bool>,
-    /// When, in seconds since 1970.
+    /// Time of the report, in seconds since 1970.
     at_s: Option<f64>,
 }
 
-/// Rates at ends of links.
-type Rates = HashMap<At, Told>;
+/// Reports by end of a link.
+type Rates = HashMap<LinkEndKey, EndReport>;
 
-/// Mean rates of interfaces by key, in and out, over a span that was asked for.
-pub(super) struct Means {
+/// Mean rates of interfaces by key, received and sent, over a time range.
+pub(super) struct InterfaceMeans {
     pub(super) by_key: [HashMap<String, (f64, f64)>; 2],
     pub(super) length_s: f64,
 }
 
-fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
+fn rates(shared: &Shared, means: Option<&InterfaceMeans>) -> Rates {
     let (interfaces, _) = all_interfaces(shared);
     let now = unix_now() as i64;
-    let span = Span { start_s: now - SAMPLED_S - 1, step_s: SAMPLED_S, buckets: 1 };
+    let span = TimeBuckets { start_s: now - SAMPLED_S - 1, step_s: SAMPLED_S, buckets: 1 };
     let sampled = |direction| {
         let query = Query { direction: Some(direction), ..Query::of(By::Interface) };
         let answer = live(shared, &query, span);
@@ -317,7 +318,7 @@ fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
     let (sampled, length_s) = match means {
         Some(means) => (&means.by_key, means.length_s),
         None => {
-            own = [sampled(Direction::In), sampled(Direction::Out)];
+            own = [sampled(RowDirection::In), sampled(RowDirection::Out)];
             (&own, SAMPLED_S as f64)
         }
     };
@@ -328,7 +329,7 @@ fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
         let flowing = |counted: Option<f64>, sampled: &HashMap<String, (f64, f64)>| match counted
             .filter(|_| means.is_none())
         {
-            Some(bps) => Flowing {
+            Some(bps) => DirectionUse {
                 bps: Some(bps),
                 error_bps: Some(0.0),
                 share: None,
@@ -336,28 +337,29 @@ fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
                 interval_s: facts.interval_s,
             },
             None => match sampled.get(&facts.key) {
-                Some((bps, error)) => Flowing {
+                Some((bps, error)) => DirectionUse {
                     bps: Some(bps.round()),
                     error_bps: Some(error.round()),
                     share: None,
                     from: Some(if *error == 0.0 { "counters" } else { "samples" }),
                     interval_s: Some(length_s),
                 },
-                None => Flowing::default(),
+                None => DirectionUse::default(),
             },
         };
         let both = [
             flowing(facts.input.counted_bps(), &sampled[0]),
             flowing(facts.output.counted_bps(), &sampled[1]),
         ];
-        let fresh = facts.told_s.is_some_and(|told| told > now as f64 - STATE_S);
+        let fresh = facts.told_s.is_some_and(|report| report > now as f64 - STATE_S);
         let up = facts.up.filter(|_| fresh);
-        rates.insert(at, Told { flowing: both, up, at_s: facts.told_s });
+        rates.insert(at, EndReport { flowing: both, up, at_s: facts.told_s });
     }
     rates
 }
 
-/// Links of the topology with their use, as the interfaces at their ends tell it: now, or as means of a time.
+/// Lists links of the topology with their use, as reported by the interfaces at their ends: now, or
+/// as means over a time range.
 #[utoipa::path(get, path = "/api/v1/telemetry/links", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; the newest figures if not given"),
@@ -366,39 +368,39 @@ fn rates(shared: &Shared, means: Option<&Means>) -> Rates {
     responses((status = 200, body = Links), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<Links>, ApiError> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     if !params.has("from") {
         params.none()?;
         return Ok(Json(Links { links: links_in_use(&shared, None) }));
     }
-    let asked = Asked::new(&mut params)?;
+    let asked = RangeRequest::new(&mut params)?;
     params.none()?;
     let means = super::link_series::means(&shared, asked).await?;
     Ok(Json(Links { links: links_in_use(&shared, Some(&means)) }))
 }
 
-/// How much of a link's capacity is in use, in the direction that is used more; `None` where nobody tells.
+/// Share of a link's capacity in use, in its busier direction; `None` without a report.
 pub(crate) fn link_share(shared: &Shared, name: &str) -> Option<f64> {
     let links = links_in_use(shared, None);
     let link = links.iter().find(|link| link.facts.name == name)?;
     [link.a_to_b.share, link.b_to_a.share].into_iter().flatten().reduce(f64::max)
 }
 
-fn links_in_use(shared: &Shared, means: Option<&Means>) -> Vec<LinkUse> {
+fn links_in_use(shared: &Shared, means: Option<&InterfaceMeans>) -> Vec<LinkUse> {
     let Some(topology) = &shared.config.topology else { return Vec::new() };
     let rates = rates(shared, means);
-    let told = |end: LinkEnd, link: &str| at_end(topology, &rates, end, link);
+    let report = |end: LinkEnd, link: &str| at_end(topology, &rates, end, link);
     let at = |end: LinkEnd, link: &str, out: usize| {
-        let found = &told(end, link)?.flowing[out];
+        let found = &report(end, link)?.flowing[out];
         found.bps.map(|_| found)
     };
     let links = links_of(topology).into_iter().zip(&topology.links).map(|(facts, link)| {
         let [a, b] = link.ends;
         let flowing = |from, to| match at(from, &link.name, 1).or_else(|| at(to, &link.name, 0)) {
-            None => Flowing::default(),
-            Some(flowing) => Flowing {
+            None => DirectionUse::default(),
+            Some(flowing) => DirectionUse {
                 bps: flowing.bps,
                 error_bps: flowing.error_bps,
                 share: flowing.bps.map(|bps| bps / link.rate.0 as f64),
@@ -406,9 +408,9 @@ fn links_in_use(shared: &Shared, means: Option<&Means>) -> Vec<LinkUse> {
                 interval_s: flowing.interval_s,
             },
         };
-        let ends = [told(a, &link.name), told(b, &link.name)];
-        let states = ends.iter().flatten().filter_map(|told| told.up);
-        let times = ends.iter().flatten().filter_map(|told| told.at_s);
+        let ends = [report(a, &link.name), report(b, &link.name)];
+        let states = ends.iter().flatten().filter_map(|report| report.up);
+        let times = ends.iter().flatten().filter_map(|report| report.at_s);
         LinkUse {
             facts,
             a_to_b: flowing(a, b),

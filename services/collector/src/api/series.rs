@@ -1,4 +1,4 @@
-//! Rates over time.
+//! Time series of rates.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,104 +12,105 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::unknown::{self, UnknownPair};
-use super::{Given, Params};
-use crate::answer::{Answer, From, Past, Span};
-use crate::query::{By, Names, Query, Series as Sums};
-use crate::row::Kind;
+use super::{QueryParams, RawQuery};
+use crate::query::{By, KeyNames, Query, SeriesSums as Sums};
+use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, TotalSource};
+use crate::row::RowKind;
 use crate::shared::{Shared, unix_now};
 use crate::store::{Store, Tier};
 
-/// Seconds that are kept in memory.
-const LIVE_S: i64 = crate::live::SECONDS as i64;
+/// Seconds in memory.
+const LIVE_S: i64 = crate::live::LIVE_SECONDS as i64;
 
-/// Minutes are kept for so long.
+/// Retention of minutes, in seconds.
 const MINUTES_S: i64 = 7 * 86_400;
 
-/// Longer times are told in hours, where nothing else is asked for.
+/// Range from which on the default resolution is hours.
 const HOURS_FROM_S: i64 = 2 * 86_400;
 
-/// Most points of a series.
+/// Most points in a series.
 const POINTS_MAX: i64 = 1_500;
 
-/// Points aimed at where no step is given.
-const POINTS: i64 = 600;
+/// Count of points aimed at without a given step.
+const POINTS_TARGET: i64 = 600;
 
-/// Most series told one by one.
+/// Most series listed separately.
 const TOP_MAX: usize = 1_000;
 
-/// Series told one by one where nothing else is said.
-pub(super) const TOP: usize = 24;
+/// Default count of series listed separately.
+pub(super) const TOP_SERIES: usize = 24;
 
-/// Rates over time.
+/// Rates over a time range.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetrySeries)]
 pub(crate) struct SeriesAnswer {
-    /// Begin of the first point, in seconds since 1970.
+    /// Start of the first point, in seconds since 1970.
     start_s: i64,
-    /// From point to point.
+    /// Seconds between two points.
     step_s: i64,
-    /// bit/s.
+    /// Unit of the rates: bit/s.
     unit: &'static str,
-    /// live, minute or hour: how fine what answered is.
+    /// Resolution of the source: live, minute or hour.
     resolution: &'static str,
-    /// memory, sqlite or clickhouse: who answered.
+    /// Source of the answer: memory, sqlite or clickhouse.
     store: &'static str,
-    /// Seconds of each point that were measured; where it is 0 nothing is known and rates are null.
+    /// Measured seconds of each point; if it is 0, rates are null.
     measured_s: Vec<f64>,
     /// End of the newest second that was measured, in seconds since 1970; null before the first.
     data_until_s: Option<i64>,
-    /// When this was answered, in seconds since 1970; less `data_until_s` it is the age of the data.
+    /// Time of the answer, in seconds since 1970; minus `data_until_s` it is the age of the data.
     now_s: f64,
-    /// All that the filters let through.
+    /// Total of all traffic that passes the filters.
     total: Total,
-    /// Greatest first; what is not among the first is summed as other.
-    series: Vec<Line>,
-    /// The filters, with the names of their keys.
-    filters: Vec<Filter>,
+    /// Series in descending order; the smaller ones are summed as other.
+    series: Vec<SeriesLine>,
+    /// Filters with the names of their keys.
+    filters: Vec<FilterFacts>,
 }
 
-/// A filter of a request.
+/// A filter of the request.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryFilter)]
-pub(crate) struct Filter {
-    /// What it filters by.
+pub(crate) struct FilterFacts {
+    /// Property of the filter.
     by: &'static str,
-    /// As it was given.
+    /// Key as given in the request.
     key: String,
-    /// For people.
+    /// Display name of the key.
     name: String,
 }
 
-/// A total.
+/// Total of all series.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryTotal)]
 pub(crate) struct Total {
-    /// Bits per second at each point; null where nothing was measured.
+    /// Bits per second at each point; null if not measured.
     bps: Vec<Option<f64>>,
-    /// Half-width of the 95 % interval, which does not go below 0; 0 for what is counted. A point within an interval of a
-    /// counter has the error of the samples that divide it.
+    /// Half-width of the 95 % interval, whose lower end is at least 0; 0 for counted traffic. A
+    /// point within a counter interval has the error of the samples that divide it.
     error_bps: Vec<Option<f64>>,
-    /// How much of each point was counted, 0 to 1; the rest is estimated from samples.
+    /// Counted share of each point, 0 to 1; the rest is estimated from samples.
     counted_share: Vec<Option<f64>>,
     /// counters, samples, or both: some points, or parts of them, are counted and some are sampled.
     from: &'static str,
 }
 
-/// A series.
+/// Rates of one key over time.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryLine)]
-pub(crate) struct Line {
-    /// As filters take it.
+pub(crate) struct SeriesLine {
+    /// Key, as in filters.
     key: String,
-    /// For people.
+    /// Display name of the key.
     name: String,
-    /// Bits per second at each point; null where nothing was measured.
+    /// Bits per second at each point; null if not measured.
     bps: Vec<Option<f64>>,
-    /// Half-width of the 95 % interval, which does not go below 0; where nothing was sampled that of the Poisson bound.
+    /// Half-width of the 95 % interval, whose lower end is at least 0; without samples, of the
+    /// Poisson bound.
     error_bps: Vec<Option<f64>>,
 }
 
-/// Rates over time by whatever is asked for.
+/// Returns rates over time, grouped by a property.
 #[utoipa::path(get, path = "/api/v1/telemetry/series", security((), ("token" = [])),
     params(
         ("by" = String, Query, description = "owner, activity, scitag, vlan, site, site_pair, host, interface, ip_version, as, prefix, exporter or total"),
@@ -118,24 +119,24 @@ pub(crate) struct Line {
         ("step" = Option<i64>, Query, description = "Seconds from point to point; about 600 points if not given"),
         ("direction" = Option<String>, Query, description = "in or out: of sites, hosts, prefixes and AS what they receive or send (usually out), of interfaces what came in or went out (usually in), of all else where it was sampled"),
         ("combine" = Option<String>, Query, description = "auto, max or sum: how what several exporters saw becomes one figure"),
-        ("top" = Option<usize>, Query, description = "Series told one by one; 24 if not given"),
+        ("top" = Option<usize>, Query, description = "Count of series listed separately; 24 if not given"),
         ("owner" = Option<String>, Query, description = "A filter; each of the words of by is one"),
     ),
     responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
-    given: Given,
+    given: RawQuery,
 ) -> Result<Json<SeriesAnswer>, ApiError> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
     let by: By = by.parse().map_err(ApiError::bad_request)?;
-    let span = Asked::new(&mut params)?;
-    let top = params.number("top")?.unwrap_or(TOP).clamp(1, TOP_MAX);
+    let span = RangeRequest::new(&mut params)?;
+    let top = params.number("top")?.unwrap_or(TOP_SERIES).clamp(1, TOP_MAX);
     let query = params.question(by, &shared)?;
     let filtered = query.filters.clone();
     let Answered { answer, span, resolution, store } = answer(&shared, query, span).await?;
     let directory = shared.directory();
-    let names = Names { registry: &shared.registry, directory: &directory };
+    let names = KeyNames { registry: &shared.registry, directory: &directory };
     let data_until_s = shared.live().measured_until_s();
     let counted = answer.total.iter().map(|sum| match sum.bytes > 0.0 {
         true => (sum.counted / sum.bytes).clamp(0.0, 1.0),
@@ -147,7 +148,7 @@ pub(super) async fn series(
         .collect();
     let series = first(&answer, top)
         .into_iter()
-        .map(|(key, cells)| Line {
+        .map(|(key, cells)| SeriesLine {
             name: names.shown(by, &key),
             key,
             bps: rates(&answer, &cells),
@@ -172,21 +173,21 @@ pub(super) async fn series(
         series,
         filters: filtered
             .into_iter()
-            .map(|(by, key)| Filter { by: by.as_str(), name: names.shown(by, &key), key })
+            .map(|(by, key)| FilterFacts { by: by.as_str(), name: names.shown(by, &key), key })
             .collect(),
     }))
 }
 
-fn word(from: From) -> &'static str {
+fn word(from: TotalSource) -> &'static str {
     match from {
-        From::Counters => "counters",
-        From::Samples => "samples",
-        From::Both => "both",
+        TotalSource::Counters => "counters",
+        TotalSource::Samples => "samples",
+        TotalSource::Both => "both",
     }
 }
 
-/// The greatest, and the others as one.
-pub(crate) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
+/// Keeps the largest series and sums the others as one.
+pub(crate) fn first(answer: &QueryResult, top: usize) -> Vec<Sums> {
     let mut series: Vec<(f64, Sums)> = answer
         .series
         .iter()
@@ -214,31 +215,31 @@ pub(crate) fn first(answer: &Answer, top: usize) -> Vec<Sums> {
     kept
 }
 
-pub(super) fn rates(answer: &Answer, sums: &[Sum]) -> Vec<Option<f64>> {
+pub(super) fn rates(answer: &QueryResult, sums: &[Sum]) -> Vec<Option<f64>> {
     each(answer, sums.iter().map(|sum| sum.bytes))
 }
 
-pub(super) fn errors(answer: &Answer, sums: &[Sum]) -> Vec<Option<f64>> {
+pub(super) fn errors(answer: &QueryResult, sums: &[Sum]) -> Vec<Option<f64>> {
     each(answer, answer.half_widths(sums).into_iter())
 }
 
-/// Bits per second of bytes in each bucket; `None` where it was not measured.
-fn each(answer: &Answer, bytes: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
+/// Bits per second of the bytes in each bucket; `None` if not measured.
+fn each(answer: &QueryResult, bytes: impl Iterator<Item = f64>) -> Vec<Option<f64>> {
     let rate =
         |(bytes, covered): (f64, &f64)| (*covered > 0.0).then(|| (bytes * 8.0 / covered).round());
     bytes.zip(&answer.covered_s).map(rate).collect()
 }
 
-/// The time that is asked for.
+/// Time range and step of a request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct RangeRequest {
     pub(super) from_s: i64,
     pub(super) to_s: i64,
     pub(super) step_s: Option<i64>,
 }
 
-impl Asked {
-    pub(super) fn new(params: &mut Params) -> Result<Self, ApiError> {
+impl RangeRequest {
+    pub(super) fn new(params: &mut QueryParams) -> Result<Self, ApiError> {
         let now = unix_now() as i64;
         let absolute = |time: i64| if time <= 0 { now.saturating_add(time) } else { time };
         let from_s = absolute(params.number("from")?.unwrap_or(-600));
@@ -256,14 +257,14 @@ impl Asked {
         Ok(Self { from_s, to_s, step_s })
     }
 
-    /// With steps of at least `least` seconds, and of whole such.
-    fn span(self, least: i64) -> Result<Span, ApiError> {
+    /// Divides the range into steps of a multiple of `least` seconds.
+    fn span(self, least: i64) -> Result<TimeBuckets, ApiError> {
         let length = self.to_s - self.from_s;
         let up = |value: i64, to: i64| (value + to - 1) / to;
-        let wanted = self.step_s.unwrap_or(up(length, POINTS)).min(length.max(1));
+        let wanted = self.step_s.unwrap_or(up(length, POINTS_TARGET)).min(length.max(1));
         let step_s = up(wanted.max(least), least) * least;
         let start_s = self.from_s.div_euclid(step_s) * step_s;
-        // The last may not be over: its rate is that of the seconds that were measured.
+        // The last bucket may be incomplete: its rate is that of the measured seconds.
         let buckets = up(self.to_s - start_s, step_s).max(1);
         if buckets > POINTS_MAX {
             let text = format!(
@@ -271,31 +272,31 @@ impl Asked {
             );
             return Err(ApiError::bad_request(text));
         }
-        Ok(Span { start_s, step_s, buckets: buckets as usize })
+        Ok(TimeBuckets { start_s, step_s, buckets: buckets as usize })
     }
 }
 
-/// An answer, and where it is from.
+/// Result of a query with its source.
 pub(super) struct Answered {
-    pub(super) answer: Answer,
-    pub(super) span: Span,
+    pub(super) answer: QueryResult,
+    pub(super) span: TimeBuckets,
     pub(super) resolution: &'static str,
     store: &'static str,
 }
 
-/// The finest store that has all of it answers; what is not stored yet is added from memory. Where ClickHouse does not
-/// answer, this collector's own store does.
+/// Executes a query on the finest store that covers the range, and adds from memory what is not
+/// stored yet. If ClickHouse does not answer, this collector's own store does.
 pub(super) async fn answer(
     shared: &Arc<Shared>,
     query: Query,
-    asked: Asked,
+    asked: RangeRequest,
 ) -> Result<Answered, ApiError> {
     let now = unix_now() as i64;
     let fine = asked.step_s.is_none_or(|step| step < 60) && asked.from_s >= now - 2 * LIVE_S;
     let stored = shared.store.is_some() || shared.clickhouse.is_some();
     if fine && asked.from_s >= now - LIVE_S - 1 || !stored {
         let span = asked.span(1)?;
-        // Up to some millions of sums are gone through.
+        // The query may add up some millions of sums.
         let answer = tokio::task::block_in_place(|| live(shared, &query, span));
         return Ok(Answered { answer, span, resolution: "live", store: "memory" });
     }
@@ -333,18 +334,18 @@ pub(super) async fn answer(
     };
     let answer = tokio::task::block_in_place(|| {
         let seconds = seconds.iter().map(|second| &**second);
-        crate::answer::answer(shared, &query, span, &past, seconds, &counters)
+        crate::query_executor::execute(shared, &query, span, &past, seconds, &counters)
     });
     Ok(Answered { answer, span, resolution, store })
 }
 
-/// What is stored of it. Of hours that are not summed up yet the minutes are taken.
+/// Loads stored rows. For hours that are not summed yet, loads their minutes.
 pub(crate) async fn past(
     store: &Store,
     query: &Query,
-    span: Span,
+    span: TimeBuckets,
     tier: Tier,
-) -> Result<Past, sqlx::Error> {
+) -> Result<StoredRows, sqlx::Error> {
     let (from_s, to_s) = (span.start_s, span.end_s());
     let buckets = (span.start_s, span.step_s);
     let mut parts = vec![(tier, (from_s, to_s))];
@@ -352,19 +353,19 @@ pub(crate) async fn past(
         let until = store.summed_until().await?.clamp(from_s, to_s);
         parts = vec![(Tier::Hour, (from_s, until)), (Tier::Minute, (until, to_s))];
     }
-    let mut past = Past::default();
+    let mut past = StoredRows::default();
     for (tier, range) in parts {
         past.covered.extend(store.covered(tier, range, buckets).await?);
         past.rows.extend(store.read(tier, query.kind(), range, buckets).await?);
-        if query.kind() == Kind::Group {
-            past.counters.extend(store.read(tier, Kind::Counter, range, buckets).await?);
+        if query.kind() == RowKind::Group {
+            past.counters.extend(store.read(tier, RowKind::Counter, range, buckets).await?);
         }
     }
     Ok(past)
 }
 
-/// From the last ten minutes.
-pub(crate) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
+/// Executes a query on the last ten minutes in memory.
+pub(crate) fn live(shared: &Shared, query: &Query, span: TimeBuckets) -> QueryResult {
     let (seconds, counters) = {
         let live = shared.live();
         let inside = |at_s: i64| span.bucket(at_s).is_some();
@@ -372,63 +373,63 @@ pub(crate) fn live(shared: &Shared, query: &Query, span: Span) -> Answer {
         (seconds, live.counted(span))
     };
     let seconds = seconds.iter().map(|second| &**second);
-    crate::answer::answer(shared, query, span, &Past::default(), seconds, &counters)
+    crate::query_executor::execute(shared, query, span, &StoredRows::default(), seconds, &counters)
 }
 
-/// How much of the traffic is labelled.
+/// Shares of labelled traffic.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryLabels)]
-pub(crate) struct Labels {
-    /// Begin of the time it is about, in seconds since 1970.
+pub(crate) struct LabelShares {
+    /// Start of the range, in seconds since 1970.
     from_s: i64,
-    /// Its end.
+    /// End of the range, in seconds since 1970.
     to_s: i64,
-    /// Whose label is believed.
-    labelled: Part,
-    /// Without a label.
-    unlabelled: Part,
-    /// With one that is not believed.
-    untrusted: Part,
-    /// Keys of owners in it.
+    /// Traffic with a trusted label.
+    labelled: TrafficShare,
+    /// Traffic without a label.
+    unlabelled: TrafficShare,
+    /// Traffic with an untrusted label.
+    untrusted: TrafficShare,
+    /// Count of owners with traffic.
     owners: usize,
-    /// Keys of activities in it.
+    /// Count of activities with traffic.
     activities: usize,
-    /// Pairs that options of packets name and the registry does not have, greatest first; null where the time is
-    /// older than what is kept in memory.
+    /// Unregistered pairs in packet options, in descending order; null if the range is older than
+    /// the seconds in memory.
     unknown: Option<Vec<UnknownPair>>,
 }
 
-/// A part of the traffic.
+/// A share of the traffic.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = TelemetryPart)]
-pub(crate) struct Part {
-    /// Of all bytes, 0 to 1; null where there were none.
+pub(crate) struct TrafficShare {
+    /// Share of all bytes, 0 to 1; null without traffic.
     share: Option<f64>,
     /// Half-width of the 95 % interval of the share.
     error_share: Option<f64>,
-    /// Bits per second.
+    /// Mean bits per second.
     bps: Option<f64>,
     /// Half-width of the 95 % interval.
     error_bps: Option<f64>,
 }
 
-/// How much of the traffic is labelled, unlabelled and untrusted.
+/// Returns the shares of labelled, unlabelled and untrusted traffic.
 #[utoipa::path(get, path = "/api/v1/telemetry/labels", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -60 if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
         ("site" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Labels), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = LabelShares), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn labels(
     State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Labels>, ApiError> {
-    let mut params = Params::new(given)?;
+    given: RawQuery,
+) -> Result<Json<LabelShares>, ApiError> {
+    let mut params = QueryParams::new(given)?;
     if !params.0.contains_key("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());
     }
-    let mut asked = Asked::new(&mut params)?;
+    let mut asked = RangeRequest::new(&mut params)?;
     asked.step_s = Some(asked.to_s - asked.from_s);
     let query = params.question(By::Activity, &shared)?;
     let Answered { answer, span, resolution, .. } = answer(&shared, query.clone(), asked).await?;
@@ -450,10 +451,11 @@ pub(super) async fn labels(
             sums.iter().filter(|(key, _)| takes(key)).map(|(_, sum)| *sum).collect();
         let part = together(&taken);
         if seconds <= 0.0 {
-            return Part::default();
+            return TrafficShare::default();
         }
         let half_width = part.half_width(answer.unit);
-        // Of a counted total parts are shares already; else the sum of samples is as uncertain as its parts.
+        // Parts of a counted total are shares already; without counters the total is as uncertain
+        // as its parts.
         let (share, error) = match is_counted {
             true => (part.bytes / all.bytes, half_width / all.bytes),
             false => {
@@ -463,7 +465,7 @@ pub(super) async fn labels(
             }
         };
         let known = all.bytes > 0.0;
-        Part {
+        TrafficShare {
             share: known.then_some(share),
             error_share: known.then_some(error.min(1.0)),
             bps: Some((part.bytes * 8.0 / seconds).round()),
@@ -474,7 +476,7 @@ pub(super) async fn labels(
     let owner = |key: &str| key.split('/').next().unwrap_or_default().to_owned();
     let owners: std::collections::HashSet<_> =
         activities.iter().map(|(key, _)| owner(key)).collect();
-    Ok(Json(Labels {
+    Ok(Json(LabelShares {
         from_s: span.start_s,
         to_s: span.end_s(),
         labelled: part(&|key| !special(key)),

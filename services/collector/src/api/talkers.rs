@@ -1,4 +1,4 @@
-//! The greatest flows.
+//! The largest flows.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,68 +14,68 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::flow_filter::FlowFilter;
-use super::series::Asked;
-use super::{Given, Params};
+use super::series::RangeRequest;
+use super::{QueryParams, RawQuery};
 use crate::shared::Shared;
 
-/// Greatest flows told where nothing else is said.
-const TALKERS: usize = 20;
+/// Default count of flows in an answer.
+const TALKERS_DEFAULT: usize = 20;
 
-/// Seconds that the greatest flows are of.
+/// Seconds of the default range.
 const TALKERS_S: usize = 10;
 
-/// A flow.
+/// A flow with its rate.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryTalker)]
-pub(crate) struct Talker {
-    /// Its source.
+pub(crate) struct TalkerFacts {
+    /// Address of the sender.
     #[schema(value_type = String)]
     source: IpAddr,
-    /// Its destination.
+    /// Address of the receiver.
     #[schema(value_type = String)]
     destination: IpAddr,
-    /// Name of the source; null where none is known.
+    /// Name of the source; null if unknown.
     source_name: Option<String>,
-    /// Name of the destination; null where none is known.
+    /// Name of the destination; null if unknown.
     destination_name: Option<String>,
-    /// 0 where there is none.
+    /// Port of the source; 0 if none.
     source_port: u16,
-    /// 0 where there is none.
+    /// Port of the destination; 0 if none.
     destination_port: u16,
-    /// IP protocol: 6 is TCP, 17 UDP.
+    /// IP protocol number: 6 TCP, 17 UDP.
     protocol: u8,
     /// labelled, untrusted or unlabelled.
     label: &'static str,
-    /// Owner and activity, where it is labelled; where it is untrusted what it says of itself.
+    /// Scitag number, if labelled; the claimed one, if untrusted.
     scitag: Option<u16>,
-    /// The same by name.
+    /// Owner and activity by name.
     activity: Option<String>,
-    /// Its rate by the samples.
+    /// Bits per second, estimated from samples.
     bps: f64,
-    /// Half-width of the 95 % interval of the sampling, which does not go below 0.
+    /// Half-width of the 95 % interval of the sampling, whose lower end is at least 0.
     error_bps: f64,
-    /// Its rate is no less, the error of the sampling taken off.
+    /// Lower bound of the rate: minus the error of the sampling.
     least_bps: f64,
-    /// It is no more: the error of the sampling and what the list of the greatest may have lost of it are added.
+    /// Upper bound of the rate: plus the error of the sampling and of the bounded list.
     most_bps: f64,
 }
 
-/// The greatest flows.
+/// The largest flows of a time range.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryTalkers)]
-pub(crate) struct Talkers {
-    /// Begin of the time that they are of, in seconds since 1970.
+pub(crate) struct TalkerList {
+    /// Start of the range, in seconds since 1970.
     from_s: i64,
-    /// How much of it was measured.
+    /// Measured seconds of the range.
     length_s: f64,
-    /// By how much the rate of a flow may be understated because the list of the greatest has its limits; a flow that is not
-    /// told has no more.
+    /// Upper bound of the rate missing from a flow because the list is bounded; unlisted flows have
+    /// at most this rate.
     error_bps: f64,
-    /// Greatest first.
-    talkers: Vec<Talker>,
+    /// Flows in descending order.
+    talkers: Vec<TalkerFacts>,
 }
 
-/// The greatest flows of the last ten seconds, or of a time within the last ten minutes.
+/// Lists the largest flows of the last ten seconds, or of a range within the last ten minutes.
 #[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
     params(
         ("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most"),
@@ -84,18 +84,18 @@ pub(crate) struct Talkers {
         ("direction" = Option<String>, Query, description = "in or out: what a filter by host, prefix or site receives or sends; both if not given"),
         ("owner" = Option<String>, Query, description = "A filter; owner, activity, scitag, site, site_pair, host, prefix and ip_version are some"),
     ),
-    responses((status = 200, body = Talkers), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TalkerList), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
-    given: Given,
-) -> Result<Json<Talkers>, ApiError> {
-    let mut params = Params::new(given)?;
-    let most = params.number("n")?.unwrap_or(TALKERS).clamp(1, crate::second::TALKERS_MAX);
-    let asked = params.has("from").then(|| Asked::new(&mut params)).transpose()?;
+    given: RawQuery,
+) -> Result<Json<TalkerList>, ApiError> {
+    let mut params = QueryParams::new(given)?;
+    let most = params.number("n")?.unwrap_or(TALKERS_DEFAULT).clamp(1, crate::second::TALKERS_MAX);
+    let asked = params.has("from").then(|| RangeRequest::new(&mut params)).transpose()?;
     let filter = FlowFilter::new(params, &shared)?;
     let seconds: Vec<_> = match asked {
         None => shared.live().seconds().rev().take(TALKERS_S).cloned().collect(),
-        Some(Asked { from_s, to_s, .. }) => {
+        Some(RangeRequest { from_s, to_s, .. }) => {
             let live = shared.live();
             let asked = live.seconds().rev().filter(|s| s.at_s >= from_s && s.at_s < to_s);
             asked.cloned().collect()
@@ -103,7 +103,7 @@ pub(super) async fn talkers(
     };
     let length_s: f64 = seconds.iter().map(|second| second.length_s).sum();
     let mut flows = HashMap::<FlowKey, (Sum, ScitagLabel)>::new();
-    // The newest comes first: a firefly may have told since whose a flow is.
+    // The newest comes first: a later firefly may have labelled the flow.
     for second in &seconds {
         for talker in &second.talkers {
             let (key, label) = talker.key;
@@ -117,14 +117,14 @@ pub(super) async fn talkers(
     let rate = |bytes: f64| if length_s > 0.0 { (bytes * 8.0 / length_s).round() } else { 0.0 };
     let lost: u64 = seconds.iter().map(|second| second.talkers_error).sum();
     let unit = shared.live().unit();
-    let told = |(key, (sum, label)): (FlowKey, (Sum, ScitagLabel))| {
+    let facts = |(key, (sum, label)): (FlowKey, (Sum, ScitagLabel))| {
         let half_width = sum.half_width(unit);
         let (word, tag) = match label {
             ScitagLabel::Unlabelled => ("unlabelled", None),
             ScitagLabel::Untrusted(tag) => ("untrusted", Some(tag)),
             ScitagLabel::Trusted(tag) => ("labelled", Some(tag)),
         };
-        Talker {
+        TalkerFacts {
             source: key.source.ip(),
             destination: key.destination.ip(),
             source_name: name(key.source.ip()),
@@ -141,10 +141,10 @@ pub(super) async fn talkers(
             most_bps: rate(sum.bytes + half_width + lost as f64),
         }
     };
-    let mut talkers: Vec<Talker> = flows.into_iter().map(told).collect();
+    let mut talkers: Vec<TalkerFacts> = flows.into_iter().map(facts).collect();
     talkers.sort_by(|a, b| b.bps.total_cmp(&a.bps));
     talkers.truncate(most);
     let from_s = seconds.last().map_or(0, |second| second.at_s);
     let error_bps = rate(lost as f64);
-    Ok(Json(Talkers { from_s, length_s, error_bps, talkers }))
+    Ok(Json(TalkerList { from_s, length_s, error_bps, talkers }))
 }

@@ -1,20 +1,20 @@
-//! Pairs of owner and activity that packets name and the registry does not have.
+//! Pairs of owner and activity that packets carry and the registry lacks.
 
 use penstock_flows::aggregate::{FlowGroup, ScitagLabel};
 use penstock_scitags::Scitag;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::answer::Span;
 use crate::live::Namer;
-use crate::query::{By, Fold, Names, Query};
-use crate::row::{Label as Named, Row};
+use crate::query::{By, Fold, KeyNames, Query};
+use crate::query_executor::TimeBuckets;
+use crate::row::{RowLabel as Named, SumRow};
 use crate::shared::Shared;
 
-/// Most pairs told.
+/// Most pairs in an answer.
 const PAIRS_MAX: usize = 100;
 
-/// A pair that the registry does not have. Only options of packets name such: in a flow label it would be chance.
+/// An unregistered pair. Only packet options count: in a flow label it would be chance.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryUnknownPair)]
 pub(super) struct UnknownPair {
@@ -22,16 +22,16 @@ pub(super) struct UnknownPair {
     owner: u16,
     /// Number of the activity.
     activity: u8,
-    /// Both as one number.
+    /// Scitag number of the pair.
     scitag: u16,
-    /// Bits per second.
+    /// Mean bits per second.
     bps: f64,
     /// Half-width of the 95 % interval.
     error_bps: f64,
 }
 
-/// Pairs of the seconds in memory that a span has, greatest first.
-pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPair> {
+/// Unregistered pairs in the seconds of a span, in descending order.
+pub(super) fn pairs(shared: &Shared, like: &Query, span: TimeBuckets) -> Vec<UnknownPair> {
     let inside = |at_s: i64| span.bucket(at_s).is_some();
     let seconds: Vec<_> = {
         let live = shared.live();
@@ -40,7 +40,7 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
     let registered: std::collections::HashSet<Scitag> = shared.registry.tags().collect();
     let directory = shared.directory();
     let namer = Namer::new(&directory, &shared.sites);
-    let names = Names { registry: &shared.registry, directory: &directory };
+    let names = KeyNames { registry: &shared.registry, directory: &directory };
     let query = Query { by: By::Scitag, ..like.clone() };
     let mut fold = Fold::new(&query, names, 1);
     let unit = shared.live().unit();
@@ -52,17 +52,17 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
             if registered.contains(&tag) {
                 continue;
             }
-            // Summed as if it were believed, so that it is counted once like everything else.
+            // Summed as if trusted, so that it is counted once like other traffic.
             let mut row = namer.group(packed);
-            if let Row::Group { label, .. } = &mut row {
+            if let SumRow::Group { label, .. } = &mut row {
                 *label = Named::Trusted(number);
             }
             if let Some(place) = fold.place(&row) {
-                fold.add(0, place, crate::row::Cell::from(*cell).sum());
+                fold.add(0, place, crate::row::SumCell::from(*cell).sum());
             }
         }
     }
-    let told = fold.series().into_iter().filter_map(|(key, cells)| {
+    let unregistered = fold.series().into_iter().filter_map(|(key, cells)| {
         let tag = Scitag::from_number(key.parse().ok()?).ok()?;
         Some(UnknownPair {
             owner: tag.owner(),
@@ -72,7 +72,7 @@ pub(super) fn pairs(shared: &Shared, like: &Query, span: Span) -> Vec<UnknownPai
             error_bps: (cells[0].half_width(unit) * 8.0 / length_s).round(),
         })
     });
-    let mut pairs: Vec<_> = told.collect();
+    let mut pairs: Vec<_> = unregistered.collect();
     pairs.sort_by(|a, b| b.bps.total_cmp(&a.bps).then(a.scitag.cmp(&b.scitag)));
     pairs.truncate(PAIRS_MAX);
     pairs

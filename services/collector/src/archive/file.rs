@@ -1,4 +1,4 @@
-//! One Parquet file: row groups of records, compressed with Snappy, readable once it is finished.
+//! A Parquet file: row groups of records, compressed with Snappy, readable once it is finished.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,29 +15,29 @@ use parquet::schema::parser::parse_message_type;
 use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::Address;
 
-use super::record::{Ip, Record, text};
+use super::record::{IpFields, SampleRecord, text};
 
-/// Names of exporters by their numbers.
-pub(super) type Names<'a> = &'a dyn Fn(u32) -> String;
+/// Returns the name of an exporter by its number.
+pub(super) type ExporterNames<'a> = &'a dyn Fn(u32) -> String;
 
-/// How a column is filled.
-enum Column {
-    Int(fn(&Record) -> Option<i32>),
-    Long(fn(&Record) -> Option<i64>),
-    Word(fn(&Record) -> Option<&'static str>),
-    Address(fn(&Record) -> Option<Address>),
+/// Type of a column, and the function that reads its value.
+enum ColumnReader {
+    Int(fn(&SampleRecord) -> Option<i32>),
+    Long(fn(&SampleRecord) -> Option<i64>),
+    Word(fn(&SampleRecord) -> Option<&'static str>),
+    Address(fn(&SampleRecord) -> Option<Address>),
     Exporter,
 }
-use Column::{Int, Long, Word};
+use ColumnReader::{Int, Long, Word};
 
-fn of_ip<T>(record: &Record, of: impl FnOnce(&Ip) -> T) -> Option<T> {
+fn of_ip<T>(record: &SampleRecord, of: impl FnOnce(&IpFields) -> T) -> Option<T> {
     record.ip.as_ref().map(of)
 }
 
-/// The columns in their order: as Parquet declares them, and how they are filled. Unsigned numbers keep their bits.
-const COLUMNS: [(&str, Column); 26] = [
+/// Columns in order: Parquet declaration and type. Unsigned numbers keep their bits.
+const COLUMNS: [(&str, ColumnReader); 26] = [
     ("required int64 time (TIMESTAMP(MICROS,true))", Long(|r| Some(r.time_us))),
-    ("required binary exporter (UTF8)", Column::Exporter),
+    ("required binary exporter (UTF8)", ColumnReader::Exporter),
     ("required int32 sampling_rate (INTEGER(32,false))", Int(|r| Some(r.sampling_rate as i32))),
     ("required int64 packets (INTEGER(64,false))", Long(|r| Some(r.packets as i64))),
     ("required int64 frame_bytes (INTEGER(64,false))", Long(|r| Some(r.frame_bytes as i64))),
@@ -53,8 +53,11 @@ const COLUMNS: [(&str, Column); 26] = [
     ("optional int32 output (INTEGER(32,false))", Int(|r| r.output.map(|index| index as i32))),
     ("optional int32 vlan (INTEGER(16,false))", Int(|r| r.vlan.map(i32::from))),
     ("optional int32 ip_version (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.version.into()))),
-    ("optional binary source (UTF8)", Column::Address(|r| of_ip(r, |ip| ip.source))),
-    ("optional binary destination (UTF8)", Column::Address(|r| of_ip(r, |ip| ip.destination))),
+    ("optional binary source (UTF8)", ColumnReader::Address(|r| of_ip(r, |ip| ip.source))),
+    (
+        "optional binary destination (UTF8)",
+        ColumnReader::Address(|r| of_ip(r, |ip| ip.destination)),
+    ),
     ("optional int32 source_port (INTEGER(16,false))", Int(|r| Some(r.ip?.ports?.0.into()))),
     ("optional int32 destination_port (INTEGER(16,false))", Int(|r| Some(r.ip?.ports?.1.into()))),
     ("optional int32 protocol (INTEGER(8,false))", Int(|r| of_ip(r, |ip| ip.protocol.into()))),
@@ -100,13 +103,17 @@ impl ParquetFile {
         Ok(Self { writer: writer.map_err(failed)? })
     }
 
-    /// Bytes that it has.
+    /// Bytes written so far.
     pub(super) fn bytes(&self) -> u64 {
         self.writer.bytes_written() as u64
     }
 
-    /// Adds a row group.
-    pub(super) fn append(&mut self, records: &[Record], names: Names<'_>) -> io::Result<()> {
+    /// Appends a row group.
+    pub(super) fn append(
+        &mut self,
+        records: &[SampleRecord],
+        names: ExporterNames<'_>,
+    ) -> io::Result<()> {
         let mut group = self.writer.next_row_group().map_err(failed)?;
         let mut texts = HashMap::new();
         for (declared, column) in &COLUMNS {
@@ -118,15 +125,15 @@ impl ParquetFile {
                     let words = records.iter().map(|record| of(record).map(ByteArray::from));
                     put::<ByteArrayType>(&mut group, optional, words)
                 }
-                Column::Address(of) => {
-                    // The same few addresses come again and again.
+                ColumnReader::Address(of) => {
+                    // A few addresses occur again and again.
                     let mut known = |address: Address| {
                         texts.entry(address).or_insert_with(|| known_text(address)).clone()
                     };
                     let addresses = records.iter().map(|record| of(record).map(&mut known));
                     put::<ByteArrayType>(&mut group, optional, addresses)
                 }
-                Column::Exporter => {
+                ColumnReader::Exporter => {
                     let mut known = HashMap::<u32, ByteArray>::new();
                     let mut name = |id: u32| -> ByteArray {
                         known.entry(id).or_insert_with(|| names(id).into_bytes().into()).clone()
@@ -141,7 +148,7 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Writes what makes it readable, down to the disk.
+    /// Writes the footer and syncs the file.
     pub(super) fn finish(self) -> io::Result<()> {
         self.writer.into_inner().map_err(failed)?.sync_all()
     }
@@ -169,7 +176,7 @@ fn put<T: DataType>(
     column.close()
 }
 
-/// The cause, where the file is at fault: a full disk is told as such.
+/// Extracts an I/O error, so that a full disk is reported as such.
 fn failed(error: ParquetError) -> io::Error {
     match error {
         ParquetError::External(cause) => match cause.downcast::<io::Error>() {

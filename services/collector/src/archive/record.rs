@@ -1,4 +1,4 @@
-//! What is kept of a sample: the columns of a file, in little room while it waits.
+//! One sample as the columns of a file, compact while it waits.
 
 use std::net::Ipv6Addr;
 
@@ -8,23 +8,23 @@ use penstock_flows::packet::{Address, IpVersion};
 use penstock_flows::scitag::ScitagVerdict;
 use penstock_scitags::Scitag;
 
-/// A sample, or an exported flow.
+/// A sample or an exported flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Record {
-    /// When it came, in microseconds since 1970.
+pub(crate) struct SampleRecord {
+    /// Receive time in microseconds since 1970.
     pub(super) time_us: i64,
     /// Number of the exporter in this run.
     pub(super) exporter: u32,
     pub(super) sampling_rate: u32,
     pub(super) packets: u64,
-    /// Not scaled.
+    /// Bytes on the wire, not scaled.
     pub(super) frame_bytes: u64,
     pub(super) direction: InterfaceDirection,
     pub(super) input: Option<u32>,
     pub(super) output: Option<u32>,
     pub(super) vlan: Option<u16>,
     pub(super) inner_vlan: Option<u16>,
-    pub(super) ip: Option<Ip>,
+    pub(super) ip: Option<IpFields>,
     pub(super) verdict: &'static str,
     pub(super) tag: Option<Scitag>,
     pub(super) source_as: Option<u32>,
@@ -32,9 +32,9 @@ pub(crate) struct Record {
     pub(super) drop_reason: Option<u32>,
 }
 
-/// Of its innermost IP header.
+/// Fields of the innermost IP header.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Ip {
+pub(super) struct IpFields {
     pub(super) version: u8,
     pub(super) source: Address,
     pub(super) destination: Address,
@@ -46,14 +46,14 @@ pub(super) struct Ip {
     pub(super) flow_label: u32,
 }
 
-impl Record {
+impl SampleRecord {
     pub(crate) fn new(
         time_us: i64,
         exporter: &Exporter,
         seen: &Observation,
         verdict: ScitagVerdict,
     ) -> Self {
-        let ip = seen.packet.ip().map(|ip| Ip {
+        let ip = seen.packet.ip().map(|ip| IpFields {
             version: match ip.version {
                 IpVersion::V4 => 4,
                 IpVersion::V6 => 6,
@@ -93,7 +93,7 @@ impl Record {
     }
 }
 
-/// An address as text, of its own version.
+/// Formats an address in its own version.
 pub(super) fn text(address: Address) -> String {
     Ipv6Addr::from(address.0).to_canonical().to_string()
 }

@@ -1,4 +1,4 @@
-//! Files are whole, hold what was put into them, and take no more than they may.
+//! Files are complete, hold all records, and stay within the limit.
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
@@ -6,7 +6,7 @@ use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::Address;
 use penstock_scitags::Scitag;
 
-use super::record::Ip;
+use super::record::IpFields;
 use super::*;
 
 fn config(dir: &Path) -> Config {
@@ -18,8 +18,8 @@ fn config(dir: &Path) -> Config {
     }
 }
 
-fn record(number: u64) -> Record {
-    let ip = Ip {
+fn record(number: u64) -> SampleRecord {
+    let ip = IpFields {
         version: 6,
         source: Address::from("2001:db8::1".parse::<std::net::IpAddr>().unwrap()),
         destination: Address::from("192.0.2.7".parse::<std::net::IpAddr>().unwrap()),
@@ -30,7 +30,7 @@ fn record(number: u64) -> Record {
         tcp_flags: 0x18,
         flow_label: 0xF_FFFF,
     };
-    Record {
+    SampleRecord {
         time_us: number as i64,
         exporter: 7,
         sampling_rate: u32::MAX,
@@ -50,8 +50,8 @@ fn record(number: u64) -> Record {
     }
 }
 
-/// Writes as the threads of a collector do; what became of it.
-fn write(config: Config, numbers: std::ops::Range<u64>) -> Arc<Health> {
+/// Writes as the threads of a collector do, and returns the counters.
+fn write(config: Config, numbers: std::ops::Range<u64>) -> Arc<ArchiveHealth> {
     let (archive, recorder, writer) = open(config).unwrap();
     let names = |id: u32| format!("exporter-{id}");
     let thread = std::thread::spawn(move || writer.run(&names));
@@ -73,7 +73,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_was_put_in_is_read_again() {
+fn parquet_records_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let health = write(config(dir.path()), 0..100_000);
     assert_eq!(health.records.load(Ordering::Relaxed), 100_000);
@@ -103,14 +103,14 @@ fn what_was_put_in_is_read_again() {
 }
 
 #[test]
-fn files_end_at_their_size_and_the_oldest_leave() {
+fn files_rotate_and_oldest_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let small = Config { file_bytes: 1, bytes_max: 1 << 30, ..config(dir.path()) };
-    // Each row group ends a file then.
-    write(small.clone(), 0..GROUP as u64 + 10);
+    // Each row group then ends a file.
+    write(small.clone(), 0..ROW_GROUP_RECORDS as u64 + 10);
     let before = files(dir.path());
     assert_eq!(before.len(), 2, "{before:?}");
-    // One that was cut off, and one of somebody else.
+    // An incomplete file, and one of another program.
     fs::write(dir.path().join("penstock-1577836800000000.parquet.part"), "half").unwrap();
     fs::write(dir.path().join("other.parquet"), "not ours").unwrap();
     let limit = fs::metadata(&before[1]).unwrap().len() + 1;
@@ -122,7 +122,7 @@ fn files_end_at_their_size_and_the_oldest_leave() {
 }
 
 #[test]
-fn a_place_that_takes_nothing_costs_records_alone() {
+fn unwritable_directory_costs_only_records() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("gone");
     let (archive, mut recorder, writer) = open(config(&place)).unwrap();
@@ -141,9 +141,10 @@ fn a_place_that_takes_nothing_costs_records_alone() {
 }
 
 #[test]
-fn what_is_not_taken_in_time_is_counted() {
+fn full_channel_drops_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (archive, mut recorder, _writer) = open(config(dir.path())).unwrap();
-    (0..(LOTS_MAX as u64 + 2) * LOT as u64).for_each(|number| recorder.put(record(number)));
-    assert_eq!(archive.health.dropped.load(Ordering::Relaxed), 2 * LOT as u64);
+    (0..(BATCHES_MAX as u64 + 2) * BATCH_RECORDS as u64)
+        .for_each(|number| recorder.put(record(number)));
+    assert_eq!(archive.health.dropped.load(Ordering::Relaxed), 2 * BATCH_RECORDS as u64);
 }

@@ -1,6 +1,6 @@
-//! What is said to the server, over its HTTP interface.
+//! Client of ClickHouse's HTTP interface.
 //!
-//! Statements keep to what ClickHouse 18.16 understands.
+//! Statements are compatible with ClickHouse 18.16.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use penstock_http::fetch::{PostResponse, post_with_headers};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::spool::Batch;
+use super::spool::SpooledBatch;
 use super::wire::{self, Covered};
 use crate::config::ClickHouse as Config;
 use crate::query::Query;
-use crate::row::{Cell, Direction, Kind, Row};
+use crate::row::{RowDirection, RowKind, SumCell, SumRow};
 use crate::store::Tier;
 
-/// The tables, as they are shipped.
+/// Shipped statements that create the tables.
 const SCHEMA: &str = include_str!("../../../../deploy/clickhouse/schema.sql");
 const RETENTION: &str = include_str!("../../../../deploy/clickhouse/retention.sql");
 
-/// Longest answer to a question.
+/// Longest answer to a query, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// Longest part of what the server says that is told on.
+/// Longest part of a server's error that is reported.
 const EXCERPT_CHARS: usize = 300;
 
-/// Codes of ClickHouse's exceptions for a user or password that is refused.
+/// ClickHouse's exception codes for a refused user or password.
 const REFUSED: [&str; 4] = ["192", "193", "194", "516"];
 
-/// Speaks with one server.
+/// A client of one server.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct ClickHouseClient {
     config: Arc<Config>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Number {
+struct NumberRow {
     number: i64,
 }
 
-impl Server {
+impl ClickHouseClient {
     pub(super) fn new(config: Arc<Config>) -> Self {
         Self { config }
     }
 
-    /// Runs a statement, with whatever follows it.
+    /// Runs a statement, followed by `data`.
     async fn run(&self, statement: String, data: &[u8]) -> Result<Vec<u8>, String> {
         let mut body = statement.into_bytes();
         body.push(b'\n');
@@ -57,7 +57,7 @@ impl Server {
         if reply.success { Ok(reply.body) } else { Err(refusal(&reply)) }
     }
 
-    async fn ask<T: DeserializeOwned>(&self, statement: String) -> Result<Vec<T>, String> {
+    async fn query<T: DeserializeOwned>(&self, statement: String) -> Result<Vec<T>, String> {
         let text = self.run(format!("{statement} FORMAT JSONEachRow"), b"").await?;
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let read = |line| {
@@ -67,9 +67,9 @@ impl Server {
     }
 
     async fn number(&self, expression: &str, rest: &str) -> Result<i64, String> {
-        // Of 64 bits some versions write numbers in quotes.
+        // Some versions quote 64-bit numbers.
         let statement = format!("SELECT toInt32({expression}) AS number FROM {rest}");
-        let found: Vec<Number> = self.ask(statement).await?;
+        let found: Vec<NumberRow> = self.query(statement).await?;
         Ok(found.first().map_or(0, |found| found.number))
     }
 
@@ -77,7 +77,7 @@ impl Server {
         &self.config.database
     }
 
-    /// Makes what is not there. A collector need not have the right to, where all is there.
+    /// Creates missing tables. A collector needs no right to do so if all exist.
     pub(super) async fn prepare(&self) -> Result<(), String> {
         let missing = format!(
             "system.tables WHERE database = '{}' AND name IN ('minute', 'hour', 'minute_to_hour')",
@@ -104,19 +104,19 @@ impl Server {
         Ok(())
     }
 
-    /// Begin of the newest minute that is stored, of any collector.
+    /// Start of the newest minute stored by any collector.
     pub(super) async fn newest(&self) -> Result<Option<i64>, String> {
         let rest = format!("{}.minute WHERE kind = 'covered'", self.database());
         let newest = self.number("toUInt32(max(start))", &rest).await?;
         Ok(Some(newest).filter(|newest| *newest > 0))
     }
 
-    /// Inserts a batch. Where it may have been inserted before, it is not again.
-    pub(super) async fn insert(&self, batch: &Batch, lines: &[u8]) -> Result<(), String> {
+    /// Inserts a batch, unless an earlier attempt succeeded.
+    pub(super) async fn insert(&self, batch: &SpooledBatch, lines: &[u8]) -> Result<(), String> {
         if batch.tried && self.is_there(batch).await? {
-            return self.settle_hours(batch).await;
+            return self.reconcile_hours(batch).await;
         }
-        // The lines of a batch are of one partition and fewer than a block has: all of them or none are inserted.
+        // The lines of a batch are of one partition and fit a block: the insert is atomic.
         let statement = format!("INSERT INTO {}.minute FORMAT JSONEachRow", self.database());
         self.run(statement, lines).await.map(|_| ())
     }
@@ -129,14 +129,14 @@ impl Server {
         )
     }
 
-    async fn is_there(&self, batch: &Batch) -> Result<bool, String> {
+    async fn is_there(&self, batch: &SpooledBatch) -> Result<bool, String> {
         let own = self.own("minute", batch.from_s, batch.to_s);
         Ok(self.number("count()", &format!("{own} AND batch = {}", batch.number)).await? > 0)
     }
 
-    /// A server that was killed may have stored minutes and not added them to their hours: the view comes after
-    /// the table. Rows are counted, so the hours tell.
-    async fn settle_hours(&self, batch: &Batch) -> Result<(), String> {
+    /// A server that was killed may have stored minutes without adding them to their hours: the
+    /// view is updated after the table. The hours count their rows, which detects that.
+    async fn reconcile_hours(&self, batch: &SpooledBatch) -> Result<(), String> {
         let hour = |at_s: i64| at_s.div_euclid(3600) * 3600;
         let (from_s, to_s) = (hour(batch.from_s), hour(batch.to_s));
         let minutes = self.own("minute", from_s, to_s + 3599);
@@ -158,23 +158,23 @@ impl Server {
         self.run(again, b"").await.map(|_| ())
     }
 
-    /// Sums of `tier` from `from_s` until `to_s`, in buckets of `step_s` from `start_s`.
+    /// Reads sums of `tier` from `from_s` until `to_s`, in buckets of `step_s` from `start_s`.
     ///
-    /// An exporter that several collectors heard counts once in each minute (or hour): as that collector has it that
-    /// has most of it.
+    /// An exporter received by several collectors counts once in each minute (or hour): from the
+    /// collector with the largest sum.
     pub(super) async fn read(
         &self,
         tier: Tier,
-        kind: Kind,
+        kind: RowKind,
         query: &Query,
         range: (i64, i64),
         buckets: (i64, i64),
-    ) -> Result<Vec<(i64, Arc<Row>, Cell)>, String> {
+    ) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, String> {
         let columns = wire::columns(kind, query).join(", ");
         let table = format!("{}.{}", self.database(), tier.table());
         let mut rows = within(wire::word(kind), range);
-        if kind == Kind::Host {
-            let sent = query.direction != Some(Direction::In);
+        if kind == RowKind::Host {
+            let sent = query.direction != Some(RowDirection::In);
             rows.push_str(&format!(" AND sent = {}", u8::from(sent)));
         }
         let statement = format!(
@@ -190,7 +190,7 @@ impl Server {
         wire::read(kind, &self.run(statement, b"").await?)
     }
 
-    /// Seconds that were measured, by bucket: of a minute by the collector that measured most of it.
+    /// Measured seconds by bucket: of a minute, by the collector that measured most of it.
     pub(super) async fn covered(
         &self,
         tier: Tier,
@@ -208,7 +208,7 @@ impl Server {
             tier.table(),
             within("covered", range)
         );
-        let found: Vec<Covered> = self.ask(statement).await?;
+        let found: Vec<Covered> = self.query(statement).await?;
         Ok(found.into_iter().map(|covered| (covered.bucket, covered.sum_seconds)).collect())
     }
 }
@@ -227,7 +227,7 @@ fn within(kind: &str, (from_s, to_s): (i64, i64)) -> String {
     format!("kind = '{kind}' AND start >= toDateTime({from_s}) AND start < toDateTime({to_s})")
 }
 
-/// Statements of a file, without comments.
+/// Splits a file into statements, without comments.
 fn statements(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
     let text = lines.collect::<Vec<_>>().join("\n");
@@ -238,7 +238,7 @@ fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\'', "\\'")
 }
 
-/// The first line of what a server says, without what would spoil a log.
+/// First line of a server's message, without control characters.
 pub(super) fn excerpt(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     line.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_files_are_statements_and_the_view_has_the_columns_of_its_table() {
+    fn shipped_sql_matches_hour_columns() {
         let schema = statements(SCHEMA);
         assert_eq!(schema.len(), 4, "{schema:?}");
         assert_eq!(statements(RETENTION).len(), 2);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_one_line() {
+    fn server_errors_are_one_line() {
         let refused = |body: &str| {
             refusal(&PostResponse { success: false, status: 500, body: body.as_bytes().to_vec() })
         };

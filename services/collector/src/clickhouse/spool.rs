@@ -1,8 +1,8 @@
-//! Batches that wait to be inserted: files in a directory, oldest first, with a limit on their bytes.
+//! Batches that wait for their insert: files in a directory, oldest first, limited in bytes.
 //!
-//! A batch is written whole under another name, synced and renamed, so that a file is a batch. One that cannot be
-//! written (a full disk) waits in memory, as few as [`MEMORY_MAX`]. What leaves for want of room is given back to
-//! be counted.
+//! A batch is written under a temporary name, synced and renamed, so that each file is a complete
+//! batch. A batch that cannot be written (a full disk) waits in memory, up to [`MEMORY_MAX`] of
+//! them. Evicted batches are returned to be counted.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -10,29 +10,29 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Batches that wait in memory.
+/// Most batches that wait in memory.
 pub(super) const MEMORY_MAX: usize = 60;
 
 const SUFFIX: &str = "jsonl";
 const PART: &str = "part";
 
-/// A batch that waits.
+/// A waiting batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Batch {
+pub(super) struct SpooledBatch {
     pub(super) number: i64,
-    /// Begin of its first and last minute.
+    /// Start of its first and last minute.
     pub(super) from_s: i64,
     pub(super) to_s: i64,
     pub(super) rows: u64,
     pub(super) bytes: u64,
-    /// It may have been inserted: nobody heard the answer.
+    /// Set after an insert whose answer is unknown.
     pub(super) tried: bool,
     sequence: u64,
-    /// Its lines, where they are not in a file.
+    /// Lines of a batch that is not in a file.
     body: Option<Vec<u8>>,
 }
 
-impl Batch {
+impl SpooledBatch {
     fn name(&self) -> String {
         format!(
             "{:016}-{:x}-{}-{}-{}.{SUFFIX}",
@@ -51,16 +51,16 @@ impl Batch {
     }
 }
 
-/// All that wait.
+/// Queue of waiting batches.
 #[derive(Debug)]
 pub(crate) struct Spool {
     dir: PathBuf,
     limit_bytes: u64,
-    waiting: VecDeque<Batch>,
+    waiting: VecDeque<SpooledBatch>,
     next: u64,
 }
 
-/// What had to leave.
+/// Batches that were evicted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Dropped {
     pub(super) batches: u64,
@@ -68,7 +68,7 @@ pub(super) struct Dropped {
 }
 
 impl Spool {
-    /// With what is in the directory, which is made if it is not there.
+    /// Opens the directory, created if missing, with its batches.
     pub(super) fn open(dir: &Path, limit_bytes: u64) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let mut waiting = Vec::new();
@@ -78,7 +78,7 @@ impl Spool {
             if name.ends_with(PART) {
                 fs::remove_file(entry.path())?;
             } else {
-                waiting.extend(Batch::of_name(&name, entry.metadata()?.len()));
+                waiting.extend(SpooledBatch::of_name(&name, entry.metadata()?.len()));
             }
         }
         waiting.sort_by_key(|batch| batch.sequence);
@@ -94,7 +94,8 @@ impl Spool {
         self.waiting.iter().map(|batch| batch.bytes).sum()
     }
 
-    /// Takes a batch; the error is that of the file, and it waits in memory then.
+    /// Appends a batch, evicting the oldest beyond the limit. On an I/O error the batch waits in
+    /// memory.
     pub(super) fn put(
         &mut self,
         number: i64,
@@ -106,7 +107,7 @@ impl Spool {
         self.next += 1;
         let bytes = body.len() as u64;
         let mut batch =
-            Batch { number, from_s, to_s, rows, bytes, tried: false, sequence, body: None };
+            SpooledBatch { number, from_s, to_s, rows, bytes, tried: false, sequence, body: None };
         let mut dropped = Dropped::default();
         while self.bytes() + bytes > self.limit_bytes && !self.waiting.is_empty() {
             self.leave(0, &mut dropped);
@@ -114,7 +115,7 @@ impl Spool {
         let written = self.write(&batch, &body);
         if written.is_err() {
             batch.body = Some(body);
-            let in_memory = |batch: &Batch| batch.body.is_some();
+            let in_memory = |batch: &SpooledBatch| batch.body.is_some();
             if self.waiting.iter().filter(|batch| in_memory(batch)).count() >= MEMORY_MAX
                 && let Some(oldest) = self.waiting.iter().position(in_memory)
             {
@@ -132,7 +133,7 @@ impl Spool {
         let _ = fs::remove_file(self.dir.join(batch.name()));
     }
 
-    fn write(&self, batch: &Batch, body: &[u8]) -> io::Result<()> {
+    fn write(&self, batch: &SpooledBatch, body: &[u8]) -> io::Result<()> {
         let part = self.dir.join(format!("{}.{PART}", batch.sequence));
         let write = || {
             let mut file = fs::File::create(&part)?;
@@ -145,12 +146,12 @@ impl Spool {
         })
     }
 
-    /// The oldest.
-    pub(super) fn front(&mut self) -> Option<&mut Batch> {
+    /// Oldest batch of the queue.
+    pub(super) fn front(&mut self) -> Option<&mut SpooledBatch> {
         self.waiting.front_mut()
     }
 
-    /// Lines of the oldest.
+    /// Lines of the oldest batch.
     pub(super) fn lines(&self) -> io::Result<Vec<u8>> {
         let Some(batch) = self.waiting.front() else { return Ok(Vec::new()) };
         match &batch.body {
@@ -159,7 +160,7 @@ impl Spool {
         }
     }
 
-    /// The oldest is done, or cannot be read.
+    /// Removes the oldest batch.
     pub(super) fn pop(&mut self) {
         if let Some(batch) = self.waiting.pop_front()
             && batch.body.is_none()
@@ -168,7 +169,7 @@ impl Spool {
         }
     }
 
-    /// The process ends: what waits in memory is lost.
+    /// Counts the batches in memory, which are lost when the process ends.
     pub(super) fn forget(self) -> Dropped {
         let lost = self.waiting.iter().filter(|batch| batch.body.is_some());
         lost.fold(Dropped::default(), |sum, batch| Dropped {
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_survives_and_the_oldest_leaves_at_the_limit() {
+    fn spool_survives_restart_and_evicts_oldest() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("spool");
         let mut spool = Spool::open(&path, 100).unwrap();
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!((first.number, first.from_s, first.rows, first.tried), (2, 120, 7, true));
         assert_eq!(again.lines().unwrap(), vec![b'a'; 30]);
         again.pop();
-        // New ones come behind those that were there.
+        // New batches follow the earlier ones.
         again.put(9, (0, 0), 1, vec![]).1.unwrap();
         let mut third = Spool::open(&path, 100).unwrap();
         let mut numbers = Vec::new();
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_disk_a_few_wait_in_memory() {
+    fn unwritable_spool_waits_in_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("spool");
         let mut spool = Spool::open(&path, 1 << 20).unwrap();
@@ -234,11 +235,11 @@ mod tests {
         assert_eq!(spool.forget(), Dropped { batches: 59, rows: 177 });
     }
 
-    /// A file system of its own that is gone with the test.
+    /// A small tmpfs that is unmounted with the test.
     struct Disk(tempfile::TempDir);
 
     impl Disk {
-        /// None where nothing may be mounted.
+        /// Returns `None` where mounting is not allowed.
         fn of_kib(kib: u32) -> Option<Self> {
             let dir = tempfile::tempdir().unwrap();
             let size = format!("size={kib}k");
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_disk_nothing_is_lost_and_the_order_stays() {
+    fn full_disk_keeps_batches_in_order() {
         let Some(disk) = Disk::of_kib(64) else {
             return penstock_testkit::skip(
                 penstock_testkit::Requirement::Kernel,
@@ -270,14 +271,14 @@ mod tests {
         assert!((1..=4).contains(&kept), "{kept}");
         let error = put(&mut spool, 8).1.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        // What could not be written leaves nothing half.
+        // A failed write leaves no partial file.
         assert_eq!(fs::read_dir(&path).unwrap().count(), kept);
         for number in 0..9 {
             assert_eq!(spool.front().unwrap().number, number);
             assert_eq!(spool.lines().unwrap(), vec![b'x'; 16 << 10]);
             spool.pop();
         }
-        // With room again it is on the disk again.
+        // With free space, batches go to the disk again.
         put(&mut spool, 9).1.unwrap();
         assert_eq!(Spool::open(&path, 1 << 20).unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! Rows as lines of JSON (JSONEachRow), there and back: the columns of deploy/clickhouse/schema.sql.
+//! Rows as lines of JSON (JSONEachRow): the columns of deploy/clickhouse/schema.sql.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::minute::Minute;
 use crate::query::{By, Query};
-use crate::row::{Cell, Direction, Kind, Label, Row, Vantage};
+use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumCell, SumRow};
 
-const UNLABELLED: i32 = -1;
-const UNTRUSTED: i32 = -2;
-const OTHER: i32 = -3;
-const UNTAGGED: i32 = -1;
+const LABEL_UNLABELLED: i32 = -1;
+const LABEL_UNTRUSTED: i32 = -2;
+const LABEL_OTHER: i32 = -3;
+const VLAN_UNTAGGED: i32 = -1;
 
-/// Column `vlan` of two tags: the outer VLAN and 4096 times the inner one plus 1.
+/// Unit of the inner VLAN in column `vlan`: outer VLAN + 4096 × (inner VLAN + 1).
 const INNER_VLAN_UNIT: i32 = 4096;
 
 fn vlans(outer: Option<u16>, inner: Option<u16>) -> i32 {
     let inner = inner.map_or(0, |inner| (i32::from(inner) + 1) * INNER_VLAN_UNIT);
-    outer.map_or(UNTAGGED, |outer| i32::from(outer) + inner)
+    outer.map_or(VLAN_UNTAGGED, |outer| i32::from(outer) + inner)
 }
 
 fn vlans_of(column: i32) -> (Option<u16>, Option<u16>) {
@@ -29,16 +29,16 @@ fn vlans_of(column: i32) -> (Option<u16>, Option<u16>) {
     if column < 0 { (None, None) } else { (part(column % INNER_VLAN_UNIT), inner) }
 }
 
-/// A line of table `minute`.
+/// A line of the table `minute`.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct MinuteLine<'a> {
     start: i64,
     collector: &'a str,
     batch: i64,
     kind: &'static str,
     exporter: &'a str,
     host: u8,
-    direction: Direction,
+    direction: RowDirection,
     label: i32,
     owner: &'a str,
     activity: &'a str,
@@ -59,27 +59,28 @@ struct Line<'a> {
     seconds: f64,
 }
 
-/// The word of a kind in the tables.
-pub(super) fn word(kind: Kind) -> &'static str {
+/// Name of a kind in the tables.
+pub(super) fn word(kind: RowKind) -> &'static str {
     match kind {
-        Kind::Group => "group",
-        Kind::Host => "host",
-        Kind::System => "system",
-        Kind::Counter => "counter",
+        RowKind::Group => "group",
+        RowKind::Host => "host",
+        RowKind::System => "system",
+        RowKind::Counter => "counter",
     }
 }
 
-/// Lines of one day: an insertion into one partition is whole or not at all.
+/// Lines of one day: an insert into one partition is atomic.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) bytes: Vec<u8>,
     pub(super) rows: u64,
-    /// Begin of the first minute and of the last.
+    /// Start of the first and of the last minute.
     pub(super) from_s: i64,
     pub(super) to_s: i64,
 }
 
-/// Writes minutes as lines, apart by day and by `rows_max` rows; `batch` gives each part a number of its own.
+/// Encodes minutes as lines, split by day and by `rows_max` rows; `batch` draws the id of each
+/// part.
 pub(super) fn lines(
     minutes: &[Arc<Minute>],
     collector: &str,
@@ -89,13 +90,13 @@ pub(super) fn lines(
 ) -> Vec<(i64, Lines)> {
     let (mut full, mut open) = (Vec::new(), HashMap::<i64, (i64, Lines)>::new());
     let mut names = HashMap::new();
-    let mut put = |start_s: i64, row: Option<&Row>, cell: Cell| {
+    let mut put = |start_s: i64, row: Option<&SumRow>, cell: SumCell| {
         let day = start_s.div_euclid(86_400);
         let (number, lines) = open.entry(day).or_insert_with(|| {
             (batch(), Lines { from_s: start_s, to_s: start_s, ..Lines::default() })
         });
         let (owner, activity) = match row {
-            Some(Row::Group { label: Label::Trusted(tag), .. }) => {
+            Some(SumRow::Group { label: RowLabel::Trusted(tag), .. }) => {
                 let name: &String = names.entry(*tag).or_insert_with(|| {
                     let tag = Scitag::from_number((*tag).into());
                     tag.map_or_else(|_| String::new(), |tag| registry.name(tag))
@@ -114,7 +115,7 @@ pub(super) fn lines(
         }
     };
     for minute in minutes {
-        let covered = Cell { seconds: minute.seconds, ..Cell::default() };
+        let covered = SumCell { seconds: minute.seconds, ..SumCell::default() };
         put(minute.start_s, None, covered);
         minute.rows.iter().for_each(|(row, cell)| put(minute.start_s, Some(row), *cell));
         minute.counters.iter().for_each(|(start_s, row, cell)| put(*start_s, Some(row), *cell));
@@ -128,26 +129,26 @@ fn line<'a>(
     start: i64,
     collector: &'a str,
     batch: i64,
-    row: Option<&'a Row>,
-    cell: Cell,
+    row: Option<&'a SumRow>,
+    cell: SumCell,
     owner: &'a str,
     activity: &'a str,
-) -> Line<'a> {
-    let at = row.map(Row::at);
-    let mut line = Line {
+) -> MinuteLine<'a> {
+    let at = row.map(SumRow::at);
+    let mut line = MinuteLine {
         start,
         collector,
         batch,
         kind: row.map_or("covered", |row| word(row.kind())),
         exporter: at.map_or("", |at| &at.exporter),
         host: at.is_some_and(|at| at.host).into(),
-        direction: at.map_or(Direction::Unknown, |at| at.direction),
-        label: UNLABELLED,
+        direction: at.map_or(RowDirection::Unknown, |at| at.direction),
+        label: LABEL_UNLABELLED,
         owner,
         activity,
         input: 0,
         output: 0,
-        vlan: UNTAGGED,
+        vlan: VLAN_UNTAGGED,
         ip_version: 0,
         source_site: "",
         destination_site: "",
@@ -163,7 +164,7 @@ fn line<'a>(
     };
     match row {
         None => {}
-        Some(Row::Group {
+        Some(SumRow::Group {
             input,
             output,
             vlan,
@@ -178,40 +179,40 @@ fn line<'a>(
             line.vlan = vlans(*vlan, *inner_vlan);
             line.ip_version = version.unwrap_or(0);
             line.label = match label {
-                Label::Unlabelled => UNLABELLED,
-                Label::Untrusted => UNTRUSTED,
-                Label::Other => OTHER,
-                Label::Trusted(tag) => (*tag).into(),
+                RowLabel::Unlabelled => LABEL_UNLABELLED,
+                RowLabel::Untrusted => LABEL_UNTRUSTED,
+                RowLabel::Other => LABEL_OTHER,
+                RowLabel::Trusted(tag) => (*tag).into(),
             };
             line.source_site = source.as_deref().unwrap_or("");
             line.destination_site = destination.as_deref().unwrap_or("");
         }
-        Some(Row::Host { address, prefix, sent, .. }) => {
+        Some(SumRow::Host { address, prefix, sent, .. }) => {
             line.address = address.as_deref().unwrap_or("");
             line.prefix = prefix.as_deref().unwrap_or("");
             line.sent = (*sent).into();
         }
-        Some(Row::System { source, destination, .. }) => {
+        Some(SumRow::System { source, destination, .. }) => {
             line.source_as = source.unwrap_or(0);
             line.destination_as = destination.unwrap_or(0);
         }
-        // Not sampled is noted where a host's row has its direction.
-        Some(Row::Counter { index, unsampled, .. }) => {
+        // Column `sent` marks an unsampled interface in counter rows.
+        Some(SumRow::Counter { index, unsampled, .. }) => {
             (line.interface, line.sent) = (*index, (*unsampled).into());
         }
-        Some(Row::CounterError { index, .. }) => line.interface = *index,
+        Some(SumRow::CounterError { index, .. }) => line.interface = *index,
     }
     line
 }
 
-/// A line of an answer: what of the columns was asked for.
+/// A line of an answer; columns that were not selected have defaults.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
-struct Told {
+struct AnswerLine {
     bucket: i64,
     exporter: Arc<str>,
     host: u8,
-    direction: Direction,
+    direction: RowDirection,
     label: i32,
     input: u32,
     output: u32,
@@ -230,18 +231,18 @@ struct Told {
     sum_seconds: f64,
 }
 
-impl Default for Told {
+impl Default for AnswerLine {
     fn default() -> Self {
         let none = || Arc::from("");
         Self {
             bucket: 0,
             exporter: none(),
             host: 0,
-            direction: Direction::Unknown,
-            label: UNLABELLED,
+            direction: RowDirection::Unknown,
+            label: LABEL_UNLABELLED,
             input: 0,
             output: 0,
-            vlan: UNTAGGED,
+            vlan: VLAN_UNTAGGED,
             ip_version: 0,
             source_site: none(),
             destination_site: none(),
@@ -258,17 +259,17 @@ impl Default for Told {
     }
 }
 
-/// The columns that a question needs, besides those of the vantage. What it does not need is summed up by the server.
-pub(super) fn columns(kind: Kind, query: &Query) -> Vec<&'static str> {
+/// Columns that a query needs, besides those of the vantage. The server sums over the others.
+pub(super) fn columns(kind: RowKind, query: &Query) -> Vec<&'static str> {
     let mut columns = vec!["exporter", "host", "direction"];
-    if kind == Kind::Counter {
+    if kind == RowKind::Counter {
         columns.extend(["interface", "sent"]);
         return columns;
     }
     match kind {
-        Kind::Host => columns.push("sent"),
-        // Where it was sampled is where it is counted.
-        Kind::Group => columns.extend(["input", "output"]),
+        RowKind::Host => columns.push("sent"),
+        // The counter of the sampling interface is needed, too.
+        RowKind::Group => columns.extend(["input", "output"]),
         _ => {}
     }
     let asked = query.filters.iter().map(|(by, _)| *by).chain([query.by]);
@@ -293,20 +294,20 @@ pub(super) fn columns(kind: Kind, query: &Query) -> Vec<&'static str> {
     columns
 }
 
-/// Reads sums of `kind`; rows that are alike are one.
-pub(super) fn read(kind: Kind, text: &[u8]) -> Result<Vec<(i64, Arc<Row>, Cell)>, String> {
-    let mut known: HashMap<Row, Arc<Row>> = HashMap::new();
+/// Parses sums of `kind`, with shared rows.
+pub(super) fn read(kind: RowKind, text: &[u8]) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, String> {
+    let mut known: HashMap<SumRow, Arc<SumRow>> = HashMap::new();
     let mut all = Vec::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let told: Told = serde_json::from_slice(line)
+        let line: AnswerLine = serde_json::from_slice(line)
             .map_err(|_| super::server::excerpt(&String::from_utf8_lossy(line)))?;
-        let cell = Cell {
-            bytes: told.sum_bytes,
-            error_squared: told.sum_errors,
-            seconds: told.sum_seconds,
+        let cell = SumCell {
+            bytes: line.sum_bytes,
+            error_squared: line.sum_errors,
+            seconds: line.sum_seconds,
         };
-        let bucket = told.bucket;
-        let row = row(kind, told);
+        let bucket = line.bucket;
+        let row = row(kind, line);
         let row = match known.get(&row) {
             Some(row) => Arc::clone(row),
             None => {
@@ -320,45 +321,48 @@ pub(super) fn read(kind: Kind, text: &[u8]) -> Result<Vec<(i64, Arc<Row>, Cell)>
     Ok(all)
 }
 
-fn row(kind: Kind, told: Told) -> Row {
+fn row(kind: RowKind, line: AnswerLine) -> SumRow {
     let text = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
     let number = |number: u32| Some(number).filter(|number| *number != 0);
-    // Only the row of those that found no place has no exporter.
-    let other = told.exporter.is_empty();
-    let at = Vantage { exporter: told.exporter, host: told.host != 0, direction: told.direction };
+    // Only the row of other sums has no exporter.
+    let other = line.exporter.is_empty();
+    let at =
+        RowVantage { exporter: line.exporter, host: line.host != 0, direction: line.direction };
     match kind {
-        Kind::Group => Row::Group {
+        RowKind::Group => SumRow::Group {
             at,
-            input: number(told.input),
-            output: number(told.output),
-            vlan: vlans_of(told.vlan).0,
-            inner_vlan: vlans_of(told.vlan).1,
-            version: Some(told.ip_version).filter(|version| *version != 0),
-            label: match told.label {
-                _ if other => Label::Other,
-                UNTRUSTED => Label::Untrusted,
-                OTHER => Label::Other,
-                label => u16::try_from(label).map_or(Label::Unlabelled, Label::Trusted),
+            input: number(line.input),
+            output: number(line.output),
+            vlan: vlans_of(line.vlan).0,
+            inner_vlan: vlans_of(line.vlan).1,
+            version: Some(line.ip_version).filter(|version| *version != 0),
+            label: match line.label {
+                _ if other => RowLabel::Other,
+                LABEL_UNTRUSTED => RowLabel::Untrusted,
+                LABEL_OTHER => RowLabel::Other,
+                label => u16::try_from(label).map_or(RowLabel::Unlabelled, RowLabel::Trusted),
             },
-            source: text(told.source_site),
-            destination: text(told.destination_site),
+            source: text(line.source_site),
+            destination: text(line.destination_site),
         },
-        Kind::Host => Row::Host {
+        RowKind::Host => SumRow::Host {
             at,
-            address: text(told.address),
-            prefix: text(told.prefix),
-            sent: told.sent != 0,
+            address: text(line.address),
+            prefix: text(line.prefix),
+            sent: line.sent != 0,
         },
-        Kind::System => Row::System {
+        RowKind::System => SumRow::System {
             at,
-            source: number(told.source_as),
-            destination: number(told.destination_as),
+            source: number(line.source_as),
+            destination: number(line.destination_as),
         },
-        Kind::Counter => Row::Counter { at, index: told.interface, unsampled: told.sent != 0 },
+        RowKind::Counter => {
+            SumRow::Counter { at, index: line.interface, unsampled: line.sent != 0 }
+        }
     }
 }
 
-/// Seconds by bucket.
+/// Measured seconds of a bucket.
 #[derive(Debug, Deserialize)]
 pub(super) struct Covered {
     pub(super) bucket: i64,
@@ -376,24 +380,25 @@ mod tests {
         prop::option::of("[a-z\"\\\\\n\té]{1,5}".prop_map(|text| Arc::from(text.as_str())))
     }
 
-    fn rows() -> impl Strategy<Value = Row> {
+    fn rows() -> impl Strategy<Value = SumRow> {
         let at = ("[0-9.:/]{1,9}", any::<bool>(), 0..3).prop_map(|(exporter, host, direction)| {
-            let direction = [Direction::In, Direction::Out, Direction::Unknown][direction as usize];
-            Vantage { exporter: exporter.as_str().into(), host, direction }
+            let direction =
+                [RowDirection::In, RowDirection::Out, RowDirection::Unknown][direction as usize];
+            RowVantage { exporter: exporter.as_str().into(), host, direction }
         });
         let number = || prop::option::of(1_u32..);
         let label = prop_oneof![
-            Just(Label::Unlabelled),
-            Just(Label::Untrusted),
-            Just(Label::Other),
-            any::<u16>().prop_map(Label::Trusted)
+            Just(RowLabel::Unlabelled),
+            Just(RowLabel::Untrusted),
+            Just(RowLabel::Other),
+            any::<u16>().prop_map(RowLabel::Trusted)
         ];
         let sites = (name(), name());
         let version = prop::option::of(prop_oneof![Just(4_u8), Just(6)]);
         let vlan = prop::option::of((0_u16..4095, prop::option::of(0_u16..4095)));
         (at, 0..4, number(), number(), vlan, version, label, sites, any::<bool>()).prop_map(
             |(at, kind, a, b, vlan, version, label, (source, destination), sent)| match kind {
-                0 => Row::Group {
+                0 => SumRow::Group {
                     at,
                     input: a,
                     output: b,
@@ -404,17 +409,17 @@ mod tests {
                     source,
                     destination,
                 },
-                1 => Row::Host { at, address: source, prefix: destination, sent },
-                2 => Row::System { at, source: a, destination: b },
-                _ => Row::Counter { at, index: a.unwrap_or(0), unsampled: sent },
+                1 => SumRow::Host { at, address: source, prefix: destination, sent },
+                2 => SumRow::System { at, source: a, destination: b },
+                _ => SumRow::Counter { at, index: a.unwrap_or(0), unsampled: sent },
             },
         )
     }
 
     proptest! {
         #[test]
-        fn a_row_comes_back_as_it_went(row in rows(), bytes: u32) {
-            let cell = Cell { bytes: bytes.into(), error_squared: 0.1, seconds: 60.0 };
+        fn rows_round_trip_as_lines(row in rows(), bytes: u32) {
+            let cell = SumCell { bytes: bytes.into(), error_squared: 0.1, seconds: 60.0 };
             let minute = Minute {
                 id: 1, start_s: 120, seconds: 60.0, rows: vec![(row.clone(), cell)], counters: vec![],
             };
@@ -426,21 +431,21 @@ mod tests {
             let line = text.lines().nth(1).unwrap();
             let sums = line.replace("\"bytes\"", "\"sum_bytes\"").replace("\"error_squared\"", "\"sum_errors\"")
                 .replace("\"seconds\"", "\"sum_seconds\"");
-            let told = read(row.kind(), sums.as_bytes()).unwrap();
-            prop_assert_eq!((&*told[0].1, told[0].2), (&row, cell));
+            let line = read(row.kind(), sums.as_bytes()).unwrap();
+            prop_assert_eq!((&*line[0].1, line[0].2), (&row, cell));
         }
     }
 
     #[test]
-    fn parts_have_one_day_and_no_more_rows_than_they_may() {
-        let at = Vantage { exporter: "e".into(), host: true, direction: Direction::In };
-        let counter = |index| Row::Counter { at: at.clone(), index, unsampled: false };
+    fn parts_have_one_day_within_limit() {
+        let at = RowVantage { exporter: "e".into(), host: true, direction: RowDirection::In };
+        let counter = |index| SumRow::Counter { at: at.clone(), index, unsampled: false };
         let minute = Minute {
             id: 1,
             start_s: 86_400,
             seconds: 60.0,
-            rows: (0..10).map(|index| (counter(index), Cell::default())).collect(),
-            counters: vec![(86_340, counter(1), Cell::default())],
+            rows: (0..10).map(|index| (counter(index), SumCell::default())).collect(),
+            counters: vec![(86_340, counter(1), SumCell::default())],
         };
         let mut number = 0;
         let mut draw = || {

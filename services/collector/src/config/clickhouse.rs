@@ -1,4 +1,4 @@
-//! The table `[collector.clickhouse]`: a database that several collectors share.
+//! The table `[collector.clickhouse]`: a database shared by several collectors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,16 @@ use toml::Spanned;
 
 use super::Size;
 
-/// Most bytes that wait where nothing is said.
-const SPOOL_BYTES: u64 = 1 << 30;
+/// Default limit of the spool in bytes.
+const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
 
-/// Rows of a batch where nothing is said, and at most: one insertion is one block of the server's then.
-const BATCH_ROWS: u64 = 50_000;
+/// Default and highest count of rows in a batch: one insertion is one block of the server then.
+const BATCH_ROWS_DEFAULT: u64 = 50_000;
 const BATCH_ROWS_MAX: u64 = 500_000;
 
-/// How long minutes wait to be sent together. Longer ones would leave the time that is kept in memory.
-const INTERVAL: Duration = Duration::from_secs(1);
+/// Default and longest time to collect minutes into a batch. Longer ones would outlast the figures
+/// in memory.
+const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(300);
 
 /// A password that no log shows.
@@ -26,7 +27,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(300);
 pub struct Secret(String);
 
 impl Secret {
-    /// For the one who asks for it.
+    /// Returns the password for authentication.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -38,32 +39,32 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where minutes go.
+/// Connection to ClickHouse, and the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClickHouse {
-    /// Its HTTP interface.
+    /// URL of its HTTP interface.
     pub url: Url,
-    /// The database with the tables.
+    /// Name of the database with the tables.
     pub database: String,
-    /// Who this collector is: no other of the database has the same name.
+    /// Name of this collector, unique in the database.
     pub name: String,
-    /// Who it is to the server.
+    /// User of the database.
     pub user: String,
-    /// With this password.
+    /// Password of the user.
     pub password: Option<Secret>,
-    /// Most rows that are sent together.
+    /// Most rows in a batch.
     pub batch_rows: u64,
-    /// How long minutes wait to be sent together.
+    /// Time to collect minutes into a batch.
     pub interval: Duration,
-    /// Where batches wait; a directory of the state directory if not given.
+    /// Directory of waiting batches; default: a directory of the state directory.
     pub spool: Option<PathBuf>,
-    /// Most bytes that wait.
+    /// Most bytes of waiting batches.
     pub spool_bytes_max: u64,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct ClickHouseTable {
     url: Url,
     database: Option<Spanned<String>>,
     name: Option<String>,
@@ -75,11 +76,11 @@ pub(super) struct Table {
     spool_bytes_max: Option<Size>,
 }
 
-impl Table {
-    /// What it means; `dir` is where the file is.
+impl ClickHouseTable {
+    /// Validates the table; `dir` is the directory of the configuration file.
     ///
     /// # Errors
-    /// With where in the file it is, and a line.
+    /// With the offset in the file, and a line.
     pub(super) fn lower(self, dir: &Path) -> Result<ClickHouse, (usize, String)> {
         let database = match self.database {
             None => "penstock".to_owned(),
@@ -102,14 +103,14 @@ impl Table {
             }
         };
         let batch_rows = match self.batch_rows {
-            None => BATCH_ROWS,
+            None => BATCH_ROWS_DEFAULT,
             Some(rows) if (1..=BATCH_ROWS_MAX).contains(rows.get_ref()) => rows.into_inner(),
             Some(rows) => {
                 return Err((rows.span().start, format!("batch_rows: 1 to {BATCH_ROWS_MAX}")));
             }
         };
         let interval = match self.interval {
-            None => INTERVAL,
+            None => INTERVAL_DEFAULT,
             Some(text) => {
                 let at = text.span().start;
                 let interval = penstock_units::parse_duration(text.get_ref())
@@ -133,7 +134,7 @@ impl Table {
             batch_rows,
             interval,
             spool: self.spool.map(|spool| dir.join(spool)),
-            spool_bytes_max: self.spool_bytes_max.map_or(SPOOL_BYTES, |size| size.0),
+            spool_bytes_max: self.spool_bytes_max.map_or(SPOOL_BYTES_DEFAULT, |size| size.0),
         })
     }
 }

@@ -8,44 +8,44 @@ use toml::Spanned;
 
 use super::Size;
 
-/// A file ends after so long, at so many bytes; all of them take no more.
-const ROTATE: Duration = Duration::from_secs(3600);
-const FILE_BYTES: u64 = 256 << 20;
-const BYTES: u64 = 100 << 30;
+/// Default age and size that end a file, and limit of all files.
+const ROTATE_DEFAULT: Duration = Duration::from_secs(3600);
+const FILE_BYTES_DEFAULT: u64 = 256 << 20;
+const BYTES_DEFAULT: u64 = 100 << 30;
 
-/// No file is shorter.
+/// Shortest allowed age of a file.
 const ROTATE_MIN: Duration = Duration::from_secs(1);
 
-/// Where samples go.
+/// Parquet archive of raw samples.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parquet {
-    /// Files are here.
+    /// Directory of the files.
     pub directory: PathBuf,
-    /// A file ends after so long.
+    /// Age that ends a file.
     pub rotate: Duration,
-    /// A file ends at so many bytes.
+    /// Size that ends a file, in bytes.
     pub file_bytes: u64,
-    /// The oldest files leave when all take more.
+    /// Most bytes of all files; the oldest are removed first.
     pub bytes_max: u64,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Table {
+pub(super) struct ParquetTable {
     directory: PathBuf,
     rotate: Option<Spanned<String>>,
     file_bytes: Option<Size>,
     bytes_max: Option<Size>,
 }
 
-impl Table {
-    /// What it means; `dir` is where the file is.
+impl ParquetTable {
+    /// Validates the table; `dir` is the directory of the configuration file.
     ///
     /// # Errors
-    /// With where in the file it is, and a line.
+    /// With the offset in the file, and a line.
     pub(super) fn lower(self, dir: &Path) -> Result<Parquet, (usize, String)> {
         let rotate = match self.rotate {
-            None => ROTATE,
+            None => ROTATE_DEFAULT,
             Some(text) => {
                 let at = text.span().start;
                 let rotate = penstock_units::parse_duration(text.get_ref())
@@ -59,8 +59,8 @@ impl Table {
         Ok(Parquet {
             directory: dir.join(self.directory),
             rotate,
-            file_bytes: self.file_bytes.map_or(FILE_BYTES, |size| size.0),
-            bytes_max: self.bytes_max.map_or(BYTES, |size| size.0),
+            file_bytes: self.file_bytes.map_or(FILE_BYTES_DEFAULT, |size| size.0),
+            bytes_max: self.bytes_max.map_or(BYTES_DEFAULT, |size| size.0),
         })
     }
 }

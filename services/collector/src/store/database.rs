@@ -1,4 +1,4 @@
-//! The tables, and every statement.
+//! SQLite tables, migrations and statements.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,29 +10,30 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, Connection, Row as _, SqliteConnection};
 
-use super::packed::{Sums, add, entries, pack};
+use super::packed::{PackedSums, add, entries, pack};
 use crate::minute::{Minute, ROWS_MAX};
-use crate::row::{Cell, Kind, Row};
+use crate::row::{RowKind, SumCell, SumRow};
 
-/// How long minutes are kept.
+/// Retention of minutes.
 const MINUTES_S: i64 = 7 * 86_400;
 
-/// How long hours are kept.
+/// Retention of hours.
 const HOURS_S: i64 = 366 * 86_400;
 
-/// Numbers of minutes that are remembered, so that none is stored twice.
-const APPLIED: i64 = 1_000;
+/// Most ids of stored minutes, by which duplicates are detected.
+const APPLIED_IDS_MAX: i64 = 1_000;
 
-/// How long a statement waits for another program that holds the file.
-const BUSY: Duration = Duration::from_secs(5);
+/// Time for which a statement waits for another program's lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Millions of these are gone through for a picture of a year.
-type FastSums = HashMap<u32, Cell, foldhash::fast::FixedState>;
+/// A plot of a year adds millions of entries.
+type BucketSums = HashMap<u32, SumCell, foldhash::fast::FixedState>;
 
-/// Each brings a database to the version of its place, counted from 1 (`PRAGMA user_version`). What was shipped is never
-/// changed; a change is another one. What a script cannot do follows it in [`migrate`].
+/// The script at index i migrates a database to version i + 1 (`PRAGMA user_version`). Released
+/// scripts never change; a change is a further script. [`migrate`] completes what SQL cannot
+/// express.
 const MIGRATIONS: [&str; 3] = ["
 CREATE TABLE key (
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, body TEXT NOT NULL, seen INTEGER NOT NULL,
@@ -55,13 +56,13 @@ UPDATE key SET kept = coalesce((SELECT MAX(start) FROM hour WHERE hour.key = key
 CREATE TABLE event (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 "];
 
-/// Single rows become values of a minute or hour each.
+/// Version 2: packs single rows into one value per minute or hour.
 async fn migrate(connection: &mut SqliteConnection, version: usize) -> Result<(), sqlx::Error> {
     if version != 2 {
         return Ok(());
     }
     for tier in [Tier::Minute, Tier::Hour] {
-        for kind in Kind::ALL {
+        for kind in RowKind::ALL {
             let text = format!("SELECT DISTINCT start FROM {} WHERE kind = ?", tier.table());
             let starts: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(text))
                 .bind(kind as i64)
@@ -77,10 +78,13 @@ async fn migrate(connection: &mut SqliteConnection, version: usize) -> Result<()
                     .bind(start)
                     .fetch_all(&mut *connection)
                     .await?;
-                let mut sums = Sums::new();
+                let mut sums = PackedSums::new();
                 for row in rows {
-                    let cell =
-                        Cell { bytes: row.get(1), error_squared: row.get(2), seconds: row.get(3) };
+                    let cell = SumCell {
+                        bytes: row.get(1),
+                        error_squared: row.get(2),
+                        seconds: row.get(3),
+                    };
                     sums.entry(number(row.get(0))?).or_default().add(cell);
                 }
                 put(connection, tier, kind, start, &sums).await?;
@@ -91,19 +95,19 @@ async fn migrate(connection: &mut SqliteConnection, version: usize) -> Result<()
     Ok(())
 }
 
-/// A key's number as it is packed.
+/// Id of a key in packed form.
 fn number(id: i64) -> Result<u32, sqlx::Error> {
     let text = "four thousand million keys were used: move the file away";
     u32::try_from(id).map_err(|_| sqlx::Error::Configuration(text.into()))
 }
 
-/// Stores the sums of a minute or hour in the place of those before.
+/// Stores the sums of a minute or hour, replacing earlier ones.
 async fn put(
     connection: &mut SqliteConnection,
     tier: Tier,
-    kind: Kind,
+    kind: RowKind,
     start_s: i64,
-    sums: &Sums,
+    sums: &PackedSums,
 ) -> Result<(), sqlx::Error> {
     let text = format!(
         "INSERT INTO {}_sums (kind, start, body) VALUES (?, ?, ?)
@@ -119,7 +123,7 @@ async fn put(
     Ok(())
 }
 
-/// Which sums.
+/// Resolution of stored sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Minute,
@@ -148,11 +152,11 @@ pub(super) async fn open(path: &Path, limit_bytes: u64) -> Result<SqlitePool, sq
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
-        .busy_timeout(BUSY)
+        .busy_timeout(BUSY_TIMEOUT)
         .pragma("max_page_count", (limit_bytes / PAGE_BYTES).max(64).to_string());
     let pool = SqlitePoolOptions::new()
         .max_connections(3)
-        .acquire_timeout(BUSY * 2)
+        .acquire_timeout(BUSY_TIMEOUT * 2)
         .connect_with(options)
         .await?;
     let mut connection = pool.acquire().await?;
@@ -182,12 +186,12 @@ fn code(error: &sqlx::Error) -> Option<i32> {
     error.code()?.parse::<i32>().ok().map(|code| code & 0xFF)
 }
 
-/// SQLITE_CORRUPT or SQLITE_NOTADB.
+/// Returns true for SQLITE_CORRUPT and SQLITE_NOTADB.
 pub(super) fn is_damaged(error: &sqlx::Error) -> bool {
     matches!(code(error), Some(11 | 26))
 }
 
-/// SQLITE_FULL.
+/// Returns true for SQLITE_FULL.
 pub(super) fn is_full(error: &sqlx::Error) -> bool {
     code(error) == Some(13)
 }
@@ -196,11 +200,11 @@ pub(super) async fn newest(pool: &SqlitePool) -> Result<Option<i64>, sqlx::Error
     sqlx::query_scalar("SELECT MAX(start) FROM minute_covered").fetch_one(pool).await
 }
 
-/// Stores a minute, once.
+/// Stores a minute; does nothing if its id is stored.
 pub(super) async fn write(
     pool: &SqlitePool,
     minute: &Minute,
-    ids: &mut HashMap<Row, i64>,
+    ids: &mut HashMap<SumRow, i64>,
 ) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin().await?;
     let fresh = sqlx::query("INSERT OR IGNORE INTO applied (id, at) VALUES (?, ?)")
@@ -221,22 +225,22 @@ pub(super) async fn write(
     .await?;
     let own = minute.rows.iter().map(|(row, cell)| (minute.start_s, row, cell));
     let counted = minute.counters.iter().map(|(start_s, row, cell)| (*start_s, row, cell));
-    let mut all: BTreeMap<(Kind, i64), Sums> = BTreeMap::new();
+    let mut all: BTreeMap<(RowKind, i64), PackedSums> = BTreeMap::new();
     for (start_s, row, cell) in own.chain(counted) {
         let id = number(id_of(&mut transaction, row, start_s, ids).await?)?;
         all.entry((row.kind(), start_s)).or_default().entry(id).or_default().add(*cell);
-        // A counter's entry has its seconds where others have their error.
-        if let Row::Counter { at, index, unsampled: false } = row
+        // A counter's entry has its seconds in place of the error.
+        if let SumRow::Counter { at, index, unsampled: false } = row
             && cell.error_squared > 0.0
         {
-            let row = Row::CounterError { at: at.clone(), index: *index };
+            let row = SumRow::CounterError { at: at.clone(), index: *index };
             let id = number(id_of(&mut transaction, &row, start_s, ids).await?)?;
-            let error = Cell { bytes: cell.error_squared, ..Cell::default() };
+            let error = SumCell { bytes: cell.error_squared, ..SumCell::default() };
             all.entry((row.kind(), start_s)).or_default().entry(id).or_default().add(error);
         }
     }
     for ((kind, start_s), mut sums) in all {
-        // Counters come late, and a wall clock that went back has the same minute twice.
+        // Counters arrive late, and after a step of the wall clock a minute occurs twice.
         let before: Option<Vec<u8>> =
             sqlx::query_scalar("SELECT body FROM minute_sums WHERE kind = ? AND start = ?")
                 .bind(kind as i64)
@@ -251,9 +255,9 @@ pub(super) async fn write(
 
 async fn id_of(
     connection: &mut SqliteConnection,
-    row: &Row,
+    row: &SumRow,
     seen: i64,
-    ids: &mut HashMap<Row, i64>,
+    ids: &mut HashMap<SumRow, i64>,
 ) -> Result<i64, sqlx::Error> {
     if let Some(id) = ids.get(row) {
         return Ok(*id);
@@ -272,10 +276,11 @@ async fn id_of(
     Ok(id)
 }
 
-/// Sums up hours that have ended, and removes what is too old.
-pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx::Error> {
+/// Sums complete hours, and deletes rows beyond their retention.
+pub(super) async fn apply_retention(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx::Error> {
     let hour = now_s.div_euclid(3600) * 3600;
-    // Those whose minutes cover more than was summed: new ones, and those that a wall clock went back to.
+    // Hours whose minutes cover more than was summed: new ones, and those to which the wall clock
+    // was set back.
     let due: Vec<i64> = sqlx::query_scalar(
         "SELECT m.hour FROM
             (SELECT start / 3600 * 3600 AS hour, SUM(seconds) AS seconds FROM minute_covered WHERE start < ? GROUP BY 1) m
@@ -288,12 +293,12 @@ pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx
     for hour in due {
         sum_hour(pool, hour).await?;
     }
-    // Once an hour is enough for the rest.
+    // The rest runs once an hour.
     if now_s.rem_euclid(3600) >= 60 {
         return Ok(());
     }
     let mut transaction = pool.begin().await?;
-    for kind in Kind::ALL {
+    for kind in RowKind::ALL {
         for (table, keep) in [("minute_sums", MINUTES_S), ("hour_sums", HOURS_S)] {
             let text = format!("DELETE FROM {table} WHERE kind = ? AND start < ?");
             sqlx::query(AssertSqlSafe(text))
@@ -310,7 +315,7 @@ pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx
     sqlx::query(
         "DELETE FROM applied WHERE id NOT IN (SELECT id FROM applied ORDER BY at DESC LIMIT ?)",
     )
-    .bind(APPLIED)
+    .bind(APPLIED_IDS_MAX)
     .execute(&mut *transaction)
     .await?;
     transaction.commit().await?;
@@ -320,8 +325,8 @@ pub(super) async fn keep_house(pool: &SqlitePool, now_s: i64) -> Result<(), sqlx
     Ok(())
 }
 
-/// Keys that nothing has any more: minutes before and hours before these times are gone. When a key was seen is noted
-/// once an hour.
+/// Deletes keys that are in no minute since `minutes_s` and no hour since `hours_s`. `seen` is
+/// updated once an hour.
 async fn drop_keys(pool: &SqlitePool, minutes_s: i64, hours_s: i64) -> Result<(), sqlx::Error> {
     sqlx::query("DELETE FROM key WHERE seen < ? AND kept < ?")
         .bind(minutes_s - 3600)
@@ -331,11 +336,11 @@ async fn drop_keys(pool: &SqlitePool, minutes_s: i64, hours_s: i64) -> Result<()
     Ok(())
 }
 
-/// The sums of an hour from its minutes; the smallest are other.
+/// Sums an hour from its minutes; the smallest sums become other.
 async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
     let mut transaction = pool.begin().await?;
     let mut ids = HashMap::new();
-    for kind in Kind::ALL {
+    for kind in RowKind::ALL {
         let minutes: Vec<Vec<u8>> = sqlx::query_scalar(
             "SELECT body FROM minute_sums WHERE kind = ? AND start >= ? AND start < ?",
         )
@@ -344,27 +349,27 @@ async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
         .bind(hour + 3600)
         .fetch_all(&mut *transaction)
         .await?;
-        let mut sums = Sums::new();
+        let mut sums = PackedSums::new();
         minutes.iter().for_each(|body| add(kind, &mut sums, body));
-        let mut kept: Vec<(u32, Cell)> = sums.into_iter().collect();
+        let mut kept: Vec<(u32, SumCell)> = sums.into_iter().collect();
         kept.sort_unstable_by(|a, b| b.1.bytes.total_cmp(&a.1.bytes).then(a.0.cmp(&b.0)));
-        // Counters are bounded where they come from, and none stands for another.
-        let most = if kind == Kind::Counter { kept.len() } else { ROWS_MAX.min(kept.len()) };
+        // Counters are bounded at their source, and none represents others.
+        let most = if kind == RowKind::Counter { kept.len() } else { ROWS_MAX.min(kept.len()) };
         let dropped = kept.split_off(most);
-        let mut sums: Sums = kept.into_iter().collect();
-        let mut other = Cell::default();
-        // Groups stay with their stratum, so that its counter is not divided among the greatest alone.
+        let mut sums: PackedSums = kept.into_iter().collect();
+        let mut other = SumCell::default();
+        // Groups stay in their stratum, so that its counter is not divided among the largest only.
         let mut remainders = HashMap::new();
         let dropped_ids: Vec<i64> = dropped.iter().map(|(id, _)| i64::from(*id)).collect();
         let known = match kind {
-            Kind::Group => rows_of(&mut transaction, &dropped_ids).await?,
+            RowKind::Group => rows_of(&mut transaction, &dropped_ids).await?,
             _ => Vec::new(),
         };
-        let known: HashMap<i64, Row> = known.into_iter().collect();
+        let known: HashMap<i64, SumRow> = known.into_iter().collect();
         for (id, cell) in dropped {
-            match known.get(&i64::from(id)).and_then(Row::remainder) {
+            match known.get(&i64::from(id)).and_then(SumRow::remainder) {
                 Some(row) if remainders.len() < ROWS_MAX || remainders.contains_key(&row) => {
-                    remainders.entry(row).or_insert_with(Cell::default).add(cell);
+                    remainders.entry(row).or_insert_with(SumCell::default).add(cell);
                 }
                 _ => other.add(cell),
             }
@@ -376,7 +381,7 @@ async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
         if other.bytes > 0.0
             && let Some(row) = crate::live::other(kind)
         {
-            // The row of those without a place may be among the greatest itself.
+            // The row of other sums may be among the largest itself.
             let id = number(id_of(&mut transaction, &row, hour, &mut ids).await?)?;
             sums.entry(id).or_default().add(other);
         }
@@ -396,7 +401,7 @@ async fn sum_hour(pool: &SqlitePool, hour: i64) -> Result<(), sqlx::Error> {
     transaction.commit().await
 }
 
-/// Makes room: the oldest tenth of the minutes goes.
+/// Deletes the oldest tenth of the minutes.
 pub(super) async fn drop_oldest(pool: &SqlitePool) -> Result<(), sqlx::Error> {
     let bounds =
         sqlx::query("SELECT MIN(start), MAX(start) FROM minute_covered").fetch_one(pool).await?;
@@ -407,7 +412,7 @@ pub(super) async fn drop_oldest(pool: &SqlitePool) -> Result<(), sqlx::Error> {
     };
     let before = first + ((last - first) / 10).max(60);
     let mut transaction = pool.begin().await?;
-    for kind in Kind::ALL {
+    for kind in RowKind::ALL {
         sqlx::query("DELETE FROM minute_sums WHERE kind = ? AND start < ?")
             .bind(kind as i64)
             .bind(before)
@@ -433,10 +438,10 @@ pub(super) async fn summed_until(pool: &SqlitePool) -> Result<i64, sqlx::Error> 
 pub(super) async fn read(
     pool: &SqlitePool,
     tier: Tier,
-    kind: Kind,
+    kind: RowKind,
     (from_s, to_s): (i64, i64),
     (start_s, step_s): (i64, i64),
-) -> Result<Vec<(i64, i64, Cell)>, sqlx::Error> {
+) -> Result<Vec<(i64, i64, SumCell)>, sqlx::Error> {
     let text = format!(
         "SELECT start, body FROM {}_sums WHERE kind = ? AND start >= ? AND start < ? ORDER BY start",
         tier.table()
@@ -444,9 +449,9 @@ pub(super) async fn read(
     let mut values =
         sqlx::query(AssertSqlSafe(text)).bind(kind as i64).bind(from_s).bind(to_s).fetch(pool);
     let mut all = Vec::new();
-    // Values come in order: sums of one bucket are gathered at a time.
-    let (mut open, mut sums): (Option<i64>, FastSums) = (None, FastSums::default());
-    let mut close = |bucket: Option<i64>, sums: &mut FastSums| {
+    // Values are in order: one bucket is summed at a time.
+    let (mut open, mut sums): (Option<i64>, BucketSums) = (None, BucketSums::default());
+    let mut close = |bucket: Option<i64>, sums: &mut BucketSums| {
         let Some(bucket) = bucket else { return };
         all.extend(sums.drain().map(|(key, cell)| (bucket, i64::from(key), cell)));
     };
@@ -484,8 +489,11 @@ pub(super) async fn covered(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// The rows with these numbers. What is no row any more is left out.
-pub(super) async fn rows(pool: &SqlitePool, ids: &[i64]) -> Result<Vec<(i64, Row)>, sqlx::Error> {
+/// Loads the rows with these ids. Skips rows that cannot be parsed.
+pub(super) async fn rows(
+    pool: &SqlitePool,
+    ids: &[i64],
+) -> Result<Vec<(i64, SumRow)>, sqlx::Error> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -495,7 +503,7 @@ pub(super) async fn rows(pool: &SqlitePool, ids: &[i64]) -> Result<Vec<(i64, Row
 async fn rows_of(
     connection: &mut SqliteConnection,
     ids: &[i64],
-) -> Result<Vec<(i64, Row)>, sqlx::Error> {
+) -> Result<Vec<(i64, SumRow)>, sqlx::Error> {
     let mut found = Vec::new();
     for some in ids.chunks(500) {
         let list: Vec<String> = some.iter().map(ToString::to_string).collect();
@@ -518,31 +526,35 @@ pub(super) async fn fill(
     minutes: i64,
     hours: i64,
 ) -> Result<(), sqlx::Error> {
-    use crate::row::{Direction, Label, Vantage};
+    use crate::row::{RowDirection, RowLabel, RowVantage};
     let end_s = 366 * 86_400;
     let mut transaction = pool.begin().await?;
-    let mut sums = Sums::new();
+    let mut sums = PackedSums::new();
     for number in 0..groups {
         let exporter = format!("192.0.2.{}", number % 10).as_str().into();
-        let row = Row::Group {
-            at: Vantage { exporter, host: number.is_multiple_of(2), direction: Direction::Out },
+        let row = SumRow::Group {
+            at: RowVantage {
+                exporter,
+                host: number.is_multiple_of(2),
+                direction: RowDirection::Out,
+            },
             input: Some(number / 10),
             output: None,
             vlan: Some((number % 100) as u16),
             inner_vlan: None,
             version: Some(6),
-            label: Label::Trusted(((3 << 6) | (number % 63 + 1)) as u16),
+            label: RowLabel::Trusted(((3 << 6) | (number % 63 + 1)) as u16),
             source: None,
             destination: None,
         };
         let id = id_of(&mut transaction, &row, end_s, &mut HashMap::new()).await?;
-        let cell = Cell { bytes: f64::from(number + 1), error_squared: 1.0, seconds: 0.0 };
+        let cell = SumCell { bytes: f64::from(number + 1), error_squared: 1.0, seconds: 0.0 };
         sums.insert(super::database::number(id)?, cell);
     }
     for (tier, count) in [(Tier::Minute, minutes), (Tier::Hour, hours)] {
         for number in 1..=count {
             let start_s = end_s - number * tier.step_s();
-            put(&mut transaction, tier, Kind::Group, start_s, &sums).await?;
+            put(&mut transaction, tier, RowKind::Group, start_s, &sums).await?;
             let text = format!("INSERT INTO {}_covered VALUES (?, ?)", tier.table());
             sqlx::query(AssertSqlSafe(text))
                 .bind(start_s)
@@ -557,44 +569,48 @@ pub(super) async fn fill(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::{Direction, Label, Vantage};
+    use crate::row::{RowDirection, RowLabel, RowVantage};
 
-    fn group(owner: u16) -> Row {
-        Row::Group {
-            at: Vantage { exporter: "192.0.2.1".into(), host: true, direction: Direction::In },
+    fn group(owner: u16) -> SumRow {
+        SumRow::Group {
+            at: RowVantage {
+                exporter: "192.0.2.1".into(),
+                host: true,
+                direction: RowDirection::In,
+            },
             input: Some(1),
             output: None,
             vlan: None,
             inner_vlan: None,
             version: Some(6),
-            label: Label::Trusted(owner),
+            label: RowLabel::Trusted(owner),
             source: None,
             destination: None,
         }
     }
 
     fn minute(id: i64, start_s: i64, owner: u16, bytes: f64) -> Minute {
-        let cell = Cell { bytes, error_squared: 4.0, seconds: 0.0 };
+        let cell = SumCell { bytes, error_squared: 4.0, seconds: 0.0 };
         Minute { id, start_s, seconds: 60.0, rows: vec![(group(owner), cell)], counters: vec![] }
     }
 
     #[tokio::test]
-    async fn a_minute_is_stored_once_and_hours_are_sums_however_often() {
+    async fn minutes_and_hours_are_idempotent() {
         let dir = tempfile::tempdir().unwrap();
         let pool = open(&dir.path().join("t.db"), 1 << 30).await.unwrap();
         let mut ids = HashMap::new();
         for at in 0..61_i64 {
             let one = minute(at, at * 60, (at % 2) as u16, 10.0);
             write(&pool, &one, &mut ids).await.unwrap();
-            // Nobody knows whether a commit that failed took place: it is tried again.
+            // The outcome of a failed commit is unknown, so the write is retried.
             write(&pool, &one, &mut HashMap::new()).await.unwrap();
         }
-        // The wall clock went back: another minute of the same name.
+        // The wall clock was set back: another minute with the same start.
         write(&pool, &minute(1000, 0, 0, 10.0), &mut ids).await.unwrap();
         for _ in 0..3 {
-            keep_house(&pool, 3600).await.unwrap();
+            apply_retention(&pool, 3600).await.unwrap();
         }
-        let hours = read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap();
+        let hours = read(&pool, Tier::Hour, RowKind::Group, (0, 7200), (0, 3600)).await.unwrap();
         let mut sums: Vec<_> = hours.iter().map(|(hour, _, cell)| (*hour, cell.bytes)).collect();
         sums.sort_by(|a, b| a.1.total_cmp(&b.1));
         assert_eq!(sums, [(0, 300.0), (0, 310.0)]);
@@ -606,18 +622,21 @@ mod tests {
         names.sort();
         assert_eq!(names, [group(0), group(1)]);
         // A week later the minutes are gone, a year later the hours.
-        keep_house(&pool, 3600 + MINUTES_S + 3600).await.unwrap();
+        apply_retention(&pool, 3600 + MINUTES_S + 3600).await.unwrap();
         assert_eq!(newest(&pool).await.unwrap(), None);
         assert_eq!(
-            read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap().len(),
+            read(&pool, Tier::Hour, RowKind::Group, (0, 7200), (0, 3600)).await.unwrap().len(),
             3
         );
-        keep_house(&pool, 7200 + HOURS_S).await.unwrap();
-        assert_eq!(read(&pool, Tier::Hour, Kind::Group, (0, 7200), (0, 3600)).await.unwrap(), []);
+        apply_retention(&pool, 7200 + HOURS_S).await.unwrap();
+        assert_eq!(
+            read(&pool, Tier::Hour, RowKind::Group, (0, 7200), (0, 3600)).await.unwrap(),
+            []
+        );
     }
 
     #[tokio::test]
-    async fn single_rows_of_before_become_values() {
+    async fn single_rows_migrate_to_values() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
@@ -639,28 +658,28 @@ mod tests {
         old.close().await.unwrap();
         let pool = open(&path, 1 << 30).await.unwrap();
         let all = |tier, kind| read(&pool, tier, kind, (0, 7200), (0, 60));
-        let cell = |bytes, error_squared, seconds| Cell { bytes, error_squared, seconds };
+        let cell = |bytes, error_squared, seconds| SumCell { bytes, error_squared, seconds };
         assert_eq!(
-            all(Tier::Minute, Kind::Group).await.unwrap(),
+            all(Tier::Minute, RowKind::Group).await.unwrap(),
             [(1, 5, cell(12.5, 4.0, 0.0)), (2, 5, cell(1.0, 1.0, 0.0))]
         );
-        let counters = all(Tier::Minute, Kind::Counter).await.unwrap();
+        let counters = all(Tier::Minute, RowKind::Counter).await.unwrap();
         assert_eq!(counters, [(1, 5, cell(9.0, 0.0, 60.0))]);
-        assert_eq!(all(Tier::Hour, Kind::Group).await.unwrap(), [(0, 5, cell(13.5, 5.0, 0.0))]);
+        assert_eq!(all(Tier::Hour, RowKind::Group).await.unwrap(), [(0, 5, cell(13.5, 5.0, 0.0))]);
         assert_eq!(rows(&pool, &[5]).await.unwrap(), [(5, group(7))]);
         let kept: i64 = sqlx::query_scalar("SELECT kept FROM key").fetch_one(&pool).await.unwrap();
         assert_eq!(kept, 0);
     }
 
     #[tokio::test]
-    async fn a_limit_is_kept_and_the_oldest_makes_room() {
+    async fn size_limit_evicts_oldest_minutes() {
         let dir = tempfile::tempdir().unwrap();
         let pool = open(&dir.path().join("t.db"), 80 * PAGE_BYTES).await.unwrap();
         let mut full = 0;
         let mut at = 0;
         while full < 3 {
             at += 1;
-            let rows = (0..200).map(|owner| (group(owner), Cell::default())).collect();
+            let rows = (0..200).map(|owner| (group(owner), SumCell::default())).collect();
             let one = Minute { rows, ..minute(at, at * 60, 1, 1.0) };
             match write(&pool, &one, &mut HashMap::new()).await {
                 Ok(()) => {}

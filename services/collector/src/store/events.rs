@@ -1,11 +1,11 @@
-//! Events in the store: one row each, as JSON, the newest [`EVENTS_MAX`] of them.
+//! Events in the store: one row each, as JSON, the newest [`EVENTS_MAX`].
 
 use sqlx::{Row as _, SqlitePool};
 
 use super::Store;
 use crate::event::{EVENTS_MAX, Event};
 
-/// Writes one, and removes those that are beyond the limit.
+/// Writes one event, and removes those beyond the limit.
 pub(super) async fn write(pool: &SqlitePool, event: &Event) -> Result<(), sqlx::Error> {
     let body = serde_json::to_string(event).expect("an event is plain data");
     let id = i64::try_from(event.id).unwrap_or(i64::MAX);
@@ -22,7 +22,7 @@ pub(super) async fn write(pool: &SqlitePool, event: &Event) -> Result<(), sqlx::
 }
 
 impl Store {
-    /// All events that are stored, oldest first. A row of another version that cannot be read is left out.
+    /// All stored events, oldest first. Skips rows of other versions that cannot be parsed.
     pub(crate) async fn events(&self) -> Result<Vec<Event>, sqlx::Error> {
         let pool = self.open().await?;
         let rows = sqlx::query("SELECT id, body FROM event ORDER BY id").fetch_all(&pool).await?;

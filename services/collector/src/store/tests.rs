@@ -1,4 +1,4 @@
-//! The store when the process is killed, the file is damaged or held, and the disk is full.
+//! The store when the process is killed, the file is damaged or locked, and the disk is full.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -6,29 +6,29 @@ use std::process::{Command, Stdio};
 use sqlx::Connection;
 
 use super::*;
-use crate::row::{Direction, Vantage};
+use crate::row::{RowDirection, RowVantage};
 
 const CHILD: &str = "PENSTOCK_TEST_STORE_CHILD";
 
-fn counter(index: u32) -> Row {
-    let at = Vantage { exporter: "192.0.2.1".into(), host: true, direction: Direction::In };
-    Row::Counter { at, index, unsampled: false }
+fn counter(index: u32) -> SumRow {
+    let at = RowVantage { exporter: "192.0.2.1".into(), host: true, direction: RowDirection::In };
+    SumRow::Counter { at, index, unsampled: false }
 }
 
-/// A minute that says of itself what must be found.
+/// A minute whose content follows from its number.
 fn minute(number: i64) -> Minute {
-    let cell = |bytes: i64| Cell { bytes: bytes as f64, error_squared: 0.0, seconds: 60.0 };
+    let cell = |bytes: i64| SumCell { bytes: bytes as f64, error_squared: 0.0, seconds: 60.0 };
     let rows = (0..50).map(|index| (counter(index), cell(number * i64::from(index)))).collect();
     Minute { id: number, start_s: number * 60, seconds: 60.0, rows, counters: Vec::new() }
 }
 
 async fn sum_of(store: &Store, number: i64) -> f64 {
     let (from, to) = (number * 60, number * 60 + 60);
-    let rows = store.read(Tier::Minute, Kind::Counter, (from, to), (from, 60)).await.unwrap();
+    let rows = store.read(Tier::Minute, RowKind::Counter, (from, to), (from, 60)).await.unwrap();
     rows.iter().map(|(_, _, cell)| cell.bytes).sum()
 }
 
-/// Not a test of its own: what the test below kills.
+/// Helper process of the test below, which kills it.
 #[tokio::test]
 async fn writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
@@ -37,7 +37,7 @@ async fn writes_until_it_is_killed() {
     let first = store.open().await.unwrap();
     let last = database::newest(&first).await.unwrap().unwrap_or(0) / 60;
     for number in last + 1..=last + 100_000 {
-        // As after an error of which nobody knows whether it came before or after the commit.
+        // As after an error of unknown outcome of the commit.
         store.write(&minute(number), &mut ids).await.unwrap();
         store.write(&minute(number), &mut ids).await.unwrap();
         println!("\nstored {number}");
@@ -45,7 +45,7 @@ async fn writes_until_it_is_killed() {
 }
 
 #[tokio::test]
-async fn a_kill_loses_nothing_that_was_stored_and_doubles_nothing() {
+async fn killed_process_keeps_minutes_exactly_once() {
     let seed = std::env::var("PENSTOCK_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let mut seed: u64 = seed.unwrap_or(0x5EED);
     println!("repeat with PENSTOCK_TEST_SEED={seed}");
@@ -71,7 +71,7 @@ async fn a_kill_loses_nothing_that_was_stored_and_doubles_nothing() {
 
         let store = Store::new(dir.path(), 1 << 30);
         let newest = database::newest(&store.open().await.unwrap()).await.unwrap().unwrap() / 60;
-        assert!(newest >= last, "{newest} is stored, {last} was told");
+        assert!(newest >= last, "{newest} is stored, {last} was reported");
         for number in checked + 1..=newest {
             assert_eq!(sum_of(&store, number).await, (number * 1225) as f64, "minute {number}");
         }
@@ -80,7 +80,7 @@ async fn a_kill_loses_nothing_that_was_stored_and_doubles_nothing() {
     assert_eq!(Store::new(dir.path(), 1 << 30).health.damaged.load(Ordering::Relaxed), 0);
 }
 
-/// Runs a store that gets these minutes, until all are stored or lost.
+/// Runs a store with these minutes, until all are stored or lost.
 async fn run(store: &Store, numbers: std::ops::Range<i64>) {
     let (give, take) = mpsc::unbounded_channel();
     numbers.for_each(|number| give.send(Arc::new(minute(number))).unwrap());
@@ -89,7 +89,7 @@ async fn run(store: &Store, numbers: std::ops::Range<i64>) {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_put_aside_and_the_next_minute_is_stored() {
+async fn damaged_file_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join(FILE),
@@ -105,7 +105,7 @@ async fn a_damaged_file_is_put_aside_and_the_next_minute_is_stored() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_program_is_left_alone() {
+async fn newer_database_format_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     run(&Store::new(dir.path(), 1 << 30), 1..2).await;
     let newer = Store::new(dir.path(), 1 << 30);
@@ -120,16 +120,16 @@ async fn a_database_of_a_newer_program_is_left_alone() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_counted_and_written_when_it_can() {
+async fn failed_writes_are_counted_and_retried() {
     let dir = tempfile::tempdir().unwrap();
-    // A directory where the file should be.
+    // A directory in place of the file.
     std::fs::create_dir(dir.path().join(FILE)).unwrap();
     let store = Store::new(dir.path(), 1 << 30);
     let mut ids = HashMap::new();
     assert!(store.write(&minute(1), &mut ids).await.is_err());
     std::fs::remove_dir(dir.path().join(FILE)).unwrap();
     store.write(&minute(1), &mut ids).await.unwrap();
-    // Another program holds the file for writing: it waits, and gives up without harm.
+    // Another program holds the write lock: the store waits, and gives up without damage.
     let mut other = sqlx::SqliteConnection::connect_with(
         &sqlx::sqlite::SqliteConnectOptions::new().filename(dir.path().join(FILE)),
     )

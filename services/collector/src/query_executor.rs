@@ -1,4 +1,4 @@
-//! A question answered: series with their total, from the live ring or from storage.
+//! Executes a query: series with their total, from memory and storage.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -11,28 +11,28 @@ use penstock_flows::estimate::{
 };
 use penstock_flows::rates::Z_SCORE_95;
 
-use crate::live::{Counted as CountedOctets, Namer, other as other_row};
-use crate::query::{By, Fold, Names, Place, Query, Series};
-use crate::row::{Cell, Direction, Kind, Row, Vantage};
-use crate::second::{Packed, Second, Systems};
+use crate::live::{CountedBucket as CountedOctets, Namer, other as other_row};
+use crate::query::{By, Fold, KeyNames, Query, SeriesSlot, SeriesSums};
+use crate::row::{RowDirection, RowKind, RowVantage, SumCell, SumRow};
+use crate::second::{AsPairKey, CompactSum, Second};
 use crate::shared::Shared;
 use crate::store::Stored;
 
-/// Counters stand for a total where they cover so much of it.
+/// Share of a total that counters must cover to stand for all of it.
 const COVERED_MIN: f64 = 0.95;
 
-/// When, and how fine.
+/// A time range divided into buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Begin of the first bucket, in seconds since 1970.
+pub(crate) struct TimeBuckets {
+    /// Start of the first bucket, in seconds since 1970.
     pub(crate) start_s: i64,
-    /// Length of each.
+    /// Length of a bucket in seconds.
     pub(crate) step_s: i64,
-    /// How many.
+    /// Count of buckets in the range.
     pub(crate) buckets: usize,
 }
 
-impl Span {
+impl TimeBuckets {
     pub(crate) fn end_s(&self) -> i64 {
         self.start_s + self.step_s * self.buckets as i64
     }
@@ -43,32 +43,32 @@ impl Span {
     }
 }
 
-/// From where a total is.
+/// Source of the figures of a total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum TotalSource {
     Counters,
     Samples,
     Both,
 }
 
-/// What came out; sums in bytes.
+/// Result of a query; sums in bytes.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    /// Seconds of each bucket that were measured.
+pub(crate) struct QueryResult {
+    /// Measured seconds of each bucket.
     pub(crate) covered_s: Vec<f64>,
-    pub(crate) series: Vec<Series>,
+    pub(crate) series: Vec<SeriesSums>,
     pub(crate) total: Vec<Sum>,
-    pub(crate) from: From,
-    /// What a sample of all traffic stands for, in bytes.
+    pub(crate) from: TotalSource,
+    /// Weight of one sample of all traffic, in bytes.
     pub(crate) unit: f64,
 }
 
-impl Answer {
+impl QueryResult {
     /// Half-widths of the 95 % intervals of a series.
     pub(crate) fn half_widths(&self, sums: &[Sum]) -> Vec<f64> {
         let mut all = Sum::default();
         sums.iter().for_each(|sum| all.add(*sum));
-        // Of the series itself over the whole time, if that is known well enough.
+        // Weight of the series itself over the whole range, if known well enough.
         let unit = match all.unit() {
             unit if all.samples() >= UNIT_SAMPLES_MIN && unit > 0.0 => unit,
             unit if all.pooled > 0.0 => unit.max(all.pooled_unit()),
@@ -77,8 +77,8 @@ impl Answer {
         sums.iter().map(|sum| sum.half_width(unit)).collect()
     }
 
-    /// Mean bits per second of a series over all that was measured and the half-width of its 95 % interval; `None` where
-    /// nothing was measured.
+    /// Mean bits per second of a series over the measured time, and the half-width of its 95 %
+    /// interval; `None` if no time was measured.
     pub(crate) fn mean_bps(&self, sums: &[Sum]) -> Option<(f64, f64)> {
         let measured_s: f64 = self.covered_s.iter().sum();
         let mut all = Sum::default();
@@ -89,36 +89,36 @@ impl Answer {
     }
 }
 
-/// A direction of an interface of an exporter by its name.
-type StratumName = (Arc<str>, u32, Direction);
+/// One direction of an interface of an exporter, by name.
+type StratumName = (Arc<str>, u32, RowDirection);
 
-/// Rows of a bucket by their places and their stratum.
-type BucketRows = HashMap<(Place, Place, Option<usize>), Sum, RandomState>;
+/// Sums of a bucket by series, total and stratum.
+type BucketRows = HashMap<(SeriesSlot, SeriesSlot, Option<usize>), Sum, RandomState>;
 
-/// Gathers rows for an answer, bucket by bucket, and estimates (`penstock_flows::estimate`).
-pub(crate) struct Gather<'a> {
+/// Collects rows bucket by bucket and estimates the result (`penstock_flows::estimate`).
+pub(crate) struct Estimation<'a> {
     query: &'a Query,
     series: Fold<'a>,
     total: Fold<'a>,
     covered_s: Vec<f64>,
     strata: HashMap<StratumName, usize>,
-    /// Places of each stratum in series and total; `None` where it is not asked for.
-    places: Vec<Option<(Place, Place)>>,
+    /// Slots of each stratum in series and total; `None` if the query excludes it.
+    places: Vec<Option<(SeriesSlot, SeriesSlot)>>,
     rows: BucketRows,
     sampled: HashMap<usize, Sum, RandomState>,
     counted: HashMap<usize, Octets, RandomState>,
-    /// By interface and bucket, its own counter in the direction that is asked for.
+    /// By interface and bucket, its own counter in the direction of the query.
     own: BTreeMap<(usize, usize), Octets>,
     all: Sum,
 }
 
-/// What a counter says of a bucket.
+/// Counted octets of a bucket.
 #[derive(Debug, Clone, Copy, Default)]
 struct Octets {
-    cell: Cell,
-    /// Bytes of samples of the time that it covers, as far as they are known.
+    cell: SumCell,
+    /// Bytes of samples in the covered time, as far as known.
     sampled: f64,
-    /// Octets of stored minutes, of which they are not.
+    /// Octets of stored minutes, whose samples are unknown.
     stored: f64,
 }
 
@@ -129,14 +129,15 @@ impl Octets {
         self.stored += other.stored;
     }
 
-    /// Beside these samples of `covered_s` measured seconds. A counter that covers nearly all of the time stands for all
-    /// of it: seconds that are measured and intervals that are counted need not begin and end together.
+    /// Combines the counter with samples of `covered_s` measured seconds. A counter that covers
+    /// nearly all of the time stands for all of it: measured seconds and counter intervals need not
+    /// have the same bounds.
     fn counted(&self, sampled: Sum, covered_s: f64) -> CounterEstimate {
         if covered_s <= 0.0 || self.cell.seconds <= 0.0 {
             return CounterEstimate::default();
         }
         let time = self.cell.seconds / covered_s;
-        let Cell { bytes, error_squared, .. } = self.cell;
+        let SumCell { bytes, error_squared, .. } = self.cell;
         let variance = error_squared / (Z_SCORE_95 * Z_SCORE_95);
         if time >= COVERED_MIN {
             let scale = 1.0 / time;
@@ -146,29 +147,29 @@ impl Octets {
                 covered: 1.0,
             };
         }
-        // Samples of a stored minute are about what its counter says.
+        // Samples of a stored minute are about equal to its counter.
         let known = self.sampled + self.stored.min((sampled.bytes - self.sampled).max(0.0));
         let covered = if sampled.bytes > 0.0 { known / sampled.bytes } else { time };
         CounterEstimate { bytes, variance, covered: covered.clamp(0.0, 1.0) }
     }
 }
 
-/// Where a row belongs in series and total.
+/// Slots of a row in series and total.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places {
-    asked: Option<(Place, Place)>,
+pub(crate) struct RowSlots {
+    asked: Option<(SeriesSlot, SeriesSlot)>,
     stratum: Option<usize>,
 }
 
-/// A counter to be gathered.
+/// Slots of a counter.
 #[derive(Debug, Clone, Copy)]
-struct Counter {
+struct CounterSlots {
     stratum: Option<usize>,
-    /// The interface's own place, where series or filters are by interface.
+    /// Slot of the interface itself, for series or filters by interface.
     own: Option<usize>,
 }
 
-/// The questions behind an answer.
+/// The query for the series and that for their total.
 pub(crate) struct Questions {
     series: Query,
     total: Query,
@@ -180,8 +181,8 @@ impl Questions {
     }
 }
 
-impl<'a> Gather<'a> {
-    pub(crate) fn new(questions: &'a Questions, names: Names<'a>, buckets: usize) -> Self {
+impl<'a> Estimation<'a> {
+    pub(crate) fn new(questions: &'a Questions, names: KeyNames<'a>, buckets: usize) -> Self {
         Self {
             query: &questions.series,
             series: Fold::new(&questions.series, names, buckets),
@@ -197,33 +198,33 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Seconds of a bucket that were measured.
+    /// Adds measured seconds of a bucket.
     fn cover(&mut self, bucket: usize, seconds: f64) {
         self.covered_s[bucket] += seconds;
     }
 
-    fn place(&mut self, row: &Row) -> Places {
+    fn place(&mut self, row: &SumRow) -> RowSlots {
         let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
         let asked = self.series.place(row).zip(self.total.place(row));
-        Places { asked, stratum }
+        RowSlots { asked, stratum }
     }
 
-    fn stratum(&mut self, at: &Vantage, index: u32) -> usize {
+    fn stratum(&mut self, at: &RowVantage, index: u32) -> usize {
         let name = (Arc::clone(&at.exporter), index, at.direction);
         if let Some(known) = self.strata.get(&name) {
             return *known;
         }
-        let row = Row::Counter { at: at.clone(), index, unsampled: false };
+        let row = SumRow::Counter { at: at.clone(), index, unsampled: false };
         let places = self.series.place(&row).zip(self.total.place(&row));
         // Only totals of everything have a key for all that a stratum counts.
-        let total = || Some((Place { key: usize::MAX, class: 0 }, self.total.place(&row)?));
+        let total = || Some((SeriesSlot { key: usize::MAX, class: 0 }, self.total.place(&row)?));
         let places = places.or_else(total);
         self.places.push(places);
         self.strata.insert(name, self.places.len() - 1);
         self.places.len() - 1
     }
 
-    fn add(&mut self, places: Places, sum: Sum) {
+    fn add(&mut self, places: RowSlots, sum: Sum) {
         if let Some(stratum) = places.stratum {
             self.sampled.entry(stratum).or_default().add(sum);
         }
@@ -232,37 +233,37 @@ impl<'a> Gather<'a> {
         self.rows.entry((series, total, places.stratum)).or_default().add(sum);
     }
 
-    /// Whether counters can say anything of what is asked for: hosts and systems share an interface.
+    /// Returns true if counters are of use to the query: hosts and AS pairs share an interface.
     fn wants_counters(&self) -> bool {
-        self.query.kind() == Kind::Group
+        self.query.kind() == RowKind::Group
     }
 
-    /// Whether all traffic of a stratum is asked for.
+    /// Returns true if the query includes all traffic of a stratum.
     fn is_of_everything(&self) -> bool {
         let whole = |by: By| matches!(by, By::Exporter | By::Total);
         self.query.filters.iter().all(|(by, _)| whole(*by))
     }
 
-    /// Where a counter belongs.
-    fn counter(&mut self, row: &Row) -> Counter {
-        let Row::Counter { at, index, unsampled } = row else {
-            // The error of a counter that was placed.
+    /// Finds the slots of a counter.
+    fn counter(&mut self, row: &SumRow) -> CounterSlots {
+        let SumRow::Counter { at, index, unsampled } = row else {
+            // The error of a counter that has its slots.
             let stratum = row.stratum().map(|(at, index)| self.stratum(at, index));
-            return Counter { stratum, own: None };
+            return CounterSlots { stratum, own: None };
         };
         let stratum = (!unsampled).then(|| self.stratum(at, *index));
         let by_interface = self.query.by == By::Interface;
         let filtered = self.query.filters.iter().any(|(by, _)| *by == By::Interface);
-        let wanted = self.query.direction.unwrap_or(Direction::In);
+        let wanted = self.query.direction.unwrap_or(RowDirection::In);
         let is_own = (by_interface || filtered) && at.direction == wanted;
         let of_labels = |by: By| !matches!(by, By::Exporter | By::Total | By::Interface);
         let labelled = self.query.filters.iter().any(|(by, _)| of_labels(*by));
         let fold = if by_interface { &mut self.series } else { &mut self.total };
         let own = if is_own && !labelled { fold.place(row).map(|place| place.key) } else { None };
-        Counter { stratum, own }
+        CounterSlots { stratum, own }
     }
 
-    fn count(&mut self, bucket: usize, counter: Counter, octets: Octets) {
+    fn count(&mut self, bucket: usize, counter: CounterSlots, octets: Octets) {
         if let Some(stratum) = counter.stratum {
             self.counted.entry(stratum).or_default().add(octets);
         }
@@ -271,7 +272,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// All rows and counters of a bucket are there.
+    /// Estimates a bucket, when all its rows and counters are added.
     fn close(&mut self, bucket: usize) {
         let rows = std::mem::take(&mut self.rows);
         let sampled = std::mem::take(&mut self.sampled);
@@ -287,8 +288,9 @@ impl<'a> Gather<'a> {
         }
         // Strata with few samples share a ratio with those of their class of vantages.
         let mut shared: BTreeMap<usize, Stratum> = BTreeMap::new();
-        let class_of =
-            |places: &[Option<(Place, Place)>], stratum: usize| places[stratum].map(|p| p.1.class);
+        let class_of = |places: &[Option<(SeriesSlot, SeriesSlot)>], stratum: usize| {
+            places[stratum].map(|p| p.1.class)
+        };
         for (number, stratum) in &mut strata {
             if !stratum.is_counted() {
                 stratum.counted = Default::default();
@@ -352,21 +354,21 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Whether a series has all traffic of its strata, whatever it consists of.
+    /// Returns true if a series consists of whole strata.
     fn is_direct(&self) -> bool {
         self.is_of_everything()
-            && self.query.kind() == Kind::Group
+            && self.query.kind() == RowKind::Group
             && matches!(self.query.by, By::Exporter | By::Total)
     }
 
-    pub(crate) fn finish(self, unit: f64) -> Answer {
+    pub(crate) fn finish(self, unit: f64) -> QueryResult {
         let Self { query, series, total, covered_s, own, all, .. } = self;
         let mut series = series.series();
         let mut total = total.series().into_iter().next().map_or_else(Vec::new, |(_, sums)| sums);
         total.resize(covered_s.len(), Sum::default());
         let by_interface = query.by == By::Interface;
         for ((key, bucket), octets) in own {
-            // An interface has a counter of its own.
+            // The interface has its own counter.
             let sampled = if by_interface { series[key].1[bucket] } else { total[bucket] };
             let counted = octets.counted(sampled, covered_s[bucket]);
             if covered_s[bucket] <= 0.0 || octets.cell.seconds <= 0.0 {
@@ -385,35 +387,40 @@ impl<'a> Gather<'a> {
         let measured = || (0..covered_s.len()).filter(|bucket| covered_s[*bucket] > 0.0);
         let exact = |bucket: &usize| total[*bucket].certain >= COVERED_MIN;
         let from = if measured().all(|bucket| total[bucket].counted <= 0.0 && !exact(&bucket)) {
-            From::Samples
+            TotalSource::Samples
         } else if measured().all(|bucket| exact(&bucket)) {
-            From::Counters
+            TotalSource::Counters
         } else {
-            From::Both
+            TotalSource::Both
         };
         let unit = if all.bytes > 0.0 { all.unit() } else { unit };
-        Answer { covered_s, series, total, from, unit }
+        QueryResult { covered_s, series, total, from, unit }
     }
 }
 
-/// Keys are put into words once, not for each second.
-struct Known<K>(HashMap<K, Places, RandomState>);
+/// Slots by key, so that keys are named once and not for each second.
+struct SlotCache<K>(HashMap<K, RowSlots, RandomState>);
 
-impl<K: Copy + Eq + Hash> Known<K> {
-    fn place(&mut self, gather: &mut Gather<'_>, key: K, row: impl FnOnce() -> Row) -> Places {
-        *self.0.entry(key).or_insert_with(|| gather.place(&row()))
+impl<K: Copy + Eq + Hash> SlotCache<K> {
+    fn place(
+        &mut self,
+        estimation: &mut Estimation<'_>,
+        key: K,
+        row: impl FnOnce() -> SumRow,
+    ) -> RowSlots {
+        *self.0.entry(key).or_insert_with(|| estimation.place(&row()))
     }
 }
 
-/// What storage says of the time before.
+/// Result of a storage query.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct StoredRows {
     pub(crate) rows: Stored,
     pub(crate) counters: Stored,
     pub(crate) covered: Vec<(i64, f64)>,
 }
 
-/// Things of each bucket, in the order of buckets.
+/// Items by bucket, in the order of buckets.
 struct Buckets<T> {
     all: std::iter::Peekable<std::vec::IntoIter<(usize, T)>>,
 }
@@ -424,39 +431,39 @@ impl<T> Buckets<T> {
         Self { all: all.into_iter().peekable() }
     }
 
-    /// The next thing of this bucket.
+    /// Returns the next item of this bucket.
     fn next(&mut self, bucket: usize) -> Option<T> {
         self.all.next_if(|(of, _)| *of == bucket).map(|(_, thing)| thing)
     }
 }
 
-/// Answers from storage and live seconds.
-pub(crate) fn answer<'s>(
+/// Executes a query on stored rows and live seconds.
+pub(crate) fn execute<'s>(
     shared: &Shared,
     query: &Query,
-    span: Span,
-    past: &Past,
+    span: TimeBuckets,
+    past: &StoredRows,
     seconds: impl Iterator<Item = &'s Second>,
     counters: &[CountedOctets],
-) -> Answer {
+) -> QueryResult {
     let directory = shared.directory();
-    let names = Names { registry: &shared.registry, directory: &directory };
+    let names = KeyNames { registry: &shared.registry, directory: &directory };
     let namer = Namer::new(&directory, &shared.sites);
     let questions = Questions::new(query);
-    let mut gather = Gather::new(&questions, names, span.buckets);
+    let mut estimation = Estimation::new(&questions, names, span.buckets);
     let inside = |bucket: i64| usize::try_from(bucket).ok().filter(|b| *b < span.buckets);
     for (bucket, seconds) in &past.covered {
         if let Some(bucket) = inside(*bucket) {
-            gather.cover(bucket, *seconds);
+            estimation.cover(bucket, *seconds);
         }
     }
     let seconds: Vec<(usize, &Second)> =
         seconds.filter_map(|second| Some((span.bucket(second.at_s)?, second))).collect();
     for (bucket, second) in &seconds {
-        gather.cover(*bucket, second.length_s);
+        estimation.cover(*bucket, second.length_s);
     }
-    let counters = if gather.wants_counters() {
-        placed(&mut gather, &namer, span, past, counters)
+    let counters = if estimation.wants_counters() {
+        placed(&mut estimation, &namer, span, past, counters)
     } else {
         Vec::new()
     };
@@ -464,55 +471,56 @@ pub(crate) fn answer<'s>(
     let rows = past.rows.iter().filter_map(|(b, row, cell)| Some((inside(*b)?, (row, *cell))));
     let mut rows = Buckets::new(rows.collect());
     let mut seconds = Buckets::new(seconds);
-    let mut stored: HashMap<*const Row, Places, RandomState> = HashMap::default();
+    let mut stored: HashMap<*const SumRow, RowSlots, RandomState> = HashMap::default();
     let mut live = LiveRows::new(query.kind());
     for bucket in 0..span.buckets {
         while let Some((row, cell)) = rows.next(bucket) {
-            let places = *stored.entry(Arc::as_ptr(row)).or_insert_with(|| gather.place(row));
-            gather.add(places, cell.sum());
+            let places = *stored.entry(Arc::as_ptr(row)).or_insert_with(|| estimation.place(row));
+            estimation.add(places, cell.sum());
         }
         while let Some(second) = seconds.next(bucket) {
-            live.add(&mut gather, &namer, second);
+            live.add(&mut estimation, &namer, second);
         }
         while let Some((counter, octets)) = counters.next(bucket) {
-            gather.count(bucket, counter, octets);
+            estimation.count(bucket, counter, octets);
         }
-        gather.close(bucket);
+        estimation.close(bucket);
     }
-    gather.finish(shared.live().unit())
+    estimation.finish(shared.live().unit())
 }
 
-/// Counters of storage and memory, with where they belong.
+/// Counters of storage and memory with their slots.
 fn placed(
-    gather: &mut Gather<'_>,
+    estimation: &mut Estimation<'_>,
     namer: &Namer<'_>,
-    span: Span,
-    past: &Past,
+    span: TimeBuckets,
+    past: &StoredRows,
     counters: &[CountedOctets],
-) -> Vec<(usize, (Counter, Octets))> {
+) -> Vec<(usize, (CounterSlots, Octets))> {
     let mut all = Vec::with_capacity(past.counters.len() + counters.len());
-    let mut known: HashMap<*const Row, Counter, RandomState> = HashMap::default();
+    let mut known: HashMap<*const SumRow, CounterSlots, RandomState> = HashMap::default();
     for (bucket, row, cell) in &past.counters {
         let Some(bucket) = usize::try_from(*bucket).ok().filter(|b| *b < span.buckets) else {
             continue;
         };
-        let counter = *known.entry(Arc::as_ptr(row)).or_insert_with(|| gather.counter(row));
+        let counter = *known.entry(Arc::as_ptr(row)).or_insert_with(|| estimation.counter(row));
         let octets = match **row {
-            Row::CounterError { .. } => {
-                let error = Cell { error_squared: cell.bytes, ..Cell::default() };
+            SumRow::CounterError { .. } => {
+                let error = SumCell { error_squared: cell.bytes, ..SumCell::default() };
                 Octets { cell: error, ..Octets::default() }
             }
             _ => Octets { cell: *cell, sampled: 0.0, stored: cell.bytes },
         };
         all.push((bucket, (counter, octets)));
     }
-    let mut known: HashMap<(u32, u32, Direction, bool), Counter, RandomState> = HashMap::default();
+    let mut known: HashMap<(u32, u32, RowDirection, bool), CounterSlots, RandomState> =
+        HashMap::default();
     for counted in counters {
         let CountedOctets { bucket, interface, direction, sampled, cell, sampled_bytes } = counted;
         let (exporter, index) = *interface;
         let key = (exporter, index, *direction, *sampled);
         let counter = *known.entry(key).or_insert_with(|| {
-            gather.counter(&namer.counter(exporter, index, *direction, *sampled))
+            estimation.counter(&namer.counter(exporter, index, *direction, *sampled))
         });
         let octets = Octets { cell: *cell, sampled: *sampled_bytes, stored: 0.0 };
         all.push((*bucket, (counter, octets)));
@@ -520,54 +528,54 @@ fn placed(
     all
 }
 
-/// Rows of seconds; keys are put into words once, not for each second.
+/// Rows of live seconds; keys are named once and not for each second.
 struct LiveRows {
-    kind: Kind,
-    groups: Known<PackedGroup>,
-    remainders: Known<PackedGroup>,
-    hosts: Known<HostKey>,
-    prefixes: Known<HostKey>,
-    systems: Known<Systems>,
+    kind: RowKind,
+    groups: SlotCache<PackedGroup>,
+    remainders: SlotCache<PackedGroup>,
+    hosts: SlotCache<HostKey>,
+    prefixes: SlotCache<HostKey>,
+    systems: SlotCache<AsPairKey>,
 }
 
 impl LiveRows {
-    fn new(kind: Kind) -> Self {
-        fn none<K>() -> Known<K> {
-            Known(HashMap::default())
+    fn new(kind: RowKind) -> Self {
+        fn none<K>() -> SlotCache<K> {
+            SlotCache(HashMap::default())
         }
         let (groups, remainders, hosts) = (none(), none(), none());
         Self { kind, groups, remainders, hosts, prefixes: none(), systems: none() }
     }
 
-    fn add(&mut self, gather: &mut Gather<'_>, namer: &Namer<'_>, second: &Second) {
-        let sum = |packed: &Packed| Cell::from(*packed).sum();
+    fn add(&mut self, estimation: &mut Estimation<'_>, namer: &Namer<'_>, second: &Second) {
+        let sum = |packed: &CompactSum| SumCell::from(*packed).sum();
         let other = match self.kind {
-            Kind::Group => {
+            RowKind::Group => {
                 for (key, packed) in &second.groups.rows {
-                    let places = self.groups.place(gather, *key, || namer.group(key));
-                    gather.add(places, sum(packed));
+                    let places = self.groups.place(estimation, *key, || namer.group(key));
+                    estimation.add(places, sum(packed));
                 }
                 for (key, packed) in &second.remainders {
-                    let places = self.remainders.place(gather, *key, || namer.remainder(key));
-                    gather.add(places, sum(packed));
+                    let places = self.remainders.place(estimation, *key, || namer.remainder(key));
+                    estimation.add(places, sum(packed));
                 }
                 second.groups.other
             }
-            Kind::Host => {
+            RowKind::Host => {
                 for (key, packed) in &second.hosts.rows {
-                    let places = self.hosts.place(gather, *key, || namer.host(key, true));
-                    gather.add(places, sum(packed));
+                    let places = self.hosts.place(estimation, *key, || namer.host(key, true));
+                    estimation.add(places, sum(packed));
                 }
                 for (key, packed) in &second.prefixes.rows {
-                    let places = self.prefixes.place(gather, *key, || namer.host(key, false));
-                    gather.add(places, sum(packed));
+                    let places = self.prefixes.place(estimation, *key, || namer.host(key, false));
+                    estimation.add(places, sum(packed));
                 }
                 second.prefixes.other
             }
             _ => {
                 for (key, packed) in &second.systems.rows {
-                    let places = self.systems.place(gather, *key, || namer.system(key));
-                    gather.add(places, sum(packed));
+                    let places = self.systems.place(estimation, *key, || namer.system(key));
+                    estimation.add(places, sum(packed));
                 }
                 second.systems.other
             }
@@ -575,8 +583,8 @@ impl LiveRows {
         if other.bytes > 0.0
             && let Some(row) = other_row(self.kind)
         {
-            let places = gather.place(&row);
-            gather.add(places, other.sum());
+            let places = estimation.place(&row);
+            estimation.add(places, other.sum());
         }
     }
 }
@@ -598,7 +606,7 @@ mod tests {
     use crate::second::{Strata, remainder_of};
     use crate::shared::Stores;
 
-    const HOSTS: u32 = 500;
+    const HOST_COUNT: u32 = 500;
     const FIRST_S: i64 = 1_000;
 
     fn shared() -> Shared {
@@ -611,29 +619,30 @@ mod tests {
         Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores)
     }
 
-    /// A second in which one host of ten has one sample, which stands for 10 MB.
+    /// A second in which one host of ten has one sample, of weight 10 MB.
     fn second(at_s: i64) -> (Arc<Second>, Strata) {
         let (start, end) = (Duration::ZERO, Duration::from_secs(1));
-        let span = crate::timeline::Span { number: at_s as u64, at_s, start, end };
+        let span = crate::timeline::TimelineSecond { number: at_s as u64, at_s, start, end };
         let mut sums = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
         let mut second = Second::new(span, 1.0, &sums.take());
-        let packed = Packed::from(&Cell {
+        let packed = CompactSum::from(&SumCell {
             bytes: 1e7,
             error_squared: 1e14 * Z_SCORE_95 * Z_SCORE_95,
             seconds: 0.0,
         });
-        let sampled = (1..=HOSTS).filter(|host| i64::from(*host) % 10 == at_s % 10);
+        let sampled = (1..=HOST_COUNT).filter(|host| i64::from(*host) % 10 == at_s % 10);
         let strata: Vec<_> = sampled.map(|host| (1, host, Sampled::Ingress)).collect();
         second.groups.rows = strata.iter().map(|one| (remainder_of(*one), packed)).collect();
         (Arc::new(second), strata.into_iter().map(|one| (one, packed)).collect())
     }
 
-    /// Each host has 1 MB a second by its counter, told each 10 s at times of its own; most intervals have one sample.
+    /// Each host has 1 MB a second by its counter, reported each 10 s at times of its own; most
+    /// intervals have one sample.
     #[test]
     fn counters_count_without_samples() {
         let shared = shared();
         for at_s in FIRST_S..FIRST_S + 60 {
-            for host in (1..=HOSTS).filter(|host| i64::from(*host) % 10 == at_s % 10) {
+            for host in (1..=HOST_COUNT).filter(|host| i64::from(*host) % 10 == at_s % 10) {
                 let end_s = at_s as f64 + 0.3;
                 let octets = [Some(10_000_000), None];
                 let counted = CountedInterval::new((1, host), end_s, 10.0, octets, [true; 2]);
@@ -643,12 +652,12 @@ mod tests {
             shared.live_mut().push(second, strata);
         }
         let ask = |by, start_s, step_s, buckets| {
-            let span = Span { start_s, step_s, buckets };
+            let span = TimeBuckets { start_s, step_s, buckets };
             crate::api::live(&shared, &Query::of(by), span)
         };
-        // Every second whose intervals have all come is counted.
+        // Every second with all its intervals is counted.
         let answer = ask(By::Total, FIRST_S + 10, 1, 35);
-        assert_eq!(answer.from, From::Counters);
+        assert_eq!(answer.from, TotalSource::Counters);
         let errors = answer.half_widths(&answer.total);
         for (sum, error) in answer.total.iter().zip(errors) {
             assert!((sum.bytes - 5e8).abs() < error && error > 0.0, "{sum:?} ± {error}");
@@ -662,10 +671,10 @@ mod tests {
         let (key, sums) = &answer.series[0];
         assert_eq!((key.as_str(), answer.series.len()), ("unlabelled", 1));
         assert!((sums[0].bytes / answer.total[0].bytes - 1.0).abs() < 1e-6);
-        // A host without counters costs no other its own.
+        // A host without counters does not affect the counters of others.
         shared.live_mut().count(CountedInterval::new((1, 3), 2_000.0, 1.0, [None; 2], [true; 2]));
         let answer = ask(By::Interface, FIRST_S + 15, 30, 1);
-        assert_eq!(answer.series.len(), HOSTS as usize);
+        assert_eq!(answer.series.len(), HOST_COUNT as usize);
         assert!(answer.series.iter().all(|(_, sums)| (sums[0].bytes / 3e7 - 1.0).abs() < 0.35));
     }
 }

@@ -1,7 +1,8 @@
-//! The thread that closes each second: takes its sums, keeps them and sends them to those who follow.
+//! The thread that closes each second: stores its sums and sends them to the live feed.
 //!
-//! A second is closed when it is over and every socket is drained beyond its end, so that what the kernel received in it is
-//! in it, even where this program was stopped meanwhile. What was not received is unknown, not zero (`crate::arrivals`).
+//! A second is closed when it is over and every socket is drained beyond its end, so that it has
+//! all datagrams that the kernel received in it, even if this program was stopped meanwhile.
+//! Traffic without datagrams is unknown, not zero (`crate::arrivals`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,26 +11,26 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::live::Namer;
-use crate::minute::{Gathering, Minute, draw_id};
+use crate::minute::{Minute, MinuteBuilder, draw_id};
 use crate::second::{Second, Strata, strata};
 use crate::shared::Shared;
 
-/// A difference of the clocks from which on the wall clock was set, and did not only drift.
+/// Smallest difference of the clocks that counts as a step instead of drift.
 const STEP_S: f64 = 1.5;
 
-/// Longest sleep before it looks whether the service ends.
+/// Longest sleep before a check for the end of the service.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Between two looks at sockets that are not drained.
+/// Time between two checks of sockets that are not drained.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// After so many looks (a minute of this program's own time, not of one that it was stopped) a second is closed
-/// whether sockets are drained or not.
+/// Checks (a minute of this program's own time, not of one in which it was stopped) after which a
+/// second is closed without drained sockets.
 const DRAIN_LOOKS_MAX: u32 = 12_000;
 
-/// Runs until the service ends.
+/// Closes seconds until the service ends.
 pub(crate) fn run(shared: &Shared, stored: &[UnboundedSender<Arc<Minute>>]) {
-    let mut gathering = Gathering::default();
+    let mut gathering = MinuteBuilder::default();
     let mut number = 1;
     while wait_for_end(shared, number) {
         close(shared, &mut gathering, stored, number);
@@ -43,7 +44,7 @@ pub(crate) fn run(shared: &Shared, stored: &[UnboundedSender<Arc<Minute>>]) {
 /// Closes the second with this number.
 fn close(
     shared: &Shared,
-    gathering: &mut Gathering,
+    gathering: &mut MinuteBuilder,
     stored: &[UnboundedSender<Arc<Minute>>],
     number: u64,
 ) {
@@ -60,29 +61,29 @@ fn close(
         let silent_since = arrivals.newest().filter(|_| arrivals.is_cut_off(span.end));
         (measured, arrivals.pauses(), silent_since)
     };
-    meet_exporters(shared);
+    add_new_exporters(shared);
     let second = (Arc::new(Second::new(span, measured, &sums)), strata(&sums));
     drop(sums);
     publish(shared, gathering, stored, second);
-    let mut settle = |from: Duration, to: Duration, measured| {
+    let mut correct = |from: Duration, to: Duration, measured| {
         let numbers = line.number(from) + 1..line.number(to);
-        for (at_s, seconds) in shared.live_mut().settle(numbers, measured) {
-            gathering.settle(at_s, seconds);
+        for (at_s, seconds) in shared.live_mut().correct_measured(numbers, measured) {
+            gathering.correct_measured(at_s, seconds);
         }
     };
-    // A silence that turns out to be one of an outage began with the last datagram.
+    // A silence that is an outage began with the last datagram.
     if let Some(since) = silent_since {
-        settle(since, span.end, false);
+        correct(since, span.end, false);
     }
     for pause in pauses {
-        settle(pause.from, pause.to, !pause.missing);
+        correct(pause.from, pause.to, !pause.missing);
     }
 }
 
-/// Keeps a second and sends it to those who follow.
+/// Stores a second and sends it to the live feed.
 fn publish(
     shared: &Shared,
-    gathering: &mut Gathering,
+    gathering: &mut MinuteBuilder,
     stored: &[UnboundedSender<Arc<Minute>>],
     (second, strata): (Arc<Second>, Strata),
 ) {
@@ -95,26 +96,26 @@ fn publish(
     }
     let feed = shared.feed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(feed) = feed.as_ref() {
-        // An error means that there is no follower.
+        // Without subscribers the channel returns an error.
         let _ = feed.send(second);
     }
 }
 
-/// Gives a minute to be stored, as much of it as there is.
-fn store(shared: &Shared, gathering: &mut Gathering, stored: &[UnboundedSender<Arc<Minute>>]) {
+/// Sends the current minute, complete or not, to the stores.
+fn store(shared: &Shared, gathering: &mut MinuteBuilder, stored: &[UnboundedSender<Arc<Minute>>]) {
     let counted = shared.live_mut().take_minutes();
     let directory = shared.directory();
     let namer = Namer::new(&directory, &shared.sites);
     if let Some(minute) = gathering.take(draw_id(), &namer, counted) {
         let minute = Arc::new(minute);
         for stored in stored {
-            // The other end is there until this thread has ended.
+            // The receiver lives until this thread has ended.
             let _ = stored.send(Arc::clone(&minute));
         }
     }
 }
 
-/// Waits until a second is over and was taken from every socket; whether the service goes on.
+/// Waits until a second is over and drained from every socket; returns false when the service ends.
 fn wait_for_end(shared: &Shared, number: u64) -> bool {
     let mut looks = 0;
     loop {
@@ -141,14 +142,14 @@ fn wait_for_end(shared: &Shared, number: u64) -> bool {
     }
 }
 
-fn meet_exporters(shared: &Shared) {
+fn add_new_exporters(shared: &Shared) {
     let intake = shared.intake();
     let known = shared.directory();
     let new: Vec<_> = intake.exporters().iter().filter(|one| !known.has(one.id)).collect();
     drop(known);
     if !new.is_empty() {
         shared.change_directory(|directory| {
-            new.into_iter().for_each(|exporter| directory.meet(exporter));
+            new.into_iter().for_each(|exporter| directory.add_exporter(exporter));
         });
     }
 }
@@ -165,9 +166,10 @@ mod tests {
     use crate::config::Config;
     use crate::shared::Stores;
 
-    /// Answers of seconds hold names and seconds: the thread that closes a second must not wait for them.
+    /// Queries hold names and seconds for a long time: the thread that closes a second must not
+    /// wait for them.
     #[test]
-    fn a_question_that_takes_long_holds_no_second_up() {
+    fn long_query_delays_no_second() {
         let registry = Registry::builtin().clone();
         let none = Prefixes::default;
         let trust = Trust::new(registry.clone(), none(), none(), 1);
@@ -182,7 +184,7 @@ mod tests {
         let shared =
             Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);
         let asked = (shared.directory(), shared.live().newest().cloned());
-        close(&shared, &mut Gathering::default(), &[], 1);
+        close(&shared, &mut MinuteBuilder::default(), &[], 1);
         assert_eq!(shared.live().seconds().count(), 1);
         let id = shared.intake().exporters().iter().next().unwrap().id;
         assert!(shared.directory().has(id) && !asked.0.has(id));

@@ -1,4 +1,4 @@
-//! The thread that looks at alerts each second, and the task that tells webhooks of them.
+//! The thread that evaluates alerts each second, and the task that calls webhooks.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -8,68 +8,68 @@ use penstock_http::fetch::{self, Url};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender};
 
-use crate::alert::{Alert, Change, Of, Watched};
-use crate::answer::{Answer, Past, Span, answer};
+use crate::alert::{Alert, AlertChange, AlertFigure, AlertScope};
 use crate::api::link_share;
 use crate::directory::exporter_key;
 use crate::event::{Event, EventKind};
 use crate::query::{By, Query};
+use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, execute};
 use crate::second::Second;
 use crate::shared::{Shared, unix_now};
 
-/// Figures are means over so many seconds.
-const MEAN: usize = 10;
+/// Seconds over which figures are averaged.
+const MEAN_SECONDS: usize = 10;
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two evaluations.
+const EVALUATION_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Calls that wait for a webhook; more are counted as failed.
+/// Most queued calls of webhooks; further ones count as failed.
 pub(crate) const CALLS_MAX: usize = 100;
 
-/// After a call that failed; there are that many more.
-const AGAIN: [Duration; 3] =
+/// Pauses before the retries of a failed call.
+const RETRY_PAUSES: [Duration; 3] =
     [Duration::from_secs(1), Duration::from_secs(5), Duration::from_secs(25)];
 
-/// Datagrams below which loss says nothing.
+/// Fewest datagrams from which a loss is computed.
 const DATAGRAMS_MIN: u64 = 20;
 
-/// A call of a webhook.
+/// A pending call of a webhook.
 #[derive(Debug)]
 pub(crate) struct Call {
     url: Url,
     body: Vec<u8>,
 }
 
-/// Looks until the service ends.
+/// Evaluates alerts until the service ends.
 pub(crate) fn run(shared: &Shared, calls: &Sender<Call>) {
     while !shared.stopping.load(Ordering::Relaxed) {
-        look(shared, calls);
-        // Short, so that the end of the service does not wait for it.
+        evaluate(shared, calls);
+        // In short sleeps, so that the end of the service does not wait.
         for _ in 0..10 {
             if !shared.stopping.load(Ordering::Relaxed) {
-                std::thread::sleep(LOOK / 10);
+                std::thread::sleep(EVALUATION_INTERVAL / 10);
             }
         }
     }
 }
 
-fn look(shared: &Shared, calls: &Sender<Call>) {
-    let seconds: Vec<_> = shared.live().seconds().rev().take(MEAN).cloned().collect();
+fn evaluate(shared: &Shared, calls: &Sender<Call>) {
+    let seconds: Vec<_> = shared.live().seconds().rev().take(MEAN_SECONDS).cloned().collect();
     let (now, wall_s) = (shared.now(), unix_now());
     let rules: Vec<_> = shared.alert_states().iter().map(|alert| alert.rule.clone()).collect();
-    let mut figures = Figures { shared, seconds: &seconds, answers: HashMap::new() };
+    let mut figures = AlertFigures { shared, seconds: &seconds, answers: HashMap::new() };
     for (at, rule) in rules.iter().enumerate() {
         let value = figures.value(rule.watched, rule.of, rule.key.as_deref());
         let mut states = shared.alert_states();
         let alert = &mut states[at];
         if let Some(change) = alert.step(now, wall_s, value) {
-            tell(shared, alert, change, wall_s, calls);
+            report_change(shared, alert, change, wall_s, calls);
         }
     }
 }
 
-/// The event of a change.
-fn event_of(alert: &Alert, change: Change, wall_s: f64) -> Event {
+/// Builds the event of a change.
+fn event_of(alert: &Alert, change: AlertChange, wall_s: f64) -> Event {
     let rule = &alert.rule;
     let shown = |value: f64| match rule.unit() {
         "bit/s" => penstock_units::BitRate(value as u64).to_string(),
@@ -78,26 +78,32 @@ fn event_of(alert: &Alert, change: Change, wall_s: f64) -> Event {
     };
     let value = shown(alert.value.unwrap_or_default());
     let (kind, text) = match change {
-        Change::Fires => {
+        AlertChange::Fires => {
             let side = if rule.above { "above" } else { "below" };
             (EventKind::AlertFiring, format!("{value}, {side} {}", shown(rule.threshold)))
         }
-        Change::Ends => (EventKind::AlertResolved, format!("back at {value}")),
+        AlertChange::Ends => (EventKind::AlertResolved, format!("back at {value}")),
     };
-    let link = rule.key.clone().filter(|_| rule.of == Of::Link);
+    let link = rule.key.clone().filter(|_| rule.of == AlertScope::Link);
     Event { link, ..Event::new(wall_s, kind, rule.severity, &rule.name).text(text) }
 }
 
-fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sender<Call>) {
+fn report_change(
+    shared: &Shared,
+    alert: &Alert,
+    change: AlertChange,
+    wall_s: f64,
+    calls: &Sender<Call>,
+) {
     let rule = &alert.rule;
     let (value, unit) = (alert.value.unwrap_or_default(), rule.unit());
     shared.events_log().push(event_of(alert, change, wall_s));
     let state = match change {
-        Change::Fires => "firing",
-        Change::Ends => "resolved",
+        AlertChange::Fires => "firing",
+        AlertChange::Ends => "resolved",
     };
     match change {
-        Change::Fires => {
+        AlertChange::Fires => {
             tracing::warn!(
                 alert = rule.name,
                 value,
@@ -106,7 +112,7 @@ fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sen
                 "alert fires"
             );
         }
-        Change::Ends => tracing::info!(alert = rule.name, value, unit, "alert ends"),
+        AlertChange::Ends => tracing::info!(alert = rule.name, value, unit, "alert ends"),
     }
     let Some(url) = rule.webhook.clone() else { return };
     let body = json!({
@@ -124,41 +130,41 @@ fn tell(shared: &Shared, alert: &Alert, change: Change, wall_s: f64, calls: &Sen
     }
 }
 
-/// Figures of the last seconds, each question answered once.
-struct Figures<'a> {
+/// Figures of the last seconds; each query runs once.
+struct AlertFigures<'a> {
     shared: &'a Shared,
     seconds: &'a [std::sync::Arc<Second>],
-    answers: HashMap<By, Answer>,
+    answers: HashMap<By, QueryResult>,
 }
 
-impl Figures<'_> {
-    fn value(&mut self, watched: Watched, of: Of, key: Option<&str>) -> Option<f64> {
+impl AlertFigures<'_> {
+    fn value(&mut self, watched: AlertFigure, of: AlertScope, key: Option<&str>) -> Option<f64> {
         match (watched, of) {
-            (Watched::Loss, _) => self.exporters(key, |exporter| {
+            (AlertFigure::Loss, _) => self.exporters(key, |exporter| {
                 let sent = exporter.sequence.received + exporter.sequence.lost;
                 (sent >= DATAGRAMS_MIN).then(|| exporter.loss())
             }),
-            (Watched::Silence, _) => {
+            (AlertFigure::Silence, _) => {
                 let now = self.shared.now();
                 self.exporters(key, |exporter| {
                     let known = exporter.is_established() || key.is_some();
                     known.then(|| now.saturating_sub(exporter.last_seen).as_secs_f64())
                 })
-                // One that is named and was never heard is silent since the start.
+                // An exporter that never sent a datagram is silent since the start.
                 .or_else(|| key.map(|_| now.as_secs_f64()))
             }
-            (Watched::Unlabelled, _) => {
+            (AlertFigure::Unlabelled, _) => {
                 let (labelled, all) =
                     self.sums(By::Owner, |key| !matches!(key, "unlabelled" | "untrusted"))?;
                 (all > 0.0).then(|| 1.0 - labelled / all)
             }
-            (Watched::Share, Of::Link) => link_share(self.shared, key?),
-            (Watched::Rate, Of::Link) => None,
-            (Watched::Share, Of::By(by)) => {
+            (AlertFigure::Share, AlertScope::Link) => link_share(self.shared, key?),
+            (AlertFigure::Rate, AlertScope::Link) => None,
+            (AlertFigure::Share, AlertScope::By(by)) => {
                 let (own, all) = self.sums(by, |other| Some(other) == key)?;
                 (all > 0.0).then(|| own / all)
             }
-            (Watched::Rate, Of::By(by)) => {
+            (AlertFigure::Rate, AlertScope::By(by)) => {
                 let seconds: f64 = self.seconds.iter().map(|second| second.length_s).sum();
                 let (own, _) = self.sums(by, |other| by == By::Total || Some(other) == key)?;
                 Some(own * 8.0 / seconds)
@@ -166,7 +172,7 @@ impl Figures<'_> {
         }
     }
 
-    /// The greatest that `of` gives of the exporters that are meant.
+    /// Largest value of `of` among the selected exporters.
     fn exporters(
         &self,
         key: Option<&str>,
@@ -182,19 +188,19 @@ impl Figures<'_> {
         intake.exporters().iter().filter(meant).filter_map(of).reduce(f64::max)
     }
 
-    /// Bytes of the keys that are meant, and of all.
+    /// Bytes of the selected keys, and of all.
     fn sums(&mut self, by: By, meant: impl Fn(&str) -> bool) -> Option<(f64, f64)> {
-        // Of a time that was not measured nothing is known.
+        // Unmeasured time gives no figure.
         if self.seconds.iter().all(|second| second.length_s <= 0.0) {
             return None;
         }
         let start_s = self.seconds.iter().map(|second| second.at_s).min()?;
         let end_s = self.seconds.iter().map(|second| second.at_s).max()? + 1;
-        let span = Span { start_s, step_s: end_s - start_s, buckets: 1 };
+        let span = TimeBuckets { start_s, step_s: end_s - start_s, buckets: 1 };
         let (shared, seconds) = (self.shared, self.seconds);
         let answer = self.answers.entry(by).or_insert_with(|| {
             let query = Query { view: shared.config.combine, ..Query::of(by) };
-            answer(shared, &query, span, &Past::default(), seconds.iter().map(|s| &**s), &[])
+            execute(shared, &query, span, &StoredRows::default(), seconds.iter().map(|s| &**s), &[])
         });
         let sum = |meant: &dyn Fn(&str) -> bool| {
             answer
@@ -208,10 +214,10 @@ impl Figures<'_> {
     }
 }
 
-/// Makes calls one after the other, until there will be none.
-pub(crate) async fn call(shared: &Shared, mut calls: Receiver<Call>) {
+/// Makes calls one after the other until the channel closes.
+pub(crate) async fn call_webhooks(shared: &Shared, mut calls: Receiver<Call>) {
     while let Some(call) = calls.recv().await {
-        let mut tries = AGAIN.iter();
+        let mut tries = RETRY_PAUSES.iter();
         while let Err(error) = fetch::post(&call.url, call.body.clone()).await {
             match tries.next() {
                 Some(pause) if !shared.stopping.load(Ordering::Relaxed) => {
