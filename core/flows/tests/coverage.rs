@@ -1,5 +1,5 @@
-//! Coverage of the estimator's 95 % interval: 200 seeded mixes of classes, sizes and sampling rates over several
-//! strata, some of which are counted.
+//! How often the 95 % interval of the estimator holds the true value: 200 seeded mixes of classes, sizes and sampling
+//! rates over several strata, some of which are counted.
 
 use penstock_flows::estimate::{CounterEstimate, SEPARATE_SAMPLES_MIN, Stratum, Sum};
 use penstock_testkit::Random;
@@ -19,7 +19,7 @@ fn sampled(random: &mut Random, packets: u64, rate: u64) -> u64 {
     }
 }
 
-/// Counts the intervals that include the true value, and all intervals, in mixes with this share of counted strata.
+/// How many intervals hold the truth, of how many, in mixes of which this share of strata is counted.
 fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
     let mut random = Random::new(seed);
     let (mut held, mut all) = (0, 0);

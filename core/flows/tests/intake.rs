@@ -65,7 +65,7 @@ fn atlas() -> Scitag {
     Scitag::new(2, 26).unwrap()
 }
 
-/// Marks of a packet.
+/// Fields of a test packet besides its addresses.
 #[derive(Clone, Copy, Default)]
 struct Marks {
     label: u32,

@@ -129,7 +129,7 @@ const FIELDS: [&str; 15] = [
     "ieee8021ad.id",
 ];
 
-/// Output of tshark: all values of each field, outermost first.
+/// Fields as decoded by tshark: all values of each, outermost first.
 fn tshark(frames: &[Vec<u8>]) -> Vec<HashMap<&'static str, Vec<String>>> {
     let path = std::env::temp_dir().join(format!("penstock-flows-{}.pcap", std::process::id()));
     fs::write(&path, common::capture(frames, 65_535)).unwrap();

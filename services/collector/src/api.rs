@@ -82,11 +82,11 @@ pub fn document() -> utoipa::openapi::OpenApi {
 }
 
 /// Query parameters, each of which must be consumed.
-struct QueryParams(HashMap<String, String>);
+struct TelemetryParams(HashMap<String, String>);
 
 type RawQuery = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
 
-impl QueryParams {
+impl TelemetryParams {
     fn new(given: RawQuery) -> Result<Self, ApiError> {
         let axum::extract::Query(pairs) =
             given.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;

@@ -188,7 +188,7 @@ fn enforce_limit(dir: &Path, bytes_max: u64) -> io::Result<u64> {
 }
 
 /// An incomplete file.
-struct OpenFile {
+struct OpenParquetFile {
     file: ParquetFile,
     part: PathBuf,
     name: String,
@@ -201,7 +201,7 @@ pub(crate) struct ArchiveWriter {
     config: Config,
     health: Arc<ArchiveHealth>,
     take: Receiver<Vec<SampleRecord>>,
-    open: Option<OpenFile>,
+    open: Option<OpenParquetFile>,
     group: Vec<SampleRecord>,
     last_log: Option<Instant>,
 }
@@ -242,7 +242,7 @@ impl ArchiveWriter {
         match ParquetFile::create(&part) {
             Ok(file) => {
                 let since = Instant::now();
-                self.open = Some(OpenFile { file, part, name, since, records: 0 });
+                self.open = Some(OpenParquetFile { file, part, name, since, records: 0 });
             }
             Err(error) => {
                 let _ = fs::remove_file(&part);

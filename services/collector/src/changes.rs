@@ -43,7 +43,7 @@ pub(crate) struct ExporterState {
 
 /// State of an interface in a snapshot.
 #[derive(Debug, Clone)]
-pub(crate) struct InterfaceStatus {
+pub(crate) struct InterfaceSnapshot {
     pub(crate) key: String,
     pub(crate) name: String,
     /// Link of the topology at the interface.
@@ -55,7 +55,7 @@ pub(crate) struct InterfaceStatus {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetworkSnapshot {
     pub(crate) exporters: Vec<ExporterState>,
-    pub(crate) interfaces: Vec<InterfaceStatus>,
+    pub(crate) interfaces: Vec<InterfaceSnapshot>,
 }
 
 #[derive(Debug)]
@@ -215,7 +215,7 @@ mod tests {
         let (key, name) = ("192.0.2.1".to_owned(), "dtn1".to_owned());
         NetworkSnapshot {
             exporters: vec![ExporterState { key, name, silent_s, restarts }],
-            interfaces: vec![InterfaceStatus {
+            interfaces: vec![InterfaceSnapshot {
                 key: "192.0.2.1:2".to_owned(),
                 name: "dtn1 eth0".to_owned(),
                 link: Some("a--b".to_owned()),
@@ -265,7 +265,7 @@ mod tests {
             let mut all = snapshot(0.0, 0, Some(up));
             let first = all.interfaces[0].clone();
             all.interfaces = (0..1_000)
-                .map(|at| InterfaceStatus { key: format!("x:{at}"), ..first.clone() })
+                .map(|at| InterfaceSnapshot { key: format!("x:{at}"), ..first.clone() })
                 .collect();
             all
         };

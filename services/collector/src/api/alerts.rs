@@ -10,7 +10,7 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::alert::{Acknowledgement, Alert, AlertScope, AlertState};
 use crate::event::{Event, EventKind};
 use crate::shared::{Shared, unix_now};
@@ -122,7 +122,7 @@ pub(super) async fn alerts(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<Alerts>, ApiError> {
-    QueryParams::new(given)?.none()?;
+    TelemetryParams::new(given)?.none()?;
     let alerts = shared.alert_states().clone();
     let count = |wanted: AlertState| alerts.iter().filter(|one| one.state() == wanted).count();
     let (firing, pending) = (count(AlertState::Firing), count(AlertState::Pending));

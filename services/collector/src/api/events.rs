@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::series::RangeRequest;
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::event::Event;
 use crate::shared::Shared;
 
@@ -46,7 +46,7 @@ pub(super) async fn events(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<Events>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-86400".to_owned());
     }

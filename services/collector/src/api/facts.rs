@@ -13,7 +13,7 @@ use penstock_http::{ApiError, ErrorBody};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::directory::exporter_key;
 use crate::live::{LIVE_SECONDS, ROWS_MAX};
 use crate::shared::{Shared, unix_now};
@@ -88,7 +88,7 @@ pub(super) async fn exporters(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<ExporterList>, ApiError> {
-    QueryParams::new(given)?.none()?;
+    TelemetryParams::new(given)?.none()?;
     let intake = shared.intake();
     let directory = shared.directory();
     let count = intake.exporters().len();
@@ -293,7 +293,7 @@ pub(super) async fn interfaces(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<Interfaces>, ApiError> {
-    QueryParams::new(given)?.none()?;
+    TelemetryParams::new(given)?.none()?;
     let (mut interfaces, count) = all_interfaces(&shared);
     interfaces.sort_by(|a, b| (&a.exporter, a.index).cmp(&(&b.exporter, b.index)));
     Ok(Json(Interfaces { interfaces, count }))
@@ -440,7 +440,7 @@ pub(crate) struct ArchiveFacts {
 /// State of the collector.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TelemetryStatus)]
-pub(crate) struct CollectorStatus {
+pub(crate) struct TelemetryStatus {
     /// Time of the answer, in seconds since 1970.
     now_s: f64,
     /// Start of the collector, in seconds since 1970.
@@ -492,13 +492,13 @@ pub(crate) struct CollectorStatus {
 
 /// Reports the state of the collector: input, losses and room left.
 #[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
-    responses((status = 200, body = CollectorStatus), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TelemetryStatus), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<CollectorStatus>, ApiError> {
+) -> Result<Json<TelemetryStatus>, ApiError> {
     use penstock_flows::{exporter, scitag};
-    QueryParams::new(given)?.none()?;
+    TelemetryParams::new(given)?.none()?;
     let (counts, exporters, states, flows) = {
         let intake = shared.intake();
         let exporters = intake.exporters();
@@ -524,7 +524,7 @@ pub(super) async fn status(
         refused: get(&input.refused),
         errors: get(&input.errors),
     });
-    Ok(Json(CollectorStatus {
+    Ok(Json(TelemetryStatus {
         now_s: unix_now(),
         started_s: shared.started_s,
         closed_until_s: newest.map(|second| second.at_s + 1),

@@ -6,7 +6,7 @@ use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::packet::FlowKey;
 use penstock_http::ApiError;
 
-use super::QueryParams;
+use super::TelemetryParams;
 use crate::config::{Network, Site};
 use crate::query::{By, ELSEWHERE, PAIR};
 use crate::row::RowDirection;
@@ -42,7 +42,7 @@ fn site_of(sites: &[Site], address: IpAddr) -> &str {
 
 impl<'a> FlowFilter<'a> {
     /// Consumes the remaining parameters.
-    pub(super) fn new(mut params: QueryParams, shared: &'a Shared) -> Result<Self, ApiError> {
+    pub(super) fn new(mut params: TelemetryParams, shared: &'a Shared) -> Result<Self, ApiError> {
         let direction = params.direction()?;
         params.take("combine");
         let mut wanted = Vec::new();

@@ -15,7 +15,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use utoipa::ToSchema;
 
 use super::series::{errors, first, rates};
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::query::{By, KeyNames, Query};
 use crate::query_executor::{StoredRows, TimeBuckets, execute};
 use crate::second::Second;
@@ -87,7 +87,7 @@ pub(super) async fn live(
     headers: HeaderMap,
     given: RawQuery,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
     let by = by.split(',').map(str::parse).collect::<Result<Vec<By>, String>>();
     let by = by.map_err(ApiError::bad_request)?;

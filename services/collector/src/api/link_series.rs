@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::network::{InterfaceMeans, keys_at_ends};
 use super::series::{Answered, RangeRequest, answer, errors, rates};
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::query::{By, Query};
 use crate::query_executor::QueryResult;
 use crate::row::RowDirection;
@@ -81,7 +81,7 @@ pub(super) async fn series(
     Path(name): Path<String>,
     given: RawQuery,
 ) -> Result<Json<LinkSeries>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     let asked = RangeRequest::new(&mut params)?;
     params.none()?;
     let topology = shared.config.topology.as_ref();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::series::{Answered, RangeRequest, answer};
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::query::{By, ELSEWHERE, PAIR};
 use crate::shared::Shared;
 
@@ -81,7 +81,7 @@ pub(super) async fn matrix(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<Matrix>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());
     }

@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use super::facts::{InterfaceReport, all_interfaces};
 use super::series::{RangeRequest, live};
-use super::{QueryParams, RawQuery};
-use crate::changes::InterfaceStatus;
+use super::{RawQuery, TelemetryParams};
+use crate::changes::InterfaceSnapshot;
 use crate::config::KnownExporter;
 use crate::query::{By, Query};
 use crate::query_executor::TimeBuckets;
@@ -128,7 +128,7 @@ pub(super) async fn topology(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<TopologyFacts>, ApiError> {
-    QueryParams::new(given)?.none()?;
+    TelemetryParams::new(given)?.none()?;
     let Some(topology) = &shared.config.topology else {
         let (sites, nodes, links) = (Vec::new(), Vec::new(), Vec::new());
         return Ok(Json(TopologyFacts { name: None, title: None, sites, nodes, links }));
@@ -258,7 +258,7 @@ pub(super) fn keys_at_ends(shared: &Shared) -> Vec<[Option<String>; 2]> {
 }
 
 /// State of each interface, with its link in the topology.
-pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceStatus> {
+pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceSnapshot> {
     let names = shared.config.topology.iter().flat_map(|topology| &topology.links);
     let links: HashMap<String, &str> = keys_at_ends(shared)
         .into_iter()
@@ -269,7 +269,7 @@ pub(crate) fn interface_states(shared: &Shared) -> Vec<InterfaceStatus> {
     let (interfaces, _) = all_interfaces(shared);
     let states = interfaces.into_iter().map(|facts| {
         let fresh = facts.told_s.is_some_and(|report| report > now - STATE_S);
-        InterfaceStatus {
+        InterfaceSnapshot {
             link: links.get(&facts.key).map(|link| (*link).to_owned()),
             up: facts.up.filter(|_| fresh),
             name: facts.name,
@@ -370,7 +370,7 @@ pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<Links>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.none()?;
         return Ok(Json(Links { links: links_in_use(&shared, None) }));

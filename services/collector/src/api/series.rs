@@ -12,7 +12,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::unknown::{self, UnknownPair};
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::query::{By, KeyNames, Query, SeriesSums as Sums};
 use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, TotalSource};
 use crate::row::RowKind;
@@ -127,7 +127,7 @@ pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<SeriesAnswer>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
     let by: By = by.parse().map_err(ApiError::bad_request)?;
     let span = RangeRequest::new(&mut params)?;
@@ -239,7 +239,7 @@ pub(super) struct RangeRequest {
 }
 
 impl RangeRequest {
-    pub(super) fn new(params: &mut QueryParams) -> Result<Self, ApiError> {
+    pub(super) fn new(params: &mut TelemetryParams) -> Result<Self, ApiError> {
         let now = unix_now() as i64;
         let absolute = |time: i64| if time <= 0 { now.saturating_add(time) } else { time };
         let from_s = absolute(params.number("from")?.unwrap_or(-600));
@@ -425,7 +425,7 @@ pub(super) async fn labels(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<LabelShares>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     if !params.0.contains_key("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());
     }

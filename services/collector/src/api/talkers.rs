@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use super::flow_filter::FlowFilter;
 use super::series::RangeRequest;
-use super::{QueryParams, RawQuery};
+use super::{RawQuery, TelemetryParams};
 use crate::shared::Shared;
 
 /// Default count of flows in an answer.
@@ -89,7 +89,7 @@ pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
 ) -> Result<Json<TalkerList>, ApiError> {
-    let mut params = QueryParams::new(given)?;
+    let mut params = TelemetryParams::new(given)?;
     let most = params.number("n")?.unwrap_or(TALKERS_DEFAULT).clamp(1, crate::second::TALKERS_MAX);
     let asked = params.has("from").then(|| RangeRequest::new(&mut params)).transpose()?;
     let filter = FlowFilter::new(params, &shared)?;
