@@ -104,7 +104,7 @@ pub trait Congestion: fmt::Debug + Send {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace);
 
     /// A notification came that the receiver had sent on its own.
-    fn on_notification(&mut self, _now_ps: u64, _pace: &mut Pace) {}
+    fn on_cnp(&mut self, _now_ps: u64, _pace: &mut Pace) {}
 
     /// Losses were found, the first since all had arrived that was under way at the last ones. An acknowledgement told of
     /// them, for which [`Self::on_ack`] is called next.

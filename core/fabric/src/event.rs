@@ -29,9 +29,9 @@ pub(crate) enum Kind {
     /// Queues are looked at.
     Samples,
     /// Links, switches and hosts change, which concerns all regions.
-    Changes,
+    TopologyChange,
     /// Pauses of all regions are looked at, whether they wait for each other.
-    Looks,
+    DeadlockScan,
 }
 
 const KINDS: [Kind; 12] = [
@@ -45,8 +45,8 @@ const KINDS: [Kind; 12] = [
     Kind::AskTimeout,
     Kind::Starts,
     Kind::Samples,
-    Kind::Changes,
-    Kind::Looks,
+    Kind::TopologyChange,
+    Kind::DeadlockScan,
 ];
 
 /// A time, a kind and an entity, as one number that sorts.

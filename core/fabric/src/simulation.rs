@@ -15,28 +15,28 @@ use crate::random::mix;
 use crate::routes::Routes;
 use crate::wire::Wire;
 
-mod asker;
 mod audit;
 mod change;
 mod control;
 mod crew;
 mod deadlock;
-mod division;
 mod ideal;
+mod load_balancing;
 mod memory;
 mod model;
+mod partitioning;
 mod port;
 mod receiver;
 mod receiving;
 mod recovery;
 mod region;
+mod requester;
 mod results;
 mod scoreboard;
 mod sender;
 mod sending;
 mod setup;
 mod switch;
-mod ways;
 
 pub use change::{Change, Part};
 pub use crew::Worker;
@@ -45,7 +45,7 @@ pub use port::PortResult;
 pub use results::SwitchResult;
 
 use crate::congestion::needs;
-use control::{Control, Next, Whole};
+use control::{Control, Coordinator, Next};
 use model::Model;
 use region::Region;
 
@@ -168,14 +168,14 @@ impl Simulation {
         while left > 0 {
             let mut regions: Vec<&mut Region> = self.regions.iter_mut().collect();
             let (model, control) = (&*self.model, &mut self.control);
-            let mut whole = Whole { model, control, regions: &mut regions };
-            match whole.next(until_ps) {
+            let mut coordinator = Coordinator { model, control, regions: &mut regions };
+            match coordinator.next(until_ps) {
                 Next::End(progress) => return progress,
                 Next::Again => left -= 1,
                 Next::Window => {
-                    left -= whole.regions[0].run_window(left).min(left);
+                    left -= coordinator.regions[0].run_window(left).min(left);
                     if left == 0 {
-                        whole.rest();
+                        coordinator.rest();
                     }
                 }
             }

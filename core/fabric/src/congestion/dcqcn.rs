@@ -132,11 +132,11 @@ impl Dcqcn {
 impl Congestion for Dcqcn {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
         if ack.marks > 0 {
-            self.on_notification(ack.now_ps, pace);
+            self.on_cnp(ack.now_ps, pace);
         }
     }
 
-    fn on_notification(&mut self, now: u64, pace: &mut Pace) {
+    fn on_cnp(&mut self, now: u64, pace: &mut Pace) {
         self.advance(now, pace);
         self.marked_for_alpha = true;
         self.marked_for_cut = true;

@@ -89,7 +89,7 @@ impl DcqcnPaper {
 impl Congestion for DcqcnPaper {
     fn on_ack(&mut self, _ack: &Ack<'_>, _pace: &mut Pace) {}
 
-    fn on_notification(&mut self, now_ps: u64, pace: &mut Pace) {
+    fn on_cnp(&mut self, now_ps: u64, pace: &mut Pace) {
         self.advance(now_ps, pace);
         self.target = self.rate;
         self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.rate_min);
@@ -124,7 +124,7 @@ mod tests {
         let parameters = Parameters::default();
         let mut dcqcn = DcqcnPaper::new(&parameters, &path());
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
-        dcqcn.on_notification(0, &mut pace);
+        dcqcn.on_cnp(0, &mut pace);
         assert_eq!(pace.rate_bps, 50_000_000_000);
         assert!((dcqcn.target - 100e9).abs() < 1.0);
         dcqcn.on_send(5 * 55 * US, 0, &mut pace);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(pace.rate_bps, 98_437_500_000);
         let alpha = (255.0_f64 / 256.0).powi(5);
         assert!((dcqcn.alpha - alpha).abs() < 1e-12);
-        dcqcn.on_notification(5 * 55 * US, &mut pace);
+        dcqcn.on_cnp(5 * 55 * US, &mut pace);
         assert!((dcqcn.rate - 98_437_500_000.0 * (1.0 - alpha / 2.0)).abs() < 1.0);
         assert!((dcqcn.target - 98_437_500_000.0).abs() < 1.0);
     }
@@ -142,7 +142,7 @@ mod tests {
         let parameters = Parameters::default();
         let mut dcqcn = DcqcnPaper::new(&parameters, &path());
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
-        (0..40).for_each(|_| dcqcn.on_notification(0, &mut pace));
+        (0..40).for_each(|_| dcqcn.on_cnp(0, &mut pace));
         assert_eq!(pace.rate_bps, 100_000_000, "no rate is below");
         let target = dcqcn.target;
         for _ in 0..6 {

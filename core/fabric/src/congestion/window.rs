@@ -66,8 +66,8 @@ impl Congestion for Bounded {
         self.tell(pace);
     }
 
-    fn on_notification(&mut self, now_ps: u64, pace: &mut Pace) {
-        self.algorithm.on_notification(now_ps, &mut self.own);
+    fn on_cnp(&mut self, now_ps: u64, pace: &mut Pace) {
+        self.algorithm.on_cnp(now_ps, &mut self.own);
         self.tell(pace);
     }
 

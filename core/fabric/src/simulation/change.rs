@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Simulation;
-use super::control::Whole;
+use super::control::Coordinator;
 use super::region::Region;
 use crate::event::Kind;
 use crate::packet::{List, OnLine};
@@ -61,14 +61,14 @@ impl Simulation {
     }
 }
 
-impl Whole<'_, '_> {
+impl Coordinator<'_, '_> {
     /// The next change happens.
     pub(super) fn take_step(&mut self) {
         let number = self.control.next_change;
         let Some((at_ps, step)) = self.control.changes.get(number).copied() else { return };
         self.control.next_change += 1;
         self.control.counts.events += 1;
-        self.control.digest.add(at_ps, Kind::Changes, number as u32, 0);
+        self.control.digest.add(at_ps, Kind::TopologyChange, number as u32, 0);
         match step {
             Step::Part { part: Part::Link(link), is_up } => {
                 self.control.links_down[link as usize] = !is_up;

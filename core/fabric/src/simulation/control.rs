@@ -44,13 +44,13 @@ pub(super) enum Next {
 }
 
 /// All regions at a time at which none goes on.
-pub(super) struct Whole<'a, 'r> {
+pub(super) struct Coordinator<'a, 'r> {
     pub(super) model: &'a Model,
     pub(super) control: &'a mut Control,
     pub(super) regions: &'a mut [&'r mut Region],
 }
 
-impl Whole<'_, '_> {
+impl Coordinator<'_, '_> {
     /// What is next in a run that ends at a time.
     pub(super) fn next(&mut self, until_ps: u64) -> Next {
         let mail_ps = exchange(self.regions);

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::control::{Control, Next, Whole};
+use super::control::{Control, Coordinator, Next};
 use super::model::Model;
 use super::region::Region;
 use super::{Progress, Simulation};
@@ -132,15 +132,16 @@ impl Crew<'_> {
             self.deal(&regions, &mut state.handled);
         }
         let model = &*self.model;
-        let mut whole = Whole { model, control: &mut *state.control, regions: &mut regions };
+        let mut coordinator =
+            Coordinator { model, control: &mut *state.control, regions: &mut regions };
         loop {
-            let handled: u64 = whole.regions.iter().map(|region| region.counts.events).sum();
+            let handled: u64 = coordinator.regions.iter().map(|region| region.counts.events).sum();
             if handled >= state.last_event {
-                whole.rest();
+                coordinator.rest();
                 state.progress = Progress::Running;
                 break;
             }
-            match whole.next(state.until_ps) {
+            match coordinator.next(state.until_ps) {
                 Next::Again => {}
                 Next::Window => return,
                 Next::End(progress) => {

@@ -6,7 +6,7 @@
 //! a cycle, which is told; a watchdog, or a failure, ends it.
 
 use super::Simulation;
-use super::control::Whole;
+use super::control::Coordinator;
 use super::port::Port;
 use super::region::Region;
 use crate::event::Kind;
@@ -73,10 +73,10 @@ impl Simulation {
     }
 }
 
-impl Whole<'_, '_> {
+impl Coordinator<'_, '_> {
     pub(super) fn look_for_deadlocks(&mut self) {
         self.control.counts.events += 1;
-        self.control.digest.add(self.control.now_ps, Kind::Looks, 0, 0);
+        self.control.digest.add(self.control.now_ps, Kind::DeadlockScan, 0, 0);
         let mut paused = self.paused_queues();
         if paused.is_empty() {
             self.end_cycle(None);

@@ -1,6 +1,6 @@
 //! The end of a queue pair to which data comes.
 
-use super::asker::Asker;
+use super::requester::Requester;
 use super::scoreboard::{Held, Sizes};
 use super::sender::sizes;
 use crate::flow::{Flow, Operation};
@@ -43,7 +43,7 @@ pub(super) struct Receiver {
     /// Of a read: messages that were asked for, and for how long it waits for them (0: for ever).
     pub(super) asked: u64,
     pub(super) patience_ps: u64,
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     /// What is posted as its messages arrive.
     pub(super) releases: Option<Released>,
 
@@ -74,7 +74,7 @@ impl Receiver {
             held: Held::default(),
             asked: 0,
             patience_ps: 0,
-            asker: Asker::new(flow, parameters),
+            requester: Requester::new(flow, parameters),
             releases: None,
             arrived_ps: None,
             delivered_bytes: 0,

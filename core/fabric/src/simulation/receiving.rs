@@ -127,11 +127,11 @@ impl Region {
         let (arrived, releases) = (receiver.received_messages, receiver.releases);
         receiver.arrived_ps = Some(self.now_ps);
         if receiver.is_read {
-            let asker = &mut receiver.asker;
-            asker.completed = arrived;
-            asker.hear(self.now_ps);
-            asker.post(arrived);
-            if asker.is_done() {
+            let requester = &mut receiver.requester;
+            requester.completed = arrived;
+            requester.hear(self.now_ps);
+            requester.post(arrived);
+            if requester.is_done() {
                 self.end_receiver(number, false);
             } else {
                 self.ask(number);
@@ -140,15 +140,15 @@ impl Region {
         match releases {
             Some(Released::Sender(other)) => {
                 let sender = &mut self.senders[other as usize];
-                sender.asker.post(arrived);
-                if sender.port != NONE && !sender.asker.is_over {
+                sender.requester.post(arrived);
+                if sender.port != NONE && !sender.requester.is_over {
                     self.go_on(other);
                 }
             }
             Some(Released::Receiver(other)) => {
                 let receiver = &mut self.receivers[other as usize];
-                receiver.asker.post(arrived);
-                if receiver.port != NONE && !receiver.asker.is_over {
+                receiver.requester.post(arrived);
+                if receiver.port != NONE && !receiver.requester.is_over {
                     self.ask(other);
                 }
             }
@@ -193,12 +193,12 @@ impl Region {
     pub(super) fn ask(&mut self, number: u32) {
         loop {
             let receiver = &mut self.receivers[number as usize];
-            if receiver.asked >= receiver.asker.allowed() {
+            if receiver.asked >= receiver.requester.allowed() {
                 return;
             }
             let psn = receiver.asked_psn();
             if receiver.expected == psn {
-                receiver.asker.progress_ps = self.now_ps;
+                receiver.requester.progress_ps = self.now_ps;
             }
             receiver.asked += 1;
             self.request(number, psn);
@@ -212,7 +212,7 @@ impl Region {
     }
 
     fn request(&mut self, number: u32, psn: u64) {
-        if self.receivers[number as usize].asker.timer_ps == u64::MAX {
+        if self.receivers[number as usize].requester.timer_ps == u64::MAX {
             self.set_ask_timer(number, self.now_ps);
         }
         let priority = self.receivers[number as usize].priority;
@@ -223,8 +223,8 @@ impl Region {
     fn set_ask_timer(&mut self, number: u32, from_ps: u64) {
         let receiver = &mut self.receivers[number as usize];
         let at_ps = (from_ps + receiver.patience_ps).max(self.now_ps);
-        if receiver.patience_ps > 0 && at_ps < receiver.asker.timer_ps {
-            receiver.asker.timer_ps = at_ps;
+        if receiver.patience_ps > 0 && at_ps < receiver.requester.timer_ps {
+            receiver.requester.timer_ps = at_ps;
             self.events.push(Event::new(at_ps, Kind::AskTimeout, number));
         }
     }
@@ -233,25 +233,25 @@ impl Region {
     pub(super) fn ask_timeout(&mut self, number: u32) {
         let now_ps = self.now_ps;
         let receiver = &mut self.receivers[number as usize];
-        let asker = &mut receiver.asker;
-        if asker.timer_ps != now_ps {
+        let requester = &mut receiver.requester;
+        if requester.timer_ps != now_ps {
             return;
         }
-        asker.timer_ps = u64::MAX;
+        requester.timer_ps = u64::MAX;
         let waits = receiver.expected < receiver.asked * receiver.sizes.packets_per_message;
-        if asker.is_over || !waits {
+        if requester.is_over || !waits {
             return;
         }
-        let heard_ps = asker.progress_ps;
+        let heard_ps = requester.progress_ps;
         if now_ps < heard_ps + receiver.patience_ps {
             return self.set_ask_timer(number, heard_ps);
         }
-        asker.timeouts += 1;
-        asker.retries += 1;
-        if asker.retries > self.model.parameters.retries {
+        requester.timeouts += 1;
+        requester.retries += 1;
+        if requester.retries > self.model.parameters.retries {
             return self.end_receiver(number, true);
         }
-        asker.progress_ps = now_ps;
+        requester.progress_ps = now_ps;
         receiver.told_gap = false;
         // Everything that was asked for, from the first that is missing.
         let each = receiver.sizes.packets_per_message;
@@ -265,7 +265,7 @@ impl Region {
 
     /// A flow that its receiver asked for is done, or failed.
     pub(super) fn end_receiver(&mut self, number: u32, has_failed: bool) {
-        self.receivers[number as usize].asker.end(self.now_ps, has_failed);
+        self.receivers[number as usize].requester.end(self.now_ps, has_failed);
         self.one_less();
     }
 }

@@ -140,7 +140,7 @@ impl Region {
         if psn >= receiver.expected {
             let is_new = receiver.held.keep(psn - receiver.expected);
             if is_new && receiver.is_read {
-                receiver.asker.hear(now_ps);
+                receiver.requester.hear(now_ps);
             }
             while receiver.held.pop() {
                 let bytes = receiver.sizes.of(receiver.expected) as u32;
@@ -170,7 +170,7 @@ impl Region {
         if sender.state == State::Over {
             return;
         }
-        let (psn, before) = (packet.psn, sender.asker.completed);
+        let (psn, before) = (packet.psn, sender.requester.completed);
         let single = (packet.payload > 0).then(|| psn + u64::from(packet.payload));
         let board = &mut selective.board;
         let news = board.acknowledge(now_ps, psn, single);
@@ -184,7 +184,7 @@ impl Region {
         }
         let is_read = sender.operation == Operation::Read;
         if news.bytes > 0 {
-            sender.asker.hear(now_ps);
+            sender.requester.hear(now_ps);
         }
         sender.marks += u64::from(packet.marks);
         if let Some(congestion) = &mut sender.congestion {
@@ -213,7 +213,7 @@ impl Region {
         }
         if !is_read && sender.unacknowledged < sender.next {
             // Fewer packets under way can mean less patience.
-            let heard_ps = sender.asker.progress_ps;
+            let heard_ps = sender.requester.progress_ps;
             self.set_timer(number, heard_ps);
         }
         self.completed(number, before);

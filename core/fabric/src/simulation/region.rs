@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::load_balancing::Flowlet;
 use super::memory::{Ingress, Memory};
 use super::model::Model;
 use super::port::Port;
@@ -15,7 +16,6 @@ use super::results::Samples;
 use super::sender::Sender;
 use super::sending::Line;
 use super::switch::Held;
-use super::ways::Flowlet;
 use super::{Counts, Digest, PauseRecord, Routes};
 use crate::event::{Event, Kind};
 use crate::packet::{Arena, Content, Hops, NONE, Packet, PacketId};
@@ -135,7 +135,7 @@ impl Region {
                 self.sample();
             }
             // The business of all regions together.
-            Kind::Changes | Kind::Looks => {}
+            Kind::TopologyChange | Kind::DeadlockScan => {}
         }
     }
 

@@ -110,19 +110,20 @@ impl Simulation {
         let [sender, receiver] = self.model.ends[flow].map(|number| number as usize);
         let region = |host: u32| &self.regions[self.model.owners[host as usize] as usize];
         let (sender, receiver) = (&region(from).senders[sender], &region(to).receivers[receiver]);
-        let asker = if of.operation == Operation::Read { &receiver.asker } else { &sender.asker };
+        let requester =
+            if of.operation == Operation::Read { &receiver.requester } else { &sender.requester };
         FlowResult {
-            finished_ps: asker.finished_ps,
+            finished_ps: requester.finished_ps,
             arrived_ps: receiver.arrived_ps,
-            failed_ps: asker.failed_ps,
+            failed_ps: requester.failed_ps,
             delivered_bytes: receiver.delivered_bytes,
-            completed: asker.completed,
+            completed: requester.completed,
             packets_sent: sender.packets_sent,
             packets_again: sender.packets_again,
-            timeouts: asker.timeouts,
+            timeouts: requester.timeouts,
             marks: sender.marks,
             stalled_ps_max: receiver.stalled_ps_max,
-            ideal_ps: asker.ideal_ps,
+            ideal_ps: requester.ideal_ps,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The end of a queue pair from which data comes.
 
-use super::asker::Asker;
 use super::recovery::Selective;
+use super::requester::Requester;
 use super::scoreboard::Sizes;
 use crate::congestion::{Congestion, Pace};
 use crate::flow::{Flow, Operation};
@@ -72,7 +72,7 @@ pub(super) struct Sender {
     pub(super) selective: Option<Box<Selective>>,
     next_completion: u64,
     /// Of a write or send.
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
 
     pub(super) packets_sent: u64,
     pub(super) packets_again: u64,
@@ -114,7 +114,7 @@ impl Sender {
             congestion: None,
             selective: None,
             next_completion: packets_per_message,
-            asker: Asker::new(flow, parameters),
+            requester: Requester::new(flow, parameters),
             packets_sent: 0,
             packets_again: 0,
             marks: 0,
@@ -219,7 +219,7 @@ impl Sender {
             return;
         }
         while self.next_completion <= packet {
-            self.asker.completed += 1;
+            self.requester.completed += 1;
             self.next_completion += self.packets_per_message;
         }
     }

@@ -52,14 +52,14 @@ impl Region {
             _ => None,
         };
         let now_ps = self.now_ps;
-        let asker = if is_read {
-            &mut self.receivers[receiver as usize].asker
+        let requester = if is_read {
+            &mut self.receivers[receiver as usize].requester
         } else {
-            &mut self.senders[sender as usize].asker
+            &mut self.senders[sender as usize].requester
         };
-        asker.progress_ps = now_ps;
-        asker.ideal_ps = ideal_ps.unwrap_or(0);
-        asker.post(0);
+        requester.progress_ps = now_ps;
+        requester.ideal_ps = ideal_ps.unwrap_or(0);
+        requester.post(0);
         match (ideal_ps, is_read) {
             (None, true) => self.end_receiver(receiver, true),
             (None, false) => self.end_sender(sender, true),
@@ -115,7 +115,7 @@ impl Region {
     /// Posting or completions changed what a sender may have under way.
     pub(super) fn go_on(&mut self, number: u32) {
         let sender = &mut self.senders[number as usize];
-        sender.set_limit(sender.asker.allowed());
+        sender.set_limit(sender.requester.allowed());
         self.wake(number);
     }
 
@@ -188,7 +188,7 @@ impl Region {
         let sender = &mut self.senders[number as usize];
         let is_answer = sender.operation == Operation::Read;
         if sender.next == sender.unacknowledged {
-            sender.asker.progress_ps = now_ps;
+            sender.requester.progress_ps = now_ps;
         }
         let has_header = sender.operation == Operation::Write;
         let mut packet = Packet::new(Content::Data, sender.receiver, sender.to, sender.priority);
@@ -211,7 +211,7 @@ impl Region {
         }
         let rate_bps = sender.pace.rate_bps;
         let port = sender.port;
-        if sender.asker.timer_ps == u64::MAX && !is_answer {
+        if sender.requester.timer_ps == u64::MAX && !is_answer {
             self.set_timer(number, now_ps);
         }
         let id = self.packets.insert(packet);
@@ -247,10 +247,10 @@ impl Region {
         if sender.state == State::Over || psn < sender.unacknowledged {
             return;
         }
-        let completed = sender.asker.completed;
+        let completed = sender.requester.completed;
         if psn > sender.unacknowledged {
             sender.acknowledge(psn);
-            sender.asker.hear(self.now_ps);
+            sender.requester.hear(self.now_ps);
         }
         if is_gap && sender.next > psn {
             sender.go_back(psn);
@@ -279,14 +279,14 @@ impl Region {
     /// An acknowledgement was heard, before which so many messages were complete.
     pub(super) fn completed(&mut self, number: u32, before: u64) {
         let sender = &mut self.senders[number as usize];
-        if sender.asker.completed == before {
+        if sender.requester.completed == before {
             return self.wake(number);
         }
-        if sender.asker.is_done() {
+        if sender.requester.is_done() {
             return self.end_sender(number, false);
         }
-        if !sender.asker.is_released {
-            sender.asker.post(0);
+        if !sender.requester.is_released {
+            sender.requester.post(0);
         }
         self.go_on(number);
     }
@@ -295,7 +295,7 @@ impl Region {
         let sender = &mut self.senders[number as usize];
         sender.marks += 1;
         if let Some(congestion) = &mut sender.congestion {
-            congestion.on_notification(self.now_ps, &mut sender.pace);
+            congestion.on_cnp(self.now_ps, &mut sender.pace);
         }
     }
 
@@ -335,11 +335,11 @@ impl Region {
     /// Sets the timer for what was sent or heard of at a time.
     pub(super) fn set_timer(&mut self, number: u32, from_ps: u64) {
         let patience_ps = self.patience_ps(number);
-        let asker = &mut self.senders[number as usize].asker;
+        let requester = &mut self.senders[number as usize].requester;
         let at_ps = (from_ps + patience_ps).max(self.now_ps);
         // An event that is ahead and would be too late is left alone and means nothing.
-        if patience_ps > 0 && at_ps < asker.timer_ps {
-            asker.timer_ps = at_ps;
+        if patience_ps > 0 && at_ps < requester.timer_ps {
+            requester.timer_ps = at_ps;
             self.events.push(Event::new(at_ps, Kind::Timeout, number));
         }
     }
@@ -348,24 +348,24 @@ impl Region {
     pub(super) fn timeout(&mut self, number: u32) {
         let now_ps = self.now_ps;
         let sender = &mut self.senders[number as usize];
-        if sender.asker.timer_ps != now_ps {
+        if sender.requester.timer_ps != now_ps {
             return;
         }
-        sender.asker.timer_ps = u64::MAX;
+        sender.requester.timer_ps = u64::MAX;
         if sender.state == State::Over || sender.unacknowledged >= sender.next {
             return;
         }
-        let heard_ps = sender.asker.progress_ps;
+        let heard_ps = sender.requester.progress_ps;
         if now_ps < heard_ps + self.patience_ps(number) {
             return self.set_timer(number, heard_ps);
         }
         let sender = &mut self.senders[number as usize];
-        sender.asker.timeouts += 1;
-        sender.asker.retries += 1;
-        if sender.asker.retries > self.model.parameters.retries {
+        sender.requester.timeouts += 1;
+        sender.requester.retries += 1;
+        if sender.requester.retries > self.model.parameters.retries {
             return self.end_sender(number, true);
         }
-        sender.asker.progress_ps = now_ps;
+        sender.requester.progress_ps = now_ps;
         if let Some(selective) = &mut sender.selective {
             selective.back_off();
             if let Some(congestion) = &mut sender.congestion {
@@ -383,7 +383,7 @@ impl Region {
         let sender = &mut self.senders[number as usize];
         sender.state = State::Over;
         sender.congestion = None;
-        sender.asker.end(self.now_ps, has_failed);
+        sender.requester.end(self.now_ps, has_failed);
         self.one_less();
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::control::Control;
 use super::deadlock::Deadlocks;
-use super::division::divide;
 use super::memory::{Ingress, Memory};
 use super::model::Model;
+use super::partitioning::partition;
 use super::port::Port;
 use super::receiver::{Receiver, Released};
 use super::region::{Mail, Region};
@@ -53,7 +53,7 @@ impl Simulation {
         model.base_rtt_ps = model.find_base_rtt(&routes, &hashes)?;
 
         let regions = regions.max(model.network.hosts().count() / HOSTS_PER_REGION);
-        model.owners = divide(&model.network, |port| model.lookahead_ps(port), regions);
+        model.owners = partition(&model.network, |port| model.lookahead_ps(port), regions);
         let count = model.owners.iter().max().map_or(1, |most| *most as usize + 1);
         let ports = model.network.ports.len() as u32;
         let crosses = |port: &u32| {

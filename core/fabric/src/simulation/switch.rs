@@ -34,7 +34,7 @@ impl Region {
         packet.ingress = ingress;
         let (priority, bytes) = (packet.priority, packet.bytes);
         let node = self.ports[ingress as usize].node;
-        let Some(out) = self.way_of(node, id) else {
+        let Some(out) = self.egress_port(node, id) else {
             return self.drop_packet(ingress, id);
         };
         if !self.ports[out as usize].is_up {

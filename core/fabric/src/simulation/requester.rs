@@ -6,7 +6,7 @@ use crate::parameters::Parameters;
 
 /// What the end that asks knows.
 #[derive(Debug)]
-pub(super) struct Asker {
+pub(super) struct Requester {
     messages: u64,
     depth: u64,
     moderation: u64,
@@ -28,7 +28,7 @@ pub(super) struct Asker {
     pub(super) ideal_ps: u64,
 }
 
-impl Asker {
+impl Requester {
     pub(super) fn new(flow: &Flow, parameters: &Parameters) -> Self {
         let outstanding = parameters.outstanding_messages;
         Self {

@@ -11,7 +11,7 @@ const SLACK: u64 = 16;
 const PASSES: usize = 4;
 
 /// The region of each node, of at most so many. `lookahead` says how long a port's link keeps a frame.
-pub(super) fn divide(
+pub(super) fn partition(
     network: &Network,
     lookahead: impl Fn(u32) -> u64,
     regions: usize,
@@ -219,7 +219,7 @@ mod tests {
 
     fn divided(topology: &penstock_topology::Topology, regions: usize) -> (Network, Vec<u32>) {
         let network = Network::new(topology).unwrap();
-        let owners = divide(&network, |port| network.ports[port as usize].delay_ps + 1, regions);
+        let owners = partition(&network, |port| network.ports[port as usize].delay_ps + 1, regions);
         (network, owners)
     }
 

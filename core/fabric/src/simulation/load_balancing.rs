@@ -14,7 +14,7 @@ pub(super) struct Flowlet {
 
 impl Region {
     /// By which port a switch sends a packet; none where no way leads to its host.
-    pub(super) fn way_of(&mut self, node: u32, id: PacketId) -> Option<u32> {
+    pub(super) fn egress_port(&mut self, node: u32, id: PacketId) -> Option<u32> {
         let packet = &self.packets[id];
         let (to, hash) = (packet.to, packet.hash);
         let hash = match self.model.parameters.routing {
