@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use penstock_agent::state;
 use penstock_lab::control::{
-    CircuitReport, ControlError, Directions, Ended, LinkReport, Measured, Request, Status, ask,
+    CircuitReport, ControlError, Directions, ShutdownReport, LinkReport, Measured, Request, Status, ask,
 };
-use penstock_lab::keeper;
+use penstock_lab::supervisor;
 use penstock_units::BitRate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -220,8 +220,8 @@ fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
         _ => labs.one(args.name.as_deref())?,
     };
     let name = LabDirectories::name_of(&directory);
-    if keeper::has_died(&directory)
-        && let Some(ended) = keeper::end_dead(&directory).with_context(|| format!("lab {name}"))?
+    if supervisor::has_died(&directory)
+        && let Some(ended) = supervisor::kill_leftovers(&directory).with_context(|| format!("lab {name}"))?
     {
         let removed = Down {
             down: name.clone(),
@@ -243,7 +243,7 @@ fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
         })?;
         return Ok(Code::Done);
     }
-    let ended: Ended = labs.ask(Some(&name), &Request::Down)?;
+    let ended: ShutdownReport = labs.ask(Some(&name), &Request::Down)?;
     let removed = Down {
         down: name.clone(),
         died: false,
@@ -336,12 +336,12 @@ impl LabDirectories {
 
     /// Directories of running labs.
     fn all(&self) -> Result<Vec<PathBuf>, Failure> {
-        self.those(keeper::is_up)
+        self.those(supervisor::is_up)
     }
 
     /// Directories of crashed labs, which may have left namespaces.
     fn dead(&self) -> Result<Vec<PathBuf>, Failure> {
-        self.those(keeper::has_died)
+        self.those(supervisor::has_died)
     }
 
     fn those(&self, which: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
@@ -389,7 +389,7 @@ impl LabDirectories {
     ) -> Result<T, Failure> {
         let directory = self.one(name)?;
         match ask(&directory, request) {
-            Err(ControlError::Down(name)) if keeper::has_died(&directory) => {
+            Err(ControlError::Down(name)) if supervisor::has_died(&directory) => {
                 Err(anyhow!(died_as(&name)).into())
             }
             answer => Ok(answer?),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, anyhow};
 use penstock_lab::control::{NodeStatus, Request, Status};
-use penstock_lab::keeper::LAB_VARIABLE;
+use penstock_lab::supervisor::LAB_VARIABLE;
 use penstock_sys::namespace::{self, NetworkNamespace};
 
 use super::LabDirectories;

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, ensure};
 use penstock_lab::contention::{Contention, Watch};
 use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
 use penstock_lab::plan::Plan;
-use penstock_lab::scenario::{Action, FILE_BYTES_MAX, Scenario, Step};
+use penstock_lab::scenario::{StepAction, FILE_BYTES_MAX, Scenario, ScenarioStep};
 use penstock_topology::Scale;
 use serde_json::Value;
 
@@ -139,7 +139,7 @@ impl Drop for DownOnDrop<'_> {
 /// Output or end of a program.
 enum ProgramEvent {
     Printed(usize),
-    Ended(usize, ExitStatus, Vec<u8>, Vec<u8>),
+    ShutdownReport(usize, ExitStatus, Vec<u8>, Vec<u8>),
 }
 
 struct RunningProgram {
@@ -214,9 +214,9 @@ impl<'a> Player<'a> {
 
     fn play(mut self) -> anyhow::Result<Report> {
         let _: Value = ask(self.directory, &Request::Forgive)?;
-        let mut steps: Vec<&Step> = self.scenario.step.iter().collect();
+        let mut steps: Vec<&ScenarioStep> = self.scenario.step.iter().collect();
         steps.sort_by_key(|step| step.at.unwrap_or_default());
-        let mut left: Vec<&Step> = steps;
+        let mut left: Vec<&ScenarioStep> = steps;
         let limit = self.scenario.limit();
         loop {
             let now = self.began.elapsed();
@@ -253,7 +253,7 @@ impl<'a> Player<'a> {
             }
         }
         let steps = self.scenario.step.iter().enumerate();
-        let is_left = |step: &Step| left.iter().any(|one| std::ptr::eq(*one, step));
+        let is_left = |step: &ScenarioStep| left.iter().any(|one| std::ptr::eq(*one, step));
         let steps_left = steps.filter(|(_, step)| is_left(step)).map(|(at, _)| at + 1).collect();
         self.end(steps_left)
     }
@@ -269,7 +269,7 @@ impl<'a> Player<'a> {
         });
     }
 
-    fn is_due(&self, step: &Step, now: Duration) -> bool {
+    fn is_due(&self, step: &ScenarioStep, now: Duration) -> bool {
         let at = step.at.unwrap_or_default();
         match &step.after {
             Some(after) => {
@@ -287,22 +287,22 @@ impl<'a> Player<'a> {
         self.last.as_ref().map_or(Duration::ZERO, |(at, _)| Duration::from_secs_f64(*at) + every)
     }
 
-    fn act(&mut self, step: &Step) -> anyhow::Result<()> {
+    fn act(&mut self, step: &ScenarioStep) -> anyhow::Result<()> {
         let action = step.action().map_err(|why| anyhow!(why))?;
         let request = match action {
-            Action::Run { name, host, command, until } => {
+            StepAction::Run { name, host, command, until } => {
                 return self.start(name, host, command, until);
             }
-            Action::Set(link, settings) => Request::Set {
+            StepAction::Set(link, settings) => Request::Set {
                 link: link.to_owned(),
                 settings: settings.to_vec(),
                 directions: Directions::Both,
             },
-            Action::Cut(link) => {
+            StepAction::Cut(link) => {
                 Request::Cut { link: link.to_owned(), directions: Directions::Both }
             }
-            Action::Mend(link) => Request::Mend { link: link.to_owned() },
-            Action::Route([from, to], links) => {
+            StepAction::Mend(link) => Request::Mend { link: link.to_owned() },
+            StepAction::Route([from, to], links) => {
                 Request::Route { from: from.clone(), to: to.clone(), links: links.to_vec() }
             }
         };
@@ -374,8 +374,8 @@ impl<'a> Player<'a> {
             };
             match news {
                 ProgramEvent::Printed(of) if of == number => return Ok(()),
-                ProgramEvent::Ended(of, status, ..) if of == number => {
-                    if let ProgramEvent::Ended(_, _, out, err) = &news {
+                ProgramEvent::ShutdownReport(of, status, ..) if of == number => {
+                    if let ProgramEvent::ShutdownReport(_, _, out, err) = &news {
                         let text = String::from_utf8_lossy(if err.is_empty() { out } else { err });
                         return Err(anyhow!("{name} ended ({status}): {}", text.trim()));
                     }
@@ -387,7 +387,7 @@ impl<'a> Player<'a> {
 
     fn record(&mut self, news: ProgramEvent) {
         let seconds = self.seconds();
-        if let ProgramEvent::Ended(number, status, out, err) = news {
+        if let ProgramEvent::ShutdownReport(number, status, out, err) = news {
             let played = &mut self.programs[number].played;
             played.ended_seconds = Some(seconds);
             played.exit = status.code();
@@ -482,7 +482,7 @@ fn listen(
     });
     let (out, err) = (out.join().unwrap_or_default(), err.join().unwrap_or_default());
     if let Ok(status) = child.wait() {
-        let _ = news.send(ProgramEvent::Ended(number, status, out, err));
+        let _ = news.send(ProgramEvent::ShutdownReport(number, status, out, err));
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::json::lab::Report;
 use crate::table::table;
-use penstock_lab::control::{CircuitReport, DirectionReport, Ended, LinkReport, Measured, Status};
+use penstock_lab::control::{CircuitReport, DirectionReport, ShutdownReport, LinkReport, Measured, Status};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn count(count: usize, one: &str, several: &str) -> String {
 }
 
 /// Text about an ended lab.
-pub(super) fn ended(name: &str, ended: &Ended) -> String {
+pub(super) fn ended(name: &str, ended: &ShutdownReport) -> String {
     format!(
         "lab {name} is down: {}, {} and {} removed, {} that ran in it ended\n",
         count(ended.hosts, "host", "hosts"),

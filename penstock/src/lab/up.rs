@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use penstock_lab::Backend;
 use penstock_lab::control::{Measured, Request, Status, ask};
-use penstock_lab::keeper::Keeper;
+use penstock_lab::supervisor::Supervisor;
 use penstock_lab::plan::Plan;
 use penstock_sys::event::Event;
 use penstock_sys::{machine, namespace};
@@ -140,7 +140,7 @@ pub(crate) fn start(
     with_me: bool,
 ) -> Result<Status, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let mut keeper = Command::new(program)
+    let mut supervisor = Command::new(program)
         .args(["lab", "keep"])
         .arg(directory)
         .args(["-", "--scale", &scale.factor().to_string()])
@@ -153,22 +153,22 @@ pub(crate) fn start(
         .process_group(0)
         .spawn()
         .context("cannot start the process that holds the lab")?;
-    let mut stdin = keeper.stdin.take().context("no way to the process that holds the lab")?;
+    let mut stdin = supervisor.stdin.take().context("no way to the process that holds the lab")?;
     // If it has ended, its answer says why.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
-    let stdout = keeper.stdout.take().context("no way from the process that holds the lab")?;
+    let stdout = supervisor.stdout.take().context("no way from the process that holds the lab")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line).context("the process that holds the lab")?;
     if line.is_empty() {
         // It has printed the reason.
-        let ended = keeper.wait().context("the process that holds the lab")?;
+        let ended = supervisor.wait().context("the process that holds the lab")?;
         let code =
             if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
         return Err(Failure::new(code, anyhow!("the lab did not begin")));
     }
     // Reap the child, so that many labs leave no zombies.
-    std::thread::spawn(move || keeper.wait());
+    std::thread::spawn(move || supervisor.wait());
     serde_json::from_str(&line).context("the process that holds the lab").map_err(Failure::from)
 }
 
@@ -200,13 +200,13 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
         }
     });
     let backend = args.backend.backend()?;
-    let keeper = Keeper::begin(&args.directory, plan, backend, args.seed, user_namespace)
+    let supervisor = Supervisor::start(&args.directory, plan, backend, args.seed, user_namespace)
         .map_err(anyhow::Error::from)?;
-    let status = keeper.status().map_err(anyhow::Error::from)?;
+    let status = supervisor.status().map_err(anyhow::Error::from)?;
     let line = serde_json::to_string(&status).map_err(anyhow::Error::from)?;
     show::print(&format!("{line}\n"))?;
     detach(&args.directory)?;
-    keeper.run(&stop)?;
+    supervisor.run(&stop)?;
     Ok(Code::Done)
 }
 

@@ -1,4 +1,4 @@
-//! The ways to make a link do what it is to do; which of them this machine has.
+//! Backends that emulate links, and probes for those that this machine supports.
 //!
 //! | backend | how | for |
 //! |---|---|---|
@@ -20,10 +20,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::direction::Counters;
-use crate::lateness::Counted;
 use crate::line::Impairment;
-use crate::node::Node;
-use crate::plan::Port;
+use crate::node::RunningNode;
+use crate::plan::PlannedPort;
+use crate::timing_error::TimingErrorCounts;
 
 mod arrival;
 mod filter;
@@ -32,15 +32,15 @@ mod nfqueue;
 mod tag;
 mod tap;
 
-/// Which way.
+/// Mechanism that emulates the links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// Delayed verdicts over NFQUEUE.
+    /// NFQUEUE with delayed verdicts.
     Nfqueue,
-    /// Frames that this program carries.
+    /// TAP devices between which this program forwards frames.
     Tap,
-    /// The kernel's emulator.
+    /// The kernel's netem qdisc.
     Netem,
 }
 
@@ -54,44 +54,44 @@ impl std::fmt::Display for Backend {
     }
 }
 
-/// One end of a link to be.
+/// Node and port at one end of a link.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) node: &'a Arc<Node>,
-    pub(crate) port: &'a Port,
-    /// Which of the node's ports.
+pub(crate) struct LinkEnd<'a> {
+    pub(crate) node: &'a Arc<RunningNode>,
+    pub(crate) port: &'a PlannedPort,
+    /// Index of the port in the node.
     pub(crate) number: usize,
 }
 
-/// A part of a direction of a link that packets to one network have for themselves.
+/// A share of one direction of a link, reserved for packets to one network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane {
-    /// A network of 64 bits.
+    /// A /64 network.
     pub(crate) to: Ipv6Addr,
-    /// What of the link's rate is theirs, and no more.
+    /// Reserved rate, which is also the limit.
     pub(crate) rate: BitRate,
 }
 
-/// A link that runs.
-pub(crate) trait Wire: Send {
-    /// Has each direction do this from now on; the first is the one from the first end.
+/// An emulated link of a running lab.
+pub(crate) trait EmulatedLink: Send {
+    /// Applies impairments to both directions; the first direction starts at the first end.
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()>;
-    /// What each direction counted.
+    /// Reads the counters of both directions.
     fn counters(&self) -> io::Result<[Counters; 2]>;
-    /// How late packets of each direction were, where that is known.
-    fn lateness(&self) -> [Option<Counted>; 2];
-    /// Takes a lane of this number in each direction from what others have of the link, or gives it back.
+    /// Timing error of each direction, where the backend measures it.
+    fn timing_error(&self) -> [Option<TimingErrorCounts>; 2];
+    /// Reserves lane `number` in each direction, or releases it (`None`).
     fn set_lanes(&mut self, number: u16, lanes: Option<[Lane; 2]>) -> io::Result<()> {
         let _ = number;
         match lanes {
             None => Ok(()),
             Some(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "only links by nfqueue have room for circuits: make the lab with --backend nfqueue",
+                "only nfqueue links support circuits: start the lab with --backend nfqueue",
             )),
         }
     }
-    /// What each direction of a lane counted; none where there is none.
+    /// Counters of both directions of a lane; `None` without such a lane.
     fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
         let _ = number;
         None
@@ -99,10 +99,10 @@ pub(crate) trait Wire: Send {
 }
 
 impl Backend {
-    /// Tries it out on a loopback device of a namespace of its own.
+    /// Checks that this machine supports the backend, in a new namespace.
     ///
     /// # Errors
-    /// Why this machine does not have it.
+    /// The kernel's error.
     pub fn probe(self) -> io::Result<()> {
         NetworkNamespace::new()?.inside(|| {
             let configurator = Configurator::open()?;
@@ -118,17 +118,17 @@ impl Backend {
         })?
     }
 
-    /// Makes a link between two ends.
+    /// Creates a link between two ends.
     pub(crate) fn join(
         self,
         name: &str,
         seed: u64,
-        ends: [Place<'_>; 2],
-    ) -> io::Result<Box<dyn Wire>> {
+        ends: [LinkEnd<'_>; 2],
+    ) -> io::Result<Box<dyn EmulatedLink>> {
         Ok(match self {
-            Self::Nfqueue => Box::new(nfqueue::Link::join(name, seed, ends)?),
-            Self::Tap => Box::new(tap::Link::join(name, seed, ends)?),
-            Self::Netem => Box::new(netem::Link::join(name, seed, ends)?),
+            Self::Nfqueue => Box::new(nfqueue::NfqueueLink::join(name, seed, ends)?),
+            Self::Tap => Box::new(tap::TapLink::join(name, seed, ends)?),
+            Self::Netem => Box::new(netem::NetemLink::join(name, seed, ends)?),
         })
     }
 }

@@ -1,7 +1,7 @@
-//! What a link really does, measured before anything is believed: its round trip and its rate.
+//! Calibration: measures round-trip time and rate of an emulated link against its settings.
 //!
-//! Probes go from one end of the link to the other and back, nothing else; the rate is that at which datagrams arrive
-//! when more are sent than the link carries.
+//! UDP probes between the ends of the link measure the round-trip time; the rate is the arrival rate of datagrams under
+//! overload.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,39 +17,39 @@ use penstock_units::BitRate;
 use crate::lab::{Lab, LabError};
 use crate::line::ETHERNET_BYTES;
 
-const PROBES: usize = 20;
-/// Lost probes are not waited for longer than this beyond the delay.
-const PROBE_PATIENCE: Duration = Duration::from_millis(300);
-/// Slower links are not measured: what is sent for it would fill them for seconds.
+const PROBE_COUNT: usize = 20;
+/// Time-out of a probe beyond the round-trip time.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
+/// Slower links are not measured: the overload would fill their queue for seconds.
 const RATE_MEASURED_MIN: BitRate = BitRate(100_000);
-/// How long more is sent than the link carries.
-const BLAST: Duration = Duration::from_millis(250);
-/// Room for what arrives while the receiver waits for a processor.
-const ROOM_BYTES: usize = 128 << 20;
-/// Of IPv6 and UDP headers.
+/// Duration of the overload.
+const OVERLOAD_TIME: Duration = Duration::from_millis(250);
+/// Receive buffer, for datagrams that arrive while the receiver is not scheduled.
+const RECEIVE_BUFFER_BYTES: usize = 128 << 20;
+/// IPv6 and UDP headers.
 const HEADER_BYTES: u64 = 48;
-/// The kernel takes up to this in one call.
+/// Most bytes per send call with UDP_SEGMENT.
 const DATAGRAM_BYTES_MAX: usize = 65_000;
 
-/// Wanted and got.
+/// Configured and measured values of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
-    /// Twice the delay.
+    /// Configured round-trip time: the sum of both delays.
     pub rtt_wanted: Duration,
-    /// The median round trip; none when every probe was lost.
+    /// Measured median; `None` when all probes were lost.
     pub rtt: Option<Duration>,
-    /// The slowest but one in twenty.
+    /// Measured 95th percentile.
     pub rtt_p95: Option<Duration>,
-    /// The rate of the link; none is as fast as the machine.
+    /// Configured rate; `None` is unlimited.
     pub rate_wanted: Option<BitRate>,
-    /// The rate at which a queue of datagrams arrived, with everything on the wire.
+    /// Measured rate on the wire, framing included.
     pub rate: Option<BitRate>,
-    /// Whether it is too slow to be measured.
+    /// True if the link is too slow to be measured.
     pub too_slow: bool,
 }
 
 impl Calibration {
-    /// Whether the link does what it is to do, to a millisecond or 5 % of the round trip, and to 5 % of its rate.
+    /// True if the round-trip time is within 1 ms or 5 %, and the rate within 5 %, of the settings.
     #[must_use]
     pub fn is_good(&self) -> bool {
         if self.too_slow {
@@ -67,23 +67,23 @@ impl Calibration {
 }
 
 impl Lab {
-    /// Measures a link. Takes some round trips and a quarter of a second.
+    /// Measures a link. Takes some round trips and 250 ms.
     ///
     /// # Errors
-    /// When its ends cannot be reached.
+    /// A socket error at one of its ends.
     pub fn calibrate(&self, link: LinkId) -> Result<Calibration, LabError> {
         self.ends(link)?.measure().map_err(|source| self.link_error(link, source))
     }
 
-    /// The ends of a link, to measure between.
-    pub(crate) fn ends(&self, link: LinkId) -> Result<Ends, LabError> {
-        Ends::open(self, link).map_err(|source| self.link_error(link, source))
+    /// Opens the sockets for a measurement of a link.
+    pub(crate) fn ends(&self, link: LinkId) -> Result<LinkSockets, LabError> {
+        LinkSockets::open(self, link).map_err(|source| self.link_error(link, source))
     }
 }
 
 /// Sockets at both ends of a link.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(crate) struct LinkSockets {
     here: UdpSocket,
     there: UdpSocket,
     to: SocketAddr,
@@ -92,7 +92,7 @@ pub(crate) struct Ends {
     datagram_bytes: u16,
 }
 
-impl Ends {
+impl LinkSockets {
     fn open(lab: &Lab, link: LinkId) -> io::Result<Self> {
         let open = |side| {
             let (node, number) = lab.plan().port_of(link, side);
@@ -114,7 +114,7 @@ impl Ends {
         })
     }
 
-    /// What the link does; nothing of one that is too slow for it.
+    /// Measures the link, unless it is too slow.
     pub(crate) fn measure(&self) -> io::Result<Calibration> {
         if self.rate_wanted.is_some_and(|rate| rate < RATE_MEASURED_MIN) {
             return Ok(Calibration {
@@ -126,7 +126,7 @@ impl Ends {
                 too_slow: true,
             });
         }
-        set_receive_buffer(&self.there, ROOM_BYTES)?;
+        set_receive_buffer(&self.there, RECEIVE_BUFFER_BYTES)?;
         let mut trips = on_time(|| self.round_trips())?;
         trips.sort_unstable();
         let rate = self.rate()?;
@@ -141,14 +141,14 @@ impl Ends {
     }
 
     fn round_trips(&self) -> io::Result<Vec<Duration>> {
-        let patience = self.rtt_wanted + PROBE_PATIENCE;
+        let patience = self.rtt_wanted + PROBE_TIMEOUT;
         for socket in [&self.here, &self.there] {
             socket.set_read_timeout(Some(patience))?;
             socket.set_write_timeout(Some(patience))?;
         }
         let mut trips = Vec::new();
-        // The first finds caches cold.
-        for probe in 0..=PROBES as u64 {
+        // The first probe warms caches and does not count.
+        for probe in 0..=PROBE_COUNT as u64 {
             let since = Instant::now();
             if received(self.here.send_to(&probe.to_ne_bytes(), self.to))?.is_none() {
                 continue;
@@ -160,21 +160,21 @@ impl Ends {
         Ok(trips)
     }
 
-    /// Sends more than the link carries and sees at what rate it arrives.
+    /// Overloads the link and measures the arrival rate.
     fn rate(&self) -> io::Result<Option<BitRate>> {
         set_udp_segments(&self.here, self.datagram_bytes)?;
         set_udp_segments(&self.there, self.datagram_bytes)?;
         let segments = (DATAGRAM_BYTES_MAX / usize::from(self.datagram_bytes)).clamp(1, 64);
         let payload = vec![0x5A; segments * usize::from(self.datagram_bytes)];
         let over = AtomicBool::new(false);
-        self.there.set_read_timeout(Some(self.rtt_wanted + PROBE_PATIENCE))?;
-        // A shaper that has no room makes the sender wait.
-        self.here.set_write_timeout(Some(BLAST))?;
+        self.there.set_read_timeout(Some(self.rtt_wanted + PROBE_TIMEOUT))?;
+        // A full shaper blocks the sender.
+        self.here.set_write_timeout(Some(OVERLOAD_TIME))?;
         thread::scope(|scope| {
             scope.spawn(|| {
                 let since = Instant::now();
-                while since.elapsed() < BLAST && !over.load(Ordering::Relaxed) {
-                    // A queue of the kernel that is full is what this is about.
+                while since.elapsed() < OVERLOAD_TIME && !over.load(Ordering::Relaxed) {
+                    // Errors of a full queue are expected.
                     let _ = self.here.send_to(&payload, self.to);
                 }
             });
@@ -188,8 +188,8 @@ impl Ends {
         let mut buffer = vec![0; 1 << 16];
         let (mut first, mut last, mut bytes) = (None, Duration::ZERO, 0);
         let since = Instant::now();
-        // What still waits in a queue when the sender has stopped does not count: it is enough.
-        while since.elapsed() < BLAST + self.rtt_wanted {
+        // Datagrams queued after the sender has stopped do not count.
+        while since.elapsed() < OVERLOAD_TIME + self.rtt_wanted {
             let Some(length) = received(self.there.recv(&mut buffer))? else { break };
             let now = since.elapsed();
             if first.is_none() {
@@ -205,11 +205,11 @@ impl Ends {
     }
 }
 
-/// Before all ordinary threads, so that the link is measured and not the wait for a processor.
+/// Runs `work` with real-time priority, so that scheduling delays do not count.
 fn on_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
-            // Without the privilege it is measured all the same.
+            // Without the privilege the measurement runs at normal priority.
             let _ = machine::become_realtime();
             work()
         });
@@ -217,7 +217,7 @@ fn on_time<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Sends a probe back; whether it came.
+/// Echoes a probe; true if it arrived.
 fn echo(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
     let mut text = [0; 8];
     loop {
@@ -225,7 +225,7 @@ fn echo(socket: &UdpSocket, probe: u64) -> io::Result<bool> {
             Ok((_, from)) if text == probe.to_ne_bytes() => {
                 return socket.send_to(&text, from).map(|_| true);
             }
-            // One that was given up before.
+            // An earlier probe, already timed out.
             Ok(_) => {}
             Err(error) if is_silence(&error) => return Ok(false),
             Err(error) => return Err(error),

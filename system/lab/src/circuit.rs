@@ -1,12 +1,11 @@
-//! Circuits: a part of the rate of each link of a way, for packets between addresses that are the circuit's own.
+//! Circuits: a reserved rate on each link of a path, for packets between addresses of the circuit.
 //!
-//! For: what a circuit becomes ([`CircuitPlan`], pure), making and releasing it in a lab that runs. Hosts at both ends get an
-//! address each, which nothing uses but who binds it; switches on the way know where these addresses are. What the
-//! circuit has of a link nobody else has, used or not; the way back has a twentieth, for acknowledgements. The links
-//! between a host and the circuit's first switch are shared as ever, and a host that does not reach that switch has no
-//! part in it.
+//! For: planning a circuit ([`CircuitPlan`], pure), creating and releasing it in a running lab. Hosts at both ends get a
+//! deprecated address each, used only by sockets that bind it; switches on the path get routes to these addresses. The
+//! reservation is exclusive, used or not; the reverse direction gets a twentieth, for acknowledgements. The links between
+//! a host and the circuit's first switch stay shared; a host that does not reach that switch gets no address.
 //!
-//! Fails with the link or host and the reason; nothing is left of a circuit that could not be made whole.
+//! Fails with the link or host and the reason; a circuit that fails halfway is removed.
 
 use std::net::Ipv6Addr;
 
@@ -19,33 +18,33 @@ use crate::direction::Counters;
 use crate::lab::{Lab, LabError};
 use crate::plan::{Plan, PlanError};
 
-/// Circuits of a lab. Their networks are `fd70:6e73:8000::/64` and those that follow, two for each.
+/// Circuits per lab. Their networks are `fd70:6e73:8000::/64` and following, two for each.
 const CIRCUITS_MAX: u16 = 0x3FFF;
-/// Of the rate, for the way back.
+/// Divisor of the rate for the reverse direction.
 const BACK_SHARE: u64 = 20;
-/// The least that a way back has.
+/// Minimum rate of the reverse direction.
 const BACK_BPS_MIN: u64 = 1_000_000;
 
-/// A step of a circuit's way: at this node packets to that network leave by this port.
+/// A route of a circuit: at `node`, packets to the network leave by `port`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Step {
+struct CircuitRoute {
     node: NodeId,
     to: (Ipv6Addr, u8),
     via: Ipv6Addr,
     port: usize,
 }
 
-/// What a circuit becomes.
+/// Lanes, addresses and routes of a circuit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CircuitPlan {
-    /// Links with their lanes, the first of their own first end.
+    /// Links with the lanes of both directions, in the order of the link's ends.
     lanes: Vec<(LinkId, [Lane; 2])>,
-    /// Hosts with the ports that get addresses: those at its begin, then those at its end.
+    /// Hosts, ports and their circuit addresses, first those at the circuit's start.
     addresses: Vec<(NodeId, usize, Ipv6Addr)>,
-    steps: Vec<Step>,
+    steps: Vec<CircuitRoute>,
 }
 
-/// The network of a side of a circuit.
+/// Network of one side of a circuit.
 fn network(number: u16, side: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xFD70, 0x6E73, 0x8000 + 2 * number + side, 0, 0, 0, 0, 0)
 }
@@ -55,10 +54,10 @@ fn host_address(number: u16, side: u16, host: usize) -> Ipv6Addr {
 }
 
 impl CircuitPlan {
-    /// For those of the hosts that reach the ends of links that follow each other.
+    /// Plans a circuit over connected links, for the hosts that reach its ends by other links.
     ///
     /// # Errors
-    /// When the links are no way, or no host reaches an end otherwise than over it.
+    /// When the links are not a path, or an end is reached by no host.
     pub fn new(
         plan: &Plan,
         number: u16,
@@ -68,7 +67,7 @@ impl CircuitPlan {
     ) -> Result<Self, PlanError> {
         let topology = &plan.topology;
         let name = |node: NodeId| topology.nodes[node.0].name.as_str();
-        let fault = |text: String| Err(PlanError::Way(text));
+        let fault = |text: String| Err(PlanError::Path(text));
         let mut circuit = Self { lanes: Vec::new(), addresses: Vec::new(), steps: Vec::new() };
         if links.is_empty() || from.is_empty() || to.is_empty() || rate.0 == 0 {
             return fault("a circuit has a rate, a link, and a host at either end".to_owned());
@@ -100,15 +99,15 @@ impl CircuitPlan {
                 return fault(format!("{hosts}: none reaches {} beside the circuit", name(end)));
             }
         }
-        circuit.lead(plan, network(number, 1), &way, links);
+        circuit.route_along(plan, network(number, 1), &way, links);
         let (back, turned): (Vec<_>, Vec<_>) =
             (way.iter().rev().copied().collect(), links.iter().rev().copied().collect());
-        circuit.lead(plan, network(number, 0), &back, &turned);
+        circuit.route_along(plan, network(number, 0), &back, &turned);
         Ok(circuit)
     }
 
-    /// Packets to this network take this way; of a node that several hosts share it is said once.
-    fn lead(&mut self, plan: &Plan, to: Ipv6Addr, way: &[NodeId], links: &[LinkId]) {
+    /// Adds routes to this network along the path.
+    fn route_along(&mut self, plan: &Plan, to: Ipv6Addr, way: &[NodeId], links: &[LinkId]) {
         for (link, node) in links.iter().zip(way) {
             self.step(plan, *node, *link, (to, 64));
         }
@@ -119,13 +118,13 @@ impl CircuitPlan {
         let (_, port) = plan.port_of(link, side);
         let (there, other) = plan.port_of(link, 1 - side);
         let via = plan.nodes[there.0].ports[other].addresses.v6;
-        let step = Step { node, to, via, port };
+        let step = CircuitRoute { node, to, via, port };
         if !self.steps.contains(&step) {
             self.steps.push(step);
         }
     }
 
-    /// A host's address, and the ways to it from the circuit's end and to the other side from it.
+    /// Adds a host's address, and the routes between the host and the circuit's end.
     fn host(&mut self, plan: &Plan, (number, side, count): (u16, u16, usize), path: &Path) {
         let address = host_address(number, side, count);
         for (link, pair) in path.links.iter().zip(path.nodes.windows(2)) {
@@ -138,8 +137,8 @@ impl CircuitPlan {
     }
 }
 
-/// The nodes of a way of links that begins at the end of the first link which the next one does not touch; where there is
-/// one link, at the end which is nearer to a host.
+/// Returns the nodes along the links. The path starts at the end of the first link that the second does not share; a
+/// single link starts at the end nearer to a host.
 fn walk(plan: &Plan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>, PlanError> {
     let topology = &plan.topology;
     let ends = |link: LinkId| topology.links[link.0].ends.map(|end| end.node);
@@ -162,8 +161,8 @@ fn walk(plan: &Plan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>, P
         let next = topology.links[link.0].across(at).filter(|next| !way.contains(next));
         let Some(next) = next else {
             let (link, node) = (&topology.links[link.0].name, &topology.nodes[at.0].name);
-            return Err(PlanError::Way(format!(
-                "the way does not hold together: link {link} does not go on from {node}"
+            return Err(PlanError::Path(format!(
+                "the links are not a path: link {link} does not continue from {node}"
             )));
         };
         way.push(next);
@@ -171,30 +170,30 @@ fn walk(plan: &Plan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>, P
     Ok(way)
 }
 
-/// A circuit that stands.
+/// A circuit in a running lab.
 #[derive(Debug, Clone)]
-pub(crate) struct Circuit {
+pub(crate) struct ActiveCircuit {
     pub(crate) number: u16,
     pub(crate) rate: BitRate,
     plan: CircuitPlan,
 }
 
-/// What a circuit has counted on one of its links.
+/// State and counters of a circuit on one of its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneStatus {
-    /// The link.
+    /// Index in the topology.
     pub link: LinkId,
-    /// Nothing passes it.
+    /// True if the link is cut.
     pub is_cut: bool,
-    /// Along the circuit and back.
+    /// Forward, then reverse direction.
     pub counters: [Counters; 2],
 }
 
 impl Lab {
-    /// Makes a circuit, in the place of the one of this name if there is one, which keeps its addresses.
+    /// Creates a circuit, or replaces the one of this name, which keeps its addresses.
     ///
     /// # Errors
-    /// Why it cannot be. The one before stays where the way is none; otherwise there is none of this name then.
+    /// For an invalid path, where an existing circuit stays, and for the kernel's errors, after which it is removed.
     pub fn make_circuit(
         &mut self,
         name: &str,
@@ -204,82 +203,86 @@ impl Lab {
     ) -> Result<(), LabError> {
         let held = self.circuits().get(name).map(|circuit| circuit.number);
         let taken: Vec<u16> = self.circuits().values().map(|circuit| circuit.number).collect();
-        // Whoever has bound its addresses keeps them.
+        // Programs that bound its addresses keep them.
         let number = held.or_else(|| (0..CIRCUITS_MAX).find(|number| !taken.contains(number)));
-        let number = number.ok_or_else(|| PlanError::Way("no more circuits".to_owned()))?;
+        let number = number.ok_or_else(|| PlanError::Path("no more circuits".to_owned()))?;
         let plan = CircuitPlan::new(self.plan(), number, rate, ends, links)?;
         if let Some(link) = links.iter().find(|link| self.wanted(**link).iter().any(|one| one.cut))
         {
             let link = &self.plan().topology.links[link.0].name;
-            return Err(PlanError::Way(format!("link {link} is cut")).into());
+            return Err(PlanError::Path(format!("link {link} is cut")).into());
         }
         if self.circuits().get(name).is_some_and(|circuit| circuit.plan == plan) {
             return Ok(());
         }
         self.release_circuit(name)?;
-        let circuit = Circuit { number, rate, plan };
-        let made = self.put_up(&circuit);
+        let circuit = ActiveCircuit { number, rate, plan };
+        let made = self.install(&circuit);
         if made.is_err() {
-            self.take_down(&circuit);
+            self.remove(&circuit);
         } else {
             self.circuits_mut().insert(name.to_owned(), circuit);
         }
         made
     }
 
-    /// Releases a circuit; none of this name is no error.
+    /// Releases a circuit; an unknown name is no error.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn release_circuit(&mut self, name: &str) -> Result<(), LabError> {
         let Some(circuit) = self.circuits_mut().remove(name) else { return Ok(()) };
-        self.take_down(&circuit);
+        self.remove(&circuit);
         Ok(())
     }
 
-    fn put_up(&mut self, circuit: &Circuit) -> Result<(), LabError> {
+    fn install(&mut self, circuit: &ActiveCircuit) -> Result<(), LabError> {
         for (link, lanes) in &circuit.plan.lanes {
             self.set_lanes(*link, circuit.number, Some(*lanes))?;
         }
         for step in &circuit.plan.steps {
             self.at_port(step.node, step.port, |node, port| {
-                node.lead((step.to.0.into(), step.to.1), step.via.into(), port, true)
+                node.set_route((step.to.0.into(), step.to.1), step.via.into(), port, true)
             })?;
         }
         for (host, port, address) in &circuit.plan.addresses {
-            self.at_port(*host, *port, |node, port| node.answer_to(*address, port, true))?;
+            self.at_port(*host, *port, |node, port| {
+                node.set_deprecated_address(*address, port, true)
+            })?;
         }
         Ok(())
     }
 
-    /// As far as it stands: what is not there any more is what is wanted.
-    fn take_down(&mut self, circuit: &Circuit) {
-        let told = |result: Result<(), LabError>| {
+    /// Removes lanes, addresses and routes; ignores those that are missing.
+    fn remove(&mut self, circuit: &ActiveCircuit) {
+        let log = |result: Result<(), LabError>| {
             if let Err(error) = result {
-                tracing::debug!("of a circuit that is released: {error}");
+                tracing::debug!("releasing a circuit: {error}");
             }
         };
         for (host, port, address) in &circuit.plan.addresses {
-            told(self.at_port(*host, *port, |node, port| node.answer_to(*address, port, false)));
+            log(self.at_port(*host, *port, |node, port| {
+                node.set_deprecated_address(*address, port, false)
+            }));
         }
         for step in &circuit.plan.steps {
-            told(self.at_port(step.node, step.port, |node, port| {
-                node.lead((step.to.0.into(), step.to.1), step.via.into(), port, false)
+            log(self.at_port(step.node, step.port, |node, port| {
+                node.set_route((step.to.0.into(), step.to.1), step.via.into(), port, false)
             }));
         }
         for (link, _) in &circuit.plan.lanes {
-            told(self.set_lanes(*link, circuit.number, None));
+            log(self.set_lanes(*link, circuit.number, None));
         }
     }
 
-    /// Addresses of a circuit by the names of their hosts; none where there is no such circuit.
+    /// Hosts of a circuit with their addresses; `None` without such a circuit.
     #[must_use]
     pub fn circuit_addresses(&self, name: &str) -> Option<Vec<(NodeId, Ipv6Addr)>> {
         let circuit = self.circuits().get(name)?;
         Some(circuit.plan.addresses.iter().map(|(host, _, address)| (*host, *address)).collect())
     }
 
-    /// How each link of a circuit is; none where there is no such circuit.
+    /// Rate and per-link state of a circuit; `None` without such a circuit.
     #[must_use]
     pub fn circuit_status(&self, name: &str) -> Option<(BitRate, Vec<LaneStatus>)> {
         let circuit = self.circuits().get(name)?;

@@ -1,7 +1,7 @@
-//! Whether programs outside a play took its processors: then what was measured does not hold, though links were on time.
+//! CPU contention: programs outside a scenario took its CPUs, which invalidates its measurements.
 //!
-//! Processor time of all processes that are not of the play, and what a hypervisor took (steal), is compared before and after
-//! (proc_pid_stat(5), proc_stat(5)). It counts where tasks had to wait for a processor as well, by pressure-stall information
+//! Compares CPU time of all processes outside the scenario and steal time before and after (proc_pid_stat(5),
+//! proc_stat(5)). It counts only where tasks had to wait for a CPU as well, by pressure-stall information
 //! (Documentation/accounting/psi.rst) or, on kernels without it, by how little the machine was idle.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +14,16 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Ticks of a second in `/proc` (USER_HZ).
+/// USER_HZ: ticks per second in `/proc`.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Of all processors, from which on others are in the way where tasks wait.
+/// Share of all CPUs above which foreign programs disturb, where tasks wait.
 const FOREIGN_SHARE_MAX: f64 = 0.05;
-/// Of the time, in which some task waited for a processor.
+/// Share of the time in which some task waited for a CPU.
 const WAITING_SHARE_MAX: f64 = 0.10;
-/// A flag of a task: a thread of the kernel (include/linux/sched.h).
+/// include/linux/sched.h: kernel thread.
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What others took of the machine while something was measured.
+/// Contention during a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Contention {
     /// Share of all processors' time that programs outside the scenario and other virtual machines took [ratio].
@@ -34,7 +34,7 @@ pub struct Contention {
     pub disturbed: bool,
 }
 
-/// The state of the machine when a play begins.
+/// Samples the machine at the start of a scenario.
 #[derive(Debug)]
 pub struct Watch {
     began: Instant,
@@ -45,16 +45,16 @@ pub struct Watch {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Moment {
-    /// Of all processes that are not of the play, with their children that ended.
+    /// CPU time of processes outside the scenario and of their reaped children.
     foreign_ticks: u64,
     stolen_ticks: u64,
     idle_ticks: u64,
-    /// Of pressure-stall information, where it is there.
+    /// From pressure-stall information, where available.
     waited_us: Option<u64>,
 }
 
 impl Watch {
-    /// Begins; of the play are this process and all that descend from it, and what runs in these network namespaces.
+    /// Starts sampling. The scenario is this process, its descendants, and all processes in these network namespaces.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -66,7 +66,7 @@ impl Watch {
         Ok(Self { began: Instant::now(), before, namespaces, root })
     }
 
-    /// What others took since.
+    /// Contention since the start.
     ///
     /// # Errors
     /// When `/proc` cannot be read.
@@ -85,7 +85,7 @@ fn contention(before: &Moment, after: &Moment, seconds: f64, processors: usize) 
     let foreign_share = (foreign / all_ticks).min(1.0);
     let waiting_share = match (before.waited_us, after.waited_us) {
         (Some(before), Some(after)) => after.saturating_sub(before) as f64 / 1e6 / seconds,
-        // All that is not idle, where it is nearly everything.
+        // Without PSI: a machine that was hardly idle counts as waiting.
         _ => (1.0 - ticks(|moment| moment.idle_ticks) / all_ticks - 0.8).max(0.0),
     };
     let waiting_share = waiting_share.min(1.0);
@@ -101,9 +101,9 @@ impl Moment {
             else {
                 continue;
             };
-            // A process that has just ended is in its parent's sums.
+            // A process that has just ended counts with its parent.
             let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
-            let Some(process) = Process::read(&text) else { continue };
+            let Some(process) = ProcessTimes::read(&text) else { continue };
             parents.insert(id, process.parent);
             let is_inside = || is_in(&entry.path(), namespaces);
             if !process.is_of_kernel && !is_inside() {
@@ -122,17 +122,17 @@ impl Moment {
     }
 }
 
-/// What is read of a process.
+/// Fields of `/proc/PID/stat`.
 #[derive(Debug, PartialEq)]
-struct Process {
+struct ProcessTimes {
     parent: u32,
     is_of_kernel: bool,
-    /// Its own, and of its children that ended and were waited for.
+    /// CPU time of the process and of its reaped children.
     ticks: u64,
 }
 
-impl Process {
-    /// Of a line of `/proc/PID/stat`; the name of the program, which may hold anything, is in parentheses.
+impl ProcessTimes {
+    /// Parses `/proc/PID/stat`; the program name is in parentheses and may contain any character.
     fn read(text: &str) -> Option<Self> {
         let (_, rest) = text.rsplit_once(')')?;
         let words: Vec<&str> = rest.split_whitespace().collect();
@@ -151,7 +151,7 @@ fn is_in(process: &Path, namespaces: &BTreeSet<u64>) -> bool {
 }
 
 fn descends(mut id: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
-    // A process cannot be its own ancestor, but what is read is of no one moment.
+    // Bounded: the samples are of different moments and may contain a cycle.
     for _ in 0..parents.len() {
         if id == root {
             return true;
@@ -164,7 +164,7 @@ fn descends(mut id: u32, root: u32, parents: &BTreeMap<u32, u32>) -> bool {
     false
 }
 
-/// Steal and idle of the first line of `/proc/stat`.
+/// Steal and idle ticks in the first line of `/proc/stat`.
 fn processor_ticks(text: &str) -> (u64, u64) {
     let words: Vec<u64> = text
         .lines()
@@ -178,7 +178,7 @@ fn processor_ticks(text: &str) -> (u64, u64) {
     (at(7), at(3) + at(4))
 }
 
-/// The sum of `some` in microseconds.
+/// Total of the PSI line `some`, in microseconds.
 fn waited_us(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
@@ -191,14 +191,14 @@ mod tests {
     #[test]
     fn process_lines_are_read_by_field() {
         let line = "7 (a ) b) S 3 7 7 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0 99 0";
-        let expected = Process { parent: 3, is_of_kernel: false, ticks: 127 };
-        assert_eq!(Process::read(line), Some(expected));
+        let expected = ProcessTimes { parent: 3, is_of_kernel: false, ticks: 127 };
+        assert_eq!(ProcessTimes::read(line), Some(expected));
         assert!(
-            Process::read("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 5 0 0 20")
+            ProcessTimes::read("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 5 0 0 20")
                 .unwrap()
                 .is_of_kernel
         );
-        assert_eq!(Process::read("nothing"), None);
+        assert_eq!(ProcessTimes::read("nothing"), None);
         assert_eq!(processor_ticks("cpu  1 2 3 40 5 6 7 8 9 10\ncpu0 1"), (8, 45));
         let pressure = "some avg10=1.00 avg60=1.00 avg300=0.50 total=123\nfull avg10=0 total=9\n";
         assert_eq!(waited_us(pressure), Some(123));

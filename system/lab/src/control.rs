@@ -1,5 +1,4 @@
-//! What is said between a lab that runs and those who use it: one line of JSON each way, over a socket in the lab's
-//! directory.
+//! Control protocol of a running lab: one line of JSON per request and per reply, over a Unix socket in the lab's directory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,15 +17,15 @@ use crate::calibrate::Calibration;
 use crate::direction::Counters;
 use crate::lab::LinkStatus;
 
-/// The longest line that is read.
+/// Longest request or reply in bytes.
 pub(crate) const LINE_BYTES_MAX: u64 = 16 << 20;
-const PATIENCE: Duration = Duration::from_secs(600);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Which directions of a link are meant.
+/// Directions of a link to which a request applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Directions {
-    /// Both.
+    /// Both directions.
     #[default]
     Both,
     /// From its first end to its second.
@@ -36,81 +35,81 @@ pub enum Directions {
 }
 
 impl Directions {
-    /// Whether the first and the second direction are meant.
+    /// Selection of the first and the second direction.
     #[must_use]
     pub const fn each(self) -> [bool; 2] {
         [!matches!(self, Self::Back), !matches!(self, Self::Forward)]
     }
 }
 
-/// What is asked of a lab.
+/// A request to a running lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Request {
-    /// How it is: [`Status`].
+    /// Returns [`Status`].
     Status,
-    /// Other settings of a link.
+    /// Changes settings of a link.
     Set {
         /// The link.
         link: String,
-        /// As `delay=30ms`.
+        /// Settings as `delay=30ms`.
         settings: Vec<String>,
-        /// Of which directions.
+        /// Directions to change.
         directions: Directions,
     },
-    /// Nothing passes a link any more.
+    /// Cuts a link: it drops all packets.
     Cut {
         /// The link.
         link: String,
-        /// In which directions.
+        /// Directions to cut.
         directions: Directions,
     },
-    /// It passes again.
+    /// Restores a link that was cut.
     Mend {
         /// The link.
         link: String,
     },
-    /// Traffic between two hosts goes over these links.
+    /// Pins traffic between two hosts to these links.
     Route {
-        /// A host, or one interface of it as `HOST-INTERFACE`.
+        /// A host, or one of its interfaces as `HOST-INTERFACE`.
         from: String,
-        /// Another.
+        /// The other host or interface.
         to: String,
-        /// From the first to the second.
+        /// Path from the first to the second.
         links: Vec<String>,
     },
-    /// A part of these links for a circuit: [`CircuitReport`].
+    /// Creates a circuit over these links; returns [`CircuitReport`].
     Circuit {
-        /// Its name.
+        /// Name of the circuit.
         name: String,
         /// Bits per second on the wire.
         rate_bps: u64,
-        /// Hosts at its begin.
+        /// Hosts at its start.
         from: Vec<String>,
         /// Hosts at its end.
         to: Vec<String>,
-        /// From the switch of the first to that of the others.
+        /// Path from the first hosts' switch to the others'.
         links: Vec<String>,
     },
-    /// A circuit ends.
+    /// Releases a circuit.
     Release {
         /// Its name.
         name: String,
     },
-    /// All circuits: a list of [`CircuitReport`].
+    /// Returns all circuits: a list of [`CircuitReport`].
     Circuits,
-    /// Measures links: a list of [`Measured`].
+    /// Measures links; returns a list of [`Measured`].
     Calibrate {
-        /// Which; none is all.
+        /// Names; empty for all.
         links: Vec<String>,
     },
-    /// How late packets were is counted anew.
+    /// Resets the timing error statistics.
     Forgive,
-    /// Ends it, with all that runs in it: [`Ended`].
+    /// Stops the lab and all programs in it; returns [`ShutdownReport`].
     Down,
 }
 
-/// A lab that runs.
+/// State of a running lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Name of the lab.
@@ -128,30 +127,30 @@ pub struct Status {
     pub user_namespace: Option<PathBuf>,
     /// Features that the links lack on this machine.
     pub notes: Vec<String>,
-    /// Hosts and switches.
+    /// Hosts and switches of the topology.
     pub nodes: Vec<NodeStatus>,
-    /// Links.
+    /// Links of the topology.
     pub links: Vec<LinkReport>,
-    /// Circuits.
+    /// Circuits that exist now.
     #[serde(default)]
     #[schema(required)]
     pub circuits: Vec<CircuitReport>,
 }
 
-/// A lab that has ended.
+/// Counts of what a stopped lab had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ShutdownReport {
     /// Hosts that it had.
     pub hosts: usize,
     /// Switches that it had.
     pub switches: usize,
     /// Links that it had.
     pub links: usize,
-    /// Processes that still ran in it.
+    /// Processes that were killed in it.
     pub processes: usize,
 }
 
-/// A circuit.
+/// State of a circuit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CircuitReport {
     /// Name of the circuit.
@@ -188,7 +187,7 @@ pub struct NodeStatus {
     /// File of its network namespace.
     #[schema(value_type = String)]
     pub namespace: PathBuf,
-    /// Network devices.
+    /// Network devices of the node.
     pub interfaces: Vec<InterfaceStatus>,
 }
 
@@ -199,35 +198,35 @@ pub struct InterfaceStatus {
     pub device: String,
     /// Link that it belongs to.
     pub link: String,
-    /// IPv6 address.
+    /// IPv6 address of the device.
     #[schema(value_type = String)]
     pub ipv6: std::net::Ipv6Addr,
-    /// IPv4 address.
+    /// IPv4 address of the device.
     #[schema(value_type = String)]
     pub ipv4: std::net::Ipv4Addr,
     /// Largest IP packet [B].
     pub mtu: u32,
 }
 
-/// A link.
+/// State of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LinkReport {
     /// Name of the link.
     pub name: String,
-    /// Both directions.
+    /// Both directions, the first from the link's first end.
     pub directions: [DirectionReport; 2],
 }
 
 /// A direction of a link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DirectionReport {
-    /// Node that sends.
+    /// Name of the sending node.
     pub from: String,
-    /// Node that receives.
+    /// Name of the receiving node.
     pub to: String,
     /// Emulated rate; null where the machine is the limit.
     pub rate_bps: Option<u64>,
-    /// Delay one way.
+    /// One-way delay.
     pub delay_seconds: f64,
     /// Standard deviation of the delay.
     pub jitter_seconds: f64,
@@ -235,20 +234,20 @@ pub struct DirectionReport {
     pub loss: f64,
     /// Mean number of packets lost together.
     pub loss_burst_packets: f64,
-    /// Bytes that may wait.
+    /// Queue limit in bytes.
     pub queue_bytes: u64,
     /// Bytes waiting from which packets capable of ECN are marked; null for none.
     pub mark_bytes: Option<u64>,
     /// True where the direction is cut.
     pub is_cut: bool,
-    /// Packets.
+    /// Packet and byte counts.
     #[serde(flatten)]
     pub counters: Counters,
     /// Median lateness of packets against the emulated delay; null where none was measured.
     pub late_p50_seconds: Option<f64>,
     /// 99th percentile of the lateness.
     pub late_p99_seconds: Option<f64>,
-    /// Largest lateness.
+    /// Maximum of the lateness.
     pub late_max_seconds: Option<f64>,
     /// True where packets were so late that measurements over this direction do not hold.
     pub disturbed: bool,
@@ -278,7 +277,7 @@ impl DirectionReport {
     }
 }
 
-/// What a link was measured to do.
+/// Measured values of a link against its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Measured {
     /// Name of the link.
@@ -291,7 +290,7 @@ pub struct Measured {
     pub rtt_p95_seconds: Option<f64>,
     /// Emulated rate; null where the machine is the limit.
     pub rate_wanted_bps: Option<u64>,
-    /// Measured rate of datagrams.
+    /// Measured arrival rate of datagrams under overload.
     pub rate_bps: Option<u64>,
     /// True where the measurements agree with the emulated values.
     pub good: bool,
@@ -315,37 +314,37 @@ impl Measured {
     }
 }
 
-/// An answer: a value, or why not.
+/// A reply: a value, or an error text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Ok(serde_json::Value),
     Error(String),
 }
 
-/// Why a lab did not do what it was asked.
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody is there.
+    /// No process serves the lab's socket.
     #[error("lab {0} is not up")]
     Down(String),
-    /// It says no.
+    /// The lab refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The connection to it broke.
+    /// The connection failed.
     #[error("lab {lab} does not answer: {reason}")]
     Lost {
-        /// Its name.
+        /// Name of the lab.
         lab: String,
-        /// What happened.
+        /// Error of the connection.
         reason: io::Error,
     },
 }
 
-/// Asks the lab in a directory.
+/// Sends a request to the lab in a directory and returns its reply.
 ///
 /// # Errors
-/// When it is not up, says no, or does not answer.
+/// When the lab is not up, refuses, or does not reply within ten minutes.
 pub fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T, ControlError> {
     let name = || directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stream = connect(directory).map_err(|error| match error.kind() {
@@ -355,20 +354,20 @@ pub fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T
     let answer =
         exchange(&stream, request).map_err(|reason| ControlError::Lost { lab: name(), reason })?;
     match answer {
-        Answer::Ok(value) => serde_json::from_value(value)
+        Reply::Ok(value) => serde_json::from_value(value)
             .map_err(|error| ControlError::Lost { lab: name(), reason: error.into() }),
-        Answer::Error(why) => Err(ControlError::Refused(why)),
+        Reply::Error(why) => Err(ControlError::Refused(why)),
     }
 }
 
-/// By the open directory: paths of sockets may not be long.
+/// Connects through the open directory: paths of sockets are limited to 107 bytes.
 fn connect(directory: &Path) -> io::Result<UnixStream> {
     let directory = File::open(directory)?;
     UnixStream::connect(format!("/proc/self/fd/{}/control", directory.as_raw_fd()))
 }
 
-fn exchange(stream: &UnixStream, request: &Request) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+fn exchange(stream: &UnixStream, request: &Request) -> io::Result<Reply> {
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     let mut writer = stream;
@@ -376,7 +375,7 @@ fn exchange(stream: &UnixStream, request: &Request) -> io::Result<Answer> {
     let mut line = String::new();
     let mut reader = BufReader::new(io::Read::take(stream, LINE_BYTES_MAX));
     if reader.read_line(&mut line)? == 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"));
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the lab closed the connection"));
     }
     Ok(serde_json::from_str(&line)?)
 }

@@ -1,4 +1,4 @@
-//! One direction of a link while it runs: what it is told to do, and what it counted.
+//! State of one direction of a running link: its impairment and its counters, shared with its thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,13 +8,13 @@ use penstock_sys::event::Event;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::lateness::Lateness;
-use crate::line::{Fate, Impairment, Packet};
+use crate::line::{Impairment, Packet, PacketOutcome};
+use crate::timing_error::TimingErrorHistogram;
 
-/// What became of the packets of a direction. A super-packet counts once, with the bytes of all its segments.
+/// Packet counters of a direction. A super-packet counts once, with the bytes of all its segments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
-    /// Packets that arrived.
+    /// Packets that arrived at the far end.
     pub packets: u64,
     /// Bytes of these packets on the wire.
     pub wire_bytes: u64,
@@ -29,7 +29,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was counted since these were.
+    /// Difference to earlier counters.
     #[must_use]
     pub(crate) const fn since(self, earlier: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Counters {
         }
     }
 
-    /// Of both together.
+    /// Sum of both counters.
     #[must_use]
     pub(crate) const fn with(self, other: Self) -> Self {
         Self {
@@ -57,11 +57,11 @@ impl Counters {
 }
 
 #[derive(Debug)]
-pub(crate) struct Direction {
-    /// Of its thread and its random numbers.
+pub(crate) struct DirectionState {
+    /// Names the thread and seeds the random numbers.
     pub(crate) name: String,
     wanted: Mutex<Impairment>,
-    /// On when `wanted` or `stopped` is another than the thread knows.
+    /// Set after a change of `wanted` or `stopped`.
     pub(crate) changed: Event,
     stopped: AtomicBool,
     packets: AtomicU64,
@@ -70,10 +70,10 @@ pub(crate) struct Direction {
     overflowed: AtomicU64,
     cut: AtomicU64,
     marked: AtomicU64,
-    pub(crate) lateness: Lateness,
+    pub(crate) timing_error: TimingErrorHistogram,
 }
 
-impl Direction {
+impl DirectionState {
     pub(crate) fn new(name: String, wanted: Impairment) -> std::io::Result<Self> {
         Ok(Self {
             name,
@@ -86,13 +86,13 @@ impl Direction {
             overflowed: AtomicU64::new(0),
             cut: AtomicU64::new(0),
             marked: AtomicU64::new(0),
-            lateness: Lateness::default(),
+            timing_error: TimingErrorHistogram::default(),
         })
     }
 
     pub(crate) fn set(&self, wanted: Impairment) {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
-        // If that fails it is seen with the next packet.
+        // If this fails, the thread reads it with the next packet.
         let _ = self.changed.signal();
     }
 
@@ -109,18 +109,18 @@ impl Direction {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Counts what was decided on a packet.
-    pub(crate) fn count(&self, fate: Fate, packet: Packet) {
+    /// Counts the outcome of a packet.
+    pub(crate) fn count(&self, fate: PacketOutcome, packet: Packet) {
         let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
         match fate {
-            Fate::Arrives { marked, .. } => {
+            PacketOutcome::Arrives { marked, .. } => {
                 add(&self.packets, 1);
                 add(&self.wire_bytes, packet.wire_bytes);
                 add(&self.marked, u64::from(marked));
             }
-            Fate::Lost => _ = add(&self.lost, 1),
-            Fate::Overflow => _ = add(&self.overflowed, 1),
-            Fate::Cut => _ = add(&self.cut, 1),
+            PacketOutcome::Lost => _ = add(&self.lost, 1),
+            PacketOutcome::Overflow => _ = add(&self.overflowed, 1),
+            PacketOutcome::Cut => _ = add(&self.cut, 1),
         }
     }
 
@@ -137,8 +137,7 @@ impl Direction {
     }
 }
 
-/// Packets that are late by more than this share of a round trip, or by this time where that is longer, disturb what
-/// is measured.
-pub(crate) fn late_from(delay: Duration) -> Duration {
+/// Largest timing error with valid measurements: a twenty-fifth of the delay, at least 1 ms.
+pub(crate) fn timing_error_max(delay: Duration) -> Duration {
     (delay / 25).max(Duration::from_millis(1))
 }

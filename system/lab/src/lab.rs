@@ -1,4 +1,4 @@
-//! A lab that runs.
+//! A running lab: its nodes, links and circuits.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,95 +8,95 @@ use penstock_sys::namespace::NetworkNamespace;
 use penstock_topology::{LinkId, NodeId};
 use std::time::Duration;
 
-use crate::backend::{Backend, Lane, Place, Wire};
-use crate::circuit::Circuit;
-use crate::direction::{Counters, late_from};
-use crate::lateness::Counted;
+use crate::backend::{Backend, EmulatedLink, Lane, LinkEnd};
+use crate::circuit::ActiveCircuit;
+use crate::direction::{Counters, timing_error_max};
 use crate::line::Impairment;
-use crate::node::Node;
-use crate::plan::{Party, Plan, PlanError, Port};
+use crate::node::RunningNode;
+use crate::plan::{Party, Plan, PlanError, PlannedPort};
+use crate::timing_error::TimingErrorCounts;
 
-/// Hosts, switches and links, alive until it is dropped.
+/// Hosts, switches and links of a topology; dropping it removes them.
 pub struct Lab {
     plan: Plan,
     backend: Backend,
-    // Before the nodes: lines stop before their namespaces go.
-    links: Vec<Link>,
-    nodes: Vec<Arc<Node>>,
-    /// By their names.
-    circuits: BTreeMap<String, Circuit>,
+    // Dropped before the nodes: threads stop before their namespaces are removed.
+    links: Vec<RunningLink>,
+    nodes: Vec<Arc<RunningNode>>,
+    /// By name.
+    circuits: BTreeMap<String, ActiveCircuit>,
 }
 
-struct Link {
-    wire: Box<dyn Wire>,
+struct RunningLink {
+    wire: Box<dyn EmulatedLink>,
     wanted: [Impairment; 2],
-    /// Lateness that does not count any more.
-    forgiven: [Option<Counted>; 2],
-    /// What it counted of our own measurements.
+    /// Snapshot since which timing errors count.
+    timing_baseline: [Option<TimingErrorCounts>; 2],
+    /// Counters of calibration traffic.
     uncounted: [Counters; 2],
-    /// While one runs: what it had counted before.
-    stopped_at: Option<[Counters; 2]>,
+    /// Counters at the start of a running calibration.
+    paused_at: Option<[Counters; 2]>,
 }
 
-/// What went wrong in making or changing a lab.
+/// A lab that cannot be created or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The machine has no means.
+    /// This machine does not support the backend.
     #[error("no {backend} on this machine: {reason}")]
     Backend {
-        /// Which was tried.
+        /// The requested backend.
         backend: Backend,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// A host or switch cannot be made.
+    /// A host or switch cannot be created.
     #[error("{node}: {reason}")]
     Node {
-        /// Its name.
+        /// Name of the node.
         node: String,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// A link cannot be made or changed.
+    /// A link cannot be created or changed.
     #[error("link {link}: {reason}")]
     Link {
-        /// Its name.
+        /// Name of the link.
         link: String,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// What was asked for is not in the topology.
+    /// The topology does not allow the request.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
-/// A direction of a link as it is.
+/// State of one direction of a link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkStatus {
-    /// What it does.
+    /// Configured impairment.
     pub wanted: Impairment,
-    /// What it counted since it was made.
+    /// Counters since creation, without calibration traffic.
     pub counters: Counters,
-    /// Half of the packets were later than they should by no more than this.
+    /// Median timing error.
     pub late_p50: Option<Duration>,
-    /// 99 of 100.
+    /// 99th percentile of the timing error.
     pub late_p99: Option<Duration>,
-    /// All.
+    /// Largest timing error.
     pub late_max: Option<Duration>,
-    /// Whether so many were so late that what was measured over it does not hold.
+    /// True if the 99th percentile invalidates measurements over this direction.
     pub disturbed: bool,
 }
 
 impl Lab {
-    /// Makes a lab; the seed is that of its losses and jitter.
+    /// Creates a lab; `seed` determines losses and jitter.
     ///
     /// # Errors
-    /// Why it cannot be. Nothing is left of it then.
+    /// The kernel's error; everything created before is removed.
     pub fn new(plan: Plan, backend: Backend, seed: u64) -> Result<Self, LabError> {
         let mut lab =
             Self { plan, backend, links: Vec::new(), nodes: Vec::new(), circuits: BTreeMap::new() };
         for node in &lab.plan.nodes {
-            let made = Node::new(node.kind);
+            let made = RunningNode::new(node.kind);
             let made = made.map_err(|reason| LabError::Node { node: node.name.clone(), reason })?;
             lab.nodes.push(Arc::new(made));
         }
@@ -105,24 +105,30 @@ impl Lab {
             let wanted = [lab.plan.impairment(id); 2];
             let made = lab.join(id, seed).and_then(|mut wire| {
                 wire.set(wanted)?;
-                let forgiven = [None, None];
-                Ok(Link { wire, wanted, forgiven, uncounted: Default::default(), stopped_at: None })
+                let timing_baseline = [None, None];
+                Ok(RunningLink {
+                    wire,
+                    wanted,
+                    timing_baseline,
+                    uncounted: Default::default(),
+                    paused_at: None,
+                })
             });
             let made = made.map_err(|source| lab.link_error(id, source))?;
             lab.links.push(made);
         }
         for (node, plan) in lab.nodes.iter().zip(&lab.plan.nodes) {
-            node.route(plan)
+            node.install_routes(plan)
                 .map_err(|reason| LabError::Node { node: plan.name.clone(), reason })?;
         }
         Ok(lab)
     }
 
-    fn join(&self, link: LinkId, seed: u64) -> io::Result<Box<dyn Wire>> {
+    fn join(&self, link: LinkId, seed: u64) -> io::Result<Box<dyn EmulatedLink>> {
         let place = |side| {
             let (node, number) = self.plan.port_of(link, side);
             let port = &self.plan.nodes[node.0].ports[number];
-            Place { node: &self.nodes[node.0], port, number }
+            LinkEnd { node: &self.nodes[node.0], port, number }
         };
         self.backend.join(&self.plan.topology.links[link.0].name, seed, [place(0), place(1)])
     }
@@ -131,34 +137,34 @@ impl Lab {
         LabError::Link { link: self.plan.topology.links[link.0].name.clone(), reason }
     }
 
-    /// What it was made of.
+    /// Plan of the lab.
     #[must_use]
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// By what its links do what they do.
+    /// Backend of its links.
     #[must_use]
     pub const fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// The namespace of a node.
+    /// Network namespace of a node.
     #[must_use]
     pub fn namespace(&self, node: NodeId) -> &NetworkNamespace {
         &self.nodes[node.0].namespace
     }
 
-    /// What the directions of a link do; the first is from its first end.
+    /// Configured impairments of both directions; the first starts at the first end.
     #[must_use]
     pub fn wanted(&self, link: LinkId) -> [Impairment; 2] {
         self.links[link.0].wanted
     }
 
-    /// Has a link do something else from now on, while traffic runs.
+    /// Changes the impairments of a link while traffic runs.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn set(&mut self, link: LinkId, wanted: [Impairment; 2]) -> Result<(), LabError> {
         let one = &mut self.links[link.0];
         match one.wire.set(wanted) {
@@ -170,10 +176,10 @@ impl Lab {
         }
     }
 
-    /// Sends traffic between two hosts over these links from now on, there and back.
+    /// Pins traffic between two hosts to these links, in both directions.
     ///
     /// # Errors
-    /// When they are no way, or the kernel refuses.
+    /// When the links are not a path, or the kernel's error.
     pub fn pin(&mut self, from: Party, to: Party, links: &[LinkId]) -> Result<(), LabError> {
         for pin in self.plan.pin(from, to, links)? {
             let plan = &self.plan.nodes[pin.node.0];
@@ -185,11 +191,11 @@ impl Lab {
         Ok(())
     }
 
-    pub(crate) const fn circuits(&self) -> &BTreeMap<String, Circuit> {
+    pub(crate) const fn circuits(&self) -> &BTreeMap<String, ActiveCircuit> {
         &self.circuits
     }
 
-    pub(crate) const fn circuits_mut(&mut self) -> &mut BTreeMap<String, Circuit> {
+    pub(crate) const fn circuits_mut(&mut self) -> &mut BTreeMap<String, ActiveCircuit> {
         &mut self.circuits
     }
 
@@ -207,33 +213,34 @@ impl Lab {
         self.links[link.0].wire.lane_counters(number)
     }
 
-    /// Does something at a port of a node.
+    /// Calls `work` with a port of a node.
     pub(crate) fn at_port(
         &self,
         node: NodeId,
         port: usize,
-        work: impl FnOnce(&Node, &Port) -> io::Result<()>,
+        work: impl FnOnce(&RunningNode, &PlannedPort) -> io::Result<()>,
     ) -> Result<(), LabError> {
         let plan = &self.plan.nodes[node.0];
         let done = work(&self.nodes[node.0], &plan.ports[port]);
         done.map_err(|reason| LabError::Node { node: plan.name.clone(), reason })
     }
 
-    /// How a link is.
+    /// Reads the state of a link.
     ///
     /// # Errors
-    /// When the kernel does not tell its counters.
+    /// The kernel's error for its counters.
     pub fn status(&self, link: LinkId) -> Result<[LinkStatus; 2], LabError> {
         let one = &self.links[link.0];
         let counted = || one.wire.counters().map_err(|source| self.link_error(link, source));
-        let counters = one.stopped_at.map_or_else(counted, Ok)?;
-        let lateness = one.wire.lateness();
+        let counters = one.paused_at.map_or_else(counted, Ok)?;
+        let timing_error = one.wire.timing_error();
         Ok([0, 1].map(|side| {
             let wanted = one.wanted[side];
-            let counted = lateness[side].as_ref().map(|counted| match &one.forgiven[side] {
-                Some(forgiven) => counted.since(forgiven),
-                None => counted.clone(),
-            });
+            let counted =
+                timing_error[side].as_ref().map(|counted| match &one.timing_baseline[side] {
+                    Some(timing_baseline) => counted.since(timing_baseline),
+                    None => counted.clone(),
+                });
             let late = |share| counted.as_ref().and_then(|counted| counted.quantile(share));
             let late_p99 = late(0.99);
             LinkStatus {
@@ -242,31 +249,31 @@ impl Lab {
                 late_p50: late(0.5),
                 late_p99,
                 late_max: late(1.0),
-                disturbed: late_p99.is_some_and(|late| late > late_from(wanted.delay)),
+                disturbed: late_p99.is_some_and(|late| late > timing_error_max(wanted.delay)),
             }
         }))
     }
 
-    /// Forgets how late packets of these links were: what comes is another measurement.
-    pub fn forgive(&mut self, links: &[LinkId]) {
+    /// Restarts the timing error statistics of these links for another measurement.
+    pub fn reset_timing_error(&mut self, links: &[LinkId]) {
         for link in links {
             let one = &mut self.links[link.0];
-            one.forgiven = one.wire.lateness();
+            one.timing_baseline = one.wire.timing_error();
         }
     }
 
-    /// From now on these links seem to count nothing: what passes them is a measurement of ours.
-    pub(crate) fn stop_counting(&mut self, links: &[LinkId]) {
+    /// Freezes the counters of these links during a calibration.
+    pub(crate) fn pause_counters(&mut self, links: &[LinkId]) {
         for link in links {
             let one = &mut self.links[link.0];
-            one.stopped_at = one.stopped_at.or_else(|| one.wire.counters().ok());
+            one.paused_at = one.paused_at.or_else(|| one.wire.counters().ok());
         }
     }
 
-    /// All links count again.
-    pub(crate) fn go_on_counting(&mut self) {
+    /// Unfreezes the counters of all links.
+    pub(crate) fn resume_counters(&mut self) {
         for one in &mut self.links {
-            if let (Some(then), Ok(now)) = (one.stopped_at.take(), one.wire.counters()) {
+            if let (Some(then), Ok(now)) = (one.paused_at.take(), one.wire.counters()) {
                 for side in [0, 1] {
                     one.uncounted[side] = one.uncounted[side].with(now[side].since(then[side]));
                 }

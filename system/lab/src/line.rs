@@ -1,37 +1,36 @@
-//! What one direction of a link does to packets: rate, queue, delay, jitter, loss, marks. Pure: it is told the time.
+//! Model of one direction of a link: rate, queue, delay, jitter, loss, ECN marks. Pure: `now` is an argument.
 //!
-//! A packet is lost or not as it arrives; then it waits for those before it to be put on the wire, at most as many
-//! bytes as the queue has room for; then it takes its bytes' time at the rate of the link, with everything that
-//! Ethernet adds to each segment; then the delay. Packets never overtake each other.
+//! In order: random loss on arrival; a drop-tail queue limited in bytes; serialisation at the rate of the link, with
+//! Ethernet framing for each segment; propagation delay. Packets are never reordered.
 
 use std::time::Duration;
 
 use penstock_units::{BitRate, ByteCount, display_latency};
 
-use crate::random::Random;
+use crate::random::SplitMix64;
 
-/// What Ethernet adds to each packet: header 14, check sequence 4, preamble 8, gap 12.
+/// Ethernet framing per packet: header 14, frame check sequence 4, preamble 8, inter-frame gap 12.
 pub const ETHERNET_BYTES: u64 = 38;
 
-/// What a direction of a link does.
+/// Parameters of one direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Impairment {
-    /// Bits per second on the wire; none is as fast as the machine.
+    /// Rate on the wire; `None` is unlimited.
     pub rate: Option<BitRate>,
-    /// From the end of a packet's transmission to its arrival.
+    /// Propagation delay, from the end of transmission to arrival.
     pub delay: Duration,
-    /// Standard deviation of the delay, of a normal distribution; packets still do not overtake each other, which
-    /// makes the mean longer where they are closer together than this.
+    /// Standard deviation of the normally distributed delay. Packets keep their order, which increases the mean delay
+    /// where they are closer together than this.
     pub jitter: Duration,
     /// Share of packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Packets that are lost together, in the mean; 1 is each by itself.
+    /// Mean length of a loss burst in packets; 1 is independent loss.
     pub loss_burst: f64,
-    /// Bytes that may wait; none is [`Self::usual_queue`].
+    /// Queue limit; `None` is [`Self::default_queue`].
     pub queue: Option<ByteCount>,
-    /// Bytes waiting from which packets that can be are marked as having met congestion (RFC 3168).
+    /// Queue length from which ECN-capable packets are marked CE (RFC 3168).
     pub mark: Option<ByteCount>,
-    /// Whether the fibre is cut: nothing arrives.
+    /// True if the link is cut: no packet arrives.
     pub cut: bool,
 }
 
@@ -51,27 +50,26 @@ impl Default for Impairment {
 }
 
 impl Impairment {
-    /// What a link gets that does not say: the bytes of a round trip at its rate, at least of ten milliseconds and
-    /// 256 KiB.
+    /// Default queue: the bandwidth-delay product, for at least 10 ms, and at least 256 KiB.
     #[must_use]
-    pub fn usual_queue(&self) -> ByteCount {
+    pub fn default_queue(&self) -> ByteCount {
         let time = (self.delay * 2).max(Duration::from_millis(10));
         let rate = self.rate.map_or(0, |rate| rate.0);
         ByteCount(((rate as f64 / 8.0 * time.as_secs_f64()) as u64).max(256 << 10))
     }
 
-    /// The bytes that may wait.
+    /// Queue limit in bytes.
     #[must_use]
     pub fn queue_bytes(&self) -> u64 {
-        self.queue.unwrap_or_else(|| self.usual_queue()).0
+        self.queue.unwrap_or_else(|| self.default_queue()).0
     }
 
-    /// Whether a line can do it all together; else why not.
+    /// Checks that the parameters are consistent.
     ///
     /// # Errors
-    /// What contradicts what.
+    /// The contradiction, for users.
     pub fn check(&self) -> Result<(), String> {
-        // Two states: at least one packet arrives between two bursts.
+        // Gilbert model: at least one packet arrives between two bursts.
         let loss_max = self.loss_burst / (self.loss_burst + 1.0);
         if self.loss_burst > 1.0 && self.loss > loss_max {
             return Err(format!(
@@ -99,7 +97,7 @@ impl Impairment {
         }
     }
 
-    /// Whether a shaper is all it needs: no packet is held or lost but for its rate.
+    /// True if a rate limit is all it needs, which the kernel's shaper provides.
     #[must_use]
     pub fn is_rate_alone(&self) -> bool {
         self.delay.is_zero()
@@ -110,18 +108,18 @@ impl Impairment {
     }
 }
 
-/// A packet as a line sees it; a super-packet, which stands for many, too.
+/// Properties of a packet, or of a super-packet, for the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// Bytes on the wire, with all headers of all its segments.
     pub wire_bytes: u64,
-    /// Whether its sender understands marks.
+    /// True if it is ECN-capable (ECT).
     pub markable: bool,
 }
 
 impl Packet {
-    /// From the first bytes of an IP packet, its length, the longest packet of its link, and what Ethernet adds to each
-    /// ([`ETHERNET_BYTES`], and a tag). What cannot be read counts as one packet.
+    /// Parses the first bytes of an IP packet of length `bytes`. `ethernet_bytes` is the framing per segment
+    /// ([`ETHERNET_BYTES`], and a tag). An unreadable packet counts as one segment.
     #[must_use]
     pub fn of(head: &[u8], bytes: u32, mtu: u32, ethernet_bytes: u64) -> Self {
         let headers = header_bytes(head).unwrap_or(0).min(mtu / 2);
@@ -136,7 +134,7 @@ impl Packet {
     }
 }
 
-/// The two bits of RFC 3168.
+/// ECN field (RFC 3168).
 fn ecn(head: &[u8]) -> Option<u8> {
     match head.first()? >> 4 {
         4 => Some(head.get(1)? & 3),
@@ -147,99 +145,99 @@ fn ecn(head: &[u8]) -> Option<u8> {
 
 /// Bytes of IP and TCP headers, which every segment of a super-packet repeats.
 fn header_bytes(head: &[u8]) -> Option<u32> {
-    const TCP: u8 = 6;
-    const UDP: u8 = 17;
-    const HOP_BY_HOP: u8 = 0;
+    const IPPROTO_TCP: u8 = 6;
+    const IPPROTO_UDP: u8 = 17;
+    const IPPROTO_HOPOPTS: u8 = 0;
     let (network, protocol) = match head.first()? >> 4 {
         4 => (usize::from(head[0] & 15) * 4, *head.get(9)?),
-        // A jumbogram of the kernel (BIG TCP) has an option of eight bytes, which its segments have not.
-        6 if *head.get(6)? == HOP_BY_HOP => (48, *head.get(40)?),
+        // A BIG TCP super-packet has a hop-by-hop option of eight bytes, which its segments do not have.
+        6 if *head.get(6)? == IPPROTO_HOPOPTS => (48, *head.get(40)?),
         6 => (40, *head.get(6)?),
         _ => return None,
     };
     let transport = match protocol {
-        TCP => usize::from(head.get(network + 12)? >> 4) * 4,
-        UDP => 8,
+        IPPROTO_TCP => usize::from(head.get(network + 12)? >> 4) * 4,
+        IPPROTO_UDP => 8,
         _ => 0,
     };
     u32::try_from(network + transport).ok()
 }
 
-/// What becomes of a packet.
+/// Outcome of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// It arrives.
+pub enum PacketOutcome {
+    /// The packet arrives.
     Arrives {
-        /// When, on the clock by which it was offered.
+        /// Arrival time on the clock of `now`.
         at: Duration,
-        /// Whether it met congestion.
+        /// True if it is marked CE.
         marked: bool,
     },
-    /// It was lost on the way.
+    /// Lost by the loss model.
     Lost,
-    /// It found no room in the queue.
+    /// Dropped by the full queue.
     Overflow,
-    /// The fibre is cut.
+    /// Dropped because the link is cut.
     Cut,
 }
 
-/// One direction of a link.
+/// Model state of one direction of a link.
 #[derive(Debug, Clone)]
 pub struct Line {
     impairment: Impairment,
-    random: Random,
-    /// When the wire is free for the next packet.
+    random: SplitMix64,
+    /// End of the last transmission.
     free_at: Duration,
-    /// When the last packet arrives.
+    /// Arrival of the last packet.
     last_at: Duration,
-    /// Whether packets are being lost, in the model of Gilbert (1960).
+    /// Bad state of the Gilbert (1960) model, in which packets are lost.
     bad: bool,
 }
 
 impl Line {
-    /// A line that loses the same packets for the same seed and name.
+    /// Creates a model; the same seed and name lose the same packets.
     #[must_use]
     pub fn new(impairment: Impairment, seed: u64, name: &str) -> Self {
         Self {
             impairment,
-            random: Random::new(seed, name),
+            random: SplitMix64::new(seed, name),
             free_at: Duration::ZERO,
             last_at: Duration::ZERO,
             bad: false,
         }
     }
 
-    /// What it does.
+    /// Current parameters.
     #[must_use]
     pub const fn impairment(&self) -> &Impairment {
         &self.impairment
     }
 
-    /// Does something else from now on; packets on their way stay on it.
+    /// Changes the parameters for later packets.
     pub fn set(&mut self, impairment: Impairment) {
         self.impairment = impairment;
     }
 
-    /// What becomes of a packet that is offered now. Time never goes back.
-    pub fn offer(&mut self, now: Duration, packet: Packet) -> Fate {
+    /// Decides the outcome of a packet sent at `now`, which must not decrease.
+    pub fn offer(&mut self, now: Duration, packet: Packet) -> PacketOutcome {
         if self.impairment.cut {
-            return Fate::Cut;
+            return PacketOutcome::Cut;
         }
         if self.is_lost() {
-            return Fate::Lost;
+            return PacketOutcome::Lost;
         }
         self.carry(now, packet)
     }
 
-    /// What becomes of a packet that is not lost and meets no cut.
-    pub(crate) fn carry(&mut self, now: Duration, packet: Packet) -> Fate {
+    /// Decides queueing and delay of a packet that passed cut and loss.
+    pub(crate) fn carry(&mut self, now: Duration, packet: Packet) -> PacketOutcome {
         let mut marked = false;
         let mut leaves = now;
         if let Some(rate) = self.impairment.rate {
             let begins = self.free_at.max(now);
             let waiting = bytes_in(begins - now, rate);
             if waiting + packet.wire_bytes > self.impairment.queue_bytes().max(packet.wire_bytes) {
-                return Fate::Overflow;
+                return PacketOutcome::Overflow;
             }
             let mark = self.impairment.mark.filter(|_| packet.markable);
             marked = mark.is_some_and(|mark| waiting >= mark.0);
@@ -248,7 +246,7 @@ impl Line {
         }
         let at = (leaves + self.delay()).max(self.last_at);
         self.last_at = at;
-        Fate::Arrives { at, marked }
+        PacketOutcome::Arrives { at, marked }
     }
 
     fn delay(&mut self) -> Duration {
@@ -260,7 +258,7 @@ impl Line {
         Duration::from_secs_f64(seconds.max(0.0))
     }
 
-    /// Whether the next packet is lost.
+    /// Draws whether the next packet is lost.
     pub(crate) fn is_lost(&mut self) -> bool {
         let Impairment { loss, loss_burst, .. } = self.impairment;
         if loss_burst <= 1.0 {
@@ -272,7 +270,7 @@ impl Line {
     }
 }
 
-/// Probabilities to begin and to end losing, for a share of losses that come in bursts of this mean.
+/// Transition probabilities of the Gilbert model, into and out of the bad state, for a loss ratio and a mean burst length.
 #[must_use]
 pub fn gilbert(loss: f64, burst: f64) -> (f64, f64) {
     let out_of = 1.0 / burst.max(1.0);

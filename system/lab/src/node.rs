@@ -1,4 +1,4 @@
-//! A host or a switch that runs: its namespace, and what is set in it.
+//! A host or a switch of a running lab: its namespace and its network configuration.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,47 +11,47 @@ use penstock_sys::namespace::NetworkNamespace;
 use penstock_sys::net::{Configurator, Diversion, NewDevice, Route, divert};
 use penstock_topology::NodeKind;
 
-use crate::plan::{NodePlan, Port};
+use crate::plan::{NodePlan, PlannedPort};
 
-/// The longest that the kernel knows (GSO_MAX_SIZE).
+/// The kernel's limit (GSO_MAX_SIZE).
 const SUPER_PACKET_BYTES_MAX: u32 = 8 * 65_535;
-/// How long the kernel may take to say that a device runs.
-const RUNNING_WITHIN: Duration = Duration::from_secs(10);
-/// RTF_LOCAL of include/uapi/linux/ipv6_route.h.
-const ROUTE_LOCAL: u32 = 0x8000_0000;
-/// Rules that choose a table by source address come before those of the main table, those of pinned ways before both.
-const PRIORITY_PINNED: u32 = 900;
-const PRIORITY_BY_SOURCE: u32 = 1000;
+/// Time-out for a device to become operational.
+const DEVICE_UP_TIMEOUT: Duration = Duration::from_secs(10);
+/// include/uapi/linux/ipv6_route.h.
+const RTF_LOCAL: u32 = 0x8000_0000;
+/// Policy rules by source address precede the main table; those of pinned paths precede both.
+const PINNED_RULE_PRIORITY: u32 = 900;
+const SOURCE_RULE_PRIORITY: u32 = 1000;
 
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct RunningNode {
     kind: NodeKind,
     pub(crate) namespace: NetworkNamespace,
     pub(crate) network: Configurator,
-    /// Which packets wait in which queue, by the index of the device at which they arrive.
+    /// Diversions by the index of the receiving device.
     diverted: Mutex<BTreeMap<u32, Vec<Diversion>>>,
     pinned: Mutex<u32>,
 }
 
-impl Node {
-    /// A namespace with loopback up, forwarding if it is a switch.
+impl RunningNode {
+    /// Creates a namespace with loopback up; a switch forwards.
     pub(crate) fn new(kind: NodeKind) -> io::Result<Self> {
         let namespace = NetworkNamespace::new()?;
         let network = namespace.inside(|| {
             let network = Configurator::open()?;
             network.set_up(network.index_of("lo")?)?;
-            settings(kind)?;
+            set_sysctls(kind)?;
             Ok::<_, io::Error>(network)
         })??;
         Ok(Self { kind, namespace, network, diverted: Mutex::default(), pinned: Mutex::new(0) })
     }
 
     /// Index of the device of a port.
-    pub(crate) fn device(&self, port: &Port) -> io::Result<u32> {
+    pub(crate) fn device(&self, port: &PlannedPort) -> io::Result<u32> {
         self.network.index_of(&port.device)
     }
 
-    /// Packets that arrive on a device wait in these queues from now on: of its diversions the first that means them.
+    /// Replaces the diversions of a device; the first matching one applies.
     pub(crate) fn divert(&self, device: u32, queues: Vec<Diversion>) -> io::Result<()> {
         let mut diverted = self.diverted.lock().unwrap_or_else(PoisonError::into_inner);
         diverted.insert(device, queues);
@@ -59,14 +59,18 @@ impl Node {
         self.namespace.inside(|| divert(&all))?.map(|_| ())
     }
 
-    /// Addresses of a port, and the one neighbour it has.
-    pub(crate) fn settle(&self, port: &Port, neighbour: &Port) -> io::Result<()> {
+    /// Sets a port up with its addresses and its one neighbour.
+    pub(crate) fn configure_port(
+        &self,
+        port: &PlannedPort,
+        neighbour: &PlannedPort,
+    ) -> io::Result<()> {
         let device = self.device(port)?;
-        // What hosts send as one packet (BIG TCP) crosses switches as one.
+        // BIG TCP super-packets of hosts cross switches whole.
         if self.kind == NodeKind::Switch
             && let Err(error) = self.network.set_super_packet_max(device, SUPER_PACKET_BYTES_MAX)
         {
-            tracing::debug!("{}: super-packets beyond 64 KiB are cut: {error}", port.device);
+            tracing::debug!("{}: super-packets above 64 KiB are segmented: {error}", port.device);
         }
         self.network.set_up(device)?;
         for ((mine, prefix), (other, _)) in
@@ -78,13 +82,13 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until packets go through a port, and those for its address come in: the kernel makes the route to an
-    /// address of IPv6 some time after it has taken the address.
-    pub(crate) fn await_running(&self, port: &Port) -> io::Result<()> {
+    /// Waits until a port passes packets and its IPv6 address is routed: the kernel adds that route some time after the
+    /// address.
+    pub(crate) fn await_running(&self, port: &PlannedPort) -> io::Result<()> {
         let device = self.device(port)?;
         let since = Instant::now();
         while !(self.network.is_running(device)? && self.is_local(port.addresses.v6)?) {
-            if since.elapsed() > RUNNING_WITHIN {
+            if since.elapsed() > DEVICE_UP_TIMEOUT {
                 return Err(io::Error::other(format!("device {} does not come up", port.device)));
             }
             thread::sleep(Duration::from_micros(200));
@@ -92,7 +96,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether packets for an address are this node's.
+    /// True if the node has a local route for an address.
     fn is_local(&self, address: Ipv6Addr) -> io::Result<bool> {
         let routes = self
             .namespace
@@ -101,13 +105,13 @@ impl Node {
         let is_local = |line: &str| {
             let flags = line.split_whitespace().nth(8);
             let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
-            flags.is_some_and(|flags| flags & ROUTE_LOCAL != 0)
+            flags.is_some_and(|flags| flags & RTF_LOCAL != 0)
         };
         Ok(routes.lines().any(|line| line.starts_with(&wanted) && is_local(line)))
     }
 
-    /// Its routes, and its tables by source address.
-    pub(crate) fn route(&self, plan: &NodePlan) -> io::Result<()> {
+    /// Installs routes and the tables by source address.
+    pub(crate) fn install_routes(&self, plan: &NodePlan) -> io::Result<()> {
         let devices: Vec<u32> =
             plan.ports.iter().map(|port| self.device(port)).collect::<io::Result<_>>()?;
         for route in &plan.routes {
@@ -118,20 +122,26 @@ impl Node {
                 to: route.to,
                 via: Some(route.via),
                 device: devices[route.port],
-                // Switches answer by whichever address; hosts by that of the interface.
+                // Hosts send from the interface's address; switches from any.
                 source: source.filter(|_| plan.kind == NodeKind::Host),
                 table: route.table,
             })?;
         }
         for (address, table) in &plan.source_tables {
-            let added = self.network.add_rule(Some(*address), None, PRIORITY_BY_SOURCE, *table);
-            there_already(added)?;
+            let added = self.network.add_rule(Some(*address), None, SOURCE_RULE_PRIORITY, *table);
+            ignore_existing(added)?;
         }
         Ok(())
     }
 
-    /// Sends packets between two addresses by this port.
-    pub(crate) fn pin(&self, from: IpAddr, to: IpAddr, via: IpAddr, port: &Port) -> io::Result<()> {
+    /// Routes packets between two addresses by this port.
+    pub(crate) fn pin(
+        &self,
+        from: IpAddr,
+        to: IpAddr,
+        via: IpAddr,
+        port: &PlannedPort,
+    ) -> io::Result<()> {
         let mut count = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         *count += 1;
         let table = 10_000 + *count;
@@ -143,17 +153,17 @@ impl Node {
             source: None,
             table: Some(table),
         })?;
-        // The latest is asked first.
-        let priority = PRIORITY_PINNED.saturating_sub(*count);
+        // The newest rule has precedence.
+        let priority = PINNED_RULE_PRIORITY.saturating_sub(*count);
         self.network.add_rule(Some(from), Some(to), priority, table)
     }
 
-    /// Sends packets to a network by this port from now on, or no longer.
-    pub(crate) fn lead(
+    /// Adds (`on`) or removes a route to a network by this port.
+    pub(crate) fn set_route(
         &self,
         to: (IpAddr, u8),
         via: IpAddr,
-        port: &Port,
+        port: &PlannedPort,
         on: bool,
     ) -> io::Result<()> {
         let route =
@@ -164,8 +174,13 @@ impl Node {
         }
     }
 
-    /// Has an address that is for those who bind it, or no longer.
-    pub(crate) fn answer_to(&self, address: Ipv6Addr, port: &Port, on: bool) -> io::Result<()> {
+    /// Adds (`on`) or removes a deprecated address, used only by sockets that bind it.
+    pub(crate) fn set_deprecated_address(
+        &self,
+        address: Ipv6Addr,
+        port: &PlannedPort,
+        on: bool,
+    ) -> io::Result<()> {
         let device = self.device(port)?;
         match on {
             true => self.network.add_deprecated_address(device, address.into(), 128),
@@ -173,29 +188,29 @@ impl Node {
         }
     }
 
-    /// How a device is to be made.
-    pub(crate) fn new_device(port: &Port) -> NewDevice<'_> {
+    /// Parameters of a port's device.
+    pub(crate) fn new_device(port: &PlannedPort) -> NewDevice<'_> {
         NewDevice { name: &port.device, hardware: port.hardware, mtu: port.mtu }
     }
 }
 
-fn there_already(result: io::Result<()>) -> io::Result<()> {
+fn ignore_existing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
 }
 
-/// Of the namespace in which the calling thread is.
-fn settings(kind: NodeKind) -> io::Result<()> {
+/// Sets sysctls in the calling thread's namespace.
+fn set_sysctls(kind: NodeKind) -> io::Result<()> {
     let forwards = if kind == NodeKind::Switch { "1" } else { "0" };
     let all = [
         ("ipv4/ip_forward", forwards),
         ("ipv6/conf/all/forwarding", forwards),
-        // Ways there and back may differ.
+        // Paths of both directions may differ.
         ("ipv4/conf/all/rp_filter", "0"),
         ("ipv4/conf/default/rp_filter", "0"),
-        // No link-local addresses: nothing is sent but what hosts send.
+        // No link-local addresses: the kernel sends no packets of its own.
         ("ipv6/conf/default/addr_gen_mode", "1"),
         ("ipv6/conf/default/accept_ra", "0"),
     ];

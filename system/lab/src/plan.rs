@@ -1,8 +1,8 @@
-//! What a topology becomes: namespaces with devices, addresses and routes. Pure; nothing is made here.
+//! Plan of a lab: devices, addresses and routes for a topology. Pure.
 //!
-//! Every link is a network of its own: `fd70:6e73:LINK::/64` and `10.x.y.z/30`. A host goes by the address of its
-//! first interface; each of its interfaces is `HOST-INTERFACE`. Labs do not see each other, so all use the same
-//! addresses, and the same topology always has the same.
+//! Each link has its own networks: `fd70:6e73:LINK::/64` and `10.x.y.z/30`. A host's name resolves to the address of its
+//! first interface, `HOST-INTERFACE` to that of one interface. Labs are isolated, so all use the same addresses, and a
+//! topology always gets the same ones.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,45 +12,45 @@ use penstock_topology::{LinkId, NodeId, NodeKind, Topology, next_links};
 
 use crate::line::Impairment;
 
-/// IPv4 has networks of four addresses for this many links in 10.0.0.0/8; IPv6 for 65536.
+/// Links per lab, each with a /30 in 10.0.0.0/8.
 pub const LINKS_MAX: usize = 16_384;
-/// Each is a namespace, which costs the kernel about 200 KiB.
+/// Nodes per lab, each a namespace with about 200 KiB of kernel memory.
 pub const NODES_MAX: usize = 2_048;
 
 /// IFNAMSIZ, less the terminator.
 const DEVICE_BYTES_MAX: usize = 15;
-/// Of switches' devices between switches, where no host says what the network can do.
-const MTU_USUAL: u32 = 1500;
+/// MTU of links between switches in a network without hosts.
+const MTU_DEFAULT_BYTES: u32 = 1500;
 
 /// One end of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Port {
-    /// The link.
+pub struct PlannedPort {
+    /// Index of the link.
     pub link: LinkId,
-    /// Which of its two ends.
+    /// End of the link: 0 or 1.
     pub side: usize,
-    /// Name of the device.
+    /// Interface name, up to 15 bytes.
     pub device: String,
-    /// Its Ethernet address.
+    /// Ethernet (MAC) address.
     pub hardware: [u8; 6],
-    /// Its longest packet.
+    /// In bytes.
     pub mtu: u32,
-    /// The VLAN of its link.
+    /// VLAN id of its link.
     pub vlan: Option<u16>,
-    /// Its addresses.
-    pub addresses: Addresses,
+    /// IPv6 and IPv4 address.
+    pub addresses: PortAddresses,
 }
 
-/// One of each family.
+/// Addresses of a port, one per family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Addresses {
+pub struct PortAddresses {
     /// In `fd70:6e73:LINK::/64`.
     pub v6: Ipv6Addr,
     /// In 10.0.0.0/8.
     pub v4: Ipv4Addr,
 }
 
-impl Addresses {
+impl PortAddresses {
     fn of(link: LinkId, side: usize) -> Self {
         let side = side as u16 + 1;
         let link16 = u16::try_from(link.0).unwrap_or(u16::MAX);
@@ -60,13 +60,13 @@ impl Addresses {
         }
     }
 
-    /// With the length of the prefix of their network.
+    /// Both addresses with their prefix lengths.
     #[must_use]
     pub fn each(self) -> [(IpAddr, u8); 2] {
         [(self.v6.into(), 64), (self.v4.into(), 30)]
     }
 
-    /// The networks they are in.
+    /// Both networks with their prefix lengths.
     fn networks(self) -> [(IpAddr, u8); 2] {
         let v6 = Ipv6Addr::from_bits(self.v6.to_bits() & (u128::MAX << 64));
         let v4 = Ipv4Addr::from_bits(self.v4.to_bits() & (u32::MAX << 2));
@@ -74,59 +74,59 @@ impl Addresses {
     }
 }
 
-/// A route of a node.
+/// A static route of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRoute {
-    /// The network that it leads to.
+    /// Destination network.
     pub to: (IpAddr, u8),
-    /// The next hop.
+    /// Address of the next hop.
     pub via: IpAddr,
-    /// Which port of the node.
+    /// Index of the outgoing port.
     pub port: usize,
-    /// The table; none is the main one.
+    /// Routing table; `None` is the main table.
     pub table: Option<u32>,
 }
 
 /// A host or a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePlan {
-    /// Its name.
+    /// Name in the topology.
     pub name: String,
-    /// Host or switch.
+    /// Switches forward packets.
     pub kind: NodeKind,
-    /// Its ends of links; those of a host in the order of its interfaces.
-    pub ports: Vec<Port>,
-    /// Its routes but those to the networks it is in.
+    /// Ends of its links; those of a host in the order of its interfaces.
+    pub ports: Vec<PlannedPort>,
+    /// Routes beyond the directly connected networks.
     pub routes: Vec<PlannedRoute>,
-    /// Tables by source address, of hosts with several interfaces: who binds to an address leaves by its interface.
+    /// Routing tables by source address, for hosts with several interfaces: a socket bound to an address uses its interface.
     pub source_tables: Vec<(IpAddr, u32)>,
 }
 
-/// What the lab is to be.
+/// Plan of a whole lab.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// The network as it was read.
+    /// The planned topology.
     pub topology: Topology,
-    /// As the topology's nodes.
+    /// In the order of the topology's nodes.
     pub nodes: Vec<NodePlan>,
 }
 
-/// A topology that no lab can be.
+/// A topology that cannot be emulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Too many links.
+    /// More than [`LINKS_MAX`] links.
     #[error("{0} links are more than a lab has: at most {LINKS_MAX}")]
     Links(usize),
-    /// Too many nodes.
+    /// More than [`NODES_MAX`] nodes.
     #[error("{0} hosts and switches are more than a lab has: at most {NODES_MAX}")]
     Nodes(usize),
-    /// A way that is none.
+    /// Links that are not a path.
     #[error("{0}")]
-    Way(String),
+    Path(String),
 }
 
 impl Plan {
-    /// For a whole topology.
+    /// Plans a lab for a topology.
     ///
     /// # Errors
     /// When it is too large.
@@ -166,7 +166,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the shortest ways to each interface of each host.
+    /// Adds routes along shortest paths to each interface of each host.
     fn route(&mut self) {
         let hosts: Vec<NodeId> = self.topology.hosts().map(|(id, _)| id).collect();
         for host in &hosts {
@@ -188,15 +188,15 @@ impl Plan {
         }
     }
 
-    /// How `from` reaches the network of a host's port, by the tables of next links towards it.
-    fn route_one(&mut self, from: NodeId, to: &Port, next: &[Option<LinkId>]) {
+    /// Adds routes of `from` to the network of a host's port, by the next links towards it.
+    fn route_one(&mut self, from: NodeId, to: &PlannedPort, next: &[Option<LinkId>]) {
         let topology = &self.topology;
         let several =
             topology.nodes[from.0].kind == NodeKind::Host && self.nodes[from.0].ports.len() > 1;
         let mut routes = Vec::new();
         for (number, port) in self.nodes[from.0].ports.iter().enumerate() {
             let neighbour = topology.links[port.link.0].across(from);
-            // By this port it gets there if the neighbour, a switch, knows how to go on without coming back.
+            // A port leads there if its neighbour is a switch that does not route back.
             let goes_on = neighbour.is_some_and(|neighbour| {
                 topology.nodes[neighbour.0].kind == NodeKind::Switch
                     && next[neighbour.0].is_some_and(|link| link != port.link)
@@ -204,10 +204,10 @@ impl Plan {
             let best = next[from.0] == Some(port.link);
             let on_link = port.link == to.link;
             if on_link && best && !several {
-                // The kernel has made that route with the address.
+                // The kernel adds the connected route with the address.
                 continue;
             }
-            let via = Addresses::of(port.link, 1 - port.side);
+            let via = PortAddresses::of(port.link, 1 - port.side);
             for ((network, prefix), (gateway, _)) in
                 to.addresses.networks().into_iter().zip(via.each())
             {
@@ -224,25 +224,25 @@ impl Plan {
         self.nodes[from.0].routes.extend(routes);
     }
 
-    /// Every link.
+    /// Iterates over all links.
     pub fn all_links(&self) -> impl Iterator<Item = LinkId> {
         (0..self.topology.links.len()).map(LinkId)
     }
 
-    /// The link of a name that somebody wrote.
+    /// Looks a link up by name.
     ///
     /// # Errors
-    /// Which there are.
+    /// Lists the existing links.
     pub fn link_named(&self, name: &str) -> Result<LinkId, String> {
         let all = self.topology.links.iter().map(|link| link.name.as_str());
         let found = self.topology.link(name);
         found.ok_or_else(|| format!("there is no link {name:?}: there are {}", some_of(all)))
     }
 
-    /// The host or switch of a name that somebody wrote.
+    /// Looks a host or switch up by name.
     ///
     /// # Errors
-    /// Which there are.
+    /// Lists the existing nodes.
     pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
         let all = self.topology.nodes.iter().map(|node| node.name.as_str());
         self.topology.node(name).ok_or_else(|| {
@@ -250,10 +250,10 @@ impl Plan {
         })
     }
 
-    /// A host, or one interface of it as `HOST-INTERFACE`, of a name that somebody wrote.
+    /// Looks a host up by name, or one of its interfaces as `HOST-INTERFACE`.
     ///
     /// # Errors
-    /// Which hosts and switches there are.
+    /// Lists the existing hosts and switches.
     pub fn party_named(&self, name: &str) -> Result<Party, String> {
         let by_interface = self.nodes.iter().enumerate().find_map(|(number, node)| {
             let device = name.strip_prefix(&node.name)?.strip_prefix('-')?;
@@ -266,16 +266,16 @@ impl Plan {
         }
     }
 
-    /// The addresses by which a host goes; none for switches.
+    /// Addresses to which a host's name resolves; `None` for switches.
     #[must_use]
-    pub fn addresses(&self, node: NodeId) -> Option<Addresses> {
+    pub fn addresses(&self, node: NodeId) -> Option<PortAddresses> {
         let node = &self.nodes[node.0];
         (node.kind == NodeKind::Host)
             .then(|| node.ports.first().map(|port| port.addresses))
             .flatten()
     }
 
-    /// The text of `/etc/hosts` in every namespace, IPv6 first.
+    /// Text of `/etc/hosts` for all namespaces, IPv6 first.
     #[must_use]
     pub fn hosts_file(&self) -> String {
         let mut text = String::from("::1 localhost\n127.0.0.1 localhost\n");
@@ -291,7 +291,7 @@ impl Plan {
         text
     }
 
-    /// What a direction of a link does as the topology has it; the first is from its first end.
+    /// Impairment of a link in the topology, for both directions.
     #[must_use]
     pub fn impairment(&self, link: LinkId) -> Impairment {
         let link = &self.topology.links[link.0];
@@ -307,7 +307,7 @@ impl Plan {
         }
     }
 
-    /// Where the port of an end of a link is: node and number.
+    /// Node and port index of an end of a link.
     #[must_use]
     pub fn port_of(&self, link: LinkId, side: usize) -> (NodeId, usize) {
         let node = self.topology.links[link.0].ends[side].node;
@@ -316,11 +316,10 @@ impl Plan {
         (node, found.unwrap_or_default())
     }
 
-    /// The routes that pin traffic between two hosts to these links, there and back: per node, addresses from and to,
-    /// and the port by which it goes on.
+    /// Plans the routes that pin traffic between two hosts to these links, in both directions.
     ///
     /// # Errors
-    /// When the links are no way between the two.
+    /// When the links are not a path between the two.
     pub fn pin(&self, from: Party, to: Party, links: &[LinkId]) -> Result<Vec<Pin>, PlanError> {
         let parties = [from, to];
         let [from, to] = parties.map(|party| party.node);
@@ -328,7 +327,7 @@ impl Plan {
         for end in [from, to] {
             if self.nodes[end.0].kind != NodeKind::Host {
                 let why = format!("{} is a switch: a way is between two hosts", name(end));
-                return Err(PlanError::Way(why));
+                return Err(PlanError::Path(why));
             }
         }
         let (mut at, mut steps) = (from, Vec::new());
@@ -336,20 +335,20 @@ impl Plan {
         for link in links {
             let Some(next) = self.topology.links[link.0].across(at) else {
                 let link = &self.topology.links[link.0].name;
-                return Err(PlanError::Way(format!(
+                return Err(PlanError::Path(format!(
                     "the way does not hold together: link {link} does not touch {}",
                     name(at)
                 )));
             };
             if !seen.insert(next) {
                 let why = format!("the way comes to {} twice", name(next));
-                return Err(PlanError::Way(why));
+                return Err(PlanError::Path(why));
             }
             steps.push((at, *link, next));
             at = next;
         }
         if at != to || links.is_empty() {
-            return Err(PlanError::Way(format!(
+            return Err(PlanError::Path(format!(
                 "the way ends at {}, not at {}",
                 name(at),
                 name(to)
@@ -358,7 +357,7 @@ impl Plan {
         let end_of = |node: NodeId, link: LinkId| {
             let side = usize::from(self.topology.links[link.0].ends[1].node == node);
             let (_, port) = self.port_of(link, side);
-            (port, Addresses::of(link, side))
+            (port, PortAddresses::of(link, side))
         };
         let mut pins = Vec::new();
         for (here, link, there) in steps {
@@ -375,7 +374,7 @@ impl Plan {
         Ok(pins)
     }
 
-    /// The addresses by which two can talk.
+    /// Address pairs of two parties, per family.
     fn pairs(&self, from: Party, to: Party) -> Vec<(IpAddr, IpAddr)> {
         let all = |party: Party| {
             let ports = self.nodes[party.node.0].ports.iter().enumerate();
@@ -389,12 +388,12 @@ impl Plan {
     }
 }
 
-/// Whose traffic takes a way: all of a host, or what has the addresses of one interface.
+/// Traffic to pin: that of a whole host, or of one interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Party {
-    /// The host.
+    /// Index of the host.
     pub node: NodeId,
-    /// One of its ports; none is all.
+    /// Index of a port; `None` is all ports.
     pub port: Option<usize>,
 }
 
@@ -408,18 +407,18 @@ fn some_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.take(12).collect::<Vec<_>>().join(", ")
 }
 
-/// A step of a way that traffic between two addresses is to take.
+/// A route of one node for pinned traffic between two addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
-    /// The node that decides.
+    /// Node that gets the route.
     pub node: NodeId,
-    /// Source address.
+    /// Source address of the traffic.
     pub from: IpAddr,
-    /// Destination address.
+    /// Destination address of the traffic.
     pub to: IpAddr,
-    /// The next hop.
+    /// Address of the next hop.
     pub via: IpAddr,
-    /// The port towards it.
+    /// Index of the outgoing port.
     pub port: usize,
 }
 
@@ -427,9 +426,9 @@ fn source_table(port: usize) -> u32 {
     1000 + u32::try_from(port).unwrap_or(0)
 }
 
-fn port(topology: &Topology, id: LinkId, side: usize) -> Port {
+fn port(topology: &Topology, id: LinkId, side: usize) -> PlannedPort {
     let number = u16::try_from(id.0).unwrap_or(u16::MAX).to_be_bytes();
-    Port {
+    PlannedPort {
         link: id,
         side,
         device: String::new(),
@@ -437,11 +436,11 @@ fn port(topology: &Topology, id: LinkId, side: usize) -> Port {
         hardware: [0x02, 0x70, 0x6E, number[0], number[1], side as u8 + 1],
         mtu: mtu(topology, id),
         vlan: topology.links[id.0].vlan,
-        addresses: Addresses::of(id, side),
+        addresses: PortAddresses::of(id, side),
     }
 }
 
-/// That of the hosts at the link; between switches, the longest that any host has.
+/// MTU of the hosts at the link; between switches, the largest of any host.
 fn mtu(topology: &Topology, id: LinkId) -> u32 {
     let link = &topology.links[id.0];
     let of_ends = link
@@ -449,10 +448,10 @@ fn mtu(topology: &Topology, id: LinkId) -> u32 {
         .iter()
         .filter_map(|end| Some(topology.nodes[end.node.0].interfaces.get(end.interface?)?.mtu));
     let everywhere = topology.nodes.iter().flat_map(|node| &node.interfaces).map(|one| one.mtu);
-    of_ends.min().or(everywhere.max()).unwrap_or(MTU_USUAL)
+    of_ends.min().or(everywhere.max()).unwrap_or(MTU_DEFAULT_BYTES)
 }
 
-/// Devices of hosts are named as their interfaces, those of switches after the neighbour.
+/// Names devices of hosts as their interfaces, those of switches after the neighbour.
 fn name_devices(topology: &Topology, plan: &mut NodePlan) {
     let mut taken: Vec<String> = vec!["lo".to_owned()];
     for (number, port) in plan.ports.iter_mut().enumerate() {
@@ -479,7 +478,7 @@ fn name_devices(topology: &Topology, plan: &mut NodePlan) {
     }
 }
 
-/// A name that Linux takes for a device, with this at its end.
+/// Shortens a name to a valid interface name that ends with `end`.
 fn shortened(name: &str, end: &str) -> String {
     let room = DEVICE_BYTES_MAX - end.len();
     let name: String = name.chars().take(room).collect();

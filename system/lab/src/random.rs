@@ -1,11 +1,11 @@
-//! Random numbers that are the same for the same seed, on every machine and in every release.
+//! Reproducible random numbers: the same for the same seed, on all machines and in all releases.
 
 /// SplitMix64 (Steele, Lea and Flood, Fast splittable pseudorandom number generators, 2014).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Random {
-    /// For one use of a seed: others with the same seed and another name give other numbers.
+impl SplitMix64 {
+    /// Creates the stream `name` of a seed; other names give independent streams.
     pub(crate) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a.
         let named = name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
@@ -24,17 +24,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 up to, not including, 1.
+    /// Uniform in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Whether something of this probability happens.
+    /// True with this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() < probability
     }
 
-    /// Of the normal distribution with mean 0 and standard deviation 1 (Box and Muller 1958).
+    /// Standard normal distribution (Box and Muller 1958).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
@@ -46,24 +46,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_published_generator() {
+    fn splitmix64_matches_reference_output() {
         // Reference output for state 0, of the authors' splitmix64.c.
-        let mut random = Random(0);
+        let mut random = SplitMix64(0);
         assert_eq!(random.next(), 0xE220_A839_7B1D_CDAF);
         assert_eq!(random.next(), 0x6E78_9E6A_A1B9_65F4);
     }
 
     #[test]
-    fn names_and_seeds_give_other_numbers() {
-        let first = |seed, name| Random::new(seed, name).next();
+    fn names_and_seeds_give_other_streams() {
+        let first = |seed, name| SplitMix64::new(seed, name).next();
         assert_eq!(first(1, "wan"), first(1, "wan"));
         assert_ne!(first(1, "wan"), first(2, "wan"));
         assert_ne!(first(1, "wan"), first(1, "lan"));
     }
 
     #[test]
-    fn the_normal_distribution_has_mean_0_and_deviation_1() {
-        let mut random = Random::new(7, "normal");
+    fn normal_has_mean_0_deviation_1() {
+        let mut random = SplitMix64::new(7, "normal");
         let numbers: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
         let mean = numbers.iter().sum::<f64>() / 1e5;
         let variance = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / 1e5;

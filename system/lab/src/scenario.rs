@@ -1,4 +1,4 @@
-//! A timed play in a lab: programs that run on hosts, changes of links, and what is to be known at the end.
+//! Scenario files: timed steps in a lab that run programs on hosts and change links.
 //!
 //! ```toml
 //! name = "cut"
@@ -13,7 +13,7 @@
 //! name = "server"
 //! host = "umich"
 //! run = ["iperf3", "-s"]
-//! until = "listening"                      # what it prints when others may begin
+//! until = "listening"                      # output that starts later steps
 //!
 //! [[step]]
 //! at = "1s"
@@ -26,8 +26,8 @@
 //! cut = "wan"
 //! ```
 //!
-//! `${name}` stands for what whoever plays it gives, or for the default of `[with]`. A program with `until` runs in the
-//! background and is ended with the play; the play is over when all others have ended.
+//! `${name}` is a variable, given on the command line or by its default in `[with]`. A program with `until` runs in the
+//! background until the scenario ends, which is when all other programs have ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,140 +37,140 @@ use penstock_units::parse_duration;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::plan::Plan;
-use crate::setting::Setting;
+use crate::setting::LinkSetting;
 
-/// The largest file that is read.
+/// Largest scenario file in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 const STEPS_MAX: usize = 1000;
-/// A program that does not say what it should in this time has failed.
-const UNTIL_WITHIN: Duration = Duration::from_secs(30);
-const LIMIT_USUAL: Duration = Duration::from_secs(600);
+/// Time-out for the `until` text of a program.
+const UNTIL_TIMEOUT: Duration = Duration::from_secs(30);
+const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(600);
 
-/// A play.
+/// A parsed scenario file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name.
+    /// Identifies the results.
     pub name: String,
-    /// For people.
+    /// Heading of reports.
     #[serde(default)]
     pub title: String,
-    /// The topology's file, beside the scenario's.
+    /// Topology file, relative to the scenario file.
     pub topology: String,
-    /// Rates and queues times this.
+    /// Factor for rates and queues.
     #[serde(default, deserialize_with = "scale")]
     pub scale: Option<Scale>,
     /// `auto`, `nfqueue` or `netem`.
     #[serde(default = "auto")]
     pub backend: String,
-    /// Of losses and jitter.
+    /// Seed of losses and jitter.
     #[serde(default = "one")]
     pub seed: u64,
-    /// How often links are looked at; never without.
+    /// Sampling interval of link counters; `None` takes no samples.
     #[serde(default, deserialize_with = "duration")]
     pub sample: Option<Duration>,
-    /// The longest that it may take.
+    /// Time limit of the whole scenario.
     #[serde(default, deserialize_with = "duration")]
     pub limit: Option<Duration>,
-    /// What variables are when nobody says.
+    /// Default values of variables.
     #[serde(default)]
     pub with: BTreeMap<String, String>,
-    /// Of every host.
+    /// Sysctls set on all hosts.
     #[serde(default)]
     pub sysctl: BTreeMap<String, String>,
-    /// What happens.
+    /// Steps in file order.
     #[serde(default)]
-    pub step: Vec<Step>,
+    pub step: Vec<ScenarioStep>,
 }
 
-/// Something that happens.
+/// One step: exactly one action, with its time.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
-    /// When, from the beginning or from the end of the program `after`; at once without.
+pub struct ScenarioStep {
+    /// Time from the start, or from the end of the program `after`; `None` is at once.
     #[serde(default, deserialize_with = "duration")]
     pub at: Option<Duration>,
-    /// Not before this program has ended.
+    /// Waits for the end of this program.
     pub after: Option<String>,
-    /// Of a program: by which results name it.
+    /// Name of the program in results.
     pub name: Option<String>,
-    /// Of a program: where it runs.
+    /// Host on which the program runs.
     pub host: Option<String>,
     /// The program and its arguments; `penstock` is this program.
     pub run: Option<Vec<String>>,
-    /// Of a program that runs on: what it prints when others may begin.
+    /// Output of a background program that starts later steps.
     pub until: Option<String>,
-    /// A link that gets other settings.
+    /// Link whose settings change.
     pub set: Option<String>,
-    /// These, as `delay=30ms`.
+    /// New settings as `delay=30ms`.
     #[serde(default)]
     pub to: Vec<String>,
-    /// A link that is cut.
+    /// Link to cut.
     pub cut: Option<String>,
-    /// A link that is mended.
+    /// Link to restore.
     pub mend: Option<String>,
-    /// Two hosts whose traffic takes a way.
+    /// Two hosts whose traffic is pinned to `links`.
     pub route: Option<[String; 2]>,
-    /// The links of that way.
+    /// Path of the pinned traffic.
     #[serde(default)]
     pub links: Vec<String>,
 }
 
-/// What a step does.
+/// Action of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action<'a> {
+pub enum StepAction<'a> {
     /// Runs a program.
     Run {
-        /// By which results name it.
+        /// Name in results.
         name: &'a str,
-        /// Where.
+        /// Host on which it runs.
         host: &'a str,
-        /// What.
+        /// Program and arguments.
         command: &'a [String],
-        /// Runs on after it has printed this.
+        /// Output after which later steps start.
         until: Option<&'a str>,
     },
-    /// Changes a link.
+    /// Changes settings of a link.
     Set(&'a str, &'a [String]),
     /// Cuts a link.
     Cut(&'a str),
-    /// Mends a link.
+    /// Restores a cut link.
     Mend(&'a str),
-    /// Pins a way.
+    /// Pins traffic of two hosts to a path.
     Route(&'a [String; 2], &'a [String]),
 }
 
-/// A file that is no play.
+/// An invalid scenario file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// It is not TOML, or not of this kind.
+    /// Invalid TOML or unknown fields.
     #[error("{0}")]
     Form(String),
     /// A variable has no value.
     #[error("${{{0}}} has no value: give --with {0}=VALUE, or a default in [with]")]
     Variable(String),
-    /// A step is not one thing.
+    /// An invalid step.
     #[error("step {number}: {why}")]
     Step {
-        /// From 1.
+        /// Position in the file, from 1.
         number: usize,
-        /// What is wrong.
+        /// The fault, for users.
         why: String,
     },
 }
 
 impl Scenario {
-    /// Reads a play, with these values in place of its variables.
+    /// Parses a scenario and substitutes variables.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first fault.
     pub fn read(text: &str, values: &BTreeMap<String, String>) -> Result<Self, ScenarioError> {
         let form = |error: toml::de::Error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(0, |before| before.matches('\n').count()) + 1;
             ScenarioError::Form(format!("line {line}: {}", error.message().replace('\n', " ")))
         };
-        // Once for the defaults, which no variable may stand in, and once with all values.
+        // First pass for the defaults, which contain no variables; second pass with all values.
         #[derive(Deserialize)]
         struct Defaults {
             #[serde(default)]
@@ -185,19 +185,19 @@ impl Scenario {
         for (number, step) in scenario.step.iter().enumerate() {
             let fault = |why: String| ScenarioError::Step { number: number + 1, why };
             let action = step.action().map_err(|why| fault(why.to_owned()))?;
-            if matches!(action, Action::Set(_, [])) {
+            if matches!(action, StepAction::Set(_, [])) {
                 return Err(fault("it sets nothing: write what to = [\"delay=30ms\"]".to_owned()));
             }
-            if let (Action::Run { name, .. }, Some(after)) = (&action, &step.after)
+            if let (StepAction::Run { name, .. }, Some(after)) = (&action, &step.after)
                 && name == after
             {
                 return Err(fault(format!("{name} cannot begin after its own end")));
             }
             for setting in &step.to {
-                setting.parse::<Setting>().map_err(|error| fault(error.to_string()))?;
+                setting.parse::<LinkSetting>().map_err(|error| fault(error.to_string()))?;
             }
             if let Some(after) = &step.after {
-                let named = |step: &&Step| step.name.as_ref() == Some(after);
+                let named = |step: &&ScenarioStep| step.name.as_ref() == Some(after);
                 let Some(other) = scenario.step.iter().find(named) else {
                     return Err(fault(format!("after = {after:?}, but no program has that name")));
                 };
@@ -210,18 +210,18 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Whether a lab of this plan has what it names.
+    /// Checks that the hosts and links it names exist in a plan.
     ///
     /// # Errors
-    /// The first that it has not.
+    /// The first missing one.
     pub fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
         for (number, step) in self.step.iter().enumerate() {
             let checked = step.action().map_err(str::to_owned).and_then(|action| match action {
-                Action::Run { host, .. } => plan.node_named(host).map(|_| ()),
-                Action::Set(link, _) | Action::Cut(link) | Action::Mend(link) => {
+                StepAction::Run { host, .. } => plan.node_named(host).map(|_| ()),
+                StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
                     plan.link_named(link).map(|_| ())
                 }
-                Action::Route([from, to], links) => {
+                StepAction::Route([from, to], links) => {
                     let links = links.iter().map(|link| plan.link_named(link));
                     let links: Vec<LinkId> = links.collect::<Result<_, _>>()?;
                     let pins = plan.pin(plan.party_named(from)?, plan.party_named(to)?, &links);
@@ -233,39 +233,39 @@ impl Scenario {
         Ok(())
     }
 
-    /// The longest that it may take.
+    /// Time limit of the whole scenario.
     #[must_use]
     pub fn limit(&self) -> Duration {
-        self.limit.unwrap_or(LIMIT_USUAL)
+        self.limit.unwrap_or(TIME_LIMIT_DEFAULT)
     }
 
-    /// How long a program may take until it prints what others wait for.
+    /// Time-out for the `until` text of a program.
     #[must_use]
     pub const fn until_within(&self) -> Duration {
-        UNTIL_WITHIN
+        UNTIL_TIMEOUT
     }
 }
 
-impl Step {
-    /// What it does.
+impl ScenarioStep {
+    /// Returns the action.
     ///
     /// # Errors
-    /// When it is not exactly one thing.
-    pub fn action(&self) -> Result<Action<'_>, &'static str> {
+    /// When the step does not have exactly one.
+    pub fn action(&self) -> Result<StepAction<'_>, &'static str> {
         let mut actions = Vec::new();
         if let Some(command) = &self.run {
             let host = self.host.as_deref().ok_or("run needs a host")?;
             let name = self.name.as_deref().or(command.first().map(String::as_str));
             let name = name.ok_or("run needs a program")?;
-            actions.push(Action::Run { name, host, command, until: self.until.as_deref() });
+            actions.push(StepAction::Run { name, host, command, until: self.until.as_deref() });
         }
         if let Some(link) = &self.set {
-            actions.push(Action::Set(link, &self.to));
+            actions.push(StepAction::Set(link, &self.to));
         }
-        actions.extend(self.cut.as_deref().map(Action::Cut));
-        actions.extend(self.mend.as_deref().map(Action::Mend));
+        actions.extend(self.cut.as_deref().map(StepAction::Cut));
+        actions.extend(self.mend.as_deref().map(StepAction::Mend));
         if let Some(ends) = &self.route {
-            actions.push(Action::Route(ends, &self.links));
+            actions.push(StepAction::Route(ends, &self.links));
         }
         match actions.len() {
             1 => actions.pop().ok_or("it does nothing"),
@@ -275,7 +275,7 @@ impl Step {
     }
 }
 
-/// The text with values in place of `${name}`, but for comments.
+/// Substitutes `${name}` outside comments.
 fn filled(text: &str, values: &BTreeMap<String, String>) -> Result<String, ScenarioError> {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -289,7 +289,7 @@ fn filled(text: &str, values: &BTreeMap<String, String>) -> Result<String, Scena
                 continue;
             };
             let value = values.get(name).ok_or_else(|| ScenarioError::Variable(name.to_owned()))?;
-            // It stands inside a string of TOML.
+            // Variables stand inside TOML strings.
             out += &value.replace('\\', "\\\\").replace('"', "\\\"");
             rest = after;
         }
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_what_is_given_or_their_defaults() {
+    fn variables_have_values_or_defaults() {
         let command = |scenario: &Scenario| scenario.step[1].run.clone().unwrap()[4].clone();
         assert_eq!(command(&Scenario::read(TEXT, &values(&[])).unwrap()), "10");
         assert_eq!(command(&Scenario::read(TEXT, &values(&[("seconds", "3\"")])).unwrap()), "3\"");
@@ -361,11 +361,14 @@ mod tests {
     #[test]
     fn steps_are_one_thing_each() {
         let scenario = Scenario::read(TEXT, &values(&[])).unwrap();
-        let actions: Vec<Action<'_>> =
+        let actions: Vec<StepAction<'_>> =
             scenario.step.iter().map(|step| step.action().unwrap()).collect();
-        assert!(matches!(actions[0], Action::Run { name: "server", until: Some("listening"), .. }));
-        assert!(matches!(actions[1], Action::Run { name: "iperf3", host: "a", .. }));
-        assert_eq!(actions[3], Action::Cut("wan"));
+        assert!(matches!(
+            actions[0],
+            StepAction::Run { name: "server", until: Some("listening"), .. }
+        ));
+        assert!(matches!(actions[1], StepAction::Run { name: "iperf3", host: "a", .. }));
+        assert_eq!(actions[3], StepAction::Cut("wan"));
         for (from, to, why) in [
             ("cut = \"wan\"", "", "it does nothing"),
             ("cut = \"wan\"", "cut = \"wan\"\nmend = \"wan\"", "several things"),

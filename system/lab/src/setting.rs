@@ -1,4 +1,4 @@
-//! What people write to change a link: `delay=30ms rate=1G loss=0.1%`.
+//! Text form of link settings: `delay=30ms rate=1G loss=0.1%`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,43 +9,43 @@ use crate::line::Impairment;
 
 /// One change of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Setting {
-    /// Bits per second, none without bound.
+pub enum LinkSetting {
+    /// Rate; `None` is unlimited.
     Rate(Option<BitRate>),
-    /// One way.
+    /// One-way delay.
     Delay(Duration),
     /// Standard deviation of the delay.
     Jitter(Duration),
     /// Share of packets lost.
     Loss(f64),
-    /// Packets lost together, in the mean.
+    /// Mean length of a loss burst in packets.
     LossBurst(f64),
-    /// Bytes that may wait; none is the usual.
+    /// Queue limit; `None` is the default.
     Queue(Option<ByteCount>),
-    /// Bytes waiting from which packets are marked; none never.
+    /// Queue length from which packets are marked; `None` marks none.
     Mark(Option<ByteCount>),
 }
 
-/// A text that is no setting.
+/// Text that cannot be parsed as a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not a setting of a link: {why}")]
-pub struct SettingError {
+pub struct LinkSettingError {
     text: String,
     why: String,
 }
 
-const WORDS: &str =
+const SYNTAX: &str =
     "rate, delay, jitter, loss, loss_burst, queue or mark, as in rate=10G delay=30ms loss=0.1%";
 const DELAY_MAX: Duration = Duration::from_secs(10);
 const BURST_MAX: f64 = 1e6;
 
-impl FromStr for Setting {
-    type Err = SettingError;
+impl FromStr for LinkSetting {
+    type Err = LinkSettingError;
 
-    fn from_str(text: &str) -> Result<Self, SettingError> {
-        let fault = |why: String| SettingError { text: text.to_owned(), why };
+    fn from_str(text: &str) -> Result<Self, LinkSettingError> {
+        let fault = |why: String| LinkSettingError { text: text.to_owned(), why };
         let Some((word, value)) = text.split_once('=') else {
-            return Err(fault(format!("write {WORDS}")));
+            return Err(fault(format!("write {SYNTAX}")));
         };
         let none = value == "none";
         let bytes =
@@ -79,7 +79,7 @@ impl FromStr for Setting {
             "queue" => bytes().map(Self::Queue),
             "mark" if none => Ok(Self::Mark(None)),
             "mark" => bytes().map(Self::Mark),
-            _ => Err(fault(format!("write {WORDS}"))),
+            _ => Err(fault(format!("write {SYNTAX}"))),
         }
     }
 }
@@ -93,8 +93,8 @@ fn share(text: &str) -> Option<f64> {
     (0.0..=1.0).contains(&share).then_some(share)
 }
 
-impl Setting {
-    /// What a direction does after the change.
+impl LinkSetting {
+    /// Returns the impairment with this setting changed.
     #[must_use]
     pub const fn apply(self, mut to: Impairment) -> Impairment {
         match self {
@@ -126,7 +126,7 @@ mod tests {
             "queue=1MiB",
             "mark=10kB",
         ] {
-            line = text.parse::<Setting>().unwrap().apply(line);
+            line = text.parse::<LinkSetting>().unwrap().apply(line);
         }
         assert_eq!(line.rate, Some(BitRate(10_000_000_000)));
         assert_eq!(
@@ -135,12 +135,12 @@ mod tests {
         );
         assert_eq!((line.loss, line.loss_burst), (0.001, 4.0));
         assert_eq!((line.queue, line.mark), (Some(ByteCount(1 << 20)), Some(ByteCount(10_000))));
-        line = "rate=none".parse::<Setting>().unwrap().apply(line);
+        line = "rate=none".parse::<LinkSetting>().unwrap().apply(line);
         assert_eq!(line.rate, None);
     }
 
     #[test]
-    fn what_is_none_says_why() {
+    fn invalid_settings_name_the_reason() {
         for (text, why) in [
             ("", "write rate, delay"),
             ("speed=1", "write rate, delay"),
@@ -152,7 +152,7 @@ mod tests {
             ("loss=NaN", "from 0 to 1"),
             ("loss_burst=0.5", "1 or more"),
         ] {
-            let error = text.parse::<Setting>().unwrap_err().to_string();
+            let error = text.parse::<LinkSetting>().unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

@@ -1,31 +1,31 @@
-//! When packets arrive, as programs are told that ask the kernel (SO_TIMESTAMP): after their link's delay.
+//! eBPF programs that clear packet timestamps, so that SO_TIMESTAMP reports the arrival after the link's delay.
 
 use aya::{Ebpf, include_bytes_aligned};
 use penstock_hooks::{Attached, KernelError};
 
-use super::{Place, filter};
+use super::{LinkEnd, filter};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/arrival.bpfel.o");
 
 /// The programs at both devices of a link.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivalPrograms {
     _attached: Vec<Attached>,
 }
 
-impl Arrivals {
-    /// At two devices that are there. Who may not load programs has links all the same.
-    pub(super) fn attach(ends: [Place<'_>; 2]) -> Self {
+impl ArrivalPrograms {
+    /// Attaches to two existing devices. Without the permission to load programs, links work but report earlier timestamps.
+    pub(super) fn attach(ends: [LinkEnd<'_>; 2]) -> Self {
         let attached = attach(ends).unwrap_or_else(|error| {
-            tracing::debug!("times of arrival are those before the delay: {error}");
+            tracing::debug!("SO_TIMESTAMP reports arrival times before the delay: {error}");
             Vec::new()
         });
         Self { _attached: attached }
     }
 }
 
-fn attach(ends: [Place<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
-    let failed = |error| KernelError::new("load the program that forgets times", error);
+fn attach(ends: [LinkEnd<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
+    let failed = |error| KernelError::new("load the program that clears timestamps", error);
     let mut ebpf = Ebpf::load(OBJECT).map_err(failed)?;
-    filter::as_they_arrive(&mut ebpf, "forget", ends)
+    filter::attach_ingress(&mut ebpf, "forget", ends)
 }

@@ -1,4 +1,4 @@
-//! eBPF programs at the devices of a link. Dropped, they are gone.
+//! Attachment of eBPF programs to the devices of a link; dropping the result detaches them.
 
 use std::ops::RangeInclusive;
 
@@ -7,28 +7,28 @@ use aya::programs::tc::TcHandle;
 use aya::programs::{LinkOrder, TcAttachType};
 use penstock_hooks::{Attach, Attached, Filters, KernelError, classifier};
 
-use super::Place;
+use super::LinkEnd;
 
-/// Our filters: "penl".
+/// Handle "penl" and priorities of the lab's tc filters.
 const FILTERS: Filters = Filters {
     handle: TcHandle::new(0x7065, 0x6E6C),
     priorities: RangeInclusive::new(0xD000, 0xD007),
 };
 
-/// Of an object, a program for packets that leave a device, as close to the wire as can be.
-pub(super) fn as_they_leave(
+/// Attaches `program` to egress of both devices, last in order.
+pub(super) fn attach_egress(
     ebpf: &mut Ebpf,
     program: &str,
-    ends: [Place<'_>; 2],
+    ends: [LinkEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Egress, LinkOrder::last, ends)
 }
 
-/// Of an object, a program for packets that arrive at a device, as close to the wire as can be.
-pub(super) fn as_they_arrive(
+/// Attaches `program` to ingress of both devices, first in order.
+pub(super) fn attach_ingress(
     ebpf: &mut Ebpf,
     program: &str,
-    ends: [Place<'_>; 2],
+    ends: [LinkEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Ingress, LinkOrder::first, ends)
 }
@@ -38,7 +38,7 @@ fn attach(
     name: &str,
     kind: TcAttachType,
     order: fn() -> LinkOrder,
-    ends: [Place<'_>; 2],
+    ends: [LinkEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     let program = classifier(ebpf, name)?;
     program.load().map_err(|error| KernelError::program(name, error))?;

@@ -1,7 +1,7 @@
-//! Links whose frames this program carries, from a TAP device at one end to a TAP device at the other.
+//! Links emulated by forwarding frames between TAP devices.
 //!
-//! Super-packets stay whole but where segments of them are lost: then those before and those behind go on as
-//! super-packets of their own. A thread per direction; every byte is copied twice.
+//! Super-packets stay whole unless segments of them are lost: then the runs between lost segments continue as
+//! super-packets. One thread per direction; each byte is copied twice.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,47 +15,47 @@ use penstock_sys::machine;
 use penstock_sys::net::{TAP_FRAME_BYTES_MAX, Tap};
 
 use super::tag::Tags;
-use super::{Place, Wire, nfqueue};
-use crate::direction::{Counters, Direction};
-use crate::lateness::Counted;
-use crate::line::{ETHERNET_BYTES, Fate, Impairment, Line, Packet};
-use crate::node::Node;
+use super::{EmulatedLink, LinkEnd, nfqueue};
+use crate::direction::{Counters, DirectionState};
+use crate::line::{ETHERNET_BYTES, Impairment, Line, Packet, PacketOutcome};
+use crate::node::RunningNode;
+use crate::timing_error::TimingErrorCounts;
 
 mod frame;
 
-use frame::Frame;
+use frame::TapFrame;
 
-/// Frames that are taken before what is due is looked at again.
-const BATCH: usize = 32;
+/// Frames read before due frames are sent.
+const FRAMES_PER_TURN_MAX: usize = 32;
 
-/// Two devices and the two threads between them.
+/// Two TAP devices and two forwarding threads.
 #[derive(Debug)]
-pub(super) struct Link {
-    ways: [Way; 2],
+pub(super) struct TapLink {
+    ways: [TapDirection; 2],
     _tags: Tags,
 }
 
 #[derive(Debug)]
-struct Way {
-    direction: Arc<Direction>,
+struct TapDirection {
+    direction: Arc<DirectionState>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Link {
-    pub(super) fn join(name: &str, seed: u64, ends: [Place<'_>; 2]) -> io::Result<Self> {
-        let open = |place: Place<'_>| -> io::Result<Arc<Tap>> {
+impl TapLink {
+    pub(super) fn join(name: &str, seed: u64, ends: [LinkEnd<'_>; 2]) -> io::Result<Self> {
+        let open = |place: LinkEnd<'_>| -> io::Result<Arc<Tap>> {
             let tap = place.node.namespace.inside(|| Tap::open(&place.port.device))??;
             let device = place.node.device(place.port)?;
-            place.node.network.set_identity(device, &Node::new_device(place.port))?;
+            place.node.network.set_identity(device, &RunningNode::new_device(place.port))?;
             Ok(Arc::new(tap))
         };
         let taps = [open(ends[0])?, open(ends[1])?];
         let tags = Tags::attach(ends[0].port.vlan, ends);
-        nfqueue::settle(ends)?;
-        let way = |from: usize, sign: char| -> io::Result<Way> {
+        nfqueue::configure_ends(ends)?;
+        let way = |from: usize, sign: char| -> io::Result<TapDirection> {
             let direction =
-                Arc::new(Direction::new(format!("{name}{sign}"), Impairment::default())?);
-            let carrier = Carrier {
+                Arc::new(DirectionState::new(format!("{name}{sign}"), Impairment::default())?);
+            let forwarder = FrameForwarder {
                 line: Line::new(Impairment::default(), seed, &direction.name),
                 direction: Arc::clone(&direction),
                 from: Arc::clone(&taps[from]),
@@ -64,15 +64,16 @@ impl Link {
                 spare: Vec::new(),
                 since: Instant::now(),
             };
-            let thread =
-                thread::Builder::new().name(direction.name.clone()).spawn(move || carrier.run())?;
-            Ok(Way { direction, thread: Some(thread) })
+            let thread = thread::Builder::new()
+                .name(direction.name.clone())
+                .spawn(move || forwarder.run())?;
+            Ok(TapDirection { direction, thread: Some(thread) })
         };
         Ok(Self { ways: [way(0, '>')?, way(1, '<')?], _tags: tags })
     }
 }
 
-impl Wire for Link {
+impl EmulatedLink for TapLink {
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()> {
         self.ways.iter().zip(wanted).for_each(|(way, wanted)| way.direction.set(wanted));
         Ok(())
@@ -82,12 +83,12 @@ impl Wire for Link {
         Ok(self.ways.each_ref().map(|way| way.direction.counters()))
     }
 
-    fn lateness(&self) -> [Option<Counted>; 2] {
-        self.ways.each_ref().map(|way| Some(way.direction.lateness.counted()))
+    fn timing_error(&self) -> [Option<TimingErrorCounts>; 2] {
+        self.ways.each_ref().map(|way| Some(way.direction.timing_error.counted()))
     }
 }
 
-impl Drop for Way {
+impl Drop for TapDirection {
     fn drop(&mut self) {
         self.direction.stop();
         if let Some(thread) = self.thread.take() {
@@ -96,25 +97,25 @@ impl Drop for Way {
     }
 }
 
-/// A frame whose time has not come.
-struct Held {
+/// A frame that waits for its arrival time.
+struct HeldFrame {
     at: Duration,
     frame: Vec<u8>,
 }
 
-/// The thread of a direction.
-struct Carrier {
+/// Thread of a direction.
+struct FrameForwarder {
     line: Line,
-    direction: Arc<Direction>,
+    direction: Arc<DirectionState>,
     from: Arc<Tap>,
     to: Arc<Tap>,
-    held: VecDeque<Held>,
-    /// Memory of frames that have gone.
+    held: VecDeque<HeldFrame>,
+    /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
     since: Instant,
 }
 
-impl Carrier {
+impl FrameForwarder {
     fn run(mut self) {
         if let Err(error) = machine::become_realtime() {
             tracing::debug!("{}: no real-time priority: {error}", self.direction.name);
@@ -140,13 +141,13 @@ impl Carrier {
             self.direction.changed.drain()?;
             self.line.set(self.direction.wanted());
         }
-        while self.take()? == BATCH {
+        while self.take()? == FRAMES_PER_TURN_MAX {
             self.release();
         }
         Ok(())
     }
 
-    /// Hands over what is due; gives the time until the next is.
+    /// Sends due frames; returns the time until the next one.
     fn release(&mut self) -> Option<Duration> {
         loop {
             let now = self.since.elapsed();
@@ -155,7 +156,7 @@ impl Carrier {
                 return Some(first.at - now);
             }
             let held = self.held.pop_front()?;
-            // A device that does not take it is down: so is the link.
+            // The device is down, and so is the link.
             if let Err(error) = self.to.write_frame(&held.frame) {
                 tracing::debug!(
                     "{}: a frame of {} bytes: {error}",
@@ -163,13 +164,13 @@ impl Carrier {
                     held.frame.len()
                 );
             }
-            self.direction.lateness.count(now - held.at, 1);
+            self.direction.timing_error.count(now - held.at, 1);
             self.spare.push(held.frame);
         }
     }
 
     fn take(&mut self) -> io::Result<usize> {
-        for count in 0..BATCH {
+        for count in 0..FRAMES_PER_TURN_MAX {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.resize(TAP_FRAME_BYTES_MAX, 0);
             let Some(length) = self.from.read_frame(&mut buffer)? else {
@@ -179,24 +180,26 @@ impl Carrier {
             buffer.truncate(length);
             self.offer(buffer);
         }
-        Ok(BATCH)
+        Ok(FRAMES_PER_TURN_MAX)
     }
 
     fn offer(&mut self, bytes: Vec<u8>) {
         let now = self.since.elapsed();
-        let frame = Frame::of(&bytes);
+        let frame = TapFrame::of(&bytes);
         if !frame.is_traffic() {
-            return self.held.push_back(Held { at: now, frame: bytes });
+            return self.held.push_back(HeldFrame { at: now, frame: bytes });
         }
         let segments = frame.segments();
         if self.line.impairment().cut {
-            return self.direction.count(Fate::Cut, Packet { wire_bytes: 0, markable: false });
+            return self
+                .direction
+                .count(PacketOutcome::Cut, Packet { wire_bytes: 0, markable: false });
         }
         let lost: Vec<bool> = (0..segments).map(|_| self.line.is_lost()).collect();
         if lost.contains(&true) {
             let gone = lost.iter().filter(|lost| **lost).count();
             let nothing = Packet { wire_bytes: 0, markable: false };
-            (0..gone).for_each(|_| self.direction.count(Fate::Lost, nothing));
+            (0..gone).for_each(|_| self.direction.count(PacketOutcome::Lost, nothing));
             for part in survivors(&lost) {
                 let bytes = frame.part(part);
                 self.carry(now, bytes);
@@ -207,7 +210,7 @@ impl Carrier {
     }
 
     fn carry(&mut self, now: Duration, mut bytes: Vec<u8>) {
-        let frame = Frame::of(&bytes);
+        let frame = TapFrame::of(&bytes);
         let packet = Packet {
             wire_bytes: frame.ip_bytes()
                 + frame.segments() as u64 * (ETHERNET_BYTES + frame.tag_bytes()),
@@ -216,18 +219,18 @@ impl Carrier {
         let fate = self.line.carry(now, packet);
         self.direction.count(fate, packet);
         match fate {
-            Fate::Arrives { at, marked } => {
+            PacketOutcome::Arrives { at, marked } => {
                 if marked {
                     frame::mark(&mut bytes);
                 }
-                self.held.push_back(Held { at, frame: bytes });
+                self.held.push_back(HeldFrame { at, frame: bytes });
             }
             _ => self.spare.push(bytes),
         }
     }
 }
 
-/// Runs of segments that were not lost.
+/// Runs of consecutive segments that were not lost.
 fn survivors(lost: &[bool]) -> Vec<std::ops::Range<usize>> {
     let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
     for (number, lost) in lost.iter().enumerate() {
@@ -247,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_lost_goes_on_in_runs() {
+    fn surviving_segments_form_runs() {
         let lost = [false, false, true, false, true, true, false];
         assert_eq!(survivors(&lost), [0..2, 3..4, 6..7]);
         assert!(survivors(&[true]).is_empty());

@@ -67,7 +67,7 @@ fn made(names: &[&str], rate: u64) -> Result<CircuitPlan, PlanError> {
 }
 
 #[test]
-fn a_circuit_has_a_lane_of_each_link_and_its_addresses_are_known_on_its_way() {
+fn circuit_has_lanes_and_routes() {
     let circuit = made(&["north", "south"], 10_000_000).unwrap();
     let there = Lane { to: network(3, 1), rate: BitRate(10_000_000) };
     let back = Lane { to: network(3, 0), rate: BitRate(1_000_000) };
@@ -86,13 +86,13 @@ fn a_circuit_has_a_lane_of_each_link_and_its_addresses_are_known_on_its_way() {
 }
 
 #[test]
-fn what_is_no_way_is_refused_with_the_place() {
+fn disconnected_links_are_refused() {
     for (names, rate, why) in [
         (&["wan", "north"][..], 1, "a: none reaches t"),
         (&["north", "wan"], 1, "a: none reaches u"),
         (&["wan", "at-b"], 1, "b: none reaches b"),
-        (&["north", "north"], 1, "does not go on from"),
-        (&["at-a", "south"], 1, "does not go on from s"),
+        (&["north", "north"], 1, "does not continue from"),
+        (&["at-a", "south"], 1, "does not continue from s"),
         (&[], 1, "has a rate, a link"),
         (&["wan"], 0, "has a rate, a link"),
     ] {
@@ -124,7 +124,7 @@ fn arrive(from: &UdpSocket, to: &UdpSocket, count: usize) -> usize {
 }
 
 #[test]
-fn a_circuit_carries_what_is_its_own_while_others_overflow_and_moves_with_its_addresses() {
+fn circuit_keeps_rate_and_addresses() {
     if !penstock_sys::machine::is_superuser() {
         penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
         return;

@@ -7,7 +7,7 @@ use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount};
 
 use super::*;
-use crate::line::{Fate, Line, Packet};
+use crate::line::{Line, Packet, PacketOutcome};
 
 const TEXT: &str = r#"
     name = "t"
@@ -61,11 +61,11 @@ fn bound(lab: &Lab, node: &str) -> UdpSocket {
 }
 
 #[test]
-fn packets_take_the_delay_of_the_link_and_no_less() {
-    each(packets_take_the_delay_of_the_link_and_no_less_on);
+fn packets_take_the_links_delay() {
+    each(packets_take_the_links_delay_on);
 }
 
-fn packets_take_the_delay_of_the_link_and_no_less_on(lab: Lab) {
+fn packets_take_the_links_delay_on(lab: Lab) {
     let (a, b) = (bound(&lab, "a"), bound(&lab, "b"));
     for _ in 0..5 {
         let since = Instant::now();
@@ -81,11 +81,11 @@ fn packets_take_the_delay_of_the_link_and_no_less_on(lab: Lab) {
 }
 
 #[test]
-fn links_do_what_they_are_to_do() {
-    each(links_do_what_they_are_to_do_on);
+fn links_match_their_settings() {
+    each(links_match_their_settings_on);
 }
 
-fn links_do_what_they_are_to_do_on(mut lab: Lab) {
+fn links_match_their_settings_on(mut lab: Lab) {
     // The kernel's shaper alone, then packets that wait.
     for (name, rate, delay) in
         [("near", 100_000_000, 0), ("far", 50_000_000, 10), ("far", 10_000_000, 65)]
@@ -128,11 +128,11 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
-fn losses_are_those_of_the_seed_and_a_cut_loses_all() {
-    each(losses_are_those_of_the_seed_and_a_cut_loses_all_on);
+fn seed_determines_losses_cut_drops_all() {
+    each(seed_determines_losses_cut_drops_all_on);
 }
 
-fn losses_are_those_of_the_seed_and_a_cut_loses_all_on(mut lab: Lab) {
+fn seed_determines_losses_cut_drops_all_on(mut lab: Lab) {
     let link = lab.plan().topology.link("far").unwrap();
     let lossy = Impairment { loss: 0.2, ..Impairment::default() };
     lab.set(link, [lossy, Impairment::default()]).unwrap();
@@ -155,7 +155,7 @@ fn losses_are_those_of_the_seed_and_a_cut_loses_all_on(mut lab: Lab) {
         return;
     }
     let arrive: Vec<u8> =
-        (0..count).filter(|_| line.offer(Duration::ZERO, packet) != Fate::Lost).collect();
+        (0..count).filter(|_| line.offer(Duration::ZERO, packet) != PacketOutcome::Lost).collect();
     assert!((120..190).contains(&arrive.len()));
     for number in &arrive {
         let mut text = [0; 9];

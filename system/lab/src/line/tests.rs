@@ -4,21 +4,21 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MTU: u32 = 1500;
+const MTU_BYTES: u32 = 1500;
 
 fn packet(wire_bytes: u64) -> Packet {
     Packet { wire_bytes, markable: true }
 }
 
-fn arrival(fate: Fate) -> Duration {
+fn arrival(fate: PacketOutcome) -> Duration {
     match fate {
-        Fate::Arrives { at, .. } => at,
+        PacketOutcome::Arrives { at, .. } => at,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn a_packet_takes_its_time_and_the_delay() {
+fn packet_takes_serialisation_and_delay() {
     let rate = Some(BitRate(10_000_000));
     let delay = Duration::from_millis(25);
     let mut line = Line::new(Impairment { rate, delay, ..Impairment::default() }, 1, "a");
@@ -30,28 +30,34 @@ fn a_packet_takes_its_time_and_the_delay() {
 }
 
 #[test]
-fn a_full_queue_takes_no_more_and_empties_at_the_rate() {
+fn full_queue_drops_and_drains() {
     let rate = Some(BitRate(8_000_000));
     let queue = Some(ByteCount(10_000));
     let mark = Some(ByteCount(5_000));
     let mut line = Line::new(Impairment { rate, queue, mark, ..Impairment::default() }, 1, "a");
-    let fates: Vec<Fate> = (0..12).map(|_| line.offer(Duration::ZERO, packet(1000))).collect();
-    assert_eq!(fates.iter().filter(|fate| **fate == Fate::Overflow).count(), 2);
-    let marked = fates.iter().filter(|fate| matches!(fate, Fate::Arrives { marked: true, .. }));
+    let fates: Vec<PacketOutcome> =
+        (0..12).map(|_| line.offer(Duration::ZERO, packet(1000))).collect();
+    assert_eq!(fates.iter().filter(|fate| **fate == PacketOutcome::Overflow).count(), 2);
+    let marked =
+        fates.iter().filter(|fate| matches!(fate, PacketOutcome::Arrives { marked: true, .. }));
     assert_eq!(marked.count(), 5);
-    assert!(matches!(line.offer(Duration::from_millis(1), packet(1000)), Fate::Arrives { .. }));
+    assert!(matches!(
+        line.offer(Duration::from_millis(1), packet(1000)),
+        PacketOutcome::Arrives { .. }
+    ));
     // Nothing is too long for an empty queue.
     let big = line.offer(Duration::from_secs(1), packet(50_000));
-    assert!(matches!(big, Fate::Arrives { marked: false, .. }), "{big:?}");
+    assert!(matches!(big, PacketOutcome::Arrives { marked: false, .. }), "{big:?}");
 }
 
 #[test]
-fn losses_are_as_many_as_wanted_and_come_in_bursts() {
+fn losses_match_ratio_and_burst() {
     for (loss, loss_burst) in [(0.001, 1.0), (0.02, 1.0), (0.01, 5.0), (0.3, 3.0)] {
         let mut line = Line::new(Impairment { loss, loss_burst, ..Impairment::default() }, 3, "a");
         let count = 1_000_000;
-        let lost: Vec<bool> =
-            (0..count).map(|_| line.offer(Duration::ZERO, packet(100)) == Fate::Lost).collect();
+        let lost: Vec<bool> = (0..count)
+            .map(|_| line.offer(Duration::ZERO, packet(100)) == PacketOutcome::Lost)
+            .collect();
         let all = lost.iter().filter(|lost| **lost).count() as f64;
         let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
         // Bursts make the variance larger by about twice their length; four deviations.
@@ -65,11 +71,11 @@ fn losses_are_as_many_as_wanted_and_come_in_bursts() {
 }
 
 #[test]
-fn the_same_seed_loses_the_same_packets() {
+fn same_seed_loses_same_packets() {
     let impairment = Impairment { loss: 0.1, ..Impairment::default() };
     let lost = |seed, name| -> Vec<bool> {
         let mut line = Line::new(impairment, seed, name);
-        (0..1000).map(|_| line.offer(Duration::ZERO, packet(100)) == Fate::Lost).collect()
+        (0..1000).map(|_| line.offer(Duration::ZERO, packet(100)) == PacketOutcome::Lost).collect()
     };
     assert_eq!(lost(1, "wan>"), lost(1, "wan>"));
     assert_ne!(lost(1, "wan>"), lost(2, "wan>"));
@@ -79,23 +85,23 @@ fn the_same_seed_loses_the_same_packets() {
 #[test]
 fn a_cut_fibre_delivers_nothing() {
     let mut line = Line::new(Impairment { cut: true, ..Impairment::default() }, 1, "a");
-    assert_eq!(line.offer(Duration::ZERO, packet(1)), Fate::Cut);
+    assert_eq!(line.offer(Duration::ZERO, packet(1)), PacketOutcome::Cut);
     line.set(Impairment::default());
     assert_eq!(arrival(line.offer(Duration::ZERO, packet(1))), Duration::ZERO);
 }
 
 #[test]
-fn a_super_packet_is_on_the_wire_as_its_segments_are() {
+fn super_packet_counts_as_its_segments() {
     // IPv4 20 bytes, TCP 32 bytes; ten segments of 1448 bytes.
     let mut head = vec![0; 64];
     head[0] = 0x45;
     head[1] = 0x02;
     head[9] = 6;
     head[20 + 12] = 8 << 4;
-    let whole = Packet::of(&head, 52 + 14_480, MTU, ETHERNET_BYTES);
+    let whole = Packet::of(&head, 52 + 14_480, MTU_BYTES, ETHERNET_BYTES);
     assert_eq!(whole.wire_bytes, 10 * (1500 + ETHERNET_BYTES));
     assert!(whole.markable);
-    let single = Packet::of(&head, 1500, MTU, ETHERNET_BYTES);
+    let single = Packet::of(&head, 1500, MTU_BYTES, ETHERNET_BYTES);
     assert_eq!(single.wire_bytes * 10, whole.wire_bytes);
     // IPv6 with the kernel's jumbo option.
     let mut head = vec![0; 96];
@@ -103,7 +109,7 @@ fn a_super_packet_is_on_the_wire_as_its_segments_are() {
     head[40] = 6;
     head[48 + 12] = 8 << 4;
     assert_eq!(header_bytes(&head), Some(80));
-    assert!(!Packet::of(&head, 100, MTU, ETHERNET_BYTES).markable);
+    assert!(!Packet::of(&head, 100, MTU_BYTES, ETHERNET_BYTES).markable);
 }
 
 proptest! {
@@ -128,7 +134,7 @@ proptest! {
         let (mut now, mut last, mut bytes) = (Duration::from_secs(1), Duration::ZERO, 0);
         for (wait_ns, wire_bytes) in offers {
             now += Duration::from_nanos(wait_ns);
-            if let Fate::Arrives { at, .. } = line.offer(now, packet(wire_bytes)) {
+            if let PacketOutcome::Arrives { at, .. } = line.offer(now, packet(wire_bytes)) {
                 prop_assert!(at >= last);
                 if jitter.is_zero() {
                     prop_assert!(at >= now + impairment.delay);

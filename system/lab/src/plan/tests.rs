@@ -47,7 +47,7 @@ fn node<'a>(plan: &'a Plan, name: &str) -> &'a NodePlan {
 }
 
 #[test]
-fn devices_have_names_that_linux_takes_and_each_its_own() {
+fn device_names_are_valid_and_unique() {
     let plan = plan(TWO_HOMED);
     let names = |name: &str| -> Vec<String> {
         node(&plan, name).ports.iter().map(|port| port.device.clone()).collect()
@@ -75,7 +75,7 @@ fn hosts_go_by_their_first_interface() {
 }
 
 #[test]
-fn a_host_with_two_interfaces_leaves_by_the_one_it_is_bound_to() {
+fn bound_address_selects_the_interface() {
     let plan = plan(TWO_HOMED);
     let a = node(&plan, "a");
     let by_table = |table| -> Vec<usize> {
@@ -96,7 +96,7 @@ fn a_host_with_two_interfaces_leaves_by_the_one_it_is_bound_to() {
 }
 
 #[test]
-fn a_pinned_way_is_taken_there_and_back() {
+fn pinned_path_applies_both_directions() {
     let plan = plan(TWO_HOMED);
     let topology = &plan.topology;
     let (a, b) = (topology.node("a").unwrap(), topology.node("b").unwrap());

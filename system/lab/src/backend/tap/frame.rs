@@ -1,75 +1,76 @@
-//! An Ethernet frame behind its virtio network header: how many segments it stands for, and parts of it.
+//! Ethernet frames with a virtio network header: segment count, splitting, ECN marking.
 //!
-//! The header is that of the virtio specification 1.2, section 5.1.6, in the byte order of this machine.
+//! `struct virtio_net_hdr` of virtio 1.2 section 5.1.6, in native byte order.
 
 use std::ops::Range;
 
 use penstock_sys::net::TAP_HEADER_BYTES;
 
-const GSO_TYPE: usize = 1;
-const GSO_SIZE: usize = 4;
-const CHECKSUM_START: usize = 6;
-const CHECKSUM_OFFSET: usize = 8;
-const GSO_NONE: u8 = 0;
-const GSO_TCP4: u8 = 1;
-const GSO_TCP6: u8 = 4;
-/// Set where the first segment alone keeps the congestion-window-reduced flag.
-const GSO_ECN: u8 = 0x80;
+const GSO_TYPE_OFFSET: usize = 1;
+const GSO_SIZE_OFFSET: usize = 4;
+const CSUM_START_OFFSET: usize = 6;
+const CSUM_OFFSET_OFFSET: usize = 8;
+const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
+const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
+const VIRTIO_NET_HDR_GSO_TCPV6: u8 = 4;
+/// Only the first segment keeps TCP's CWR flag.
+const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
 
-const ETHER_TYPE: usize = TAP_HEADER_BYTES + 12;
-const TYPE_BYTES: usize = 2;
-/// IEEE 802.1Q: its own type, then that of what follows.
-const TAG_BYTES: usize = 4;
-const TYPE_TAG: u16 = 0x8100;
-const TYPE_IPV4: u16 = 0x0800;
-const TYPE_IPV6: u16 = 0x86DD;
+const ETHERTYPE_OFFSET: usize = TAP_HEADER_BYTES + 12;
+const ETHERTYPE_BYTES: usize = 2;
+/// IEEE 802.1Q tag: TPID and TCI before the EtherType.
+const VLAN_TAG_BYTES: usize = 4;
+const ETH_P_8021Q: u16 = 0x8100;
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86DD;
 /// TCP flags, RFC 9293 section 3.1.
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const CWR: u8 = 0x80;
+const TCP_FLAG_FIN: u8 = 0x01;
+const TCP_FLAG_PSH: u8 = 0x08;
+const TCP_FLAG_CWR: u8 = 0x80;
 
-/// A frame that is looked at.
+/// A parsed frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Frame<'a> {
+pub(super) struct TapFrame<'a> {
     bytes: &'a [u8],
-    network: Network,
-    /// Where the network's header begins: behind the Ethernet header, and a tag.
+    network: IpVersion,
+    /// Offset of the IP header, behind the Ethernet header and a tag.
     ip: usize,
-    /// Of a super-packet: where TCP's payload begins, and how much of it a segment has.
+    /// For super-packets: offset of TCP's payload, and payload bytes per segment.
     gso: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Network {
+enum IpVersion {
     V4,
     V6,
     Other,
 }
 
-impl<'a> Frame<'a> {
+impl<'a> TapFrame<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        let tag = if be16(bytes, ETHER_TYPE) == Some(TYPE_TAG) { TAG_BYTES } else { 0 };
-        let network = match be16(bytes, ETHER_TYPE + tag) {
-            Some(TYPE_IPV4) => Network::V4,
-            Some(TYPE_IPV6) => Network::V6,
-            _ => Network::Other,
+        let tag =
+            if be16(bytes, ETHERTYPE_OFFSET) == Some(ETH_P_8021Q) { VLAN_TAG_BYTES } else { 0 };
+        let network = match be16(bytes, ETHERTYPE_OFFSET + tag) {
+            Some(ETH_P_IP) => IpVersion::V4,
+            Some(ETH_P_IPV6) => IpVersion::V6,
+            _ => IpVersion::Other,
         };
-        let ip = ETHER_TYPE + tag + TYPE_BYTES;
+        let ip = ETHERTYPE_OFFSET + tag + ETHERTYPE_BYTES;
         Self { bytes, network, ip, gso: gso(bytes, network, ip) }
     }
 
-    /// Bytes of its tag.
+    /// Bytes of the VLAN tag.
     pub(super) const fn tag_bytes(&self) -> u64 {
-        (self.ip - ETHER_TYPE - TYPE_BYTES) as u64
+        (self.ip - ETHERTYPE_OFFSET - ETHERTYPE_BYTES) as u64
     }
 
-    /// Whether it is what hosts send each other: IP, and not to a multicast address of the link.
+    /// True for IP packets other than link-local multicast.
     pub(super) fn is_traffic(&self) -> bool {
         let to_link = self.bytes.get(self.ip + 24..self.ip + 26) == Some(&[0xFF, 0x02]);
         match self.network {
-            Network::V4 => true,
-            Network::V6 => !to_link,
-            Network::Other => false,
+            IpVersion::V4 => true,
+            IpVersion::V6 => !to_link,
+            IpVersion::Other => false,
         }
     }
 
@@ -77,37 +78,37 @@ impl<'a> Frame<'a> {
         self.gso.map_or(1, |(payload, size)| (self.bytes.len() - payload).div_ceil(size).max(1))
     }
 
-    /// Bytes of IP packets, with the headers that each segment repeats.
+    /// Total bytes of the IP packets, with repeated headers.
     pub(super) fn ip_bytes(&self) -> u64 {
         let headers = self.gso.map_or(0, |(payload, _)| payload - self.ip);
         (self.bytes.len().saturating_sub(self.ip) + (self.segments() - 1) * headers) as u64
     }
 
-    /// Whether its sender understands marks of congestion.
+    /// True if it is ECN-capable (ECT).
     pub(super) fn is_markable(&self) -> bool {
         let byte = self.bytes.get(self.ip + 1).copied().unwrap_or(0);
         match self.network {
-            Network::V4 => byte & 0x03 != 0,
-            Network::V6 => byte & 0x30 != 0,
-            Network::Other => false,
+            IpVersion::V4 => byte & 0x03 != 0,
+            IpVersion::V6 => byte & 0x30 != 0,
+            IpVersion::Other => false,
         }
     }
 
-    /// Some of its segments, next to each other, as a frame of their own.
+    /// Extracts consecutive segments as a frame.
     pub(super) fn part(&self, segments: Range<usize>) -> Vec<u8> {
         let Some((payload, size)) = self.gso else { return self.bytes.to_vec() };
         let begin = payload + segments.start * size;
         let end = (payload + segments.end * size).min(self.bytes.len());
         let mut part = self.bytes[..payload].to_vec();
         part.extend_from_slice(&self.bytes[begin..end]);
-        let tcp = le16(&part, CHECKSUM_START).map_or(payload, |start| start + TAP_HEADER_BYTES);
+        let tcp = le16(&part, CSUM_START_OFFSET).map_or(payload, |start| start + TAP_HEADER_BYTES);
         let is_last = end == self.bytes.len();
         let flags = &mut part[tcp + 13];
         if !is_last {
-            *flags &= !(FIN | PSH);
+            *flags &= !(TCP_FLAG_FIN | TCP_FLAG_PSH);
         }
         if segments.start > 0 {
-            *flags &= !CWR;
+            *flags &= !TCP_FLAG_CWR;
         }
         let sequence = &mut part[tcp + 4..tcp + 8];
         let number = u32::from_be_bytes([sequence[0], sequence[1], sequence[2], sequence[3]]);
@@ -115,18 +116,18 @@ impl<'a> Frame<'a> {
         sequence.copy_from_slice(&number.to_be_bytes());
         self.shorten(&mut part, tcp, segments.start);
         if segments.len() == 1 {
-            part[GSO_TYPE] = GSO_NONE;
-            part[GSO_SIZE..GSO_SIZE + 2].fill(0);
+            part[GSO_TYPE_OFFSET] = VIRTIO_NET_HDR_GSO_NONE;
+            part[GSO_SIZE_OFFSET..GSO_SIZE_OFFSET + 2].fill(0);
         }
         part
     }
 
-    /// Lengths and checksums of a part.
+    /// Adjusts lengths and checksums of an extracted frame.
     fn shorten(&self, part: &mut [u8], tcp: usize, first: usize) {
         let length = |bytes: &[u8]| u16::try_from(bytes.len() - tcp).unwrap_or(u16::MAX);
         let (before, now) = (length(self.bytes), length(part));
-        // The kernel left the sum of the pseudo header there, of which the length is a part.
-        let at = tcp + le16(part, CHECKSUM_OFFSET).unwrap_or(0);
+        // The field holds the pseudo header's sum, which includes the length.
+        let at = tcp + le16(part, CSUM_OFFSET_OFFSET).unwrap_or(0);
         if let Some(field) = part.get_mut(at..at + 2) {
             let sum = u32::from(u16::from_be_bytes([field[0], field[1]]));
             let sum = folded(sum + u32::from(!before) + u32::from(now));
@@ -134,55 +135,55 @@ impl<'a> Frame<'a> {
         }
         let ip = self.ip;
         match self.network {
-            Network::V4 => {
+            IpVersion::V4 => {
                 let total = u16::try_from(part.len() - ip).unwrap_or(u16::MAX);
                 part[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
                 let id = be16(part, ip + 4).unwrap_or(0).wrapping_add(first as u16);
                 part[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
                 refresh(part, ip);
             }
-            Network::V6 => {
+            IpVersion::V6 => {
                 let payload = u16::try_from(part.len() - ip - 40).unwrap_or(u16::MAX);
                 part[ip + 4..ip + 6].copy_from_slice(&payload.to_be_bytes());
             }
-            Network::Other => {}
+            IpVersion::Other => {}
         }
     }
 }
 
-/// Marks a frame as having met congestion.
+/// Sets ECN CE on a frame.
 pub(super) fn mark(bytes: &mut [u8]) {
-    let Frame { network, ip, .. } = Frame::of(bytes);
+    let TapFrame { network, ip, .. } = TapFrame::of(bytes);
     let Some(class) = bytes.get_mut(ip + 1) else { return };
     match network {
-        Network::V4 => {
+        IpVersion::V4 => {
             *class |= 0x03;
             refresh(bytes, ip);
         }
-        Network::V6 => *class |= 0x30,
-        Network::Other => {}
+        IpVersion::V6 => *class |= 0x30,
+        IpVersion::Other => {}
     }
 }
 
-/// Where a super-packet's payload begins and how much of it a segment has; none for what is one packet, or broken.
-fn gso(bytes: &[u8], network: Network, ip: usize) -> Option<(usize, usize)> {
+/// Payload offset and payload bytes per segment of a super-packet; `None` for a single or malformed packet.
+fn gso(bytes: &[u8], network: IpVersion, ip: usize) -> Option<(usize, usize)> {
     let ip_header = match network {
-        Network::V4 => 20,
-        Network::V6 => 40,
-        Network::Other => return None,
+        IpVersion::V4 => 20,
+        IpVersion::V6 => 40,
+        IpVersion::Other => return None,
     };
-    let kind = bytes.get(GSO_TYPE)? & !GSO_ECN;
-    if kind != GSO_TCP4 && kind != GSO_TCP6 {
+    let kind = bytes.get(GSO_TYPE_OFFSET)? & !VIRTIO_NET_HDR_GSO_ECN;
+    if kind != VIRTIO_NET_HDR_GSO_TCPV4 && kind != VIRTIO_NET_HDR_GSO_TCPV6 {
         return None;
     }
-    let size = le16(bytes, GSO_SIZE).filter(|size| *size > 0)?;
-    let tcp = le16(bytes, CHECKSUM_START)? + TAP_HEADER_BYTES;
+    let size = le16(bytes, GSO_SIZE_OFFSET).filter(|size| *size > 0)?;
+    let tcp = le16(bytes, CSUM_START_OFFSET)? + TAP_HEADER_BYTES;
     let header = usize::from(bytes.get(tcp + 12)? >> 4) * 4;
     let payload = tcp + header;
     (tcp >= ip + ip_header && header >= 20 && payload < bytes.len()).then_some((payload, size))
 }
 
-/// The checksum of an IPv4 header, anew.
+/// Recomputes the checksum of an IPv4 header.
 fn refresh(bytes: &mut [u8], ip: usize) {
     let length = usize::from(bytes[ip] & 15) * 4;
     let Some(header) = bytes.get_mut(ip..ip + length) else { return };
@@ -196,7 +197,7 @@ fn refresh(bytes: &mut [u8], ip: usize) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// RFC 1071.
+/// Folds a sum into a checksum (RFC 1071).
 const fn folded(mut sum: u32) -> u16 {
     while sum > 0xFFFF {
         sum = (sum & 0xFFFF) + (sum >> 16);
@@ -225,14 +226,15 @@ mod tests {
         let network = if v6 { 40 } else { 20 };
         let mut bytes = vec![0; TAP_HEADER_BYTES];
         bytes[0] = 1;
-        bytes[GSO_TYPE] = if v6 { GSO_TCP6 } else { GSO_TCP4 };
-        bytes[GSO_SIZE..GSO_SIZE + 2].copy_from_slice(&size.to_ne_bytes());
+        bytes[GSO_TYPE_OFFSET] =
+            if v6 { VIRTIO_NET_HDR_GSO_TCPV6 } else { VIRTIO_NET_HDR_GSO_TCPV4 };
+        bytes[GSO_SIZE_OFFSET..GSO_SIZE_OFFSET + 2].copy_from_slice(&size.to_ne_bytes());
         let start = (14 + tag.len() + network) as u16;
-        bytes[CHECKSUM_START..CHECKSUM_START + 2].copy_from_slice(&start.to_ne_bytes());
-        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + 2].copy_from_slice(&16_u16.to_ne_bytes());
+        bytes[CSUM_START_OFFSET..CSUM_START_OFFSET + 2].copy_from_slice(&start.to_ne_bytes());
+        bytes[CSUM_OFFSET_OFFSET..CSUM_OFFSET_OFFSET + 2].copy_from_slice(&16_u16.to_ne_bytes());
         bytes.extend([2; 12]);
         bytes.extend(tag);
-        bytes.extend(if v6 { TYPE_IPV6 } else { TYPE_IPV4 }.to_be_bytes());
+        bytes.extend(if v6 { ETH_P_IPV6 } else { ETH_P_IP }.to_be_bytes());
         let mut ip = vec![0; network];
         let length = (32 + payload) as u16;
         if v6 {
@@ -249,7 +251,7 @@ mod tests {
         let mut tcp = vec![0; 32];
         tcp[4..8].copy_from_slice(&1000_u32.to_be_bytes());
         tcp[12] = 8 << 4;
-        tcp[13] = PSH | FIN | CWR;
+        tcp[13] = TCP_FLAG_PSH | TCP_FLAG_FIN | TCP_FLAG_CWR;
         tcp[16..18].copy_from_slice(&folded(6 + u32::from(length)).to_be_bytes());
         bytes.extend(tcp);
         bytes.extend((0..payload).map(|byte| byte as u8));
@@ -260,10 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_what_their_segments_would_have_been() {
+    fn split_matches_original_segments() {
         for (v6, tagged) in [(false, false), (false, true), (true, false), (true, true)] {
             let bytes = frame(v6, tagged, 1000, 3500);
-            let whole = Frame::of(&bytes);
+            let whole = TapFrame::of(&bytes);
             assert_eq!(whole.segments(), 4);
             assert_eq!(whole.tag_bytes(), if tagged { 4 } else { 0 });
             assert_eq!(whole.ip_bytes(), 3500 + 4 * if v6 { 72 } else { 52 });
@@ -276,21 +278,25 @@ mod tests {
             // The sum of the pseudo header: protocol and length.
             assert_eq!(be16(&part, tcp + 16), Some(folded(6 + 2032)));
             let last = whole.part(3..4);
-            assert_eq!((last[GSO_TYPE], last[tcp + 13]), (GSO_NONE, PSH | FIN));
-            assert_eq!(Frame::of(&last).segments(), 1);
-            assert_eq!(whole.part(0..1)[tcp + 13], CWR);
-            let ip: u64 = (0..4).map(|one| Frame::of(&whole.part(one..one + 1)).ip_bytes()).sum();
+            assert_eq!(
+                (last[GSO_TYPE_OFFSET], last[tcp + 13]),
+                (VIRTIO_NET_HDR_GSO_NONE, TCP_FLAG_PSH | TCP_FLAG_FIN)
+            );
+            assert_eq!(TapFrame::of(&last).segments(), 1);
+            assert_eq!(whole.part(0..1)[tcp + 13], TCP_FLAG_CWR);
+            let ip: u64 =
+                (0..4).map(|one| TapFrame::of(&whole.part(one..one + 1)).ip_bytes()).sum();
             assert_eq!(ip, whole.ip_bytes());
         }
     }
 
     #[test]
-    fn marks_are_set_and_the_header_is_whole() {
+    fn ce_mark_keeps_header_valid() {
         for tagged in [false, true] {
             let mut bytes = frame(false, tagged, 1000, 100);
-            assert!(!Frame::of(&bytes).is_markable());
+            assert!(!TapFrame::of(&bytes).is_markable());
             mark(&mut bytes);
-            let marked = Frame::of(&bytes);
+            let marked = TapFrame::of(&bytes);
             assert!(marked.is_markable());
             let header = &bytes[marked.ip..marked.ip + 20];
             let words = header
@@ -303,14 +309,14 @@ mod tests {
     proptest! {
         #[test]
         fn no_frame_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300), v6: bool, tagged: bool, kind: u8) {
-            let at = ETHER_TYPE + if tagged { TAG_BYTES } else { 0 };
-            if bytes.len() >= at + TYPE_BYTES {
-                bytes[GSO_TYPE] = kind;
-                bytes[ETHER_TYPE..ETHER_TYPE + 2].copy_from_slice(&TYPE_TAG.to_be_bytes());
-                let kind = if v6 { TYPE_IPV6 } else { TYPE_IPV4 };
-                bytes[at..at + TYPE_BYTES].copy_from_slice(&kind.to_be_bytes());
+            let at = ETHERTYPE_OFFSET + if tagged { VLAN_TAG_BYTES } else { 0 };
+            if bytes.len() >= at + ETHERTYPE_BYTES {
+                bytes[GSO_TYPE_OFFSET] = kind;
+                bytes[ETHERTYPE_OFFSET..ETHERTYPE_OFFSET + 2].copy_from_slice(&ETH_P_8021Q.to_be_bytes());
+                let kind = if v6 { ETH_P_IPV6 } else { ETH_P_IP };
+                bytes[at..at + ETHERTYPE_BYTES].copy_from_slice(&kind.to_be_bytes());
             }
-            let frame = Frame::of(&bytes);
+            let frame = TapFrame::of(&bytes);
             let _ = (frame.is_traffic(), frame.ip_bytes(), frame.is_markable());
             let lost = frame.segments() / 2;
             let _ = frame.part(lost..frame.segments());
@@ -321,7 +327,7 @@ mod tests {
         #[test]
         fn payload_is_kept(v6: bool, tagged: bool, size in 100_u16..2000, payload in 1_usize..20_000, cut in 0_usize..200) {
             let bytes = frame(v6, tagged, size, payload);
-            let whole = Frame::of(&bytes);
+            let whole = TapFrame::of(&bytes);
             let (begin, _) = whole.gso.unwrap();
             let cut = cut % whole.segments().max(1);
             let mut together = Vec::new();

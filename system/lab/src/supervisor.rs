@@ -1,7 +1,7 @@
-//! The process that holds a lab, and does what it is asked.
+//! The process that owns a lab and serves its control socket.
 //!
-//! A lab has a directory: `lock`, held while it lives; `control`, the socket; `hosts`, the text of `/etc/hosts` of its
-//! nodes; `record`, by which whoever comes after a crash knows what may still run in namespaces that nobody holds.
+//! A lab has a directory: `lock`, held while it runs; `control`, the socket; `hosts`, the `/etc/hosts` of its nodes;
+//! `record`, which identifies its namespaces after a crash, so that leftover processes can be killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,79 +22,78 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
+use crate::calibration_task::CalibrationTask;
 use crate::control::{
-    Answer, CircuitLink, CircuitReport, DirectionReport, Directions, Ended, InterfaceStatus,
-    LINE_BYTES_MAX, LinkReport, NodeStatus, Request, Status,
+    CircuitLink, CircuitReport, DirectionReport, Directions, InterfaceStatus, LINE_BYTES_MAX,
+    LinkReport, NodeStatus, Reply, Request, ShutdownReport, Status,
 };
 use crate::lab::{Lab, LabError};
-use crate::measuring::Measuring;
 use crate::plan::Plan;
-use crate::setting::Setting;
+use crate::setting::LinkSetting;
 
-/// The variable by which processes in a lab know its directory.
+/// Environment variable with the lab's directory, set for processes in a lab.
 pub const LAB_VARIABLE: &str = "PENSTOCK_LAB";
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is known of a lab after its holder died.
+/// Identifies the namespaces of a lab after its supervisor died.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Record {
-    /// When the machine started: with another start nothing of it is left.
+struct LabRecord {
+    /// Boot at which it ran: a restart leaves no namespaces.
     boot_id: String,
-    /// Its namespaces: their inodes, which others may have by now, and their cookies, which no other has. Before
-    /// Linux 5.14 there are none.
+    /// Inodes of its namespaces, which the kernel may reuse, and their unique cookies (`None` before Linux 5.14).
     namespaces: BTreeMap<u64, Option<u64>>,
 }
 
-/// A lab that is held and asked.
+/// Owns a lab and serves its control socket.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Supervisor {
     lab: Lab,
     directory: PathBuf,
     listener: UnixListener,
     seed: u64,
     user_namespace: Option<PathBuf>,
     notes: Vec<String>,
-    measuring: Measuring,
-    // Last: nobody begins another before this one is gone.
+    calibration: CalibrationTask,
+    // Dropped last: no other lab starts before this one is removed.
     _lock: FileLock,
 }
 
-/// Why a lab does not begin.
+/// A lab that cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum KeeperError {
-    /// There is one.
+pub enum SupervisorError {
+    /// A lab of this name is up.
     #[error("lab {0} is up already: penstock lab down --lab {0}")]
     Up(String),
     /// Its directory cannot be used.
     #[error("{path}: {reason}")]
     Directory {
-        /// The directory.
+        /// Directory of the lab.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         reason: io::Error,
     },
-    /// It cannot be made.
+    /// Namespaces or links cannot be created.
     #[error(transparent)]
     Lab(#[from] LabError),
 }
 
-impl Keeper {
-    /// Makes a lab in a directory, after what an earlier one of that name left is gone.
+impl Supervisor {
+    /// Starts a lab in a directory, after killing leftovers of an earlier one.
     ///
     /// # Errors
-    /// When there is one, or the machine cannot.
-    pub fn begin(
+    /// When one is up, or this machine cannot emulate it.
+    pub fn start(
         directory: &Path,
         plan: Plan,
         backend: Backend,
         seed: u64,
         user_namespace: Option<PathBuf>,
-    ) -> Result<Self, KeeperError> {
-        let fault = |reason| KeeperError::Directory { path: directory.to_owned(), reason };
+    ) -> Result<Self, SupervisorError> {
+        let fault = |reason| SupervisorError::Directory { path: directory.to_owned(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fault)?;
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let lock = FileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;
-        let lock = lock.ok_or(KeeperError::Up(name))?;
+        let lock = lock.ok_or(SupervisorError::Up(name))?;
         sweep(directory).map_err(fault)?;
         let hosts = plan.hosts_file();
         let lab = Lab::new(plan, backend, seed)?;
@@ -102,46 +101,49 @@ impl Keeper {
         if let Err(error) = real_time() {
             notes.push(format!("links run without real-time priority ({error}): they may be late"));
         }
-        let keeper = Self {
+        let supervisor = Self {
             listener: listen(directory).map_err(fault)?,
             lab,
             directory: directory.to_owned(),
             seed,
             user_namespace,
             notes,
-            measuring: Measuring::new().map_err(fault)?,
+            calibration: CalibrationTask::new().map_err(fault)?,
             _lock: lock,
         };
         fs::write(directory.join("hosts"), hosts).map_err(fault)?;
-        keeper.write_record().map_err(fault)?;
-        Ok(keeper)
+        supervisor.write_record().map_err(fault)?;
+        Ok(supervisor)
     }
 
     fn write_record(&self) -> io::Result<()> {
-        // Whole or not at all.
+        // Atomic.
         let new = self.directory.join("record.new");
         fs::write(&new, serde_json::to_vec(&self.record()?)?)?;
         fs::rename(new, self.directory.join("record"))
     }
 
-    fn record(&self) -> io::Result<Record> {
+    fn record(&self) -> io::Result<LabRecord> {
         let nodes = (0..self.lab.plan().nodes.len()).map(|node| {
             let namespace = self.lab.namespace(NodeId(node));
             Ok((namespace.inode()?, namespace.inside(network_cookie)?.ok()))
         });
-        Ok(Record { boot_id: machine::boot_id()?, namespaces: nodes.collect::<io::Result<_>>()? })
+        Ok(LabRecord {
+            boot_id: machine::boot_id()?,
+            namespaces: nodes.collect::<io::Result<_>>()?,
+        })
     }
 
-    /// Does what it is asked until it is asked to end or `stop` is signalled; then ends what runs in the lab.
+    /// Serves requests until [`Request::Down`] or `stop`; then kills all processes in the lab.
     ///
     /// # Errors
-    /// When nobody can be heard any more.
+    /// The error of `poll`.
     pub fn run(mut self, stop: &Event) -> io::Result<()> {
         loop {
             let sources = [
                 (self.listener.as_fd(), Interest::READ),
                 (stop.as_fd(), Interest::READ),
-                (self.measuring.as_fd(), Interest::READ),
+                (self.calibration.as_fd(), Interest::READ),
             ];
             let ready = poll(&sources, None)?;
             let is_ready = |source: usize| ready.get(source).is_some_and(|ready| ready.any());
@@ -149,7 +151,7 @@ impl Keeper {
                 return self.end().map(|_| ());
             }
             if is_ready(2) {
-                self.tell_what_was_measured();
+                self.send_calibration();
             }
             if !is_ready(0) {
                 continue;
@@ -159,38 +161,38 @@ impl Keeper {
                 Ok(true) => {
                     let ended = self.end();
                     let answer = match &ended {
-                        Ok(ended) => Answer::Ok(json!(ended)),
-                        Err(error) => Answer::Error(error.to_string()),
+                        Ok(ended) => Reply::Ok(json!(ended)),
+                        Err(error) => Reply::Error(error.to_string()),
                     };
-                    // Whoever hears that it is gone may begin another at once.
+                    // The client may start another lab as soon as it has the reply.
                     drop(self);
                     let _ = reply(&stream, &answer);
                     return ended.map(|_| ());
                 }
                 Ok(false) => {}
-                Err(error) => tracing::debug!("a request broke off: {error}"),
+                Err(error) => tracing::debug!("a request failed: {error}"),
             }
         }
     }
 
-    /// Answers one request; whether it is the last.
+    /// Serves one request; true if it was the last.
     fn serve(&mut self, stream: &UnixStream) -> io::Result<bool> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+        stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
         let mut line = String::new();
         BufReader::new(io::Read::take(stream, LINE_BYTES_MAX)).read_line(&mut line)?;
         let answer = match serde_json::from_str(&line) {
             Ok(Request::Down) => return Ok(true),
             Ok(Request::Calibrate { links }) => match self.calibrate(&links, stream) {
-                // It is answered when it is done.
+                // The reply follows the measurement.
                 Ok(()) => return Ok(false),
-                Err(why) => Answer::Error(why),
+                Err(why) => Reply::Error(why),
             },
             Ok(request) => match self.answer(request) {
-                Ok(value) => Answer::Ok(value),
-                Err(why) => Answer::Error(why),
+                Ok(value) => Reply::Ok(value),
+                Err(why) => Reply::Error(why),
             },
-            Err(error) => Answer::Error(format!("not a request: {error}")),
+            Err(error) => Reply::Error(format!("not a request: {error}")),
         };
         reply(stream, &answer).map(|()| false)
     }
@@ -199,10 +201,10 @@ impl Keeper {
         let value = match request {
             Request::Status => json!(self.status().map_err(|error| error.to_string())?),
             Request::Set { link, settings, directions } => {
-                let settings: Vec<Setting> = settings
+                let settings: Vec<LinkSetting> = settings
                     .iter()
                     .map(|text| {
-                        text.parse().map_err(|error: crate::SettingError| error.to_string())
+                        text.parse().map_err(|error: crate::LinkSettingError| error.to_string())
                     })
                     .collect::<Result<_, _>>()?;
                 self.change(&link, directions, |mut one| {
@@ -242,7 +244,7 @@ impl Keeper {
             Request::Circuits => json!(self.circuits()),
             Request::Forgive => {
                 let all: Vec<LinkId> = self.lab.plan().all_links().collect();
-                self.lab.forgive(&all);
+                self.lab.reset_timing_error(&all);
                 Value::Null
             }
             Request::Calibrate { .. } | Request::Down => Value::Null,
@@ -269,7 +271,7 @@ impl Keeper {
         for (one, meant) in wanted.iter_mut().zip(directions.each()) {
             if meant {
                 let changed = change(*one);
-                // What was so from the start stays as it is: a cut is no matter of that.
+                // A cut does not depend on the settings, which may be invalid from the start.
                 if changed.cut == one.cut {
                     changed.check()?;
                 }
@@ -288,29 +290,29 @@ impl Keeper {
             names.iter().map(|name| self.link(name)).collect::<Result<_, _>>()?
         };
         let stream = stream.try_clone().map_err(|error| error.to_string())?;
-        let ready = self.measuring.prepare(&self.lab, links.clone(), stream)?;
-        self.lab.stop_counting(&links);
-        self.measuring.begin(ready).inspect_err(|_| self.lab.go_on_counting())
+        let ready = self.calibration.prepare(&self.lab, links.clone(), stream)?;
+        self.lab.pause_counters(&links);
+        self.calibration.begin(ready).inspect_err(|_| self.lab.resume_counters())
     }
 
-    fn tell_what_was_measured(&mut self) {
-        let Some(done) = self.measuring.take() else { return };
-        // What the measurement did to itself is nobody's fault.
-        self.lab.forgive(&done.links);
-        self.lab.go_on_counting();
+    fn send_calibration(&mut self) {
+        let Some(done) = self.calibration.take() else { return };
+        // The measurement's own traffic does not count.
+        self.lab.reset_timing_error(&done.links);
+        self.lab.resume_counters();
         let answer = match done.found {
-            Ok(measured) => Answer::Ok(json!(measured)),
-            Err(why) => Answer::Error(why),
+            Ok(measured) => Reply::Ok(json!(measured)),
+            Err(why) => Reply::Error(why),
         };
         if let Err(error) = reply(&done.stream, &answer) {
-            tracing::debug!("nobody waits for what was measured: {error}");
+            tracing::debug!("cannot send the measurement: {error}");
         }
     }
 
-    /// How the lab is.
+    /// Reads the state of the lab.
     ///
     /// # Errors
-    /// When the kernel does not tell a counter.
+    /// The kernel's error for a counter.
     pub fn status(&self) -> Result<Status, LabError> {
         let plan = self.lab.plan();
         let links = (0..plan.topology.links.len()).map(|link| self.report(LinkId(link)));
@@ -385,8 +387,8 @@ impl Keeper {
         })
     }
 
-    /// Ends what runs in the lab, and removes its directory but for what people keep in it.
-    fn end(&self) -> io::Result<Ended> {
+    /// Kills all processes in the lab and removes its files from the directory.
+    fn end(&self) -> io::Result<ShutdownReport> {
         let processes = kill_in(&self.record()?, None)?;
         for file in ["control", "hosts", "record"] {
             let _ = fs::remove_file(self.directory.join(file));
@@ -394,7 +396,7 @@ impl Keeper {
         let plan = self.lab.plan();
         let hosts = plan.nodes.iter().filter(|node| node.kind == NodeKind::Host).count();
         let (switches, links) = (plan.nodes.len() - hosts, plan.topology.links.len());
-        Ok(Ended { hosts, switches, links, processes })
+        Ok(ShutdownReport { hosts, switches, links, processes })
     }
 }
 
@@ -402,14 +404,14 @@ fn real_time() -> io::Result<()> {
     std::thread::scope(|scope| scope.spawn(machine::become_realtime).join().unwrap_or(Ok(())))
 }
 
-fn reply(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+fn reply(stream: &UnixStream, answer: &Reply) -> io::Result<()> {
     let mut line = serde_json::to_string(answer)?;
     line.push('\n');
     let mut stream = stream;
     stream.write_all(line.as_bytes())
 }
 
-/// By the open directory: paths of sockets may not be long.
+/// Binds through the open directory: paths of sockets are limited to 107 bytes.
 fn listen(directory: &Path) -> io::Result<UnixListener> {
     let directory = fs::File::open(directory)?;
     let path = format!("/proc/self/fd/{}/control", directory.as_raw_fd());
@@ -420,38 +422,41 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Whether the lab of a directory lives.
+/// True if a process holds the lab of a directory.
 #[must_use]
 pub fn is_up(directory: &Path) -> bool {
     let lock = fs::File::open(directory.join("lock"));
     lock.is_ok_and(|lock| matches!(FileLock::try_lock(lock), Ok(None)))
 }
 
-/// Whether a lab of this directory died and left something, as far as is known.
+/// True if the supervisor of this directory's lab died and left its record.
 #[must_use]
 pub fn has_died(directory: &Path) -> bool {
     directory.join("record").exists() && !is_up(directory)
 }
 
-/// Ends what a lab left that died: gives the number of processes that still ran in it, or none where no lab died here.
+/// Kills the processes that a dead lab left and returns their count; `None` where no lab died.
 ///
 /// # Errors
 /// When its directory or `/proc` cannot be read.
-pub fn end_dead(directory: &Path) -> io::Result<Option<usize>> {
+pub fn kill_leftovers(directory: &Path) -> io::Result<Option<usize>> {
     match FileLock::try_lock_at(&directory.join("lock"))? {
         Some(_lock) if directory.join("record").exists() => sweep(directory).map(Some),
         _ => Ok(None),
     }
 }
 
-/// Ends what a lab left that died: processes that still run in its namespaces, and gives their number. The lock must be held.
+/// Kills the processes in the namespaces of a dead lab and returns their count. The caller holds the lock.
 fn sweep(directory: &Path) -> io::Result<usize> {
     let Ok(text) = fs::read(directory.join("record")) else { return Ok(0) };
-    let ended = match serde_json::from_slice::<Record>(&text) {
+    let ended = match serde_json::from_slice::<LabRecord>(&text) {
         Ok(record) if record.boot_id == machine::boot_id()? => kill_in(&record, Some(directory))?,
         Ok(_) => 0,
         Err(error) => {
-            tracing::warn!("{}: what still runs of it is not known: {error}", directory.display());
+            tracing::warn!(
+                "{}: its record cannot be read, so its processes are not killed: {error}",
+                directory.display()
+            );
             0
         }
     };
@@ -461,11 +466,11 @@ fn sweep(directory: &Path) -> io::Result<usize> {
     Ok(ended)
 }
 
-/// Kills what runs in these namespaces, and gives the number of processes; of a lab that died in this directory, only where
-/// they are no others by now.
-fn kill_in(record: &Record, died_in: Option<&Path>) -> io::Result<usize> {
+/// Kills all processes in these namespaces and returns their count. For a dead lab, `died_in` guards against reused
+/// inodes.
+fn kill_in(record: &LabRecord, died_in: Option<&Path>) -> io::Result<usize> {
     let mut killed = BTreeSet::new();
-    // What is killed may have started something just before.
+    // A killed process may have forked just before.
     for _ in 0..100 {
         let found = processes_in(record, died_in)?;
         if found.is_empty() {
@@ -478,13 +483,13 @@ fn kill_in(record: &Record, died_in: Option<&Path>) -> io::Result<usize> {
     Ok(killed.len())
 }
 
-fn processes_in(record: &Record, died_in: Option<&Path>) -> io::Result<Vec<u32>> {
+fn processes_in(record: &LabRecord, died_in: Option<&Path>) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // A process that has ended and is not waited for yet runs nowhere.
+        // A zombie has no namespace.
         let Ok(inside) = fs::metadata(entry.path().join("ns/net")) else { continue };
         let Some(cookie) = record.namespaces.get(&inside.ino()) else { continue };
         if died_in.is_none_or(|directory| is_of_lab(&entry.path(), *cookie, directory)) {
@@ -494,7 +499,7 @@ fn processes_in(record: &Record, died_in: Option<&Path>) -> io::Result<Vec<u32>>
     Ok(found)
 }
 
-/// Whether a process is in the namespace of this cookie; where that cannot be asked, whether it says so itself.
+/// True if a process is in the namespace of this cookie; without cookies, if its environment names the lab.
 fn is_of_lab(process: &Path, cookie: Option<u64>, directory: &Path) -> bool {
     let found = NetworkNamespace::at(&process.join("ns/net"))
         .and_then(|namespace| namespace.inside(network_cookie)?);
