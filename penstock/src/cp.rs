@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use penstock_host::placement::{self, Homes, Placement, Wish};
+use penstock_host::placement::{self, NumaPlacement, Placement, PlacementPolicy};
 use penstock_mover::engine::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
@@ -116,7 +116,7 @@ pub(crate) struct CpArgs {
     /// Run on these processors, such as 0-3,8; auto chooses those near the network interface, else near the disk, leaves
     /// out those that serve the interface's interrupts, and runs each stream near the interface of its path
     #[arg(long, value_name = "LIST")]
-    pub cpu: Option<Wish>,
+    pub cpu: Option<PlacementPolicy>,
     /// Run on this NUMA node; auto chooses as --cpu auto does
     #[arg(long, value_name = "NODE")]
     pub numa: Option<String>,
@@ -202,17 +202,17 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
 }
 
 /// Sets the CPU affinity of this process; returns the placement of threads for `auto`.
-fn pin_process(args: &CpArgs) -> Result<Option<Homes>, String> {
+fn pin_process(args: &CpArgs) -> Result<Option<NumaPlacement>, String> {
     let wish = match (&args.cpu, args.numa.as_deref()) {
         (Some(wish), _) => wish.clone(),
-        (None, Some("auto")) => Wish::Auto,
-        (None, Some(node)) => Wish::These(of_node(node)?),
+        (None, Some("auto")) => PlacementPolicy::Auto,
+        (None, Some(node)) => PlacementPolicy::Cpus(of_node(node)?),
         (None, None) => return Ok(None),
     };
     let (cpus, homes) = match wish {
-        Wish::These(cpus) => (cpus, None),
-        Wish::Auto => {
-            let homes = Homes::here().by(interface_of(args));
+        PlacementPolicy::Cpus(cpus) => (cpus, None),
+        PlacementPolicy::Auto => {
+            let homes = NumaPlacement::detect().via_interface(interface_of(args));
             let Placement { cpus, why } = homes.of_files(device_of(args));
             if why.is_empty() {
                 return Ok(Some(homes));

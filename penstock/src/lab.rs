@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use penstock_agent::state;
 use penstock_lab::control::{
-    CircuitReport, ControlError, Directions, ShutdownReport, LinkReport, Measured, Request, Status, ask,
+    CircuitReport, ControlError, Directions, LinkReport, Measured, Request, ShutdownReport, Status,
+    ask,
 };
 use penstock_lab::supervisor;
 use penstock_units::BitRate;
@@ -221,7 +222,8 @@ fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
     };
     let name = LabDirectories::name_of(&directory);
     if supervisor::has_died(&directory)
-        && let Some(ended) = supervisor::kill_leftovers(&directory).with_context(|| format!("lab {name}"))?
+        && let Some(ended) =
+            supervisor::kill_leftovers(&directory).with_context(|| format!("lab {name}"))?
     {
         let removed = Down {
             down: name.clone(),

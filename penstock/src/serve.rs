@@ -14,7 +14,7 @@ use penstock_agent::registry::ActiveRegistry;
 use penstock_agent::serve::{AgentServer, StartRole};
 use penstock_collector::{Collector, config as collector};
 use penstock_controller::{Controller, config as controller};
-use penstock_host::placement::Wish;
+use penstock_host::placement::PlacementPolicy;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::exit::{Code, Failure, OrExit};
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     keep_unfinished: Option<Retention>,
     /// Run on these processors, such as 0-3,8; auto runs data threads near the interface in use, else near the disk
     #[arg(long, value_name = "LIST")]
-    cpu: Option<Wish>,
+    cpu: Option<PlacementPolicy>,
     /// Print one JSON object with listen, http, telemetry and fingerprint when it runs; docs/json.md has its fields
     #[arg(long)]
     json: bool,

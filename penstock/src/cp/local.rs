@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_host::placement::Homes;
+use penstock_host::placement::NumaPlacement;
 use penstock_mover::agent::{Caller, Gatekeeper, ResolvedPath};
 use penstock_mover::client::{TransferSnapshot, join_locally};
 use penstock_mover::connector::{Backoff, CopyError};
@@ -83,7 +83,7 @@ pub(crate) fn start(
     mut options: Options,
     sources: Sources,
     target: &dyn Fn() -> Result<Target, StartError>,
-    homes: Option<Homes>,
+    homes: Option<NumaPlacement>,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
     // A socket pair of one process needs no encryption.

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_host::placement::Homes;
+use penstock_host::placement::NumaPlacement;
 use penstock_mover::client::{ClientTransfer, MakeEnd, SessionOrigin, TransferConfig};
 use penstock_mover::connector::{CopyError, PeerConnector};
 use penstock_mover::dial::{Dial, TcpDial};
@@ -97,7 +97,10 @@ pub(crate) enum RunningCopy {
 ///
 /// # Errors
 /// When arguments are invalid, or the other end cannot be reached.
-pub(crate) fn start(args: &CpArgs, homes: Option<Homes>) -> Result<RunningCopy, StartError> {
+pub(crate) fn start(
+    args: &CpArgs,
+    homes: Option<NumaPlacement>,
+) -> Result<RunningCopy, StartError> {
     let Some((to, from @ [_, ..])) = args.paths.split_last() else {
         return Err(usage("a copy needs a source and a destination"));
     };
@@ -388,7 +391,7 @@ pub(super) fn remote_path(place: &Location) -> Vec<u8> {
 fn push(
     args: &CpArgs,
     options: Options,
-    homes: Option<Homes>,
+    homes: Option<NumaPlacement>,
     local: &[PathBuf],
     remote: &Location,
     into_directory: bool,
@@ -442,7 +445,7 @@ pub(super) fn one_host(places: &[Location]) -> Result<&Location, StartError> {
 fn pull(
     args: &CpArgs,
     options: Options,
-    homes: Option<Homes>,
+    homes: Option<NumaPlacement>,
     from: &[Location],
     target: &Path,
     into_directory: bool,

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use penstock_agent::state::{StateDir, default_directory};
-use penstock_host::apply::{How, Machine, Outcome, apply};
-use penstock_host::change::{Change, Knob};
-use penstock_host::journal::{Journal, Keep, Record, Session};
-use penstock_host::persist::{self, Lasting, SETTINGS_BYTES_MAX};
+use penstock_host::apply::{ApplyOptions, LiveMachine, Outcome, apply};
+use penstock_host::change::{Change, Tunable};
+use penstock_host::journal::{AppliedPlan, Journal, JournalRecord, PersistRequest};
+use penstock_host::persist::{self, PersistReport, SETTINGS_BYTES_MAX};
 use penstock_host::plan::{Plan, Selection, plan};
 use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
@@ -126,7 +126,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
 struct Applied {
     id: String,
     outcomes: Vec<Outcome>,
-    lasting: Lasting,
+    lasting: PersistReport,
 }
 
 impl Applied {
@@ -169,7 +169,7 @@ impl Applied {
     }
 }
 
-fn lasting_text(lasting: &Lasting) -> String {
+fn lasting_text(lasting: &PersistReport) -> String {
     let mut text = String::new();
     if !lasting.settings.is_empty() {
         let _ = writeln!(text, "kept over restarts: {}", lasting.settings.join(", "));
@@ -215,28 +215,29 @@ fn carry_out(
         }
     };
     let rules = rules.into_iter().map(str::to_owned).collect();
-    let keep = args.persist.then(|| Keep { below: args.root.clone(), rules });
+    let keep = args.persist.then(|| PersistRequest { below: args.root.clone(), rules });
     let revert_after = args.revert_after.filter(|_| !plan.steps.is_empty());
-    let how = How { id: id.clone(), boot_id: boot.clone(), revert_after, keep: keep.clone() };
+    let how =
+        ApplyOptions { id: id.clone(), boot_id: boot.clone(), revert_after, keep: keep.clone() };
     let outcomes = if plan.steps.is_empty() {
         Vec::new()
     } else {
-        apply(plan, &how, &journal, &mut Machine, &mut told).map_err(anyhow::Error::from)?
+        apply(plan, &how, &journal, &mut LiveMachine, &mut told).map_err(anyhow::Error::from)?
     };
     let lasting = match keep {
         Some(keep) if revert_after.is_none() => last(&journal, &boot, &keep)?,
-        _ => Lasting::default(),
+        _ => PersistReport::default(),
     };
     Ok(Applied { id, outcomes, lasting })
 }
 
 /// Plans of this boot that wait for a confirmation.
-fn waiting<'a>(sessions: &'a [Session], boot: &str) -> impl Iterator<Item = &'a Session> {
+fn waiting<'a>(sessions: &'a [AppliedPlan], boot: &str) -> impl Iterator<Item = &'a AppliedPlan> {
     sessions.iter().filter(move |session| session.is_waiting() && session.is_of(boot))
 }
 
 /// Error about a plan whose time to revert has passed, if any.
-fn late(sessions: &[Session], boot: &str) -> Option<String> {
+fn late(sessions: &[AppliedPlan], boot: &str) -> Option<String> {
     let now = unix_seconds();
     let late = waiting(sessions, boot).find(|session| session.is_overdue(now))?;
     Some(format!(
@@ -245,7 +246,7 @@ fn late(sessions: &[Session], boot: &str) -> Option<String> {
     ))
 }
 
-fn rules_of(session: &Session) -> String {
+fn rules_of(session: &AppliedPlan) -> String {
     let rules: Vec<&str> = session.steps.iter().map(|(rule, _)| rule.as_str()).collect();
     rules.join(", ")
 }
@@ -262,7 +263,7 @@ fn outcome_line(outcome: &Outcome) -> String {
     }
 }
 
-fn last(journal: &Journal, boot: &str, keep: &Keep) -> Result<Lasting, Failure> {
+fn last(journal: &Journal, boot: &str, keep: &PersistRequest) -> Result<PersistReport, Failure> {
     let program = std::env::current_exe().context("where this program is")?;
     Ok(persist::persist(journal, boot, keep, &program).map_err(anyhow::Error::from)?)
 }
@@ -351,7 +352,7 @@ fn revert(id: &str) -> Result<bool, Failure> {
         _ => None,
     };
     let restored =
-        put_back(&journal, &boot_id()?, only, &mut Machine).map_err(anyhow::Error::from)?;
+        put_back(&journal, &boot_id()?, only, &mut LiveMachine).map_err(anyhow::Error::from)?;
     Ok(restored.failed.is_empty())
 }
 
@@ -383,9 +384,9 @@ fn confirm(json: bool) -> Result<Code, Failure> {
     }
     let settings: usize =
         waiting.iter().flat_map(|session| &session.steps).map(|(_, changes)| changes.len()).sum();
-    journal.add(&Record::Confirmed).map_err(anyhow::Error::from)?;
+    journal.add(&JournalRecord::Confirmed).map_err(anyhow::Error::from)?;
     let keep = waiting.iter().find_map(|session| session.keep.as_ref());
-    let lasting = keep.map_or(Ok(Lasting::default()), |keep| {
+    let lasting = keep.map_or(Ok(PersistReport::default()), |keep| {
         last(&journal, &boot, keep).map_err(|failure| {
             let why = failure.line();
             anyhow!("they stay until the machine restarts, and are not kept over that: {why}")
@@ -406,8 +407,9 @@ fn confirm(json: bool) -> Result<Code, Failure> {
 pub(super) fn restore(json: bool) -> Result<Code, Failure> {
     let journal = open()?;
     let boot = boot_id()?;
-    journal.forget_ended(&boot);
-    let restored = put_back(&journal, &boot, None, &mut Machine).map_err(anyhow::Error::from)?;
+    journal.remove_ended(&boot);
+    let restored =
+        put_back(&journal, &boot, None, &mut LiveMachine).map_err(anyhow::Error::from)?;
     if json {
         crate::json::print(&restored)?;
     } else {
@@ -478,7 +480,7 @@ pub(super) fn at_boot(file: &Path) -> Result<Code, Failure> {
     let name = || file.display().to_string();
     let bytes = input::read(file, SETTINGS_BYTES_MAX).with_context(name).or_exit(Code::Usage)?;
     let kept = persist::read(&bytes).with_context(name).or_exit(Code::Usage)?;
-    let outcomes = persist::apply_kept(&kept, &mut Machine);
+    let outcomes = persist::apply_kept(&kept, &mut LiveMachine);
     let mut failed = 0;
     for outcome in outcomes.iter().filter(|outcome| outcome.error.is_some()) {
         failed += 1;
@@ -531,7 +533,7 @@ fn plan_text(plan: &Plan, hint: bool) -> String {
 fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
     let mut shown: Vec<Vec<&Change>> = Vec::new();
     let kind = |change: &Change| match &change.knob {
-        Knob::File { path } => {
+        Tunable::File { path } => {
             let shape: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
             Some((shape, change.from.clone(), change.to.clone()))
         }
@@ -585,7 +587,7 @@ mod tests {
     fn shown(paths: &[&str]) -> Vec<String> {
         let changes: Vec<Change> = paths
             .iter()
-            .map(|path| Change::new(Knob::File { path: (*path).to_owned() }, "0", "1"))
+            .map(|path| Change::new(Tunable::File { path: (*path).to_owned() }, "0", "1"))
             .collect();
         folded(&changes).iter().flat_map(|alike| names(alike)).collect()
     }

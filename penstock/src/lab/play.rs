@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, ensure};
 use penstock_lab::contention::{Contention, Watch};
 use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
 use penstock_lab::plan::Plan;
-use penstock_lab::scenario::{StepAction, FILE_BYTES_MAX, Scenario, ScenarioStep};
+use penstock_lab::scenario::{FILE_BYTES_MAX, Scenario, ScenarioStep, StepAction};
 use penstock_topology::Scale;
 use serde_json::Value;
 

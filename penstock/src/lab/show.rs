@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::json::lab::Report;
 use crate::table::table;
-use penstock_lab::control::{CircuitReport, DirectionReport, ShutdownReport, LinkReport, Measured, Status};
+use penstock_lab::control::{
+    CircuitReport, DirectionReport, LinkReport, Measured, ShutdownReport, Status,
+};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
 pub(crate) fn print(text: &str) -> io::Result<()> {

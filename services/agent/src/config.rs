@@ -14,7 +14,7 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use penstock_host::placement::Wish;
+use penstock_host::placement::PlacementPolicy;
 use penstock_mover::agent::Limits;
 use penstock_mover::session::STREAMS_MAX;
 use penstock_units::{BitRate, ByteCount};
@@ -122,7 +122,7 @@ pub struct Layer {
     /// Retention of partial files of abandoned transfers.
     pub keep_unfinished: Option<Retention>,
     /// Processors that the agent uses.
-    pub cpu: Option<Wish>,
+    pub cpu: Option<PlacementPolicy>,
     /// Roles that this node plays.
     pub roles: Option<Vec<RoleName>>,
 }
@@ -165,7 +165,7 @@ pub struct Config {
     /// Controller that gives this agent orders.
     pub controller: Option<controller::Config>,
     /// Processors that the agent uses; none for any.
-    pub cpu: Option<Wish>,
+    pub cpu: Option<PlacementPolicy>,
 }
 
 /// Returns true if a node with these roles plays `role`.
@@ -241,7 +241,7 @@ impl Layer {
             streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
-            cpu: parsed(variable, "PENSTOCK_CPU", Wish::from_str)?,
+            cpu: parsed(variable, "PENSTOCK_CPU", PlacementPolicy::from_str)?,
             roles: parsed(variable, "PENSTOCK_ROLES", types::parse_list)?,
         })
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use penstock_host::placement::{self, Homes, Wish};
+use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
 use penstock_http::access::ReadPolicy;
 use penstock_mover::agent::{self, Agent, Limits};
 use penstock_mover::identity::Fingerprint;
@@ -369,7 +369,7 @@ struct StartedConfig {
     connections: usize,
     roles: Option<Vec<RoleName>>,
     controller: Option<controller::Config>,
-    cpu: Option<Wish>,
+    cpu: Option<PlacementPolicy>,
     token: String,
 }
 
@@ -432,11 +432,11 @@ impl StartedConfig {
 }
 
 /// Pins this process to configured processors, or returns the NUMA placement for transfer threads.
-fn homes(wish: Option<&Wish>, plays_agent: bool) -> io::Result<Option<Homes>> {
+fn homes(wish: Option<&PlacementPolicy>, plays_agent: bool) -> io::Result<Option<NumaPlacement>> {
     match wish {
-        Some(Wish::These(cpus)) => placement::pin(cpus).map(|()| None),
-        Some(Wish::Auto) if plays_agent => Ok(Some(Homes::here())),
-        Some(Wish::Auto) | None => Ok(None),
+        Some(PlacementPolicy::Cpus(cpus)) => placement::pin(cpus).map(|()| None),
+        Some(PlacementPolicy::Auto) if plays_agent => Ok(Some(NumaPlacement::detect())),
+        Some(PlacementPolicy::Auto) | None => Ok(None),
     }
 }
 

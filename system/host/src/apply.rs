@@ -1,7 +1,7 @@
-//! Carries a plan out: each rule whole or not at all, each value read back.
+//! Applies a plan: each rule atomically, each value read back.
 //!
-//! The journal has what was before anything is touched. A rule of which a value is refused, or is not what was
-//! written when read back, is undone and the next one goes on.
+//! The journal records the former values before a change. A rule with a value that the kernel refuses or changes is undone,
+//! and the next rule follows.
 //!
 //! Fails where the journal cannot be written: then nothing more is changed.
 
@@ -12,40 +12,40 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::change::{Change, Knob};
-use crate::journal::{Journal, JournalError, Keep, Record};
+use crate::change::{Change, Tunable};
+use crate::journal::{Journal, JournalError, JournalRecord, PersistRequest};
 use crate::plan::{Plan, Step};
 
-/// Where settings are: the machine, and in tests what stands for one that fails.
-pub trait Settings {
-    /// What it is now.
+/// Reads and writes tunables: on this machine, or in tests on a simulated one that fails.
+pub trait TunableStore {
+    /// Reads the current value.
     ///
     /// # Errors
-    /// When it is not there.
-    fn read(&mut self, knob: &Knob) -> io::Result<String>;
+    /// `NotFound` where the machine does not have it.
+    fn read(&mut self, tunable: &Tunable) -> io::Result<String>;
 
-    /// Sets it.
+    /// Writes a value.
     ///
     /// # Errors
-    /// When it is refused.
-    fn write(&mut self, knob: &Knob, value: &str) -> io::Result<()>;
+    /// The kernel's error.
+    fn write(&mut self, tunable: &Tunable, value: &str) -> io::Result<()>;
 }
 
-/// The settings of this machine.
+/// The tunables of this machine.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Machine;
+pub struct LiveMachine;
 
-impl Settings for Machine {
-    fn read(&mut self, knob: &Knob) -> io::Result<String> {
-        knob.read()
+impl TunableStore for LiveMachine {
+    fn read(&mut self, tunable: &Tunable) -> io::Result<String> {
+        tunable.read()
     }
 
-    fn write(&mut self, knob: &Knob, value: &str) -> io::Result<()> {
-        knob.write(value)
+    fn write(&mut self, tunable: &Tunable, value: &str) -> io::Result<()> {
+        tunable.write(value)
     }
 }
 
-/// What became of a rule.
+/// Result of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcome {
     /// Name of the rule.
@@ -58,32 +58,32 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-/// How a plan is applied.
+/// Options of [`apply`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct How {
-    /// Another for each time.
+pub struct ApplyOptions {
+    /// Unique per application.
     pub id: String,
-    /// This boot.
+    /// UUID of the current boot.
     pub boot_id: String,
-    /// After which time it is put back unless confirmed; whoever calls sees to that.
+    /// Time until the caller restores unless confirmed; recorded here only.
     pub revert_after: Option<std::time::Duration>,
-    /// What is to be kept over restarts; whoever calls sees to that.
-    pub keep: Option<Keep>,
+    /// Changes that the caller persists over restarts; recorded here only.
+    pub keep: Option<PersistRequest>,
 }
 
-/// Applies a plan; `told` hears of every rule as it is done.
+/// Applies a plan and passes the outcome of each rule to `report`.
 ///
 /// # Errors
 /// When the journal cannot be written.
 pub fn apply(
     plan: &Plan,
-    how: &How,
+    how: &ApplyOptions,
     journal: &Journal,
-    settings: &mut dyn Settings,
-    told: &mut dyn FnMut(&Outcome),
+    settings: &mut dyn TunableStore,
+    report: &mut dyn FnMut(&Outcome),
 ) -> Result<Vec<Outcome>, JournalError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    journal.add(&Record::Begin {
+    journal.add(&JournalRecord::Begin {
         id: how.id.clone(),
         boot_id: how.boot_id.clone(),
         at_unix_seconds: now.as_secs(),
@@ -97,141 +97,150 @@ pub fn apply(
         let outcome = match check(step, settings) {
             Err(error) => Outcome { rule: step.rule.to_owned(), changed: 0, error: Some(error) },
             Ok(changes) => {
-                let record = Record::Step { rule: step.rule.to_owned(), changes: changes.clone() };
+                let record =
+                    JournalRecord::Step { rule: step.rule.to_owned(), changes: changes.clone() };
                 journal.add(&record)?;
                 let made = make(&changes, settings);
                 if made.as_ref().is_err_and(|refusal| refusal.undone) {
-                    journal.add(&Record::Undone { rule: step.rule.to_owned() })?;
+                    journal.add(&JournalRecord::Undone { rule: step.rule.to_owned() })?;
                 }
                 let changed = if made.is_err() { 0 } else { changes.len() };
                 let error = made.err().map(|refusal| refusal.why);
                 Outcome { rule: step.rule.to_owned(), changed, error }
             }
         };
-        told(&outcome);
+        report(&outcome);
         outcomes.push(outcome);
     }
-    journal.add(&Record::End)?;
+    journal.add(&JournalRecord::End)?;
     Ok(outcomes)
 }
 
-/// What there is to change. The settings are what the plan found, or what it wants since an earlier rule has seen to it;
-/// else the plan was made for another state, and undoing would go to a wrong one.
-fn check(step: &Step, settings: &mut dyn Settings) -> Result<Vec<Change>, String> {
+/// Returns the changes still to make. Current values must be those that the plan found, or those it wants, after an earlier
+/// rule. Otherwise the plan is out of date, and undo would restore wrong values.
+fn check(step: &Step, settings: &mut dyn TunableStore) -> Result<Vec<Change>, String> {
     let mut changes = Vec::new();
     for change in &step.changes {
-        let now = settings.read(&change.knob).map_err(|e| format!("{}: {e}", change.knob))?;
+        let now = settings.read(&change.tunable).map_err(|e| format!("{}: {e}", change.tunable))?;
         if now == change.from {
             changes.push(change.clone());
         } else if now != change.to {
             return Err(format!(
                 "{} is {now} and was {} when the plan was made: make it again",
-                change.knob, change.from
+                change.tunable, change.from
             ));
         }
     }
     Ok(changes)
 }
 
-struct Refusal {
+struct StepFailure {
     why: String,
-    /// Whether everything is as it was.
+    /// True if the rule was undone completely.
     undone: bool,
 }
 
-fn make(changes: &[Change], settings: &mut dyn Settings) -> Result<(), Refusal> {
+fn make(changes: &[Change], settings: &mut dyn TunableStore) -> Result<(), StepFailure> {
     let made = changes.iter().try_for_each(|change| {
-        set(settings, &change.knob, &change.to).map_err(|why| format!("{}: {why}", change.knob))
+        set(settings, &change.tunable, &change.to)
+            .map_err(|why| format!("{}: {why}", change.tunable))
     });
-    // All of them again: a later one may have moved an earlier one.
+    // Read all again: a later change may have altered an earlier one.
     let made = made.and_then(|()| {
         changes.iter().try_for_each(|change| {
-            let now = settings.read(&change.knob).map_err(|e| e.to_string())?;
+            let now = settings.read(&change.tunable).map_err(|e| e.to_string())?;
             if now == change.to {
                 Ok(())
             } else {
-                Err(format!("{} did not stay: {now}", change.knob))
+                Err(format!("{} did not stay: {now}", change.tunable))
             }
         })
     });
     let Err(why) = made else { return Ok(()) };
     let back = put_back(changes, settings);
-    match back.iter().find(|(_, back)| matches!(back, Back::Failed(_))) {
-        Some((knob, Back::Failed(error))) => {
+    match back.iter().find(|(_, back)| matches!(back, RestoreOutcome::Failed(_))) {
+        Some((tunable, RestoreOutcome::Failed(error))) => {
             let why =
-                format!("{why}; {knob} could not be put back: {error}: penstock host restore");
-            Err(Refusal { why, undone: false })
+                format!("{why}; {tunable} could not be put back: {error}: penstock host restore");
+            Err(StepFailure { why, undone: false })
         }
-        _ => Err(Refusal { why, undone: true }),
+        _ => Err(StepFailure { why, undone: true }),
     }
 }
 
-/// Writes unless it is so already, and reads back.
-pub(crate) fn set(settings: &mut dyn Settings, knob: &Knob, value: &str) -> Result<(), String> {
-    let read = |settings: &mut dyn Settings| settings.read(knob).map_err(|e| e.to_string());
+/// Writes a value unless it is current, and reads it back.
+pub(crate) fn set(
+    settings: &mut dyn TunableStore,
+    tunable: &Tunable,
+    value: &str,
+) -> Result<(), String> {
+    let read = |settings: &mut dyn TunableStore| settings.read(tunable).map_err(|e| e.to_string());
     if read(settings)? == value {
         return Ok(());
     }
-    settings.write(knob, value).map_err(|e| refused(knob, &e))?;
+    settings.write(tunable, value).map_err(|e| refused(tunable, &e))?;
     let now = read(settings)?;
     if now == value { Ok(()) } else { Err(format!("the kernel made it {now}, not {value}")) }
 }
 
-fn refused(knob: &Knob, error: &io::Error) -> String {
-    match (error.kind(), knob) {
+fn refused(tunable: &Tunable, error: &io::Error) -> String {
+    match (error.kind(), tunable) {
         (io::ErrorKind::PermissionDenied, _) => {
             format!("{error}: needs root")
         }
-        (io::ErrorKind::NotFound, Knob::Qdisc { .. }) => {
+        (io::ErrorKind::NotFound, Tunable::Qdisc { .. }) => {
             format!("{error}: the kernel does not have this discipline (modprobe sch_fq)")
         }
         _ => error.to_string(),
     }
 }
 
-/// What became of a setting that is put back.
+/// Result of restoring a tunable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Back {
-    /// It was so already.
+pub enum RestoreOutcome {
+    /// It had its former value already.
     Was,
-    /// It is as it was.
+    /// Restored.
     Put,
-    /// It is as it was, and had been changed by somebody else to this.
+    /// Restored, after another program had changed it to this value.
     PutOver(String),
-    /// Its device is not there any more.
+    /// Its device does not exist any more.
     Gone,
-    /// It could not be put back.
+    /// The restore failed with this error.
     Failed(String),
 }
 
-/// How often settings are gone over: one moves another, as the size for IPv6 does that for IPv4.
-const ROUNDS: usize = 4;
+/// Passes over the tunables: writing one may alter another, as the GSO size for IPv6 alters that for IPv4.
+const RESTORE_PASSES_MAX: usize = 4;
 
-/// Puts settings back that were changed in this order. A setting that was changed twice goes to what it was first.
-pub(crate) fn put_back(changes: &[Change], settings: &mut dyn Settings) -> Vec<(Knob, Back)> {
+/// Restores tunables that were changed in this order; one that was changed twice gets its first value.
+pub(crate) fn put_back(
+    changes: &[Change],
+    settings: &mut dyn TunableStore,
+) -> Vec<(Tunable, RestoreOutcome)> {
     let mut first: Vec<&Change> = Vec::new();
-    let mut last: BTreeMap<&Knob, &str> = BTreeMap::new();
+    let mut last: BTreeMap<&Tunable, &str> = BTreeMap::new();
     for change in changes {
-        if !last.contains_key(&change.knob) {
+        if !last.contains_key(&change.tunable) {
             first.push(change);
         }
-        last.insert(&change.knob, &change.to);
+        last.insert(&change.tunable, &change.to);
     }
-    // The latest first. Disciplines at the end: what the kernel puts there goes by a setting that has to be back.
+    // Latest first. Qdiscs last: the kernel's default depends on a sysctl that must be restored before.
     first.reverse();
-    first.sort_by_key(|change| matches!(change.knob, Knob::Qdisc { .. }));
-    let mut backs: Vec<(Knob, Back)> = Vec::new();
+    first.sort_by_key(|change| matches!(change.tunable, Tunable::Qdisc { .. }));
+    let mut backs: Vec<(Tunable, RestoreOutcome)> = Vec::new();
     for change in &first {
-        let back = match settings.read(&change.knob) {
-            Ok(now) if now == change.from => Back::Was,
-            Ok(now) if last.get(&change.knob) == Some(&now.as_str()) => Back::Put,
-            Ok(now) => Back::PutOver(now),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Back::Gone,
-            Err(error) => Back::Failed(error.to_string()),
+        let back = match settings.read(&change.tunable) {
+            Ok(now) if now == change.from => RestoreOutcome::Was,
+            Ok(now) if last.get(&change.tunable) == Some(&now.as_str()) => RestoreOutcome::Put,
+            Ok(now) => RestoreOutcome::PutOver(now),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => RestoreOutcome::Gone,
+            Err(error) => RestoreOutcome::Failed(error.to_string()),
         };
-        backs.push((change.knob.clone(), back));
+        backs.push((change.tunable.clone(), back));
     }
-    for round in 0..ROUNDS {
+    for round in 0..RESTORE_PASSES_MAX {
         let mut settled = true;
         let order: Vec<usize> = if round % 2 == 0 {
             (0..first.len()).collect()
@@ -241,19 +250,21 @@ pub(crate) fn put_back(changes: &[Change], settings: &mut dyn Settings) -> Vec<(
         for index in order {
             let change = first[index];
             let back = &mut backs[index].1;
-            if *back == Back::Gone {
+            if *back == RestoreOutcome::Gone {
                 continue;
             }
-            if settings.read(&change.knob).is_ok_and(|now| now == change.from) {
-                if matches!(back, Back::Failed(_)) {
-                    *back = Back::Put;
+            if settings.read(&change.tunable).is_ok_and(|now| now == change.from) {
+                if matches!(back, RestoreOutcome::Failed(_)) {
+                    *back = RestoreOutcome::Put;
                 }
                 continue;
             }
             settled = false;
-            match set(settings, &change.knob, &change.from) {
-                Err(error) => *back = Back::Failed(error),
-                Ok(()) if matches!(back, Back::Was | Back::Failed(_)) => *back = Back::Put,
+            match set(settings, &change.tunable, &change.from) {
+                Err(error) => *back = RestoreOutcome::Failed(error),
+                Ok(()) if matches!(back, RestoreOutcome::Was | RestoreOutcome::Failed(_)) => {
+                    *back = RestoreOutcome::Put
+                }
                 Ok(()) => {}
             }
         }

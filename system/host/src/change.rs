@@ -1,8 +1,8 @@
-//! A setting of the machine that can be read, changed and put back, and the change of one.
+//! Tunables of the machine, which can be read, changed and restored.
 //!
-//! Values are text, as procfs has them; what was read before a change is what is written to undo it.
+//! Values are text, as in procfs; undo writes the value that was read before the change.
 //!
-//! Fails with the kernel's refusal; whoever calls adds the rule it was for.
+//! Fails with the kernel's error; the caller adds the rule.
 
 use std::fmt;
 use std::fs;
@@ -18,10 +18,10 @@ use utoipa::ToSchema;
 
 use crate::facts::{chosen, nics, sysctls};
 
-/// A setting.
+/// A tunable of the kernel, a network device or sysfs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Knob {
+pub enum Tunable {
     /// A sysctl.
     Sysctl {
         /// Name of a sysctl, as `net.ipv4.tcp_rmem`.
@@ -60,12 +60,13 @@ pub enum Knob {
     },
 }
 
-/// A setting, what it is, and what it is to be.
+/// A change of one tunable, with the values before and after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
     /// Setting that is changed.
-    pub knob: Knob,
+    #[serde(rename = "knob")]
+    pub tunable: Tunable,
     /// Value before the change.
     pub from: String,
     /// Value after the change.
@@ -75,14 +76,14 @@ pub struct Change {
 const DEFAULT_QDISC: &str = "default";
 
 impl Change {
-    /// Of `knob`.
+    /// Creates a change of `tunable` from one value to another.
     #[must_use]
-    pub fn new(knob: Knob, from: impl Into<String>, to: impl Into<String>) -> Self {
-        Self { knob, from: from.into(), to: to.into() }
+    pub fn new(tunable: Tunable, from: impl Into<String>, to: impl Into<String>) -> Self {
+        Self { tunable, from: from.into(), to: to.into() }
     }
 }
 
-impl fmt::Display for Knob {
+impl fmt::Display for Tunable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sysctl { key } => f.write_str(key),
@@ -96,17 +97,17 @@ impl fmt::Display for Knob {
     }
 }
 
-impl Knob {
-    /// A setting of the kernel.
+impl Tunable {
+    /// Returns the tunable of a sysctl key.
     #[must_use]
     pub fn sysctl(key: &str) -> Self {
         Self::Sysctl { key: key.to_owned() }
     }
 
-    /// What it is now.
+    /// Reads the current value.
     ///
     /// # Errors
-    /// When it is not there.
+    /// `NotFound` where the machine does not have it.
     pub fn read(&self) -> io::Result<String> {
         match self {
             Self::Sysctl { key } => {
@@ -117,7 +118,7 @@ impl Knob {
                 value.map(|value| value.to_string()).ok_or_else(|| missing(self))
             }
             Self::Driver { device, setting } => {
-                let wanted = nics::knob(setting).ok_or_else(|| missing(self))?;
+                let wanted = nics::setting_named(setting).ok_or_else(|| missing(self))?;
                 let settings = Ethtool::open()?.settings(device);
                 let found = settings.get(&wanted).ok_or_else(|| missing(self))?;
                 Ok(found.value.to_string())
@@ -143,10 +144,10 @@ impl Knob {
         }
     }
 
-    /// Sets it. Whether the kernel did as asked is for [`Self::read`] to tell.
+    /// Writes a value. The kernel may round or ignore it: read it back.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error.
     pub fn write(&self, value: &str) -> io::Result<()> {
         let number = || -> io::Result<u32> {
             value.parse().map_err(|_| {
@@ -159,7 +160,7 @@ impl Knob {
                 set_device(named(device)?.index, device_setting(setting)?, number()?)
             }
             Self::Driver { device, setting } => {
-                let wanted = nics::knob(setting).ok_or_else(|| missing(self))?;
+                let wanted = nics::setting_named(setting).ok_or_else(|| missing(self))?;
                 Ethtool::open()?.set(device, wanted, number()?)
             }
             Self::Feature { device, feature } => {
@@ -177,7 +178,7 @@ impl Knob {
         }
     }
 
-    /// Whether it belongs to the whole machine, and not to a network namespace.
+    /// True if it belongs to the whole machine rather than to a network namespace.
     #[must_use]
     pub fn is_of_the_machine(&self) -> bool {
         match self {
@@ -210,11 +211,11 @@ fn device_setting(word: &str) -> io::Result<DeviceSetting> {
     })
 }
 
-fn missing(knob: &Knob) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, format!("this machine has no {knob}"))
+fn missing(tunable: &Tunable) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("this machine has no {tunable}"))
 }
 
-/// A journal is written by root and read by root; still it may name nothing but settings.
+/// Checks that a path is in a directory of tunables, also for journals, which only root writes.
 fn checked_path(path: &str) -> io::Result<&Path> {
     let place = ["/sys/block/", "/sys/devices/system/cpu/", "/proc/irq/"];
     let known = place.iter().any(|place| path.starts_with(place));
@@ -241,32 +242,32 @@ mod tests {
     fn only_settings_are_written() {
         for path in ["/etc/passwd", "/sys/block/../../etc/passwd", "/proc/irq/../sysrq-trigger", ""]
         {
-            let error = Knob::File { path: path.into() }.write("x").unwrap_err();
+            let error = Tunable::File { path: path.into() }.write("x").unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path}");
         }
         for key in ["kernel.core_pattern", "net/ipv4/tcp_rmem", "../../etc/passwd"] {
-            let error = Knob::sysctl(key).write("x").unwrap_err();
+            let error = Tunable::sysctl(key).write("x").unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{key}");
         }
     }
 
     #[test]
-    fn what_is_there_is_read() {
-        let rmem = Knob::sysctl("net.ipv4.tcp_rmem").read().unwrap();
+    fn existing_tunables_are_read() {
+        let rmem = Tunable::sysctl("net.ipv4.tcp_rmem").read().unwrap();
         assert_eq!(rmem.split(' ').count(), 3, "{rmem}");
-        let mtu = Knob::Device { device: "lo".into(), setting: "mtu".into() };
+        let mtu = Tunable::Device { device: "lo".into(), setting: "mtu".into() };
         assert!(mtu.read().unwrap().parse::<u32>().unwrap() > 1000);
-        let gro = Knob::Feature { device: "lo".into(), feature: "rx-gro".into() };
+        let gro = Tunable::Feature { device: "lo".into(), feature: "rx-gro".into() };
         assert!(["on", "off"].contains(&gro.read().unwrap().as_str()));
-        let none = Knob::Device { device: "no-such-device".into(), setting: "mtu".into() };
+        let none = Tunable::Device { device: "no-such-device".into(), setting: "mtu".into() };
         assert_eq!(none.read().unwrap_err().kind(), io::ErrorKind::NotFound);
-        let rings = Knob::Driver { device: "lo".into(), setting: "rx-ring".into() };
+        let rings = Tunable::Driver { device: "lo".into(), setting: "rx-ring".into() };
         assert!(rings.read().unwrap_err().to_string().contains("lo rx-ring"));
     }
 
     #[test]
-    fn a_change_is_one_object() {
-        let change = Change::new(Knob::Qdisc { device: "eth0".into() }, "default", "mq");
+    fn change_is_one_json_object() {
+        let change = Change::new(Tunable::Qdisc { device: "eth0".into() }, "default", "mq");
         let text = serde_json::to_string(&change).unwrap();
         assert_eq!(text, r#"{"knob":{"kind":"qdisc","device":"eth0"},"from":"default","to":"mq"}"#);
         assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), change);

@@ -1,4 +1,4 @@
-//! What a host is to be good for: a rate over a round-trip time, and what follows of it for a connection's buffers.
+//! Tuning goal: a rate over a round-trip time, and the TCP buffers that it needs.
 //!
 //! Pure arithmetic; the factors are those of docs/host.md, "Buffers".
 
@@ -7,41 +7,41 @@ use std::time::Duration;
 use crate::facts::Facts;
 use crate::facts::sysctls::WINDOW_BYTES_MAX;
 
-/// What the host does.
+/// Purpose of the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Role {
     /// Moves data for users.
     #[default]
     Dtn,
-    /// Measures the network for itself, and nothing else.
+    /// Network measurement only.
     Test,
 }
 
-/// What is wanted of the host.
+/// Performance goal of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goal {
-    /// All streams together, in bits per second.
+    /// Total rate of all streams.
     pub rate_bps: u64,
-    /// Of the longest path.
+    /// Round-trip time of the longest path.
     pub rtt: Duration,
     /// TCP connections that carry the rate.
     pub streams: u32,
-    /// What the host does.
+    /// Purpose of the host.
     pub role: Role,
 }
 
 /// A buffer is an int in the kernel.
 const BUFFER_BYTES_MAX: u64 = (1 << 31) - 1;
-/// Less is never asked for: it is what short paths need, and costs nothing until it is used.
+/// Minimum recommendation: enough for short paths, and free until used.
 const BUFFER_BYTES_MIN: u64 = 64 << 20;
-/// Buffers are whole mebibytes: people read them.
+/// Buffers are rounded up to whole MiB for readability.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// What is assumed where a machine's devices tell no rate.
-const RATE_BPS_UNKNOWN: u64 = 10_000_000_000;
+/// Assumed rate where no device reports one.
+const RATE_BPS_DEFAULT: u64 = 10_000_000_000;
 
 impl Goal {
-    /// With as few streams as TCP's largest window lets carry the rate.
+    /// Creates a goal with the fewest streams that TCP's largest window allows.
     #[must_use]
     pub fn new(rate_bps: u64, rtt: Duration) -> Self {
         let path = Self { rate_bps, rtt, streams: 1, role: Role::Dtn };
@@ -49,28 +49,27 @@ impl Goal {
         Self { streams: u32::try_from(streams).unwrap_or(u32::MAX), ..path }
     }
 
-    /// The rate of the fastest device of a machine, or 10 Gb/s where none tells.
+    /// Rate of the machine's fastest device; 10 Gb/s where none reports one.
     #[must_use]
     pub fn rate_of(facts: &Facts) -> u64 {
         let fastest = facts.nics.iter().filter_map(|nic| nic.speed_mbps).max();
-        fastest.map_or(RATE_BPS_UNKNOWN, |mbps| u64::from(mbps) * 1_000_000)
+        fastest.map_or(RATE_BPS_DEFAULT, |mbps| u64::from(mbps) * 1_000_000)
     }
 
-    /// Bytes of one stream that are on their way at the wanted rate.
+    /// Bandwidth-delay product of one stream in bytes.
     #[must_use]
     pub fn flow_bytes(&self) -> u64 {
         let bits = self.rate_bps as f64 * self.rtt.as_secs_f64();
         (bits / 8.0 / f64::from(self.streams.max(1))) as u64
     }
 
-    /// What `tcp_wmem` needs as its most: 1.6 times what is on its way.
+    /// Maximum for `tcp_wmem`: 1.6 bandwidth-delay products.
     #[must_use]
     pub fn send_bytes(&self) -> u64 {
         self.buffer(1.6)
     }
 
-    /// What `tcp_rmem` needs as its most: twice what is on its way, for cards fill their buffers less well than
-    /// software does.
+    /// Maximum for `tcp_rmem`: 2 bandwidth-delay products, since NICs fill their buffers less densely than software.
     #[must_use]
     pub fn receive_bytes(&self) -> u64 {
         self.buffer(2.0)
@@ -84,13 +83,13 @@ impl Goal {
             .clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
     }
 
-    /// What `rmem_max` or `wmem_max` needs: room for programs that ask for twice as much themselves.
+    /// Value for `rmem_max` or `wmem_max`: twice as much, for programs that set their own buffers.
     #[must_use]
     pub fn socket_bytes(of: u64) -> u64 {
         of.saturating_mul(2).min(BUFFER_BYTES_MAX)
     }
 
-    /// What all streams' buffers take together.
+    /// Buffers of all streams together, in bytes.
     #[must_use]
     pub fn all_bytes(&self) -> u64 {
         (self.send_bytes() + self.receive_bytes()).saturating_mul(u64::from(self.streams))
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_as_few_as_the_window_allows() {
+    fn streams_are_the_fewest_possible() {
         let of = |gbps: u64, ms| Goal::new(gbps * 1_000_000_000, Duration::from_millis(ms));
         assert_eq!(of(20, 50).streams, 1);
         assert_eq!(of(400, 65).streams, 4);

@@ -1,11 +1,10 @@
-//! What was changed on this host and what it was before, on disk before each change is made.
+//! Write-ahead journal of changes to this host, with the former values.
 //!
-//! A file of lines, each a checksum and one JSON object. A line is synced before what it announces happens, so a file
-//! that ends in the middle of a line lost nothing that was done. A whole line that cannot be read was damaged since: it
-//! is counted, and the others still say what they say. One file for each network namespace; whoever holds the
-//! [`Journal`] holds its lock.
+//! A file of lines, each a checksum and one JSON object. A line is synced before its change is made, so a file that ends
+//! within a line lost nothing that was done. A complete line that cannot be read was damaged later: it is counted, and the
+//! other lines stay valid. One file per network namespace; a [`Journal`] holds its lock.
 //!
-//! Fails with a line that names the file.
+//! Fails with an error that names the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,147 +16,147 @@ use crc_fast::{CrcAlgorithm, checksum};
 use penstock_sys::lock::FileLock;
 use serde::{Deserialize, Serialize};
 
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 
-/// The file of the machine's own network namespace.
-const MACHINE: &str = "journal";
+/// File name for the first network namespace.
+const JOURNAL_NAME: &str = "journal";
 
-/// Longest journal that is read: thousands of changes.
+/// Largest journal that is read: thousands of changes.
 const JOURNAL_BYTES_MAX: u64 = 64 << 20;
 
-/// A line.
+/// A line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Record {
-    /// A plan begins to be applied.
+pub enum JournalRecord {
+    /// The application of a plan begins.
     Begin {
-        /// Another for each time.
+        /// Unique per application.
         id: String,
-        /// This boot: what is not persistent ends with it.
+        /// Current boot: changes that are not persisted end with it.
         boot_id: String,
-        /// When, in seconds since 1970.
+        /// Start in seconds since 1970.
         at_unix_seconds: u64,
-        /// When it reverts unless confirmed.
+        /// Deadline of the confirmation, in seconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         revert_at_unix_seconds: Option<u64>,
-        /// What is to be kept over restarts once it is confirmed.
+        /// Changes to persist once confirmed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        keep: Option<Keep>,
+        keep: Option<PersistRequest>,
     },
     /// The changes of a rule are about to be made.
     Step {
-        /// The rule.
+        /// Name of the rule.
         rule: String,
-        /// What was and what is to be.
+        /// Former and new values.
         changes: Vec<Change>,
     },
     /// The changes of the last step were refused and are undone.
     Undone {
-        /// Its rule.
+        /// Name of the rule.
         rule: String,
     },
-    /// Files are about to be written that keep changes over restarts.
+    /// Files that persist changes are about to be written.
     Files {
-        /// What each was before.
-        files: Vec<Kept>,
-        /// Directories that are made for them.
+        /// Their former contents.
+        files: Vec<SavedFile>,
+        /// Directories created for them.
         directories: Vec<PathBuf>,
-        /// What they keep.
-        settings: Vec<Knob>,
+        /// Tunables that they persist.
+        settings: Vec<Tunable>,
     },
-    /// All of the plan was tried.
+    /// All rules of the plan were tried.
     End,
-    /// Whoever applied it still has a connection.
+    /// The operator confirmed the plan.
     Confirmed,
-    /// What this plan changed was put back.
+    /// The changes of this plan were restored.
     Restored {
-        /// The plan.
+        /// Id of the plan.
         id: String,
     },
 }
 
-/// What is to be kept over restarts, and where.
+/// Changes to persist over restarts, and the target directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Keep {
-    /// Below which directory.
+pub struct PersistRequest {
+    /// Root directory of the files.
     pub below: PathBuf,
-    /// What these rules changed.
+    /// Rules whose changes are persisted.
     pub rules: Vec<String>,
 }
 
-/// A file, what it was before it was written, and what was written.
+/// A written file with its former and new content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
-    /// The file.
+pub struct SavedFile {
+    /// Absolute path.
     pub path: PathBuf,
-    /// Its text; none where it was not there.
+    /// Former text; `None` for a new file.
     pub before: Option<String>,
-    /// Its text from then on; none of a link.
+    /// New text; `None` for a link.
     pub after: Option<String>,
 }
 
-/// A plan that was applied, or begun to be.
+/// A plan that was applied, maybe in part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Session {
-    /// Its number; empty where the line that told it is damaged.
+pub struct AppliedPlan {
+    /// Unique id; empty where its line is damaged.
     pub id: String,
-    /// The boot in which it was applied; empty where it is not known.
+    /// Boot in which it was applied; empty where unknown.
     pub boot_id: String,
-    /// When.
+    /// Start in seconds since 1970.
     pub at_unix_seconds: u64,
-    /// When it reverts unless confirmed.
+    /// Deadline of the confirmation, in seconds since 1970.
     pub revert_at_unix_seconds: Option<u64>,
-    /// What is to be kept over restarts.
-    pub keep: Option<Keep>,
+    /// Changes to persist over restarts.
+    pub keep: Option<PersistRequest>,
     /// Rules and changes, in the order in which they were made.
     pub steps: Vec<(String, Vec<Change>)>,
-    /// Files that keep changes over restarts, as they were.
-    pub files: Vec<Kept>,
-    /// Directories that were made for them.
+    /// Files that persist changes, with their former content.
+    pub files: Vec<SavedFile>,
+    /// Directories created for them.
     pub directories: Vec<PathBuf>,
-    /// The settings that they keep: of this plan and of those before it.
-    pub kept: Vec<Knob>,
-    /// Whether it came to its end.
+    /// Tunables that the files persist, of this plan and of earlier ones.
+    pub kept: Vec<Tunable>,
+    /// True if all rules were tried.
     pub ended: bool,
-    /// Whether it was confirmed.
+    /// True if the operator confirmed it.
     pub confirmed: bool,
 }
 
-impl Session {
-    /// Whether it waits for a word from whoever applied it.
+impl AppliedPlan {
+    /// True if it waits for a confirmation.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.revert_at_unix_seconds.is_some() && !self.confirmed
     }
 
-    /// Whether it should have been put back by now, in seconds since 1970.
+    /// True if its confirmation deadline has passed.
     #[must_use]
     pub fn is_overdue(&self, now_unix_seconds: u64) -> bool {
         self.is_waiting() && self.revert_at_unix_seconds.is_some_and(|at| at < now_unix_seconds)
     }
 
-    /// Whether it is of a damaged line that no other follows.
+    /// True for the trace of a damaged line without later lines.
     const fn is_nothing(&self) -> bool {
         self.id.is_empty() && self.steps.is_empty() && self.files.is_empty()
     }
 
-    /// Whether its changes were made since the machine started; so where it is not known.
+    /// True if it was applied in this boot, or the boot is unknown.
     #[must_use]
     pub fn is_of(&self, boot_id: &str) -> bool {
         self.boot_id == boot_id || self.boot_id.is_empty()
     }
 }
 
-/// What a journal holds.
+/// Parsed content of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Contents {
-    /// Plans that are not put back yet, oldest first.
-    pub sessions: Vec<Session>,
-    /// Bytes of a line at the end that was never written whole: nothing was done for it.
+pub struct JournalContents {
+    /// Plans not restored yet, oldest first.
+    pub sessions: Vec<AppliedPlan>,
+    /// Bytes of an incomplete last line, whose change was not made.
     pub cut_bytes: u64,
-    /// Lines that were written and cannot be read any more.
+    /// Complete lines that cannot be read any more.
     pub damaged_lines: usize,
 }
 
@@ -178,15 +177,15 @@ pub struct Journal {
     _lock: FileLock,
 }
 
-/// How long another process may hold the lock: applying takes seconds where links come up again.
+/// Time-out for the lock: another process holds it for seconds while links come up again.
 const LOCK_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl Journal {
-    /// The journal in `directory` for the namespace called `namespace`; none is the first one. The directory is made
-    /// when it is not there.
+    /// Opens and locks the journal of `namespace` in `directory`, which is created if missing; `None` is the first
+    /// namespace.
     ///
     /// # Errors
-    /// When it cannot be made or locked, or another process keeps it for a minute.
+    /// When it cannot be created or locked, or another process holds it for a minute.
     pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, JournalError> {
         let path = Self::path_in(directory, namespace);
         let failed = |what: &str, source: io::Error| JournalError {
@@ -211,13 +210,15 @@ impl Journal {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// Path of the journal file.
     #[must_use]
     pub fn path_in(directory: &Path, namespace: Option<&str>) -> PathBuf {
-        directory.join(namespace.map_or(MACHINE.to_owned(), |name| format!("{MACHINE}-{name}")))
+        directory.join(
+            namespace.map_or(JOURNAL_NAME.to_owned(), |name| format!("{JOURNAL_NAME}-{name}")),
+        )
     }
 
-    /// Files of journals beside it: of other network namespaces.
+    /// Journals of other network namespaces in the same directory.
     #[must_use]
     pub fn others(&self) -> Vec<PathBuf> {
         let entries = self.path.parent().and_then(|directory| fs::read_dir(directory).ok());
@@ -231,16 +232,16 @@ impl Journal {
         others
     }
 
-    /// Takes away journals of network namespaces beside it that have nothing to put back: their namespaces ended with
-    /// another boot. That of the machine stays, and what somebody works with.
-    pub fn forget_ended(&self, boot_id: &str) {
+    /// Removes journals of network namespaces of earlier boots, which have nothing to restore. Keeps the machine's journal
+    /// and locked ones.
+    pub fn remove_ended(&self, boot_id: &str) {
         for other in self.others() {
-            let is_machine = other.file_name().is_some_and(|name| name == MACHINE);
+            let is_machine = other.file_name().is_some_and(|name| name == JOURNAL_NAME);
             let lock = FileLock::try_lock_at(&other.with_extension("lock"));
             let (false, Ok(Some(_lock))) = (is_machine, lock) else { continue };
             let Ok(bytes) = fs::read(&other) else { continue };
             let found = contents(&bytes);
-            let lasts = |one: &Session| one.is_of(boot_id) || !one.files.is_empty();
+            let lasts = |one: &AppliedPlan| one.is_of(boot_id) || !one.files.is_empty();
             if found.damaged_lines == 0 && !found.sessions.iter().any(lasts) {
                 let _ = fs::remove_file(other.with_extension("lock"));
                 let _ = fs::remove_file(other);
@@ -248,11 +249,11 @@ impl Journal {
         }
     }
 
-    /// Everything in it.
+    /// Reads and parses the journal; empty where missing.
     ///
     /// # Errors
-    /// When it is there and cannot be read.
-    pub fn read(&self) -> Result<Contents, JournalError> {
+    /// When an existing file cannot be read.
+    pub fn read(&self) -> Result<JournalContents, JournalError> {
         Ok(contents(&self.bytes()?))
     }
 
@@ -267,11 +268,11 @@ impl Journal {
         Ok(bytes)
     }
 
-    /// Adds a line, which is on disk when this returns. What a crash left of a line is taken away first.
+    /// Appends and syncs a line. Removes an incomplete last line first.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn add(&self, record: &Record) -> Result<(), JournalError> {
+    pub fn add(&self, record: &JournalRecord) -> Result<(), JournalError> {
         let bytes = self.bytes()?;
         let whole = bytes.len() - contents(&bytes).cut_bytes as usize;
         // Of damage to the last line.
@@ -292,7 +293,7 @@ impl Journal {
         write().map_err(|error| self.failed("cannot be written", error))
     }
 
-    /// Takes it away: everything is put back.
+    /// Removes the file, after everything is restored.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -305,7 +306,7 @@ impl Journal {
         }
     }
 
-    /// Sets it aside for people to look at; gives its new place.
+    /// Renames the file for inspection; returns its new path.
     ///
     /// # Errors
     /// When it cannot be renamed.
@@ -322,7 +323,7 @@ impl Journal {
     }
 }
 
-fn line(record: &Record) -> String {
+fn line(record: &JournalRecord) -> String {
     let json = serde_json::to_string(record);
     let json = json.unwrap_or_else(|error| unreachable!("a record is plain data: {error}"));
     format!("{:08x} {json}\n", crc(json.as_bytes()))
@@ -332,17 +333,17 @@ fn crc(bytes: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes)
 }
 
-/// The record of a line without its end; none when it is not one.
-fn record(line: &[u8]) -> Option<Record> {
+/// Parses a line without its end; `None` for a damaged one.
+fn record(line: &[u8]) -> Option<JournalRecord> {
     let (sum, json) = (line.get(..8)?, line.get(9..)?);
     let sum = u64::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
     (crc(json) == sum && line[8] == b' ').then(|| serde_json::from_slice(json).ok())?
 }
 
-/// What the bytes of a journal say.
+/// Parses a journal.
 #[must_use]
-pub fn contents(bytes: &[u8]) -> Contents {
-    let mut contents = Contents::default();
+pub fn contents(bytes: &[u8]) -> JournalContents {
+    let mut contents = JournalContents::default();
     let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let (whole, rest) = bytes.split_at(end);
     for line in whole.split_inclusive(|byte| *byte == b'\n') {
@@ -351,7 +352,7 @@ pub fn contents(bytes: &[u8]) -> Contents {
             None => {
                 contents.damaged_lines += 1;
                 // It may have begun a plan: what follows may be of that, and of this boot.
-                contents.sessions.push(Session::default());
+                contents.sessions.push(AppliedPlan::default());
             }
         }
     }
@@ -366,7 +367,7 @@ pub fn contents(bytes: &[u8]) -> Contents {
     contents
 }
 
-/// Whether these bytes may be the first of a line.
+/// True if these bytes may start a line.
 fn begins_as_a_line(bytes: &[u8]) -> bool {
     bytes.iter().take(10).enumerate().all(|(at, byte)| match at {
         0..8 => byte.is_ascii_digit() || (b'a'..=b'f').contains(byte),
@@ -375,30 +376,37 @@ fn begins_as_a_line(bytes: &[u8]) -> bool {
     })
 }
 
-fn take(sessions: &mut Vec<Session>, record: Record) {
+fn take(sessions: &mut Vec<AppliedPlan>, record: JournalRecord) {
     match (record, sessions.last_mut()) {
-        (Record::Begin { id, boot_id, at_unix_seconds, revert_at_unix_seconds, keep }, _) => {
-            sessions.push(Session {
+        (
+            JournalRecord::Begin { id, boot_id, at_unix_seconds, revert_at_unix_seconds, keep },
+            _,
+        ) => {
+            sessions.push(AppliedPlan {
                 id,
                 boot_id,
                 at_unix_seconds,
                 revert_at_unix_seconds,
                 keep,
-                ..Session::default()
+                ..AppliedPlan::default()
             });
         }
-        (Record::Restored { id }, _) => sessions.retain(|session| session.id != id),
-        (Record::Step { rule, changes }, Some(session)) => session.steps.push((rule, changes)),
-        (Record::Undone { rule }, Some(session)) => {
+        (JournalRecord::Restored { id }, _) => sessions.retain(|session| session.id != id),
+        (JournalRecord::Step { rule, changes }, Some(session)) => {
+            session.steps.push((rule, changes))
+        }
+        (JournalRecord::Undone { rule }, Some(session)) => {
             session.steps.pop_if(|(last, _)| *last == rule);
         }
-        (Record::Files { files, directories, settings }, Some(session)) => {
+        (JournalRecord::Files { files, directories, settings }, Some(session)) => {
             session.files.extend(files);
             session.directories.extend(directories);
             session.kept.extend(settings);
         }
-        (Record::End, Some(session)) => session.ended = true,
-        (Record::Confirmed, _) => sessions.iter_mut().for_each(|session| session.confirmed = true),
+        (JournalRecord::End, Some(session)) => session.ended = true,
+        (JournalRecord::Confirmed, _) => {
+            sessions.iter_mut().for_each(|session| session.confirmed = true)
+        }
         // Of no plan: nothing to be undone by.
         (_, None) => {}
     }
@@ -407,10 +415,10 @@ fn take(sessions: &mut Vec<Session>, record: Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Knob;
+    use crate::change::Tunable;
 
-    fn begin(id: &str) -> Record {
-        Record::Begin {
+    fn begin(id: &str) -> JournalRecord {
+        JournalRecord::Begin {
             id: id.into(),
             boot_id: "b".into(),
             at_unix_seconds: 1,
@@ -419,18 +427,18 @@ mod tests {
         }
     }
 
-    fn step(rule: &str) -> Record {
-        let changes = vec![Change::new(Knob::sysctl("net.ipv4.tcp_sack"), "0", "1")];
-        Record::Step { rule: rule.into(), changes }
+    fn step(rule: &str) -> JournalRecord {
+        let changes = vec![Change::new(Tunable::sysctl("net.ipv4.tcp_sack"), "0", "1")];
+        JournalRecord::Step { rule: rule.into(), changes }
     }
 
     #[test]
-    fn a_journal_cut_at_any_byte_is_read_as_far_as_it_goes() {
+    fn truncated_journal_is_read_so_far() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal-7");
         {
             let journal = Journal::open(directory.path(), Some("7")).unwrap();
-            for record in [begin("1"), step("sack"), step("tcp-rmem"), Record::End] {
+            for record in [begin("1"), step("sack"), step("tcp-rmem"), JournalRecord::End] {
                 journal.add(&record).unwrap();
             }
         }
@@ -459,9 +467,10 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_told_and_takes_no_other_line_with_it() {
+    fn flipped_bit_damages_one_line() {
         let rules = [None, Some("sack"), Some("tcp-rmem"), None];
-        let lines = [begin("1"), step("sack"), step("tcp-rmem"), Record::End].map(|one| line(&one));
+        let lines =
+            [begin("1"), step("sack"), step("tcp-rmem"), JournalRecord::End].map(|one| line(&one));
         let mut at = 0;
         for (number, line) in lines.iter().enumerate() {
             let others: Vec<&str> =
@@ -480,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_beginning_does_not_give_its_steps_to_another_boot() {
+    fn damaged_begin_keeps_boots_apart() {
         let lines = [begin("1"), step("sack"), begin("2"), step("tcp-rmem")].map(|one| line(&one));
         let mut bytes = lines.concat().into_bytes();
         bytes[lines[0].len() + lines[1].len() + 20] ^= 1;
@@ -496,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_at_the_end_stays_to_be_told() {
+    fn damaged_last_line_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         fs::write(&path, "no line of ours").unwrap();
@@ -509,13 +518,13 @@ mod tests {
     }
 
     #[test]
-    fn journals_of_namespaces_of_another_boot_are_forgotten() {
+    fn earlier_boots_namespace_journals_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         Journal::open(directory.path(), Some("7")).unwrap().add(&begin("1")).unwrap();
         let journal = Journal::open(directory.path(), None).unwrap();
-        journal.forget_ended("b");
+        journal.remove_ended("b");
         assert_eq!(journal.others().len(), 1);
-        journal.forget_ended("another");
+        journal.remove_ended("another");
         assert!(journal.others().is_empty());
         // That of the machine is nobody else's to take away, and what somebody holds neither.
         journal.add(&begin("1")).unwrap();
@@ -523,18 +532,18 @@ mod tests {
         held.add(&begin("1")).unwrap();
         drop(journal);
         let other = Journal::open(directory.path(), Some("9")).unwrap();
-        other.forget_ended("another");
+        other.remove_ended("another");
         assert_eq!(other.others().len(), 2);
     }
 
     #[test]
-    fn what_was_put_back_is_gone_and_a_word_confirms() {
+    fn restored_plans_disappear_and_confirm_works() {
         let lines = [
             begin("1"),
             step("sack"),
             begin("2"),
-            Record::Confirmed,
-            Record::Restored { id: "1".into() },
+            JournalRecord::Confirmed,
+            JournalRecord::Restored { id: "1".into() },
         ];
         let bytes: String = lines.iter().map(line).collect();
         let found = contents(bytes.as_bytes());
@@ -544,7 +553,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_in_the_file_is_no_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let found = contents(&bytes);
             proptest::prop_assert!(found.cut_bytes <= bytes.len() as u64);
         }

@@ -1,11 +1,10 @@
-//! This host as a data transfer node: facts about it, rules that judge them, a plan, its application and the way back.
+//! Host tuning for data transfer nodes: facts about a machine, rules that judge them, a plan, its application and undo.
 //!
-//! For: [`facts`] (of this machine or from a file), [`rules`] for a [`goal`], [`report`] (score and what matters most),
-//! [`plan`], [`apply`] with a [`journal`] that [`restore`]s exactly what was, [`persist`] over restarts.
+//! For: [`facts`] (of this machine or from a file), [`rules`] for a [`goal`], [`report`] (score and worst findings),
+//! [`plan`], [`apply`] with a [`journal`] from which [`restore`] recovers the former values, [`persist`] over restarts.
 //!
-//! Not for: printing, or the way packets take. Nothing is changed that a plan did not list. Facts, rules and plans
-//! change nothing at all; a change goes through [`change::Knob`] alone, and by netlink, procfs or sysfs, never by
-//! another program.
+//! Not for: printing or routing. Facts, rules and plans change nothing; all changes are listed in a plan and go through
+//! [`change::Tunable`], by netlink, procfs or sysfs, never by another program.
 //!
 //! Fails with errors that name rule and setting; facts that cannot be read are unknown, which is no failure.
 

@@ -1,9 +1,8 @@
-//! Keeps changes over restarts: settings of the kernel in a file of sysctl.d, all others in a list that a oneshot unit
-//! has Penstock apply when the machine starts.
+//! Persists changes over restarts: sysctls in a sysctl.d file, all others in a list that a oneshot unit applies at boot.
 //!
-//! Other files are not touched; what each file was is in the journal first.
+//! Other files are not touched; the journal records the former content first.
 //!
-//! Fails with the file that could not be written, or is not one that could be put back.
+//! Fails with the file that cannot be written, or could not be restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,44 +13,47 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::{Outcome, Settings, set};
-use crate::change::Knob;
+use crate::apply::{Outcome, TunableStore, set};
+use crate::change::Tunable;
 use crate::facts::sysctls;
-use crate::journal::{Contents, Journal, JournalError, Keep, Kept, Record};
+use crate::journal::{
+    Journal, JournalContents, JournalError, JournalRecord, PersistRequest, SavedFile,
+};
 use crate::restore::write_whole;
 
-/// The latest counts: distributions ship `99-sysctl.conf`.
-const SYSCTLS: &str = "etc/sysctl.d/99-zz-penstock.conf";
+/// Sorts after `99-sysctl.conf`, which distributions ship: the last file wins.
+const SYSCTL_FILE: &str = "etc/sysctl.d/99-zz-penstock.conf";
 /// Where else such settings are read from, and a file that `sysctl --system` reads after all others.
 const SYSCTL_PLACES: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
 const SYSCTL_LAST: &str = "etc/sysctl.conf";
-/// Settings of which the kernel makes one zero when the other is written, even where zero is written.
+/// Pairs of sysctls of which the kernel zeroes one when the other is written.
 const ONE_OF_TWO: [[&str; 2]; 2] = [
     ["vm.dirty_bytes", "vm.dirty_ratio"],
     ["vm.dirty_background_bytes", "vm.dirty_background_ratio"],
 ];
-const SETTINGS: &str = "etc/penstock/host.json";
-const UNIT: &str = "etc/systemd/system/penstock-host.service";
-const WANTED: &str = "etc/systemd/system/multi-user.target.wants/penstock-host.service";
+const SETTINGS_FILE: &str = "etc/penstock/host.json";
+const UNIT_FILE: &str = "etc/systemd/system/penstock-host.service";
+const UNIT_LINK: &str = "etc/systemd/system/multi-user.target.wants/penstock-host.service";
 
 const SETTINGS_VERSION: u32 = 1;
 
-/// Longest list of settings.
+/// Largest list of settings in bytes.
 pub const SETTINGS_BYTES_MAX: usize = 4 << 20;
 
-/// The list of settings that are applied when the machine starts.
+/// Settings that are applied at boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SettingsFile {
     version: u32,
-    settings: Vec<Setting>,
+    settings: Vec<PersistedSetting>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Setting {
-    knob: Knob,
+struct PersistedSetting {
+    #[serde(rename = "knob")]
+    tunable: Tunable,
     value: String,
 }
 
@@ -60,90 +62,91 @@ enum Text {
     Link(PathBuf),
 }
 
-/// A failure to keep changes.
+/// A failure to persist changes.
 #[derive(Debug, thiserror::Error)]
 pub enum PersistError {
-    /// The journal has to know first.
+    /// The journal cannot be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// A file cannot be written.
     #[error("{}: cannot be written", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// It is a link, or not text: it could not be put back as it is.
+    /// A link or a binary file, which could not be restored.
     #[error("{}: is no text file of its own: move it away first", path.display())]
     Foreign {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
 }
 
-/// What is kept over restarts from now on.
+/// Changes that are persisted from now on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Lasting {
-    /// The files that keep it.
+pub struct PersistReport {
+    /// Files that were written.
     pub files: Vec<PathBuf>,
-    /// The settings.
+    /// Names of the persisted tunables.
     pub settings: Vec<String>,
-    /// Lines of other files that set them otherwise, later.
+    /// Lines of later files that override them.
     pub overruled_by: Vec<String>,
 }
 
-/// Writes the files below `keep.below` for what its rules changed, by the journal, and what files keep already.
-/// `program` is what the unit starts.
+/// Writes the files below `keep.below` for the changes of its rules in the journal and those already persisted. The unit
+/// starts `program`.
 ///
 /// # Errors
 /// As [`PersistError`] says.
 pub fn persist(
     journal: &Journal,
     boot_id: &str,
-    keep: &Keep,
+    keep: &PersistRequest,
     program: &Path,
-) -> Result<Lasting, PersistError> {
+) -> Result<PersistReport, PersistError> {
     let root = &keep.below;
     let contents = journal.read()?;
     let kept = settings_to_keep(&contents, boot_id, &keep.rules);
     if kept.is_empty() {
-        return Ok(Lasting::default());
+        return Ok(PersistReport::default());
     }
     let (mut sysctls, mut others) = (BTreeMap::new(), Vec::new());
     let mut lines = String::new();
-    for (knob, value) in &kept {
-        match knob {
-            Knob::Sysctl { key } if is_made_zero(key, value, &kept) => {}
-            Knob::Sysctl { key } => {
+    for (tunable, value) in &kept {
+        match tunable {
+            Tunable::Sysctl { key } if is_made_zero(key, value, &kept) => {}
+            Tunable::Sysctl { key } => {
                 let _ = writeln!(lines, "{key} = {value}");
                 sysctls.insert(key.as_str(), *value);
             }
-            knob => others.push(Setting { knob: (*knob).clone(), value: (*value).to_owned() }),
+            tunable => others
+                .push(PersistedSetting { tunable: (*tunable).clone(), value: (*value).to_owned() }),
         }
     }
     let mut files: Vec<(PathBuf, Text)> = Vec::new();
     if !sysctls.is_empty() {
         let head =
             "# Written by penstock host tune --persist; penstock host restore takes it away.\n";
-        files.push((root.join(SYSCTLS), Text::File(format!("{head}{lines}"))));
+        files.push((root.join(SYSCTL_FILE), Text::File(format!("{head}{lines}"))));
     }
     if !others.is_empty() {
         let list = SettingsFile { version: SETTINGS_VERSION, settings: others };
         let text = serde_json::to_string_pretty(&list);
         let text = text.unwrap_or_else(|error| unreachable!("settings are plain data: {error}"));
-        files.push((root.join(SETTINGS), Text::File(text + "\n")));
-        files.push((root.join(UNIT), Text::File(unit(program))));
+        files.push((root.join(SETTINGS_FILE), Text::File(text + "\n")));
+        files.push((root.join(UNIT_FILE), Text::File(unit(program))));
         // What systemctl enable makes. One that is there already leads there too.
-        if fs::symlink_metadata(root.join(WANTED)).is_err() {
-            files.push((root.join(WANTED), Text::Link(Path::new("/").join(UNIT))));
+        if fs::symlink_metadata(root.join(UNIT_LINK)).is_err() {
+            files.push((root.join(UNIT_LINK), Text::Link(Path::new("/").join(UNIT_FILE))));
         }
     }
-    journal.add(&Record::Files {
+    journal.add(&JournalRecord::Files {
         files: files.iter().map(|(path, text)| was(path, text)).collect::<Result<_, _>>()?,
         directories: missing_directories(files.iter().map(|(path, _)| path.as_path())),
-        settings: kept.iter().map(|(knob, _)| (*knob).clone()).collect(),
+        settings: kept.iter().map(|(tunable, _)| (*tunable).clone()).collect(),
     })?;
     for (path, text) in &files {
         let written = fs::create_dir_all(path.parent().unwrap_or(root));
@@ -155,36 +158,36 @@ pub fn persist(
             .and_then(|()| write())
             .map_err(|source| PersistError::File { path: path.clone(), source })?;
     }
-    Ok(Lasting {
+    Ok(PersistReport {
         files: files.into_iter().map(|(path, _)| path).collect(),
-        settings: kept.iter().map(|(knob, _)| knob.to_string()).collect(),
+        settings: kept.iter().map(|(tunable, _)| tunable.to_string()).collect(),
         overruled_by: overruling(root, &sysctls),
     })
 }
 
-/// In the order in which they were first made, each with the last value that was to be kept.
+/// Settings to persist in the order of their first change, each with its last value.
 fn settings_to_keep<'a>(
-    contents: &'a Contents,
+    contents: &'a JournalContents,
     boot_id: &str,
     rules: &[String],
-) -> Vec<(&'a Knob, &'a str)> {
-    let mut kept: Vec<(&Knob, &str)> = Vec::new();
+) -> Vec<(&'a Tunable, &'a str)> {
+    let mut kept: Vec<(&Tunable, &str)> = Vec::new();
     for (number, session) in contents.sessions.iter().enumerate() {
         if session.is_waiting() {
             continue;
         }
         let later = contents.sessions[number..].iter();
         let later = later.filter(|later| later.is_of(&session.boot_id));
-        let by_files: BTreeSet<&Knob> = later.flat_map(|later| &later.kept).collect();
+        let by_files: BTreeSet<&Tunable> = later.flat_map(|later| &later.kept).collect();
         for (rule, changes) in &session.steps {
             let wanted = session.is_of(boot_id) && rules.contains(rule);
             for change in changes {
-                if !(wanted || by_files.contains(&change.knob)) {
+                if !(wanted || by_files.contains(&change.tunable)) {
                     continue;
                 }
-                match kept.iter_mut().find(|(knob, _)| **knob == change.knob) {
+                match kept.iter_mut().find(|(tunable, _)| **tunable == change.tunable) {
                     Some((_, value)) => *value = &change.to,
-                    None => kept.push((&change.knob, &change.to)),
+                    None => kept.push((&change.tunable, &change.to)),
                 }
             }
         }
@@ -192,19 +195,18 @@ fn settings_to_keep<'a>(
     kept
 }
 
-fn is_made_zero(key: &str, value: &str, kept: &[(&Knob, &str)]) -> bool {
+fn is_made_zero(key: &str, value: &str, kept: &[(&Tunable, &str)]) -> bool {
     let other = ONE_OF_TWO.iter().find_map(|[one, two]| match key {
         _ if key == *one => Some(*two),
         _ if key == *two => Some(*one),
         _ => None,
     });
-    let is_other =
-        |knob: &Knob| matches!(knob, Knob::Sysctl { key } if Some(key.as_str()) == other);
-    value == "0" && kept.iter().any(|(knob, value)| is_other(knob) && *value != "0")
+    let is_other = |tunable: &Tunable| matches!(tunable, Tunable::Sysctl { key } if Some(key.as_str()) == other);
+    value == "0" && kept.iter().any(|(tunable, value)| is_other(tunable) && *value != "0")
 }
 
-/// A file as it is, and as it will be.
-fn was(path: &Path, text: &Text) -> Result<Kept, PersistError> {
+/// Reads the current content of a file and adds the new one.
+fn was(path: &Path, text: &Text) -> Result<SavedFile, PersistError> {
     let foreign = || PersistError::Foreign { path: path.to_owned() };
     let before = match fs::symlink_metadata(path) {
         Ok(facts) if !facts.is_file() => return Err(foreign()),
@@ -215,19 +217,19 @@ fn was(path: &Path, text: &Text) -> Result<Kept, PersistError> {
         Text::File(text) => Some(text.clone()),
         Text::Link(_) => None,
     };
-    Ok(Kept { path: path.to_owned(), before, after })
+    Ok(SavedFile { path: path.to_owned(), before, after })
 }
 
-/// Directories that these files need, the outermost first.
+/// Missing parent directories, outermost first.
 fn missing_directories<'a>(files: impl Iterator<Item = &'a Path>) -> Vec<PathBuf> {
     let above = files.flat_map(|file| file.ancestors().skip(1));
     let missing: BTreeSet<&Path> = above.filter(|directory| !directory.exists()).collect();
     missing.into_iter().map(Path::to_owned).collect()
 }
 
-/// Lines of files that are read after ours and set one of these settings otherwise.
+/// Lines of later files that override one of these settings.
 fn overruling(root: &Path, sysctls: &BTreeMap<&str, &str>) -> Vec<String> {
-    let ours = Path::new(SYSCTLS).file_name().unwrap_or_default();
+    let ours = Path::new(SYSCTL_FILE).file_name().unwrap_or_default();
     let later = SYSCTL_PLACES.iter().flat_map(|place| {
         let entries = fs::read_dir(root.join(place)).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).filter(|path| {
@@ -258,13 +260,13 @@ fn unit(program: &Path) -> String {
         "\
 # Written by penstock host tune --persist; penstock host restore takes it away.
 [Unit]
-Description=Settings of network cards, processors and disks for data transfer
+Description=TunableStore of network cards, processors and disks for data transfer
 After=network.target irqbalance.service tuned.service
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart={} host at-boot /{SETTINGS}
+ExecStart={} host at-boot /{SETTINGS_FILE}
 
 [Install]
 WantedBy=multi-user.target
@@ -273,7 +275,7 @@ WantedBy=multi-user.target
     )
 }
 
-/// As a word of a unit: systemd.syntax(7), quoting; a percent sign begins a specifier.
+/// Quotes a path for a unit file (systemd.syntax(7)); a percent sign starts a specifier.
 fn quoted(program: &Path) -> String {
     let program = program.display().to_string().replace('%', "%%");
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+%".contains(c);
@@ -283,24 +285,24 @@ fn quoted(program: &Path) -> String {
     format!("\"{}\"", program.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The settings of a list that was kept, and their values.
+/// Parses a persisted list of settings.
 ///
 /// # Errors
-/// When it is not such a list.
-pub fn read(text: &[u8]) -> Result<Vec<(Knob, String)>, serde_json::Error> {
+/// For malformed JSON.
+pub fn read(text: &[u8]) -> Result<Vec<(Tunable, String)>, serde_json::Error> {
     let list: SettingsFile = serde_json::from_slice(text)?;
     if list.version != SETTINGS_VERSION {
         let what = format!("version {} of the list is not known", list.version);
         return Err(serde::de::Error::custom(what));
     }
-    Ok(list.settings.into_iter().map(|kept| (kept.knob, kept.value)).collect())
+    Ok(list.settings.into_iter().map(|kept| (kept.tunable, kept.value)).collect())
 }
 
-/// Applies settings that were kept, each read back; one outcome for each.
-pub fn apply_kept(kept: &[(Knob, String)], settings: &mut dyn Settings) -> Vec<Outcome> {
-    let outcomes = kept.iter().map(|(knob, value)| {
-        let done = set(settings, knob, value);
-        Outcome { rule: knob.to_string(), changed: usize::from(done.is_ok()), error: done.err() }
+/// Applies persisted settings, each read back; returns one outcome for each.
+pub fn apply_kept(kept: &[(Tunable, String)], settings: &mut dyn TunableStore) -> Vec<Outcome> {
+    let outcomes = kept.iter().map(|(tunable, value)| {
+        let done = set(settings, tunable, value);
+        Outcome { rule: tunable.to_string(), changed: usize::from(done.is_ok()), error: done.err() }
     });
     outcomes.collect()
 }

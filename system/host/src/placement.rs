@@ -1,8 +1,8 @@
-//! Where a transfer's threads run best: near the interface, else near the disk, and not where interrupts are served.
+//! NUMA placement of a transfer's threads: CPUs near the NIC, else near the disk, without those that serve interrupts.
 //!
-//! Facts in, processors out. Of two nodes, crossing to the other costs every byte a trip between sockets: a disk of
-//! another node crosses once, by its own DMA into buffers near the interface (rule `numa-pinning`). A processor that
-//! serves an interface's interrupts at full rate has little left for a program.
+//! Pure, from facts to CPUs. Data near the other node crosses the socket interconnect: a disk of another node crosses
+//! once, by its own DMA into buffers near the NIC (rule `numa-pinning`). A CPU that serves a NIC's interrupts at full rate
+//! has little time left for a program.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,36 +17,36 @@ use serde::Deserialize;
 use crate::facts::disks::disk_of;
 use crate::facts::{Disk, Facts, Nic};
 
-/// Devices on top of each other, as a VLAN of a bond.
+/// Depth of stacked devices, as a VLAN on a bond.
 const STACKED_MAX: usize = 4;
 
-/// A transfer needs more than one processor: storage and streams work at the same time.
+/// A transfer needs at least two CPUs: storage and streams work concurrently.
 const CPUS_MIN: usize = 2;
 
-/// The processors that somebody wants a process to use.
+/// CPUs that the operator chose for a process.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Wish {
-    /// Those near what is used.
+pub enum PlacementPolicy {
+    /// CPUs near the NIC or disk in use.
     Auto,
-    /// These.
-    These(Vec<usize>),
+    /// These CPUs.
+    Cpus(Vec<usize>),
 }
 
-impl FromStr for Wish {
+impl FromStr for PlacementPolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        parse_cpus(text).map(Self::These).ok_or_else(|| {
+        parse_cpus(text).map(Self::Cpus).ok_or_else(|| {
             format!("'{text}' is no list of processors: write it like 0-3,8, or auto")
         })
     }
 }
 
-impl TryFrom<String> for Wish {
+impl TryFrom<String> for PlacementPolicy {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -54,19 +54,19 @@ impl TryFrom<String> for Wish {
     }
 }
 
-/// Processors for threads.
+/// CPUs chosen for threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// In order; empty where it is not known which there are.
+    /// Sorted; empty where the machine's CPUs are unknown.
     pub cpus: Vec<usize>,
-    /// Why these, in a line; empty where there was nothing to choose.
+    /// Reason for users; empty where there was no choice.
     pub why: String,
 }
 
-/// Keeps the calling thread, and those that it starts, to these processors.
+/// Pins the calling thread, and threads that it starts, to these CPUs.
 ///
 /// # Errors
-/// What an operator reads, when none of them is to be had.
+/// When none of them is available.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     pin_thread_to(cpus).map_err(|error| {
         let why = penstock_sys::fs::describe(&error);
@@ -74,48 +74,48 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
     })
 }
 
-/// Where each thread of a transfer is to run, by the device that it works with.
+/// Chooses CPUs for each thread of a transfer by the device that it uses.
 #[derive(Debug, Clone)]
-pub struct Homes {
-    machine: Arc<Machine>,
-    /// Of the transfer.
+pub struct NumaPlacement {
+    machine: Arc<MachineTopology>,
+    /// NIC of the transfer.
     interface: Option<String>,
 }
 
 #[derive(Debug)]
-struct Machine {
+struct MachineTopology {
     facts: Facts,
     allowed: BTreeSet<usize>,
 }
 
-impl Homes {
-    /// Of a machine, for a process that may use these processors.
+impl NumaPlacement {
+    /// Creates a placement for a machine and the CPUs allowed to the process.
     #[must_use]
     pub fn new(facts: Facts, allowed: &[usize]) -> Self {
         let allowed = allowed.iter().copied().collect();
-        Self { machine: Arc::new(Machine { facts, allowed }), interface: None }
+        Self { machine: Arc::new(MachineTopology { facts, allowed }), interface: None }
     }
 
-    /// Of this machine and process. Of more than 1024 processors nothing is chosen.
+    /// Gathers the facts of this machine and process. Beyond 1024 CPUs it chooses none.
     #[must_use]
-    pub fn here() -> Self {
+    pub fn detect() -> Self {
         Self::new(Facts::gather(), &allowed_cpus().unwrap_or_default())
     }
 
-    /// Of a transfer by this interface.
+    /// Returns the placement for a transfer over this interface.
     #[must_use]
-    pub fn by(&self, interface: Option<String>) -> Self {
+    pub fn via_interface(&self, interface: Option<String>) -> Self {
         Self { machine: Arc::clone(&self.machine), interface }
     }
 
-    /// For all that has to do with files of a device (`st_dev`).
+    /// CPUs for threads that work on files of a device (`st_dev`).
     #[must_use]
     pub fn of_files(&self, device: Option<u64>) -> Placement {
         let disk = device.and_then(disk_of);
         self.machine.place(self.interface.as_deref(), disk.as_deref())
     }
 
-    /// For what sends or receives by this address of the machine.
+    /// CPUs for threads that send or receive by this address of the machine.
     #[must_use]
     pub fn of_address(&self, address: IpAddr) -> Placement {
         let interface = interface_with(address).or_else(|| self.interface.clone());
@@ -123,8 +123,8 @@ impl Homes {
     }
 }
 
-impl Machine {
-    /// Near that interface, else near that disk, of the processors that may be used.
+impl MachineTopology {
+    /// Chooses among the allowed CPUs those near the interface, else near the disk.
     fn place(&self, interface: Option<&str>, disk: Option<&str>) -> Placement {
         let Self { facts, allowed } = self;
         let nic = interface.and_then(|name| self.nic(name));
@@ -150,7 +150,7 @@ impl Machine {
         Placement { cpus: cpus.into_iter().collect(), why }
     }
 
-    /// The interface of that name, or the hardware below a VLAN or the like.
+    /// Finds an interface, or the hardware below a VLAN or bond.
     fn nic(&self, name: &str) -> Option<&Nic> {
         let find = |name: &str| self.facts.nics.iter().find(|nic| nic.name == name);
         let mut nic = find(name)?;
@@ -181,7 +181,7 @@ fn set(list: &str) -> Option<BTreeSet<usize>> {
     Some(parse_cpus(list)?.into_iter().collect())
 }
 
-/// Processors that serve the interface's interrupts, where each goes to one: those spread over all say nothing.
+/// CPUs that serve the interface's interrupts; ignores interrupts that may go to several CPUs.
 fn serving(nic: &Nic) -> BTreeSet<usize> {
     let lists = nic.irqs.iter().map(|irq| irq.effective_cpus.as_ref().unwrap_or(&irq.cpus));
     lists.filter_map(|list| set(list)).filter(|cpus| cpus.len() == 1).flatten().collect()
@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn place(facts: Facts, nic: Option<&str>, disk: Option<&str>, allowed: &str) -> Placement {
-        Homes::new(facts, &parse_cpus(allowed).unwrap()).machine.place(nic, disk)
+        NumaPlacement::new(facts, &parse_cpus(allowed).unwrap()).machine.place(nic, disk)
     }
 
     fn cpus(nic: Option<&str>, disk: Option<&str>, allowed: &str) -> Vec<usize> {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_goes_before_the_disk_and_interrupts_are_left_alone() {
+    fn interface_precedes_disk_without_irq_cpus() {
         assert_eq!(cpus(Some("eth0"), Some("nvme0n1"), "0-15"), [10, 11, 12, 13, 14, 15]);
         assert_eq!(cpus(None, Some("nvme0n1"), "0-15"), (0..8).collect::<Vec<_>>());
         let why = place(facts(), Some("eth0"), None, "0-15").why;
@@ -233,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_too_small_is_shared_with_interrupts() {
+    fn small_node_is_shared_with_interrupts() {
         assert_eq!(cpus(Some("eth0"), None, "0-10"), [8, 9, 10]);
     }
 
     #[test]
-    fn where_there_is_nothing_to_choose_all_will_do() {
+    fn without_choice_all_cpus_are_used() {
         let nothing = |facts, nic, disk, allowed| {
             let placement = place(facts, nic, disk, allowed);
             assert_eq!(placement.cpus, parse_cpus(allowed).unwrap());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_is_where_its_interface_is() {
+    fn vlan_uses_its_interfaces_node() {
         let mut facts = facts();
         let vlan =
             Nic { name: "eth0.7".to_owned(), lower: Some("eth0".to_owned()), ..Nic::default() };
@@ -262,22 +262,22 @@ mod tests {
     }
 
     #[test]
-    fn streams_go_by_their_path_and_files_by_the_transfer() {
+    fn streams_and_files_choose_separately() {
         let mut facts = facts();
         facts.nics[0].name = "lo".to_owned();
-        let homes = Homes::new(facts, &(0..16).collect::<Vec<_>>());
+        let homes = NumaPlacement::new(facts, &(0..16).collect::<Vec<_>>());
         let near_lo = vec![10, 11, 12, 13, 14, 15];
         assert_eq!(homes.of_address("127.0.0.1".parse().unwrap()).cpus, near_lo);
         assert_eq!(homes.of_address("192.0.2.1".parse().unwrap()).cpus.len(), 16);
         // No disk has that number.
         assert_eq!(homes.of_files(Some(0)).cpus.len(), 16);
-        let homes = homes.by(Some("lo".to_owned()));
+        let homes = homes.via_interface(Some("lo".to_owned()));
         assert_eq!(homes.of_files(Some(0)).cpus, near_lo);
         assert_eq!(homes.of_address("192.0.2.1".parse().unwrap()).cpus, near_lo);
     }
 
     #[test]
-    fn interrupts_that_may_go_anywhere_say_nothing() {
+    fn unpinned_interrupts_are_ignored() {
         let mut facts = facts();
         for irq in &mut facts.nics[0].irqs {
             irq.effective_cpus = None;

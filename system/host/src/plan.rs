@@ -1,6 +1,6 @@
-//! Which changes a host takes for a goal, rule by rule, and what is left to people.
+//! Plan: changes of a host for a goal, by rule, and findings left to the operator.
 //!
-//! Pure: from findings to a list. Nothing that is not in it is ever changed.
+//! Pure: from findings to a list of changes. Nothing else is ever changed.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -8,24 +8,24 @@ use utoipa::ToSchema;
 use crate::change::Change;
 use crate::rules::{Finding, Rule, Verdict, all};
 
-/// Which rules a plan takes. Names are those of rules; whoever reads them from users checks that they are.
+/// Rules that a plan takes, by name; the caller checks user input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// These alone; every one where it is empty.
+    /// Only these; empty for all.
     pub only: Vec<String>,
-    /// These too, although they are left out unless named.
+    /// Also these rules that apply only when named.
     pub also: Vec<String>,
-    /// Not these.
+    /// Rules to leave out.
     pub skip: Vec<String>,
 }
 
 impl Selection {
-    /// Whether it names this rule.
+    /// True if `only` or `also` names this rule.
     fn names(&self, rule: &Rule) -> bool {
         self.only.iter().chain(&self.also).any(|name| name == rule.name)
     }
 
-    /// Whether a plan looks at this rule.
+    /// True if a plan considers this rule.
     fn takes(&self, rule: &Rule) -> bool {
         let skipped = self.skip.iter().any(|name| name == rule.name);
         !skipped && (self.only.is_empty() || self.names(rule))
@@ -49,7 +49,7 @@ pub struct Plan {
     pub left: Vec<Left>,
 }
 
-/// All changes of a rule: made together or not at all.
+/// All changes of a rule, applied atomically.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Step {
     /// Name of the rule.
@@ -60,22 +60,22 @@ pub struct Step {
     pub interrupts: bool,
 }
 
-/// What people have to do.
+/// A finding that the plan does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Left {
     /// Name of the rule.
     pub rule: &'static str,
     /// Object that was judged: `host`, a network device or a disk.
     pub object: String,
-    /// Present value.
+    /// Current value.
     pub have: String,
-    /// Wanted value.
+    /// Recommended value.
     pub want: String,
     /// Reason why it is not changed.
     pub why: String,
 }
 
-/// The plan that follows from findings.
+/// Plans the changes for findings.
 #[must_use]
 pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
     let mut plan = Plan::default();
@@ -123,10 +123,10 @@ pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Knob;
+    use crate::change::Tunable;
 
     fn differs(rule: &'static str) -> Finding {
-        let changes = vec![Change::new(Knob::sysctl("net.ipv4.tcp_sack"), "0", "1")];
+        let changes = vec![Change::new(Tunable::sysctl("net.ipv4.tcp_sack"), "0", "1")];
         let verdict = Verdict::Differs { have: "0".into(), want: "1".into(), changes };
         Finding { rule, object: "host".into(), verdict }
     }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_and_in_which_order() {
+    fn selection_determines_steps_and_order() {
         let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let all = Selection::default();
         assert_eq!(steps(&all), ["tcp-rmem", "sack"], "mtu only when it is named");

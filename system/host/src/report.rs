@@ -1,7 +1,7 @@
-//! What the rules say of a host, in one number and the few changes that matter most.
+//! Report: score of a host and the worst findings.
 //!
-//! The score is the weight of what is right among what could be judged, in hundredths: unknown, not applicable and
-//! without effect count neither way.
+//! The score is the weight of kept rules among those that could be judged, in percent; rules that are unknown, not
+//! applicable or without effect do not count.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use crate::facts::sysctls::WINDOW_BYTES_MAX;
 use crate::goal::Goal;
 use crate::rules::{Finding, Verdict, all};
 
-/// How many changes are named first.
-pub const TOP: usize = 3;
+/// Rules in [`Report::top`].
+pub const TOP_RULES_MAX: usize = 3;
 
 /// A host against a goal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -39,7 +39,7 @@ pub struct Report {
     pub streams_needed: Option<u32>,
 }
 
-/// Sums up.
+/// Scores the findings.
 #[must_use]
 pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
     let (mut good, mut judged) = (0, 0);
@@ -58,7 +58,7 @@ pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
             rules_without += 1;
         }
     }
-    // What is in hand goes before what is not, among equals.
+    // Among equal weights, findings that a plan can change come first.
     let in_hand: BTreeSet<&str> = findings
         .iter()
         .filter(|finding| matches!(&finding.verdict, Verdict::Differs { changes, .. } if !changes.is_empty()))
@@ -73,7 +73,7 @@ pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
         rules_ok,
         rules_bad: bad.len(),
         rules_without,
-        top: bad.iter().take(TOP).map(|rule| rule.name).collect(),
+        top: bad.iter().take(TOP_RULES_MAX).map(|rule| rule.name).collect(),
         stream_ceiling_bits_per_second: facts
             .sysctls
             .buffers()

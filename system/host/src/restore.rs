@@ -1,7 +1,7 @@
-//! Puts back what plans changed, from the journal: all of it, or what one plan changed that nobody confirmed.
+//! Restores the values before plans from the journal: of all plans, or of one that was not confirmed.
 //!
-//! Fails where the journal or a file cannot be written; a setting that cannot be put back is told, and stays in the
-//! journal for the next time. A journal with damaged lines is set aside once all that can be read is put back.
+//! Fails where the journal or a file cannot be written. A tunable that cannot be restored is reported and stays in the
+//! journal for the next attempt. A journal with damaged lines is set aside after the restore.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::apply::{Back, Settings, put_back};
-use crate::change::{Change, Knob};
-use crate::journal::{Journal, JournalError, Kept, Record, Session};
+use crate::apply::{RestoreOutcome, TunableStore, put_back};
+use crate::change::{Change, Tunable};
+use crate::journal::{AppliedPlan, Journal, JournalError, JournalRecord, SavedFile};
 
-/// What was put back.
+/// Result of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Restored {
     /// Settings that were restored.
@@ -41,22 +41,22 @@ pub struct Restored {
     pub journal_cut_bytes: u64,
     /// Damaged lines of the journal: their changes may still be in effect.
     pub journal_damaged_lines: usize,
-    /// Where that journal is now.
+    /// New path of the damaged journal.
     #[schema(value_type = Option<String>)]
     pub journal_aside: Option<PathBuf>,
-    /// Plans that there were.
+    /// Plans in the journal.
     pub plans: usize,
 }
 
 impl Restored {
-    /// Whether all is known to be as it was.
+    /// True if all former values are known to be restored.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.failed.is_empty() && self.journal_damaged_lines == 0
     }
 }
 
-/// Puts back what the plan called `only` changed, or everything.
+/// Restores the changes of the plan `only`, or of all plans.
 ///
 /// # Errors
 /// When the journal cannot be read or written.
@@ -64,7 +64,7 @@ pub fn restore(
     journal: &Journal,
     boot_id: &str,
     only: Option<&str>,
-    settings: &mut dyn Settings,
+    settings: &mut dyn TunableStore,
 ) -> Result<Restored, JournalError> {
     let contents = journal.read()?;
     let mut restored = Restored {
@@ -72,7 +72,7 @@ pub fn restore(
         journal_damaged_lines: contents.damaged_lines,
         ..Restored::default()
     };
-    let chosen: Vec<&Session> = contents
+    let chosen: Vec<&AppliedPlan> = contents
         .sessions
         .iter()
         .filter(|session| only.is_none_or(|only| only == session.id))
@@ -85,24 +85,24 @@ pub fn restore(
             changes.extend(made.cloned());
             continue;
         }
-        // What no file keeps is gone with its boot, and what is there now is somebody else's.
+        // Changes that were not persisted ended with their boot; current values are not ours.
         let later = chosen[number..].iter().filter(|later| later.is_of(&session.boot_id));
-        let kept: BTreeSet<&Knob> = later.flat_map(|later| &later.kept).collect();
+        let kept: BTreeSet<&Tunable> = later.flat_map(|later| &later.kept).collect();
         let before = changes.len();
-        changes.extend(made.filter(|change| kept.contains(&change.knob)).cloned());
+        changes.extend(made.filter(|change| kept.contains(&change.tunable)).cloned());
         restored.ended_with_boot += usize::from(changes.len() == before);
     }
-    for (knob, back) in put_back(&changes, settings) {
-        let name = knob.to_string();
+    for (tunable, back) in put_back(&changes, settings) {
+        let name = tunable.to_string();
         match back {
-            Back::Was => restored.unchanged += 1,
-            Back::Put => restored.put_back.push(name),
-            Back::PutOver(now) => restored.changed_by_others.push((name, now)),
-            Back::Gone => restored.gone.push(name),
-            Back::Failed(error) => restored.failed.push((name, error)),
+            RestoreOutcome::Was => restored.unchanged += 1,
+            RestoreOutcome::Put => restored.put_back.push(name),
+            RestoreOutcome::PutOver(now) => restored.changed_by_others.push((name, now)),
+            RestoreOutcome::Gone => restored.gone.push(name),
+            RestoreOutcome::Failed(error) => restored.failed.push((name, error)),
         }
     }
-    // The latest first: a file that was written twice goes to what it was first.
+    // Latest first: a file that was written twice gets its first content.
     for kept in chosen.iter().rev().flat_map(|session| session.files.iter().rev()) {
         let name = kept.path.display().to_string();
         match put_file_back(kept) {
@@ -118,12 +118,12 @@ pub fn restore(
     if !restored.failed.is_empty() {
         return Ok(restored);
     }
-    // The innermost was made last. What has other files in it stays.
+    // Innermost first. Directories with other files stay.
     for directory in chosen.iter().rev().flat_map(|session| session.directories.iter().rev()) {
         let _ = fs::remove_dir(directory);
     }
     for session in &chosen {
-        journal.add(&Record::Restored { id: session.id.clone() })?;
+        journal.add(&JournalRecord::Restored { id: session.id.clone() })?;
     }
     match journal.read()? {
         left if !left.sessions.is_empty() => {}
@@ -133,8 +133,8 @@ pub fn restore(
     Ok(restored)
 }
 
-/// Gives the copy of what somebody else made of the file since.
-fn put_file_back(kept: &Kept) -> io::Result<Option<PathBuf>> {
+/// Restores a file; returns the copy of a version that another program wrote since.
+fn put_file_back(kept: &SavedFile) -> io::Result<Option<PathBuf>> {
     if kept.after.is_none() && fs::symlink_metadata(&kept.path).is_ok_and(|link| link.is_symlink())
     {
         return fs::remove_file(&kept.path).map(|()| None);
@@ -166,7 +166,7 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a file that is either the old one or the new one, whatever happens; owner and mode stay.
+/// Replaces a file atomically; keeps owner and mode.
 pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write;
     let new = beside(path, ".penstock-new");

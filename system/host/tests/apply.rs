@@ -6,13 +6,13 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use penstock_host::apply::{How, Settings, apply};
-use penstock_host::change::{Change, Knob};
+use penstock_host::apply::{ApplyOptions, TunableStore, apply};
+use penstock_host::change::{Change, Tunable};
 use penstock_host::journal::Journal;
 use penstock_host::plan::{Plan, Step};
 use penstock_host::restore::restore;
 
-type State = BTreeMap<Knob, String>;
+type State = BTreeMap<Tunable, String>;
 
 /// Settings that refuse the write of this number, and remember what was when each began.
 struct Fragile {
@@ -24,56 +24,57 @@ struct Fragile {
     moments: Vec<(State, u64)>,
 }
 
-impl Settings for Fragile {
-    fn read(&mut self, knob: &Knob) -> io::Result<String> {
-        self.state.get(knob).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+impl TunableStore for Fragile {
+    fn read(&mut self, tunable: &Tunable) -> io::Result<String> {
+        self.state.get(tunable).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn write(&mut self, knob: &Knob, value: &str) -> io::Result<()> {
+    fn write(&mut self, tunable: &Tunable, value: &str) -> io::Result<()> {
         let length = fs::metadata(&self.journal).map_or(0, |facts| facts.len());
         self.moments.push((self.state.clone(), length));
         self.writes += 1;
         if self.refuse == Some(self.writes) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        self.state.insert(knob.clone(), value.to_owned());
+        self.state.insert(tunable.clone(), value.to_owned());
         // net/core/dev.c, netif_set_gso_max_size: up to 65536 it is the size for IPv4 too.
-        if *knob == device("gso-max-bytes") && value.parse::<u32>().unwrap() <= 65_536 {
+        if *tunable == device("gso-max-bytes") && value.parse::<u32>().unwrap() <= 65_536 {
             self.state.insert(device("gso-ipv4-max-bytes"), value.to_owned());
         }
         // mm/page-writeback.c: one of the two is zero.
         for (one, other) in [("bytes", "ratio"), ("ratio", "bytes")] {
-            if *knob == Knob::sysctl(&format!("vm.dirty_{one}")) {
-                self.state.insert(Knob::sysctl(&format!("vm.dirty_{other}")), "0".into());
+            if *tunable == Tunable::sysctl(&format!("vm.dirty_{one}")) {
+                self.state.insert(Tunable::sysctl(&format!("vm.dirty_{other}")), "0".into());
             }
         }
         Ok(())
     }
 }
 
-fn device(setting: &str) -> Knob {
-    Knob::Device { device: "eth0".into(), setting: setting.into() }
+fn device(setting: &str) -> Tunable {
+    Tunable::Device { device: "eth0".into(), setting: setting.into() }
 }
 
 fn before() -> State {
     [
-        (Knob::sysctl("net.ipv4.tcp_rmem"), "4096 131072 6291456"),
-        (Knob::sysctl("net.ipv4.tcp_wmem"), "4096 16384 4194304"),
-        (Knob::sysctl("net.core.default_qdisc"), "fq_codel"),
-        (Knob::sysctl("vm.dirty_bytes"), "0"),
-        (Knob::sysctl("vm.dirty_ratio"), "20"),
+        (Tunable::sysctl("net.ipv4.tcp_rmem"), "4096 131072 6291456"),
+        (Tunable::sysctl("net.ipv4.tcp_wmem"), "4096 16384 4194304"),
+        (Tunable::sysctl("net.core.default_qdisc"), "fq_codel"),
+        (Tunable::sysctl("vm.dirty_bytes"), "0"),
+        (Tunable::sysctl("vm.dirty_ratio"), "20"),
         (device("gso-max-bytes"), "65536"),
         (device("gso-ipv4-max-bytes"), "32000"),
-        (Knob::Qdisc { device: "eth0".into() }, "default"),
+        (Tunable::Qdisc { device: "eth0".into() }, "default"),
     ]
-    .map(|(knob, value)| (knob, value.to_owned()))
+    .map(|(tunable, value)| (tunable, value.to_owned()))
     .into()
 }
 
 fn plan() -> Plan {
-    let change = |knob: Knob, to: &str| Change::new(knob.clone(), before()[&knob].clone(), to);
+    let change =
+        |tunable: Tunable, to: &str| Change::new(tunable.clone(), before()[&tunable].clone(), to);
     let step = |rule, changes| Step { rule, changes, interrupts: false };
-    let sysctl = Knob::sysctl;
+    let sysctl = Tunable::sysctl;
     Plan {
         steps: vec![
             step(
@@ -84,7 +85,7 @@ fn plan() -> Plan {
                 ],
             ),
             step("default-qdisc", vec![change(sysctl("net.core.default_qdisc"), "fq")]),
-            step("qdisc", vec![change(Knob::Qdisc { device: "eth0".into() }, "mq")]),
+            step("qdisc", vec![change(Tunable::Qdisc { device: "eth0".into() }, "mq")]),
             step(
                 "big-tcp",
                 vec![
@@ -104,8 +105,8 @@ fn plan() -> Plan {
     }
 }
 
-fn how(id: &str) -> How {
-    How { id: id.into(), boot_id: "boot".into(), ..How::default() }
+fn how(id: &str) -> ApplyOptions {
+    ApplyOptions { id: id.into(), boot_id: "boot".into(), ..ApplyOptions::default() }
 }
 
 struct Bench {
@@ -145,7 +146,7 @@ fn apply_and_restore_round_trip() {
     let outcomes = bench.apply(&mut settings);
     assert!(outcomes.iter().all(|outcome| outcome.error.is_none()), "{outcomes:?}");
     for change in plan().steps.iter().flat_map(|step| &step.changes) {
-        assert_eq!(settings.state[&change.knob], change.to, "{}", change.knob);
+        assert_eq!(settings.state[&change.tunable], change.to, "{}", change.tunable);
     }
     let restored = bench.restore(&mut settings);
     assert!(restored.failed.is_empty() && restored.plans == 1, "{restored:?}");
@@ -164,7 +165,7 @@ fn refused_write_undoes_its_rule() {
         for (step, outcome) in plan().steps.iter().zip(&outcomes) {
             for change in &step.changes {
                 let want = if outcome.error.is_some() { &change.from } else { &change.to };
-                assert_eq!(&settings.state[&change.knob], want, "{refuse}: {}", change.knob);
+                assert_eq!(&settings.state[&change.tunable], want, "{refuse}: {}", change.tunable);
             }
         }
         bench.restore(&mut settings);
@@ -200,9 +201,9 @@ fn what_others_changed_since_is_told() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
-    let rmem = Knob::sysctl("net.ipv4.tcp_rmem");
+    let rmem = Tunable::sysctl("net.ipv4.tcp_rmem");
     settings.state.insert(rmem.clone(), "4096 131072 1".into());
-    settings.state.remove(&Knob::Qdisc { device: "eth0".into() });
+    settings.state.remove(&Tunable::Qdisc { device: "eth0".into() });
     let restored = bench.restore(&mut settings);
     assert_eq!(restored.changed_by_others, [(rmem.to_string(), "4096 131072 1".to_owned())]);
     assert_eq!(restored.gone, ["eth0 qdisc"]);
@@ -216,14 +217,14 @@ fn failed_restore_stays_in_journal() {
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
     struct Stuck(Fragile);
-    impl Settings for Stuck {
-        fn read(&mut self, knob: &Knob) -> io::Result<String> {
-            self.0.read(knob)
+    impl TunableStore for Stuck {
+        fn read(&mut self, tunable: &Tunable) -> io::Result<String> {
+            self.0.read(tunable)
         }
-        fn write(&mut self, knob: &Knob, value: &str) -> io::Result<()> {
-            match knob {
-                Knob::Qdisc { .. } => Err(io::ErrorKind::ResourceBusy.into()),
-                knob => self.0.write(knob, value),
+        fn write(&mut self, tunable: &Tunable, value: &str) -> io::Result<()> {
+            match tunable {
+                Tunable::Qdisc { .. } => Err(io::ErrorKind::ResourceBusy.into()),
+                tunable => self.0.write(tunable, value),
             }
         }
     }
@@ -241,7 +242,7 @@ fn failed_restore_stays_in_journal() {
 fn stale_plan_is_not_applied() {
     let bench = Bench::new();
     let mut state = before();
-    state.insert(Knob::sysctl("net.ipv4.tcp_wmem"), "1 2 3".into());
+    state.insert(Tunable::sysctl("net.ipv4.tcp_wmem"), "1 2 3".into());
     let mut settings = bench.settings(state.clone(), None);
     let outcomes = bench.apply(&mut settings);
     let error = outcomes[0].error.as_deref().unwrap();
@@ -255,15 +256,15 @@ fn restore_undoes_both_plans() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
-    let knob = Knob::sysctl("net.ipv4.tcp_rmem");
-    let changes = vec![Change::new(knob.clone(), "4096 131072 500000000", "4096 131072 7")];
+    let tunable = Tunable::sysctl("net.ipv4.tcp_rmem");
+    let changes = vec![Change::new(tunable.clone(), "4096 131072 500000000", "4096 131072 7")];
     let second =
         Plan { steps: vec![Step { rule: "tcp", changes, interrupts: false }], left: Vec::new() };
     let journal = bench.journal.as_ref().unwrap();
     apply(&second, &how("2"), journal, &mut settings, &mut |_| {}).unwrap();
     // The second alone first.
     restore(journal, "boot", Some("2"), &mut settings).unwrap();
-    assert_eq!(settings.state[&knob], "4096 131072 500000000");
+    assert_eq!(settings.state[&tunable], "4096 131072 500000000");
     bench.restore(&mut settings);
     assert_eq!(settings.state, before());
 }
@@ -274,7 +275,7 @@ fn reboot_leaves_nothing_to_restore() {
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
     let mut fresh = before();
-    fresh.insert(Knob::sysctl("net.ipv4.tcp_rmem"), "set by somebody after the restart".into());
+    fresh.insert(Tunable::sysctl("net.ipv4.tcp_rmem"), "set by somebody after the restart".into());
     let mut settings = bench.settings(fresh.clone(), None);
     let restored =
         restore(bench.journal.as_ref().unwrap(), "next boot", None, &mut settings).unwrap();

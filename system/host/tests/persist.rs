@@ -6,10 +6,10 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use penstock_host::apply::{How, Settings, apply};
-use penstock_host::change::{Change, Knob};
-use penstock_host::journal::{Journal, Keep};
-use penstock_host::persist::{Lasting, PersistError, persist};
+use penstock_host::apply::{ApplyOptions, TunableStore, apply};
+use penstock_host::change::{Change, Tunable};
+use penstock_host::journal::{Journal, PersistRequest};
+use penstock_host::persist::{PersistError, PersistReport, persist};
 use penstock_host::plan::{Plan, Step};
 use penstock_host::restore::{Restored, restore};
 
@@ -54,13 +54,13 @@ impl Kernel {
     }
 }
 
-impl Settings for Kernel {
-    fn read(&mut self, knob: &Knob) -> io::Result<String> {
-        self.0.get(&knob.to_string()).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+impl TunableStore for Kernel {
+    fn read(&mut self, tunable: &Tunable) -> io::Result<String> {
+        self.0.get(&tunable.to_string()).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn write(&mut self, knob: &Knob, value: &str) -> io::Result<()> {
-        self.set(&knob.to_string(), value);
+    fn write(&mut self, tunable: &Tunable, value: &str) -> io::Result<()> {
+        self.set(&tunable.to_string(), value);
         Ok(())
     }
 }
@@ -85,19 +85,20 @@ impl Site {
     fn apply(&mut self, rule: &'static str, changes: &[(&str, &str)]) {
         let changes = changes
             .iter()
-            .map(|(key, to)| Change::new(Knob::sysctl(key), self.kernel.0[*key].clone(), *to))
+            .map(|(key, to)| Change::new(Tunable::sysctl(key), self.kernel.0[*key].clone(), *to))
             .collect();
         let steps = vec![Step { rule, changes, interrupts: false }];
         let boot_id = self.boot.to_string();
-        let how = How { id: format!("{boot_id}{rule}"), boot_id, ..How::default() };
+        let how =
+            ApplyOptions { id: format!("{boot_id}{rule}"), boot_id, ..ApplyOptions::default() };
         let plan = Plan { steps, left: Vec::new() };
         let done = apply(&plan, &how, &self.journal, &mut self.kernel, &mut |_| {}).unwrap();
         assert_eq!(done[0].error, None);
     }
 
-    fn keep(&self, rules: &[&str]) -> Result<Lasting, PersistError> {
+    fn keep(&self, rules: &[&str]) -> Result<PersistReport, PersistError> {
         let rules = rules.iter().map(|rule| (*rule).to_owned()).collect();
-        let keep = Keep { below: self.root.path().to_owned(), rules };
+        let keep = PersistRequest { below: self.root.path().to_owned(), rules };
         persist(&self.journal, &self.boot.to_string(), &keep, Path::new("/usr/bin/penstock"))
     }
 
@@ -148,7 +149,7 @@ fn only_rule_changes_are_persisted() {
     assert_eq!(site.keep(&["swappiness"]).unwrap().settings, [SWAP, WMEM]);
     assert!(site.keep(&["tcp-rmem"]).unwrap().overruled_by.is_empty());
     let site = Site::new();
-    assert_eq!(site.keep(&["tcp-rmem"]).unwrap(), Lasting::default());
+    assert_eq!(site.keep(&["tcp-rmem"]).unwrap(), PersistReport::default());
 }
 
 #[test]
@@ -254,13 +255,13 @@ fn overriding_files_are_named() {
 #[test]
 fn unit_quotes_program_path() {
     let mut site = Site::new();
-    let knob = Knob::Device { device: "eth0".into(), setting: "mtu".into() };
-    site.kernel.0.insert(knob.to_string(), "1500".into());
-    let changes = vec![Change::new(knob, "1500", "9000")];
+    let tunable = Tunable::Device { device: "eth0".into(), setting: "mtu".into() };
+    site.kernel.0.insert(tunable.to_string(), "1500".into());
+    let changes = vec![Change::new(tunable, "1500", "9000")];
     let plan = Plan { steps: vec![Step { rule: "mtu", changes, interrupts: true }], left: vec![] };
-    let how = How { id: "1".into(), boot_id: "1".into(), ..How::default() };
+    let how = ApplyOptions { id: "1".into(), boot_id: "1".into(), ..ApplyOptions::default() };
     apply(&plan, &how, &site.journal, &mut site.kernel, &mut |_| {}).unwrap();
-    let keep = Keep { below: site.root.path().to_owned(), rules: vec!["mtu".into()] };
+    let keep = PersistRequest { below: site.root.path().to_owned(), rules: vec!["mtu".into()] };
     let files =
         persist(&site.journal, "1", &keep, Path::new("/opt/bin dir/100%x \"y\"")).unwrap().files;
     assert_eq!(files.len(), 3);

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_host::change::{Change, Knob};
+use penstock_host::change::{Change, Tunable};
 use penstock_host::facts::nics::Bounded;
 use penstock_host::facts::{Facts, FactsError, Mount};
 use penstock_host::goal::{Goal, Role};
@@ -117,7 +117,7 @@ fn the_rule_of_buffers_comes_first() {
 
     let mut mended = facts;
     for change in planned(&before).steps.iter().flat_map(|step| &step.changes) {
-        if let Knob::Sysctl { key } = &change.knob {
+        if let Tunable::Sysctl { key } = &change.tunable {
             mended.sysctls.values.insert(key.clone(), change.to.clone());
         }
     }
@@ -135,13 +135,13 @@ fn applied_plan_leaves_empty_plan() {
         let mut facts = facts(name);
         let goal = goal(gbps, ms);
         for change in planned(&findings(&facts, goal)).steps.iter().flat_map(|step| &step.changes) {
-            if let Knob::Sysctl { key } = &change.knob {
+            if let Tunable::Sysctl { key } = &change.tunable {
                 facts.sysctls.values.insert(key.clone(), change.to.clone());
             }
         }
         for step in planned(&findings(&facts, goal)).steps {
             for change in step.changes {
-                let left = matches!(change.knob, Knob::Sysctl { .. });
+                let left = matches!(change.tunable, Tunable::Sysctl { .. });
                 assert!(!left, "{name}: {} again: {change:?}", step.rule);
             }
         }
@@ -212,7 +212,7 @@ fn no_plan_overflows_a_buffer() {
             for change in
                 planned(&findings(&facts, goal)).steps.iter().flat_map(|step| &step.changes)
             {
-                let Knob::Sysctl { key } = &change.knob else { continue };
+                let Tunable::Sysctl { key } = &change.tunable else { continue };
                 if !["tcp_rmem", "tcp_wmem", "rmem_max", "wmem_max"]
                     .iter()
                     .any(|end| key.ends_with(end))
@@ -331,7 +331,9 @@ fn mtu_changes_only_on_request() {
     let steps = plan(&alone, &asked).steps;
     let step = steps.iter().find(|step| step.rule == "mtu").unwrap();
     assert!(step.interrupts && step.changes[1].to == "9000");
-    assert!(matches!(&step.changes[0].knob, Knob::Sysctl { key } if key.ends_with("mtu_probing")));
+    assert!(
+        matches!(&step.changes[0].tunable, Tunable::Sysctl { key } if key.ends_with("mtu_probing"))
+    );
     // The card of the management network is not touched.
     assert!(!alone.iter().any(|finding| finding.object == "eno1"));
 }
@@ -364,7 +366,7 @@ fn container_limits_need_host() {
     assert!(why.contains("only the host"), "{why}");
     for step in planned(&found).steps {
         for change in step.changes {
-            assert!(!change.knob.is_of_the_machine(), "{change:?}");
+            assert!(!change.tunable.is_of_the_machine(), "{change:?}");
         }
     }
     // Its buffers count for its own limit.
@@ -473,7 +475,7 @@ fn differing_cpus_change_by_number() {
             panic!("{:?}", of(found, rule, "host"));
         };
         let cpu = |change: &Change| {
-            let path = change.knob.to_string();
+            let path = change.tunable.to_string();
             let number = path.split('/').find_map(|part| part.strip_prefix("cpu")?.parse().ok());
             let number: usize = number.unwrap();
             format!("{number} {}", change.from)
@@ -517,7 +519,7 @@ fn dirty_pages_follow_rate_above_zero() {
     };
     let settings = |verdict: &Verdict| -> Vec<String> {
         let Verdict::Differs { changes, .. } = verdict else { panic!("{verdict:?}") };
-        let told = |change: &Change| format!("{} {}", change.knob, change.to);
+        let told = |change: &Change| format!("{} {}", change.tunable, change.to);
         changes.iter().map(told).collect()
     };
     let stock = ["0", "10", "0", "20"];
@@ -562,7 +564,7 @@ fn strict_filters_of_the_devices_themselves() {
             Verdict::Differs { changes, .. } => {
                 assert_eq!(changes.len(), 1);
                 assert_eq!(changes[0].to, "2");
-                changes[0].knob.to_string()
+                changes[0].tunable.to_string()
             }
             verdict => verdict.word().to_owned(),
         }
@@ -776,7 +778,7 @@ fn default_qdisc_is_set_before_mq() {
             _ => None,
         })
         .flatten()
-        .map(|change| format!("{} {}", change.knob, change.to))
+        .map(|change| format!("{} {}", change.tunable, change.to))
         .collect();
     assert_eq!(changed[0], "net.core.default_qdisc fq", "{changed:?}");
     assert!(changed[1].ends_with(" qdisc mq"), "{changed:?}");

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use penstock_host::placement::Homes;
+use penstock_host::placement::NumaPlacement;
 use penstock_protocol::control::Settings;
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::manifest::display_path;
@@ -166,7 +166,7 @@ pub struct Config {
     /// Directory in which a marker on this host pins its maps.
     pub marker: PathBuf,
     /// Placement of threads; `None` for any processor.
-    pub homes: Option<Homes>,
+    pub homes: Option<NumaPlacement>,
 }
 
 impl std::fmt::Debug for Config {
@@ -628,7 +628,7 @@ impl AgentInner {
             memory_bytes: memory.bytes(),
             homes: self.config.homes.as_ref().map(|homes| {
                 let address = channel.transport().own_address();
-                homes.by(address.and_then(interface_with))
+                homes.via_interface(address.and_then(interface_with))
             }),
             pace: Some(Arc::clone(&self.pace)),
             collectors: &self.config.collectors,

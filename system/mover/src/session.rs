@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_host::placement::{self, Homes, Placement};
+use penstock_host::placement::{self, NumaPlacement, Placement};
 use penstock_protocol::control::{Report, Settings};
 use penstock_protocol::open::{Options, SessionId};
 use penstock_protocol::pace::{PaceTicket, Pacer};
@@ -205,7 +205,7 @@ pub struct Session {
     /// Reporter of its streams, if this end sends with a scitag.
     pub fireflies: Option<Fireflies>,
     /// Placement of its threads, if configured.
-    homes: Option<Homes>,
+    homes: Option<NumaPlacement>,
     /// Time of the session's start.
     pub started: Instant,
     /// Requested number of streams.
@@ -285,7 +285,7 @@ impl Session {
 
     /// Sets the placement of its threads.
     #[must_use]
-    pub fn with_homes(mut self, homes: Option<Homes>) -> Self {
+    pub fn with_homes(mut self, homes: Option<NumaPlacement>) -> Self {
         self.homes = homes;
         self
     }

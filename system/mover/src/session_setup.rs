@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use penstock_host::placement::Homes;
+use penstock_host::placement::NumaPlacement;
 use penstock_protocol::block::{BLOCK_BYTES_MIN, PAYLOAD_BYTES_MAX};
 use penstock_protocol::control::{Placed, Report, Settings, Settled, TransferTally};
 use penstock_protocol::journal::TargetDirectory;
@@ -358,7 +358,7 @@ pub struct SessionBuilder<'a> {
     /// Memory for blocks, in bytes.
     pub memory_bytes: u64,
     /// Placement of threads; `None` for any processor.
-    pub homes: Option<Homes>,
+    pub homes: Option<NumaPlacement>,
     /// Rate limit shared with other sessions.
     pub pace: Option<Arc<SharedPacer>>,
     /// Firefly collectors, in addition to the peers of data streams.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use penstock_host::facts::cpu::Node;
 use penstock_host::facts::disks::disk_of;
 use penstock_host::facts::{Disk, Facts, Nic};
-use penstock_host::placement::Homes;
+use penstock_host::placement::NumaPlacement;
 use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, ResolvedPath};
 use penstock_mover::client::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
 use penstock_mover::connector::{CopyError, PeerConnector};
@@ -62,7 +62,7 @@ struct Site {
     state: PathBuf,
     agent: Agent,
     identity: Arc<Identity>,
-    homes: Option<Homes>,
+    homes: Option<NumaPlacement>,
 }
 
 fn options(algorithm: Algorithm, protection: Protection) -> Options {
@@ -86,7 +86,7 @@ impl Site {
     }
 
     /// Pins the threads of both ends to these homes.
-    fn with(homes: Option<Homes>) -> Self {
+    fn with(homes: Option<NumaPlacement>) -> Self {
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
         let path = |name: &str| {
             let path = temporary.path().join(name);
@@ -339,7 +339,7 @@ fn threads_run_near_their_devices() {
         .to_vec();
     facts.nics = vec![Nic { name: "lo".to_owned(), numa_node: Some(0), ..Nic::default() }];
     facts.disks = vec![Disk { name: disk, numa_node: Some(1), ..Disk::default() }];
-    let site = Site::with(Some(Homes::new(facts, &allowed)));
+    let site = Site::with(Some(NumaPlacement::new(facts, &allowed)));
     fill(&site.source);
     let mut options = options(Algorithm::Crc32c, Protection::Integrity);
     options.settings.rate_bps = Some(8_000_000);

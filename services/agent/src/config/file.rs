@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
-use penstock_host::placement::Wish;
+use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
 use penstock_units::{BitRate, ByteCount};
 use serde::Deserialize;
@@ -79,7 +79,7 @@ struct AgentTable {
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Retention>,
-    cpu: Option<Wish>,
+    cpu: Option<PlacementPolicy>,
     controller: Option<ControllerTable>,
 }
 

@@ -53,7 +53,7 @@ transfers = 3
     assert_eq!(config.limits.rate_bps, Some(10_000_000_000));
     assert_eq!((config.limits.transfers, config.limits.streams_per_transfer), (3, 8));
     assert_eq!(config.limits.memory_bytes, 512 << 20);
-    assert_eq!(config.cpu, Some(Wish::Auto));
+    assert_eq!(config.cpu, Some(PlacementPolicy::Auto));
 
     setting.variables.push(("PENSTOCK_RATE", "5G".into()));
     setting.variables.push(("PENSTOCK_HTTP", "none".into()));
@@ -62,7 +62,7 @@ transfers = 3
     setting.variables.push(("PENSTOCK_SERVICE_HOST", "10.0.0.1".into()));
     let config = setting.load(text, Layer::default()).unwrap();
     assert_eq!((config.limits.rate_bps, config.http.len()), (Some(5_000_000_000), 0));
-    assert_eq!(config.cpu, Some(Wish::These(vec![2, 3, 4])));
+    assert_eq!(config.cpu, Some(PlacementPolicy::Cpus(vec![2, 3, 4])));
 
     let flags = Layer { rate: Some(BitRate(0)), ..Layer::default() };
     assert_eq!(setting.load(text, flags).unwrap().limits.rate_bps, None);

@@ -1,4 +1,4 @@
-//! Processors: how many, in which nodes, how their speed and sleep are governed.
+//! CPUs: count, NUMA nodes, frequency and idle control.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use super::Tree;
 
 const CPU: &str = "/sys/devices/system/cpu";
 
-/// Processors.
+/// CPU model, topology, frequency and idle control.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
-    /// Model.
+    /// Model name, as in `/proc/cpuinfo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub model: Option<String>,
@@ -56,7 +56,7 @@ pub struct Cpu {
     pub idle_states: Vec<IdleState>,
 }
 
-/// A NUMA node.
+/// A NUMA node and its CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
@@ -70,13 +70,13 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IdleState {
-    /// Name, as `C6`.
+    /// Name in cpuidle, as `C6`.
     pub name: String,
     /// Time to wake from it.
     pub latency_us: u32,
 }
 
-/// Reads them.
+/// Reads CPU facts from `/proc` and `/sys`.
 #[must_use]
 pub fn gather(tree: &Tree) -> Cpu {
     let cpus: BTreeSet<usize> = tree.names(CPU).iter().filter_map(|name| number(name)).collect();

@@ -16,13 +16,13 @@ const DATA: [&str; 12] = [
     "beegfs",
 ];
 
-/// A block device.
+/// A block device and its queue settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
-    /// Name, as `nvme0n1`.
+    /// Name in `/sys/block`, as `nvme0n1`.
     pub name: String,
-    /// Model.
+    /// Model name that the device reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub model: Option<String>,
@@ -30,14 +30,14 @@ pub struct Disk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub rotational: Option<bool>,
-    /// I/O scheduler.
+    /// Active I/O scheduler, as `mq-deadline`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub scheduler: Option<String>,
     /// I/O schedulers that it could have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedulers: Vec<String>,
-    /// Read-ahead.
+    /// Read-ahead of the block device in KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub read_ahead_kib: Option<u64>,
@@ -63,15 +63,15 @@ pub struct Disk {
     pub numa_node: Option<usize>,
 }
 
-/// A file system.
+/// A mounted file system that may hold data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mount {
-    /// Mount point.
+    /// Absolute path of the mount point.
     pub path: String,
-    /// Type, as `xfs`.
+    /// File system type, as `xfs`.
     pub kind: String,
-    /// Mount options.
+    /// Mount options, separated by commas.
     #[serde(default)]
     #[schema(required)]
     pub options: String,
@@ -81,7 +81,7 @@ pub struct Mount {
     pub disk: Option<String>,
 }
 
-/// Reads the devices.
+/// Reads all block devices from `/sys/block`.
 #[must_use]
 pub fn gather(tree: &Tree) -> Vec<Disk> {
     let data = |name: &String| !NOT_DISKS.iter().any(|other| name.starts_with(other));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_of_disks_is_where_all_of_them_are() {
+    fn stacked_devices_inherit_a_common_node() {
         let root = tempfile::tempdir().unwrap();
         sysfs(root.path());
         let disks = gather(&Tree::below(root.path()));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_are_found_by_number_wherever_they_are() {
+    fn disks_are_found_by_number() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "sys/devices/pci0/nvme/nvme0/nvme0n1/nvme0n1p2/partition", "2\n");
         write(root.path(), "sys/devices/pci0/virtio3/block/vda/size", "8\n");

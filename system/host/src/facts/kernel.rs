@@ -23,7 +23,7 @@ const OPTIONS: [&str; 7] = [
     "TLS",
 ];
 
-/// The kernel.
+/// Release, command line and build options of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
@@ -58,7 +58,7 @@ impl Kernel {
         Some(Release(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
 
-    /// Whether it is a distribution's that carries newer features under an old number (`5.14.0-503.el9`).
+    /// True for enterprise kernels with backported features (`5.14.0-503.el9`).
     #[must_use]
     pub fn is_enterprise(&self) -> bool {
         self.release.as_deref().is_some_and(|release| {
@@ -66,14 +66,14 @@ impl Kernel {
         })
     }
 
-    /// Whether it was built with an option, as a part or a module.
+    /// True if it was built with an option, built in or as a module.
     #[must_use]
     pub fn has(&self, option: &str) -> Option<bool> {
         self.options.get(option).map(|value| value != "n")
     }
 }
 
-/// Reads it.
+/// Reads kernel facts from `/proc` and `/boot`.
 #[must_use]
 pub fn gather(tree: &Tree) -> Kernel {
     let release = tree.text("/proc/sys/kernel/osrelease");

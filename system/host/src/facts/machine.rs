@@ -1,15 +1,15 @@
-//! What kind of machine this is: hardware, a virtual machine, a container, a network namespace that is not the first.
+//! Kind of machine: hardware, virtual machine, container, network namespace.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Tree, chosen};
 
-/// The machine.
+/// Kind and platform settings of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// Product name.
+    /// Product name that the firmware (DMI) reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub product: Option<String>,
@@ -42,7 +42,7 @@ pub struct Machine {
     pub transparent_huge_pages: Option<String>,
 }
 
-/// Reads it.
+/// Reads machine facts from `/proc` and `/sys`.
 #[must_use]
 pub fn gather(tree: &Tree) -> Machine {
     let clock = "/sys/devices/system/clocksource/clocksource0";
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_machines_containers_and_namespaces_are_told() {
+    fn virtual_machines_and_containers_are_detected() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let tree = Tree::below(root);

@@ -30,7 +30,7 @@ pub struct Managers {
     pub bpftune: Option<bool>,
 }
 
-/// Looks for them.
+/// Searches the running processes for tuning programs.
 #[must_use]
 pub fn gather(tree: &Tree) -> Managers {
     if !tree.exists("/proc/self") {

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::Tree;
 
-/// Memory.
+/// Memory size, limits and page sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -35,7 +35,7 @@ pub struct Memory {
     pub lock_limit_bytes: Option<u64>,
 }
 
-/// What all processors did not get to when packets arrived, since boot.
+/// Receive backlog drops of all CPUs since boot (`/proc/net/softnet_stat`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Softnet {
@@ -45,7 +45,7 @@ pub struct Softnet {
     pub squeezed_rounds: u64,
 }
 
-/// Reads it.
+/// Reads memory facts from `/proc` and `/sys`.
 #[must_use]
 pub fn gather(tree: &Tree) -> Memory {
     let facts = tree.text("/proc/meminfo").unwrap_or_default();

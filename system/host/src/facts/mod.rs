@@ -37,7 +37,7 @@ pub(crate) use self::tree::chosen;
 /// The version of the facts file that this program writes and reads.
 pub const FACTS_VERSION: u32 = 1;
 
-/// Longest facts file.
+/// Largest facts file in bytes.
 pub const FACTS_BYTES_MAX: usize = 16 << 20;
 
 /// Most processors, devices and disks of a machine, and interrupts of a device, in a facts file: several times what
@@ -53,23 +53,23 @@ const DISKS_MAX: usize = 65_536;
 pub struct Facts {
     /// Version of this format.
     pub version: u32,
-    /// Remark for people.
+    /// Remark for readers of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub note: Option<String>,
-    /// The kernel.
+    /// Facts about the running kernel.
     #[serde(default)]
     #[schema(required)]
     pub kernel: Kernel,
-    /// Kind of machine.
+    /// Facts about the kind of machine.
     #[serde(default)]
     #[schema(required)]
     pub machine: Machine,
-    /// Processors.
+    /// Facts about CPUs and NUMA nodes.
     #[serde(default)]
     #[schema(required)]
     pub cpu: Cpu,
-    /// Memory.
+    /// Facts about memory and its limits.
     #[serde(default)]
     #[schema(required)]
     pub memory: Memory,
@@ -81,11 +81,11 @@ pub struct Facts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub softnet: Option<Softnet>,
-    /// Network devices.
+    /// Network devices other than loopback.
     #[serde(default)]
     #[schema(required)]
     pub nics: Vec<Nic>,
-    /// Block devices.
+    /// Block devices that hold data.
     #[serde(default)]
     #[schema(required)]
     pub disks: Vec<Disk>,
@@ -131,7 +131,7 @@ pub enum FactsError {
         "version {found} of the facts file is not known: this program reads {FACTS_VERSION}; gather it again with penstock host facts"
     )]
     Version {
-        /// What it says it is.
+        /// Version that the file states.
         found: u32,
     },
 }
@@ -179,10 +179,10 @@ impl Facts {
         }
         // Asked first: another version's fields would only be strange.
         #[derive(Deserialize)]
-        struct Version {
+        struct FactsVersion {
             version: u32,
         }
-        let Version { version } = serde_json::from_slice(text)?;
+        let FactsVersion { version } = serde_json::from_slice(text)?;
         if version != FACTS_VERSION {
             return Err(FactsError::Version { found: version });
         }

@@ -16,13 +16,13 @@ use super::Tree;
 /// Interrupts of a device that are looked at.
 const IRQS_MAX: usize = 4096;
 
-/// A network device.
+/// A network device, its settings and its hardware.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
     /// Name of the device.
     pub name: String,
-    /// Driver, as `mlx5_core`.
+    /// Name of the driver, as `mlx5_core`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub driver: Option<String>,
@@ -50,7 +50,7 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub speed_mbps: Option<u32>,
-    /// Largest IP packet.
+    /// Largest IP packet (MTU) in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub mtu_bytes: Option<u32>,
@@ -62,11 +62,11 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub tx_queue_packets: Option<u32>,
-    /// Transmit queues.
+    /// Number of transmit queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub tx_queues: Option<u32>,
-    /// Queueing disciplines.
+    /// Queueing disciplines at the root and below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub qdisc: Option<RootQdisc>,
@@ -91,11 +91,11 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub local_cpus: Option<String>,
-    /// PCIe slot.
+    /// PCI Express link of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub pcie: Option<Pcie>,
-    /// Interrupts.
+    /// Interrupts of the device and their CPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub irqs: Vec<Irq>,
     /// Queues with receive packet steering, and with transmit packet steering.
@@ -117,7 +117,7 @@ pub struct Nic {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bounded {
-    /// Present value [number].
+    /// Current value of the setting [number].
     pub value: u32,
     /// Largest value that the driver takes [number].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,30 +216,30 @@ pub struct Irq {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steering {
-    /// Receive queues.
+    /// Number of receive queues.
     pub rx_queues: u32,
     /// Receive queues with receive packet steering.
     pub rps_queues: u32,
-    /// Transmit queues.
+    /// Number of transmit queues.
     pub tx_queues: u32,
     /// Transmit queues with transmit packet steering.
     pub xps_queues: u32,
 }
 
 impl Nic {
-    /// Whether it is a device of its own and not made of software.
+    /// True for hardware rather than a software device.
     #[must_use]
     pub fn is_hardware(&self) -> bool {
         self.bus.is_some() && self.kind.is_none()
     }
 
-    /// A number by its word.
+    /// Value of a driver setting by its name.
     #[must_use]
     pub fn setting(&self, word: &str) -> Option<Bounded> {
         self.settings.get(word).copied()
     }
 
-    /// Whether an offload is on, and whether it is fixed.
+    /// State of an offload: on, fixed; `None` where unknown.
     #[must_use]
     pub fn feature(&self, name: &str) -> Option<(bool, bool)> {
         let text = self.features.get(name)?;
@@ -247,10 +247,10 @@ impl Nic {
     }
 }
 
-/// The word of a knob in facts, plans and journals.
+/// Name of a driver setting in facts, plans and journals.
 #[must_use]
-pub fn word(knob: DriverSetting) -> &'static str {
-    match knob {
+pub fn setting_name(setting: DriverSetting) -> &'static str {
+    match setting {
         DriverSetting::RxRing => "rx-ring",
         DriverSetting::TxRing => "tx-ring",
         DriverSetting::RxChannels => "rx-channels",
@@ -268,10 +268,10 @@ pub fn word(knob: DriverSetting) -> &'static str {
     }
 }
 
-/// The knob of a word.
+/// Driver setting with this name.
 #[must_use]
-pub fn knob(of: &str) -> Option<DriverSetting> {
-    DriverSetting::ALL.into_iter().find(|knob| word(*knob) == of)
+pub fn setting_named(of: &str) -> Option<DriverSetting> {
+    DriverSetting::ALL.into_iter().find(|setting| setting_name(*setting) == of)
 }
 
 /// Reads all devices but loopback; by netlink, so only where the tree is this machine.
@@ -289,9 +289,9 @@ pub fn gather(tree: &Tree) -> Vec<Nic> {
         .map(|device| {
             let mut nic = from_device(device, &devices, &qdiscs);
             if let Some(ethtool) = &mut ethtool {
-                ask_driver(&mut nic, ethtool);
+                read_driver(&mut nic, ethtool);
             }
-            look_at_hardware(&mut nic, device, tree);
+            read_hardware(&mut nic, device, tree);
             nic.rp_filter = tree.number(&format!("/proc/sys/net/ipv4/conf/{}/rp_filter", nic.name));
             nic
         })
@@ -340,14 +340,16 @@ fn root_qdisc(device: u32, qdiscs: &[Qdisc]) -> Option<RootQdisc> {
     Some(RootQdisc { kind: root.kind.clone(), default: root.handle == 0, below })
 }
 
-fn ask_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
+fn read_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
     nic.speed_mbps = ethtool.speed_mbps(&nic.name).ok().flatten();
     let queues = ethtool.rss_queues(&nic.name).ok();
     nic.rss_queues = queues.and_then(|queues| u32::try_from(queues.len()).ok());
     let settings = ethtool.settings(&nic.name);
     let bounded = |setting: SettingValue| Bounded { value: setting.value, max: setting.max };
-    nic.settings =
-        settings.into_iter().map(|(knob, at)| (word(knob).to_owned(), bounded(at))).collect();
+    nic.settings = settings
+        .into_iter()
+        .map(|(setting, at)| (setting_name(setting).to_owned(), bounded(at)))
+        .collect();
     let features = ethtool.features(&nic.name).unwrap_or_default();
     nic.features = features
         .into_iter()
@@ -360,7 +362,7 @@ fn ask_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
         .collect();
 }
 
-fn look_at_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
+fn read_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
     let place = format!("/sys/class/net/{}", nic.name);
     let index = tree.number::<u32>(&format!("{place}/ifindex"));
     let Some((bus, address)) = device.bus.as_ref().filter(|_| index == Some(device.index)) else {
@@ -426,17 +428,17 @@ fn device_id(tree: &Tree, slot: &str) -> Option<String> {
     Some(format!("{}:{}", part("vendor")?, part("device")?))
 }
 
-/// Sizes of a PCI Express function's transfers, in bytes.
+/// Transfer sizes of a PCI Express function, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Transfers {
+struct PcieTransferSizes {
     read_request: u32,
     payload: u32,
     payload_max: u32,
 }
 
 /// From configuration space, of which only root reads more than 64 bytes (PCI Express Base Specification 5.0, 7.5.3).
-fn transfers(config: &[u8]) -> Option<Transfers> {
-    const CAPABILITY: u8 = 0x10;
+fn transfers(config: &[u8]) -> Option<PcieTransferSizes> {
+    const PCI_CAP_ID_EXP: u8 = 0x10;
     const CAPABILITIES_MAX: usize = 48;
     let byte = |at: usize| config.get(at).copied();
     let word = |at: usize| Some(u16::from_le_bytes([byte(at)?, byte(at + 1)?]));
@@ -448,10 +450,10 @@ fn transfers(config: &[u8]) -> Option<Transfers> {
         if at == 0 {
             return None;
         }
-        if byte(at)? == CAPABILITY {
+        if byte(at)? == PCI_CAP_ID_EXP {
             let (could, control) = (word(at + 4)?, word(at + 8)?);
             let bytes = |code: u16| 128 << (code & 7);
-            return Some(Transfers {
+            return Some(PcieTransferSizes {
                 read_request: bytes(control >> 12),
                 payload: bytes(control >> 5),
                 payload_max: bytes(could),
@@ -497,7 +499,7 @@ mod tests {
         // Could 512 bytes (2), has 256 (1) and asks for 4096 (5).
         set(0x64, &[0x02, 0x80]);
         set(0x68, &[0x20, 0x58]);
-        let found = Transfers { read_request: 4096, payload: 256, payload_max: 512 };
+        let found = PcieTransferSizes { read_request: 4096, payload: 256, payload_max: 512 };
         assert_eq!(transfers(&config), Some(found));
         assert_eq!(transfers(&config[..64]), None, "who is not root sees no more");
         // A list that comes back to itself ends.
@@ -510,13 +512,13 @@ mod tests {
     #[test]
     fn every_knob_has_its_word() {
         for one in DriverSetting::ALL {
-            assert_eq!(knob(word(one)), Some(one));
+            assert_eq!(setting_named(setting_name(one)), Some(one));
         }
-        assert_eq!(knob("rings"), None);
+        assert_eq!(setting_named("rings"), None);
     }
 
     #[test]
-    fn the_kernel_put_it_there_when_it_has_no_number() {
+    fn qdisc_without_handle_is_default() {
         let qdisc = |device, handle, parent, kind: &str| Qdisc {
             device,
             handle,

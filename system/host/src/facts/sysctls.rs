@@ -58,7 +58,7 @@ pub const KEYS: &[&str] = &[
     "vm.zone_reclaim_mode",
 ];
 
-/// Settings by name.
+/// Values of sysctls by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sysctls {
@@ -72,7 +72,7 @@ pub struct Sysctls {
     pub read_only: BTreeSet<String>,
 }
 
-/// Reads [`KEYS`].
+/// Reads all of [`KEYS`] that this kernel has.
 #[must_use]
 pub fn gather(tree: &Tree) -> Sysctls {
     use std::os::unix::fs::PermissionsExt;
@@ -105,7 +105,7 @@ pub(crate) fn normal(text: &str) -> String {
 }
 
 impl Sysctls {
-    /// The value.
+    /// Value of a key, in normal form.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(String::as_str)
@@ -137,9 +137,9 @@ impl Sysctls {
 /// The most that TCP's own sizing gives a connection's two buffers, if both ends are set alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
-    /// `tcp_rmem[2]`
+    /// Maximum of `tcp_rmem`, in bytes.
     pub receive_bytes_max: u64,
-    /// `tcp_wmem[2]`
+    /// Maximum of `tcp_wmem`, in bytes.
     pub send_bytes_max: u64,
 }
 
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_has_buffers_and_the_keys_are_in_order() {
+    fn keys_are_sorted_and_buffers_readable() {
         assert!(gather(&Tree::default()).buffers().is_some());
         assert!(KEYS.is_sorted());
     }
 
     #[test]
-    fn every_key_is_read_by_a_rule() {
+    fn each_key_has_a_rule() {
         let rules = [
             include_str!("../rules/cpu.rs"),
             include_str!("../rules/machine.rs"),

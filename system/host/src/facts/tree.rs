@@ -24,13 +24,13 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Below another root.
+    /// Files below another root, for tests and copies of machines.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// Whether it is this machine and no copy of one.
+    /// True for the root of this machine.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.root == Path::new("/")
@@ -78,7 +78,7 @@ impl Tree {
     }
 }
 
-/// What stands in brackets in a list of choices, as `[none] mq-deadline`; the whole when nothing does.
+/// Selected entry of a list, in brackets as in `[none] mq-deadline`; the whole text without brackets.
 pub(crate) fn chosen(text: &str) -> &str {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(text, |(chosen, _)| chosen).trim()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use penstock_sys::machine::parse_cpus;
 
 use super::{Case, RULE, Rule, Verdict, differs, host, not_applicable, ok, setting, unknown};
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::goal::Role;
 
 const TUNED: &str = "redhat-performance/tuned: profiles/throughput-performance";
@@ -83,7 +83,7 @@ pub(super) const RULES: &[Rule] = &[
                 }
                 Some("on") if case.goal.role == Role::Test => {
                     let path = "/sys/devices/system/cpu/smt/control".to_owned();
-                    differs("on", "off", vec![Change::new(Knob::File { path }, "on", "off")])
+                    differs("on", "off", vec![Change::new(Tunable::File { path }, "on", "off")])
                 }
                 Some(have) => ok(have),
             };
@@ -114,7 +114,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What a virtual machine lacks is its host's to set.
+/// Verdict for a missing control: virtual machines depend on their host.
 fn absent(case: &Case<'_>, why: &str) -> Verdict {
     match case.facts.machine.virtual_machine {
         Some(true) => not_applicable(format!("a virtual machine {why}: its host decides")),
@@ -144,7 +144,7 @@ fn of_each(case: &Case<'_>, file: &str, have: &BTreeMap<String, String>) -> Verd
         };
         for cpu in cpus {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}");
-            changes.insert(cpu, Change::new(Knob::File { path }, from, WANT));
+            changes.insert(cpu, Change::new(Tunable::File { path }, from, WANT));
         }
     }
     differs(told, WANT, changes.into_values().collect())

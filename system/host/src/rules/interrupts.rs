@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use penstock_sys::machine::parse_cpus;
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, host, not_applicable, ok, unknown};
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::Nic;
 
 const BINDING: &str = "fasterdata.es.net/host-tuning/linux/interrupt-binding";
@@ -106,7 +106,7 @@ fn affinity(case: &Case<'_>, nic: &Nic) -> Verdict {
         .map(|(index, irq)| {
             let path = format!("/proc/irq/{}/smp_affinity_list", irq.number);
             let cpu = local[index % local.len()].to_string();
-            Change::new(Knob::File { path }, irq.cpus.clone(), cpu)
+            Change::new(Tunable::File { path }, irq.cpus.clone(), cpu)
         })
         .collect();
     differs(have, want, changes)

@@ -5,7 +5,7 @@ use penstock_units::ByteCount;
 use super::{
     Case, RULE, Rule, Verdict, differs, host, not_applicable, ok, setting, setting_where, unknown,
 };
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::Release;
 
 pub(super) const RULES: &[Rule] = &[
@@ -271,12 +271,12 @@ impl Threshold {
         let (bytes, share) = (get(self.bytes), get(self.ratio));
         if bytes == "0" && share == "0" {
             let percent = (self.want_bytes / (total / 100).max(1)).clamp(1, 100);
-            return vec![Change::new(Knob::sysctl(self.ratio), share, percent.to_string())];
+            return vec![Change::new(Tunable::sysctl(self.ratio), share, percent.to_string())];
         }
         let want = self.want_bytes.to_string();
-        let mut changes = vec![Change::new(Knob::sysctl(self.bytes), bytes, want)];
+        let mut changes = vec![Change::new(Tunable::sysctl(self.bytes), bytes, want)];
         if bytes == "0" {
-            changes.push(Change::new(Knob::sysctl(self.ratio), share, "0"));
+            changes.push(Change::new(Tunable::sysctl(self.ratio), share, "0"));
         }
         changes
     }

@@ -18,38 +18,38 @@ mod tcp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::{Facts, Nic};
 use crate::goal::Goal;
 
-/// A rule.
+/// A tuning rule: description, sources and judging function.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    /// Its name on command lines.
+    /// Name on command lines.
     pub name: &'static str,
-    /// What it looks at, for people.
+    /// Facts that it reads, for users.
     pub reads: &'static str,
-    /// What it wants, as a function of rate, round-trip time, role and memory.
+    /// Recommended value, by rate, round-trip time, role and memory.
     pub wants: &'static str,
-    /// Why.
+    /// Reason for the recommendation.
     pub why: &'static str,
-    /// What it may cost or break.
+    /// Costs and risks of the change.
     pub risk: &'static str,
-    /// Where that is from.
+    /// Sources of the recommendation.
     pub sources: &'static [&'static str],
-    /// Who says otherwise, and what is right.
+    /// Sources that contradict it, and the resolution.
     pub contradicted: &'static [&'static str],
-    /// How much it matters, 1 to 10.
+    /// Weight in the score, 1 to 10.
     pub weight: u32,
-    /// Why a plan leaves it out unless it is named.
+    /// Reason why a plan applies it only when named.
     pub only_if_named: Option<&'static str>,
-    /// Whether a change may take the link down for a moment.
+    /// True if a change may take the link down for a moment.
     pub interrupts: bool,
-    /// What it says of a machine: an object (`host`, a device, a disk) and a verdict each.
+    /// Judges a machine: one finding per object (`host`, a device, a disk).
     pub judge: fn(&Case<'_>) -> Vec<Finding>,
 }
 
-/// What rules leave out when nothing is to be said.
+/// Default values of optional fields.
 const RULE: Rule = Rule {
     name: "",
     reads: "",
@@ -64,30 +64,30 @@ const RULE: Rule = Rule {
     judge: |_| Vec::new(),
 };
 
-/// A machine and what is wanted of it.
+/// Input of the rules: a machine and a goal.
 #[derive(Debug)]
 pub struct Case<'a> {
-    /// The machine.
+    /// Facts about the machine.
     pub facts: &'a Facts,
-    /// What is wanted.
+    /// Performance goal of the machine.
     pub goal: Goal,
-    /// The devices that are to carry the traffic.
+    /// Devices that carry the traffic.
     pub nics: Vec<&'a Nic>,
 }
 
-/// What a rule says of one object.
+/// Verdict of a rule on one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Finding {
     /// Name of the rule.
     pub rule: &'static str,
     /// Object that was judged: `host`, a network device or a disk.
     pub object: String,
-    /// Result.
+    /// Verdict of the rule.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// What a rule says.
+/// Verdict of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
@@ -146,7 +146,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// A word for tables.
+    /// Short name for tables.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -161,7 +161,7 @@ impl Verdict {
         }
     }
 
-    /// Whether the machine is worse for it.
+    /// True if it lowers the score.
     #[must_use]
     pub fn is_bad(&self) -> bool {
         matches!(
@@ -173,7 +173,7 @@ impl Verdict {
         )
     }
 
-    /// What it is and what it should be, where it is not that.
+    /// Current and recommended value, where they differ.
     #[must_use]
     pub fn difference(&self) -> Option<(&str, &str)> {
         match self {
@@ -186,7 +186,7 @@ impl Verdict {
     }
 }
 
-/// Every rule, in the order in which a plan applies them: what moves other things first.
+/// All rules in the order of application: those that alter other tunables first.
 #[must_use]
 pub fn all() -> Vec<&'static Rule> {
     [
@@ -212,13 +212,13 @@ pub fn named(name: &str) -> Option<&'static Rule> {
     all().into_iter().find(|rule| rule.name == name)
 }
 
-/// What every rule says of a machine.
+/// Judges a machine by all rules.
 #[must_use]
 pub fn judge(case: &Case<'_>) -> Vec<Finding> {
     all().into_iter().flat_map(|rule| judge_by(rule, case)).collect()
 }
 
-/// What one rule says of a machine.
+/// Judges a machine by one rule.
 #[must_use]
 pub fn judge_by(rule: &Rule, case: &Case<'_>) -> Vec<Finding> {
     let mut findings = (rule.judge)(case);
@@ -227,7 +227,7 @@ pub fn judge_by(rule: &Rule, case: &Case<'_>) -> Vec<Finding> {
         for finding in &mut findings {
             let (have, want) = match &finding.verdict {
                 Verdict::Differs { have, want, changes }
-                    if changes.iter().any(|change| change.knob.is_of_the_machine()) =>
+                    if changes.iter().any(|change| change.tunable.is_of_the_machine()) =>
                 {
                     (have.clone(), want.clone())
                 }
@@ -241,9 +241,8 @@ pub fn judge_by(rule: &Rule, case: &Case<'_>) -> Vec<Finding> {
 }
 
 impl<'a> Case<'a> {
-    /// With the devices of these names, or where none is named with those that may carry the traffic: hardware with a
-    /// carrier, the fastest where rates are known, and what is stacked on it; where there is no hardware, whatever has
-    /// a carrier.
+    /// Selects the devices of these names. Without names: hardware with a carrier, the fastest where speeds are known, and
+    /// devices stacked on it; without hardware, any device with a carrier.
     #[must_use]
     pub fn new(facts: &'a Facts, goal: Goal, devices: &[String]) -> Self {
         let nics = if devices.is_empty() {
@@ -270,7 +269,7 @@ impl<'a> Case<'a> {
         Self { facts, goal, nics }
     }
 
-    /// Whether a change of the whole machine cannot be made from here.
+    /// True in a container or network namespace, from which the machine cannot be changed.
     fn is_inside(&self) -> bool {
         let machine = &self.facts.machine;
         machine.first_network_namespace == Some(false) || machine.container.is_some()
@@ -330,7 +329,7 @@ fn setting_where(case: &Case<'_>, key: &str, want: &str, good: impl Fn(&str) -> 
     if case.facts.sysctls.read_only.contains(key) {
         return Verdict::NeedsHost { have: have.to_owned(), want: want.to_owned() };
     }
-    differs(have, want, vec![Change::new(Knob::sysctl(key), have, want)])
+    differs(have, want, vec![Change::new(Tunable::sysctl(key), have, want)])
 }
 
 /// A setting of the kernel that should be at least so much.
@@ -382,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_says_what_it_is() {
+    fn every_rule_is_described() {
         let mut names = BTreeSet::new();
         for rule in all() {
             assert!(names.insert(rule.name), "{} is there twice", rule.name);

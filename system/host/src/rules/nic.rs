@@ -1,7 +1,7 @@
 //! Network cards: packet size, rings, interrupt moderation, pause frames, offloads, BIG TCP.
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, no_op, not_applicable, ok, unknown};
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::{Nic, Release};
 
 const TUNING_100G: &str = "fasterdata.es.net/host-tuning/linux/100g-tuning";
@@ -194,26 +194,26 @@ pub(super) fn fast(case: &Case<'_>, nic: &Nic) -> bool {
 }
 
 fn device(nic: &Nic, setting: &str, have: u32, want: u32) -> Change {
-    let knob = Knob::Device { device: nic.name.clone(), setting: setting.to_owned() };
-    Change::new(knob, have.to_string(), want.to_string())
+    let tunable = Tunable::Device { device: nic.name.clone(), setting: setting.to_owned() };
+    Change::new(tunable, have.to_string(), want.to_string())
 }
 
 fn driver(nic: &Nic, setting: &str, have: u32, want: u32) -> Change {
-    let knob = Knob::Driver { device: nic.name.clone(), setting: setting.to_owned() };
-    Change::new(knob, have.to_string(), want.to_string())
+    let tunable = Tunable::Driver { device: nic.name.clone(), setting: setting.to_owned() };
+    Change::new(tunable, have.to_string(), want.to_string())
 }
 
 fn mtu(case: &Case<'_>, nic: &Nic) -> Verdict {
-    const JUMBO: u32 = 9000;
+    const JUMBO_MTU_BYTES: u32 = 9000;
     let Some(have) = nic.mtu_bytes else { return unknown("its MTU is not known") };
-    if have >= JUMBO || !fast(case, nic) {
+    if have >= JUMBO_MTU_BYTES || !fast(case, nic) {
         return ok(have.to_string());
     }
-    let max = nic.mtu_bytes_max.unwrap_or(JUMBO);
+    let max = nic.mtu_bytes_max.unwrap_or(JUMBO_MTU_BYTES);
     if max <= have {
         return not_applicable(format!("{max} is the most it takes"));
     }
-    let want = max.min(JUMBO);
+    let want = max.min(JUMBO_MTU_BYTES);
     if case.facts.managers.network_manager == Some(true) && nic.is_hardware() {
         return Verdict::Conflict {
             have: have.to_string(),
@@ -228,7 +228,7 @@ fn mtu(case: &Case<'_>, nic: &Nic) -> Verdict {
     // Where a path swallows what is larger, connections find out.
     const PROBING: &str = "net.ipv4.tcp_mtu_probing";
     if case.facts.sysctls.get(PROBING) == Some("0") {
-        changes.insert(0, Change::new(Knob::sysctl(PROBING), "0", "1"));
+        changes.insert(0, Change::new(Tunable::sysctl(PROBING), "0", "1"));
     }
     differs(have.to_string(), want.to_string(), changes)
 }
@@ -361,8 +361,9 @@ fn features(nic: &Nic, names: &[&str], want: bool) -> Verdict {
     let changes = wrong
         .iter()
         .map(|name| {
-            let knob = Knob::Feature { device: nic.name.clone(), feature: (*name).to_owned() };
-            Change::new(knob, word(!want), word(want))
+            let tunable =
+                Tunable::Feature { device: nic.name.clone(), feature: (*name).to_owned() };
+            Change::new(tunable, word(!want), word(want))
         })
         .collect();
     differs(format!("{} {}", wrong.join(" "), word(!want)), word(want), changes)

@@ -35,7 +35,7 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// What stands before the function in `pci 0000:17:00.1`: the slot, which all ports of a card share.
+/// PCI slot without the function, as in `pci 0000:17:00.1`; all ports of a card share it.
 fn slot_of(nic: &Nic) -> Option<&str> {
     nic.bus.as_deref()?.rsplit_once('.').map(|(slot, _)| slot)
 }

@@ -1,10 +1,10 @@
-//! What packets wait in: the queueing disciplines of a device, its queue's length, the backlog of a processor.
+//! Packet queues: qdiscs of a device, transmit queue length, CPU backlog.
 
 use super::{
     Case, RULE, Rule, Verdict, at_least, differs, each_nic, host, no_op, not_applicable, ok,
     setting, setting_where, together, unknown,
 };
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::Nic;
 
 const PACING: &str = "fasterdata.es.net/host-tuning/packet-pacing (January 2025)";
@@ -181,7 +181,7 @@ fn several(case: &Case<'_>, judge: impl FnOnce() -> Verdict) -> Verdict {
 fn reverse_path(case: &Case<'_>) -> Verdict {
     const ALL: &str = "net.ipv4.conf.all.rp_filter";
     const DEFAULT: &str = "net.ipv4.conf.default.rp_filter";
-    const STRICT: i64 = 1;
+    const RP_FILTER_STRICT: i64 = 1;
     let sysctls = &case.facts.sysctls;
     let (Some(all), Some(default)) = (sysctls.number(ALL), sysctls.number(DEFAULT)) else {
         return super::unseen(case, ALL, "2");
@@ -191,12 +191,12 @@ fn reverse_path(case: &Case<'_>) -> Verdict {
     let strict: Vec<String> = case
         .nics
         .iter()
-        .filter(|nic| all.max(own(nic)) == STRICT)
+        .filter(|nic| all.max(own(nic)) == RP_FILTER_STRICT)
         .map(|nic| format!("{} {}", nic.name, own(nic)))
         .collect();
     let (key, have, want) = if !strict.is_empty() {
         (ALL, format!("all {all}, {}", strict.join(", ")), "all 2")
-    } else if all.max(default) == STRICT {
+    } else if all.max(default) == RP_FILTER_STRICT {
         (DEFAULT, format!("all {all}, default {default}"), "default 2, for devices to come")
     } else {
         return ok(format!("all {all}, default {default}"));
@@ -205,7 +205,7 @@ fn reverse_path(case: &Case<'_>) -> Verdict {
         return Verdict::NeedsHost { have, want: want.to_owned() };
     }
     let from = sysctls.get(key).unwrap_or_default();
-    differs(have, want, vec![Change::new(Knob::sysctl(key), from, "2")])
+    differs(have, want, vec![Change::new(Tunable::sysctl(key), from, "2")])
 }
 
 fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
@@ -236,12 +236,12 @@ fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
             with: "somebody put it there with options that could not be put back: change it by hand with tc".to_owned(),
         };
     }
-    let knob = Knob::Qdisc { device: nic.name.clone() };
-    let mut changes = vec![Change::new(knob, "default", kind)];
+    let tunable = Tunable::Qdisc { device: nic.name.clone() };
+    let mut changes = vec![Change::new(tunable, "default", kind)];
     // What is below mq is made by it.
     const BELOW: &str = "net.core.default_qdisc";
     if many && let Some(below) = case.facts.sysctls.get(BELOW).filter(|below| *below != "fq") {
-        changes.insert(0, Change::new(Knob::sysctl(BELOW), below, "fq"));
+        changes.insert(0, Change::new(Tunable::sysctl(BELOW), below, "fq"));
     }
     differs(have, want, changes)
 }
@@ -261,6 +261,7 @@ fn queue_length(case: &Case<'_>, nic: &Nic) -> Verdict {
     if have >= 10_000 || rate < 10_000_000_000 {
         return ok(have.to_string());
     }
-    let knob = Knob::Device { device: nic.name.clone(), setting: "tx-queue-packets".to_owned() };
-    differs(have.to_string(), "10000", vec![Change::new(knob, have.to_string(), "10000")])
+    let tunable =
+        Tunable::Device { device: nic.name.clone(), setting: "tx-queue-packets".to_owned() };
+    differs(have.to_string(), "10000", vec![Change::new(tunable, have.to_string(), "10000")])
 }

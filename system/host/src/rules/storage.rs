@@ -3,7 +3,7 @@
 use penstock_units::ByteCount;
 
 use super::{Case, Finding, RULE, Rule, Verdict, differs, not_applicable, ok, unknown};
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::{Disk, Mount};
 
 pub(super) const RULES: &[Rule] = &[
@@ -106,7 +106,7 @@ fn each_disk(
 
 fn change(disk: &Disk, file: &str, from: &str, to: &str) -> Vec<Change> {
     let path = format!("/sys/block/{}/queue/{file}", disk.name);
-    vec![Change::new(Knob::File { path }, from, to)]
+    vec![Change::new(Tunable::File { path }, from, to)]
 }
 
 fn scheduler(disk: &Disk) -> Verdict {
@@ -138,21 +138,22 @@ fn read_ahead(disk: &Disk) -> Verdict {
 }
 
 fn requests(disk: &Disk) -> Verdict {
-    const WANT: u64 = 256;
+    const QUEUE_REQUESTS: u64 = 256;
     let (Some(have), Some(scheduler)) = (disk.requests, disk.scheduler.as_deref()) else {
         return unknown("it is not known");
     };
     match disk.rotational {
         None => unknown("whether it seeks is not known"),
-        Some(true) if scheduler != "none" && have < WANT => {
-            let changes = change(disk, "nr_requests", &have.to_string(), &WANT.to_string());
-            differs(have.to_string(), WANT.to_string(), changes)
+        Some(true) if scheduler != "none" && have < QUEUE_REQUESTS => {
+            let changes =
+                change(disk, "nr_requests", &have.to_string(), &QUEUE_REQUESTS.to_string());
+            differs(have.to_string(), QUEUE_REQUESTS.to_string(), changes)
         }
         Some(_) => ok(have.to_string()),
     }
 }
 
-/// What is written to an array in rows of several disks; of a disk alone there is nothing to align to.
+/// Alignment of a file system to the stripes of its array; a single disk has none.
 fn stripes(case: &Case<'_>, mount: &Mount) -> Verdict {
     const BLOCK_BYTES: u64 = 4096;
     // Lengths of the options: sectors of xfs, blocks of ext4, which are of 4 KiB unless somebody chose otherwise.

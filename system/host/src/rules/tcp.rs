@@ -6,7 +6,7 @@ use super::{
     Case, RULE, Rule, Verdict, differs, host, no_op, not_applicable, ok, setting, setting_where,
     unknown,
 };
-use crate::change::{Change, Knob};
+use crate::change::{Change, Tunable};
 use crate::facts::Release;
 use crate::facts::sysctls::Buffers;
 use crate::goal::{Goal, Role};
@@ -312,7 +312,7 @@ fn buffer(case: &Case<'_>, key: &str, want: u64) -> Verdict {
     Verdict::Differs {
         have: now,
         want: told(want),
-        changes: vec![Change::new(Knob::sysctl(key), have, to)],
+        changes: vec![Change::new(Tunable::sysctl(key), have, to)],
     }
 }
 
@@ -343,7 +343,7 @@ fn tcp_mem(case: &Case<'_>) -> Verdict {
     let pages = wanted.div_ceil(page);
     let from = format!("{low} {pressure} {high}");
     let to = format!("{} {pages} {}", low.max(pages / 4 * 3), high.max(pages / 2 * 3));
-    differs(have, want, vec![Change::new(Knob::sysctl(KEY), from, to)])
+    differs(have, want, vec![Change::new(Tunable::sysctl(KEY), from, to)])
 }
 
 fn congestion(case: &Case<'_>) -> Verdict {

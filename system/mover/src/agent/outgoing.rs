@@ -109,7 +109,7 @@ impl AgentInner {
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.config.homes.as_ref().map(|homes| {
             let address = to.dial.destination();
-            homes.by(address.and_then(|address| interface_towards(&address.to_string())))
+            homes.via_interface(address.and_then(|address| interface_towards(&address.to_string())))
         });
         let make_end = {
             let (inner, memory, options) =
