@@ -1,4 +1,4 @@
-//! What the kernel says about eBPF programs, as one line.
+//! Errors of the kernel about eBPF programs, formatted as one line.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub enum KernelError {
     /// Anything else that the kernel refuses.
     #[error("cannot {what}: {reason}")]
     Other {
-        /// What was asked.
+        /// Refused operation.
         what: String,
         /// Its answer.
         reason: String,

@@ -86,7 +86,7 @@ pub fn is_unsupported(error: &ProgramError) -> bool {
     cause(error) == Some(io::ErrorKind::InvalidInput)
 }
 
-/// What the kernel said, below whatever else says it.
+/// Finds the kernel's error in a chain of errors.
 fn cause(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
@@ -112,7 +112,7 @@ pub enum Attached {
 }
 
 impl Attached {
-    /// `tcx` or `clsact`.
+    /// Mechanism: `tcx` or `clsact`.
     #[must_use]
     pub const fn by(&self) -> &'static str {
         match self {
@@ -209,7 +209,7 @@ impl Filters {
     }
 }
 
-/// `egress` or `ingress`.
+/// Name of a hook: `egress` or `ingress`.
 #[must_use]
 pub const fn direction(kind: TcAttachType) -> &'static str {
     match kind {

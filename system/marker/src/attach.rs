@@ -1,11 +1,11 @@
-//! Links between the programs and devices: TCX where the kernel has it, clsact else; beside what is there.
+//! Attachment of the programs to devices: by TCX where the kernel has it, else by clsact; other programs stay.
 //!
 //! A TCX link is pinned as `egress-INDEX` or `ingress-INDEX` (file names of bpffs have no dots, names of
 //! devices may). Where it exists its program is replaced in place. At clsact the program is a filter with a
 //! handle of its own, found again by that handle; a pin `filter-egress-INDEX` of the program remembers it.
-//! Indexes and names count in one network namespace: symbolic links `netns` and `name-INDEX` tell which and how
-//! the device was called, for whoever asks from another one.
-//! The clsact qdisc itself stays at the end: others may have begun to use it.
+//! Indexes and names are those of one network namespace: symbolic links `netns` and `name-INDEX` record the namespace and
+//! the device names, for readers in other namespaces.
+//! Removal keeps the clsact qdisc: other programs may use it.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use penstock_sys::net::Link;
 use crate::error::MarkerError;
 use crate::marker::{Marker, cgroup_root};
 
-/// Our filters: "penm".
+/// Handle "penm" and priorities of the marker's tc filters.
 const FILTERS: Filters =
     Filters { handle: TcHandle::new(0x7065, 0x6E6D), priorities: RangeInclusive::new(1, 8) };
 
@@ -31,16 +31,16 @@ const SOCKET_LINK: &str = "sock_create";
 const NAMESPACE: &str = "netns";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 
-/// Where a program is.
+/// An attached program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// The device's index.
+    /// Interface index of the device.
     pub index: u32,
-    /// Its name; its index where it is gone.
+    /// Name of the device; its index after removal of the device.
     pub interface: String,
-    /// `egress` or `ingress`.
+    /// Hook: `egress` or `ingress`.
     pub direction: &'static str,
-    /// `tcx` or `clsact`.
+    /// Mechanism: `tcx` or `clsact`.
     pub by: &'static str,
 }
 
@@ -69,10 +69,10 @@ const HOOKS: [Hook; 2] = [
 ];
 
 impl Marker {
-    /// Attaches to `link`, or replaces what is there of ours; no packet is missed in between.
+    /// Attaches to `link`, or replaces the marker's programs there without missing a packet.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error.
     pub fn attach(&mut self, link: &Link, how: Attach) -> Result<Vec<Attached>, MarkerError> {
         let mut attached = Vec::new();
         self.note_device(link)?;
@@ -158,7 +158,7 @@ impl Marker {
         pinned.map_err(|error| MarkerError::kernel(format!("pin {}", pin.display()), error))
     }
 
-    /// Attaches the program that notes which process makes a socket, to the root of cgroup2.
+    /// Attaches the program that records the creating process of each socket, to the root of cgroup2.
     ///
     /// # Errors
     /// When cgroup2 is not mounted, or the kernel refuses.
@@ -183,7 +183,7 @@ impl Marker {
         Ok(())
     }
 
-    /// Loads that program. Asked for while there is all privilege: attaching it later needs less.
+    /// Loads that program while the process has all privileges: attaching it later needs fewer.
     pub(crate) fn load_sockets(&mut self) -> Result<&mut CgroupSock, MarkerError> {
         const NAME: &str = "name_socket";
         let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
@@ -196,7 +196,7 @@ impl Marker {
         }
     }
 
-    /// Detaches from every device that is not among `wanted`; tells from which.
+    /// Detaches from all devices except `wanted`; returns the detached programs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -222,14 +222,14 @@ fn name_pin(pin: &Path, index: u32) -> PathBuf {
     pin.join(format!("name-{index}"))
 }
 
-/// The network namespace of the devices where it is not the one of this process.
+/// Network namespace of the devices, if it is not that of this process.
 fn other_namespace(pin: &Path) -> Option<String> {
     let theirs = fs::read_link(pin.join(NAMESPACE)).ok()?;
     let own = fs::read_link(OWN_NAMESPACE).ok()?;
     (theirs != own).then(|| theirs.display().to_string())
 }
 
-/// Everything that is attached by this pin directory.
+/// Lists the programs attached by this pin directory.
 pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
     let mut found = Vec::new();
     let elsewhere = other_namespace(pin).is_some();
@@ -258,7 +258,7 @@ pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
     found
 }
 
-/// Whether sockets get the name of their program.
+/// True if the program that records process names is attached.
 pub(crate) fn names_sockets(pin: &Path) -> bool {
     pin.join(SOCKET_LINK).exists()
 }
@@ -285,7 +285,7 @@ fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
     Ok(())
 }
 
-/// Detaches everything; tells what.
+/// Detaches all programs; returns their names.
 pub(crate) fn detach_all(pin: &Path) -> Result<Vec<String>, MarkerError> {
     let mut removed = Vec::new();
     for one in attachments(pin) {

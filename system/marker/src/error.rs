@@ -1,17 +1,17 @@
-//! What goes wrong between this process and the kernel, a line each.
+//! Errors of the marker, one line each.
 
 use std::io;
 use std::path::PathBuf;
 
 use penstock_hooks::KernelError;
 
-/// Why the marker does not do what it was asked.
+/// A failed operation of the marker.
 #[derive(Debug, thiserror::Error)]
 pub enum MarkerError {
-    /// The kernel refuses.
+    /// The kernel refused a call.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The pin directory is not where pins can be.
+    /// The pin directory is unusable.
     #[error("{}: {text}", path.display())]
     Pin {
         /// The directory.
@@ -35,9 +35,9 @@ pub enum MarkerError {
     /// A feature that the kernel does not have.
     #[error("this kernel has no {what}: {remedy}")]
     Feature {
-        /// What is missing.
+        /// Missing feature.
         what: &'static str,
-        /// What to do without it.
+        /// Remedy without it.
         remedy: &'static str,
     },
     /// Rules that the kernel's tables have no room for.

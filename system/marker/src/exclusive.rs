@@ -1,8 +1,8 @@
-//! One running marker for each pin directory and each device: two would write one set of rules, or look at each packet
+//! Locks: one running marker per pin directory and per device. Two would write the same rules, or process each packet
 //! twice.
 //!
-//! Both locks end with the process, however it ends. Programs that a marker left attached are no lock: the next one
-//! takes them over.
+//! The kernel releases both locks when the process ends. Programs that stay attached are no lock: the next marker takes
+//! them over.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ pub struct Exclusive {
 }
 
 impl Exclusive {
-    /// Takes the locks of a pin directory, which is made where there is none, and of devices.
+    /// Takes the locks of devices and of a pin directory, which is created if missing.
     ///
     /// # Errors
     /// [`MarkerError::Busy`] where another marker has one of them; where no pins can be.

@@ -9,10 +9,10 @@ use penstock_scitags::Scitag;
 
 use crate::rule::{Action, AddressMatch, Method, Prefix, Protocol, mask};
 
-/// Names the directory of the pinned maps: processes of another format do not touch them.
+/// Directory of the pinned maps; versions with another layout use another one.
 pub(crate) const FORMAT: &str = "maps2";
 
-/// All maps that last, by name.
+/// Names of the pinned maps.
 pub(crate) const NAMES: [&str; 11] = [
     "sockets",
     "settings",
@@ -27,7 +27,7 @@ pub(crate) const NAMES: [&str; 11] = [
     "passed",
 ];
 
-/// Bytes of keys and values.
+/// Sizes of keys and values in bytes.
 pub(crate) const SIZES: [(&str, usize, usize); 10] = [
     ("sockets", 4, size_of::<TagValue>()),
     ("settings", 4, size_of::<SettingsValue>()),
@@ -56,7 +56,7 @@ pub(crate) type ProgramKey = [u8; 16];
 pub(crate) type LabelKey = [u8; 4];
 pub(crate) type CountValue = [u8; 16];
 
-/// Who asked for a rule.
+/// Source of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The file of rules.
@@ -125,8 +125,8 @@ pub(crate) fn generation_of(key: &RuleKey) -> u8 {
     key[38]
 }
 
-/// What a key means, by its shape.
-pub(crate) fn match_of(key: &RuleKey, shapes: &[Shape]) -> Option<AddressMatch> {
+/// Decodes a key by its shape.
+pub(crate) fn match_of(key: &RuleKey, shapes: &[RuleShape]) -> Option<AddressMatch> {
     let shape = shapes.get(usize::from(key[37]))?;
     let address = |at: usize| <[u8; 16]>::try_from(&key[at..at + 16]).ok().map(Ipv6Addr::from);
     let port = |at: usize| u16::from_be_bytes([key[at], key[at + 1]]);
@@ -139,9 +139,9 @@ pub(crate) fn match_of(key: &RuleKey, shapes: &[Shape]) -> Option<AddressMatch> 
     })
 }
 
-/// Which parts of a packet a rule looks at: lengths of the prefixes in bits, and what else.
+/// Fields that a rule matches: prefix lengths in bits, ports, protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Shape {
+pub(crate) struct RuleShape {
     pub(crate) source: u8,
     pub(crate) destination: u8,
     pub(crate) source_port: bool,
@@ -149,7 +149,7 @@ pub(crate) struct Shape {
     pub(crate) protocol: bool,
 }
 
-impl Shape {
+impl RuleShape {
     pub(crate) fn of(rule: &AddressMatch) -> Self {
         Self {
             source: rule.source.length(),
@@ -160,7 +160,7 @@ impl Shape {
         }
     }
 
-    /// How many bits of a packet it looks at: the more, the more specific.
+    /// Count of matched bits: more bits are more specific.
     pub(crate) fn bits(&self) -> u32 {
         u32::from(self.source)
             + u32::from(self.destination)
@@ -170,7 +170,7 @@ impl Shape {
     }
 }
 
-pub(crate) fn shapes_value(shapes: &[Shape]) -> ShapesValue {
+pub(crate) fn shapes_value(shapes: &[RuleShape]) -> ShapesValue {
     let mut value = [0; SHAPES_MAX * SHAPE_BYTES];
     for (shape, bytes) in shapes.iter().zip(value.chunks_exact_mut(SHAPE_BYTES)) {
         bytes[..16].copy_from_slice(&mask(shape.source).to_be_bytes());
@@ -183,12 +183,12 @@ pub(crate) fn shapes_value(shapes: &[Shape]) -> ShapesValue {
     value
 }
 
-pub(crate) fn shapes_of(value: &ShapesValue) -> Vec<Shape> {
+pub(crate) fn shapes_of(value: &ShapesValue) -> Vec<RuleShape> {
     let length = |bytes: &[u8]| bytes.iter().map(|byte| byte.count_ones() as u8).sum();
     value
         .chunks_exact(SHAPE_BYTES)
         .take_while(|bytes| bytes[37] != 0)
-        .map(|bytes| Shape {
+        .map(|bytes| RuleShape {
             source: length(&bytes[..16]),
             destination: length(&bytes[16..32]),
             source_port: bytes[32] != 0,
@@ -198,18 +198,18 @@ pub(crate) fn shapes_of(value: &ShapesValue) -> Vec<Shape> {
         .collect()
 }
 
-/// What the programs are told beside the rules.
+/// Global settings of the eBPF programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Settings {
-    /// Another one after each change of address rules: what a program found out before counts no more.
+pub(crate) struct ProgramSettings {
+    /// Incremented with each change of address rules; invalidates cached look-ups.
     pub(crate) epoch: u32,
     pub(crate) cgroup_levels: u32,
     pub(crate) programs: bool,
     pub(crate) destination: bool,
 }
 
-impl Settings {
-    /// Which of the two sets of address rules is in force.
+impl ProgramSettings {
+    /// Active set of address rules, 0 or 1.
     pub(crate) fn generation(self) -> u8 {
         (self.epoch & 1) as u8
     }
@@ -274,7 +274,7 @@ mod tests {
                 destination_port,
                 protocol: protocol.then_some(Protocol::Tcp),
             };
-            let shapes = shapes_of(&shapes_value(&[Shape::of(&AddressMatch::ALL), Shape::of(&rule)]));
+            let shapes = shapes_of(&shapes_value(&[RuleShape::of(&AddressMatch::ALL), RuleShape::of(&rule)]));
             prop_assert_eq!(match_of(&rule_key(&rule, 1, 1), &shapes), Some(rule));
             let action = Action::new(Scitag::new(3, 14).unwrap(), Method::Both).unwrap();
             prop_assert_eq!(
@@ -287,9 +287,9 @@ mod tests {
         fn whatever_is_in_a_map_is_no_panic(key: [u8; 32], value: [u8; 16]) {
             let mut rule = [0; 40];
             rule[8..].copy_from_slice(&key);
-            let _ = match_of(&rule, &[Shape::of(&AddressMatch::ALL)]);
+            let _ = match_of(&rule, &[RuleShape::of(&AddressMatch::ALL)]);
             let _ = rule_of(&value);
-            let _ = Settings::of(&value);
+            let _ = ProgramSettings::of(&value);
         }
     }
 }

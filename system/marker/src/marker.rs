@@ -17,9 +17,9 @@ use penstock_hooks::{KernelError, classifier};
 
 use crate::error::MarkerError;
 use crate::maps::{
-    self, ActionBytes, FORMAT, NAMES, ProgramKey, RuleKey, RuleValue, Settings, SettingsValue,
-    Shape, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of, shapes_of,
-    shapes_value,
+    self, ActionBytes, FORMAT, NAMES, ProgramKey, ProgramSettings, RuleKey, RuleShape, RuleValue,
+    SettingsValue, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of,
+    shapes_of, shapes_value,
 };
 use crate::rule::Action;
 use crate::sockets::SocketTags;
@@ -34,8 +34,8 @@ pub(crate) const CLASSIFIERS: [&str; 4] =
 /// statfs(2)
 const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
 
-/// A program on another CPU may still read the rules of before the switch: it runs for microseconds.
-const GRACE: Duration = Duration::from_millis(20);
+/// Delay before old rules are deleted: a program on another CPU may still read them, for microseconds.
+const RULE_SWITCH_GRACE: Duration = Duration::from_millis(20);
 
 /// Deepest cgroup that a rule may name, below the root.
 const CGROUP_DEPTH_MAX: usize = 15;
@@ -44,7 +44,7 @@ const CGROUP_DEPTH_MAX: usize = 15;
 const CGROUPS_MAX: usize = 4096;
 const PROGRAMS_MAX: usize = 1024;
 
-type Hash<K, V> = aya::maps::HashMap<MapData, K, V>;
+type BpfHash<K, V> = aya::maps::HashMap<MapData, K, V>;
 
 /// The marker of one pin directory.
 pub struct Marker {
@@ -52,12 +52,12 @@ pub struct Marker {
     pub(crate) pin: PathBuf,
     settings: Array<MapData, SettingsValue>,
     shapes_map: Array<MapData, ShapesValue>,
-    rules_map: Hash<RuleKey, RuleValue>,
-    cgroups_map: Hash<u64, ActionBytes>,
-    programs_map: Hash<ProgramKey, ActionBytes>,
+    rules_map: BpfHash<RuleKey, RuleValue>,
+    cgroups_map: BpfHash<u64, ActionBytes>,
+    programs_map: BpfHash<ProgramKey, ActionBytes>,
     sockets: SocketTags,
-    now: Settings,
-    shapes: Vec<Shape>,
+    now: ProgramSettings,
+    shapes: Vec<RuleShape>,
     rules: Rules,
     /// How many address rules ask for destination options, and whether any by cgroup or program does.
     rules_with_options: usize,
@@ -114,7 +114,7 @@ impl Marker {
             cgroups_map,
             programs_map,
             sockets,
-            now: Settings::default(),
+            now: ProgramSettings::default(),
             shapes: Vec::new(),
             rules: Rules::new(),
             rules_with_options: 0,
@@ -131,7 +131,7 @@ impl Marker {
     /// Reads the rules that are in force.
     fn take_over(&mut self) -> Result<(), MarkerError> {
         let failed = |error| MarkerError::kernel("read the rules in force", error);
-        self.now = Settings::of(&self.settings.get(&0, 0).map_err(failed)?);
+        self.now = ProgramSettings::of(&self.settings.get(&0, 0).map_err(failed)?);
         let generation = self.now.generation();
         self.shapes = shapes_of(&self.shapes_map.get(&generation.into(), 0).map_err(failed)?);
         for item in self.rules_map.iter() {
@@ -167,18 +167,18 @@ impl Marker {
         programs.filter_map(|program| Some(program.info().ok()?.id())).collect()
     }
 
-    /// The pin directory.
+    /// Directory of the pinned maps and links.
     #[must_use]
     pub fn pin(&self) -> &Path {
         &self.pin
     }
 
-    /// Tags of sockets.
+    /// Map of socket tags.
     pub fn sockets(&mut self) -> &mut SocketTags {
         &mut self.sockets
     }
 
-    /// Puts one address rule in force, or takes its place.
+    /// Adds or replaces one address rule.
     ///
     /// # Errors
     /// When there is no room for it.
@@ -197,7 +197,7 @@ impl Marker {
         self.set_rules(rules)
     }
 
-    /// Takes one address rule out of force; tells whether it was there.
+    /// Removes one address rule; true if it existed.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -209,7 +209,7 @@ impl Marker {
         Ok(known)
     }
 
-    /// Writes a rule whose shape is known; it counts after [`Self::write_changed`].
+    /// Writes a rule of a known shape; it takes effect after [`Self::write_changed`].
     fn insert(
         &mut self,
         rule: crate::AddressMatch,
@@ -226,7 +226,7 @@ impl Marker {
         Ok(())
     }
 
-    /// The same for taking one away.
+    /// Deletes a rule; takes effect after [`Self::write_changed`].
     fn remove(&mut self, rule: &crate::AddressMatch) -> Result<bool, MarkerError> {
         let Some(old) = self.rules.remove(rule) else { return Ok(false) };
         self.rules_with_options -= usize::from(has_options(&old));
@@ -238,10 +238,10 @@ impl Marker {
     }
 
     fn shape_of(&self, rule: &crate::AddressMatch) -> Option<usize> {
-        self.shapes.iter().position(|shape| *shape == Shape::of(rule))
+        self.shapes.iter().position(|shape| *shape == RuleShape::of(rule))
     }
 
-    /// Puts exactly these address rules in force.
+    /// Replaces all address rules.
     ///
     /// # Errors
     /// When they do not fit; those of before stay then.
@@ -272,7 +272,7 @@ impl Marker {
         self.rules = rules;
         self.shapes = shapes;
         self.write_changed(1)?;
-        std::thread::sleep(GRACE);
+        std::thread::sleep(RULE_SWITCH_GRACE);
         let old: Vec<RuleKey> = self
             .rules_map
             .keys()
@@ -325,7 +325,7 @@ impl Marker {
         self.write_settings()
     }
 
-    /// Makes a change of address rules count: `by` 2 in the same generation, 1 in the other.
+    /// Activates a change of address rules: advances the epoch `by` 2 in the same generation, by 1 to switch.
     fn write_changed(&mut self, by: u32) -> Result<(), MarkerError> {
         self.now.epoch = self.now.epoch.wrapping_add(by);
         self.write_settings()
@@ -344,7 +344,7 @@ fn has_options(entry: &Entry) -> bool {
 }
 
 fn replace<K: aya::Pod + Eq + std::hash::Hash>(
-    map: &mut Hash<K, ActionBytes>,
+    map: &mut BpfHash<K, ActionBytes>,
     wanted: &HashMap<K, ActionBytes>,
 ) -> Result<(), MarkerError> {
     let failed = |error| MarkerError::kernel("write the rules", error);
@@ -359,7 +359,7 @@ fn replace<K: aya::Pod + Eq + std::hash::Hash>(
     Ok(())
 }
 
-/// What is gone already need not be removed.
+/// Ignores errors for missing keys.
 fn gone(removed: Result<(), MapError>) -> Result<(), MarkerError> {
     match removed {
         Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
@@ -396,7 +396,7 @@ fn cgroup(path: &Path) -> Result<(u64, usize), MarkerError> {
     Ok((facts.ino(), level))
 }
 
-/// Where cgroup2 is mounted.
+/// Mount point of cgroup2.
 pub(crate) fn cgroup_root() -> Result<PathBuf, MarkerError> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let found = mounts.lines().find_map(|line| {
@@ -414,7 +414,7 @@ pub(crate) fn typed<T: TryFrom<Map, Error = MapError>>(map: Map) -> Result<T, Ma
     T::try_from(map).map_err(|error| MarkerError::kernel("use the pinned maps", error))
 }
 
-/// Refuses maps that something else pinned here: the loader takes them as they are.
+/// Refuses maps of another layout, which the loader would use unchecked.
 fn check_layout(directory: &Path) -> Result<(), MarkerError> {
     for (name, key, value) in maps::SIZES {
         let path = directory.join(name);
@@ -428,7 +428,7 @@ fn check_layout(directory: &Path) -> Result<(), MarkerError> {
     Ok(())
 }
 
-/// Checks that `pin` can hold pins, and makes it.
+/// Checks that `pin` is on bpffs, and creates it.
 pub(crate) fn prepare(pin: &Path) -> Result<(), MarkerError> {
     let on = |path: &Path| {
         let fs = rustix::fs::statfs(path).ok()?;
@@ -464,8 +464,7 @@ fn load_error(what: &str, error: aya::EbpfError) -> MarkerError {
     MarkerError::kernel(format!("load the {what} of the marker"), error)
 }
 
-/// Detaches everything that is pinned in `pin` and removes it; what is not ours stays. Tells what it
-/// removed.
+/// Detaches and removes everything that a marker pinned in `pin`; other files stay. Returns the removed names.
 ///
 /// # Errors
 /// When there is nothing, or it cannot be removed.

@@ -1,6 +1,6 @@
-//! Sockets of programs that run already: their names are noted once, when a rule for them begins.
+//! Records the process names of existing sockets, once when a rule for a program is added.
 //!
-//! Sockets that are made later are noted by the kernel. A program that runs as many threads with names of
+//! The eBPF program records later sockets. A program that runs as many threads with names of
 //! their own is known by the name of the thread that makes the socket.
 
 use std::collections::BTreeSet;
@@ -11,24 +11,24 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use crate::error::MarkerError;
 use crate::sockets::SocketTags;
 
-/// What a walk through the processes did.
+/// Result of a scan of all processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Walk {
+pub struct SocketScan {
     /// Sockets that belong to a program with a rule.
     pub sockets: usize,
-    /// Processes of such programs whose sockets could not be had.
+    /// Processes of such programs whose sockets could not be opened.
     pub refused: usize,
 }
 
-/// Notes the sockets of all processes whose name is in `programs`.
+/// Records the sockets of all processes whose name is in `programs`.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn note_sockets(
     programs: &BTreeSet<String>,
     tags: &mut SocketTags,
-) -> Result<Walk, MarkerError> {
-    let mut walk = Walk::default();
+) -> Result<SocketScan, MarkerError> {
+    let mut walk = SocketScan::default();
     if programs.is_empty() {
         return Ok(walk);
     }

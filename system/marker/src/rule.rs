@@ -16,7 +16,7 @@ pub enum Method {
     Destination,
     /// In both.
     Both,
-    /// Not at all: the packet stays as it is, whatever less specific rules say.
+    /// Unlabelled, even if a less specific rule matches.
     None,
 }
 
@@ -40,7 +40,7 @@ impl Method {
             .find(|method| method.bits() == bits)
     }
 
-    /// Whether destination options are asked for.
+    /// True if packets get a destination option.
     #[must_use]
     pub fn has_destination(self) -> bool {
         self.bits() & 2 != 0
@@ -90,13 +90,13 @@ impl Action {
         Ok(Self { tag, method })
     }
 
-    /// The tag.
+    /// Tag that the packets get.
     #[must_use]
     pub fn tag(self) -> Scitag {
         self.tag
     }
 
-    /// The method.
+    /// Way in which packets carry the tag.
     #[must_use]
     pub fn method(self) -> Method {
         self.method
@@ -116,7 +116,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// All addresses.
+    /// Prefix of length 0, which contains all addresses.
     pub const ALL: Self = Self { bits: 0, length: 0 };
 
     /// The prefix of `length` bits, at most 128, that `address` lies in.
@@ -126,7 +126,7 @@ impl Prefix {
         Self { bits: address.to_bits() & mask(length), length }
     }
 
-    /// Its first address.
+    /// First address of the prefix.
     #[must_use]
     pub fn address(self) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.bits)
@@ -180,7 +180,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// What carries the ports.
+/// Transport protocol with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// 6
@@ -230,23 +230,23 @@ impl FromStr for Protocol {
     }
 }
 
-/// Packets by addresses, ports and protocol; what is `None` may be anything.
+/// Match of packets by addresses, ports and protocol; `None` matches any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressMatch {
-    /// Where they come from.
+    /// Source prefix.
     pub source: Prefix,
-    /// Where they go.
+    /// Destination prefix.
     pub destination: Prefix,
-    /// Their port there.
+    /// Transport source port.
     pub source_port: Option<u16>,
-    /// And there.
+    /// Transport destination port.
     pub destination_port: Option<u16>,
-    /// What carries the ports.
+    /// Transport protocol.
     pub protocol: Option<Protocol>,
 }
 
 impl AddressMatch {
-    /// Every IPv6 packet.
+    /// Matches every IPv6 packet.
     pub const ALL: Self = Self {
         source: Prefix::ALL,
         destination: Prefix::ALL,
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_do_not_fit_are_refused() {
+    fn owner_beyond_label_is_refused() {
         let tag = Scitag::new(600, 1).unwrap();
         assert!(Action::new(tag, Method::Label).is_err());
     }

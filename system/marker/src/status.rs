@@ -1,4 +1,4 @@
-//! What a marker is doing, read from its pinned maps: no process of it need run.
+//! Status of a marker from its pinned maps, also without a running process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use penstock_scitags::Scitag;
 use crate::attach::{Attached, attachments, names_sockets};
 use crate::error::MarkerError;
 use crate::maps::{
-    ActionBytes, CountValue, FORMAT, LabelKey, ProgramKey, RuleKey, RuleValue, Settings,
+    ActionBytes, CountValue, FORMAT, LabelKey, ProgramKey, ProgramSettings, RuleKey, RuleValue,
     SettingsValue, ShapesValue, action_of, count_of, generation_of, match_of, rule_of, shapes_of,
 };
 use crate::marker::typed;
@@ -25,7 +25,7 @@ pub struct Count {
     pub bytes: u64,
 }
 
-/// Why packets left without a label, and the same in words, in the order of the kernel's counters.
+/// Reasons for unlabelled packets, with descriptions, in the order of the kernel's counters.
 pub const REASONS: [(&str, &str); 10] = [
     ("ipv4", "IPv4 has no flow label"),
     ("other", "neither IPv4 nor IPv6"),
@@ -42,24 +42,24 @@ pub const REASONS: [(&str, &str); 10] = [
 /// Labelled packets of one tag by one method.
 pub type Labelled = BTreeMap<(Scitag, Method), Count>;
 
-/// What a marker is doing.
+/// Rules and counters of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Where its programs are.
+    /// Attached programs.
     pub attached: Vec<Attached>,
-    /// Whether sockets get the name of their program.
+    /// True if process names of sockets are recorded.
     pub names_sockets: bool,
-    /// Address rules.
+    /// Address rules in force.
     pub rules: Rules,
     /// How many look-ups a packet without a rule costs.
     pub shapes: usize,
     /// Rules by cgroup: its id.
     pub cgroups: BTreeMap<u64, Action>,
-    /// Rules by program.
+    /// Rules by process name.
     pub programs: BTreeMap<String, Action>,
-    /// What was labelled.
+    /// Counters of labelled packets.
     pub labelled: Labelled,
-    /// What was not, in the order of [`REASONS`].
+    /// Counters of unlabelled packets, in the order of [`REASONS`].
     pub passed: [Count; REASONS.len()],
 }
 
@@ -70,7 +70,7 @@ pub struct Status {
 pub fn read(pin: &Path) -> Result<Status, MarkerError> {
     let failed = |error| MarkerError::kernel("read the pinned maps", error);
     let settings: Array<_, SettingsValue> = typed(open(pin, "settings")?)?;
-    let settings = Settings::of(&settings.get(&0, 0).map_err(failed)?);
+    let settings = ProgramSettings::of(&settings.get(&0, 0).map_err(failed)?);
     let shapes: Array<_, ShapesValue> = typed(open(pin, "shapes")?)?;
     let shapes = shapes_of(&shapes.get(&settings.generation().into(), 0).map_err(failed)?);
     let table: HashMap<_, RuleKey, RuleValue> = typed(open(pin, "rules")?)?;
@@ -113,7 +113,7 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
     })
 }
 
-/// The counters alone.
+/// Reads only the counters.
 ///
 /// # Errors
 /// Like [`read`].

@@ -6,35 +6,35 @@
 use std::collections::BTreeMap;
 
 pub use crate::maps::{Origin, SHAPES_MAX};
-use crate::maps::{RuleKey, RuleValue, Shape, rule_key, rule_value};
+use crate::maps::{RuleKey, RuleShape, RuleValue, rule_key, rule_value};
 use crate::rule::{Action, AddressMatch};
 
 /// Most address rules at once. The kernel's map holds them twice while they change.
 pub const RULES_MAX: usize = 100_000;
 
-/// What a rule does, who asked for it, and until when.
+/// Action, source and expiry of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// What is done.
+    /// Tag and method.
     pub action: Action,
-    /// Who asked.
+    /// Source of the rule.
     pub origin: Origin,
     /// Seconds since boot when it ends; 0 for never.
     pub until_s: u32,
 }
 
-/// Address rules.
+/// Address rules by their match.
 pub type Rules = BTreeMap<AddressMatch, Entry>;
 
 /// The shapes of `rules`, most specific first.
 ///
 /// # Errors
 /// With one line when there are too many rules or shapes.
-pub(crate) fn shapes(rules: &Rules) -> Result<Vec<Shape>, String> {
+pub(crate) fn shapes(rules: &Rules) -> Result<Vec<RuleShape>, String> {
     if rules.len() > RULES_MAX {
         return Err(format!("{} address rules: at most {RULES_MAX} are possible", rules.len()));
     }
-    let mut shapes: Vec<Shape> = rules.keys().map(Shape::of).collect();
+    let mut shapes: Vec<RuleShape> = rules.keys().map(RuleShape::of).collect();
     shapes.sort_by_key(|shape| (std::cmp::Reverse(shape.bits()), std::cmp::Reverse(*shape)));
     shapes.dedup();
     if shapes.len() > SHAPES_MAX {
@@ -49,11 +49,11 @@ pub(crate) fn shapes(rules: &Rules) -> Result<Vec<Shape>, String> {
 /// Keys and values in the kernel's map.
 pub(crate) fn entries<'a>(
     rules: &'a Rules,
-    shapes: &'a [Shape],
+    shapes: &'a [RuleShape],
     generation: u8,
 ) -> impl Iterator<Item = (RuleKey, RuleValue)> + 'a {
     rules.iter().filter_map(move |(rule, entry)| {
-        let shape = Shape::of(rule);
+        let shape = RuleShape::of(rule);
         let index = shapes.iter().position(|one| *one == shape)?;
         let key = rule_key(rule, u8::try_from(index).ok()?, generation);
         Some((key, rule_value(entry.action, entry.origin, entry.until_s)))
@@ -82,12 +82,12 @@ mod tests {
         let rules = [to("::/0", None), to("2001:db8::/32", None), to("2001:db8::/32", Some(1094))];
         let rules: Rules = rules.into_iter().map(|rule| (rule, entry())).collect();
         let shapes = shapes(&rules).unwrap();
-        assert_eq!(shapes.iter().map(Shape::bits).collect::<Vec<_>>(), [48, 32, 0]);
+        assert_eq!(shapes.iter().map(RuleShape::bits).collect::<Vec<_>>(), [48, 32, 0]);
         assert_eq!(entries(&rules, &shapes, 1).count(), 3);
     }
 
     #[test]
-    fn many_rules_of_one_shape_are_one_look_up_and_many_shapes_are_refused() {
+    fn one_shape_is_one_lookup() {
         let many: Rules =
             (0..10_000).map(|i| (to(&format!("2001:db8::{i:x}"), None), entry())).collect();
         assert_eq!(shapes(&many).unwrap().len(), 1);

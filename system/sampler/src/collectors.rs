@@ -1,4 +1,4 @@
-//! Where datagrams go: any number of collectors over UDP. One that is away costs its own datagrams alone.
+//! sFlow collectors over UDP. An unreachable collector loses only its own datagrams.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::error::SamplerError;
 
-/// A collector that is away is told of once in this time.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Interval of reports about an unreachable collector.
+const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// One collector.
+/// A socket to one collector, with its counters.
 #[derive(Debug)]
 pub(crate) struct Collector {
     socket: UdpSocket,
@@ -20,12 +20,12 @@ pub(crate) struct Collector {
     told: Option<Instant>,
 }
 
-/// What came of a datagram.
+/// Result of sending a datagram.
 #[derive(Debug)]
-pub(crate) enum Sent {
-    /// It left, or the failure was told of lately.
+pub(crate) enum SendResult {
+    /// SendResult, or a failure that was reported lately.
     Quiet,
-    /// It did not leave, for this reason.
+    /// A failure to report.
     Failed(io::Error),
 }
 
@@ -57,7 +57,7 @@ impl Collector {
     }
 
     /// Sends it. Never waits.
-    pub(crate) fn send(&mut self, datagram: &[u8], now: Instant) -> Sent {
+    pub(crate) fn send(&mut self, datagram: &[u8], now: Instant) -> SendResult {
         let mut sent = self.socket.send(datagram);
         let mut refused = None;
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
@@ -75,13 +75,13 @@ impl Collector {
                 refused = Some(error);
             }
         }
-        let due = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+        let due = self.told.is_none_or(|told| now.duration_since(told) >= FAILURE_REPORT_INTERVAL);
         match refused {
             Some(error) if due => {
                 self.told = Some(now);
-                Sent::Failed(error)
+                SendResult::Failed(error)
             }
-            _ => Sent::Quiet,
+            _ => SendResult::Quiet,
         }
     }
 }
@@ -91,13 +91,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_where_nobody_listens_is_told_of_once_a_minute_and_counted() {
+    fn closed_port_is_reported_once_a_minute() {
         let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut collector = Collector::new(gone).unwrap();
         let begun = Instant::now();
         let mut told = |at| {
             // The kernel tells of the port with the datagram after the one that came to nobody.
-            (0..4).any(|_| matches!(collector.send(b"sample", begun + at), Sent::Failed(_)))
+            (0..4).any(|_| matches!(collector.send(b"sample", begun + at), SendResult::Failed(_)))
         };
         assert!(told(Duration::ZERO));
         assert!(!told(Duration::from_secs(59)));

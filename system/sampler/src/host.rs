@@ -25,21 +25,21 @@ const MACHINE_UNKNOWN: u32 = 0;
 const MACHINE_OTHER: u32 = 1;
 const MACHINE_X86_64: u32 = 3;
 const MACHINE_ARM: u32 = 10;
-const LINUX: u32 = 2;
+const OS_LINUX: u32 = 2;
 
 /// Most adapters that are told: their record must fit a datagram.
 const ADAPTERS_MAX: usize = 32;
 
-/// What does not change while it runs.
+/// Host description that does not change at run time.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct HostIdentity {
     name: String,
     release: String,
     machine: u32,
     uuid: [u8; 16],
 }
 
-impl Identity {
+impl HostIdentity {
     pub(crate) fn read() -> Self {
         let uuid = fs::read_to_string("/sys/class/dmi/id/product_uuid");
         Self {
@@ -60,7 +60,7 @@ impl Identity {
             hostname: Opaque(&self.name.as_bytes()[..self.name.len().min(64)]),
             uuid: self.uuid,
             machine: self.machine,
-            os: LINUX,
+            os: OS_LINUX,
             os_release: Opaque(&self.release.as_bytes()[..self.release.len().min(32)]),
         })
     }
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_read_as_proc_writes_them() {
+    fn cpu_counters_match_proc() {
         let stat = "cpu  100 2 30 400 5 6 7 8 9 1\ncpu0 50 1 1 1\ncpu1 50 1 1 1\nintr 4294967299 1 2\nctxt 77\n";
         let info = "processor\t: 0\ncpu MHz\t\t: 2595.124\n";
         let cpu = cpu(stat, "0.50 1.25 2.00 3/456 789\n", "1000.25 1.0\n", info);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_and_disks_are_read_as_proc_writes_them() {
+    fn memory_and_disk_counters_match_proc() {
         let memory = memory(
             "MemTotal:  100 kB\nMemFree: 7 kB\nCached: 3 kB\nSwapCached: 9 kB\n",
             "pgpgin 12\npgpgout 13\n",

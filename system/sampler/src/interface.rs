@@ -32,12 +32,12 @@ pub fn default_rate(speed_bps: Option<u64>) -> u32 {
     rate.clamp(RATE_LEAST, RATE_MAX)
 }
 
-const UNKNOWN: u32 = u32::MAX;
+const COUNTER_UNKNOWN: u32 = u32::MAX;
 
 /// IANAifType.
-const ETHERNET_CSMACD: u32 = 6;
-const SOFTWARE_LOOPBACK: u32 = 24;
-const OTHER: u32 = 1;
+const IF_TYPE_ETHERNET_CSMACD: u32 = 6;
+const IF_TYPE_SOFTWARE_LOOPBACK: u32 = 24;
+const IF_TYPE_OTHER: u32 = 1;
 
 /// Ethernet, IPv4 and TCP with timestamps: headers of a segment before a super-packet was sampled.
 const HEADER_BYTES_USUAL: f64 = 66.0;
@@ -99,9 +99,9 @@ pub(crate) fn records<'a>(
         status |= STATUS_OPER_UP;
     }
     let kind = match (device.hardware, device.ethernet) {
-        (Some(_), _) => ETHERNET_CSMACD,
-        (None, true) => SOFTWARE_LOOPBACK,
-        (None, false) => OTHER,
+        (Some(_), _) => IF_TYPE_ETHERNET_CSMACD,
+        (None, true) => IF_TYPE_SOFTWARE_LOOPBACK,
+        (None, false) => IF_TYPE_OTHER,
     };
     let direction = match speed {
         Some(_) if full_duplex => 1,
@@ -125,15 +125,15 @@ pub(crate) fn records<'a>(
         in_unicast: low(rx_packets.saturating_sub(of.multicast)),
         // Linux counts broadcasts among them.
         in_multicast: low(of.multicast),
-        in_broadcast: UNKNOWN,
+        in_broadcast: COUNTER_UNKNOWN,
         in_discards: low(of.rx_dropped),
         in_errors: low(of.rx_errors),
-        in_unknown_protocols: UNKNOWN,
+        in_unknown_protocols: COUNTER_UNKNOWN,
         out_octets: octets(of.tx_bytes.wrapping_add(sent.octets), tx_packets),
         // Linux does not tell them apart.
         out_unicast: low(tx_packets),
-        out_multicast: UNKNOWN,
-        out_broadcast: UNKNOWN,
+        out_multicast: COUNTER_UNKNOWN,
+        out_broadcast: COUNTER_UNKNOWN,
         out_discards: low(of.tx_dropped),
         out_errors: low(of.tx_errors),
         promiscuous: if device.promiscuous { 1 } else { 2 },
@@ -150,17 +150,17 @@ fn ethernet(of: &DeviceStatistics) -> EthernetInterface {
     EthernetInterface {
         alignment_errors: low(of.rx_frame_errors),
         fcs_errors: low(of.rx_crc_errors),
-        single_collision_frames: UNKNOWN,
-        multiple_collision_frames: UNKNOWN,
-        sqe_test_errors: UNKNOWN,
-        deferred_transmissions: UNKNOWN,
-        late_collisions: UNKNOWN,
-        excessive_collisions: UNKNOWN,
-        internal_mac_transmit_errors: UNKNOWN,
+        single_collision_frames: COUNTER_UNKNOWN,
+        multiple_collision_frames: COUNTER_UNKNOWN,
+        sqe_test_errors: COUNTER_UNKNOWN,
+        deferred_transmissions: COUNTER_UNKNOWN,
+        late_collisions: COUNTER_UNKNOWN,
+        excessive_collisions: COUNTER_UNKNOWN,
+        internal_mac_transmit_errors: COUNTER_UNKNOWN,
         carrier_sense_errors: low(of.tx_carrier_errors),
-        frames_too_long: UNKNOWN,
-        internal_mac_receive_errors: UNKNOWN,
-        symbol_errors: UNKNOWN,
+        frames_too_long: COUNTER_UNKNOWN,
+        internal_mac_receive_errors: COUNTER_UNKNOWN,
+        symbol_errors: COUNTER_UNKNOWN,
     }
 }
 

@@ -27,13 +27,13 @@ const FILTERS: Filters = Filters {
 pub const RING_BYTES: u32 = 1 << 20;
 /// The least: a page.
 pub const RING_BYTES_MIN: u32 = 4096;
-/// The most.
+/// Largest ring: 256 MiB.
 pub const RING_BYTES_MAX: u32 = 1 << 28;
 
 type SourceKey = [u8; 8];
 type SourceValue = [u8; 40];
 
-/// Which way packets go.
+/// Direction of packets at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// In.
@@ -43,7 +43,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// `ingress` or `egress`.
+    /// Name: `ingress` or `egress`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -83,26 +83,26 @@ impl Direction {
     }
 }
 
-/// Where a program is.
+/// An attached program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// The device's name.
+    /// Name of the device.
     pub interface: String,
-    /// Which way.
+    /// Sampled direction.
     pub direction: Direction,
-    /// `tcx` or `clsact`.
+    /// Mechanism: `tcx` or `clsact`.
     pub by: &'static str,
 }
 
-/// What the program has counted at a device, both directions together.
+/// Program counters of a device, both directions together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
+pub(crate) struct DeviceCounts {
     pub(crate) packets: u64,
     pub(crate) samples: u64,
     pub(crate) drops: u64,
 }
 
-/// The loaded programs.
+/// Loaded programs and their maps.
 pub(crate) struct Programs {
     links: Vec<penstock_hooks::Attached>,
     sources: PerCpuHashMap<MapData, SourceKey, SourceValue>,
@@ -173,9 +173,9 @@ impl Programs {
         self.ring.next()?.as_ref().try_into().ok()
     }
 
-    /// What was counted at a device, both directions together.
-    pub(crate) fn counted(&self, index: u32) -> Counted {
-        let mut sum = Counted::default();
+    /// Reads the counters of a device, both directions together.
+    pub(crate) fn counted(&self, index: u32) -> DeviceCounts {
+        let mut sum = DeviceCounts::default();
         for direction in [Direction::Ingress, Direction::Egress] {
             // Where that direction is not sampled there is nothing.
             let Some(counted) = self.counted_in(index, direction) else { continue };
@@ -186,10 +186,10 @@ impl Programs {
         sum
     }
 
-    /// What was counted in one direction; `None` where it is not sampled.
-    pub(crate) fn counted_in(&self, index: u32, direction: Direction) -> Option<Counted> {
+    /// Reads the packet count of one direction; `None` where it is not sampled.
+    pub(crate) fn counted_in(&self, index: u32, direction: Direction) -> Option<DeviceCounts> {
         let values = self.sources.get(&source_key(index, direction), 0).ok()?;
-        let mut sum = Counted::default();
+        let mut sum = DeviceCounts::default();
         for value in values.iter() {
             let word =
                 |at: usize| u64::from_ne_bytes(value[at..at + 8].try_into().expect("8 bytes"));
@@ -208,8 +208,7 @@ fn source_key(index: u32, direction: Direction) -> SourceKey {
     key
 }
 
-/// What the program multiplies -log2 of a random number with, times 2^32, so that a packet is taken with the
-/// probability 1/rate: a gap of at least n packets has the probability (1 - 1/rate)^n.
+/// Factor of -log2 of a random number, times 2^32, in the program, for a sampling probability of 1/rate: a gap of at least n packets has the probability (1 - 1/rate)^n.
 fn scale(rate: u32) -> u64 {
     if rate <= 1 {
         return 0;
@@ -235,20 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_gap_is_the_rate_and_one_of_n_gaps_is_none() {
+    fn mean_gap_equals_the_rate() {
         for rate in [2_u32, 10, 50, 1000, 20_000, 1_000_000] {
             // Evenly spread numbers in place of random ones: no chance, no seed.
-            const DRAWS: u32 = 1 << 20;
+            const DRAW_COUNT: u32 = 1 << 20;
             let (mut sum, mut none) = (0_u64, 0_u32);
-            for number in 0..DRAWS {
+            for number in 0..DRAW_COUNT {
                 let gap = gap(number << 12 | 0x800, scale(rate));
                 sum += gap + 1;
                 none += u32::from(gap == 0);
             }
-            let mean = sum as f64 / f64::from(DRAWS) / f64::from(rate);
+            let mean = sum as f64 / f64::from(DRAW_COUNT) / f64::from(rate);
             assert!((mean - 1.0).abs() < 2e-4, "rate {rate}: mean gap {mean} of it");
-            let share = f64::from(none) / f64::from(DRAWS) * f64::from(rate);
-            let grain = f64::from(rate) / f64::from(DRAWS);
+            let share = f64::from(none) / f64::from(DRAW_COUNT) * f64::from(rate);
+            let grain = f64::from(rate) / f64::from(DRAW_COUNT);
             // The logarithm is drawn in straight lines, whose slope is off by up to 0.4 %.
             assert!((share - 1.0).abs() < 5e-3 + 1.01 * grain, "rate {rate}: {share}");
         }

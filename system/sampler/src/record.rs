@@ -38,7 +38,7 @@ pub struct Taken<'a> {
     segment_bytes: u32,
     /// How many segments were sampled.
     pub(crate) count: u32,
-    /// Whether the last segment is one of them.
+    /// True if the last segment is among them.
     last: bool,
     /// A tag that the device took off, or will put on.
     vlan: Option<[u8; VLAN_BYTES]>,
@@ -53,10 +53,10 @@ impl Frame<'_> {
     }
 }
 
-/// What a sample says of its packet.
+/// Packet of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// sFlow's header protocol.
+    /// Header protocol number of sFlow version 5.
     pub(crate) protocol: u32,
     /// On the wire, with check sequence: of all segments but the last.
     pub(crate) length: u32,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_the_headers_of_the_whole() {
+    fn segments_repeat_the_headers() {
         // 14 + 40 + 32 bytes of headers, two segments of 1428 and one of 100.
         let plain = header(6, &[]);
         let length = 86 + 2 * 1428 + 100;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_the_device_took_off_is_put_back() {
+    fn stripped_vlan_tag_is_restored() {
         let plain = header(6, &[]);
         let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
         let record = record(words, [1, 0x2064, 0x8100_u16.to_be(), 0], &plain);

@@ -18,11 +18,11 @@ use penstock_hooks::Attach;
 use penstock_sys::event::{Event, Interest, poll};
 use penstock_sys::net::{CountedDevice, speed_bps};
 
-use crate::collectors::{Collector, Sent};
+use crate::collectors::{Collector, SendResult};
 use crate::error::SamplerError;
-use crate::host::{self, Identity};
+use crate::host::{self, HostIdentity};
 use crate::interface::{self, RATE_MAX, Uncounted, default_rate, low};
-use crate::program::{Attached, Counted, Direction, Programs};
+use crate::program::{Attached, DeviceCounts, Direction, Programs};
 use crate::record::{Record, Taken};
 
 /// How long samples may lie in the ring.
@@ -35,21 +35,21 @@ const FLUSH_AFTER: Duration = Duration::from_millis(500);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Samples between two looks at everything else: hundreds of datagrams.
-const BATCH: usize = 1024;
+const SAMPLES_PER_BATCH_MAX: usize = 1024;
 
 /// sFlow's class of data sources that the machine itself is.
 const MACHINE: Source = Source { class: 2, index: 1 };
 
-/// What is sampled and whom it is told.
+/// Sampling configuration and collectors.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Names of devices; none for all that are hardware and up.
     pub interfaces: Vec<String>,
-    /// Which ways.
+    /// Directions to sample.
     pub directions: Vec<Direction>,
     /// One of how many packets; `None` by the speed of each device.
     pub rate: Option<u32>,
-    /// Where datagrams go.
+    /// Addresses of the collectors.
     pub collectors: Vec<SocketAddr>,
     /// The agent's address; `None` for the one that the first collector sees.
     pub agent: Option<IpAddr>,
@@ -75,12 +75,12 @@ struct Sampled {
     gone: bool,
     flow_sequence: u32,
     counter_sequence: u32,
-    counted: Counted,
+    counted: DeviceCounts,
     /// The sample pool by what the samples say: collectors take it for the packets between one sample and the next.
     pool: u64,
-    /// What the device leaves out of its counters, received and sent.
+    /// Segments missing in the device's counters, received and sent.
     uncounted: [Uncounted; 2],
-    /// What each CPU had seen at its last sample, each way.
+    /// Packet count of each CPU at its last sample, per direction.
     seen: HashMap<(Direction, u32), u64>,
 }
 
@@ -104,16 +104,16 @@ pub enum Notice {
     Counted(Status),
 }
 
-/// How things are.
+/// Status of the sampler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Since the start.
+    /// Time since the start.
     pub uptime: Duration,
-    /// Each device.
+    /// Status by device.
     pub interfaces: Vec<InterfaceStatus>,
-    /// Each collector.
+    /// Status by collector.
     pub collectors: Vec<CollectorStatus>,
-    /// Datagrams made.
+    /// Datagrams encoded.
     pub datagrams: u64,
     /// Samples that fit no datagram.
     pub too_long: u64,
@@ -122,15 +122,15 @@ pub struct Status {
 /// How things are with a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceStatus {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
-    /// Its ifIndex.
+    /// ifIndex (SNMP).
     pub index: u32,
     /// One of so many packets is sampled.
     pub rate: u32,
-    /// Packets seen.
+    /// Packets that the program counted.
     pub packets: u64,
-    /// Samples taken.
+    /// Samples that the program took.
     pub samples: u64,
     /// Samples lost because the ring was full.
     pub drops: u64,
@@ -139,11 +139,11 @@ pub struct InterfaceStatus {
 /// How things are with a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectorStatus {
-    /// Where it is.
+    /// Address of the collector.
     pub address: SocketAddr,
-    /// Datagrams that left.
+    /// Datagrams sent.
     pub datagrams: u64,
-    /// Their bytes.
+    /// Bytes of the sent datagrams.
     pub bytes: u64,
     /// Datagrams that did not leave, or that the other end refused.
     pub errors: u64,
@@ -156,7 +156,7 @@ pub struct Sampler {
     attached: Vec<Attached>,
     sampled: BTreeMap<u32, Sampled>,
     out: Out,
-    identity: Identity,
+    identity: HostIdentity,
     polling: Duration,
     machine_sequence: u32,
     batch: Vec<Record>,
@@ -219,7 +219,7 @@ impl Sampler {
                     gone: false,
                     flow_sequence: 0,
                     counter_sequence: 0,
-                    counted: Counted::default(),
+                    counted: DeviceCounts::default(),
                     pool: 0,
                     uncounted: Default::default(),
                     seen: HashMap::new(),
@@ -235,7 +235,7 @@ impl Sampler {
             too_long: 0,
             waiting: None,
         };
-        let (identity, polling) = (Identity::read(), config.polling);
+        let (identity, polling) = (HostIdentity::read(), config.polling);
         Ok(Self {
             programs,
             attached,
@@ -254,7 +254,7 @@ impl Sampler {
         &self.attached
     }
 
-    /// The agent's address.
+    /// Address of the sFlow agent, in each datagram.
     #[must_use]
     pub fn agent(&self) -> IpAddr {
         self.out.agent
@@ -322,11 +322,11 @@ impl Sampler {
         }
     }
 
-    /// What waits in the ring goes into datagrams, up to a number; whether more may wait.
+    /// Encodes waiting samples up to a limit; true if more may wait.
     fn take_samples(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) -> bool {
         let Self { programs, sampled, out, batch, .. } = self;
         batch.clear();
-        while batch.len() < BATCH
+        while batch.len() < SAMPLES_PER_BATCH_MAX
             && let Some(record) = programs.next_sample()
         {
             batch.push(record);
@@ -341,7 +341,7 @@ impl Sampler {
             let Some(source) = sampled.get_mut(&taken.index) else { continue };
             source.add(&taken, &mut room, out, now, told);
         }
-        batch.len() == BATCH
+        batch.len() == SAMPLES_PER_BATCH_MAX
     }
 
     fn send_counters(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) {
@@ -507,7 +507,7 @@ impl Out {
     fn send(&mut self, datagram: &[u8], now: Instant, told: &mut dyn FnMut(Notice)) {
         self.datagrams += 1;
         for collector in &mut self.collectors {
-            if let Sent::Failed(error) = collector.send(datagram, now) {
+            if let SendResult::Failed(error) = collector.send(datagram, now) {
                 let (address, failed) = (collector.address, collector.failed);
                 told(Notice::Collector { collector: address, failed, error });
             }
