@@ -532,7 +532,7 @@ fn plan_text(plan: &Plan, hint: bool) -> String {
 /// Groups equal changes of many processors, disks or interrupts.
 fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
     let mut shown: Vec<Vec<&Change>> = Vec::new();
-    let kind = |change: &Change| match &change.knob {
+    let kind = |change: &Change| match &change.tunable {
         Tunable::File { path } => {
             let shape: String = path.chars().filter(|c| !c.is_ascii_digit()).collect();
             Some((shape, change.from.clone(), change.to.clone()))
@@ -552,7 +552,7 @@ fn folded(changes: &[Change]) -> Vec<Vec<&Change>> {
 
 /// Joins names that differ in one number into one name with ranges: `cpu{0-3,8}`.
 fn names(changes: &[&Change]) -> Vec<String> {
-    let names: Vec<String> = changes.iter().map(|change| change.knob.to_string()).collect();
+    let names: Vec<String> = changes.iter().map(|change| change.tunable.to_string()).collect();
     let cut: Vec<Vec<&str>> = names.iter().map(|name| numbers_apart(name)).collect();
     let differs = |at: &usize| cut.iter().any(|parts| parts[*at] != cut[0][*at]);
     let differing: Vec<usize> = match cut.iter().all(|parts| parts.len() == cut[0].len()) {
