@@ -4,13 +4,14 @@ mod common;
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{
-    Random, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, wait_until, write_file,
-    write_tree,
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, wait_until,
+    write_file, write_tree,
 };
 
 /// Address of an entry by its name.
@@ -192,4 +193,66 @@ fn links_at_the_destination() {
         }
         assert_eq!(fs::read_dir(target.with_file_name("out")).unwrap().count(), 0);
     }
+}
+
+/// Files of 6 MiB with these names.
+fn dataset(env: &TestEnv, names: &[&str]) -> PathBuf {
+    let mut random = Random::seeded(82);
+    let data = env.source.join("data");
+    fs::create_dir_all(&data).unwrap();
+    names.iter().for_each(|name| write_file(&mut random, &data.join(name), 6 << 20));
+    data
+}
+
+/// Starts a copy of `data` at a low rate and waits until its first bytes have arrived.
+fn start_slow_copy(env: &TestEnv, agent: &Agent, data: &Path) -> Run {
+    let mut command = env.cp(&["-r", "--rate", "24M", "--memory", "512KiB", "--block", "64KiB"]);
+    let client = Run::start(command.arg(data).arg(agent.url("")));
+    wait_until("first bytes", Duration::from_secs(20), || {
+        let transfers = agent.transfers(&env.state);
+        transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
+    });
+    client
+}
+
+#[test]
+fn rewritten_source_with_restored_mtime_restarts() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &["rewritten"]);
+    let path = data.join("rewritten");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let agent = env.agent();
+    let client = start_slow_copy(&env, &agent, &data);
+    let mut file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all(&vec![7; 6 << 20]).unwrap();
+    file.set_modified(modified).unwrap();
+    drop(file);
+    client.wait().good();
+    assert_same(&data, &env.root.join("data"));
+    assert_no_leftovers(&env.root, &env.state);
+}
+
+#[test]
+fn source_replaced_after_the_scan_restarts() {
+    let env = TestEnv::new();
+    let data = dataset(&env, &["first", "second", "third"]);
+    let agent = env.agent();
+    let client = start_slow_copy(&env, &agent, &data);
+    for name in ["first", "second", "third"] {
+        let (path, new) = (data.join(name), env.source.join("new"));
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::write(&new, vec![7; 6 << 20]).unwrap();
+        fs::set_permissions(&new, fs::metadata(&path).unwrap().permissions()).unwrap();
+        fs::File::open(&new).unwrap().set_modified(modified).unwrap();
+        fs::rename(&new, &path).unwrap();
+    }
+    client.wait().good();
+    // A file that was open keeps the content that it had; no file has some of both.
+    for name in ["first", "second", "third"] {
+        let arrived = fs::read(env.root.join("data").join(name)).unwrap();
+        let new = arrived.iter().filter(|byte| **byte == 7).count();
+        assert!(new == arrived.len() || new < arrived.len() / 16, "{name}: {new} bytes are new");
+    }
+    assert_no_leftovers(&env.root, &env.state);
 }

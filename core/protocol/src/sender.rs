@@ -1,12 +1,9 @@
 //! Sending end of a session: what to announce, read and send next, and what to send again.
 //!
-//! The state machine holds a window of the manifest, never all of it. Its driver announces scanned
-//! entries with [`Sender::announce`] while [`Sender::has_room`], reads what [`Sender::next_work`]
-//! returns, and reports on which stream each frame was sent. A frame counts as sent once the receiver
-//! has written it; when a stream is lost, its other frames are queued again under new numbers.
-//!
-//! Order of work per device: the largest file first, block by block, alternating with packs of small
-//! files, so that neither starves the other.
+//! The state machine holds a window of the manifest, never all of it. Its driver announces scanned entries with
+//! [`Sender::announce`] while [`Sender::has_room`], reads what [`Sender::next_work`] returns, and reports on which stream
+//! each frame was sent. A frame counts as sent once the receiver has written it; when a stream is lost, its other frames
+//! are queued again under new numbers. Each device reads its largest file first, block by block, alternating with packs.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -274,8 +271,7 @@ impl Sender {
         self.list.get_or_insert_default();
     }
 
-    /// Returns the next path of the list: `Some(None)` if it has not arrived yet, `None` after the
-    /// last.
+    /// Returns the next path of the list: `Some(None)` if it has not arrived yet, `None` after the last.
     pub fn next_listed(&mut self) -> Option<Option<Vec<u8>>> {
         let list = self.list.as_mut()?;
         match list.paths.pop_front() {
@@ -475,8 +471,7 @@ impl Sender {
         self.tally.rejected_bytes += extent.bytes;
         self.tally.wanted_bytes += extent.bytes;
         active.ranges.push_back(offset..offset + extent.bytes);
-        // A combinable digest is recomputed from the new reads; one in file order covers the source
-        // alone.
+        // A combinable digest is recomputed from the new reads; one in file order covers the source alone.
         active.ended &= !self.algorithm.combines();
         let queue = self.queues.entry(active.source.device).or_default();
         queue.large.push((active.source.entry.bytes, file));

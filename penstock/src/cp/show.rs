@@ -650,7 +650,7 @@ mod tests {
         let whole = progress_line(&running(), elapsed, 1000);
         assert_eq!(
             whole,
-            "300 MiB of 700 MiB  1 file  1.80 Gb/s  1.0s left  4.0s  bound by network"
+            "300 MiB of 700 MiB  1 file  1.80 Gb/s  1.9s left  4.0s  bound by network"
         );
         for columns in 0..200 {
             let line = progress_line(&running(), elapsed, columns);

@@ -374,3 +374,14 @@ pub fn assert_no_leftovers(root: &Path, state: &Path) {
 pub fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
+
+/// Asserts a failure with this exit code and one line that contains `words`.
+#[track_caller]
+pub fn fails(done: &Done, code: i32, words: &str) {
+    assert_eq!(done.code, code, "{done:?}");
+    assert_eq!(done.lines().len(), 1, "{done:?}");
+    assert!(
+        done.error.starts_with("penstock: ") && done.error.contains(words),
+        "{words}: {done:?}"
+    );
+}

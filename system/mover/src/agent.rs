@@ -41,7 +41,7 @@ use crate::pending_connections::PendingConnections;
 use crate::sender::spawn;
 use crate::session::{PEER_TIMEOUT, SessionOutcome, SharedPacer, lock};
 use crate::session_setup::{self, Endpoint};
-use crate::sink::{self, FileLocks, ReleasePartial};
+use crate::sink::{FileLocks, ReleasePartial};
 use crate::transport::Transport;
 
 pub use limits::Limits;
@@ -53,6 +53,7 @@ use outgoing::OutgoingTransfer;
 
 mod active_session;
 mod admission;
+mod janitor;
 mod limits;
 mod listing;
 pub mod outgoing;
@@ -764,45 +765,6 @@ impl AgentInner {
             history.pop_front();
         }
         history.push_back(shown);
-    }
-
-    fn run_janitor(self: &Arc<Self>) {
-        let mut looked: Option<Instant> = None;
-        loop {
-            let keep = lock(&self.limits).keep_unfinished.unwrap_or(ABANDONED_CHECK_INTERVAL);
-            if looked.is_none_or(|looked| looked.elapsed() > keep.min(ABANDONED_CHECK_INTERVAL)) {
-                looked = Some(Instant::now());
-                sink::remove_after(&self.config.state, lock(&self.limits).keep_unfinished);
-            }
-            std::thread::sleep(Duration::from_secs(1));
-            self.pending.close_expired(AUTHENTICATION_TIMEOUT);
-            self.memory.rebalance();
-            self.retire_outgoing();
-            let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
-            if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
-                return;
-            }
-            for running in running {
-                lock(&running.rate).observe(&running.end);
-                if !self.is_admitted(&running) {
-                    let name = &running.caller.name;
-                    tracing::info!("transfer {}: {name} was removed from the agent", running.id);
-                    self.end_now(
-                        &running,
-                        &format!("the token or certificate of {name} was removed"),
-                    );
-                    continue;
-                }
-                let kept =
-                    if running.delegate.is_some() { DELEGATE_RETENTION } else { SESSION_RETENTION };
-                let gone = lock(&running.lost).is_some_and(|since| since.elapsed() > kept);
-                if gone {
-                    let why = "its client did not come back".to_owned();
-                    running.end.session().end(SessionOutcome::Failed(why));
-                    self.retire(&running);
-                }
-            }
-        }
     }
 }
 

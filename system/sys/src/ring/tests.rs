@@ -15,7 +15,7 @@ fn ring(depth: usize) -> Option<Ring> {
     match Ring::probe() {
         Ok(()) => Some(Ring::new(depth).unwrap()),
         Err(reason) => {
-            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &format!("{reason}"));
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason);
             None
         }
     }

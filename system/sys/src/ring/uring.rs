@@ -278,7 +278,7 @@ mod tests {
     fn depth_is_checked_and_clamped() {
         assert_eq!(Ring::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         if let Err(reason) = Ring::probe() {
-            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &format!("{reason}"));
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason);
             return;
         }
         assert_eq!(Ring::new(3).unwrap().depth(), 3);

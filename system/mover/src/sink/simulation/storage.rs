@@ -4,13 +4,10 @@
 //! stopped:
 //!
 //! - The process is killed: all writes are kept.
-//! - The power fails: of each file system a prefix of the name changes survives, at least up to the
-//! last sync; of each
-//!   file a prefix of the metadata changes; of each unsynced page the new content, the old one, or the
-//! first sectors of
-//!   the new.
-//! - The storage loses its cache while the machine stays up: pages are lost likewise, names and
-//! metadata are not.
+//! - The power fails: of each file system a prefix of the name changes survives, at least up to the last sync; of
+//!   each file a prefix of the metadata changes; of each unsynced page the new content, the old one, or the first
+//!   sectors of the new.
+//! - The storage loses its cache while the machine stays up: pages are lost likewise, names and metadata are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
