@@ -45,7 +45,7 @@ pub(crate) struct Packet {
     pub(crate) payload: u32,
     /// By which port it came into the switch where it is.
     pub(crate) ingress: u32,
-    /// What switches wrote into it: a place in [`Telemetry`].
+    /// Index of the [`Hops`] that switches wrote into it.
     pub(crate) telemetry: u32,
     /// The host to which it goes.
     pub(crate) to: u32,

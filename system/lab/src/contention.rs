@@ -26,9 +26,9 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// Contention during a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Contention {
-    /// Share of all processors' time that programs outside the scenario and other virtual machines took [ratio].
+    /// Share of all processors' time that programs outside the scenario and other virtual machines took \[ratio\].
     pub foreign_share: f64,
-    /// Share of the time in which some task waited for a processor [ratio].
+    /// Share of the time in which some task waited for a processor \[ratio\].
     pub waiting_share: f64,
     /// True where the measurements do not hold.
     pub disturbed: bool,

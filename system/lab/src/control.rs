@@ -204,7 +204,7 @@ pub struct InterfaceStatus {
     /// IPv4 address of the device.
     #[schema(value_type = String)]
     pub ipv4: std::net::Ipv4Addr,
-    /// Largest IP packet [B].
+    /// Largest IP packet \[B\].
     pub mtu: u32,
 }
 

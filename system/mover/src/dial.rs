@@ -30,7 +30,7 @@ const ADDRESSES_NAMED_MAX: usize = 4;
 /// Dialer of the other end.
 pub trait Dial: Send + Sync {
     /// Connects; `number` spreads connections over the available routes. With a mark, packets of this
-    /// end are labelled if possible; the text is that of [`Labelling::told`].
+    /// end are labelled if possible; the text is the note of [`Labelling`].
     ///
     /// # Errors
     /// If no address answers.

@@ -134,7 +134,7 @@ impl Simulation {
         receivers.map(|receiver| receiver.delivered_bytes).sum()
     }
 
-    /// How long a flow takes alone in the network; see [`Flow`].
+    /// Time that a flow takes alone in the network, in picoseconds.
     #[must_use]
     pub fn ideal_ps(&self, flow: usize) -> u64 {
         self.flow_result(flow).ideal_ps

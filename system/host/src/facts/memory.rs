@@ -41,7 +41,7 @@ pub struct Memory {
 pub struct Softnet {
     /// Packets dropped because the queue of a processor was full.
     pub dropped_packets: u64,
-    /// Rounds of receiving that ended with packets left [count].
+    /// Rounds of receiving that ended with packets left \[count\].
     pub squeezed_rounds: u64,
 }
 

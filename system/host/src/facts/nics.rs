@@ -117,9 +117,9 @@ pub struct Nic {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bounded {
-    /// Current value of the setting [number].
+    /// Current value of the setting \[number\].
     pub value: u32,
-    /// Largest value that the driver takes [number].
+    /// Largest value that the driver takes \[number\].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub max: Option<u32>,

@@ -61,7 +61,7 @@ pub struct StreamResult {
     pub rtt_us: u32,
     /// Smallest round-trip time at the sender.
     pub rtt_min_us: u32,
-    /// Maximum segment size of the sender [B].
+    /// Maximum segment size of the sender \[B\].
     pub mss: u32,
     /// CPU use of the sending thread; 100 is one core.
     pub cpu_sender_percent: f64,
@@ -108,7 +108,7 @@ pub struct Report {
     pub retransmits: u64,
     /// Congestion control in force at the senders.
     pub congestion: String,
-    /// Maximum segment size [B].
+    /// Maximum segment size \[B\].
     pub mss: u32,
     /// CPU use of this end's stream threads; 100 is one core.
     pub cpu_local_percent: f64,
