@@ -40,9 +40,9 @@ fn orders_stay_within_controller_exports() {
     lasting(send(&|send| send.from = "/other".into()).0.fault, "in no export");
     lasting(send(&|send| send.from = "/data/../other".into()).0.fault, "'..'");
     lasting(send(&|send| send.from = "/etc".into()).0.fault, "in no export");
-    lasting(send(&|send| send.to = "/data/elsewhere".into()).0.fault, "below /data/in alone");
+    lasting(send(&|send| send.to = "/data/elsewhere".into()).0.fault, "below /data/in only");
     lasting(send(&|send| send.to = "/data/in/../x".into()).0.fault, "'..'");
-    lasting(send(&|send| send.to = "/other".into()).0.fault, "below /data/in alone");
+    lasting(send(&|send| send.to = "/other".into()).0.fault, "below /data/in only");
     lasting(send(&|send| send.fingerprint = "xyz".into()).0.fault, "64 hexadecimal digits");
     lasting(send(&|send| send.addresses.clear()).0.fault, "no address");
     // Links of the source do not lead out of the export.
