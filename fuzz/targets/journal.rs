@@ -3,7 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_protocol::digest::Algorithm;
 use penstock_protocol::journal::{self, Record};
 use penstock_protocol::wire::{self, WireReader, WireFormat};
 

@@ -336,7 +336,7 @@ impl Plan {
             let Some(next) = self.topology.links[link.0].across(at) else {
                 let link = &self.topology.links[link.0].name;
                 return Err(PlanError::Path(format!(
-                    "the way does not hold together: link {link} does not touch {}",
+                    "the links are not a path: link {link} does not touch {}",
                     name(at)
                 )));
             };

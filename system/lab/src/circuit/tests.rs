@@ -154,7 +154,7 @@ fn circuit_keeps_rate_and_addresses() {
 
     // No more of a link than it has, and what is there stays.
     let more = lab.make_circuit("d", BitRate(10_000_000), [&from, &to], &wan).unwrap_err();
-    assert!(more.to_string().contains("wan: circuits over it have"), "{more}");
+    assert!(more.to_string().contains("wan: circuits reserve"), "{more}");
     let less = [Impairment { rate: Some(BitRate(9_000_000)), ..Impairment::default() }; 2];
     assert!(lab.set(wan[0], less).unwrap_err().to_string().contains("release one first"));
 

@@ -44,7 +44,7 @@ fn each(mut test: impl FnMut(Lab)) {
             Err(why) => {
                 assert_eq!(backend, Backend::Netem, "{why}");
                 penstock_testkit::skip(
-                    penstock_testkit::Requirement::Program,
+                    penstock_testkit::Requirement::Kernel,
                     &format!("{backend}: {why}"),
                 );
             }
