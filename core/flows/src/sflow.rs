@@ -5,9 +5,9 @@
 //! only its own record or sample.
 //!
 //! ```
-//! use penstock_flows::sflow::{Datagram, Sample};
+//! use penstock_flows::sflow::{Sample, SflowDatagram};
 //! # let bytes = [0, 0, 0, 5, 0, 0, 0, 1, 192, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0];
-//! let datagram = Datagram::read(&bytes)?;
+//! let datagram = SflowDatagram::read(&bytes)?;
 //! for sample in datagram.samples().flatten() {
 //!     if let Sample::Flow(flow) = sample {
 //!         println!("1 of {} packets", flow.sampling_rate);
