@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::clickhouse::ClickHouseStore;
-use crate::config::{Config, load_as_table, prefixes};
+use crate::config::{Config, load_as_table, prefixes, site_prefixes};
 use crate::event::Event;
 use crate::receive::{self, InputSocket};
 use crate::shared::{Shared, Stores};
@@ -182,10 +182,7 @@ fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
     let seed = RandomState::new().hash_one(0);
     let hosts = prefixes(&config.marking)?;
     let relays = prefixes(&config.relays)?;
-    let sites = config.sites.iter().enumerate().flat_map(|(number, site)| {
-        site.networks.iter().map(move |network| (network.0, network.1, number as u16))
-    });
-    let sites = Prefixes::new(sites).map_err(|error| error.to_string())?;
+    let sites = site_prefixes(&config.sites)?;
     let rates = config.exporters.iter().filter_map(|exporter| {
         let bits = if exporter.address.is_ipv4() { 32 } else { 128 };
         Some((exporter.address, bits, exporter.sampling_rate?))

@@ -291,6 +291,17 @@ pub(crate) fn load_as_table(file: &Path) -> Result<AsTable, String> {
     AsTable::read(&text).map_err(|error| format!("{name}:{error}"))
 }
 
+/// Builds a lookup table of the networks of sites; values are positions in `sites`.
+///
+/// # Errors
+/// When there are too many networks.
+pub(crate) fn site_prefixes(sites: &[Site]) -> Result<Prefixes<u16>, String> {
+    let networks = sites.iter().enumerate().flat_map(|(number, site)| {
+        site.networks.iter().map(move |network| (network.0, network.1, number as u16))
+    });
+    Prefixes::new(networks).map_err(|error| error.to_string())
+}
+
 /// Builds a lookup table of networks.
 ///
 /// # Errors

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use penstock_flows::aggregate::ScitagLabel;
-use penstock_flows::packet::FlowKey;
+use penstock_flows::packet::{Address, FlowKey};
+use penstock_flows::prefixes::Prefixes;
 use penstock_http::ApiError;
 
 use super::TelemetryParams;
-use crate::config::{Network, Site};
+use crate::config::{Network, Site, prefixes, site_prefixes};
 use crate::query::{By, ELSEWHERE, PAIR};
 use crate::row::RowDirection;
 use crate::shared::Shared;
@@ -15,29 +16,15 @@ use crate::shared::Shared;
 /// Filters of a flow query.
 pub(super) struct FlowFilter<'a> {
     shared: &'a Shared,
+    sites: Prefixes<u16>,
     direction: Option<RowDirection>,
     wanted: Vec<(By, String)>,
 }
 
-fn holds(network: Network, address: IpAddr) -> bool {
-    let Network(of, bits) = network;
-    let shift = |width: u8| u32::from(width.saturating_sub(bits));
-    match (of.to_canonical(), address.to_canonical()) {
-        (IpAddr::V4(of), IpAddr::V4(ip)) => {
-            (of.to_bits() ^ ip.to_bits()).checked_shr(shift(32)).unwrap_or(0) == 0
-        }
-        (IpAddr::V6(of), IpAddr::V6(ip)) => {
-            (of.to_bits() ^ ip.to_bits()).checked_shr(shift(128)).unwrap_or(0) == 0
-        }
-        _ => false,
-    }
-}
-
 /// Site of an address, by the longest matching network.
-fn site_of(sites: &[Site], address: IpAddr) -> &str {
-    let all = sites.iter().flat_map(|site| site.networks.iter().map(move |net| (site, *net)));
-    let held = all.filter(|(_, network)| holds(*network, address));
-    held.max_by_key(|(_, network)| network.1).map_or(ELSEWHERE, |(site, _)| site.name.as_str())
+fn site_of<'s>(sites: &'s [Site], table: &Prefixes<u16>, address: Address) -> &'s str {
+    let number = table.find(address).map(usize::from);
+    number.and_then(|number| sites.get(number)).map_or(ELSEWHERE, |site| site.name.as_str())
 }
 
 impl<'a> FlowFilter<'a> {
@@ -57,7 +44,8 @@ impl<'a> FlowFilter<'a> {
             }
             wanted.push((by, value));
         }
-        Ok(Self { shared, direction, wanted })
+        let sites = site_prefixes(&shared.config.sites).map_err(ApiError::bad_request)?;
+        Ok(Self { shared, sites, direction, wanted })
     }
 
     /// Returns true if a flow passes all filters.
@@ -67,12 +55,16 @@ impl<'a> FlowFilter<'a> {
 
     /// Returns true if `of` holds for the end of the flow by direction: the receiver for in, the
     /// sender for out, either without one.
-    fn end(&self, key: &FlowKey, of: impl Fn(IpAddr) -> bool) -> bool {
+    fn end(&self, key: &FlowKey, of: impl Fn(Address) -> bool) -> bool {
         match self.direction {
-            Some(RowDirection::In) => of(key.destination.ip()),
-            Some(RowDirection::Out) => of(key.source.ip()),
-            _ => of(key.source.ip()) || of(key.destination.ip()),
+            Some(RowDirection::In) => of(key.destination),
+            Some(RowDirection::Out) => of(key.source),
+            _ => of(key.source) || of(key.destination),
         }
+    }
+
+    fn site_of(&self, address: Address) -> &str {
+        site_of(&self.shared.config.sites, &self.sites, address)
     }
 
     fn matches(&self, by: By, wanted: &str, key: &FlowKey, label: ScitagLabel) -> bool {
@@ -92,16 +84,16 @@ impl<'a> FlowFilter<'a> {
             By::IpVersion => same(if key.source.ip().is_ipv4() { "4" } else { "6" }),
             By::Host => {
                 let address = wanted.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
-                self.end(key, |ip| Some(ip.to_canonical()) == address)
+                self.end(key, |end| Some(end.ip().to_canonical()) == address)
             }
             By::Prefix => {
-                let network = wanted.parse::<Network>().ok();
-                network.is_some_and(|network| self.end(key, |ip| holds(network, ip)))
+                let table = wanted.parse::<Network>().ok().and_then(|one| prefixes(&[one]).ok());
+                table.is_some_and(|table| self.end(key, |end| table.find(end).is_some()))
             }
-            By::Site => self.end(key, |ip| same(site_of(&self.shared.config.sites, ip))),
+            By::Site => self.end(key, |end| same(self.site_of(end))),
             By::SitePair => {
-                let [source, destination] = [key.source, key.destination]
-                    .map(|address| site_of(&self.shared.config.sites, address.ip()));
+                let [source, destination] =
+                    [key.source, key.destination].map(|address| self.site_of(address));
                 same(&format!("{source}{PAIR}{destination}"))
             }
             By::Vlan | By::Interface | By::As | By::Exporter | By::Total => false,
@@ -115,7 +107,10 @@ mod tests {
 
     #[test]
     fn networks_hold_their_addresses() {
-        let holds = |network: &str, ip: &str| holds(network.parse().unwrap(), ip.parse().unwrap());
+        let holds = |network: &str, ip: &str| {
+            let table = prefixes(&[network.parse().unwrap()]).unwrap();
+            table.find(Address::from(ip.parse::<IpAddr>().unwrap())).is_some()
+        };
         assert!(holds("192.0.2.0/24", "192.0.2.9") && !holds("192.0.2.0/24", "192.0.3.9"));
         assert!(holds("0.0.0.0/0", "203.0.113.1") && !holds("0.0.0.0/0", "2001:db8::1"));
         assert!(
@@ -131,7 +126,10 @@ mod tests {
             networks: vec![network.parse().unwrap()],
         };
         let sites = [site("campus", "192.0.2.0/24"), site("dmz", "192.0.2.128/25")];
-        let of = |ip: &str| site_of(&sites, ip.parse().unwrap()).to_owned();
+        let table = site_prefixes(&sites).unwrap();
+        let of = |ip: &str| {
+            site_of(&sites, &table, Address::from(ip.parse::<IpAddr>().unwrap())).to_owned()
+        };
         assert_eq!(
             [of("192.0.2.1"), of("192.0.2.200"), of("198.51.100.1")],
             ["campus", "dmz", ELSEWHERE]
