@@ -1,8 +1,8 @@
 //! State shared by all threads of one session: keys, options, buffers, pacing, streams and
 //! measurements.
 //!
-//! What an end does with files is in [`crate::sender`] and [`crate::sink`]. Locks are held briefly,
-//! never across I/O.
+//! [`crate::sender`] and [`crate::sink`] handle the files of an end. Locks are held briefly, never
+//! across I/O.
 
 use std::collections::BTreeMap;
 use std::io;

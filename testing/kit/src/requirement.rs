@@ -1,4 +1,4 @@
-//! What a test needs of the machine that it runs on.
+//! Requirements of tests on the machine that runs them.
 //!
 //! A test that cannot run calls [`skip`] and returns. `cargo xtask test` lists all of these at its end. A run on a machine
 //! that must be able to run them names the requirements in `PENSTOCK_REQUIRE`: there a skipped test fails.
