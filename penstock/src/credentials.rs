@@ -49,9 +49,19 @@ impl Address {
 
     /// True if the address resolves to this machine only.
     pub(crate) fn is_local(&self) -> bool {
+        self.resolves_to(is_own_address)
+    }
+
+    /// True if the address resolves to loopback addresses only.
+    fn is_loopback(&self) -> bool {
+        self.resolves_to(|ip| ip.is_loopback())
+    }
+
+    /// True if the address resolves, and all its addresses are such.
+    fn resolves_to(&self, is_such: impl Fn(IpAddr) -> bool) -> bool {
         let Ok(addresses) = (self.host.as_str(), self.port).to_socket_addrs() else { return false };
         let mut addresses = addresses.peekable();
-        addresses.peek().is_some() && addresses.all(|address| is_own_address(address.ip()))
+        addresses.peek().is_some() && addresses.all(|address| is_such(address.ip()))
     }
 }
 
@@ -240,8 +250,10 @@ fn find_api_by_name(
         return Ok(Some(known));
     }
     let hosts = read(state)?.host;
+    let is_loopback = address.is_loopback();
     let on_host = |host: &&HostEntry| {
-        Address::parse(&host.address, MOVER_PORT).is_ok_and(|known| known.host == address.host)
+        Address::parse(&host.address, MOVER_PORT)
+            .is_ok_and(|known| known.host == address.host || (is_loopback && known.is_loopback()))
     };
     let mut on_host = hosts.iter().filter(on_host);
     match (on_host.next(), on_host.next()) {
@@ -363,6 +375,10 @@ mod tests {
         assert_eq!(find(&state, &two).unwrap(), Some(known(3)));
         assert_eq!(find(&state, &one).unwrap(), Some(known(2)));
         assert!(find_api(&state, &address("dtn1.invalid:8621")).is_err());
+        store(&state, &address("127.0.0.1:8620"), &known(4)).unwrap();
+        for loopback in ["localhost:8621", "127.0.0.2:8621", "[::1]:8621"] {
+            assert_eq!(find_api(&state, &address(loopback)).unwrap(), Some(known(4)));
+        }
         let mode = std::fs::metadata(directory.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

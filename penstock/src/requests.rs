@@ -87,6 +87,14 @@ fn failure(error: ClientError) -> Failure {
                 "no controller answers at {address}: {why}: start one (penstock serve with [controller]) or give its address with --controller ADDR:PORT"
             ),
         ),
+        ClientError::Failed { address, status: 404, text } if text.starts_with("no such path") => {
+            Failure::new(
+                code,
+                anyhow!(
+                    "the agent at {address} is no controller: give the address of one with --controller ADDR:PORT, or add [controller] to this agent's configuration"
+                ),
+            )
+        }
         ClientError::Failed { address, text, .. } => {
             Failure::new(code, anyhow!("the controller at {address}: {text}"))
         }
@@ -184,8 +192,11 @@ fn line(request: &RequestFacts) -> String {
     let waiting = waiting.map_or(String::new(), |why| format!("; {}", printable(why)));
     let late = request.deadline_problem.as_deref().filter(|_| !is_over(request));
     let late = late.map_or(String::new(), |why| format!("; deadline: {}", printable(why)));
+    let trouble =
+        request.trouble.as_deref().filter(|_| is_over(request) && request.state != "done");
+    let trouble = trouble.map_or(String::new(), |why| format!("; {}", printable(why)));
     format!(
-        "request {}: {}, {}{rate}{forecast}{waiting}{late}\n",
+        "request {}: {}, {}{rate}{forecast}{waiting}{late}{trouble}\n",
         request.id,
         state(request),
         progress(request)

@@ -46,7 +46,7 @@ pub enum Bound {
     Demand,
     /// The demand's own cap.
     Cap,
-    /// This resource is full, and no demand on it has more per weight, except by a floor.
+    /// This resource is fully allotted, and no demand on it has more per weight, except by a floor.
     Resource(String),
     /// This class is at its soft high-water mark, and other classes use the rest.
     Mark(String),
@@ -63,7 +63,7 @@ impl fmt::Display for Bound {
         match self {
             Self::Demand => f.write_str("has what it wants"),
             Self::Cap => f.write_str("its cap"),
-            Self::Resource(name) => write!(f, "{name} is full"),
+            Self::Resource(name) => write!(f, "{name} is fully allotted"),
             Self::Mark(class) => write!(f, "class {class} is at its high-water mark"),
             Self::ClassCap(class) => write!(f, "class {class} is at its cap"),
             Self::NoPath => f.write_str("no path"),

@@ -226,10 +226,21 @@ fn allowed(api: &AgentApi, request: &Request) -> Result<(), ApiError> {
             StatusCode::FORBIDDEN,
             format!("the token of '{name}' moves files; this API takes the agent's own token"),
         )),
-        None if reads(request) && api.roles.iter().any(|role| role.may_read(token)) => Ok(()),
-        None => Err(ApiError::unauthorized(
-            "the token is not this agent's: it is in the file 'token' of the agent's state directory",
-        )),
+        None => match api.roles.iter().find_map(|role| role.may_read(token)) {
+            Some(true) if reads(request) => Ok(()),
+            Some(true) => Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "the token may only read here: changes take the agent's own token".to_owned(),
+            )),
+            Some(false) => Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "the token lacks the scope read: its entry [[controller.token]] lists its scopes"
+                    .to_owned(),
+            )),
+            None => Err(ApiError::unauthorized(
+                "the token is not this agent's: it is in the file 'token' of the agent's state directory",
+            )),
+        },
     }
 }
 

@@ -121,9 +121,9 @@ impl Role for Controller {
         api::is_ours(path)
     }
 
-    fn may_read(&self, token: &str) -> bool {
+    fn may_read(&self, token: &str) -> Option<bool> {
         let settings = self.shared.settings();
-        settings.tokens.name_of(token).is_some_and(|name| settings.config.scopes.may_read(&name))
+        settings.tokens.name_of(token).map(|name| settings.config.scopes.may_read(&name))
     }
 
     /// Applies classes, tokens, topology and intervals of the reloaded configuration; nothing in progress is lost.

@@ -20,9 +20,10 @@ use crate::config::Config;
 use crate::counters::ControllerCounters;
 use crate::shared::{LiveSettings, SettingsCell, alive_ms};
 use crate::store::db::DatabaseKind;
+use crate::store::maintenance::{self, SilenceLimits};
 use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
 use crate::store::writer::Audit;
-use crate::store::{Clock, Database, StoreWriter, change, dispatch, maintenance, read};
+use crate::store::{Clock, Database, StoreWriter, change, dispatch, read};
 
 /// A controller with a database, in virtual time.
 #[derive(Debug)]
@@ -208,13 +209,9 @@ impl ControllerApi for StoreController {
     ) -> Result<(), String> {
         self.at(now_ms);
         self.runtime.block_on(async {
-            let lost = self.settings.config.lost_after.as_millis() as i64;
-            maintenance::run_once(
-                &self.writer,
-                (lost, i64::MAX / 2),
-                self.settings.config.keep.as_millis() as i64,
-            )
-            .await?;
+            let config = &self.settings.config;
+            let limits = SilenceLimits { gone_ms: i64::MAX / 2, ..SilenceLimits::new(config) };
+            maintenance::run_once(&self.writer, limits, config.keep.as_millis() as i64).await?;
             let is_site = |name: &str| self.settings.config.is_site(name);
             let pool = &self.database.pool;
             let snapshot =

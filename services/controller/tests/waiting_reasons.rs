@@ -151,6 +151,29 @@ fn cancelled_request_of_gone_hosts_ends() {
 }
 
 #[test]
+fn cancellation_skips_silent_source() {
+    let (_keep, path) = directory();
+    let lost_after = Duration::from_secs(20);
+    let running = Running::start(Config { lost_after, ..config(&path, "") }, &path);
+    let world = Shared::default();
+    let mut client = running.client("operator");
+    running.block(async {
+        let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
+        let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "t1")];
+        turns(&mut nodes, async || client.get(&first).await["files_active"] == 1).await;
+        let silent_since = Instant::now();
+        let source = nodes.remove(0);
+        client.ask("DELETE", &first, &Value::Null).await;
+        turns(&mut nodes, async || client.get(&first).await["state"] == "cancelled").await;
+        assert!(silent_since.elapsed() < lost_after, "it waited until the source was lost");
+        // The source returns: the order is not listed any more.
+        nodes.push(source);
+        assert!(nodes[1].report().await);
+        assert_eq!(nodes[1].last.orders, []);
+    });
+}
+
+#[test]
 fn work_of_gone_hosts_moves() {
     let (_keep, path) = directory();
     let running = Running::start(config(&path, ""), &path);

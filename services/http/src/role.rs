@@ -35,10 +35,10 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Returns true if the role knows `token` as one that may read the endpoints of every role.
-    fn may_read(&self, token: &str) -> bool {
+    /// Returns whether `token` may read the endpoints of every role; `None` if the role does not know it.
+    fn may_read(&self, token: &str) -> Option<bool> {
         let _ = token;
-        false
+        None
     }
 
     /// Ends endless answers, because the service stops.

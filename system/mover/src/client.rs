@@ -380,7 +380,9 @@ impl TransferState {
                     match self.session(channel, received, &opened)? {
                         SessionEnd::Finished => return Ok(()),
                         SessionEnd::Forgotten(why) => {
-                            tracing::info!("beginning anew: {why}");
+                            if self.cancelled().is_none() {
+                                tracing::info!("session lost, opening another: {why}");
+                            }
                             if self.snapshot().network_bytes > moved_before {
                                 trying_since = Instant::now();
                             }

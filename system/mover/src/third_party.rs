@@ -210,7 +210,9 @@ impl Observer {
                     return Err(CopyError::Failed(format!("{}: {why}", self.plan.source.shown())));
                 }
                 Ok(Ended::Forgotten(why)) => {
-                    tracing::info!("beginning anew: {why}");
+                    if self.cancelled().is_none() {
+                        tracing::info!("session lost, opening another: {why}");
+                    }
                     CopyError::Failed(why)
                 }
                 // An unreachable peer is reported at once on the first attempt.

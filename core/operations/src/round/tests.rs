@@ -198,7 +198,7 @@ fn transfers_use_both_paths_by_weight() {
     // On the direct path they would have 30 and 10; the small run loses nothing on the other.
     assert_eq!(rates(&both), [40, 10], "{decision:?}");
     assert_eq!(both.runs[0].plan.route[1], "direct");
-    assert!(both.runs[0].plan.reason.contains("direct from sa is full"), "{decision:?}");
+    assert!(both.runs[0].plan.reason.contains("direct from sa is fully allotted"), "{decision:?}");
     assert!(planner.plan(&both).plans.is_empty(), "nothing changes while nothing changes");
     assert_eq!(decision.classes["big"].0, 40_000_000_000);
 }
@@ -426,7 +426,7 @@ fn circuit_is_exclusive_until_link_fails() {
         ("2001:db8:c::2", "2001:db8:d::1")
     );
     assert!(
-        plan.reason.contains("circuit 7 is full") && plan.reason.contains("promised"),
+        plan.reason.contains("circuit 7 is fully allotted") && plan.reason.contains("promised"),
         "{plan:?}"
     );
     assert_eq!(after.runs[0].plan.path, []);

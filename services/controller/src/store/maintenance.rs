@@ -9,7 +9,8 @@ use super::outcomes::{self, RequestDelta, RequestDeltas, RunEnd};
 use super::rows::{self, SqlValue};
 use super::writer::TxContext;
 use super::{BatchState, RunState, StoreWriter, dispatch, submit};
-use crate::shared::ControllerState;
+use crate::config::Config;
+use crate::shared::{ControllerState, alive_ms};
 
 /// Most batches that become due, and most files that are cancelled, in one transaction.
 const TX_FILES_MAX: i64 = 10_000;
@@ -26,27 +27,45 @@ const AUDIT_RETENTION_MS: i64 = 90 * 86_400_000;
 /// Runs maintenance once with the present settings, and again soon if work is left.
 pub(crate) async fn run_maintenance(shared: &ControllerState) -> Result<(), String> {
     let settings = shared.settings();
-    let lost = settings.config.lost_after.as_millis() as i64;
-    let old = settings.config.keep.as_millis() as i64;
-    let gone = settings.config.gone_after.as_millis() as i64;
-    if run_once(&shared.writer, (lost, gone), old).await? {
+    let config = &settings.config;
+    if run_once(&shared.writer, SilenceLimits::new(config), config.keep.as_millis() as i64).await? {
         shared.scheduler_notify.notify_one();
     }
     Ok(())
 }
 
-/// Runs maintenance in one transaction. Hosts are lost after `lost` milliseconds of silence and gone after `gone`;
-/// requests expire `old` milliseconds after their end. Returns true if work is left.
+/// Ages of a host's last report, in milliseconds, at which its state changes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SilenceLimits {
+    /// The host no longer counts as up.
+    pub(crate) down_ms: i64,
+    /// The host is lost: its orders are withdrawn.
+    pub(crate) lost_ms: i64,
+    /// The host is gone: its withdrawn orders are over.
+    pub(crate) gone_ms: i64,
+}
+
+impl SilenceLimits {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            down_ms: alive_ms(config),
+            lost_ms: config.lost_after.as_millis() as i64,
+            gone_ms: config.gone_after.as_millis() as i64,
+        }
+    }
+}
+
+/// Runs maintenance in one transaction. Requests expire `old` milliseconds after their end. Returns true if work is left.
 pub(crate) async fn run_once(
     writer: &StoreWriter,
-    (lost, gone): (i64, i64),
+    limits: SilenceLimits,
     old: i64,
 ) -> Result<bool, String> {
     let has_more = writer.apply(move |cx| {
         Box::pin(async move {
             requeue_due_batches(cx).await?;
-            let more = finish_cancelled(cx, gone).await?;
-            reclaim_from_lost_hosts(cx, lost).await?;
+            let more = finish_cancelled(cx, limits.gone_ms).await?;
+            reclaim_from_lost_hosts(cx, limits).await?;
             Ok(more | purge_expired(cx, old).await?)
         })
     });
@@ -202,9 +221,14 @@ async fn cancel_files(
 /// Withdraws orders of lost hosts, and requeues their work once the other host has stopped.
 ///
 /// While both hosts of a transfer are silent its work stays with them, as they may still be transferring, unless an
-/// operator declares both gone.
-async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(), sqlx::Error> {
-    let since = cx.now - lost_ms;
+/// operator declares both gone. A destination that has stopped accepts nothing of the order any more, so a withdrawn
+/// order does not wait for a source that is down; a destination that is down may still be writing until it is lost.
+async fn reclaim_from_lost_hosts(
+    cx: &mut TxContext,
+    limits: SilenceLimits,
+) -> Result<(), sqlx::Error> {
+    let since = cx.now - limits.lost_ms;
+    let down_since = cx.now - limits.down_ms;
     let rows = sqlx::query(
         "SELECT r.id, r.state, r.kind, r.from_host, r.to_host, COALESCE(f.seen, 0), COALESCE(t.seen, 0), r.from_gone,
             r.to_gone, r.why, COALESCE(f.gone_at, 0), COALESCE(t.gone_at, 0)
@@ -212,7 +236,7 @@ async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(),
          WHERE r.state < 2 AND (COALESCE(f.seen, 0) < $1 OR COALESCE(t.seen, 0) < $1
             OR f.gone_at > f.seen OR t.gone_at > t.seen)",
     )
-    .bind(since)
+    .bind(down_since.max(since))
     .fetch_all(&mut cx.tx)
     .await?;
     for row in rows {
@@ -221,18 +245,27 @@ async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(),
         // A report after the declaration revokes it.
         let over = [row.get::<i64, _>(10) > seen[0], row.get::<i64, _>(11) > seen[1]];
         let silent = [seen[0] < since || over[0], seen[1] < since || over[1]];
-        let gone = [row.get::<i64, _>(7) >= 2, row.get::<i64, _>(8) >= 2];
+        let stopped = [row.get::<i64, _>(7) >= 2, row.get::<i64, _>(8) >= 2];
         let list = kind == super::BatchKind::List as i64;
         let lost = if silent[0] { 0 } else { 1 };
         let host: String = row.get(3 + lost);
         let why = match over[lost] {
             true => format!("{host} is gone"),
-            false => format!("{host} has not reported for {} s", lost_ms / 1000),
+            false => format!("{host} has not reported for {} s", limits.lost_ms / 1000),
         };
         if list {
             if silent[0] {
                 outcomes::end_run(cx, id, &RunEnd::Withdrawn(why)).await?;
             }
+            continue;
+        }
+        let withdrawn = state == RunState::Revoking as i64;
+        if withdrawn && stopped[1] && seen[0] < down_since {
+            let why: Option<String> = row.get(9);
+            outcomes::end_run(cx, id, &RunEnd::Withdrawn(why.unwrap_or_default())).await?;
+            continue;
+        }
+        if !silent[0] && !silent[1] {
             continue;
         }
         if silent[0] && silent[1] {
@@ -244,7 +277,7 @@ async fn reclaim_from_lost_hosts(cx: &mut TxContext, lost_ms: i64) -> Result<(),
         if state == RunState::Active as i64 {
             dispatch::withdraw(cx, "id = $4", SqlValue::Int(id), &why).await?;
             cx.event(None, None, "host_lost", why);
-        } else if (gone[0] || silent[0]) && (gone[1] || silent[1]) {
+        } else if (stopped[0] || silent[0]) && (stopped[1] || silent[1]) {
             let why: Option<String> = row.get(9);
             outcomes::end_run(cx, id, &RunEnd::Withdrawn(why.unwrap_or_default())).await?;
         }

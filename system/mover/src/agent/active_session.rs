@@ -77,6 +77,7 @@ impl ActiveSession {
         rate.observe(&self.end);
         let (bits_per_second, bound_by) = match session.ending() {
             Some(_) => rate.overall(&self.end),
+            None if state == "waiting" => (0, "-"),
             None => (rate.bits_per_second, rate.bound_by),
         };
         let (readers, writers) = self.end.threads();
