@@ -9,7 +9,7 @@ help:
 	@echo "make test    install missing packages, check the sources and run every test"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
-	@echo "make check   only the checks of the sources: format, clippy, tidy, documentation, eBPF objects"
+	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
 	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
 	@echo "make clean   remove build outputs and measurements"
@@ -21,10 +21,10 @@ demo:
 	./demo/run.sh target/release/penstock
 
 test:
-	./tools/setup.sh build test bpf
+	./tools/setup.sh build test bpf deny
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
-	ulimit -n $$(ulimit -Hn); $(CARGO) test --workspace --locked --no-fail-fast
+	ulimit -n $$(ulimit -Hn); $(CARGO) xtask test
 
 build:
 	./tools/setup.sh build
@@ -42,6 +42,8 @@ check:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
 	$(CARGO) xtask bpf --check
+	./tools/setup.sh deny
+	$(CARGO) deny --offline --log-level error check licenses bans sources
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links --document-private-items" $(CARGO) doc --workspace --no-deps --locked
 
 bench:

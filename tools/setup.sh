@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs missing packages on Debian for the named purposes: build, test, demo, bpf, kernels, collectors, ns3.
+# Installs missing packages on Debian for the named purposes: build, test, demo, bpf, deny, kernels, collectors, ns3.
 #
 #   tools/setup.sh build test
 #
@@ -9,6 +9,7 @@ set -eu
 
 missing=""
 wished=""
+crates=""
 services=""
 
 # need PROGRAM PACKAGE...: the packages provide the program.
@@ -58,6 +59,10 @@ for purpose in "$@"; do
             need clang clang
             need llvm-strip llvm
             ;;
+        deny)
+            # The checker of licences and sources, built from crates.io in a few minutes.
+            command -v cargo-deny >/dev/null 2>&1 || crates="$crates cargo-deny@0.20.2"
+            ;;
         kernels)
             need qemu-system-x86_64 qemu-system-x86
             need busybox busybox-static
@@ -80,7 +85,7 @@ for purpose in "$@"; do
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, kernels, collectors or ns3" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors or ns3" >&2
             exit 2
             ;;
     esac
@@ -90,6 +95,11 @@ if ! command -v cargo >/dev/null 2>&1; then
     echo "setup: cargo is not on the PATH: install Rust (https://rustup.rs) and open a new shell" >&2
     exit 1
 fi
+
+for crate in $crates; do
+    echo "setup: building $crate"
+    cargo install --quiet --locked "$crate"
+done
 
 [ -n "$missing$wished" ] || exit 0
 
