@@ -27,30 +27,12 @@ use crate::orders::{Counts, OrderExecutor};
 use crate::tokens::check_token;
 
 mod facts;
+pub mod timing;
 
-/// Time between reports.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Least time between reports when something has changed.
-const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
-
-/// Time between steps of the orders.
-const ADVANCE_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Back-off between attempts while the controller is away, doubled after each failure.
-const RECONNECT_BACKOFF: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(500)..=Duration::from_secs(10);
-
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+use timing::{ADVANCE_INTERVAL, ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX, Lease, ReportTimer};
 
 /// Longest answer: instructions, or an order.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-
-/// Orders that are fetched between two reports.
-const FETCHES_PER_REPORT_MAX: usize = 32;
-
-/// Shorter leases are extended to this.
-const LEASE_MIN: Duration = Duration::from_secs(3);
 
 /// Longest token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 8 << 10;
@@ -198,9 +180,7 @@ struct LinkState {
     error: Option<String>,
     reports: u64,
     failures: u64,
-    lease: Duration,
-    last_answer: Instant,
-    lapsed: bool,
+    lease: Lease,
 }
 
 impl ControllerLink {
@@ -220,9 +200,7 @@ impl ControllerLink {
             error: None,
             reports: 0,
             failures: 0,
-            lease: LEASE_MIN,
-            last_answer: Instant::now(),
-            lapsed: false,
+            lease: Lease::new(Instant::now()),
         });
         Self { config, orders, mover, fingerprint, limits, start, state }
     }
@@ -242,7 +220,7 @@ impl ControllerLink {
             connected: state.connected,
             since: state.since,
             error: state.error.clone(),
-            lapsed: state.lapsed,
+            lapsed: state.lease.is_expired(),
             reports: state.reports,
             failures: state.failures,
             orders,
@@ -253,25 +231,20 @@ impl ControllerLink {
     pub fn execute_orders(&self, stop: &watch::Receiver<bool>) {
         loop {
             if *stop.borrow() || stop.has_changed().is_err() {
-                self.orders.stop();
+                self.orders.stop(Instant::now());
                 // The final report needs the end of each order; the agent's shutdown bounds the wait.
                 let begun = Instant::now();
                 while !self.orders.is_at_rest() && begun.elapsed() < Duration::from_secs(5) {
-                    self.orders.advance();
+                    self.orders.advance(Instant::now());
                     std::thread::sleep(ADVANCE_INTERVAL / 4);
                 }
                 return;
             }
-            let expired = {
-                let mut state = self.lock();
-                let expired = !state.lapsed && state.last_answer.elapsed() > state.lease;
-                state.lapsed |= expired;
-                expired
-            };
-            if expired {
+            let expires = self.lock().lease.expire(Instant::now());
+            if expires {
                 self.orders.lapse();
             }
-            self.orders.advance();
+            self.orders.advance(Instant::now());
             std::thread::sleep(ADVANCE_INTERVAL);
         }
     }
@@ -279,8 +252,7 @@ impl ControllerLink {
     /// Reports and applies instructions until `stop`.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) {
         let mut client: Option<HttpClient> = None;
-        let mut pause = *RECONNECT_BACKOFF.start();
-        let mut last_report = Instant::now();
+        let mut timer = ReportTimer::new(Instant::now());
         while !*stop.borrow() {
             let exchanged = tokio::select! {
                 exchanged = self.exchange(&mut client) => exchanged,
@@ -290,29 +262,20 @@ impl ControllerLink {
                     break;
                 }
             };
-            let wait = match exchanged {
+            match exchanged {
                 Ok(()) => {
                     self.note_answer();
-                    pause = *RECONNECT_BACKOFF.start();
-                    None
+                    timer.succeed();
                 }
                 Err(why) => {
                     self.note_failure(why);
                     client = None;
-                    let wait = jittered(pause);
-                    pause = (pause * 2).min(*RECONNECT_BACKOFF.end());
-                    Some(wait)
+                    let [byte] = random::<1>();
+                    timer.fail(byte);
                 }
-            };
+            }
             loop {
-                let since = last_report.elapsed();
-                let due = match wait {
-                    Some(wait) => since >= wait,
-                    None => {
-                        since >= REPORT_INTERVAL
-                            || (since >= REPORT_INTERVAL_MIN && self.orders.take_urgent())
-                    }
-                };
+                let due = timer.is_due(Instant::now(), || self.orders.take_urgent());
                 if due || *stop.borrow() {
                     break;
                 }
@@ -321,7 +284,7 @@ impl ControllerLink {
                     changed = stop.changed() => if changed.is_err() { return },
                 }
             }
-            last_report = Instant::now();
+            timer.begin(Instant::now());
         }
         // The final state of transfers; best effort.
         let begun = Instant::now();
@@ -364,12 +327,9 @@ impl ControllerLink {
         let to = format!("{path}/report");
         let answer = ask::<Instructions>(client, Method::POST, &to, json).await?;
         let (instructions, _) = answer.ok_or("it knows no such host (404)")?;
-        let lease = Duration::from_secs(instructions.lease_seconds.into()).max(LEASE_MIN);
-        let new = self.orders.apply_instructions(instructions);
-        {
-            let mut state = self.lock();
-            (state.lease, state.last_answer, state.lapsed) = (lease, Instant::now(), false);
-        }
+        let lease_seconds = instructions.lease_seconds;
+        let new = self.orders.apply_instructions(instructions, Instant::now());
+        self.lock().lease.renew(lease_seconds, Instant::now());
         for order in new.into_iter().take(FETCHES_PER_REPORT_MAX) {
             self.fetch(client, &path, order).await?;
         }
@@ -385,7 +345,7 @@ impl ControllerLink {
                 Err(format!("it returned order {} for order {id}", order.order))
             }
             Some((order, bytes)) => {
-                self.orders.begin(order, bytes);
+                self.orders.begin(order, bytes, Instant::now());
                 Ok(())
             }
         }
@@ -436,12 +396,6 @@ async fn ask<T: DeserializeOwned>(
     Ok(Some((answer, body.len())))
 }
 
-/// Half to all of the pause, at random, so that agents do not return in step.
-fn jittered(pause: Duration) -> Duration {
-    let [byte] = random::<1>();
-    pause.mul_f64(0.5 + f64::from(byte) / 512.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -476,13 +430,5 @@ mod tests {
                 Some(words) => assert!(checked.unwrap_err().contains(words), "{url} {host}"),
             }
         }
-    }
-
-    #[test]
-    fn backoff_jitter_is_bounded() {
-        let pauses: Vec<_> = (0..100).map(|_| jittered(Duration::from_secs(8))).collect();
-        let bounds = Duration::from_secs(4)..=Duration::from_secs(8);
-        assert!(pauses.iter().all(|pause| bounds.contains(pause)));
-        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
     }
 }

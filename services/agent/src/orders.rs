@@ -5,6 +5,9 @@
 //! reporting ([`OrderExecutor::report`]). The messages are those of [`penstock_operations::orders`]. Not for:
 //! the connection to the controller ([`crate::controller`]).
 //!
+//! Executions use the mover through [`TransferEngine`], and callers pass the present time, so that a simulation runs
+//! this code with simulated hosts in virtual time.
+//!
 //! Orders, the bytes of their lists and the size of a report are bounded; an order beyond a bound waits. The
 //! controller can do nothing beyond the exports that admit `controller`, the agent's limits and
 //! `third_party.to`.
@@ -13,8 +16,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_mover::agent::{Agent, Gatekeeper};
-use penstock_mover::handshake::random;
 use penstock_operations::execution::WithdrawnOrders;
 use penstock_operations::orders::{
     Acknowledged, AddressPair, ENTRIES_MAX, FaultKind, Instructions, OUTCOMES_MAX, Order,
@@ -22,16 +23,18 @@ use penstock_operations::orders::{
 };
 use serde::Serialize;
 
-use crate::authorizer::{Authorizer, controller};
-use crate::state::StateDir;
+pub use engine::{EngineTransfer, FileListing, TransferEngine, TransferRequest};
+pub use faults::FailureAction;
 use faults::{fault, permanent};
-use listing::DirectoryListing;
-use outbox::Outbox;
+pub use local::LocalEngine;
+pub use outbox::Outbox;
 use sending::{SendExecution, SendStep, Totals};
 use tickets::TicketStore;
 
+mod engine;
 mod faults;
 mod listing;
+mod local;
 mod outbox;
 mod sending;
 mod tickets;
@@ -54,13 +57,6 @@ const REPORT_BYTES_MAX: usize = 8 << 20;
 /// Time for which the end of a withdrawn order is reported.
 const WITHDRAWN_REPORT_TIME: Duration = Duration::from_secs(60);
 
-/// Services that executions use.
-#[derive(Debug)]
-struct ExecutionContext {
-    mover: Agent,
-    authorizer: Arc<Authorizer>,
-}
-
 /// Settings in force: those of the controller, within the safe rate once the lease has expired.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EffectiveSettings {
@@ -72,7 +68,7 @@ struct EffectiveSettings {
 /// Executes the orders of this node.
 #[derive(Debug)]
 pub struct OrderExecutor {
-    context: ExecutionContext,
+    engine: Arc<dyn TransferEngine>,
     safe_rate_bps: u64,
     inner: Mutex<OrderTable>,
 }
@@ -117,7 +113,7 @@ struct OrderExecution {
 enum OrderWork {
     Receive,
     Send(Box<SendExecution>),
-    List(DirectoryListing),
+    List(Box<dyn FileListing>),
     /// Ended, or failed to begin.
     None,
 }
@@ -140,16 +136,11 @@ pub struct Counts {
 impl OrderExecutor {
     /// Creates an executor without orders; tickets from before a restart are valid again.
     #[must_use]
-    pub fn new(
-        mover: Agent,
-        authorizer: Arc<Authorizer>,
-        state: StateDir,
-        safe_rate_bps: u64,
-    ) -> Self {
+    pub fn new(engine: Arc<dyn TransferEngine>, safe_rate_bps: u64) -> Self {
         let inner = OrderTable {
             listed: BTreeMap::new(),
             executions: BTreeMap::new(),
-            tickets: TicketStore::open(state, &authorizer),
+            tickets: TicketStore::open(&*engine),
             withdrawn: WithdrawnOrders::default(),
             answered: false,
             lapsed: false,
@@ -157,11 +148,7 @@ impl OrderExecutor {
             urgent: false,
             next: 0,
         };
-        Self {
-            context: ExecutionContext { mover, authorizer },
-            safe_rate_bps,
-            inner: Mutex::new(inner),
-        }
+        Self { engine, safe_rate_bps, inner: Mutex::new(inner) }
     }
 
     fn lock(&self) -> MutexGuard<'_, OrderTable> {
@@ -169,7 +156,7 @@ impl OrderExecutor {
     }
 
     /// Applies an instruction; returns the orders to fetch and [`OrderExecutor::begin`], within the limits.
-    pub fn apply_instructions(&self, instructions: Instructions) -> Vec<OrderId> {
+    pub fn apply_instructions(&self, instructions: Instructions, now: Instant) -> Vec<OrderId> {
         let mut inner = self.lock();
         let inner = &mut *inner;
         let many = instructions.orders.len();
@@ -188,20 +175,20 @@ impl OrderExecutor {
             inner.tickets.orders().filter(|order| !inner.listed.contains_key(order)).collect();
         for order in stale {
             inner.withdrawn.insert(order);
-            inner.tickets.revoke(&self.context.authorizer, order);
-            self.context.mover.end_pass(order, "the controller has withdrawn its order");
+            inner.tickets.revoke(&*self.engine, order);
+            self.engine.end_sessions(order, "the controller has withdrawn its order");
         }
         for (order, execution) in &mut inner.executions {
             if !inner.listed.contains_key(order) && execution.withdrawn.is_none() {
                 tracing::info!("order {order} of {}: withdrawn", execution.request);
-                execution.withdrawn = Some(Instant::now());
-                execution.withdraw();
+                execution.withdrawn = Some(now);
+                execution.withdraw(now);
                 inner.withdrawn.insert(*order);
                 inner.urgent = true;
             }
         }
         inner.executions.retain(|order, execution| {
-            inner.listed.contains_key(order) || !execution.is_forgotten()
+            inner.listed.contains_key(order) || !execution.is_forgotten(now)
         });
         let mut room = EXECUTIONS_MAX.saturating_sub(inner.executions.len());
         if inner.stopping || inner.bytes() >= EXECUTION_BYTES_MAX {
@@ -214,7 +201,7 @@ impl OrderExecutor {
     }
 
     /// Begins a fetched order of `bytes` bytes.
-    pub fn begin(&self, order: Order, bytes: usize) {
+    pub fn begin(&self, order: Order, bytes: usize, now: Instant) {
         let id = order.order;
         let mut inner = self.lock();
         // It may have been withdrawn or begun during the fetch.
@@ -225,21 +212,15 @@ impl OrderExecutor {
         {
             return;
         }
-        let mut execution = OrderExecution::new(order.request, bytes);
+        let mut execution = OrderExecution::new(order.request, bytes, self.engine.random());
         let begun = match order.task {
             OrderTask::Receive { ticket, below } => inner
                 .tickets
-                .grant(&self.context.authorizer, id, &ticket, &below)
+                .grant(&*self.engine, id, &ticket, &below)
                 .map(|()| OrderWork::Receive)
                 .map_err(|refusal| permanent(refusal.text)),
-            OrderTask::List { path } => self
-                .context
-                .authorizer
-                .place(&controller(None), path.as_bytes(), false)
-                .map_err(|refusal| permanent(refusal.text))
-                .and_then(DirectoryListing::start)
-                .map(OrderWork::List),
-            OrderTask::Send(send) => SendExecution::begin(id, *send, &mut execution.outcomes)
+            OrderTask::List { path } => self.engine.list(&path).map(OrderWork::List),
+            OrderTask::Send(send) => SendExecution::begin(id, *send, &mut execution.outcomes, now)
                 .map(|work| OrderWork::Send(Box::new(work))),
         };
         match begun {
@@ -258,7 +239,7 @@ impl OrderExecutor {
     }
 
     /// Advances every execution by a step; blocks only for moments.
-    pub fn advance(&self) {
+    pub fn advance(&self, now: Instant) {
         let mut inner = self.lock();
         let inner = &mut *inner;
         for (id, execution) in &mut inner.executions {
@@ -271,7 +252,7 @@ impl OrderExecutor {
             let settings_in_force =
                 EffectiveSettings { rate_bps, streams: settings.streams, path: settings.path };
             let before = execution.phase;
-            execution.advance(*id, &self.context, &settings_in_force);
+            execution.advance(*id, &*self.engine, &settings_in_force, now);
             inner.urgent |= execution.phase != before;
         }
     }
@@ -346,12 +327,12 @@ impl OrderExecutor {
     }
 
     /// Stops sending, so that the same orders continue after the next start.
-    pub fn stop(&self) {
+    pub fn stop(&self, now: Instant) {
         let mut inner = self.lock();
         inner.stopping = true;
         for execution in inner.executions.values_mut() {
             if let OrderWork::Send(work) = &mut execution.work {
-                work.stop("the agent shuts down");
+                work.stop("the agent shuts down", now);
             }
         }
     }
@@ -436,9 +417,10 @@ impl ReportBudget {
 }
 
 impl OrderExecution {
-    fn new(request: String, bytes: usize) -> Self {
-        // Random, so that it differs from earlier runs; 53 bits, so that JSON numbers hold it.
-        let run = u64::from_le_bytes(random()) >> 11 | 1;
+    /// `random` differs from that of earlier runs.
+    fn new(request: String, bytes: usize, random: u64) -> Self {
+        // 53 bits, so that JSON numbers hold it.
+        let run = random >> 11 | 1;
         Self {
             run,
             request: request.chars().filter(|c| !c.is_control()).take(100).collect(),
@@ -457,8 +439,9 @@ impl OrderExecution {
     fn advance(
         &mut self,
         id: OrderId,
-        context: &ExecutionContext,
+        engine: &dyn TransferEngine,
         settings_in_force: &EffectiveSettings,
+        now: Instant,
     ) {
         match &mut self.work {
             OrderWork::Receive | OrderWork::None => {}
@@ -468,7 +451,7 @@ impl OrderExecution {
                 }
             }
             OrderWork::Send(work) => {
-                let step = work.step(context, settings_in_force, &mut self.outcomes);
+                let step = work.step(engine, settings_in_force, &mut self.outcomes, now);
                 self.totals = work.progress().0;
                 match step {
                     SendStep::Waiting(why) => {
@@ -495,9 +478,9 @@ impl OrderExecution {
     }
 
     /// Stops an execution that the controller has withdrawn.
-    fn withdraw(&mut self) {
+    fn withdraw(&mut self, now: Instant) {
         match &mut self.work {
-            OrderWork::Send(work) => work.stop("the controller has withdrawn its order"),
+            OrderWork::Send(work) => work.stop("the controller has withdrawn its order", now),
             OrderWork::Receive | OrderWork::List(_) if self.phase != OrderPhase::Ended => {
                 (self.phase, self.fault) = (OrderPhase::Ended, Some(withdrawn()));
                 self.work = OrderWork::None;
@@ -507,8 +490,8 @@ impl OrderExecution {
     }
 
     /// Returns true if an order that is not listed need not be reported any more.
-    fn is_forgotten(&self) -> bool {
-        let long_ago = |since: Instant| since.elapsed() > WITHDRAWN_REPORT_TIME;
+    fn is_forgotten(&self, now: Instant) -> bool {
+        let long_ago = |since: Instant| now.duration_since(since) > WITHDRAWN_REPORT_TIME;
         self.end_known || (self.phase == OrderPhase::Ended && self.withdrawn.is_some_and(long_ago))
     }
 
@@ -529,8 +512,9 @@ impl OrderExecution {
         let mut untold = self.outcomes.len() - report.outcomes.len();
         match &self.work {
             OrderWork::List(listing) => {
-                (report.entries_from, report.entries) = listing
-                    .pending(|entry| ReportBudget::take(&mut room.bytes, &mut room.entries, entry));
+                (report.entries_from, report.entries) = listing.pending(&mut |entry| {
+                    ReportBudget::take(&mut room.bytes, &mut room.entries, entry)
+                });
                 untold += listing.waiting().saturating_sub(report.entries.len());
             }
             OrderWork::Send(work) => {

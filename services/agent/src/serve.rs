@@ -30,7 +30,7 @@ use crate::config::{Config, ConfigError, MetricsAccess, RoleName};
 use crate::controller::{self, ControllerLink, LimitsSource};
 use crate::http::server::{self, ConnectionTracker};
 use crate::http::{self, AgentApi, NoMover, Role};
-use crate::orders::OrderExecutor;
+use crate::orders::{LocalEngine, OrderExecutor};
 use crate::registry;
 use crate::state::{self, StateDir, StateError};
 use crate::tokens::{TokenError, Tokens};
@@ -196,7 +196,8 @@ impl AgentServer {
         let link = config.controller.zip(agent.clone()).map(|(controller, mover)| {
             let safe_rate = controller.safe_rate_bps;
             let authorizer = Arc::clone(&authorizer);
-            let orders = OrderExecutor::new(mover.clone(), authorizer, state.clone(), safe_rate);
+            let engine = LocalEngine::new(mover.clone(), authorizer, state.clone());
+            let orders = OrderExecutor::new(Arc::new(engine), safe_rate);
             let limits = Box::new(SharedLimits(Arc::clone(&limits)));
             let fingerprint = identity.fingerprint();
             Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))

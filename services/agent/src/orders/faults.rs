@@ -31,7 +31,7 @@ pub(super) fn of_file(failure: &Failure) -> OrderFault {
 
 /// Reaction to a failed transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FailureAction {
+pub enum FailureAction {
     /// Retry here, with the reason.
     Wait(String),
     /// End the order.

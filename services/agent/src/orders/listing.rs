@@ -16,6 +16,7 @@ use penstock_operations::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFau
 use penstock_protocol::manifest::{EntryKind, display_path};
 use penstock_sys::fs::{self, Dir, describe};
 
+use super::engine::FileListing;
 use super::faults::permanent;
 use super::outbox::Outbox;
 
@@ -98,24 +99,23 @@ impl DirectoryListing {
         })?;
         Ok(Self(shared))
     }
+}
 
-    /// Returns the end of the listing, with a fault if it is incomplete; none while it runs.
-    pub(super) fn ended(&self) -> Option<Option<OrderFault>> {
+impl FileListing for DirectoryListing {
+    fn ended(&self) -> Option<Option<OrderFault>> {
         self.0.lock().ended.clone()
     }
 
-    /// Pending entries as of [`Outbox::pending`].
-    pub(super) fn pending(&self, fits: impl FnMut(&ListedFile) -> bool) -> (u64, Vec<ListedFile>) {
+    fn pending(&self, fits: &mut dyn FnMut(&ListedFile) -> bool) -> (u64, Vec<ListedFile>) {
         self.0.lock().entries.pending(fits)
     }
 
-    /// Number of entries without an acknowledgement.
-    pub(super) fn waiting(&self) -> usize {
+    fn waiting(&self) -> usize {
         self.0.lock().entries.len()
     }
 
-    /// Acknowledges entries as of [`Outbox::acknowledge`] and resumes the walk.
-    pub(super) fn acknowledge(&self, before: u64) {
+    /// Resumes the walk, too.
+    fn acknowledge(&self, before: u64) {
         self.0.lock().entries.acknowledge(before);
         self.0.room.notify_all();
     }
@@ -181,7 +181,7 @@ mod tests {
         loop {
             let ended = listing.ended();
             let mut room = 7_001;
-            let (first, page) = listing.pending(|_| {
+            let (first, page) = listing.pending(&mut |_| {
                 room -= 1;
                 room > 0
             });
@@ -205,7 +205,7 @@ mod tests {
         let place = ResolvedPath { root, path: b"one.raw".to_vec(), shown: "/data/one.raw".into() };
         let listing = DirectoryListing::start(place).unwrap();
         assert_eq!(listing.ended(), Some(None));
-        let (_, entries) = listing.pending(|_| true);
+        let (_, entries) = listing.pending(&mut |_| true);
         assert_eq!(entries, [ListedFile { path: LISTED_PATH.into(), bytes: 4 }]);
     }
 

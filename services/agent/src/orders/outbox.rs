@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Items without an acknowledgement, in the order in which they were added.
 #[derive(Debug)]
-pub(super) struct Outbox<T> {
+pub struct Outbox<T> {
     first: u64,
     items: VecDeque<T>,
 }
@@ -16,29 +16,30 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T: Clone> Outbox<T> {
-    pub(super) fn push(&mut self, item: T) {
+    /// Adds an item.
+    pub fn push(&mut self, item: T) {
         self.items.push_back(item);
     }
 
     /// Drops the items before number `before`; a number beyond the last item counts as the last.
-    pub(super) fn acknowledge(&mut self, before: u64) {
+    pub fn acknowledge(&mut self, before: u64) {
         let known = before.saturating_sub(self.first).min(self.items.len() as u64);
         self.items.drain(..usize::try_from(known).unwrap_or(usize::MAX));
         self.first += known;
     }
 
     /// Number of the first pending item, and the items from there while `fits` accepts them.
-    pub(super) fn pending(&self, mut fits: impl FnMut(&T) -> bool) -> (u64, Vec<T>) {
+    pub fn pending(&self, mut fits: impl FnMut(&T) -> bool) -> (u64, Vec<T>) {
         (self.first, self.items.iter().take_while(|item| fits(item)).cloned().collect())
     }
 
     /// Number of pending items.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.items.len()
     }
 
     /// Drops all items and restarts the numbering at 0.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -6,34 +6,24 @@
 //! [`ExecutionState`] alone decides whether another attempt may start: none does after a stop.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_mover::agent::outgoing::{OutgoingRequest, OutgoingTransfer};
 use penstock_mover::client::{TransferSnapshot, key_hasher};
-use penstock_mover::connector::{CopyError, PeerConnector};
-use penstock_mover::dial::{AddressPair, TcpDial};
-use penstock_mover::identity::{Fingerprint, tls_client_config};
+use penstock_mover::connector::CopyError;
 use penstock_operations::execution::{ExecutionEvent, ExecutionState};
 use penstock_operations::orders::{
-    FILES_MAX, FaultKind, OrderFault, OrderId, Overwrite, ReportedOutcome, Send, Verify,
+    FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send,
 };
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
-use penstock_protocol::list::{PathList, TEXT_BYTES_MAX};
+use penstock_protocol::list::TEXT_BYTES_MAX;
 use penstock_protocol::manifest::RelativePath;
-use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push};
-use penstock_protocol::wire::Bytes;
 
-use super::faults::{FailureAction, fault, of_copy, of_file, of_own_refusal, permanent};
+use super::EffectiveSettings;
+use super::engine::{EngineTransfer, TransferEngine, TransferRequest};
+use super::faults::{FailureAction, fault, of_copy, of_file, permanent};
 use super::outbox::Outbox;
-use super::{EffectiveSettings, ExecutionContext};
-use crate::authorizer::controller;
-use penstock_mover::agent::Gatekeeper;
-
-/// Time for which a transfer reconnects by itself before this module starts it again.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time without progress after which an order fails.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
@@ -44,9 +34,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Back-off between attempts.
 const RETRY_BACKOFF: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(200)..=Duration::from_secs(5);
-
-/// Block size: bytes that a stream finishes before it moves to another path.
-const BLOCK_BYTES: u32 = 1 << 20;
 
 /// State of an order after a step.
 #[derive(Debug)]
@@ -79,7 +66,7 @@ pub(super) struct SendExecution {
     /// Failures of the current transfer by file, with the bytes of the file.
     failed: BTreeMap<u32, (u64, OrderFault)>,
     groups: VecDeque<DigestGroup>,
-    current: Option<Arc<OutgoingTransfer>>,
+    current: Option<Arc<dyn EngineTransfer>>,
     /// Settings that the current transfer has.
     applied: Option<EffectiveSettings>,
     /// Time of the next attempt, with the back-off before it.
@@ -113,6 +100,7 @@ impl SendExecution {
         order: OrderId,
         mut send: Send,
         outbox: &mut Outbox<ReportedOutcome>,
+        now: Instant,
     ) -> Result<Self, OrderFault> {
         if send.files.len() > FILES_MAX {
             let text = format!("{} files are more than {FILES_MAX}: split them", send.files.len());
@@ -180,7 +168,7 @@ impl SendExecution {
             applied: None,
             next_attempt: None,
             reason: "it has not begun".to_owned(),
-            last_progress: Instant::now(),
+            last_progress: now,
             state: ExecutionState::default(),
             stopped: None,
             before: Totals::default(),
@@ -191,9 +179,10 @@ impl SendExecution {
     /// Advances the order by a step.
     pub(super) fn step(
         &mut self,
-        context: &ExecutionContext,
+        engine: &dyn TransferEngine,
         settings: &EffectiveSettings,
         outbox: &mut Outbox<ReportedOutcome>,
+        now: Instant,
     ) -> SendStep {
         if self.current.is_none() {
             if self.groups.is_empty() {
@@ -203,36 +192,36 @@ impl SendExecution {
             if !self.state.may_start() {
                 return self.end_stopped(outbox);
             }
-            if self.next_attempt.is_some_and(|(at, _)| Instant::now() < at) {
+            if self.next_attempt.is_some_and(|(at, _)| now < at) {
                 return SendStep::Waiting(self.reason.clone());
             }
-            match self.start(context, settings) {
+            match self.start(engine, settings) {
                 Ok(outgoing) => {
                     self.on(ExecutionEvent::Started);
                     self.current = Some(outgoing);
                     self.applied = None;
                 }
-                Err(verdict) => return self.judge(verdict),
+                Err(verdict) => return self.judge(verdict, now),
             }
         }
         let Some(current) = self.current.clone() else {
             return SendStep::Waiting(self.reason.clone());
         };
         if self.applied.as_ref() != Some(settings) && !self.state.is_stopped() {
-            self.apply(&current, settings, context);
+            self.apply(&*current, settings);
         }
         // Read first: after an end, the results taken below are complete.
         let outcome = current.outcome();
         let before = self.last.tally.moved_bytes;
         self.last = current.snapshot();
         if self.last.tally.moved_bytes > before {
-            self.last_progress = Instant::now();
+            self.last_progress = now;
         }
         for settled in current.take_settled() {
-            self.settle(settled, outbox);
+            self.settle(settled, outbox, now);
         }
         match outcome {
-            None if self.is_stop_overdue() => {
+            None if self.is_stop_overdue(now) => {
                 self.current = None;
                 self.on(ExecutionEvent::AttemptFailed);
                 self.end_stopped(outbox)
@@ -242,16 +231,16 @@ impl SendExecution {
                 SendStep::Waiting(waiting.unwrap_or_else(|| "it connects".to_owned()))
             }
             None => SendStep::Running,
-            Some(outcome) => self.ended(outcome, outbox),
+            Some(outcome) => self.ended(outcome, outbox, now),
         }
     }
 
     /// Stops the order for good; another order resumes from what is durable. Further calls do nothing.
-    pub(super) fn stop(&mut self, reason: &str) {
+    pub(super) fn stop(&mut self, reason: &str, now: Instant) {
         if self.stopped.is_some() {
             return;
         }
-        self.stopped = Some((Instant::now(), reason.to_owned()));
+        self.stopped = Some((now, reason.to_owned()));
         self.on(ExecutionEvent::Stop);
         if let Some(current) = &self.current {
             current.cancel(reason);
@@ -262,8 +251,9 @@ impl SendExecution {
         self.state = self.state.transition(event);
     }
 
-    fn is_stop_overdue(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|(since, _)| since.elapsed() > STOP_TIMEOUT)
+    fn is_stop_overdue(&self, now: Instant) -> bool {
+        let overdue = |since: &Instant| now.duration_since(*since) > STOP_TIMEOUT;
+        self.stopped.as_ref().is_some_and(|(since, _)| overdue(since))
     }
 
     /// Ends a stopped order; files that failed before the stop get their outcomes.
@@ -293,6 +283,7 @@ impl SendExecution {
         &mut self,
         outcome: Result<(), CopyError>,
         outbox: &mut Outbox<ReportedOutcome>,
+        now: Instant,
     ) -> SendStep {
         self.current = None;
         self.before.moved_bytes += self.last.tally.moved_bytes;
@@ -317,7 +308,7 @@ impl SendExecution {
                 if self.state.may_start() { SendStep::Running } else { self.end_stopped(outbox) }
             }
             Err(error) => {
-                let step = self.judge(of_copy(&error));
+                let step = self.judge(of_copy(&error), now);
                 if matches!(step, SendStep::Ended(_)) {
                     self.record_failures(outbox);
                 }
@@ -327,7 +318,7 @@ impl SendExecution {
     }
 
     /// Decides on a failure: schedules a retry of a transient one, ends the order otherwise.
-    fn judge(&mut self, verdict: FailureAction) -> SendStep {
+    fn judge(&mut self, verdict: FailureAction, now: Instant) -> SendStep {
         let reason = match verdict {
             FailureAction::End(fault) => {
                 self.on(ExecutionEvent::Completed);
@@ -342,7 +333,7 @@ impl SendExecution {
             self.groups.clear();
             return SendStep::Ended(Some(reason));
         }
-        if self.last_progress.elapsed() > NO_PROGRESS_TIMEOUT {
+        if now.duration_since(self.last_progress) > NO_PROGRESS_TIMEOUT {
             self.on(ExecutionEvent::Completed);
             self.groups.clear();
             return SendStep::Ended(Some(fault(FaultKind::Transient, reason)));
@@ -350,14 +341,14 @@ impl SendExecution {
         let pause = self
             .next_attempt
             .map_or(*RETRY_BACKOFF.start(), |(_, pause)| (pause * 2).min(*RETRY_BACKOFF.end()));
-        self.next_attempt = Some((Instant::now() + pause, pause));
+        self.next_attempt = Some((now + pause, pause));
         self.reason.clone_from(&reason);
         SendStep::Waiting(reason)
     }
 
-    fn settle(&mut self, settled: Settled, outbox: &mut Outbox<ReportedOutcome>) {
+    fn settle(&mut self, settled: Settled, outbox: &mut Outbox<ReportedOutcome>, now: Instant) {
         let Some(file) = self.index.get(&settled.path).copied() else { return };
-        self.last_progress = Instant::now();
+        self.last_progress = now;
         self.next_attempt = None;
         match settled.result {
             Ok(digest) => {
@@ -388,12 +379,7 @@ impl SendExecution {
         }
     }
 
-    fn apply(
-        &mut self,
-        current: &OutgoingTransfer,
-        settings: &EffectiveSettings,
-        context: &ExecutionContext,
-    ) {
+    fn apply(&mut self, current: &dyn EngineTransfer, settings: &EffectiveSettings) {
         let before = self.applied.replace(settings.clone());
         current.change(Settings {
             rate_bps: Some(settings.rate_bps.map_or(0, |rate| rate.max(1))),
@@ -403,63 +389,18 @@ impl SendExecution {
         if before.is_some_and(|before| before.path == settings.path) {
             return;
         }
-        match path(settings, context) {
-            Err(text) => tracing::warn!("transfer {}: its path stays: {text}", current.id()),
-            Ok(path) => {
-                if let Err(error) = current.use_path(&path) {
-                    tracing::warn!("transfer {}: its path stays: {error}", current.id());
-                }
-            }
+        if let Err(error) = current.use_path(&settings.path) {
+            tracing::warn!("transfer {}: its path stays: {error}", current.id());
         }
     }
 
     fn start(
         &self,
-        context: &ExecutionContext,
+        engine: &dyn TransferEngine,
         settings: &EffectiveSettings,
-    ) -> Result<Arc<OutgoingTransfer>, FailureAction> {
+    ) -> Result<Arc<dyn EngineTransfer>, FailureAction> {
         let Some(group) = self.groups.front() else {
             return Err(FailureAction::End(permanent("it has no files")));
-        };
-        let transient = |text: String| FailureAction::End(fault(FaultKind::Transient, text));
-        let fingerprint = parse_fingerprint(&self.send.fingerprint).map_err(FailureAction::End)?;
-        let dial = TcpDial::to_any(&addresses(&self.send.addresses)?)
-            .map(|dial| dial.only_to(|to| context.authorizer.may_send_to(to, false)))
-            .map_err(|error| FailureAction::End(permanent(error.to_string())))?
-            .map_err(|refusal| FailureAction::End(permanent(refusal.text)))?;
-        let protection = if self.send.encrypt { Protection::Full } else { Protection::Integrity };
-        let to = PeerConnector {
-            dial: Arc::new(dial),
-            tls: tls_client_config(fingerprint, None)
-                .map_err(|error| transient(error.to_string()))?,
-            token: self.send.ticket.clone(),
-            protection,
-            give_up_after: RECONNECT_TIMEOUT,
-        };
-        let options = Options {
-            block_bytes: BLOCK_BYTES,
-            algorithm: group.algorithm,
-            protection,
-            inplace: false,
-            xattrs: false,
-            compare_digest: !group.expected.is_empty(),
-            readback: self.send.verify == Verify::Readback,
-            existing: match self.send.overwrite {
-                Overwrite::Changed => Existing::Replace,
-                Overwrite::Never => Existing::Keep,
-            },
-            mark: self.send.scitag.map(|scitag| Mark { scitag, label: PacketLabel::Flow }),
-            settings: Settings {
-                rate_bps: settings.rate_bps.map(|rate| rate.max(1)),
-                streams: Some(settings.streams.unwrap_or_else(|| default_streams(group))),
-                ..Settings::default()
-            },
-        };
-        let push = Push {
-            target: Bytes(self.send.to.clone().into_bytes()),
-            into_directory: true,
-            transfer_key: self.key_of(group),
-            options,
         };
         // Files with an outcome are not sent again.
         let open: HashSet<u32> =
@@ -471,19 +412,15 @@ impl SendExecution {
             .map(|(path, file)| (*file, path.as_slice()))
             .collect();
         paths.sort_unstable();
-        let mut text = Vec::new();
-        for (_, path) in paths {
-            text.extend_from_slice(path);
-            text.push(0);
-        }
-        let sending = OutgoingRequest {
-            to,
-            push,
-            from: self.send.from.clone().into_bytes(),
-            files: Arc::new(PathList::of(text, 0)),
+        engine.send(TransferRequest {
+            order: &self.send,
+            key: self.key_of(group),
+            algorithm: group.algorithm,
             expected: group.expected.clone(),
-        };
-        context.mover.send(controller(None), sending).map_err(|refusal| of_own_refusal(&refusal))
+            paths: paths.into_iter().map(|(_, path)| path).collect(),
+            rate_bps: settings.rate_bps.map(|rate| rate.max(1)),
+            streams: settings.streams,
+        })
     }
 
     /// Transfer key of a group. Groups differ, so that none deletes the partial files of another.
@@ -493,55 +430,6 @@ impl SendExecution {
         hasher.update(&[u8::from(group.expected.is_empty())]);
         hasher.finalize().as_bytes()[..16].try_into().expect("a hash has 32 bytes")
     }
-}
-
-/// One stream where the digest needs file order, else the default of a copy.
-fn default_streams(group: &DigestGroup) -> u16 {
-    if !group.algorithm.combines() {
-        return 1;
-    }
-    u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
-}
-
-fn path(
-    settings: &EffectiveSettings,
-    context: &ExecutionContext,
-) -> Result<Vec<AddressPair>, String> {
-    let parse = |text: &str| {
-        text.parse::<IpAddr>().map_err(|_| format!("'{text}' is no address: write it in figures"))
-    };
-    let pair = |pair: &penstock_operations::orders::AddressPair| {
-        let pair = AddressPair { from: parse(&pair.from)?, to: parse(&pair.to)? };
-        let port = crate::config::MOVER_PORT;
-        context
-            .authorizer
-            .may_send_to(SocketAddr::new(pair.to, port), false)
-            .map_err(|refusal| refusal.text)?;
-        Ok(pair)
-    };
-    settings.path.iter().map(pair).collect()
-}
-
-fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, FailureAction> {
-    let mut found = Vec::new();
-    let mut reason = String::new();
-    for text in texts.iter().take(64) {
-        match text.to_socket_addrs() {
-            Ok(all) => found.extend(all),
-            Err(error) => reason = format!("{text}: {error}"),
-        }
-    }
-    if found.is_empty() { Err(FailureAction::Wait(reason)) } else { Ok(found) }
-}
-
-/// Parses 64 hexadecimal digits, with or without `SHA256:`.
-fn parse_fingerprint(text: &str) -> Result<Fingerprint, OrderFault> {
-    let bare = text.strip_prefix("SHA256:").unwrap_or(text);
-    format!("SHA256:{bare}").parse().map_err(|_| {
-        permanent(
-            "the other node's fingerprint is not 64 hexadecimal digits: it is to report it anew",
-        )
-    })
 }
 
 /// Parses `algorithm:hexadecimal`.
@@ -567,7 +455,7 @@ fn parse_digest(text: &str) -> Result<(Algorithm, Digest), String> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_operations::orders::File;
+    use penstock_operations::orders::{File, Overwrite, Verify};
 
     use super::*;
 
@@ -602,7 +490,7 @@ mod tests {
             encrypt: true,
         };
         let mut outbox = Outbox::default();
-        let work = SendExecution::begin(1, send, &mut outbox).unwrap();
+        let work = SendExecution::begin(1, send, &mut outbox, Instant::now()).unwrap();
         let (_, outcomes) = outbox.pending(|_| true);
         let files: Vec<u32> = outcomes.iter().map(|outcome| outcome.file).collect();
         assert_eq!(files, [1, 2, 3, 4, 5, 6, 7, 8, 10]);

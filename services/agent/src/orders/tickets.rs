@@ -4,13 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::authorizer::Authorizer;
-use crate::state::{StateDir, StateError};
+use super::engine::TransferEngine;
 use penstock_operations::orders::OrderId;
 use penstock_protocol::open::Refusal;
-
-/// File in the state directory, mode 0600.
-const FILE: &str = "tickets.json";
 
 /// A ticket as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,17 +16,16 @@ struct StoredTicket {
     below: String,
 }
 
-/// The valid tickets, at the authorizer and in the state directory.
+/// The valid tickets, as granted and stored by the engine.
 #[derive(Debug)]
 pub(super) struct TicketStore {
-    state: StateDir,
     valid: Vec<StoredTicket>,
 }
 
 impl TicketStore {
     /// Loads the tickets from before a restart and grants them again.
-    pub(super) fn open(state: StateDir, authorizer: &Authorizer) -> Self {
-        let kept = state.read_secret(FILE).map(|text| {
+    pub(super) fn open(engine: &dyn TransferEngine) -> Self {
+        let kept = engine.read_tickets().map(|text| {
             let text = text.unwrap_or_else(|| "[]".to_owned());
             serde_json::from_str::<Vec<StoredTicket>>(&text).unwrap_or_default()
         });
@@ -38,8 +33,8 @@ impl TicketStore {
             tracing::warn!("{error}: transfers to this host begin once the controller answers");
             Vec::new()
         });
-        valid.retain(|one| authorizer.grant_ticket(one.order, &one.ticket, &one.below).is_ok());
-        Self { state, valid }
+        valid.retain(|one| engine.grant_ticket(one.order, &one.ticket, &one.below).is_ok());
+        Self { valid }
     }
 
     /// Orders with a valid ticket.
@@ -50,38 +45,37 @@ impl TicketStore {
     /// Grants write access to the bearer of `ticket` and stores it.
     ///
     /// # Errors
-    /// When the authorizer refuses it.
+    /// When the engine refuses it.
     pub(super) fn grant(
         &mut self,
-        authorizer: &Authorizer,
+        engine: &dyn TransferEngine,
         order: OrderId,
         ticket: &str,
         below: &str,
     ) -> Result<(), Refusal> {
-        authorizer.grant_ticket(order, ticket, below)?;
+        engine.grant_ticket(order, ticket, below)?;
         let new = StoredTicket { order, ticket: ticket.to_owned(), below: below.to_owned() };
         if !self.valid.contains(&new) {
             self.valid.retain(|one| one.order != order);
             self.valid.push(new);
-            self.store();
+            self.store(engine);
         }
         Ok(())
     }
 
     /// Revokes the ticket of an order.
-    pub(super) fn revoke(&mut self, authorizer: &Authorizer, order: OrderId) {
-        authorizer.revoke_ticket(order);
+    pub(super) fn revoke(&mut self, engine: &dyn TransferEngine, order: OrderId) {
+        engine.revoke_ticket(order);
         let before = self.valid.len();
         self.valid.retain(|one| one.order != order);
         if self.valid.len() < before {
-            self.store();
+            self.store(engine);
         }
     }
 
-    fn store(&self) {
+    fn store(&self, engine: &dyn TransferEngine) {
         let text = serde_json::to_vec(&self.valid).expect("plain data");
-        if let Err(error) = self.state.write(FILE, &text, 0o600) {
-            let error: StateError = error;
+        if let Err(error) = engine.write_tickets(&text) {
             tracing::warn!(
                 "{error}: after a restart transfers to this host wait for the controller"
             );
