@@ -28,6 +28,7 @@ pub mod problem;
 pub mod rehearsal;
 mod round;
 mod shared;
+pub mod simulation;
 mod store;
 pub mod telemetry;
 mod waiting;

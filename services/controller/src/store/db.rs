@@ -68,6 +68,38 @@ impl Database {
         Ok(database)
     }
 
+    /// Opens an SQLite database in memory, which lasts as long as this value. `name` distinguishes such databases of one
+    /// process. No change may run beside a query: connections to such a database lock tables, not snapshots.
+    pub(crate) async fn open_in_memory(name: &str) -> Result<Self, String> {
+        sqlx::any::install_default_drivers();
+        let failed = |error: sqlx::Error| format!("cannot use the database: {error}");
+        let kind = DatabaseKind::Sqlite;
+        let url = format!("sqlite://{name}?mode=memory");
+        let options: AnyConnectOptions = url.parse().map_err(failed)?;
+        let options = options.disable_statement_logging();
+        // The one connection of the pool stays open: with its last connection the database ends.
+        let pool = AnyPoolOptions::new()
+            .max_connections(1)
+            .min_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    prepare(connection, kind).await?;
+                    let unlocked = "PRAGMA read_uncommitted = 1";
+                    sqlx::raw_sql(unlocked).execute(connection).await.map(drop)
+                })
+            })
+            .connect_with(options.clone())
+            .await
+            .map_err(failed)?;
+        let database = Self { kind, options, pool };
+        let mut connection = database.connect().await.map_err(failed)?;
+        schema::migrate(&mut connection, kind).await?;
+        connection.close().await.map_err(failed)?;
+        Ok(database)
+    }
+
     /// Opens a connection of its own.
     pub(crate) async fn connect(&self) -> Result<AnyConnection, sqlx::Error> {
         let mut connection = self.options.connect().await?;
