@@ -63,7 +63,7 @@ impl Authorizer {
         Self { rules_in_force: Mutex::new(Arc::new(rules)), tickets: Mutex::default() }
     }
 
-    /// The present rules.
+    /// Rules in force; a reload replaces them.
     #[must_use]
     pub fn rules(&self) -> Arc<AccessRules> {
         Arc::clone(&self.rules_in_force.lock().unwrap_or_else(PoisonError::into_inner))

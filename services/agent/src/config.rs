@@ -142,9 +142,9 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Addresses on which the HTTP API listens; empty for no API.
     pub http: Vec<SocketAddr>,
-    /// State directory, absolute.
+    /// Absolute path of the state directory.
     pub state: PathBuf,
-    /// Exported directory trees.
+    /// Directory trees that callers may read or write, by name.
     pub exports: Vec<Export>,
     /// Limits on all clients together.
     pub limits: Limits,

@@ -68,7 +68,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Checks the values.
+    /// Checks URL, host name and intervals.
     ///
     /// # Errors
     /// One line that names the key.
@@ -151,7 +151,7 @@ pub struct LinkStatus {
     pub reports: u64,
     /// Attempts to report that failed.
     pub failures: u64,
-    /// Orders by phase.
+    /// Counts of the orders by phase.
     pub orders: Counts,
 }
 

@@ -17,7 +17,7 @@ pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     address(&text.parse().map_err(|_| bad())?)
 }
 
-/// Resolves a collector.
+/// Resolves the address of a collector, as host and port.
 ///
 /// # Errors
 /// When the host does not resolve.
@@ -34,7 +34,7 @@ pub fn address(collector: &ListenAddress) -> Result<SocketAddr, String> {
 /// Scitag that the operator sets for the data of an export or of a token's bearer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TagRule {
-    /// Owner and activity.
+    /// Owner and activity of the flow.
     pub tag: Scitag,
     /// True if the scitag overrides that of the client.
     pub force: bool,

@@ -118,14 +118,14 @@ enum OrderWork {
     None,
 }
 
-/// Orders by phase.
+/// Counts of the orders by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Orders in the last instruction.
     pub listed: usize,
     /// Orders that wait to be sent.
     pub waiting: usize,
-    /// Orders that run.
+    /// Orders with a live transfer, listing or ticket.
     pub running: usize,
     /// Ended orders whose end the controller has not acknowledged.
     pub ended: usize,
@@ -318,7 +318,7 @@ impl OrderExecutor {
                 OrderPhase::Running => counts.running += 1,
                 OrderPhase::Ended => counts.ended += usize::from(!execution.end_known),
             }
-            counts.untold += execution.outcomes.len();
+            counts.untold += execution.outcomes.pending_count();
             if let OrderWork::List(listing) = &execution.work {
                 counts.untold += listing.waiting();
             }
@@ -509,7 +509,7 @@ impl OrderExecution {
         (report.outcomes_from, report.outcomes) = self
             .outcomes
             .pending(|outcome| ReportBudget::take(&mut room.bytes, &mut room.outcomes, outcome));
-        let mut untold = self.outcomes.len() - report.outcomes.len();
+        let mut untold = self.outcomes.pending_count() - report.outcomes.len();
         match &self.work {
             OrderWork::List(listing) => {
                 (report.entries_from, report.entries) = listing.pending(&mut |entry| {

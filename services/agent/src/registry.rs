@@ -38,7 +38,7 @@ const METADATA_BYTES_MAX: usize = 64 << 10;
 /// The active registry with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveRegistry {
-    /// Owners and activities.
+    /// Owners and activities by number.
     pub registry: Registry,
     /// URL or path of the source.
     pub source: String,

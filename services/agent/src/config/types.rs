@@ -242,7 +242,7 @@ impl FromStr for MetricsAccess {
 pub struct Retention(pub Option<Duration>);
 
 impl Retention {
-    /// One week.
+    /// Longest accepted duration: one week.
     pub const DEFAULT: Self = Self(Some(Duration::from_secs(7 * 86_400)));
 }
 

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-/// Time between reports.
+/// Time between two reports without urgent news.
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Least time between reports when something has changed.

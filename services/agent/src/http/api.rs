@@ -341,7 +341,7 @@ pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfer
     Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
 }
 
-/// Returns one transfer.
+/// Returns one transfer by its id.
 #[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
     (status = 200, body = Transfer),

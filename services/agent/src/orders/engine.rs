@@ -63,7 +63,7 @@ pub trait TransferEngine: Debug + std::marker::Send + Sync {
 /// A transfer of files of one order.
 #[derive(Debug)]
 pub struct TransferRequest<'a> {
-    /// The order.
+    /// Order that the transfer executes.
     pub order: &'a Send,
     /// Key of the resume state at the destination.
     pub key: [u8; 16],
@@ -93,7 +93,7 @@ pub trait EngineTransfer: Debug + std::marker::Send + Sync {
     /// Final results of files since the last call.
     fn take_settled(&self) -> Vec<Settled>;
 
-    /// Changes its settings.
+    /// Changes rate, streams and path while it runs.
     fn change(&self, settings: Settings);
 
     /// Uses these address pairs; any if there are none.

@@ -23,7 +23,7 @@ use super::outbox::Outbox;
 /// Entries that may wait for their acknowledgement.
 const PENDING_MAX: usize = 2 * ENTRIES_MAX;
 
-/// A running listing.
+/// A directory listing in a thread of its own.
 #[derive(Debug)]
 pub(super) struct DirectoryListing(Arc<ListingShared>);
 
@@ -59,7 +59,7 @@ impl ListingShared {
     /// Adds an entry, and blocks while the outbox is full; returns false once the listing is stopped.
     fn push(&self, entry: ListedFile) -> bool {
         let mut state = self.lock();
-        while state.entries.len() >= PENDING_MAX && !state.stopped {
+        while state.entries.pending_count() >= PENDING_MAX && !state.stopped {
             let waited = self.room.wait_timeout(state, Duration::from_millis(500));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -111,7 +111,7 @@ impl FileListing for DirectoryListing {
     }
 
     fn waiting(&self) -> usize {
-        self.0.lock().entries.len()
+        self.0.lock().entries.pending_count()
     }
 
     /// Resumes the walk, too.

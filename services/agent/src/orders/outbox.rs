@@ -16,7 +16,7 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T: Clone> Outbox<T> {
-    /// Adds an item.
+    /// Adds an item, which gets the next number.
     pub fn push(&mut self, item: T) {
         self.items.push_back(item);
     }
@@ -34,7 +34,7 @@ impl<T: Clone> Outbox<T> {
     }
 
     /// Number of pending items.
-    pub fn len(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         self.items.len()
     }
 
@@ -67,6 +67,6 @@ mod tests {
         assert_eq!(pending(&outbox, 9), (3, vec![3, 4]));
         outbox.acknowledge(1000);
         outbox.push(5);
-        assert_eq!((pending(&outbox, 9), outbox.len()), ((5, vec![5]), 1));
+        assert_eq!((pending(&outbox, 9), outbox.pending_count()), ((5, vec![5]), 1));
     }
 }

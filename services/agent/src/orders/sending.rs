@@ -87,7 +87,7 @@ pub(super) struct SendExecution {
 pub(super) struct Totals {
     /// File bytes on the network.
     pub(super) moved_bytes: u64,
-    /// Retransmitted TCP segments.
+    /// TCP segments retransmitted by earlier attempts.
     pub(super) retransmits: u64,
 }
 
