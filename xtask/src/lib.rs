@@ -9,6 +9,7 @@ pub mod bench;
 pub mod bpf;
 pub mod fuzz;
 pub mod kernels;
+pub mod simulate;
 pub mod suite;
 pub mod tidy;
 

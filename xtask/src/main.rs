@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, bpf, fuzz, kernels, suite, tidy, workspace_root};
+use xtask::{bench, bpf, fuzz, kernels, simulate, suite, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -44,6 +44,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Run the marker's tests on kernels of Debian, in a virtual machine without hardware help; needs root.
     Kernels(kernels::Options),
+    /// Simulate controller and agents under faults, from one seed each: see docs/simulation.md.
+    Simulate(simulate::Options),
 }
 
 #[derive(Debug, Subcommand)]
@@ -112,6 +114,10 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Kernels(options) => {
             kernels::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Simulate(options) => {
+            simulate::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
         Verb::Fuzz(options) => {

@@ -74,7 +74,8 @@ impl Database {
         sqlx::any::install_default_drivers();
         let failed = |error: sqlx::Error| format!("cannot use the database: {error}");
         let kind = DatabaseKind::Sqlite;
-        let url = format!("sqlite://{name}?mode=memory");
+        // SQLite shares a database in memory between connections only where its name is a URI.
+        let url = format!("sqlite:file:{name}?mode=memory");
         let options: AnyConnectOptions = url.parse().map_err(failed)?;
         let options = options.disable_statement_logging();
         // The one connection of the pool stays open: with its last connection the database ends.

@@ -1,0 +1,459 @@
+//! Simulated movers: hosts, the files at their sites, and transfers that move bytes at the ordered rate.
+//!
+//! A transfer connects, shows its ticket, writes its files one by one and commits each. It waits while an end is down,
+//! does not run or cannot be reached. All hosts of a site share its files.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use penstock_agent::orders::FailureAction;
+use penstock_mover::client::TransferSnapshot;
+use penstock_mover::connector::CopyError;
+use penstock_operations::orders::OrderId;
+use penstock_protocol::control::{Failure, FailureKind, Settled};
+use penstock_protocol::digest::Digest;
+use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_testkit::Random;
+
+/// Time for which a transfer reconnects by itself.
+const RECONNECT_MS: u64 = 20_000;
+
+/// Time between attempts to connect.
+const CONNECT_INTERVAL_MS: u64 = 500;
+
+/// Rate of a transfer without a limit.
+const UNLIMITED_BPS: u64 = 10_000_000_000;
+
+/// A file of a site.
+pub(crate) type FileKey = (String, String);
+
+/// Content of a file: its identity and its size in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Content {
+    pub(crate) identity: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A host with what its mover holds.
+#[derive(Debug)]
+pub(crate) struct DataHost {
+    pub(crate) site: String,
+    pub(crate) is_up: bool,
+    pub(crate) is_hung: bool,
+    /// Divisor of its speed.
+    pub(crate) slowness: u64,
+    /// Count of the starts of its process.
+    pub(crate) start: u64,
+    /// Valid tickets: the order and the directory that each admits to.
+    pub(crate) tickets: BTreeMap<String, (OrderId, String)>,
+    /// Tickets on its disk.
+    pub(crate) stored_tickets: Option<String>,
+}
+
+/// State of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Connection {
+    Connecting {
+        since_ms: u64,
+        next_ms: u64,
+    },
+    /// A session that the ticket of an order admits, at this start of the receiving process.
+    Session {
+        order: OrderId,
+        start: u64,
+        is_ended: bool,
+    },
+}
+
+/// A transfer of a sending host.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    ticket: String,
+    source: String,
+    target: String,
+    files: VecDeque<String>,
+    /// Bytes of the first file that are written.
+    part_bytes: u64,
+    /// Time of the commit of the first file, once it is written.
+    commit_ms: Option<u64>,
+    pub(crate) rate_bps: Option<u64>,
+    connection: Connection,
+    settled: Vec<Settled>,
+    moved_bytes: u64,
+    sessions: u32,
+    pub(crate) cancelled: Option<String>,
+    outcome: Option<Result<(), CopyError>>,
+    /// Set once no order asks for it any more.
+    pub(crate) is_released: bool,
+}
+
+/// All simulated movers.
+#[derive(Debug)]
+pub(crate) struct DataPlane {
+    pub(crate) now_ms: u64,
+    pub(crate) random: Random,
+    pub(crate) hosts: BTreeMap<String, DataHost>,
+    pub(crate) files: BTreeMap<FileKey, Content>,
+    /// Contents that were ever committed or found in place.
+    pub(crate) committed: BTreeSet<(FileKey, Content)>,
+    pub(crate) transfers: BTreeMap<u64, Transfer>,
+    next_transfer: u64,
+    /// Pairs of hosts that cannot connect.
+    pub(crate) cut: BTreeSet<(String, String)>,
+    pub(crate) file_faults_permille: u64,
+    /// Orders that wrote a file, the last one at the end.
+    writers: BTreeMap<FileKey, Vec<OrderId>>,
+    /// Tickets of withdrawn orders by the sending host and the start of its process.
+    pub(crate) withdrawn: BTreeSet<(String, u64, String)>,
+    /// First violation of an invariant.
+    pub(crate) violation: Option<String>,
+    /// Notes for the trace.
+    pub(crate) notes: Vec<String>,
+}
+
+/// Path of a file below a directory.
+pub(crate) fn join(directory: &str, path: &str) -> String {
+    format!("{}/{path}", directory.trim_end_matches('/'))
+}
+
+impl DataPlane {
+    pub(crate) fn new(random: Random, file_faults_permille: u64) -> Self {
+        Self {
+            now_ms: 0,
+            random,
+            hosts: BTreeMap::new(),
+            files: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            transfers: BTreeMap::new(),
+            next_transfer: 1,
+            cut: BTreeSet::new(),
+            file_faults_permille,
+            writers: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            violation: None,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn violate(&mut self, text: String) {
+        self.violation.get_or_insert(text);
+    }
+
+    /// Starts a transfer of an order that a host sends.
+    pub(crate) fn send(
+        &mut self,
+        from: &str,
+        order: &penstock_operations::orders::Send,
+        paths: Vec<String>,
+        rate_bps: Option<u64>,
+    ) -> Result<u64, FailureAction> {
+        let host = &self.hosts[from];
+        if self.withdrawn.contains(&(from.to_owned(), host.start, order.ticket.clone())) {
+            self.violate(format!("{from} starts an order that was withdrawn"));
+        }
+        let to = order.addresses.first().and_then(|address| address.split(':').next());
+        let Some(to) = to.filter(|to| self.hosts.contains_key(*to)) else {
+            return Err(FailureAction::Wait("no such host".to_owned()));
+        };
+        let transfer = Transfer {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            ticket: order.ticket.clone(),
+            source: order.from.clone(),
+            target: order.to.clone(),
+            files: paths.into(),
+            part_bytes: 0,
+            commit_ms: None,
+            rate_bps,
+            connection: Connection::Connecting { since_ms: self.now_ms, next_ms: self.now_ms + 20 },
+            settled: Vec::new(),
+            moved_bytes: 0,
+            sessions: 0,
+            cancelled: None,
+            outcome: None,
+            is_released: false,
+        };
+        let id = self.next_transfer;
+        self.next_transfer += 1;
+        self.transfers.insert(id, transfer);
+        Ok(id)
+    }
+
+    /// Ends the process of a host: its transfers and sessions are gone, its disk stays.
+    pub(crate) fn crash(&mut self, host: &str) {
+        self.transfers.retain(|_, transfer| transfer.from != host);
+        let state = self.hosts.get_mut(host).expect("a host of the scenario");
+        state.is_up = false;
+        state.tickets.clear();
+    }
+
+    /// Starts the process of a host again.
+    pub(crate) fn restart(&mut self, host: &str) {
+        let state = self.hosts.get_mut(host).expect("a host of the scenario");
+        (state.is_up, state.is_hung, state.start) = (true, false, state.start + 1);
+    }
+
+    pub(crate) fn end_sessions(&mut self, host: &str, ended: OrderId) {
+        let to_host = self.transfers.values_mut().filter(|transfer| transfer.to == host);
+        for transfer in to_host {
+            if let Connection::Session { order, is_ended, .. } = &mut transfer.connection {
+                *is_ended |= *order == ended;
+            }
+        }
+    }
+
+    fn connects(&self, one: &str, other: &str) -> bool {
+        let pair = (one.to_owned(), other.to_owned());
+        let reverse = (other.to_owned(), one.to_owned());
+        !self.cut.contains(&pair) && !self.cut.contains(&reverse)
+    }
+
+    fn runs(&self, host: &str) -> bool {
+        let host = &self.hosts[host];
+        host.is_up && !host.is_hung
+    }
+
+    /// Returns the order under which a transfer writes now, if it does.
+    fn writes_for(&self, transfer: &Transfer) -> Option<OrderId> {
+        let Connection::Session { order, start, is_ended: false } = transfer.connection else {
+            return None;
+        };
+        let is_live = transfer.outcome.is_none()
+            && transfer.cancelled.is_none()
+            && self.runs(&transfer.from)
+            && self.runs(&transfer.to)
+            && self.hosts[&transfer.to].start == start
+            && self.connects(&transfer.from, &transfer.to);
+        is_live.then_some(order)
+    }
+
+    /// Transfers that have not ended.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Transfer> {
+        self.transfers.values().filter(|transfer| transfer.outcome.is_none())
+    }
+
+    /// Moves bytes up to a time.
+    pub(crate) fn advance(&mut self, now_ms: u64) {
+        let elapsed_ms = now_ms.saturating_sub(self.now_ms);
+        self.now_ms = now_ms;
+        if elapsed_ms == 0 || self.transfers.is_empty() {
+            return;
+        }
+        let ids: Vec<u64> = self.transfers.keys().copied().collect();
+        for id in ids {
+            let Some(mut transfer) = self.transfers.remove(&id) else { continue };
+            if transfer.outcome.is_none() && self.runs(&transfer.from) {
+                self.step(&mut transfer, elapsed_ms);
+            }
+            if !transfer.is_released || transfer.outcome.is_none() {
+                self.transfers.insert(id, transfer);
+            }
+        }
+    }
+
+    fn step(&mut self, transfer: &mut Transfer, elapsed_ms: u64) {
+        match transfer.connection {
+            Connection::Connecting { since_ms, next_ms } => {
+                if let Some(reason) = &transfer.cancelled {
+                    transfer.outcome = Some(Err(CopyError::Cancelled(reason.clone())));
+                } else if self.now_ms >= next_ms {
+                    self.connect(transfer, since_ms);
+                }
+            }
+            Connection::Session { order, start, is_ended } => {
+                let host = &self.hosts[&transfer.to];
+                let is_lost = !host.is_up
+                    || host.start != start
+                    || !self.connects(&transfer.from, &transfer.to);
+                if is_lost || is_ended {
+                    // The end of a session arrives as a failure or as a lost connection.
+                    if is_ended && !is_lost && self.random.one_in(2) {
+                        let text = "the session was ended".to_owned();
+                        transfer.outcome = Some(Err(CopyError::Failed(text)));
+                        return;
+                    }
+                    if self.random.one_in(2) {
+                        transfer.part_bytes = 0;
+                    }
+                    transfer.commit_ms = None;
+                    transfer.connection = Connection::Connecting {
+                        since_ms: self.now_ms,
+                        next_ms: self.now_ms + CONNECT_INTERVAL_MS,
+                    };
+                } else if self.hosts[&transfer.to].is_hung {
+                    // The connection stays, and nothing moves.
+                } else if let Some(reason) = &transfer.cancelled {
+                    transfer.outcome = Some(Err(CopyError::Cancelled(reason.clone())));
+                } else {
+                    self.write(transfer, order, elapsed_ms);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, transfer: &mut Transfer, since_ms: u64) {
+        let shown = transfer.to.clone();
+        let refused = |kind, text: &str| {
+            Some(Err(CopyError::Refused(shown.clone(), Refusal::new(kind, text))))
+        };
+        if !self.connects(&transfer.from, &transfer.to) || !self.runs(&transfer.to) {
+            if self.now_ms - since_ms > RECONNECT_MS {
+                let text = "no answer".to_owned();
+                transfer.outcome = Some(Err(CopyError::Unreachable(shown, text)));
+            } else {
+                let next_ms = self.now_ms + CONNECT_INTERVAL_MS;
+                transfer.connection = Connection::Connecting { since_ms, next_ms };
+            }
+            return;
+        }
+        let host = &self.hosts[&transfer.to];
+        transfer.outcome = match host.tickets.get(&transfer.ticket) {
+            None => refused(RefusalKind::Identity, "the token is not known"),
+            Some((_, below)) if *below != transfer.target => {
+                refused(RefusalKind::Permission, "another directory")
+            }
+            Some((order, _)) => {
+                let (order, start) = (*order, host.start);
+                transfer.connection = Connection::Session { order, start, is_ended: false };
+                transfer.sessions += 1;
+                None
+            }
+        };
+    }
+
+    /// Writes and commits files within a session.
+    fn write(&mut self, transfer: &mut Transfer, order: OrderId, elapsed_ms: u64) {
+        let slowness = self.hosts[&transfer.from].slowness.max(self.hosts[&transfer.to].slowness);
+        let rate_bps = transfer.rate_bps.filter(|rate| *rate > 0).unwrap_or(UNLIMITED_BPS);
+        let bytes = u128::from(rate_bps) * u128::from(elapsed_ms) / 8000 / u128::from(slowness);
+        let mut left = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let source_site = self.hosts[&transfer.from].site.clone();
+        let target_site = self.hosts[&transfer.to].site.clone();
+        while let Some(path) = transfer.files.front().cloned() {
+            let source = (source_site.clone(), join(&transfer.source, &path));
+            let target = (target_site.clone(), join(&transfer.target, &path));
+            let settle = |bytes, was_there, result| Settled {
+                path: path.clone().into_bytes(),
+                bytes,
+                was_there,
+                result,
+            };
+            let Some(content) = self.files.get(&source).copied() else {
+                let failure = Failure::new(FailureKind::Source, "no such file");
+                transfer.settled.push(settle(0, false, Err(failure)));
+                transfer.finish_file();
+                continue;
+            };
+            let digest = Digest((content.identity as u32).to_be_bytes().to_vec());
+            if transfer.part_bytes == 0 && self.files.get(&target) == Some(&content) {
+                self.committed.insert((target, content));
+                transfer.settled.push(settle(content.bytes, true, Ok(digest)));
+                transfer.finish_file();
+                continue;
+            }
+            if left == 0 && transfer.commit_ms.is_none() {
+                break;
+            }
+            self.note_write(&target, order, transfer);
+            let more = (content.bytes - transfer.part_bytes).min(left);
+            (transfer.part_bytes, left) = (transfer.part_bytes + more, left - more);
+            transfer.moved_bytes += more;
+            if transfer.part_bytes < content.bytes {
+                break;
+            }
+            let at = *transfer.commit_ms.get_or_insert_with(|| self.now_ms + 10 * slowness);
+            if self.now_ms < at {
+                break;
+            }
+            if self.random.below(1000) < self.file_faults_permille {
+                let kind = self.random.pick(&[
+                    FailureKind::Changed,
+                    FailureKind::Destination,
+                    FailureKind::Integrity,
+                ]);
+                let failure = Failure::new(kind, "a simulated fault");
+                transfer.settled.push(settle(content.bytes, false, Err(failure)));
+            } else {
+                self.notes.push(format!("order {order} commits {}:{}", target.0, target.1));
+                self.files.insert(target.clone(), content);
+                self.committed.insert((target, content));
+                transfer.settled.push(settle(content.bytes, false, Ok(digest)));
+            }
+            transfer.finish_file();
+        }
+        if transfer.files.is_empty() {
+            transfer.outcome = Some(Ok(()));
+        }
+    }
+
+    /// Checks that no other order writes the file, and that orders do not alternate.
+    fn note_write(&mut self, target: &FileKey, order: OrderId, transfer: &Transfer) {
+        let writers = self.writers.entry(target.clone()).or_default();
+        let (site, path) = target;
+        if writers.last() != Some(&order) {
+            let wrote_before = writers.contains(&order);
+            let last = writers.last().copied();
+            writers.push(order);
+            if let (true, Some(last)) = (wrote_before, last) {
+                self.violate(format!("{site}:{path}: order {order} writes after order {last}"));
+            }
+        }
+        let also = self.transfers.values().find(|other| {
+            let is_target = |file: &String| join(&other.target, file) == *path;
+            self.hosts[&other.to].site == *site
+                && self.writes_for(other).is_some_and(|writes| writes != order)
+                && other.files.iter().any(is_target)
+        });
+        let text = also.and_then(|other| Some((self.writes_for(other)?, &other.from))).map(
+            |(other, from)| {
+                format!(
+                    "{site}:{path}: orders {order} ({}) and {other} ({from}) write at a time",
+                    transfer.from
+                )
+            },
+        );
+        if let Some(text) = text {
+            self.violate(text);
+        }
+    }
+
+    pub(crate) fn outcome(&self, id: u64) -> Option<Result<(), CopyError>> {
+        match self.transfers.get(&id) {
+            Some(transfer) => transfer.outcome.clone(),
+            None => Some(Err(CopyError::Failed("the transfer is gone".to_owned()))),
+        }
+    }
+
+    pub(crate) fn snapshot(&self, id: u64) -> TransferSnapshot {
+        let mut snapshot = TransferSnapshot::default();
+        let Some(transfer) = self.transfers.get(&id) else { return snapshot };
+        snapshot.tally.moved_bytes = transfer.moved_bytes;
+        snapshot.sessions = transfer.sessions;
+        snapshot.rate_bps = transfer.rate_bps.filter(|rate| *rate > 0);
+        snapshot.bound_by = "rate limit";
+        if self.writes_for(transfer).is_some() {
+            snapshot.streams = 1;
+            snapshot.bits_per_second = transfer.rate_bps.unwrap_or(0);
+        } else {
+            snapshot.waiting = Some("it connects".to_owned());
+        }
+        snapshot
+    }
+
+    pub(crate) fn take_settled(&mut self, id: u64) -> Vec<Settled> {
+        let Some(transfer) = self.transfers.get_mut(&id) else { return Vec::new() };
+        std::mem::take(&mut transfer.settled)
+    }
+}
+
+impl Transfer {
+    fn finish_file(&mut self) {
+        self.files.pop_front();
+        (self.part_bytes, self.commit_ms) = (0, None);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.connection, Connection::Session { .. })
+    }
+}

@@ -1,0 +1,66 @@
+//! Simulations of many seeds, and their repeatability. `PENSTOCK_SEED` chooses the first seed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use penstock_simulation::{Intensity, Options, run};
+
+/// Seeds of the test with faults.
+const SEEDS: u64 = 1_000;
+
+fn first_seed() -> u64 {
+    let given = std::env::var("PENSTOCK_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or(1);
+    println!("first seed: PENSTOCK_SEED={seed}");
+    seed
+}
+
+/// Runs seeds on all processors; returns the first failure.
+fn run_seeds(count: u64, options: &Options) -> Option<String> {
+    let first = first_seed();
+    let next = AtomicU64::new(0);
+    let failure = Mutex::new(None);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    if let Err(found) = run(first + number, options) {
+                        next.store(count, Ordering::Relaxed);
+                        let text = format!(
+                            "{found}\nrepeat with cargo xtask simulate --seed {}",
+                            found.seed
+                        );
+                        failure.lock().unwrap().get_or_insert(text);
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().unwrap()
+}
+
+#[test]
+fn requests_end_without_faults() {
+    let calm = Options { intensity: Intensity::None, ..Options::default() };
+    let failure = run_seeds(50, &calm);
+    assert!(failure.is_none(), "{}", failure.unwrap_or_default());
+}
+
+#[test]
+fn invariants_hold_under_faults() {
+    let failure = run_seeds(SEEDS, &Options::default());
+    assert!(failure.is_none(), "{}", failure.unwrap_or_default());
+}
+
+#[test]
+fn same_seed_repeats_every_event() {
+    for seed in first_seed()..first_seed() + 20 {
+        let outcomes: Vec<_> = (0..2).map(|_| run(seed, &Options::default())).collect();
+        assert_eq!(outcomes[0], outcomes[1], "seed {seed}");
+    }
+}

@@ -1,0 +1,69 @@
+//! `cargo xtask simulate`: the control plane under faults, by the program of `testing/simulation`.
+//!
+//! It runs as a program of its own, so that the other verbs do not wait until the services are built.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+/// Options of `cargo xtask simulate`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// First seed.
+    #[arg(long, value_name = "N", env = "PENSTOCK_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Seeds, from the first on.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub seeds: u64,
+    /// Virtual hours in which requests arrive and faults happen; some minutes by default.
+    #[arg(long, value_name = "H")]
+    pub hours: Option<f64>,
+    /// Inject no faults.
+    #[arg(long)]
+    pub calm: bool,
+    /// Go on after a failure.
+    #[arg(long)]
+    pub keep_going: bool,
+}
+
+/// Builds the program and runs it.
+///
+/// # Errors
+/// When it does not build, or an invariant is violated.
+pub fn run(root: &Path, options: &Options) -> Result<()> {
+    let mut command = Command::new(build(root)?);
+    command.arg("--seed").arg(options.seed.to_string());
+    command.arg("--seeds").arg(options.seeds.to_string());
+    if let Some(hours) = options.hours {
+        command.arg("--hours").arg(hours.to_string());
+    }
+    command.args(options.calm.then_some("--calm"));
+    command.args(options.keep_going.then_some("--keep-going"));
+    let status = command.current_dir(root).status().context("cannot run the simulation")?;
+    if !status.success() {
+        bail!("the simulation failed");
+    }
+    Ok(())
+}
+
+/// Builds the program with the features of the whole workspace, as the tests are built; returns its path.
+fn build(root: &Path) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["build", "--workspace", "--locked", "--bin", "penstock-simulation"])
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("the simulation does not build");
+    }
+    let lines = output.stdout.split(|byte| *byte == b'\n');
+    let mut messages = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    let path = messages.find_map(|message| message["executable"].as_str().map(PathBuf::from));
+    path.context("cargo names no program")
+}
