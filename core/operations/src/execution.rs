@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn withdrawn_orders_are_bounded() {
         let mut withdrawn = WithdrawnOrders::default();
-        (0..30_000).for_each(|order| withdrawn.insert(order));
+        (0..30_000).for_each(|number| withdrawn.insert(OrderId::from(number)));
         assert_eq!(withdrawn.0.len(), WithdrawnOrders::ORDERS_MAX);
-        assert!(withdrawn.contains(29_999) && !withdrawn.contains(0));
+        assert!(withdrawn.contains(OrderId::from(29_999)) && !withdrawn.contains(OrderId::from(0)));
     }
 
     proptest! {

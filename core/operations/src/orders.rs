@@ -18,8 +18,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Unique number of an order, assigned by the controller and never reused.
-pub type OrderId = u64;
+pub use crate::order_id::{OrderId, RunSide};
 
 /// Most file outcomes in one report.
 pub const OUTCOMES_MAX: usize = 10_000;
@@ -400,7 +399,7 @@ mod tests {
             OrderTask::Receive { ticket: "t".into(), below: "/in".into() },
             OrderTask::List { path: "/data".into() },
         ] {
-            let order = Order { order: 7, request: "r".into(), task };
+            let order = Order { order: OrderId::from(7), request: "r".into(), task };
             let text = serde_json::to_string(&order).unwrap();
             assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order, "{text}");
         }
@@ -408,7 +407,7 @@ mod tests {
 
     #[test]
     fn defaults_are_omitted_from_json() {
-        let standing = ActiveOrder { order: 1, settings: OrderSettings::default() };
+        let standing = ActiveOrder { order: OrderId::from(1), settings: OrderSettings::default() };
         assert_eq!(serde_json::to_string(&standing).unwrap(), r#"{"order":1,"settings":{}}"#);
         let report: OrderReport =
             serde_json::from_str(r#"{"order":1,"run":2,"phase":"running"}"#).unwrap();

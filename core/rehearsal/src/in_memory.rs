@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use penstock_operations::batch::{self, BatchLimits};
 use penstock_operations::orders::{
-    ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report,
+    ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report, RunSide,
 };
 use penstock_operations::retry;
 use penstock_operations::round::{
@@ -306,8 +306,8 @@ impl InMemoryController {
     fn record_order(&mut self, now_ms: i64, host: &str, order: &OrderReport) -> (u64, bool) {
         let outcomes = order.outcomes_from + order.outcomes.len() as u64;
         let over = order.phase == OrderPhase::Ended;
-        let id = (order.order / 2) as i64;
-        let sends = order.order.is_multiple_of(2);
+        let id = order.order.run();
+        let sends = order.order.side() == RunSide::Source;
         let Some(run) = self.runs.get_mut(&id) else { return (outcomes, true) };
         if !sends || run.view.from != host {
             return (outcomes, over);
@@ -327,11 +327,11 @@ impl InMemoryController {
         let running: HashSet<OrderId> = report.orders.iter().map(|order| order.order).collect();
         let mut over = Vec::new();
         for (id, run) in self.runs.iter_mut().filter(|(_, run)| run.withdrawn) {
-            for (end, name) in [&run.view.from, &run.view.to].into_iter().enumerate() {
+            for (side, name) in RunSide::ALL.into_iter().zip([&run.view.from, &run.view.to]) {
                 if name == host {
-                    let there = running.contains(&(*id as u64 * 2 + end as u64));
-                    run.missed_reports[end] =
-                        if there { 0 } else { run.missed_reports[end].saturating_add(1) };
+                    let there = running.contains(&OrderId::of(*id, side));
+                    let missed = &mut run.missed_reports[side as usize];
+                    *missed = if there { 0 } else { missed.saturating_add(1) };
                 }
             }
             if run.missed_reports.iter().all(|count| *count >= MISSED_REPORTS_MAX) {
@@ -346,13 +346,13 @@ impl InMemoryController {
     fn active_orders(&mut self, host: &str) -> Vec<ActiveOrder> {
         let mut orders = Vec::new();
         for (id, run) in self.runs.iter_mut().filter(|(_, run)| !run.withdrawn) {
-            let order = *id as u64 * 2;
+            let order = OrderId::of(*id, RunSide::Source);
             if run.view.from == host && run.receiver_notified && run.view.plan.rate_bps.is_some() {
                 orders.push(ActiveOrder { order, settings: run.settings() });
             }
             if run.view.to == host {
                 run.receiver_notified = true;
-                orders.push(ActiveOrder { order: order + 1, settings: Default::default() });
+                orders.push(ActiveOrder { order: order.peer(), settings: Default::default() });
             }
         }
         orders
@@ -404,10 +404,10 @@ impl ControllerApi for InMemoryController {
     }
 
     fn order(&mut self, _: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
-        let run = self.runs.get(&((order / 2) as i64));
-        Ok(run.map(|run| match order.is_multiple_of(2) {
-            true => OrderContent::Send(run.files()),
-            false => OrderContent::Receive,
+        let run = self.runs.get(&order.run());
+        Ok(run.map(|run| match order.side() {
+            RunSide::Source => OrderContent::Send(run.files()),
+            RunSide::Destination => OrderContent::Receive,
         }))
     }
 

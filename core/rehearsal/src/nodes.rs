@@ -114,8 +114,7 @@ impl Nodes {
             .collect();
         for node in self.nodes.values_mut() {
             for (order, order_state) in &mut node.orders {
-                // The receiving order has the next number.
-                let there = receiving.contains(&(order + 1));
+                let there = receiving.contains(&order.peer());
                 let rate = order_state.settings.rate_bps.filter(|_| there).unwrap_or(0);
                 let (bytes, files) = order_state.advance(rate, elapsed_ms, &mut self.faults);
                 node.sent += bytes;

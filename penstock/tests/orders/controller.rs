@@ -22,19 +22,19 @@ pub(crate) const TOKEN: &str = "the-token-that-hosts-show";
 /// Instructions for a host, and its reports.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
-    pub(crate) orders: BTreeMap<OrderId, (Order, OrderSettings)>,
+    pub(crate) orders: BTreeMap<u64, (Order, OrderSettings)>,
     /// The last report, and the number of reports.
     pub(crate) report: Report,
     pub(crate) reports: u64,
     /// Reported outcomes by order, with their run, without repetitions.
-    pub(crate) outcomes: BTreeMap<OrderId, Vec<(u64, ReportedOutcome)>>,
-    pub(crate) entries: BTreeMap<OrderId, Vec<ListedFile>>,
+    pub(crate) outcomes: BTreeMap<u64, Vec<(u64, ReportedOutcome)>>,
+    pub(crate) entries: BTreeMap<u64, Vec<ListedFile>>,
     /// The last report of each order, and the ended orders.
-    pub(crate) last: BTreeMap<OrderId, OrderReport>,
-    pub(crate) ended: BTreeMap<OrderId, OrderReport>,
+    pub(crate) last: BTreeMap<u64, OrderReport>,
+    pub(crate) ended: BTreeMap<u64, OrderReport>,
     /// Runs of each order by first report.
-    pub(crate) runs: BTreeMap<OrderId, Vec<u64>>,
-    heard: HashMap<(OrderId, u64), (u64, u64)>,
+    pub(crate) runs: BTreeMap<u64, Vec<u64>>,
+    heard: HashMap<(u64, u64), (u64, u64)>,
     /// Answer in place of instructions.
     pub(crate) nonsense: Option<(StatusCode, Vec<u8>)>,
     pub(crate) lease_seconds: u32,
@@ -83,23 +83,17 @@ impl Controller {
         with(self.script().hosts.entry(host.to_owned()).or_default())
     }
 
-    pub(crate) fn order(
-        &self,
-        host: &str,
-        order: OrderId,
-        task: OrderTask,
-        settings: OrderSettings,
-    ) {
+    pub(crate) fn order(&self, host: &str, order: u64, task: OrderTask, settings: OrderSettings) {
         let request = format!("r{order}");
-        let order = Order { order, request, task };
-        self.host(host, |host| host.orders.insert(order.order, (order, settings)));
+        let content = Order { order: OrderId::from(order), request, task };
+        self.host(host, |host| host.orders.insert(order, (content, settings)));
     }
 
-    pub(crate) fn set(&self, host: &str, order: OrderId, settings: OrderSettings) {
+    pub(crate) fn set(&self, host: &str, order: u64, settings: OrderSettings) {
         self.host(host, |host| host.orders.get_mut(&order).unwrap().1 = settings);
     }
 
-    pub(crate) fn withdraw(&self, host: &str, order: OrderId) {
+    pub(crate) fn withdraw(&self, host: &str, order: u64) {
         self.host(host, |host| host.orders.remove(&order));
     }
 
@@ -127,7 +121,7 @@ impl Controller {
 
     /// Waits until an order has ended.
     #[track_caller]
-    pub(crate) fn await_end(&self, host: &str, order: OrderId) -> OrderReport {
+    pub(crate) fn await_end(&self, host: &str, order: u64) -> OrderReport {
         let begun = Instant::now();
         loop {
             let (ended, last) = self.host(host, |host| {
@@ -143,7 +137,7 @@ impl Controller {
     }
 
     /// Outcome of each file; the latest run wins.
-    pub(crate) fn outcomes(&self, host: &str, order: OrderId) -> BTreeMap<u32, ReportedOutcome> {
+    pub(crate) fn outcomes(&self, host: &str, order: u64) -> BTreeMap<u32, ReportedOutcome> {
         let told = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
         told.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
     }
@@ -191,7 +185,10 @@ async fn report(
         orders: host
             .orders
             .iter()
-            .map(|(order, (_, settings))| ActiveOrder { order: *order, settings: settings.clone() })
+            .map(|(order, (_, settings))| ActiveOrder {
+                order: OrderId::from(*order),
+                settings: settings.clone(),
+            })
             .collect(),
         acknowledged,
     };
@@ -205,17 +202,18 @@ async fn report(
 
 impl Host {
     fn record_report(&mut self, told: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
-        let runs = self.runs.entry(told.order).or_default();
+        let order = told.order.number();
+        let runs = self.runs.entry(order).or_default();
         if !runs.contains(&told.run) {
             runs.push(told.run);
         }
-        let (outcomes, entries) = self.heard.entry((told.order, told.run)).or_default();
+        let (outcomes, entries) = self.heard.entry((order, told.run)).or_default();
         if told.outcomes_from > *outcomes || told.entries_from > *entries {
             faults.push(format!("order {}: something was left out", told.order));
         }
         let known = |heard: u64, from: u64| usize::try_from(heard.saturating_sub(from)).unwrap();
         let new = told.outcomes.iter().skip(known(*outcomes, told.outcomes_from));
-        let all = self.outcomes.entry(told.order).or_default();
+        let all = self.outcomes.entry(order).or_default();
         for outcome in new {
             *outcomes += 1;
             if all.iter().any(|(run, one)| *run == told.run && one.file == outcome.file) {
@@ -224,13 +222,13 @@ impl Host {
             all.push((told.run, outcome.clone()));
         }
         let new = told.entries.iter().skip(known(*entries, told.entries_from)).cloned();
-        let list = self.entries.entry(told.order).or_default();
+        let list = self.entries.entry(order).or_default();
         let before = list.len();
         list.extend(new);
         *entries += (list.len() - before) as u64;
-        self.last.insert(told.order, OrderReport { outcomes: Vec::new(), ..told.clone() });
+        self.last.insert(order, OrderReport { outcomes: Vec::new(), ..told.clone() });
         if told.phase == OrderPhase::Ended {
-            self.ended.insert(told.order, told.clone());
+            self.ended.insert(order, told.clone());
         }
         Acknowledged {
             order: told.order,
@@ -244,7 +242,7 @@ impl Host {
 
 async fn order(
     State(script): State<Shared>,
-    Path((name, id)): Path<(String, OrderId)>,
+    Path((name, id)): Path<(String, u64)>,
 ) -> (StatusCode, Vec<u8>) {
     let script = script.lock().unwrap();
     let order = script.hosts.get(&name).and_then(|host| host.orders.get(&id));

@@ -147,7 +147,7 @@ fn withdrawn_order_never_connects_again() {
         // A late instruction lists the order again: the agent refuses it, which frees the slot for another order.
         order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
         let again = controller.await_host("it is refused", "a", |host| {
-            let told = host.report.orders.iter().find(|told| told.order == 2)?;
+            let told = host.report.orders.iter().find(|told| told.order.number() == 2)?;
             (told.phase == OrderPhase::Ended).then(|| told.clone())
         });
         assert_eq!(again.fault.map(|fault| fault.kind), Some(FaultKind::Transient));

@@ -166,7 +166,7 @@ impl AccessRules {
 /// The controller, or the bearer of its ticket for `order`.
 #[must_use]
 pub fn controller(order: Option<OrderId>) -> Caller {
-    Caller { name: CONTROLLER.to_owned(), pass: order, token: None }
+    Caller { name: CONTROLLER.to_owned(), pass: order.map(OrderId::number), token: None }
 }
 
 /// True if the caller is a principal of the export.
@@ -199,7 +199,7 @@ impl Gatekeeper for Authorizer {
 
     fn still_admits(&self, caller: &Caller) -> bool {
         if let Some(order) = caller.pass {
-            return self.tickets().contains_key(&order);
+            return self.tickets().contains_key(&OrderId::from(order));
         }
         if caller.name == CONTROLLER {
             return true;
@@ -213,7 +213,7 @@ impl Gatekeeper for Authorizer {
 
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal> {
         if let Some(order) = caller.pass {
-            let below = self.check_ticket(order, path, write)?;
+            let below = self.check_ticket(OrderId::from(order), path, write)?;
             let place = self.rules().place(caller, path, write)?;
             return confined(place, components(path).len(), below);
         }
@@ -479,11 +479,11 @@ mod tests {
             (ticket, "/in/../store", "'..'"),
             (ticket, "/out", "read-only"),
         ] {
-            let refusal = authorizer.grant_ticket(7, ticket, below).unwrap_err();
+            let refusal = authorizer.grant_ticket(OrderId::from(7), ticket, below).unwrap_err();
             assert!(refusal.text.contains(words), "{below}: {}", refusal.text);
         }
         assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
-        authorizer.grant_ticket(7, ticket, "/in/a").unwrap();
+        authorizer.grant_ticket(OrderId::from(7), ticket, "/in/a").unwrap();
         let bearer = authorizer.authenticate(ticket, None, "127.0.0.1:5").unwrap();
         assert_eq!((bearer.name.as_str(), bearer.pass), ("controller", Some(7)));
         authorizer.place(&bearer, b"/in/a", true).unwrap();
@@ -506,7 +506,7 @@ mod tests {
         assert!(authorizer.place(&controller(None), b"/store/x", true).is_err());
         assert!(authorizer.place(&controller(None), b"/out/x", false).is_ok());
         assert!(authorizer.still_admits(&bearer) && authorizer.still_admits(&controller(None)));
-        authorizer.revoke_ticket(7);
+        authorizer.revoke_ticket(OrderId::from(7));
         assert!(!authorizer.still_admits(&bearer));
         assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
         assert!(authorizer.place(&bearer, b"/in/a", true).is_err());

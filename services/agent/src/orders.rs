@@ -146,7 +146,7 @@ impl OrderExecutor {
             lapsed: false,
             stopping: false,
             urgent: false,
-            next: 0,
+            next: OrderId::default(),
         };
         Self { engine, safe_rate_bps, inner: Mutex::new(inner) }
     }
@@ -303,7 +303,7 @@ impl OrderExecutor {
         }));
         reports.sort_by_key(|report| report.order);
         // The next report begins with the truncated order.
-        inner.next = full.unwrap_or(0);
+        inner.next = full.unwrap_or_default();
         reports
     }
 

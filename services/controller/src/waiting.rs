@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use penstock_operations::orders::{Capacity, OrderPhase};
+use penstock_operations::orders::{Capacity, OrderId, OrderPhase, RunSide};
 use penstock_units::display_duration;
 use sqlx::{AnyPool, Row};
 
@@ -139,7 +139,7 @@ impl<'a> Situation<'a> {
 
     /// Returns the reason why an order transfers nothing; none if it does.
     fn order(&self, run: &StoredRun) -> Option<String> {
-        let number = run.id * 2;
+        let number = OrderId::of(run.id, RunSide::Source);
         let silent: Vec<String> =
             [&run.from, &run.to].into_iter().filter_map(|host| self.silence(host)).collect();
         let silent = silent.join(", ");

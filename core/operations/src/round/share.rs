@@ -9,6 +9,7 @@ use penstock_units::BitRate;
 use super::route::{LinkDirection, RouteChoice};
 use super::{Decision, HostView, Planner, RESERVABLE_PERCENT, RunPlan, RunView, Snapshot, balance};
 use crate::forecast;
+use crate::order_id::{OrderId, RunSide};
 
 /// A transfer below this percentage of its rate, for a reason of its own, is slow ...
 const SLOW_BELOW_PERCENT: u64 = 70;
@@ -165,7 +166,7 @@ impl Planner {
             if let Some(place) = place.filter(|_| off_path && !run.plan.off_path) {
                 decision.notes.push(format!(
                     "order {} from {} to {} does not show {}, where its path is",
-                    plan.run * 2,
+                    OrderId::of(plan.run, RunSide::Source),
                     run.from,
                     run.to,
                     place.name
@@ -174,7 +175,7 @@ impl Planner {
             if !run.plan.route.is_empty() && plan.route != run.plan.route {
                 decision.notes.push(format!(
                     "order {} goes over {} instead of {}",
-                    plan.run * 2,
+                    OrderId::of(plan.run, RunSide::Source),
                     shown(&plan.route),
                     shown(&run.plan.route)
                 ));

@@ -129,7 +129,7 @@ impl TransferEngine for LocalEngine {
     }
 
     fn end_sessions(&self, order: OrderId, reason: &str) {
-        self.mover.end_pass(order, reason);
+        self.mover.end_pass(order.number(), reason);
     }
 
     fn read_tickets(&self) -> Result<Option<String>, StateError> {

@@ -490,7 +490,8 @@ mod tests {
             encrypt: true,
         };
         let mut outbox = Outbox::default();
-        let work = SendExecution::begin(1, send, &mut outbox, Instant::now()).unwrap();
+        let work =
+            SendExecution::begin(OrderId::from(1), send, &mut outbox, Instant::now()).unwrap();
         let (_, outcomes) = outbox.pending(|_| true);
         let files: Vec<u32> = outcomes.iter().map(|outcome| outcome.file).collect();
         assert_eq!(files, [1, 2, 3, 4, 5, 6, 7, 8, 10]);

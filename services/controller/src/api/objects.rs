@@ -1,7 +1,7 @@
 //! Objects of the API. Field names contain their units and are stable.
 
 use penstock_operations::forecast;
-use penstock_operations::orders::{Overwrite, Verify};
+use penstock_operations::orders::{OrderId, Overwrite, RunSide, Verify};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -420,7 +420,7 @@ impl From<StoredRun> for OrderFacts {
     fn from(stored: StoredRun) -> Self {
         let phase = ["waiting", "running", "ended"];
         Self {
-            order: stored.id * 2,
+            order: OrderId::of(stored.id, RunSide::Source).number() as i64,
             kind: if stored.kind == 1 { "list" } else { "copy" }.to_owned(),
             state: if stored.state == 0 { "standing" } else { "ending" }.to_owned(),
             phase: phase[stored.phase.clamp(0, 2) as usize].to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use penstock_operations::orders::{Capacity, FILES_MAX, OrderPhase};
+use penstock_operations::orders::{Capacity, FILES_MAX, OrderId, OrderPhase, RunSide};
 use penstock_operations::round::{
     Decision, HostView, InterfaceView, PlannedStart, QueueView, ReservationView, RunPlan, RunView,
     Snapshot,
@@ -320,9 +320,10 @@ async fn start_run(cx: &mut TxContext, start: &PlannedStart) -> Result<bool, sql
         delta.active += row.get::<i64, _>(3);
     }
     outcomes::apply_deltas(cx, deltas).await?;
+    let order = OrderId::of(run, RunSide::Source);
     let text = match start.to.as_str() {
-        "" => format!("order {}: {} lists {from}", run * 2, start.from),
-        host => format!("order {}: {files} files from {} to {host}", run * 2, start.from),
+        "" => format!("order {order}: {} lists {from}", start.from),
+        host => format!("order {order}: {files} files from {} to {host}", start.from),
     };
     cx.event(Some(request), Some(&class), "order", text);
     let now = cx.now;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use penstock_operations::orders::{FaultKind, OrderFault};
+use penstock_operations::orders::{FaultKind, OrderFault, OrderId, RunSide};
 use penstock_operations::retry;
 use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::Row;
@@ -283,7 +283,8 @@ pub(crate) async fn end_run(cx: &mut TxContext, run: i64, end: &RunEnd) -> Resul
     let over = "DELETE FROM batch WHERE run = $1";
     sqlx::query(over).bind(run).execute(&mut cx.tx).await?;
     if let (Some(why), Some(part)) = (why, parts.first()) {
-        cx.event(Some(part.request), None, "order_ended", format!("order {}: {why}", run * 2));
+        let order = OrderId::of(run, RunSide::Source);
+        cx.event(Some(part.request), None, "order_ended", format!("order {order}: {why}"));
     }
     cx.run_cache.remove(run);
     cx.request_round();

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use penstock_operations::batch::BatchLimits;
 use penstock_operations::class::WorkClass;
-use penstock_operations::orders::{FaultKind, OrderPhase, ReportedOutcome};
+use penstock_operations::orders::{FaultKind, OrderPhase, ReportedOutcome, RunSide};
 use penstock_operations::round::Planner;
 use penstock_operations::state::FileState;
 use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
@@ -142,7 +142,7 @@ fn a_day(desk: &mut StoreController, config: &Config) {
         let mut reports = nodes.reports();
         for order in reports.iter_mut().flat_map(|(_, report)| &mut report.orders) {
             // One that ends before its files have outcomes, and one that fails for good.
-            if second == 110 && order.order.is_multiple_of(2) {
+            if second == 110 && order.order.side() == RunSide::Source {
                 order.phase = OrderPhase::Ended;
             }
             let broken = |outcome: &mut ReportedOutcome| {

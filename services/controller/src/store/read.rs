@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use penstock_operations::orders::{File, Order, OrderTask, Send};
+use penstock_operations::orders::{File, Order, OrderId, OrderTask, RunSide, Send};
 use penstock_operations::state::{FileState, RequestState, RequestTally};
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{AnyPool, Arguments, AssertSqlSafe, Row};
@@ -326,10 +326,10 @@ pub(crate) async fn last_event(pool: &AnyPool) -> Result<i64, sqlx::Error> {
 pub(crate) async fn order(
     pool: &AnyPool,
     host: &str,
-    number: u64,
+    id: OrderId,
 ) -> Result<Option<Order>, sqlx::Error> {
-    let Ok(run) = i64::try_from(number / 2) else { return Ok(None) };
-    let sends = number.is_multiple_of(2);
+    let run = id.run();
+    let sends = id.side() == RunSide::Source;
     let row = sqlx::query(
         "SELECT kind, request, from_host, to_host, from_path, to_path, policy, ticket, addresses, fingerprint
          FROM run WHERE id = $1 AND state = 0",
@@ -367,7 +367,7 @@ pub(crate) async fn order(
         }
     };
     let request = row.get::<i64, _>(1).to_string();
-    Ok(Some(Order { order: number, request, task }))
+    Ok(Some(Order { order: id, request, task }))
 }
 
 /// Returns the name under which orders of the same batch resume each other's partial files.

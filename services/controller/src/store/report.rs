@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use penstock_operations::orders::{
-    Acknowledged, ActiveOrder, Instructions, InterfaceCounters, LISTED_PATH, OrderFault,
-    OrderPhase, OrderReport, OrderSettings, Report,
+    Acknowledged, ActiveOrder, Instructions, InterfaceCounters, LISTED_PATH, OrderFault, OrderId,
+    OrderPhase, OrderReport, OrderSettings, Report, RunSide,
 };
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
@@ -200,12 +200,12 @@ pub(crate) async fn process_reports(
         let ready = run.receiver_notified > 0 && run.settings.rate_bps.is_some();
         let sender_may = ready || run.kind == BatchKind::List as i64;
         if let Some(at) = hosts.get(run.from.as_str()).filter(|_| sender_may) {
-            let order = run.id as u64 * 2;
+            let order = OrderId::of(run.id, RunSide::Source);
             answers[*at].orders.push(ActiveOrder { order, settings: run.settings.clone() });
         }
         if let Some(at) = hosts.get(run.to.as_str()).filter(|_| run.kind == BatchKind::Copy as i64)
         {
-            let order = run.id as u64 * 2 + 1;
+            let order = OrderId::of(run.id, RunSide::Destination);
             answers[*at].orders.push(ActiveOrder { order, settings: OrderSettings::default() });
             if run.receiver_notified == 0 {
                 notified.push([run.id.into()]);
@@ -318,8 +318,8 @@ impl ReportBatch {
         let ended = report.phase == OrderPhase::Ended;
         let mut answer =
             Acknowledged { order: report.order, run: report.run, outcomes, entries, end: ended };
-        let sends = report.order.is_multiple_of(2);
-        let run = i64::try_from(report.order / 2).ok().and_then(|id| runs.get_mut(&id));
+        let sends = report.order.side() == RunSide::Source;
+        let run = runs.get_mut(&report.order.run());
         let run = run.filter(|run| if sends { run.from == host } else { run.to == host });
         // An order that is over, or not this host's: acknowledge everything, change nothing.
         let Some(run) = run else {
@@ -400,19 +400,18 @@ impl ReportBatch {
         report: &Report,
         runs: &mut BTreeMap<i64, RunRow>,
     ) {
-        let running: HashSet<u64> = report
+        let running: HashSet<OrderId> = report
             .orders
             .iter()
             .filter(|order| order.phase != OrderPhase::Ended)
             .map(|order| order.order)
             .collect();
         for run in runs.values_mut().filter(|run| run.state == RunState::Revoking as i64) {
-            let ends = [(run.from.as_str(), 0), (run.to.as_str(), 1)];
-            for (end, at) in ends {
-                if end == host {
-                    let there = running.contains(&(run.id as u64 * 2 + at as u64));
-                    run.stop_acks[at] =
-                        if there { 0 } else { (run.stop_acks[at] + 1).min(MISSED_REPORTS_MAX) };
+            for (side, name) in RunSide::ALL.into_iter().zip([&run.from, &run.to]) {
+                if name == host {
+                    let there = running.contains(&OrderId::of(run.id, side));
+                    let missed = &mut run.stop_acks[side as usize];
+                    *missed = if there { 0 } else { (*missed + 1).min(MISSED_REPORTS_MAX) };
                     self.acks_changed.insert(run.id);
                 }
             }
