@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Options of `cargo xtask simulate`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// First seed.
+    /// First seed; each later one adds 1.
     #[arg(long, value_name = "N", env = "PENSTOCK_SEED", default_value_t = 1)]
     pub seed: u64,
     /// Seeds, from the first on.
@@ -21,7 +21,7 @@ pub struct Options {
     /// Virtual hours in which requests arrive and faults happen; some minutes by default.
     #[arg(long, value_name = "H")]
     pub hours: Option<f64>,
-    /// Inject no faults.
+    /// Simulate without injected faults.
     #[arg(long)]
     pub calm: bool,
     /// Go on after a failure.

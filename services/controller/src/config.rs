@@ -203,7 +203,7 @@ impl Config {
         }
     }
 
-    /// Loads the file.
+    /// Loads the configuration file and the files that it names.
     ///
     /// # Errors
     /// With one line that names the file, the line and the fault.

@@ -30,7 +30,7 @@ use crate::store::{Clock, Database, RunState, StoreWriter, dispatch, read};
 /// A request of a simulated client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// Idempotency key.
+    /// Idempotency key of the submission.
     pub key: String,
     /// Name of the class of work.
     pub class: String,
@@ -38,9 +38,9 @@ pub struct ClientRequest {
     pub source: String,
     /// Site that receives the files.
     pub destination: String,
-    /// Source directory.
+    /// Directory at the source site.
     pub from: String,
-    /// Destination directory.
+    /// Directory at the destination site.
     pub to: String,
     /// Paths below both directories with sizes in bytes, if known; none to transfer the whole directory.
     pub files: Option<Vec<(String, Option<u64>)>>,
@@ -105,7 +105,7 @@ pub struct FileStatus {
 pub struct RunStatus {
     /// Id of the run.
     pub id: i64,
-    /// Sending host.
+    /// Name of the sending host.
     pub from: String,
     /// Receiving host; empty for a listing.
     pub to: String,
@@ -168,7 +168,7 @@ impl SimulatedController {
         self.scheduler_notify.notified().now_or_never().is_some()
     }
 
-    /// Stores a request.
+    /// Stores a request as the API does.
     ///
     /// # Errors
     /// When the database fails.
@@ -207,7 +207,7 @@ impl SimulatedController {
         })
     }
 
-    /// Cancels a request.
+    /// Cancels a request as the API does.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -253,7 +253,7 @@ impl SimulatedController {
         .map(drop)
     }
 
-    /// Processes a report.
+    /// Processes an agent's report and returns its instructions.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -308,7 +308,7 @@ impl SimulatedController {
         })
     }
 
-    /// Returns all requests.
+    /// Returns all requests by ascending number.
     ///
     /// # Errors
     /// As [`Self::submit`].
@@ -324,7 +324,7 @@ impl SimulatedController {
         self.rows(text, status)
     }
 
-    /// Returns all files.
+    /// Returns the files of all requests.
     ///
     /// # Errors
     /// As [`Self::submit`].

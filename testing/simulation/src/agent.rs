@@ -14,7 +14,7 @@ use penstock_operations::orders::{
 use penstock_testkit::Random;
 
 use crate::engine::{SharedPlane, SimulatedEngine, lock};
-use crate::scenario::HostSpec;
+use crate::scenario::SimulatedHost;
 
 /// A request of an agent to the controller, as bytes on the network.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ struct Exchange {
 /// A running agent process.
 #[derive(Debug)]
 pub(crate) struct AgentProcess {
-    pub(crate) spec: HostSpec,
+    pub(crate) spec: SimulatedHost,
     pub(crate) executor: OrderExecutor,
     timer: ReportTimer,
     lease: Lease,
@@ -61,9 +61,9 @@ pub(crate) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts the process.
+    /// Starts the process with the tickets on its disk.
     pub(crate) fn start(
-        spec: HostSpec,
+        spec: SimulatedHost,
         plane: &SharedPlane,
         safe_rate_bps: u64,
         random: Random,

@@ -28,7 +28,7 @@ pub(crate) type FileKey = (String, String);
 
 /// Content of a file: its identity and its size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Content {
+pub(crate) struct FileContent {
     pub(crate) identity: u64,
     pub(crate) bytes: u64,
 }
@@ -51,7 +51,7 @@ pub(crate) struct DataHost {
 
 /// State of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Connection {
+enum SimulatedConnection {
     Connecting {
         since_ms: u64,
         next_ms: u64,
@@ -66,7 +66,7 @@ enum Connection {
 
 /// A transfer of a sending host.
 #[derive(Debug)]
-pub(crate) struct Transfer {
+pub(crate) struct DataPlaneTransfer {
     pub(crate) from: String,
     pub(crate) to: String,
     ticket: String,
@@ -78,7 +78,7 @@ pub(crate) struct Transfer {
     /// Time of the commit of the first file, once it is written.
     commit_ms: Option<u64>,
     pub(crate) rate_bps: Option<u64>,
-    connection: Connection,
+    connection: SimulatedConnection,
     settled: Vec<Settled>,
     moved_bytes: u64,
     sessions: u32,
@@ -88,16 +88,16 @@ pub(crate) struct Transfer {
     pub(crate) is_released: bool,
 }
 
-/// All simulated movers.
+/// The simulated movers of all hosts.
 #[derive(Debug)]
 pub(crate) struct DataPlane {
     pub(crate) now_ms: u64,
     pub(crate) random: Random,
     pub(crate) hosts: BTreeMap<String, DataHost>,
-    pub(crate) files: BTreeMap<FileKey, Content>,
+    pub(crate) files: BTreeMap<FileKey, FileContent>,
     /// Contents that were ever committed or found in place.
-    pub(crate) committed: BTreeSet<(FileKey, Content)>,
-    pub(crate) transfers: BTreeMap<u64, Transfer>,
+    pub(crate) committed: BTreeSet<(FileKey, FileContent)>,
+    pub(crate) transfers: BTreeMap<u64, DataPlaneTransfer>,
     next_transfer: u64,
     /// Pairs of hosts that cannot connect.
     pub(crate) cut: BTreeSet<(String, String)>,
@@ -156,7 +156,7 @@ impl DataPlane {
         let Some(to) = to.filter(|to| self.hosts.contains_key(*to)) else {
             return Err(FailureAction::Wait("no such host".to_owned()));
         };
-        let transfer = Transfer {
+        let transfer = DataPlaneTransfer {
             from: from.to_owned(),
             to: to.to_owned(),
             ticket: order.ticket.clone(),
@@ -166,7 +166,10 @@ impl DataPlane {
             part_bytes: 0,
             commit_ms: None,
             rate_bps,
-            connection: Connection::Connecting { since_ms: self.now_ms, next_ms: self.now_ms + 20 },
+            connection: SimulatedConnection::Connecting {
+                since_ms: self.now_ms,
+                next_ms: self.now_ms + 20,
+            },
             settled: Vec::new(),
             moved_bytes: 0,
             sessions: 0,
@@ -197,7 +200,7 @@ impl DataPlane {
     pub(crate) fn end_sessions(&mut self, host: &str, ended: OrderId) {
         let to_host = self.transfers.values_mut().filter(|transfer| transfer.to == host);
         for transfer in to_host {
-            if let Connection::Session { order, is_ended, .. } = &mut transfer.connection {
+            if let SimulatedConnection::Session { order, is_ended, .. } = &mut transfer.connection {
                 *is_ended |= *order == ended;
             }
         }
@@ -215,8 +218,9 @@ impl DataPlane {
     }
 
     /// Returns the order under which a transfer writes now, if it does.
-    fn writes_for(&self, transfer: &Transfer) -> Option<OrderId> {
-        let Connection::Session { order, start, is_ended: false } = transfer.connection else {
+    fn writes_for(&self, transfer: &DataPlaneTransfer) -> Option<OrderId> {
+        let SimulatedConnection::Session { order, start, is_ended: false } = transfer.connection
+        else {
             return None;
         };
         let is_live = transfer.outcome.is_none()
@@ -229,7 +233,7 @@ impl DataPlane {
     }
 
     /// Transfers that have not ended.
-    pub(crate) fn live(&self) -> impl Iterator<Item = &Transfer> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = &DataPlaneTransfer> {
         self.transfers.values().filter(|transfer| transfer.outcome.is_none())
     }
 
@@ -252,16 +256,16 @@ impl DataPlane {
         }
     }
 
-    fn step(&mut self, transfer: &mut Transfer, elapsed_ms: u64) {
+    fn step(&mut self, transfer: &mut DataPlaneTransfer, elapsed_ms: u64) {
         match transfer.connection {
-            Connection::Connecting { since_ms, next_ms } => {
+            SimulatedConnection::Connecting { since_ms, next_ms } => {
                 if let Some(reason) = &transfer.cancelled {
                     transfer.outcome = Some(Err(CopyError::Cancelled(reason.clone())));
                 } else if self.now_ms >= next_ms {
                     self.connect(transfer, since_ms);
                 }
             }
-            Connection::Session { order, start, is_ended } => {
+            SimulatedConnection::Session { order, start, is_ended } => {
                 let host = &self.hosts[&transfer.to];
                 let is_lost = !host.is_up
                     || host.start != start
@@ -277,7 +281,7 @@ impl DataPlane {
                         transfer.part_bytes = 0;
                     }
                     transfer.commit_ms = None;
-                    transfer.connection = Connection::Connecting {
+                    transfer.connection = SimulatedConnection::Connecting {
                         since_ms: self.now_ms,
                         next_ms: self.now_ms + CONNECT_INTERVAL_MS,
                     };
@@ -292,7 +296,7 @@ impl DataPlane {
         }
     }
 
-    fn connect(&mut self, transfer: &mut Transfer, since_ms: u64) {
+    fn connect(&mut self, transfer: &mut DataPlaneTransfer, since_ms: u64) {
         let shown = transfer.to.clone();
         let refused = |kind, text: &str| {
             Some(Err(CopyError::Refused(shown.clone(), Refusal::new(kind, text))))
@@ -303,7 +307,7 @@ impl DataPlane {
                 transfer.outcome = Some(Err(CopyError::Unreachable(shown, text)));
             } else {
                 let next_ms = self.now_ms + CONNECT_INTERVAL_MS;
-                transfer.connection = Connection::Connecting { since_ms, next_ms };
+                transfer.connection = SimulatedConnection::Connecting { since_ms, next_ms };
             }
             return;
         }
@@ -315,7 +319,8 @@ impl DataPlane {
             }
             Some((order, _)) => {
                 let (order, start) = (*order, host.start);
-                transfer.connection = Connection::Session { order, start, is_ended: false };
+                transfer.connection =
+                    SimulatedConnection::Session { order, start, is_ended: false };
                 transfer.sessions += 1;
                 None
             }
@@ -323,7 +328,7 @@ impl DataPlane {
     }
 
     /// Writes and commits files within a session.
-    fn write(&mut self, transfer: &mut Transfer, order: OrderId, elapsed_ms: u64) {
+    fn write(&mut self, transfer: &mut DataPlaneTransfer, order: OrderId, elapsed_ms: u64) {
         let slowness = self.hosts[&transfer.from].slowness.max(self.hosts[&transfer.to].slowness);
         let rate_bps = transfer.rate_bps.filter(|rate| *rate > 0).unwrap_or(UNLIMITED_BPS);
         let bytes = u128::from(rate_bps) * u128::from(elapsed_ms) / 8000 / u128::from(slowness);
@@ -388,7 +393,7 @@ impl DataPlane {
     }
 
     /// Checks that no other order writes the file, and that orders do not alternate.
-    fn note_write(&mut self, target: &FileKey, order: OrderId, transfer: &Transfer) {
+    fn note_write(&mut self, target: &FileKey, order: OrderId, transfer: &DataPlaneTransfer) {
         let writers = self.writers.entry(target.clone()).or_default();
         let (site, path) = target;
         if writers.last() != Some(&order) {
@@ -447,13 +452,13 @@ impl DataPlane {
     }
 }
 
-impl Transfer {
+impl DataPlaneTransfer {
     fn finish_file(&mut self) {
         self.files.pop_front();
         (self.part_bytes, self.commit_ms) = (0, None);
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        matches!(self.connection, Connection::Session { .. })
+        matches!(self.connection, SimulatedConnection::Session { .. })
     }
 }

@@ -6,7 +6,7 @@ use penstock_controller::simulation::{FileStatus, RequestStatus, RunStatus};
 use penstock_operations::orders::{Instructions, OrderId};
 use penstock_operations::state::{FileState, RequestState};
 
-use crate::data_plane::{Content, DataPlane, FileKey};
+use crate::data_plane::{DataPlane, FileContent, FileKey};
 use crate::scenario::LinkSpec;
 
 /// What was seen before, against which each step is held.
@@ -48,7 +48,7 @@ impl Invariants {
         requests: &[RequestStatus],
         files: &[FileStatus],
         plane: &DataPlane,
-        wanted: impl Fn(&FileStatus) -> Option<(FileKey, Content)>,
+        wanted: impl Fn(&FileStatus) -> Option<(FileKey, FileContent)>,
     ) -> Result<(), String> {
         for request in requests {
             if let Some(before) = self.ended.get(&request.id) {

@@ -18,4 +18,4 @@ mod scenario;
 mod world;
 
 pub use scenario::{Intensity, Options};
-pub use world::{Failure, Summary, run};
+pub use world::{InvariantViolation, SimulationSummary, run};

@@ -1,5 +1,7 @@
 //! Simulates the control plane: `cargo xtask simulate`.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +14,7 @@ use penstock_simulation::{Intensity, Options, run};
 #[derive(Debug, Parser)]
 #[command(name = "simulate")]
 struct Args {
-    /// First seed.
+    /// First seed; each later one adds 1.
     #[arg(long, value_name = "N", env = "PENSTOCK_SEED", default_value_t = 1)]
     seed: u64,
     /// Number of seeds, from the first on.
@@ -21,7 +23,7 @@ struct Args {
     /// Virtual hours in which requests arrive and faults happen; some minutes by default.
     #[arg(long, value_name = "H")]
     hours: Option<f64>,
-    /// Inject no faults.
+    /// Simulate without injected faults.
     #[arg(long)]
     calm: bool,
     /// Go on after a failure.

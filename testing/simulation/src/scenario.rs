@@ -23,7 +23,7 @@ pub enum Intensity {
 pub struct Options {
     /// Virtual time in which requests arrive and faults happen, in milliseconds; none for some minutes by chance.
     pub active_ms: Option<u64>,
-    /// Share of faults.
+    /// Frequency of injected faults.
     pub intensity: Intensity,
 }
 
@@ -35,7 +35,7 @@ impl Default for Options {
 
 /// A host of the network.
 #[derive(Debug, Clone)]
-pub(crate) struct HostSpec {
+pub(crate) struct SimulatedHost {
     pub(crate) name: String,
     pub(crate) site: String,
     pub(crate) rate_bps: u64,
@@ -51,15 +51,15 @@ pub(crate) struct LinkSpec {
 
 /// A fault with its begin and end.
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct InjectedFault {
     pub(crate) at_ms: u64,
     pub(crate) lasts_ms: u64,
-    pub(crate) kind: FaultKind,
+    pub(crate) kind: InjectedFaultKind,
 }
 
 /// Kind of a fault; hosts are indices.
 #[derive(Debug, Clone)]
-pub(crate) enum FaultKind {
+pub(crate) enum InjectedFaultKind {
     /// Messages between this agent and the controller are lost.
     Partition(usize),
     /// This share of all messages is lost, in thousandths.
@@ -84,7 +84,7 @@ pub(crate) enum FaultKind {
 
 /// A call of a client at a time.
 #[derive(Debug, Clone)]
-pub(crate) enum Call {
+pub(crate) enum ClientCall {
     Submit(usize),
     Cancel(usize),
     Pause(usize, bool),
@@ -99,16 +99,16 @@ pub(crate) struct SourceFile {
     pub(crate) bytes: u64,
 }
 
-/// A scenario.
+/// Network, calls and faults of one seed.
 #[derive(Debug)]
-pub(crate) struct Scenario {
+pub(crate) struct SimulationScenario {
     pub(crate) config: Config,
-    pub(crate) hosts: Vec<HostSpec>,
+    pub(crate) hosts: Vec<SimulatedHost>,
     pub(crate) links: Vec<LinkSpec>,
     pub(crate) requests: Vec<ClientRequest>,
     pub(crate) sources: Vec<SourceFile>,
-    pub(crate) calls: Vec<(u64, Call)>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) calls: Vec<(u64, ClientCall)>,
+    pub(crate) faults: Vec<InjectedFault>,
     /// Time from which no new fault begins and no client calls.
     pub(crate) calm_ms: u64,
     /// Share of files that fail once, in thousandths.
@@ -116,12 +116,12 @@ pub(crate) struct Scenario {
     pub(crate) safe_rate_bps: u64,
 }
 
-const GIGABIT: u64 = 1_000_000_000;
+const GIGABIT_BPS: u64 = 1_000_000_000;
 
-const MEGABYTE: u64 = 1_000_000;
+const MEGABYTE_BYTES: u64 = 1_000_000;
 
-impl Scenario {
-    /// Draws a scenario.
+impl SimulationScenario {
+    /// Draws the scenario of a seed.
     pub(crate) fn draw(random: &mut Random, options: &Options) -> Self {
         let (hosts, links, topology) = draw_network(random);
         let is_calm = options.intensity == Intensity::None;
@@ -132,7 +132,7 @@ impl Scenario {
         config.gone_after = config.lost_after + Duration::from_secs(random.between(1, 60));
         config.batch = BatchLimits {
             files: random.between(2, 12) as usize,
-            bytes: random.between(200, 4000) * MEGABYTE,
+            bytes: random.between(200, 4000) * MEGABYTE_BYTES,
         };
         config.rules.runs_per_pair = random.between(1, 3) as usize;
         let mut scenario = Self {
@@ -145,7 +145,7 @@ impl Scenario {
             faults: Vec::new(),
             calm_ms: active_ms,
             file_faults_permille: if is_calm { 0 } else { random.pick(&[0, 0, 50, 200]) },
-            safe_rate_bps: random.pick(&[50, 200, 1000]) * MEGABYTE,
+            safe_rate_bps: random.pick(&[50, 200, 1000]) * MEGABYTE_BYTES,
         };
         scenario.draw_requests(random, is_calm);
         if !is_calm {
@@ -175,7 +175,8 @@ impl Scenario {
             let files = random.between(1, 14);
             let mut list = Vec::new();
             for file in 0..files {
-                let bytes = random.pick(&[1, 20, 100, 400, 1500]) * MEGABYTE + random.below(1000);
+                let bytes =
+                    random.pick(&[1, 20, 100, 400, 1500]) * MEGABYTE_BYTES + random.below(1000);
                 let path = format!("f{file:02}");
                 let full = format!("{from}/{path}");
                 // Some files do not exist.
@@ -198,28 +199,28 @@ impl Scenario {
                 files: (!random.one_in(4)).then_some(list),
                 attempts: random.between(2, 6) as u32,
             });
-            self.calls.push((at, Call::Submit(number)));
+            self.calls.push((at, ClientCall::Submit(number)));
             if is_calm {
                 continue;
             }
             if random.one_in(4) {
-                self.calls.push((at + random.below(60_000), Call::Submit(number)));
+                self.calls.push((at + random.below(60_000), ClientCall::Submit(number)));
             }
             if random.one_in(4) {
-                self.calls.push((at + random.below(60_000), Call::Cancel(number)));
+                self.calls.push((at + random.below(60_000), ClientCall::Cancel(number)));
             }
             if random.one_in(5) {
                 let pause = at + random.below(40_000);
-                self.calls.push((pause, Call::Pause(number, true)));
-                self.calls.push((pause + random.below(30_000), Call::Pause(number, false)));
+                self.calls.push((pause, ClientCall::Pause(number, true)));
+                self.calls.push((pause + random.below(30_000), ClientCall::Pause(number, false)));
             }
         }
         if !is_calm && random.one_in(3) {
             let host = random.below(self.hosts.len() as u64) as usize;
             let kind = random.pick(&[DrainKind::Idle, DrainKind::Now, DrainKind::Gone]);
             let at = random.below(self.calm_ms);
-            self.calls.push((at, Call::Drain(host, Some(kind))));
-            self.calls.push((at + random.below(40_000), Call::Drain(host, None)));
+            self.calls.push((at, ClientCall::Drain(host, Some(kind))));
+            self.calls.push((at + random.below(40_000), ClientCall::Drain(host, None)));
         }
     }
 
@@ -230,25 +231,25 @@ impl Scenario {
             let host = random.below(hosts) as usize;
             let other = (host + 1 + random.below(hosts - 1) as usize) % self.hosts.len();
             let kind = match random.below(13) {
-                0 | 1 => FaultKind::Partition(host),
-                2 => FaultKind::Loss(random.pick(&[20, 200, 600])),
-                3 => FaultKind::Delay(random.pick(&[500, 5_000, 20_000])),
-                4 | 5 => FaultKind::AgentCrash(host),
-                6 => FaultKind::AgentHang(host),
-                7 => FaultKind::DataPartition(host, other),
-                8 => FaultKind::SlowHost(host, random.pick(&[3, 20, 1000])),
-                9 => FaultKind::ControllerCrash { after_commit: false },
-                10 => FaultKind::ControllerCrash { after_commit: true },
-                11 => FaultKind::SlowDatabase(random.pick(&[300, 3_000, 9_000])),
+                0 | 1 => InjectedFaultKind::Partition(host),
+                2 => InjectedFaultKind::Loss(random.pick(&[20, 200, 600])),
+                3 => InjectedFaultKind::Delay(random.pick(&[500, 5_000, 20_000])),
+                4 | 5 => InjectedFaultKind::AgentCrash(host),
+                6 => InjectedFaultKind::AgentHang(host),
+                7 => InjectedFaultKind::DataPartition(host, other),
+                8 => InjectedFaultKind::SlowHost(host, random.pick(&[3, 20, 1000])),
+                9 => InjectedFaultKind::ControllerCrash { after_commit: false },
+                10 => InjectedFaultKind::ControllerCrash { after_commit: true },
+                11 => InjectedFaultKind::SlowDatabase(random.pick(&[300, 3_000, 9_000])),
                 _ => {
                     let size = random.pick(&[500, 5_000, 60_000, 600_000]);
-                    FaultKind::ClockJump(if random.one_in(2) { size } else { -size })
+                    InjectedFaultKind::ClockJump(if random.one_in(2) { size } else { -size })
                 }
             };
             // Short and long against lost_after and gone_after.
             let lasts_ms = random.pick(&[500, 4_000, 15_000, 45_000, 100_000]);
             let at_ms = random.below(self.calm_ms);
-            self.faults.push(Fault {
+            self.faults.push(InjectedFault {
                 at_ms,
                 lasts_ms: random.between(lasts_ms / 4, lasts_ms),
                 kind,
@@ -257,7 +258,7 @@ impl Scenario {
     }
 }
 
-fn draw_network(random: &mut Random) -> (Vec<HostSpec>, Vec<LinkSpec>, Topology) {
+fn draw_network(random: &mut Random) -> (Vec<SimulatedHost>, Vec<LinkSpec>, Topology) {
     let sites = random.between(2, 4) as usize;
     let extra = random.below(3) as usize;
     let mut hosts = Vec::new();
@@ -265,17 +266,17 @@ fn draw_network(random: &mut Random) -> (Vec<HostSpec>, Vec<LinkSpec>, Topology)
     for number in 0..sites {
         let count = 1 + usize::from(number < extra);
         for index in 0..count {
-            let rate_bps = random.pick(&[1, 2, 10]) * GIGABIT;
+            let rate_bps = random.pick(&[1, 2, 10]) * GIGABIT_BPS;
             let name = format!("h{number}{index}");
             let site = format!("s{number}");
             let ends = [format!("{name}:eth0"), format!("w{number}")];
             links.push(LinkSpec { name: format!("l-{name}"), ends, rate_bps });
-            hosts.push(HostSpec { name, site, rate_bps });
+            hosts.push(SimulatedHost { name, site, rate_bps });
         }
     }
     for one in 0..sites {
         for other in one + 1..sites {
-            let rate_bps = random.pick(&[1, 3, 10]) * GIGABIT;
+            let rate_bps = random.pick(&[1, 3, 10]) * GIGABIT_BPS;
             let ends = [format!("w{one}"), format!("w{other}")];
             links.push(LinkSpec { name: format!("wan-{one}{other}"), ends, rate_bps });
         }
@@ -285,14 +286,14 @@ fn draw_network(random: &mut Random) -> (Vec<HostSpec>, Vec<LinkSpec>, Topology)
         text += &format!("[[site]]\nname = \"s{number}\"\n[[switch]]\nname = \"w{number}\"\n");
     }
     for host in &hosts {
-        let HostSpec { name, site, rate_bps } = host;
-        let rate = rate_bps / GIGABIT;
+        let SimulatedHost { name, site, rate_bps } = host;
+        let rate = rate_bps / GIGABIT_BPS;
         text += &format!(
             "[[host]]\nname = \"{name}\"\nsite = \"{site}\"\ninterface = [{{ name = \"eth0\", rate = \"{rate}G\" }}]\n"
         );
     }
     for LinkSpec { name, ends: [one, other], rate_bps } in &links {
-        let rate = rate_bps / GIGABIT;
+        let rate = rate_bps / GIGABIT_BPS;
         text += &format!(
             "[[link]]\nname = \"{name}\"\nends = [\"{one}\", \"{other}\"]\nrate = \"{rate}G\"\n"
         );

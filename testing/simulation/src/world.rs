@@ -13,11 +13,11 @@ use penstock_operations::orders::Report;
 use penstock_testkit::Random;
 
 use crate::agent::{AgentProcess, AgentRequest, Answer};
-use crate::data_plane::{Content, DataHost, DataPlane, FileKey, join};
+use crate::data_plane::{DataHost, DataPlane, FileContent, FileKey, join};
 use crate::engine::{SharedPlane, lock};
-use crate::events::EventQueue;
+use crate::events::SimulationQueue;
 use crate::invariants::{Invariants, check_allotments};
-use crate::scenario::{Call, Fault, FaultKind, Options, Scenario};
+use crate::scenario::{ClientCall, InjectedFault, InjectedFaultKind, Options, SimulationScenario};
 
 /// Unix milliseconds at the begin.
 const BEGIN_MS: i64 = 1_795_392_000_000;
@@ -48,14 +48,14 @@ const DELAY_MS: (u64, u64) = (1, 40);
 
 /// Counts of one simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct SimulationSummary {
     /// Simulated time in milliseconds.
     pub simulated_ms: u64,
-    /// Requests.
+    /// Number of submitted requests.
     pub requests: u64,
     /// Files, and how many of them are done.
     pub files: (u64, u64),
-    /// Faults that happened.
+    /// Number of injected faults that took effect.
     pub faults: u64,
     /// Messages between agents and controller.
     pub messages: u64,
@@ -63,18 +63,18 @@ pub struct Summary {
     pub trace_hash: u64,
 }
 
-/// A violated invariant.
+/// A violated invariant with the events before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct InvariantViolation {
     /// Seed that reproduces it.
     pub seed: u64,
-    /// The violation.
+    /// Description of the violation.
     pub text: String,
     /// Last events before it.
     pub trace: Vec<String>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.trace {
             writeln!(f, "  {line}")?;
@@ -84,7 +84,7 @@ impl fmt::Display for Failure {
 }
 
 #[derive(Debug)]
-enum Event {
+enum SimulationEvent {
     /// A step of an agent, of one start of its process.
     Step {
         host: usize,
@@ -106,7 +106,7 @@ enum Event {
     },
     /// A round; only the one of the last number takes place.
     Round(u64),
-    Call(Call),
+    Call(ClientCall),
     FaultBegin(usize),
     FaultEnd(usize),
     ControllerStart,
@@ -119,7 +119,7 @@ struct World {
     now_ms: u64,
     begin: Instant,
     random: Random,
-    scenario: Scenario,
+    scenario: SimulationScenario,
     controller: SimulatedController,
     is_controller_up: bool,
     /// Crash at the next message: true after the commit.
@@ -131,7 +131,7 @@ struct World {
     /// Time at which each process last ran again after a hang.
     resumed_ms: Vec<u64>,
     plane: SharedPlane,
-    events: EventQueue<Event>,
+    events: SimulationQueue<SimulationEvent>,
     next_request: u64,
     next_round: u64,
     active_faults: Vec<bool>,
@@ -139,7 +139,7 @@ struct World {
     submitted: BTreeMap<usize, i64>,
     invariants: Invariants,
     trace: VecDeque<String>,
-    summary: Summary,
+    summary: SimulationSummary,
     is_calm: bool,
 }
 
@@ -147,19 +147,19 @@ struct World {
 ///
 /// # Errors
 /// The first violation of an invariant.
-pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
+pub fn run(seed: u64, options: &Options) -> Result<SimulationSummary, Box<InvariantViolation>> {
     let mut random = Random::new(seed);
-    let scenario = Scenario::draw(&mut random, options);
+    let scenario = SimulationScenario::draw(&mut random, options);
     let mut world = World::new(random, scenario)
-        .map_err(|text| Box::new(Failure { seed, text, trace: Vec::new() }))?;
+        .map_err(|text| Box::new(InvariantViolation { seed, text, trace: Vec::new() }))?;
     match world.play() {
         Ok(()) => Ok(world.summary),
-        Err(text) => Err(Box::new(Failure { seed, text, trace: world.trace.into() })),
+        Err(text) => Err(Box::new(InvariantViolation { seed, text, trace: world.trace.into() })),
     }
 }
 
 impl World {
-    fn new(mut random: Random, scenario: Scenario) -> Result<Self, String> {
+    fn new(mut random: Random, scenario: SimulationScenario) -> Result<Self, String> {
         // Databases in memory of one process need different names.
         static DATABASES: AtomicU64 = AtomicU64::new(0);
         let number = DATABASES.fetch_add(1, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl World {
         let controller = SimulatedController::open(scenario.config.clone(), &name)?;
         let mut plane = DataPlane::new(random.fork(), scenario.file_faults_permille);
         for (number, file) in scenario.sources.iter().enumerate() {
-            let content = Content { identity: number as u64 + 1, bytes: file.bytes };
+            let content = FileContent { identity: number as u64 + 1, bytes: file.bytes };
             plane.files.insert((file.site.clone(), file.path.clone()), content);
         }
         for host in &scenario.hosts {
@@ -196,14 +196,17 @@ impl World {
             hung: vec![false; hosts],
             resumed_ms: vec![0; hosts],
             plane: Arc::new(Mutex::new(plane)),
-            events: EventQueue::default(),
+            events: SimulationQueue::default(),
             next_request: 0,
             next_round: 0,
             active_faults: vec![false; scenario.faults.len()],
             submitted: BTreeMap::new(),
             invariants: Invariants::default(),
             trace: VecDeque::new(),
-            summary: Summary { trace_hash: 0xcbf2_9ce4_8422_2325, ..Summary::default() },
+            summary: SimulationSummary {
+                trace_hash: 0xcbf2_9ce4_8422_2325,
+                ..SimulationSummary::default()
+            },
             is_calm: false,
             scenario,
         };
@@ -212,12 +215,12 @@ impl World {
             world.start_agent(host);
         }
         for (number, fault) in world.scenario.faults.iter().enumerate() {
-            world.events.add(fault.at_ms, Event::FaultBegin(number));
+            world.events.add(fault.at_ms, SimulationEvent::FaultBegin(number));
         }
         for (at_ms, call) in &world.scenario.calls {
-            world.events.add(*at_ms, Event::Call(call.clone()));
+            world.events.add(*at_ms, SimulationEvent::Call(call.clone()));
         }
-        world.events.add(world.scenario.calm_ms, Event::Calm);
+        world.events.add(world.scenario.calm_ms, SimulationEvent::Calm);
         world.plan_round(ROUND_MS);
         Ok(world)
     }
@@ -250,7 +253,7 @@ impl World {
             self.now_ms = at_ms;
             self.set_clock();
             lock(&self.plane).advance(at_ms);
-            let is_round = matches!(event, Event::Round(_));
+            let is_round = matches!(event, SimulationEvent::Round(_));
             self.handle(event)?;
             self.check_plane()?;
             if !is_round || !self.is_controller_up {
@@ -273,32 +276,32 @@ impl World {
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), String> {
+    fn handle(&mut self, event: SimulationEvent) -> Result<(), String> {
         match event {
-            Event::Step { host, start } => self.step_agent(host, start),
-            Event::Arrival { host, start, request, content } => {
+            SimulationEvent::Step { host, start } => self.step_agent(host, start),
+            SimulationEvent::Arrival { host, start, request, content } => {
                 self.arrive(host, start, request, content)?;
             }
-            Event::Answer { host, start, request, answer } => {
+            SimulationEvent::Answer { host, start, request, answer } => {
                 self.answer(host, start, request, answer);
             }
-            Event::Round(number) if number == self.next_round => {
+            SimulationEvent::Round(number) if number == self.next_round => {
                 if self.is_controller_up {
                     self.controller.round()?;
                     check_allotments(&self.controller.runs()?, &self.scenario.links)?;
                 }
                 self.plan_round(ROUND_MS);
             }
-            Event::Round(_) => {}
-            Event::Call(call) => self.call(call)?,
-            Event::FaultBegin(number) => self.begin_fault(number),
-            Event::FaultEnd(number) => self.end_fault(number),
-            Event::ControllerStart => {
+            SimulationEvent::Round(_) => {}
+            SimulationEvent::Call(call) => self.call(call)?,
+            SimulationEvent::FaultBegin(number) => self.begin_fault(number),
+            SimulationEvent::FaultEnd(number) => self.end_fault(number),
+            SimulationEvent::ControllerStart => {
                 self.controller.restart();
                 self.is_controller_up = true;
                 self.note("controller: starts");
             }
-            Event::Calm => self.calm()?,
+            SimulationEvent::Calm => self.calm()?,
         }
         if self.is_controller_up && self.controller.take_round_request() {
             self.plan_round(REQUESTED_ROUND_MS);
@@ -308,7 +311,7 @@ impl World {
 
     fn plan_round(&mut self, after_ms: u64) {
         self.next_round += 1;
-        self.events.add(self.now_ms + after_ms, Event::Round(self.next_round));
+        self.events.add(self.now_ms + after_ms, SimulationEvent::Round(self.next_round));
     }
 
     fn start_agent(&mut self, host: usize) {
@@ -320,7 +323,7 @@ impl World {
         self.agents[host] = Some(agent);
         let start = self.start_of(host);
         let offset = self.random.below(BUSY_STEP_MS);
-        self.events.add(self.now_ms + offset, Event::Step { host, start });
+        self.events.add(self.now_ms + offset, SimulationEvent::Step { host, start });
     }
 
     fn start_of(&self, host: usize) -> u64 {
@@ -341,10 +344,10 @@ impl World {
                 self.request(host, start, request, content);
             }
         }
-        self.events.add(self.now_ms + next, Event::Step { host, start });
+        self.events.add(self.now_ms + next, SimulationEvent::Step { host, start });
     }
 
-    fn faults(&self) -> impl Iterator<Item = &FaultKind> {
+    fn faults(&self) -> impl Iterator<Item = &InjectedFaultKind> {
         let active = self.scenario.faults.iter().zip(&self.active_faults);
         active.filter(|(_, active)| **active).map(|(fault, _)| &fault.kind)
     }
@@ -356,9 +359,9 @@ impl World {
         let mut is_cut = false;
         for fault in self.faults() {
             match fault {
-                FaultKind::Partition(of) => is_cut |= *of == host,
-                FaultKind::Loss(share) => permille = permille.max(*share),
-                FaultKind::Delay(ms) => longest_ms = longest_ms.max(*ms),
+                InjectedFaultKind::Partition(of) => is_cut |= *of == host,
+                InjectedFaultKind::Loss(share) => permille = permille.max(*share),
+                InjectedFaultKind::Delay(ms) => longest_ms = longest_ms.max(*ms),
                 _ => {}
             }
         }
@@ -376,7 +379,7 @@ impl World {
         for _ in 0..copies {
             if let Some(delay) = self.message_delay(host) {
                 let content = content.clone();
-                let event = Event::Arrival { host, start, request, content };
+                let event = SimulationEvent::Arrival { host, start, request, content };
                 self.events.add(self.now_ms + delay, event);
             }
         }
@@ -384,12 +387,12 @@ impl World {
 
     fn reply(&mut self, host: usize, start: u64, request: u64, answer: Answer) {
         let slow_ms = self.faults().map(|fault| match fault {
-            FaultKind::SlowDatabase(ms) => *ms,
+            InjectedFaultKind::SlowDatabase(ms) => *ms,
             _ => 0,
         });
         let slow_ms = slow_ms.max().unwrap_or(0);
         if let Some(delay) = self.message_delay(host) {
-            let event = Event::Answer { host, start, request, answer };
+            let event = SimulationEvent::Answer { host, start, request, answer };
             self.events.add(self.now_ms + slow_ms + delay, event);
         }
     }
@@ -439,7 +442,7 @@ impl World {
         }
         if self.hung[host] {
             // It waits in the socket until the process runs again.
-            let event = Event::Answer { host, start, request, answer };
+            let event = SimulationEvent::Answer { host, start, request, answer };
             self.events.add(self.now_ms + BUSY_STEP_MS, event);
             return;
         }
@@ -454,19 +457,21 @@ impl World {
     fn crash_controller(&mut self) {
         self.note("controller: crashes");
         self.is_controller_up = false;
-        self.events.add(self.now_ms + self.crash_lasts_ms, Event::ControllerStart);
+        self.events.add(self.now_ms + self.crash_lasts_ms, SimulationEvent::ControllerStart);
     }
 
-    fn call(&mut self, call: Call) -> Result<(), String> {
-        if self.is_calm && matches!(call, Call::Pause(_, true) | Call::Drain(_, Some(_))) {
+    fn call(&mut self, call: ClientCall) -> Result<(), String> {
+        if self.is_calm
+            && matches!(call, ClientCall::Pause(_, true) | ClientCall::Drain(_, Some(_)))
+        {
             return Ok(());
         }
         if !self.is_controller_up {
-            self.events.add(self.now_ms + 2000, Event::Call(call));
+            self.events.add(self.now_ms + 2000, SimulationEvent::Call(call));
             return Ok(());
         }
         match &call {
-            Call::Submit(number) => {
+            ClientCall::Submit(number) => {
                 let asked: ClientRequest = self.scenario.requests[*number].clone();
                 let reply = self.controller.submit(asked)?;
                 self.note(format_args!("client: submits request {number}: {reply:?}"));
@@ -481,19 +486,19 @@ impl World {
                     }
                 }
             }
-            Call::Cancel(number) => {
+            ClientCall::Cancel(number) => {
                 if let Some(id) = self.submitted.get(number) {
                     self.controller.cancel(*id)?;
                     self.note(format_args!("client: cancels request {number}"));
                 }
             }
-            Call::Pause(number, paused) => {
+            ClientCall::Pause(number, paused) => {
                 if let Some(id) = self.submitted.get(number) {
                     self.controller.pause(*id, *paused)?;
                     self.note(format_args!("client: request {number} paused: {paused}"));
                 }
             }
-            Call::Drain(host, kind) => {
+            ClientCall::Drain(host, kind) => {
                 let name = self.scenario.hosts[*host].name.clone();
                 // An operator declares a host gone that does not run, and never one that does.
                 let runs = self.agents[*host].is_some() && !self.hung[*host];
@@ -509,29 +514,31 @@ impl World {
     }
 
     fn begin_fault(&mut self, number: usize) {
-        let Fault { lasts_ms, kind, .. } = self.scenario.faults[number].clone();
+        let InjectedFault { lasts_ms, kind, .. } = self.scenario.faults[number].clone();
         self.summary.faults += 1;
         self.active_faults[number] = true;
         self.note(format_args!("fault {number} for {lasts_ms} ms: {kind:?}"));
         match kind {
-            FaultKind::AgentCrash(host) => {
+            InjectedFaultKind::AgentCrash(host) => {
                 lock(&self.plane).crash(&self.scenario.hosts[host].name);
                 self.agents[host] = None;
                 self.hung[host] = false;
             }
-            FaultKind::AgentHang(host) if self.agents[host].is_some() => self.set_hung(host, true),
-            FaultKind::DataPartition(one, other) => {
+            InjectedFaultKind::AgentHang(host) if self.agents[host].is_some() => {
+                self.set_hung(host, true)
+            }
+            InjectedFaultKind::DataPartition(one, other) => {
                 let pair = (self.host_name(one), self.host_name(other));
                 lock(&self.plane).cut.insert(pair);
             }
-            FaultKind::SlowHost(host, slowness) => self.set_slowness(host, slowness),
-            FaultKind::ControllerCrash { after_commit } if self.is_controller_up => {
+            InjectedFaultKind::SlowHost(host, slowness) => self.set_slowness(host, slowness),
+            InjectedFaultKind::ControllerCrash { after_commit } if self.is_controller_up => {
                 (self.crash, self.crash_lasts_ms) = (Some(after_commit), lasts_ms);
             }
-            FaultKind::ClockJump(ms) => self.clock_offset_ms += ms,
+            InjectedFaultKind::ClockJump(ms) => self.clock_offset_ms += ms,
             _ => {}
         }
-        self.events.add(self.now_ms + lasts_ms, Event::FaultEnd(number));
+        self.events.add(self.now_ms + lasts_ms, SimulationEvent::FaultEnd(number));
     }
 
     fn end_fault(&mut self, number: usize) {
@@ -541,15 +548,17 @@ impl World {
         let kind = self.scenario.faults[number].kind.clone();
         self.note(format_args!("end of fault {number}: {kind:?}"));
         match kind {
-            FaultKind::AgentCrash(host) if self.agents[host].is_none() => self.start_agent(host),
-            FaultKind::AgentHang(host) => self.set_hung(host, false),
-            FaultKind::DataPartition(one, other) => {
+            InjectedFaultKind::AgentCrash(host) if self.agents[host].is_none() => {
+                self.start_agent(host)
+            }
+            InjectedFaultKind::AgentHang(host) => self.set_hung(host, false),
+            InjectedFaultKind::DataPartition(one, other) => {
                 let pair = (self.host_name(one), self.host_name(other));
                 lock(&self.plane).cut.remove(&pair);
             }
-            FaultKind::SlowHost(host, _) => self.set_slowness(host, 1),
-            FaultKind::ControllerCrash { .. } => self.crash = None,
-            FaultKind::ClockJump(ms) => self.clock_offset_ms -= ms,
+            InjectedFaultKind::SlowHost(host, _) => self.set_slowness(host, 1),
+            InjectedFaultKind::ControllerCrash { .. } => self.crash = None,
+            InjectedFaultKind::ClockJump(ms) => self.clock_offset_ms -= ms,
             _ => {}
         }
     }
@@ -575,7 +584,7 @@ impl World {
     /// Ends all faults, drains and pauses.
     fn calm(&mut self) -> Result<(), String> {
         if !self.is_controller_up {
-            self.events.add(self.now_ms + 1000, Event::Calm);
+            self.events.add(self.now_ms + 1000, SimulationEvent::Calm);
             return Ok(());
         }
         self.is_calm = true;
@@ -648,7 +657,7 @@ impl World {
             .iter()
             .map(|(number, id)| (*id, &self.scenario.requests[*number]))
             .collect();
-        let wanted = |file: &FileStatus| -> Option<(FileKey, Content)> {
+        let wanted = |file: &FileStatus| -> Option<(FileKey, FileContent)> {
             let request = by_id.get(&file.request)?;
             let source = (request.source.clone(), join(&request.from, &file.path));
             let target = (request.destination.clone(), join(&request.to, &file.path));

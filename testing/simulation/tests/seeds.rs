@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use penstock_simulation::{Intensity, Options, run};
 
 /// Seeds of the test with faults.
-const SEEDS: u64 = 1_000;
+const SEEDS_WITH_FAULTS: u64 = 1_000;
 
 fn first_seed() -> u64 {
     let given = std::env::var("PENSTOCK_SEED").ok().and_then(|text| text.parse().ok());
@@ -53,7 +53,7 @@ fn requests_end_without_faults() {
 
 #[test]
 fn invariants_hold_under_faults() {
-    let failure = run_seeds(SEEDS, &Options::default());
+    let failure = run_seeds(SEEDS_WITH_FAULTS, &Options::default());
     assert!(failure.is_none(), "{}", failure.unwrap_or_default());
 }
 
