@@ -95,7 +95,7 @@ impl HostKey {
     }
 }
 
-/// An address prefix.
+/// An IPv4 or IPv6 address prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressPrefix {
     /// First address of the prefix.

@@ -8,9 +8,9 @@ use penstock_units::{BitRate, ByteCount};
 /// Traffic of experiments between sites over several years.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemandPlan {
-    /// Identifier, one line.
+    /// Identifier in the results, one line.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and charts.
     pub title: Option<String>,
     /// Source of the figures, such as a publication.
     pub source: Option<String>,
@@ -29,7 +29,7 @@ pub struct DemandPlan {
 pub struct TrafficModel {
     /// Identifier, unique among models.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and charts.
     pub title: Option<String>,
     /// Factors that multiply all rates; none for the mean rate.
     pub factors: Vec<RateFactor>,
@@ -49,7 +49,7 @@ pub struct RateFactor {
 pub struct PlanSite {
     /// Identifier, unique among sites.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and charts.
     pub title: Option<String>,
     /// Host, switch or site of the topology; none for the one of the same name.
     pub node: Option<String>,
@@ -60,7 +60,7 @@ pub struct PlanSite {
 pub struct ExperimentDemand {
     /// Identifier, unique among experiments.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and charts.
     pub title: Option<String>,
     /// Flows, at least one.
     pub flows: Vec<FlowDemand>,

@@ -23,7 +23,7 @@ pub struct LinkId(pub usize);
 pub struct Topology {
     /// Identifier: letters, digits and `-_.`, at most 63.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and drawings.
     pub title: Option<String>,
     /// Source of the data, such as a publication.
     pub source: Option<String>,
@@ -40,7 +40,7 @@ pub struct Topology {
 pub struct Site {
     /// Identifier, unique among sites.
     pub name: String,
-    /// Name for display.
+    /// Name in reports and drawings.
     pub title: Option<String>,
     /// Position on the map, if the file has one.
     pub position: Option<Position>,
@@ -68,7 +68,7 @@ pub enum NodeKind {
 pub struct Node {
     /// Identifier, unique among hosts and switches.
     pub name: String,
-    /// Role in forwarding.
+    /// Role of the node in forwarding.
     pub kind: NodeKind,
     /// Site of the node, if it has one.
     pub site: Option<SiteId>,

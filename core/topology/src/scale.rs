@@ -28,7 +28,7 @@ pub struct TooSmall {
 const RATE_MIN: BitRate = BitRate(1000);
 
 impl Scale {
-    /// The identity scale.
+    /// The scale that changes nothing.
     pub const FULL: Self = Self(1.0);
 
     /// The factor, above 0 and up to 1.

@@ -31,9 +31,9 @@ pub struct PlannedPort {
     pub side: usize,
     /// Interface name, up to 15 bytes.
     pub device: String,
-    /// Ethernet (MAC) address.
+    /// Ethernet (MAC) address of the interface.
     pub hardware: [u8; 6],
-    /// In bytes.
+    /// In bytes, without the Ethernet header.
     pub mtu: u32,
     /// VLAN id of its link.
     pub vlan: Option<u16>,
@@ -77,7 +77,7 @@ impl PortAddresses {
 /// A static route of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRoute {
-    /// Destination network.
+    /// Destination network: address, prefix length in bits.
     pub to: (IpAddr, u8),
     /// Address of the next hop.
     pub via: IpAddr,
@@ -92,7 +92,7 @@ pub struct PlannedRoute {
 pub struct NodePlan {
     /// Name in the topology.
     pub name: String,
-    /// Switches forward packets.
+    /// Host or switch; only switches forward packets.
     pub kind: NodeKind,
     /// Ends of its links; those of a host in the order of its interfaces.
     pub ports: Vec<PlannedPort>,

@@ -50,9 +50,9 @@ const TIME_LIMIT_DEFAULT: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Identifies the results.
+    /// Name of the scenario in the results.
     pub name: String,
-    /// Heading of reports.
+    /// Heading of reports; may be empty.
     #[serde(default)]
     pub title: String,
     /// Topology file, relative to the scenario file.
@@ -105,9 +105,9 @@ pub struct ScenarioStep {
     /// New settings as `delay=30ms`.
     #[serde(default)]
     pub to: Vec<String>,
-    /// Link to cut.
+    /// Name of the link to cut.
     pub cut: Option<String>,
-    /// Link to restore.
+    /// Name of the link to restore.
     pub mend: Option<String>,
     /// Two hosts whose traffic is pinned to `links`.
     pub route: Option<[String; 2]>,

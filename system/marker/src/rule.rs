@@ -233,15 +233,15 @@ impl FromStr for Protocol {
 /// Match of packets by addresses, ports and protocol; `None` matches any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressMatch {
-    /// Source prefix.
+    /// Prefix of the source address.
     pub source: Prefix,
-    /// Destination prefix.
+    /// Prefix of the destination address.
     pub destination: Prefix,
-    /// Transport source port.
+    /// Transport source port; `None` matches any.
     pub source_port: Option<u16>,
-    /// Transport destination port.
+    /// Transport destination port; `None` matches any.
     pub destination_port: Option<u16>,
-    /// Transport protocol.
+    /// Transport protocol; `None` matches any protocol.
     pub protocol: Option<Protocol>,
 }
 

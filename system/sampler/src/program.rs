@@ -83,12 +83,12 @@ impl Direction {
     }
 }
 
-/// An attached program.
+/// A sampling program attached to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
     /// Name of the device.
     pub interface: String,
-    /// Sampled direction.
+    /// Direction of the sampled packets.
     pub direction: Direction,
     /// Mechanism: `tcx` or `clsact`.
     pub by: &'static str,

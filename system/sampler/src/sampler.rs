@@ -45,7 +45,7 @@ const MACHINE: Source = Source { class: 2, index: 1 };
 pub struct Config {
     /// Names of devices; none for all that are hardware and up.
     pub interfaces: Vec<String>,
-    /// Directions to sample.
+    /// Directions in which packets are sampled.
     pub directions: Vec<Direction>,
     /// One of how many packets; `None` by the speed of each device.
     pub rate: Option<u32>,
@@ -109,11 +109,11 @@ pub enum Notice {
 pub struct Status {
     /// Time since the start.
     pub uptime: Duration,
-    /// Status by device.
+    /// Status of each sampled device.
     pub interfaces: Vec<InterfaceStatus>,
-    /// Status by collector.
+    /// Status of each collector.
     pub collectors: Vec<CollectorStatus>,
-    /// Datagrams encoded.
+    /// Datagrams that the sampler encoded.
     pub datagrams: u64,
     /// Samples that fit no datagram.
     pub too_long: u64,
@@ -124,7 +124,7 @@ pub struct Status {
 pub struct InterfaceStatus {
     /// Name of the device.
     pub name: String,
-    /// ifIndex (SNMP).
+    /// Interface index (ifIndex) of the device.
     pub index: u32,
     /// One of so many packets is sampled.
     pub rate: u32,
@@ -141,7 +141,7 @@ pub struct InterfaceStatus {
 pub struct CollectorStatus {
     /// Address of the collector.
     pub address: SocketAddr,
-    /// Datagrams sent.
+    /// Datagrams sent to the collector.
     pub datagrams: u64,
     /// Bytes of the sent datagrams.
     pub bytes: u64,

@@ -64,9 +64,9 @@ impl AsFd for Event {
 /// Events to wait for on a descriptor. Errors and hang-ups are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
-    /// Readable (POLLIN).
+    /// Wait until the descriptor is readable (POLLIN).
     pub read: bool,
-    /// Writable (POLLOUT).
+    /// Wait until the descriptor is writable (POLLOUT).
     pub write: bool,
 }
 

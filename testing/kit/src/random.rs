@@ -23,7 +23,7 @@ impl Random {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns the next 64 random bits.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -63,7 +63,7 @@ impl Random {
         Self(self.next())
     }
 
-    /// `count` random bytes.
+    /// Returns a vector of `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {

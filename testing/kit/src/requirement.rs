@@ -25,7 +25,7 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// Name in `PENSTOCK_REQUIRE`.
+    /// Name of the requirement in `PENSTOCK_REQUIRE`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -10,7 +10,7 @@ use crate::table::ValueRule;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Delay(pub(super) Duration);
 
-/// Length in metres.
+/// Length of a link in metres.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Length(pub(super) f64);
 

@@ -16,7 +16,7 @@ pub(super) const MEMORY_MAX: usize = 60;
 const SUFFIX: &str = "jsonl";
 const PART: &str = "part";
 
-/// A waiting batch.
+/// A batch that waits for the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SpooledBatch {
     pub(super) number: i64,

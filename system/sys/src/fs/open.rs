@@ -5,9 +5,9 @@ use rustix::fs::OFlags;
 /// Options of [`super::Dir::open_file`]. Start from [`Open::reading`], [`Open::writing`] or [`Open::creating`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Open {
-    /// Read access.
+    /// Open for reading (O_RDONLY or O_RDWR).
     pub read: bool,
-    /// Write access.
+    /// Open for writing (O_WRONLY or O_RDWR).
     pub write: bool,
     /// Create a missing file.
     pub create: bool,

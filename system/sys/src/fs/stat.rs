@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp};
 
-/// File type.
+/// Type of a file (S_IFMT).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A regular file.

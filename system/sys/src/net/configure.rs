@@ -50,7 +50,7 @@ const NOOP_QDISC: &[u8] = b"noop\0";
 pub struct NewDevice<'a> {
     /// Up to 15 bytes (IFNAMSIZ - 1).
     pub name: &'a str,
-    /// Ethernet (MAC) address.
+    /// Ethernet (MAC) address of the device.
     pub hardware: [u8; 6],
     /// In bytes, without the Ethernet header.
     pub mtu: u32,
@@ -61,7 +61,7 @@ pub struct NewDevice<'a> {
 pub struct DeviceCounters {
     /// A super-packet (GRO) counts once.
     pub received_packets: u64,
-    /// With Ethernet headers.
+    /// Received bytes with Ethernet headers.
     pub received_bytes: u64,
 }
 

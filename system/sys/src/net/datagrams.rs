@@ -50,7 +50,7 @@ struct DatagramInfo {
 pub struct ReceivedDatagram<'a> {
     /// Source address; IPv4-mapped addresses as IPv4.
     pub from: SocketAddr,
-    /// UDP payload.
+    /// Payload without the UDP header.
     pub bytes: &'a [u8],
     /// Arrival time since 1970 by the wall clock (`SO_TIMESTAMPNS`); `None` without a timestamp.
     pub received_at: Option<Duration>,

@@ -36,7 +36,7 @@ pub struct NetDevice {
     pub loopback: bool,
     /// True while the device has a carrier.
     pub carrier: Option<bool>,
-    /// In bytes.
+    /// In bytes, without the Ethernet header.
     pub mtu: Option<u32>,
     /// Largest MTU that the driver accepts, in bytes.
     pub mtu_max: Option<u32>,

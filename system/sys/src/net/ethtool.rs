@@ -149,7 +149,7 @@ pub struct SettingValue {
 /// State of an offload (netdev feature).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// True if active.
+    /// True if the offload is active.
     pub on: bool,
     /// True if the driver does not allow a change.
     pub fixed: bool,

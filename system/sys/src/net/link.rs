@@ -18,7 +18,7 @@ pub struct Link {
     pub name: String,
     /// True if its frames begin with an Ethernet header.
     pub ethernet: bool,
-    /// In bytes.
+    /// In bytes, without the Ethernet header.
     pub mtu: u32,
     /// Largest super-packet that the kernel hands to it (GSO), in bytes; above 65536 is BIG TCP.
     pub gso_max_size: u32,

@@ -60,7 +60,7 @@ impl PatternMemory {
         Ok(memory)
     }
 
-    /// The whole pattern.
+    /// The pattern's bytes, all initialised.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `start..start + length` lies inside the mapping, is initialised, and nothing

@@ -22,13 +22,13 @@ pub struct CountedDevice {
     /// True for an Ethernet device without IFLA_INFO_KIND: hardware, real or a virtual machine's, and not a VLAN, bridge,
     /// bond or veth.
     pub physical: bool,
-    /// Administratively up (IFF_UP).
+    /// True if it is administratively up (IFF_UP).
     pub up: bool,
     /// Operationally up: it passes packets.
     pub running: bool,
     /// True in promiscuous mode.
     pub promiscuous: bool,
-    /// Ethernet (MAC) address.
+    /// Ethernet (MAC) address, if it has one.
     pub hardware: Option<[u8; 6]>,
     /// Counters since its creation.
     pub statistics: DeviceStatistics,
