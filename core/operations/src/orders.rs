@@ -345,7 +345,7 @@ pub struct Send {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Relative to both directories.
+    /// Relative to both directories; empty if the file was settled before the node fetched the order.
     pub path: String,
     /// Expected digest of the content, `algorithm:hexadecimal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -180,6 +180,10 @@ impl ControllerApi for StoreController {
         let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
         // The names that `submission` gives: request, file and size.
         let file_of = |path: &str| {
+            if path.is_empty() {
+                // It is settled.
+                return Some(OrderFile { id: 0, bytes: 0 });
+            }
             let (folders, name) = path.rsplit_once('/')?;
             let request = folders.strip_prefix("run-")?.split('/').next()?.parse::<u64>().ok()?;
             let (number, size) =

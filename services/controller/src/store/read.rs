@@ -378,13 +378,16 @@ async fn batch_name(pool: &AnyPool, run: i64) -> Result<Option<String>, sqlx::Er
 }
 
 /// Returns the files of a run, in the order of its list.
+///
+/// A settled file has no path there, so that a node that has lost the order does not send it again: its destination may
+/// be that of another request since. The node reports such a file as failed, which changes no settled file.
 async fn order_files(pool: &AnyPool, run: i64) -> Result<Vec<File>, sqlx::Error> {
     let text = "SELECT id, first, last, seqs FROM batch WHERE run = $1";
     let spans = sqlx::query(text).bind(run).fetch_all(pool).await?;
     let spans: HashMap<i64, FileSpan> =
         spans.iter().map(|row| (row.get(0), FileSpan::of(row, 1))).collect();
     // Sequence numbers ascend within a batch.
-    let text = "SELECT b.id, f.seq, f.path, f.digest
+    let text = "SELECT b.id, f.seq, CASE WHEN f.state < 2 THEN f.path ELSE '' END, f.digest
          FROM batch b JOIN file f ON f.request = b.request AND f.seq >= b.first AND f.seq <= b.last
          WHERE b.run = $1 ORDER BY b.place, f.seq";
     let rows = sqlx::query(text).bind(run).fetch_all(pool).await?;
