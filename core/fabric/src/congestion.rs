@@ -18,18 +18,18 @@ mod swift;
 mod timely;
 mod window;
 
-/// What a queue pair may send.
+/// Limits on the sending of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// Bits per second, bytes counted as on the line.
     pub rate_bps: u64,
     /// Payload that may be under way.
     pub window_bytes: u64,
-    /// Whether [`Congestion::on_send`] has anything to do.
+    /// Set when [`Congestion::on_send`] has timers to apply.
     pub has_timers: bool,
 }
 
-/// What is known of a queue pair when it begins.
+/// Properties of the path of a queue pair, known at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
     /// Rate of the sending host's line.
@@ -62,16 +62,16 @@ pub struct Sample {
     pub bytes: u64,
     /// In so long, 0 where nothing is known.
     pub interval_ps: u64,
-    /// What had been delivered when the packet left that was acknowledged now.
+    /// Bytes delivered when the packet left that is acknowledged now.
     pub delivered_before: u64,
     /// The sender had no more to send then.
     pub is_app_limited: bool,
 }
 
-/// An acknowledgement.
+/// An acknowledgement as the algorithm sees it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ack<'a> {
-    /// Now.
+    /// Time of its arrival in picoseconds.
     pub now_ps: u64,
     /// Packets below this number are acknowledged.
     pub acknowledged: u64,
@@ -83,7 +83,7 @@ pub struct Ack<'a> {
     pub marks: u32,
     /// From the sending of the packet that caused it until now.
     pub round_trip_ps: u64,
-    /// What switches told.
+    /// In-band telemetry of the switches on the path, in the order of the hops.
     pub hops: &'a [Hop],
     /// Payload that is known to have arrived now and was not before; like all that follows, where single packets are
     /// sent again.
@@ -100,7 +100,7 @@ pub struct Ack<'a> {
 
 /// An algorithm, with the state of one queue pair.
 pub trait Congestion: fmt::Debug + Send {
-    /// An acknowledgement came.
+    /// Handles the arrival of an acknowledgement.
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace);
 
     /// A notification came that the receiver had sent on its own.
@@ -117,12 +117,12 @@ pub trait Congestion: fmt::Debug + Send {
     fn on_send(&mut self, _now_ps: u64, _bytes: u32, _pace: &mut Pace) {}
 }
 
-/// What an algorithm needs of network and receiver.
+/// Features of network and receiver that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Switches write telemetry into packets.
     pub telemetry: bool,
-    /// Switches mark.
+    /// Set when switches mark packets with ECN.
     pub marks: bool,
     /// The receiver sends notifications; else it repeats marks in acknowledgements.
     pub notifications: bool,
@@ -135,7 +135,7 @@ pub struct Needs {
     pub samples: bool,
 }
 
-/// What an algorithm needs.
+/// Returns the features that an algorithm needs.
 #[must_use]
 pub const fn needs(algorithm: CongestionControl) -> Needs {
     let nothing = Needs {

@@ -1,10 +1,10 @@
-//! What happens when: an event is a time and who acts, and everything else is in that one.
+//! Events of the simulation: a time, a kind and the entity that acts; all other state belongs to the entity.
 //!
-//! Events of one time are ordered by what they are and by whom, never by when they were put in. An entity has at
-//! most one event of a kind ahead, so that this order is total. Entities are numbered in each region in the order that they
-//! have in the whole run, so that the events of a region have the same order whatever else is in it.
+//! Events of one time are ordered by kind and entity, never by their insertion. An entity has at most one pending event of
+//! a kind, so this order is total. Each region numbers its entities in the order of the whole run, so the order of its
+//! events does not depend on the other regions.
 
-/// What happens, in the order in which it happens at one time.
+/// Kinds of events, in the order in which those of one time are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -58,7 +58,7 @@ impl Event {
         Self((time_ps as u128) << 64 | (kind as u128) << 32 | entity as u128)
     }
 
-    /// When, in picoseconds.
+    /// Returns the time of the event in picoseconds.
     pub(crate) const fn time_ps(self) -> u64 {
         (self.0 >> 64) as u64
     }

@@ -1,6 +1,6 @@
-//! What hosts are asked to move: a flow is a queue pair with messages of one size.
+//! Demand on the hosts: a flow is a queue pair with messages of one size.
 
-/// What the host that asks does.
+/// RDMA operation of the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Writes into the memory of the other: RDMA write.
@@ -16,9 +16,9 @@ pub enum Operation {
 pub struct Flow {
     /// The host that asks.
     pub from: u32,
-    /// The other.
+    /// Number of the responder's host.
     pub to: u32,
-    /// When it begins.
+    /// Start time in picoseconds.
     pub start_ps: u64,
     /// Size of a message, above 0.
     pub message_bytes: u64,
@@ -28,7 +28,7 @@ pub struct Flow {
     pub depth: u64,
     /// Completions that the program sees at once (perftest's cq-mod).
     pub moderation: u64,
-    /// What is done.
+    /// RDMA operation of its messages.
     pub operation: Operation,
     /// Messages after the first `depth` are posted each as one of that flow has arrived, not as their own complete.
     pub released_by: Option<u32>,
@@ -39,7 +39,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// One message, written.
+    /// Creates a flow of one RDMA write of `bytes` bytes.
     #[must_use]
     pub const fn new(from: u32, to: u32, start_ps: u64, bytes: u64) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Flow {
         }
     }
 
-    /// Of all messages.
+    /// Returns the payload of all messages in bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.message_bytes.saturating_mul(self.messages)
@@ -73,7 +73,7 @@ impl Flow {
     }
 }
 
-/// What became of a flow.
+/// Result of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowResult {
     /// When its last message was complete at the host that asked.

@@ -116,21 +116,21 @@ pub fn spine_leaf(
 /// its pod; middle m of a pod has links to `cores` switches of the top of its own number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pods {
-    /// Pods.
+    /// Number of pods.
     pub pods: usize,
     /// Switches with hosts in a pod.
     pub edges: usize,
-    /// Hosts on each.
+    /// Hosts on each edge switch.
     pub hosts: usize,
     /// Switches in the middle of a pod.
     pub middles: usize,
     /// Switches at the top for each of them.
     pub cores: usize,
-    /// Rate of hosts.
+    /// Rate of each host's link in bits per second.
     pub rate_bps: u64,
-    /// Rate between switches.
+    /// Rate of each link between switches in bits per second.
     pub fabric_bps: u64,
-    /// Of each link.
+    /// Propagation delay of each link in nanoseconds.
     pub delay_ns: u64,
 }
 

@@ -58,7 +58,7 @@ pub struct Longest {
     pub switches: usize,
 }
 
-/// What all pairs of hosts come to; none with fewer than two hosts that reach each other.
+/// Returns the extremes over all pairs of hosts; none with fewer than two hosts that reach each other.
 #[must_use]
 pub fn longest(network: &Network, payload: u64) -> Option<Longest> {
     let routes = Routes::new(network, |_| true, |node| node);

@@ -21,7 +21,7 @@ pub enum NetworkError {
 /// A host or a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// Name in the topology.
     pub name: String,
     /// Traffic begins and ends here, and none passes.
     pub is_host: bool,
@@ -31,21 +31,21 @@ pub struct Node {
     pub ports: std::ops::Range<u32>,
 }
 
-/// From which queue on packets are marked (RED without a mean, as DCQCN has it).
+/// Thresholds of ECN marking: RED on the instantaneous queue, as in DCQCN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Marking {
-    /// Up to here none is.
+    /// Queue in bytes up to which no packet is marked (Kmin).
     pub least_bytes: u64,
-    /// Above, all are.
+    /// Queue in bytes above which every packet is marked (Kmax).
     pub most_bytes: u64,
-    /// Share just below that.
+    /// Marking probability just below `most_bytes` (Pmax).
     pub probability: f64,
 }
 
 /// One end of a link: what leaves a node by it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Port {
-    /// Whose it is.
+    /// Number of the node that owns the port.
     pub node: u32,
     /// The port at the other end.
     pub peer: u32,
@@ -65,7 +65,7 @@ pub struct Port {
     pub queue_bytes: Option<u64>,
 }
 
-/// A network.
+/// Nodes, ports and links in the simulator's numbering.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
     /// Hosts and switches in the order of the topology.
@@ -77,7 +77,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// What a topology is to the simulator. Jitter and the VLANs of single links are left out.
+    /// Builds the simulated network of a topology. Ignores jitter and the VLANs of single links.
     ///
     /// # Errors
     /// When a host has no link, a link has no rate, or there are fewer than two hosts.

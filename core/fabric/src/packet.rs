@@ -4,10 +4,10 @@
 /// A place in the arena.
 pub(crate) type PacketId = u32;
 
-/// No packet.
+/// Index that denotes no packet.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// What a packet is.
+/// Kinds of packets with their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Content {
@@ -38,7 +38,7 @@ pub(crate) struct Packet {
     pub(crate) sent_ps: u64,
     /// When the last bit of the packet behind it on the line is at the other end.
     behind_ps: u64,
-    /// Of the frame.
+    /// Size of the frame in bytes.
     pub(crate) bytes: u32,
     /// Of data; of an acknowledgement, how far above its number a single packet is that it tells of; of a request to
     /// read, how far its number is above the first packet that is missing.
@@ -88,7 +88,7 @@ impl Packet {
         self.behind_ps = at_ps;
     }
 
-    /// What [`Self::address`] was told.
+    /// Returns line and time as set by [`Self::address`].
     pub(crate) const fn addressed(&self) -> (u32, u64) {
         (self.ingress, self.behind_ps)
     }
@@ -191,8 +191,8 @@ impl List {
     }
 }
 
-/// What is on a line, one behind the other, and when it arrives. A packet knows when the one behind it arrives, so that
-/// nothing has to look at that one, which is in no cache, before its time.
+/// Packets on a line in the order of their arrival. A packet holds the arrival time of its successor, so the successor,
+/// which is in no cache, is not touched before its time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OnLine {
     list: List,
@@ -237,7 +237,7 @@ impl OnLine {
 /// Hops of which a packet can bring telemetry.
 pub(crate) const HOPS_MAX: usize = 8;
 
-/// What a switch tells of the port by which a packet left it (HPCC, SIGCOMM 2019, figure 7).
+/// In-band telemetry of a switch about the packet's egress port (HPCC, SIGCOMM 2019, figure 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hop {
     /// When the packet left, in picoseconds.

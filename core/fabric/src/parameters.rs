@@ -28,7 +28,7 @@ pub enum PauseThreshold {
     Static,
 }
 
-/// What congestion control hosts use.
+/// Congestion control of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CongestionControl {
     /// None: line rate.
@@ -51,7 +51,7 @@ pub enum CongestionControl {
     Bbr,
 }
 
-/// What a host does about packets that were lost.
+/// Loss recovery of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// It sends everything again from the first that is missing.
@@ -97,7 +97,7 @@ pub enum RoundTrip {
     Own,
 }
 
-/// What a pause watchdog does with a queue that stood still.
+/// Action of the PFC watchdog on a queue that stayed paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
     /// Sends in spite of the pause.
@@ -111,11 +111,11 @@ pub enum WatchdogAction {
 pub struct Row {
     /// As it is set.
     pub name: &'static str,
-    /// What it is now.
+    /// Present value as text.
     pub value: String,
-    /// What it may be.
+    /// Accepted form of the value.
     pub form: &'static str,
-    /// What it means.
+    /// Meaning with its unit.
     pub meaning: &'static str,
     /// Where the default comes from.
     pub source: &'static str,
@@ -132,9 +132,9 @@ pub enum ParameterError {
     Value {
         /// The parameter.
         name: &'static str,
-        /// What was given.
+        /// Value that was given.
         value: String,
-        /// What it may be.
+        /// Accepted form of the value.
         form: &'static str,
     },
 }
@@ -315,7 +315,7 @@ parameters! {
 }
 
 impl Parameters {
-    /// What cannot be together, as one line.
+    /// Checks that the parameters are compatible with each other.
     ///
     /// # Errors
     /// When something cannot.

@@ -28,7 +28,7 @@ impl Random {
         Self(mix(seed ^ named).wrapping_add(mix(entity.wrapping_mul(0x9E37_79B9_7F4A_7C15))))
     }
 
-    /// 64 random bits.
+    /// Returns the next 64 random bits.
     pub const fn next_bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)

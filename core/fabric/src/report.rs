@@ -9,7 +9,7 @@ const BINS: usize = 20;
 /// A distribution by some of its quantiles.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Quantiles {
-    /// Mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
     /// Half are not above.
     pub p50: f64,
@@ -19,7 +19,7 @@ pub struct Quantiles {
     pub p99: f64,
     /// 999 of 1000 are not above.
     pub p999: f64,
-    /// The most.
+    /// Largest of the values.
     pub max: f64,
 }
 
@@ -50,9 +50,9 @@ impl Quantiles {
 /// Flows of similar size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizeBin {
-    /// The largest, in bytes.
+    /// Largest flow size of the bin in bytes.
     pub bytes_max: u64,
-    /// How many.
+    /// Number of flows in the bin.
     pub flows: usize,
     /// Completion time over that in an empty network.
     pub slowdown: Quantiles,
@@ -61,15 +61,15 @@ pub struct SizeBin {
 /// A run as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Simulated seconds.
+    /// Simulated time in seconds.
     pub seconds: f64,
     /// From the start of the first flow to the end of the last, or to the end of the run where flows are unfinished.
     pub active_seconds: f64,
-    /// Flows that are done, given up and neither.
+    /// Number of completed flows.
     pub finished: usize,
-    /// See above.
+    /// Number of flows whose requester gave up.
     pub failed: usize,
-    /// See above.
+    /// Number of flows that were neither completed nor given up at the end.
     pub unfinished: usize,
     /// Payload that arrived in order.
     pub delivered_bytes: u64,

@@ -70,9 +70,9 @@ pub enum SetupError {
     Buffer {
         /// Its name.
         switch: String,
-        /// What it has.
+        /// Size of its buffer in bytes.
         buffer: u64,
-        /// What it needs.
+        /// Reserves and headroom of its ports in bytes.
         needed: u64,
     },
 }
@@ -99,11 +99,11 @@ pub struct Counts {
 /// A pause that reached who has to pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PauseRecord {
-    /// When.
+    /// Time in picoseconds.
     pub time_ps: u64,
     /// The port that has to pause or may go on.
     pub port: u32,
-    /// Which priority.
+    /// Paused priority, 0 to 7.
     pub priority: u8,
     /// Pause, or going on.
     pub is_pause: bool,
@@ -194,7 +194,7 @@ impl Simulation {
         self.regions.len()
     }
 
-    /// The simulated time.
+    /// Returns the simulated time in picoseconds.
     #[must_use]
     pub const fn now_ps(&self) -> u64 {
         self.control.now_ps
@@ -206,7 +206,7 @@ impl Simulation {
         self.regions.iter().map(|region| region.active).sum()
     }
 
-    /// What was counted so far.
+    /// Returns the packets and events counted up to now.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.control.counts;
@@ -224,13 +224,13 @@ impl Simulation {
         mix(sum ^ mix(self.model.parameters.seed))
     }
 
-    /// The network.
+    /// Returns the simulated network.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.model.network
     }
 
-    /// The parameters.
+    /// Returns the parameters of the run.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.model.parameters

@@ -52,7 +52,7 @@ impl LineRate {
     }
 }
 
-/// Seconds, for people.
+/// Converts picoseconds to seconds, for display.
 #[must_use]
 pub fn seconds(time_ps: u64) -> f64 {
     time_ps as f64 / SECOND as f64

@@ -43,11 +43,11 @@ pub struct Wire {
     pub answer_headers: u32,
     /// Acknowledgement, positive or negative.
     pub acknowledgement: u32,
-    /// Congestion notification.
+    /// Size of a congestion notification packet.
     pub notification: u32,
-    /// Request to read.
+    /// Size of an RDMA read request.
     pub read_request: u32,
-    /// Pause frame.
+    /// Size of a PFC pause frame.
     pub pause: u32,
 }
 

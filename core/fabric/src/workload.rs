@@ -1,4 +1,4 @@
-//! What hosts are given to move: perftest, incast, permutation, all-to-all, rings, arrivals by chance, bursts, traces.
+//! Workloads: perftest, incast, permutation, all-to-all, rings, Poisson arrivals, bursts, traces.
 //!
 //! All functions are pure: the same seed gives the same flows.
 
@@ -12,10 +12,10 @@ mod trace;
 pub use sizes::{SizeError, Sizes};
 pub use trace::{TraceError, trace};
 
-/// What `ib_write_bw` and its like are told (linux-rdma/perftest).
+/// Options of `ib_write_bw` and its relatives (linux-rdma/perftest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Perftest {
-    /// What is measured.
+    /// Measured RDMA operation.
     pub operation: Operation,
     /// Size of a message.
     pub message_bytes: u64,
@@ -25,7 +25,7 @@ pub struct Perftest {
     pub depth: u64,
     /// Messages of a completion (`-Q`).
     pub moderation: u64,
-    /// Queue pairs (`-q`).
+    /// Number of queue pairs (`-q`).
     pub pairs: u32,
     /// Both ways at once (`-b`).
     pub is_bidirectional: bool,

@@ -23,7 +23,7 @@ const FULL_ROUNDS: u32 = 3;
 enum Phase {
     /// The rate is searched.
     Startup,
-    /// What the search left in queues goes.
+    /// Sends below the estimated bandwidth until the queue that the start-up built has drained.
     Drain,
     /// A place in the cycle, and since when.
     ProbeRate { at: usize, since_ps: u64 },

@@ -35,7 +35,7 @@ struct Epoch {
     /// When the window is where it was, after its beginning.
     k: f64,
     origin: f64,
-    /// What Reno would have.
+    /// Window of Reno under the same losses, in bytes: the least that CUBIC uses (RFC 9438, 4.3).
     reno: f64,
 }
 

@@ -63,7 +63,7 @@ impl Dcqcn {
         }
     }
 
-    /// What timers did until now, in their order.
+    /// Applies the timers that expired up to `now`, in the order of their times.
     fn advance(&mut self, now: u64, pace: &mut Pace) {
         let Some(mut due) = self.due else { return };
         if now < due.alpha.min(due.cut).min(due.growth) {
@@ -192,7 +192,7 @@ mod tests {
         assert!(pace.rate_bps > 99_990_000_000 && dcqcn.target <= 100e9, "{}", pace.rate_bps);
     }
 
-    /// What is worked out late is what would have been worked out in time.
+    /// Timers that are applied late give the same state as timers applied in time.
     #[test]
     fn late_is_the_same_as_in_time() {
         let (mut often, mut pace) = begun();

@@ -8,7 +8,7 @@ use crate::parameters::{Parameters, Window};
 #[derive(Debug)]
 struct Bounded {
     algorithm: Box<dyn Congestion>,
-    /// What the algorithm itself allows.
+    /// Limits of the algorithm itself, without the window of the parameters.
     own: Pace,
     window: Window,
     window_bytes: u64,

@@ -21,14 +21,14 @@ const TELEMETRY_RATES: [u64; 5] =
 /// Hops for which its telemetry has room.
 const TELEMETRY_HOPS: usize = 5;
 
-/// What a configuration says.
+/// Contents of a `config.txt`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// As our parameters.
+    /// Its keys as parameters of this simulator.
     pub parameters: Parameters,
     /// Names of the other files, as they stand there.
     pub topology_file: String,
-    /// See above.
+    /// Name of the flow file, relative to the configuration.
     pub flow_file: String,
     /// When the run ends.
     pub until_ps: u64,
@@ -47,8 +47,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// What the results of this network differ in from that simulator's by its telemetry, with the rates of its links and the
-    /// switches of its longest path.
+    /// Lists the differences of results from the original simulator that its telemetry causes, for a network with these link
+    /// rates and so many switches on its longest path.
     #[must_use]
     pub fn telemetry_notes(&self, rates: &[u64], switches: usize) -> Vec<String> {
         let mut notes = Vec::new();
@@ -234,7 +234,7 @@ fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), Fau
     }
 }
 
-/// Reads `config.txt`.
+/// Parses the text of a `config.txt`.
 ///
 /// # Errors
 /// With the first thing that is wrong, or that cannot be done here.

@@ -11,13 +11,13 @@ use crate::time::SECOND;
 const NODES_MAX: usize = 1 << 17;
 const LINKS_MAX: usize = 1 << 20;
 
-/// What is wrong with a file, and where.
+/// An error in an input file, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct Fault {
-    /// From 1.
+    /// Line of the file, from 1.
     pub line: usize,
-    /// Why.
+    /// Reason in one sentence.
     pub reason: String,
 }
 

@@ -16,10 +16,10 @@ pub trait Value: Sized {
     /// What a text has to be, as a message says it.
     const FORM: &'static str;
 
-    /// Reads.
+    /// Parses the text of a value; none if it is malformed.
     fn parse(text: &str) -> Option<Self>;
 
-    /// Writes.
+    /// Formats the value as text that [`Self::parse`] reads.
     fn show(&self) -> String;
 }
 

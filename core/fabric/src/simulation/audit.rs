@@ -1,11 +1,11 @@
-//! Whether all counters are what is there: for tests, and at the end of each run.
+//! Consistency check of all counters against the state, for tests and for the end of each run.
 
 use super::Simulation;
 use super::region::Region;
 use crate::packet::{List, NONE};
 
 impl Simulation {
-    /// Counts everything again.
+    /// Recounts packets, queues and memory, and compares them with the counters.
     ///
     /// # Errors
     /// With the first thing that is not as it was counted.

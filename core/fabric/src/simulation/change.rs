@@ -11,7 +11,7 @@ use super::region::Region;
 use crate::event::Kind;
 use crate::packet::{List, OnLine};
 
-/// What can fail.
+/// A part of the network that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// A link, by its number in the topology.
@@ -25,22 +25,22 @@ pub enum Part {
 /// A part that fails or works again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// Time of the change in picoseconds.
     pub at_ps: u64,
-    /// What.
+    /// Part that fails or recovers.
     pub part: Part,
-    /// Whether it works from then on.
+    /// True if the part works from then on.
     pub is_up: bool,
 }
 
-/// What happens at a time.
+/// Effect of a change at one time.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
     Part {
         part: Part,
         is_up: bool,
     },
-    /// Switches know of it.
+    /// The switches have new routes.
     Routes,
 }
 
@@ -138,7 +138,7 @@ impl Region {
         self.kick(port);
     }
 
-    /// What is on the line of a port is gone; says how many packets.
+    /// Drops the packets on the line of a port; returns their number.
     fn clear_line(&mut self, port: u32) -> u64 {
         let state = &mut self.ports[port as usize];
         let mut on_line = *std::mem::replace(&mut state.on_line, OnLine::EMPTY).list();

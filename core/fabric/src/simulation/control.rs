@@ -1,10 +1,10 @@
-//! What concerns all regions: until when each may go on by itself, failures, cyclic waits, and when a run is over.
+//! Coordination of the regions: the end of each window, failures, cyclic waits of pauses, and the end of the run.
 //!
 //! Conservative simulation with lookahead (Chandy and Misra 1979; windows as in Nicol, The cost of conservative synchronization
-//! in parallel discrete event simulation, 1993): nothing that leaves a region is in another one before its frame has been
-//! sent and its link passed, so that all may handle what is less than the shortest such time after the first event of all.
-//! Then mail is exchanged. A window ends where something happens to all regions at once, and that comes after all else of
-//! its time. None of it depends on which thread does what.
+//! in parallel discrete event simulation, 1993): a packet reaches another region only after its
+//! transmission and the propagation of its link, so every region may handle the events within the shortest such time after
+//! the earliest event. Then the regions exchange packets. A window ends early where a change concerns all regions; that
+//! change is applied after all other events of its time. No result depends on the assignment of regions to threads.
 
 use super::change::Step;
 use super::deadlock::Deadlocks;
@@ -32,7 +32,7 @@ pub(super) struct Control {
     pub(super) pause_records: Vec<PauseRecord>,
 }
 
-/// What is next.
+/// Next step of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Every region goes on to the end of its window.
@@ -51,7 +51,7 @@ pub(super) struct Coordinator<'a, 'r> {
 }
 
 impl Coordinator<'_, '_> {
-    /// What is next in a run that ends at a time.
+    /// Determines the next step of a run that ends at `until_ps`.
     pub(super) fn next(&mut self, until_ps: u64) -> Next {
         let mail_ps = exchange(self.regions);
         let paused_ps =

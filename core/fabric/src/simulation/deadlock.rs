@@ -22,13 +22,13 @@ pub struct CyclicWait {
     pub found_ps: u64,
     /// When it was found to be over; none where it stayed.
     pub ended_ps: Option<u64>,
-    /// Of the queues.
+    /// Priority of the queues in the cycle.
     pub priority: u8,
     /// Ports, each paused by the switch to which the next belongs; the last by that of the first.
     pub ports: Vec<u32>,
 }
 
-/// What is known of cyclic waits.
+/// Detector of cyclic waits of PFC pauses.
 #[derive(Debug)]
 pub(super) struct Deadlocks {
     /// From one look to the next; 0: none is made.
@@ -54,7 +54,7 @@ impl Deadlocks {
 }
 
 impl Region {
-    /// Something was paused.
+    /// Schedules a search, since a port was paused.
     pub(super) fn watch(&mut self) {
         let interval_ps = self.model.parameters.deadlock_check.0;
         if !self.is_watched && interval_ps > 0 {

@@ -6,16 +6,16 @@ use crate::parameters::{Parameters, PauseThreshold};
 /// Memory of one switch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Memory {
-    /// All of it.
+    /// Size of the buffer in bytes.
     pub(super) buffer: u64,
-    /// What is left of it after reserves and headroom.
+    /// Bytes shared by all ports: the buffer without reserves and headroom.
     pub(super) shared: u64,
     pub(super) shared_used: u64,
     pub(super) used: u64,
     pub(super) used_max: u64,
 }
 
-/// What came in by one port at one lossless priority.
+/// Buffer use of one ingress port at one lossless priority.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ingress {
     /// Of reserve and shared memory.
@@ -107,14 +107,14 @@ impl Thresholds {
         memory.used -= u64::from(frame);
     }
 
-    /// Whether who sends has to pause.
+    /// True if the upstream sender has to pause.
     pub(super) fn must_pause(&self, memory: &Memory, ingress: &Ingress) -> bool {
         !ingress.is_pausing
             && (ingress.headroom_used > 0
                 || ingress.bytes.saturating_sub(self.reserve) >= self.threshold(memory))
     }
 
-    /// Whether it may go on.
+    /// True if the upstream sender may resume.
     pub(super) fn may_resume(&self, memory: &Memory, ingress: &Ingress) -> bool {
         if !ingress.is_pausing || ingress.headroom_used > 0 {
             return false;

@@ -1,5 +1,5 @@
-//! What does not change while a simulation runs: the network, what is asked of it, what follows from both, and which region
-//! has which node, port and flow.
+//! The immutable part of a simulation: network, flows, values derived from both, and the region of each node, port and
+//! flow.
 
 use super::memory::Thresholds;
 use super::{Flow, Marking, Network, Operation, Parameters, Routes, SetupError, Wire, mix, needs};
@@ -14,7 +14,7 @@ const TIMEOUT_UNIT_NS: u64 = 4096;
 /// More flows, ports or packets have no number.
 const FLOWS_MAX: usize = 1 << 24;
 
-/// What all regions read and none writes.
+/// Data that all regions read and none writes.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) network: Network,
@@ -40,7 +40,7 @@ pub(super) struct Model {
     pub(super) ends: Vec<[u32; 2]>,
 }
 
-/// What a node adds to hashes.
+/// Returns the salt of a node's ECMP hash.
 pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
     match routing {
         Routing::EcmpPolarised => mix(seed) as u32,

@@ -136,7 +136,7 @@ impl Port {
         self.waiting & (!held | self.unpaused) | self.ready & !held
     }
 
-    /// Whether the next frame is lost: a chain of two states whose bad one takes `loss_burst` frames on average.
+    /// Draws whether the next frame is lost: a chain of two states whose bad one takes `loss_burst` frames on average.
     fn loses(&mut self) -> bool {
         if self.loss <= 0.0 {
             return false;

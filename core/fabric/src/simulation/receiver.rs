@@ -38,13 +38,13 @@ pub(super) struct Receiver {
     /// When payload was delivered last, or the flow began.
     delivered_ps: u64,
     pub(super) notified_ps: Option<u64>,
-    /// What came out of order, where that is kept.
+    /// Packets received out of order, where the recovery keeps them.
     pub(super) held: Held,
     /// Of a read: messages that were asked for, and for how long it waits for them (0: for ever).
     pub(super) asked: u64,
     pub(super) patience_ps: u64,
     pub(super) requester: Requester,
-    /// What is posted as its messages arrive.
+    /// Flow whose messages are posted as those of this one arrive.
     pub(super) releases: Option<Released>,
 
     pub(super) arrived_ps: Option<u64>,

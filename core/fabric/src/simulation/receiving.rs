@@ -1,5 +1,5 @@
-//! What hosts receive: data is acknowledged, marks are told of, and who reads asks for more (InfiniBand Architecture 1.4,
-//! sections 9.7 and 9.9).
+//! Receiving hosts: they acknowledge data, send congestion notifications for marked packets, and request more data of reads
+//! (InfiniBand Architecture 1.4, sections 9.7 and 9.9).
 
 use super::receiver::Released;
 use super::region::Region;

@@ -17,7 +17,7 @@ use crate::time::SECOND;
 /// A retransmission time-out doubles no more than so often (RFC 6298, 5.5: at most 60 s and more).
 const DOUBLINGS_MAX: u32 = 6;
 
-/// What such a sender has beside the rest.
+/// Additional state of a sender with selective recovery.
 #[derive(Debug)]
 pub(super) struct Selective {
     pub(super) board: Scoreboard,

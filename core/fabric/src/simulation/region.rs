@@ -50,7 +50,7 @@ pub(super) struct Region {
     pub(super) telemetry: Arena<Hops>,
     /// Its own ports, and those of others whose links end here.
     pub(super) ports: Vec<Port>,
-    /// What they are called in the whole network.
+    /// Their numbers in the whole network.
     pub(super) names: Vec<u32>,
     pub(super) ingress: Vec<[Ingress; 8]>,
     pub(super) held: Vec<Held>,
@@ -164,7 +164,7 @@ impl Region {
         }
     }
 
-    /// What a port is called in the whole network.
+    /// Returns the number of a port in the whole network.
     pub(super) fn name(&self, port: u32) -> u32 {
         self.names[port as usize]
     }

@@ -4,7 +4,7 @@
 use crate::flow::Flow;
 use crate::parameters::Parameters;
 
-/// What the end that asks knows.
+/// State of the requester of a flow.
 #[derive(Debug)]
 pub(super) struct Requester {
     messages: u64,

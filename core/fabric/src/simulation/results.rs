@@ -1,4 +1,4 @@
-//! What a run gives: counters of ports and switches, queues by samples, pauses.
+//! Results of a run: counters of ports and switches, sampled queues, pauses.
 
 use super::region::Region;
 use super::{FlowResult, Operation, PauseRecord, PortResult, Simulation};
@@ -21,7 +21,7 @@ pub(super) struct Samples {
 /// Counters of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwitchResult {
-    /// Its memory.
+    /// Size of its packet buffer in bytes.
     pub buffer_bytes: u64,
     /// Most that was used of it.
     pub used_bytes_max: u64,
@@ -102,7 +102,7 @@ impl Simulation {
         })
     }
 
-    /// What became of a flow so far.
+    /// Returns the result of a flow up to now.
     #[must_use]
     pub fn flow_result(&self, flow: usize) -> FlowResult {
         let of = &self.model.flows[flow];

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use crate::congestion::Sample;
 
-/// What is known of a packet from the first that is not acknowledged on.
+/// Delivery state of a packet at or above the first unacknowledged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     UnderWay,
@@ -46,13 +46,13 @@ struct Departure {
     sent_ps: u64,
     /// When the packet left that had been acknowledged last.
     first_sent_ps: u64,
-    /// What had been delivered, and when that was heard of.
+    /// Delivered bytes at that time, and the time of the acknowledgement that reported them.
     delivered_bytes: u64,
     delivered_ps: u64,
     is_app_limited: bool,
 }
 
-/// What an acknowledgement told.
+/// Information of one acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct News {
     /// Payload that is known to have arrived now and was not before.
@@ -62,7 +62,7 @@ pub(super) struct News {
     pub(super) sample: Sample,
 }
 
-/// The sending end.
+/// Scoreboard of a sender: the delivery state of its packets in flight.
 #[derive(Debug)]
 pub(super) struct Scoreboard {
     sizes: Sizes,
@@ -75,7 +75,7 @@ pub(super) struct Scoreboard {
     /// Packets below were judged.
     judged: u64,
     lost: VecDeque<u64>,
-    /// What was sent again, and what was new then.
+    /// Retransmitted packets, each with the next new packet at that time.
     again: VecDeque<(u64, u64)>,
     pub(super) in_flight_bytes: u64,
     /// Until all below has arrived, losses are of one event.
@@ -123,7 +123,7 @@ impl Scoreboard {
         self.fates[(psn - self.first) as usize] = fate;
     }
 
-    /// Whether something has to be sent again.
+    /// True if a packet awaits retransmission.
     pub(super) fn has_lost(&mut self) -> bool {
         while let Some(psn) = self.lost.front() {
             if self.fate(*psn) == Some(Fate::Lost) {
@@ -284,7 +284,7 @@ impl Scoreboard {
         is_new
     }
 
-    /// Whether losses are being mended.
+    /// True during a loss recovery.
     pub(super) const fn is_recovering(&self) -> bool {
         self.recovers_until.is_some()
     }
@@ -309,7 +309,7 @@ impl Scoreboard {
         self.recovers_until = Some(end);
     }
 
-    /// Whether counters are what is there.
+    /// True if the counters agree with the packets' states.
     pub(super) fn audit(&self) -> bool {
         let fates = self.fates.iter().zip(self.first..);
         let in_flight = fates.filter(|(fate, _)| matches!(fate, Fate::UnderWay | Fate::Again));

@@ -11,7 +11,7 @@ use crate::parameters::Parameters;
 /// Half of the numbers that 24 bits have: more cannot be under way (InfiniBand 9.7.5.1.1).
 const PACKETS_MAX: u64 = 1 << 23;
 
-/// Where it is.
+/// Scheduling state of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// It has nothing that it may send.
@@ -29,7 +29,7 @@ pub(super) enum State {
 pub(super) struct Taken {
     pub(super) psn: u64,
     pub(super) payload: u32,
-    /// Of its message.
+    /// True for the first packet of its message.
     pub(super) is_first: bool,
     pub(super) is_last: bool,
 }

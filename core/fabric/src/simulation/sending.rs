@@ -1,5 +1,5 @@
-//! What hosts send: flows begin, queue pairs take turns, hear acknowledgements and lose patience (InfiniBand Architecture 1.4,
-//! sections 9.7 and 9.9). What is other where single packets are sent again is in [`super::recovery`].
+//! Sending hosts: start of flows, round robin of queue pairs, acknowledgements and time-outs (InfiniBand Architecture 1.4,
+//! sections 9.7 and 9.9). [`super::recovery`] has the differences of selective retransmission.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use crate::packet::{Arena, NONE};
 use crate::queue::EventQueue;
 use crate::random::Random;
 
-/// What a region of so many hosts has at hand fits into a processor's caches, which is worth more than its windows cost.
+/// Hosts of a region: its working set fits into a processor's caches, which saves more time than the windows cost.
 const HOSTS_PER_REGION: usize = 16;
 
 impl Simulation {

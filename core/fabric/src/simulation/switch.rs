@@ -141,7 +141,7 @@ impl Region {
         self.hold(peer, priority, quanta);
     }
 
-    /// What a pause does to a port: so many quanta of standstill, or none any more.
+    /// Applies a PFC pause to a port: so many quanta, or 0 to resume.
     pub(super) fn hold(&mut self, port: u32, priority: u8, quanta: u64) {
         let bit = 1 << priority;
         let held = &mut self.held[port as usize];
@@ -222,7 +222,7 @@ impl Region {
         self.kick(port);
     }
 
-    /// Empties a queue.
+    /// Drops all packets of a queue.
     pub(super) fn throw_away(&mut self, port: u32, priority: u8) {
         loop {
             let state = &mut self.ports[port as usize];

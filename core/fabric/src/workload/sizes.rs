@@ -9,9 +9,9 @@ use crate::random::Random;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct SizeError {
-    /// From 1.
+    /// Line of the file, from 1.
     pub line: usize,
-    /// Why.
+    /// Reason in one sentence.
     pub reason: String,
 }
 
@@ -43,7 +43,7 @@ impl Sizes {
     /// Names of the distributions that are known.
     pub const NAMES: [&'static str; 4] = ["web-search", "hadoop", "storage", "google-rpc"];
 
-    /// A known distribution.
+    /// Returns a built-in distribution by its name; none if it is unknown.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let text = match name {

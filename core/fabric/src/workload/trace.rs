@@ -11,9 +11,9 @@ const FLOWS_MAX: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct TraceError {
-    /// From 1.
+    /// Line of the file, from 1.
     pub line: usize,
-    /// Why.
+    /// Reason in one sentence.
     pub reason: String,
 }
 
