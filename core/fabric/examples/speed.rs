@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use penstock_fabric::time::{MILLISECOND, seconds};
+use penstock_fabric::time::{PS_PER_MILLISECOND, seconds};
 use penstock_fabric::workload::{Sizes, poisson};
 use penstock_fabric::{Flow, Network, Operation, Parameters, Simulation, generate};
 
@@ -68,7 +68,7 @@ fn main() {
     let network = Network::new(&generate::fat_tree(k, 1.0, rate, 1000)).expect("a network");
     let hosts: Vec<u32> = network.hosts().collect();
     let sizes = Sizes::named("web-search").expect("a distribution");
-    let until_ps = milliseconds * MILLISECOND;
+    let until_ps = milliseconds * PS_PER_MILLISECOND;
     let flows = poisson(&hosts, rate, &sizes, 0.3, until_ps, 1);
     let count = flows.len();
     let mut parameters = Parameters::default();

@@ -51,7 +51,7 @@ impl Path {
     #[must_use]
     pub fn bdp_bytes(&self) -> u64 {
         let bits = u128::from(self.line_bps) * u128::from(self.base_rtt_ps);
-        (bits / 8 / u128::from(crate::time::SECOND)) as u64
+        (bits / 8 / u128::from(crate::time::PS_PER_SECOND)) as u64
     }
 }
 
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_for_rdma_starts_at_line_rate() {
+    fn rdma_algorithms_start_at_line_rate() {
         assert_eq!(path().bdp_bytes(), 162_500);
         for cc in [
             CongestionControl::None,

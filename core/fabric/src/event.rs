@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_what_was_put_in_and_sorts_by_time_kind_and_entity() {
+    fn events_sort_by_time_kind_entity() {
         for (number, kind) in KINDS.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
             let event = Event::new(u64::MAX - 1, kind, u32::MAX);

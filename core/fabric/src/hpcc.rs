@@ -13,10 +13,10 @@ use std::collections::HashMap;
 
 use crate::network::Network;
 use crate::routes::Routes;
-use crate::time::{NANOSECOND, transmission_ps};
+use crate::time::{PS_PER_NANOSECOND, transmission_ps};
 
 /// Headers that its formulas count for each packet.
-const HEADERS: u64 = 48;
+const HEADER_BYTES: u64 = 48;
 
 /// Twice the delays of a way and its packets of this payload one after the other, in picoseconds, and its slowest rate.
 pub(crate) fn round_trip_ps(network: &Network, way: &[u32], payload: u64) -> (u64, u64) {
@@ -43,8 +43,8 @@ pub fn ideal_ns(network: &Network, from: u32, to: u32, bytes: u64, payload: u64)
 #[must_use]
 pub fn ideal_over_ns(network: &Network, way: &[u32], bytes: u64, payload: u64) -> u64 {
     let (round_trip, slowest) = round_trip_ps(network, way, payload);
-    let on_line = bytes + bytes.div_ceil(payload) * HEADERS;
-    (round_trip + transmission_ps(on_line, slowest)) / NANOSECOND
+    let on_line = bytes + bytes.div_ceil(payload) * HEADER_BYTES;
+    (round_trip + transmission_ps(on_line, slowest)) / PS_PER_NANOSECOND
 }
 
 /// Of the pairs of hosts of a network, by the formulas of that simulator.
@@ -68,7 +68,7 @@ pub fn longest(network: &Network, payload: u64) -> Option<Longest> {
         for to in hosts.iter().filter(|to| *to != from) {
             let Some(way) = routes.way(network, *from, *to, 0) else { continue };
             let (round_trip, slowest) = round_trip_ps(network, &way, payload);
-            let round_trip_ns = round_trip / NANOSECOND;
+            let round_trip_ns = round_trip / PS_PER_NANOSECOND;
             let bdp = (u128::from(round_trip_ns) * u128::from(slowest) / 8_000_000_000) as u64;
             let before = longest.unwrap_or_default();
             longest = Some(Longest {

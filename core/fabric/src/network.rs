@@ -2,7 +2,7 @@
 
 use penstock_topology::{NodeKind, Topology};
 
-use crate::time::{LineRate, NANOSECOND};
+use crate::time::{LineRate, PS_PER_NANOSECOND};
 
 /// Why a topology cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -121,8 +121,9 @@ impl Network {
                     peer: ids[1 - side],
                     link: number as u32,
                     line: LineRate::new(link.rate.0),
-                    delay_ps: u64::try_from(link.delay.as_nanos()).unwrap_or(u64::MAX / NANOSECOND)
-                        * NANOSECOND,
+                    delay_ps: u64::try_from(link.delay.as_nanos())
+                        .unwrap_or(u64::MAX / PS_PER_NANOSECOND)
+                        * PS_PER_NANOSECOND,
                     loss: link.loss,
                     loss_burst: link.loss_burst.max(1.0),
                     marking: link.mark.map(|mark| Marking {

@@ -5,7 +5,7 @@
 pub(crate) type PacketId = u32;
 
 /// Index that denotes no packet.
-pub(crate) const NONE: u32 = u32::MAX;
+pub(crate) const NO_INDEX: u32 = u32::MAX;
 
 /// Kinds of packets with their content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +63,15 @@ pub(crate) struct Packet {
 impl Packet {
     pub(crate) const fn new(content: Content, flow: u32, to: u32, priority: u8) -> Self {
         Self {
-            next: NONE,
+            next: NO_INDEX,
             flow,
             psn: 0,
             sent_ps: 0,
             behind_ps: 0,
             bytes: 0,
             payload: 0,
-            ingress: NONE,
-            telemetry: NONE,
+            ingress: NO_INDEX,
+            telemetry: NO_INDEX,
             to,
             content,
             priority,
@@ -157,10 +157,10 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(crate) const EMPTY: Self = Self { head: NONE, tail: NONE, bytes: 0 };
+    pub(crate) const EMPTY: Self = Self { head: NO_INDEX, tail: NO_INDEX, bytes: 0 };
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.head == NONE
+        self.head == NO_INDEX
     }
 
     pub(crate) const fn head(&self) -> PacketId {
@@ -169,9 +169,9 @@ impl List {
 
     pub(crate) fn push(&mut self, id: PacketId, packets: &mut Arena<Packet>) {
         let packet = &mut packets[id];
-        packet.next = NONE;
+        packet.next = NO_INDEX;
         self.bytes += u64::from(packet.bytes);
-        if self.head == NONE {
+        if self.head == NO_INDEX {
             self.head = id;
         } else {
             packets[self.tail].next = id;
@@ -180,7 +180,7 @@ impl List {
     }
 
     pub(crate) fn pop(&mut self, packets: &Arena<Packet>) -> Option<PacketId> {
-        if self.head == NONE {
+        if self.head == NO_INDEX {
             return None;
         }
         let id = self.head;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_keep_order_and_bytes_and_places_are_used_again() {
+    fn packet_lists_keep_order_and_bytes() {
         let mut packets = Arena::default();
         let mut list = List::EMPTY;
         for psn in 0..3 {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn hops_beyond_the_last_place_are_left_out() {
+    fn excess_telemetry_hops_are_dropped() {
         let mut hops = Hops::default();
         (0..20).for_each(|sent_bytes| hops.push(Hop { sent_bytes, ..Hop::default() }));
         assert_eq!(hops.as_slice().len(), HOPS_MAX);

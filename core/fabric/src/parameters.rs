@@ -188,7 +188,7 @@ macro_rules! parameters {
 }
 
 const fn us(count: u64) -> Picoseconds {
-    Picoseconds(count * crate::time::MICROSECOND)
+    Picoseconds(count * crate::time::PS_PER_MICROSECOND)
 }
 
 parameters! {
@@ -234,7 +234,7 @@ parameters! {
     pfc_quanta: u32 = 0, "length of a pause in 512 bit times, told again at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
     deadlock_check: Picoseconds = us(100), "while something is paused it is looked for cyclic waits so often, and up to 100 times as rarely while the answer stays; 0: never", "ours";
     watchdog_detect: Picoseconds = Picoseconds(0), "a queue that stood still by pause for so long is helped; 0: never", "HEPS: 10s; SONiC: 200ms";
-    watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::SECOND), "for so long its pauses are not obeyed", "HEPS";
+    watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::PS_PER_SECOND), "for so long its pauses are not obeyed", "HEPS";
     watchdog_action: WatchdogAction = WatchdogAction::Forward, "what is done with it", "SONiC";
 
     ecn: bool = true, "switches mark packets", "RFC 3168; HPCC simulator, ENABLE_QCN";
@@ -438,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_is_set_to_what_it_shows() {
+    fn shown_parameters_parse_back() {
         let mut parameters = Parameters::default();
         assert_eq!(parameters.check(), Ok(()));
         for row in parameters.rows() {

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_the_published_generator() {
+    fn splitmix64_matches_published_output() {
         // Reference output for state 0, of the authors' splitmix64.c.
         let mut random = Random(0);
         assert_eq!(random.next_bits(), 0xE220_A839_7B1D_CDAF);

@@ -1,10 +1,10 @@
 //! From single flows and ports to what a reader wants to know: goodput, completion times, slowdowns by size, fairness.
 
 use crate::simulation::Simulation;
-use crate::time::{SECOND, seconds};
+use crate::time::{PS_PER_SECOND, seconds};
 
 /// Bins of about equal numbers of flows by size, as the analysis of the HPCC paper has them.
-const BINS: usize = 20;
+const SIZE_BINS_MAX: usize = 20;
 
 /// A distribution by some of its quantiles.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -139,7 +139,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
         let Some(done) = result.finished_ps else { continue };
         finished += 1;
         let took = (done - flow.start_ps).max(1);
-        rates.push(flow.bytes() as f64 * 8.0 * SECOND as f64 / took as f64);
+        rates.push(flow.bytes() as f64 * 8.0 * PS_PER_SECOND as f64 / took as f64);
         times.push(seconds(took));
         let slowdown = (took as f64 / result.ideal_ps.max(1) as f64).max(1.0);
         slowdowns.push((flow.bytes(), slowdown));
@@ -186,7 +186,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
 fn by_size(mut slowdowns: Vec<(u64, f64)>) -> Vec<SizeBin> {
     slowdowns.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let all = slowdowns.len();
-    let bins = BINS.min(all);
+    let bins = SIZE_BINS_MAX.min(all);
     let mut begin = 0;
     let bin = |number: usize| {
         let mut end = (all * (number + 1) / bins).max(begin);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_one_size_share_a_bin() {
+    fn equal_sizes_share_a_bin() {
         let one = by_size((0..100).map(|_| (500, 1.0)).collect());
         assert_eq!(
             one.iter().map(|bin| (bin.bytes_max, bin.flows)).collect::<Vec<_>>(),

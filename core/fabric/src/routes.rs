@@ -9,9 +9,9 @@ use crate::network::Network;
 use crate::random::mix;
 
 /// The node has the host at one of its own ports.
-const HERE: u32 = u32::MAX;
+const ROUTE_LOCAL: u32 = u32::MAX;
 /// No way leads there.
-const NOWHERE: u32 = u32::MAX - 1;
+const ROUTE_NONE: u32 = u32::MAX - 1;
 
 /// Ways of a whole network.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ pub struct Routes {
     classes: usize,
     /// Of each host; nothing for switches.
     class_of: Vec<u32>,
-    /// For each node and class: a set of ports, [`HERE`] or [`NOWHERE`].
+    /// For each node and class: a set of ports, [`ROUTE_LOCAL`] or [`ROUTE_NONE`].
     table: Vec<u32>,
     /// Where the ports of a set begin, and how many.
     sets: Vec<(u32, u32)>,
@@ -52,7 +52,7 @@ impl Routes {
             _ => None,
         });
         let single = single.collect();
-        let mut class_of = vec![NOWHERE; nodes];
+        let mut class_of = vec![ROUTE_NONE; nodes];
         let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
         let mut classes: Vec<Vec<u32>> = Vec::new();
         for host in network.hosts() {
@@ -72,7 +72,7 @@ impl Routes {
         let mut routes = Self {
             classes: classes.len(),
             class_of,
-            table: vec![NOWHERE; nodes * classes.len()],
+            table: vec![ROUTE_NONE; nodes * classes.len()],
             sets: Vec::new(),
             members: Vec::new(),
             attached,
@@ -99,7 +99,7 @@ impl Routes {
         let mut reached: Vec<u32> = Vec::new();
         for node in around {
             distance[*node as usize] = 1;
-            self.table[*node as usize * self.classes + class] = HERE;
+            self.table[*node as usize * self.classes + class] = ROUTE_LOCAL;
             // What the host itself is in its own class does not forward.
             if !network.nodes[*node as usize].is_host {
                 reached.push(*node);
@@ -145,8 +145,8 @@ impl Routes {
     pub fn port(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
         let class = self.class_of[host as usize];
         match self.table[node as usize * self.classes + class as usize] {
-            NOWHERE => None,
-            HERE => self.last(network, node, host, hash),
+            ROUTE_NONE => None,
+            ROUTE_LOCAL => self.last(network, node, host, hash),
             set => {
                 let (start, count) = self.sets[set as usize];
                 Some(self.members[(start + self.choose(node, hash, count)) as usize])
@@ -159,7 +159,7 @@ impl Routes {
     pub fn candidates(&self, node: u32, host: u32) -> &[u32] {
         let class = self.class_of[host as usize];
         match self.table[node as usize * self.classes + class as usize] {
-            NOWHERE | HERE => &[],
+            ROUTE_NONE | ROUTE_LOCAL => &[],
             set => {
                 let (start, count) = self.sets[set as usize];
                 &self.members[start as usize..(start + count) as usize]
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pairs_of_a_fat_tree_have_ways_of_the_right_length() {
+    fn fat_tree_paths_have_expected_length() {
         let (network, routes) = built(&generate::fat_tree(4, 1.0, 100_000_000_000, 1_000));
         let hosts: Vec<u32> = network.hosts().collect();
         assert_eq!(hosts.len(), 16);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_use_all_ways_and_a_lost_link_none_of_its_own() {
+    fn ecmp_avoids_failed_links() {
         let topology = generate::spine_leaf(4, 2, 1, 100_000_000_000, 100_000_000_000, 1_000);
         let (network, routes) = built(&topology);
         let ups = |routes: &Routes| -> Vec<u32> {

@@ -3,18 +3,18 @@
 //! A byte at 100 Gb/s takes 80 ps and at 400 Gb/s 20 ps, so that usual rates are exact.
 
 /// Picoseconds in a nanosecond.
-pub const NANOSECOND: u64 = 1_000;
+pub const PS_PER_NANOSECOND: u64 = 1_000;
 /// Picoseconds in a microsecond.
-pub const MICROSECOND: u64 = 1_000_000;
+pub const PS_PER_MICROSECOND: u64 = 1_000_000;
 /// Picoseconds in a millisecond.
-pub const MILLISECOND: u64 = 1_000_000_000;
+pub const PS_PER_MILLISECOND: u64 = 1_000_000_000;
 /// Picoseconds in a second.
-pub const SECOND: u64 = 1_000_000_000_000;
+pub const PS_PER_SECOND: u64 = 1_000_000_000_000;
 
 /// How long so many bytes take at a rate, rounded up: nothing is faster than its line.
 #[must_use]
 pub fn transmission_ps(bytes: u64, bits_per_second: u64) -> u64 {
-    let bits = u128::from(bytes) * 8 * u128::from(SECOND);
+    let bits = u128::from(bytes) * 8 * u128::from(PS_PER_SECOND);
     u64::try_from(bits.div_ceil(u128::from(bits_per_second.max(1)))).unwrap_or(u64::MAX)
 }
 
@@ -31,7 +31,7 @@ impl LineRate {
     #[must_use]
     pub fn new(bits_per_second: u64) -> Self {
         let bits_per_second = bits_per_second.max(1);
-        let byte = 8 * SECOND;
+        let byte = 8 * PS_PER_SECOND;
         let byte_ps = if byte.is_multiple_of(bits_per_second) { byte / bits_per_second } else { 0 };
         Self { bits_per_second, byte_ps }
     }
@@ -55,7 +55,7 @@ impl LineRate {
 /// Converts picoseconds to seconds, for display.
 #[must_use]
 pub fn seconds(time_ps: u64) -> f64 {
-    time_ps as f64 / SECOND as f64
+    time_ps as f64 / PS_PER_SECOND as f64
 }
 
 #[cfg(test)]
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_exact_where_they_can_be_and_never_early() {
+    fn serialization_times_are_never_early() {
         assert_eq!(LineRate::new(100_000_000_000).transmission_ps(1106), 88_480);
         assert_eq!(LineRate::new(400_000_000_000).transmission_ps(1), 20);
         // 8/3 ns are no whole picoseconds.

@@ -14,15 +14,15 @@ use crate::parameters::{CongestionControl, Parameters, WireModel};
 
 /// Preamble, start of frame and gap of Ethernet, which no counter of a switch counts.
 const AROUND_FRAME: u32 = 20;
-const ETHERNET: u32 = 14 + 4;
-const UDP: u32 = 8;
-const TCP: u32 = 20 + 12;
-const TRANSPORT: u32 = 12;
+const ETHERNET_BYTES: u32 = 14 + 4;
+const UDP_BYTES: u32 = 8;
+const TCP_BYTES: u32 = 20 + 12;
+const BTH_BYTES: u32 = 12;
 const INVARIANT_CHECKSUM: u32 = 4;
-const RDMA: u32 = 16;
-const ACKNOWLEDGEMENT: u32 = 4;
+const RETH_BYTES: u32 = 16;
+const AETH_BYTES: u32 = 4;
 /// Reserved bytes of a congestion notification packet (annex A17.9).
-const NOTIFICATION: u32 = 16;
+const CNP_RESERVED_BYTES: u32 = 16;
 const PAUSE_FRAME: u32 = 64;
 const NS3_HEADERS: u32 = 48;
 const NS3_ACKNOWLEDGEMENT: u32 = 46;
@@ -60,7 +60,7 @@ impl Wire {
                 let ip = if parameters.ipv6 { 40 } else { 20 };
                 let tag = if parameters.vlan { 4 } else { 0 };
                 if crate::congestion::needs(parameters.cc).tcp {
-                    let headers = ETHERNET + tag + ip + TCP;
+                    let headers = ETHERNET_BYTES + tag + ip + TCP_BYTES;
                     return Self {
                         around_frame: AROUND_FRAME,
                         data_headers: headers,
@@ -72,15 +72,15 @@ impl Wire {
                         pause: PAUSE_FRAME,
                     };
                 }
-                let plain = ETHERNET + tag + ip + UDP + TRANSPORT + INVARIANT_CHECKSUM;
+                let plain = ETHERNET_BYTES + tag + ip + UDP_BYTES + BTH_BYTES + INVARIANT_CHECKSUM;
                 Self {
                     around_frame: AROUND_FRAME,
                     data_headers: plain + telemetry,
-                    first_headers: RDMA,
-                    answer_headers: ACKNOWLEDGEMENT,
-                    acknowledgement: plain + ACKNOWLEDGEMENT + telemetry,
-                    notification: plain + NOTIFICATION,
-                    read_request: plain + RDMA,
+                    first_headers: RETH_BYTES,
+                    answer_headers: AETH_BYTES,
+                    acknowledgement: plain + AETH_BYTES + telemetry,
+                    notification: plain + CNP_RESERVED_BYTES,
+                    read_request: plain + RETH_BYTES,
                     pause: PAUSE_FRAME,
                 }
             }

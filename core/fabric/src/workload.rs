@@ -4,7 +4,7 @@
 
 use crate::flow::{Flow, Operation};
 use crate::random::Random;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 mod sizes;
 mod trace;
@@ -142,7 +142,7 @@ pub fn poisson(
     until_ps: u64,
     seed: u64,
 ) -> Vec<Flow> {
-    let gap_ps = sizes.mean() * 8.0 / (load * line_bps as f64) * SECOND as f64;
+    let gap_ps = sizes.mean() * 8.0 / (load * line_bps as f64) * PS_PER_SECOND as f64;
     let mut flows = Vec::new();
     for (at, from) in hosts.iter().enumerate() {
         let mut random = Random::new(seed, "poisson", u64::from(*from));
@@ -187,30 +187,30 @@ pub fn bursts(
 mod tests {
     use super::*;
 
-    const HOSTS: [u32; 6] = [10, 11, 12, 13, 14, 15];
+    const TEST_HOSTS: [u32; 6] = [10, 11, 12, 13, 14, 15];
 
     #[test]
-    fn permutations_have_each_host_once_and_never_itself() {
+    fn permutations_have_no_fixed_point() {
         for seed in 0..50 {
-            let flows = permutation(&HOSTS, 1, seed);
+            let flows = permutation(&TEST_HOSTS, 1, seed);
             let mut to: Vec<u32> = flows.iter().map(|flow| flow.to).collect();
             to.sort_unstable();
-            assert_eq!(to, HOSTS);
+            assert_eq!(to, TEST_HOSTS);
             assert!(flows.iter().all(|flow| flow.from != flow.to));
         }
     }
 
     #[test]
-    fn counts_and_sums_are_those_of_the_patterns() {
+    fn patterns_have_expected_totals() {
         assert_eq!(
-            incast(&HOSTS, 12, 3, 1).iter().map(|flow| flow.from).collect::<Vec<_>>(),
+            incast(&TEST_HOSTS, 12, 3, 1).iter().map(|flow| flow.from).collect::<Vec<_>>(),
             [10, 11, 13]
         );
-        assert_eq!(all_to_all(&HOSTS, 1).len(), 30);
-        let ring = ring(&HOSTS, 600);
+        assert_eq!(all_to_all(&TEST_HOSTS, 1).len(), 30);
+        let ring = ring(&TEST_HOSTS, 600);
         assert!(ring.iter().all(|flow| flow.message_bytes == 100 && flow.messages == 10));
         assert_eq!((ring[0].released_by, ring[3].released_by), (Some(5), Some(2)));
-        let bursts = bursts(&HOSTS[..2], &HOSTS[2..], 5, 100, 1000, 1);
+        let bursts = bursts(&TEST_HOSTS[..2], &TEST_HOSTS[2..], 5, 100, 1000, 1);
         assert_eq!(bursts.len(), 20);
         let both = Perftest {
             is_bidirectional: true,
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn arrivals_have_their_load() {
         let sizes = Sizes::named("web-search").unwrap();
-        let flows = poisson(&HOSTS, 100_000_000_000, &sizes, 0.5, SECOND, 3);
+        let flows = poisson(&TEST_HOSTS, 100_000_000_000, &sizes, 0.5, PS_PER_SECOND, 3);
         let bytes: u64 = flows.iter().map(Flow::bytes).sum();
         let load = bytes as f64 * 8.0 / 6.0 / 100e9;
         assert!((load - 0.5).abs() < 0.03, "{load}");

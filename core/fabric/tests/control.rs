@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{GBPS, US, flow, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
 use penstock_fabric::report::jain;
 use penstock_fabric::{Simulation, generate};
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
 /// Goodput of each flow in Gb/s between two times.
 fn goodputs(simulation: &mut Simulation, from_ps: u64, until_ps: u64) -> Vec<f64> {
@@ -29,10 +29,10 @@ fn incast(senders: u32, rate: u64, pairs: &[(&str, &str)]) -> Simulation {
 }
 
 /// The port of the switch to the receiver.
-const OUT: u32 = 0;
+const EGRESS_PORT: u32 = 0;
 
 fn out(simulation: &Simulation) -> u32 {
-    simulation.network().ports[OUT as usize].peer
+    simulation.network().ports[EGRESS_PORT as usize].peer
 }
 
 /// S1: two flows of published DCQCN at 40 Gb/s are fair, and their queue is near the fixed point of the reference (23.5 KB
@@ -41,7 +41,7 @@ fn out(simulation: &Simulation) -> u32 {
 fn s1_dcqcn_fair_near_fixed_point() {
     let mut simulation = incast(
         2,
-        40 * GBPS,
+        40 * GIGABIT_BPS,
         &[
             ("cc", "dcqcn-paper"),
             ("mtu", "1000"),
@@ -50,8 +50,8 @@ fn s1_dcqcn_fair_near_fixed_point() {
             ("ecn_pmax", "0.01"),
         ],
     );
-    simulation.sample_queues(US, 100 * MS, 200 * MS);
-    let goodputs = goodputs(&mut simulation, 100 * MS, 200 * MS);
+    simulation.sample_queues(PS_PER_US, 100 * PS_PER_MS, 200 * PS_PER_MS);
+    let goodputs = goodputs(&mut simulation, 100 * PS_PER_MS, 200 * PS_PER_MS);
     assert!(jain(&goodputs).unwrap() >= 0.99, "{goodputs:?}");
     let port = out(&simulation);
     let bins = simulation.queue_bins(port);
@@ -66,11 +66,14 @@ fn s1_dcqcn_fair_near_fixed_point() {
 #[test]
 fn s3_ecn_marking_replaces_pausing() {
     let pauses = |cc: &str| {
-        let mut simulation =
-            incast(3, 100 * GBPS, &[("cc", cc), ("pfc_threshold", "static"), ("buffer", "32MB")]);
-        simulation.run_to_end(5 * MS);
+        let mut simulation = incast(
+            3,
+            100 * GIGABIT_BPS,
+            &[("cc", cc), ("pfc_threshold", "static"), ("buffer", "32MB")],
+        );
+        simulation.run_to_end(5 * PS_PER_MS);
         let before: u64 = pauses_sent(&simulation);
-        simulation.run_to_end(25 * MS);
+        simulation.run_to_end(25 * PS_PER_MS);
         assert_eq!(simulation.counts().dropped, 0, "{cc}");
         pauses_sent(&simulation) - before
     };
@@ -88,9 +91,9 @@ fn pauses_sent(simulation: &Simulation) -> u64 {
 #[test]
 fn s4_hpcc_queues_shorter_than_dcqcn() {
     let run = |cc: &str| {
-        let mut simulation = incast(8, 100 * GBPS, &[("cc", cc), ("mtu", "1000")]);
-        simulation.sample_queues(US, 5 * MS, 25 * MS);
-        let sum: f64 = goodputs(&mut simulation, 5 * MS, 25 * MS).iter().sum();
+        let mut simulation = incast(8, 100 * GIGABIT_BPS, &[("cc", cc), ("mtu", "1000")]);
+        simulation.sample_queues(PS_PER_US, 5 * PS_PER_MS, 25 * PS_PER_MS);
+        let sum: f64 = goodputs(&mut simulation, 5 * PS_PER_MS, 25 * PS_PER_MS).iter().sum();
         (sum, simulation.queue_quantile(out(&simulation), 0.99).unwrap())
     };
     let (dcqcn, hpcc) = (run("dcqcn"), run("hpcc"));
@@ -104,9 +107,9 @@ fn s4_hpcc_queues_shorter_than_dcqcn() {
 #[test]
 fn s6_dctcp_swings_about_its_threshold() {
     let mut simulation =
-        incast(2, 100 * GBPS, &[("cc", "dctcp"), ("mtu", "1000"), ("base_rtt", "13us")]);
-    simulation.sample_queues(US, 10 * MS, 40 * MS);
-    let goodputs = goodputs(&mut simulation, 10 * MS, 40 * MS);
+        incast(2, 100 * GIGABIT_BPS, &[("cc", "dctcp"), ("mtu", "1000"), ("base_rtt", "13us")]);
+    simulation.sample_queues(PS_PER_US, 10 * PS_PER_MS, 40 * PS_PER_MS);
+    let goodputs = goodputs(&mut simulation, 10 * PS_PER_MS, 40 * PS_PER_MS);
     let line = 100.0 * 1000.0 / 1082.0;
     let sum: f64 = goodputs.iter().sum();
     assert!(sum > 0.99 * line, "{sum} of {line}");
@@ -119,9 +122,9 @@ fn s6_dctcp_swings_about_its_threshold() {
 /// Swift holds the delay near its target: base and two hops are 26 us, and scaling adds little for eight flows.
 #[test]
 fn swift_delay_stays_near_target() {
-    let mut simulation = incast(8, 100 * GBPS, &[("cc", "swift"), ("mtu", "1000")]);
-    simulation.sample_queues(US, 10 * MS, 30 * MS);
-    let goodputs = goodputs(&mut simulation, 10 * MS, 30 * MS);
+    let mut simulation = incast(8, 100 * GIGABIT_BPS, &[("cc", "swift"), ("mtu", "1000")]);
+    simulation.sample_queues(PS_PER_US, 10 * PS_PER_MS, 30 * PS_PER_MS);
+    let goodputs = goodputs(&mut simulation, 10 * PS_PER_MS, 30 * PS_PER_MS);
     assert!(goodputs.iter().sum::<f64>() > 85.0, "{goodputs:?}");
     let median = simulation.queue_quantile(out(&simulation), 0.5).unwrap();
     // 22 us of queue at 12.5 GB/s are 275 kB; flow scaling allows up to 100 us more.
@@ -132,12 +135,12 @@ fn swift_delay_stays_near_target() {
 #[test]
 fn all_of_them_finish_an_incast() {
     for cc in ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift"] {
-        let topology = generate::star(33, 100 * GBPS, 1000);
+        let topology = generate::star(33, 100 * GIGABIT_BPS, 1000);
         let flows = (1..=32).map(|from| flow(from, 0, 500_000)).collect();
         let mut done = simulation(&topology, &set(&[("cc", cc)]), flows);
-        done.run_to_end(1000 * MS);
+        done.run_to_end(1000 * PS_PER_MS);
         let last = (0..32).map(|f| done.flow_result(f).finished_ps.expect(cc)).max().unwrap();
-        assert!(last < 20 * MS, "{cc}: {} us", last / US);
+        assert!(last < 20 * PS_PER_MS, "{cc}: {} us", last / PS_PER_US);
         assert_eq!((done.counts().dropped, done.audit()), (0, Ok(())), "{cc}");
     }
 }

@@ -2,17 +2,17 @@
 
 mod common;
 
-use common::{GBPS, US, flow, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
 use penstock_fabric::{Change, Part, Progress, Simulation, generate};
 use penstock_topology::{NodeId, Topology};
 
-const MS: u64 = 1000 * US;
-const SECOND: u64 = 1000 * MS;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
+const PS_PER_SECOND: u64 = 1000 * PS_PER_MS;
 
 /// Five switches in a ring with a host each; every host sends to that two switches on, so that every link carries two
 /// flows, and the way back is longer.
 fn ring(more: &[(&str, &str)]) -> (Topology, Simulation) {
-    let mut topology = generate::dumbbell(2, 100 * GBPS, 100 * GBPS, 1000);
+    let mut topology = generate::dumbbell(2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let like = topology.links[4].clone();
     topology.links.clear();
     let (host, switch) = (topology.nodes[0].clone(), topology.nodes[4].clone());
@@ -47,7 +47,7 @@ fn ring(more: &[(&str, &str)]) -> (Topology, Simulation) {
 #[test]
 fn ring_deadlock_is_detected() {
     let (_, mut simulation) = ring(&[("timeout_exponent", "0")]);
-    assert_eq!(simulation.run_to_end(SECOND), Progress::Stopped);
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Stopped);
     let waits = simulation.cyclic_waits();
     assert_eq!(waits.len(), 1, "{waits:?}");
     let wait = &waits[0];
@@ -64,8 +64,8 @@ fn ring_deadlock_is_detected() {
     let delivered =
         |s: &Simulation| -> u64 { (0..5).map(|f| s.flow_result(f).delivered_bytes).sum() };
     let before = delivered(&simulation);
-    assert!(wait.found_ps < 2 * MS && before < 50_000_000);
-    simulation.run_to_end(10 * SECOND);
+    assert!(wait.found_ps < 2 * PS_PER_MS && before < 50_000_000);
+    simulation.run_to_end(10 * PS_PER_SECOND);
     assert_eq!((delivered(&simulation), simulation.counts().dropped), (before, 0));
 }
 
@@ -78,10 +78,13 @@ fn a_watchdog_ends_it() {
         ("recovery", "selective"),
         ("selective_window", "0"),
     ]);
-    assert_eq!(simulation.run_to_end(10 * SECOND), Progress::Done);
+    assert_eq!(simulation.run_to_end(10 * PS_PER_SECOND), Progress::Done);
     let waits = simulation.cyclic_waits();
     assert!(!waits.is_empty());
-    assert!(waits[0].ended_ps.is_some_and(|end| end < waits[0].found_ps + 3 * MS), "{waits:?}");
+    assert!(
+        waits[0].ended_ps.is_some_and(|end| end < waits[0].found_ps + 3 * PS_PER_MS),
+        "{waits:?}"
+    );
     assert!((0..5).all(|f| simulation.flow_result(f).finished_ps.is_some()));
     assert_eq!(simulation.audit(), Ok(()));
 }
@@ -89,7 +92,7 @@ fn a_watchdog_ends_it() {
 /// Pauses that spread without a cycle are none: an incast, and a tree under load.
 #[test]
 fn acyclic_pauses_are_no_deadlock() {
-    let topology = generate::spine_leaf(2, 4, 4, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(2, 4, 4, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let flows = (1..16).map(|from| flow(from, 0, 1_000_000)).collect();
     let parameters = set(&[
         ("cc", "none"),
@@ -99,7 +102,7 @@ fn acyclic_pauses_are_no_deadlock() {
         ("deadlock_check", "1us"),
     ]);
     let mut simulation = simulation(&topology, &parameters, flows);
-    assert_eq!(simulation.run_to_end(SECOND), Progress::Done);
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Done);
     assert!((0..64).any(|port| simulation.port_result(port).pauses_sent > 0));
     assert_eq!(simulation.cyclic_waits(), []);
 }
@@ -108,7 +111,7 @@ fn acyclic_pauses_are_no_deadlock() {
 /// that away; then the others go on. Without it they wait for the end of the storm.
 #[test]
 fn pause_storm_blocks_until_watchdog() {
-    let topology = generate::spine_leaf(2, 2, 4, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(2, 2, 4, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let stormed = |detect: &str| {
         let parameters = set(&[
             ("cc", "none"),
@@ -126,14 +129,14 @@ fn pause_storm_blocks_until_watchdog() {
         let mut simulation = simulation(&topology, &parameters, flows);
         let part = Part::Host(0);
         simulation.change(&[
-            Change { at_ps: MS, part, is_up: false },
-            Change { at_ps: 25 * SECOND, part, is_up: true },
+            Change { at_ps: PS_PER_MS, part, is_up: false },
+            Change { at_ps: 25 * PS_PER_SECOND, part, is_up: true },
         ]);
-        simulation.run_to_end(60 * SECOND);
+        simulation.run_to_end(60 * PS_PER_SECOND);
         assert_eq!(simulation.audit(), Ok(()));
         assert_eq!(simulation.cyclic_waits(), [], "a storm is no cycle");
         let others = (4..8).map(|f| simulation.flow_result(f).finished_ps).max().unwrap();
-        others.map(|time| time / SECOND)
+        others.map(|time| time / PS_PER_SECOND)
     };
     assert_eq!(stormed("0s"), Some(25));
     assert_eq!(stormed("10s"), Some(10));

@@ -2,38 +2,38 @@
 
 mod common;
 
-use common::{GBPS, US, flow, run, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, run, set, simulation};
 use penstock_fabric::{
     Change, Flow, Network, Operation, Parameters, Part, Progress, Routes, Simulation, generate,
 };
 
-const MS: u64 = 1000 * US;
-const SECOND: u64 = 1000 * MS;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
+const PS_PER_SECOND: u64 = 1000 * PS_PER_MS;
 
 /// One packet over one switch, all times by hand: 1 us links, 100 Gb/s.
 #[test]
 fn packet_time_is_serialization_plus_delay() {
-    let topology = generate::star(2, 100 * GBPS, 1000);
+    let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     let mut simulation = run(&topology, &set(&[("cc", "none")]), vec![flow(0, 1, 1000)]);
     // 1000 + 62 + 16 + 20 bytes of 80 ps on two lines, 62 + 4 + 20 back, four times 1 us.
-    let expected = 2 * 1098 * 80 + 2 * 86 * 80 + 4 * US;
+    let expected = 2 * 1098 * 80 + 2 * 86 * 80 + 4 * PS_PER_US;
     let result = simulation.flow_result(0);
     assert_eq!(result.finished_ps, Some(expected));
     assert_eq!(result.ideal_ps, expected);
     assert_eq!(simulation.counts().arrivals, 4);
     // The time-out that was set is all that is ahead, and nothing comes of it.
-    assert_eq!(simulation.run_to_end(SECOND), Progress::Done);
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Done);
 }
 
 /// Every wire format and operation: what a flow takes alone is what the formula says.
 #[test]
 fn lone_flow_takes_ideal_time() {
     let shapes = [
-        generate::star(3, 100 * GBPS, 1000),
-        generate::dumbbell(0, GBPS, 10 * GBPS, 333),
-        generate::dumbbell(2, 100 * GBPS, 40 * GBPS, 1500),
-        generate::spine_leaf(2, 2, 2, 25 * GBPS, 100 * GBPS, 50),
-        generate::fat_tree(4, 1.0, 400 * GBPS, 100),
+        generate::star(3, 100 * GIGABIT_BPS, 1000),
+        generate::dumbbell(0, GIGABIT_BPS, 10 * GIGABIT_BPS, 333),
+        generate::dumbbell(2, 100 * GIGABIT_BPS, 40 * GIGABIT_BPS, 1500),
+        generate::spine_leaf(2, 2, 2, 25 * GIGABIT_BPS, 100 * GIGABIT_BPS, 50),
+        generate::fat_tree(4, 1.0, 400 * GIGABIT_BPS, 100),
     ];
     for topology in &shapes {
         for wire in ["ethernet", "ns3-hpcc"] {
@@ -62,11 +62,11 @@ fn lone_flow_takes_ideal_time() {
 /// its formula, by hand.
 #[test]
 fn e1_star_megabyte_with_hpcc_sizes() {
-    let topology = generate::star(2, 100 * GBPS, 1000);
+    let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     let parameters = set(&[("cc", "none"), ("wire", "ns3-hpcc"), ("mtu", "1000")]);
     let done = run(&topology, &parameters, vec![flow(0, 1, 1_000_000)]);
     let took = done.flow_result(0).finished_ps.unwrap();
-    assert_eq!(took, 83_840_000 + 83_840 + 4 * US + 2 * 60 * 80);
+    assert_eq!(took, 83_840_000 + 83_840 + 4 * PS_PER_US + 2 * 60 * 80);
     assert_eq!(
         penstock_fabric::hpcc::ideal_ns(done.network(), 0, 1, 1_000_000, 1000),
         Some(88_000)
@@ -76,7 +76,7 @@ fn e1_star_megabyte_with_hpcc_sizes() {
 /// E2 and E3: round trips as the HPCC simulator works them out.
 #[test]
 fn e2_e3_published_round_trips() {
-    let leaf_spine = generate::spine_leaf(8, 8, 16, 100 * GBPS, 100 * GBPS, 1000);
+    let leaf_spine = generate::spine_leaf(8, 8, 16, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let network = Network::new(&leaf_spine).unwrap();
     let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
     assert_eq!((longest.round_trip_ns, longest.bdp_bytes, longest.switches), (8_320, 104_000, 3));
@@ -86,8 +86,8 @@ fn e2_e3_published_round_trips() {
         hosts: 16,
         middles: 4,
         cores: 4,
-        rate_bps: 100 * GBPS,
-        fabric_bps: 400 * GBPS,
+        rate_bps: 100 * GIGABIT_BPS,
+        fabric_bps: 400 * GIGABIT_BPS,
         delay_ns: 1000,
     });
     assert_eq!((fat.hosts().count(), fat.nodes.len() - 320, fat.links.len()), (320, 56, 480));
@@ -99,12 +99,12 @@ fn e2_e3_published_round_trips() {
 /// E4: goodput of one stream of 64 KiB writes.
 #[test]
 fn e4_goodput_is_what_headers_leave() {
-    let topology = generate::star(2, 100 * GBPS, 1000);
+    let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     for (mtu, expected) in [("1024", 92.565), ("4096", 98.014)] {
         let mut one = flow(0, 1, 65_536);
         (one.messages, one.depth) = (3000, 128);
         let done = run(&topology, &set(&[("mtu", mtu)]), vec![one]);
-        let seconds = done.flow_result(0).finished_ps.unwrap() as f64 / SECOND as f64;
+        let seconds = done.flow_result(0).finished_ps.unwrap() as f64 / PS_PER_SECOND as f64;
         let gbps = 65_536.0 * 3000.0 * 8.0 / seconds / 1e9;
         assert!((gbps / expected - 1.0).abs() < 0.001, "{mtu}: {gbps}");
         let port = done.port_result(0);
@@ -113,7 +113,7 @@ fn e4_goodput_is_what_headers_leave() {
 }
 
 fn incast(senders: u32, more: &[(&str, &str)]) -> Simulation {
-    let topology = generate::star(senders as usize + 1, 100 * GBPS, 0);
+    let topology = generate::star(senders as usize + 1, 100 * GIGABIT_BPS, 0);
     let mut pairs = vec![
         ("cc", "none"),
         ("wire", "ns3-hpcc"),
@@ -132,16 +132,16 @@ fn incast(senders: u32, more: &[(&str, &str)]) -> Simulation {
 fn e5_pfc_incast_is_fair_lossless() {
     for senders in [2_u32, 4, 8] {
         let mut simulation = incast(senders, &[("pfc_response", "2us")]);
-        simulation.run_to_end(2 * MS);
+        simulation.run_to_end(2 * PS_PER_MS);
         let before: Vec<u64> =
             (1..=senders).map(|host| simulation.port_result(host).paused_ps).collect();
         let delivered: Vec<u64> =
             (0..senders as usize).map(|f| simulation.flow_result(f).delivered_bytes).collect();
-        simulation.run_to_end(12 * MS);
+        simulation.run_to_end(12 * PS_PER_MS);
         let share = 1.0 - 1.0 / f64::from(senders);
         for (at, host) in (1..=senders).enumerate() {
-            let paused =
-                (simulation.port_result(host).paused_ps - before[at]) as f64 / (10 * MS) as f64;
+            let paused = (simulation.port_result(host).paused_ps - before[at]) as f64
+                / (10 * PS_PER_MS) as f64;
             assert!((paused / share - 1.0).abs() < 0.01, "{senders}: {paused} and not {share}");
             let bytes = (simulation.flow_result(at).delivered_bytes - delivered[at]) as f64;
             let expected = 12.5e9 * 0.010 / f64::from(senders) * 1000.0 / 1048.0;
@@ -158,10 +158,10 @@ fn e6_first_pause_at_full_memory() {
     for (senders, expected_us) in [(2_u32, 96.0), (4, 64.0), (8, 54.857)] {
         let mut simulation = incast(senders, &[]);
         simulation.record_pauses();
-        simulation.run_to_end(200 * US);
+        simulation.run_to_end(200 * PS_PER_US);
         let first = simulation.pause_records()[0];
         assert!(first.is_pause);
-        let at_us = first.time_ps as f64 / US as f64;
+        let at_us = first.time_ps as f64 / PS_PER_US as f64;
         // A packet is 84 ns; the first has to arrive, a whole one of each sender is counted, and the pause takes 5 ns.
         assert!(
             (at_us - expected_us).abs() < 0.084 * (2.0 + f64::from(senders)),
@@ -174,11 +174,11 @@ fn e6_first_pause_at_full_memory() {
 #[test]
 fn e7_sawtooth_has_period_and_amplitude() {
     let mut simulation = incast(2, &[("pfc_response", "2us")]);
-    simulation.run_to_end(MS);
+    simulation.run_to_end(PS_PER_MS);
     let before = simulation.port_result(3).pauses_sent;
     let (mut least, mut most) = (u64::MAX, 0);
     for step in 1..=20_000 {
-        simulation.run_to_end(MS + step * 240_000);
+        simulation.run_to_end(PS_PER_MS + step * 240_000);
         let bytes = simulation.ingress_bytes(4, 3);
         (least, most) = (least.min(bytes), most.max(bytes));
     }
@@ -194,28 +194,28 @@ fn e7_sawtooth_has_period_and_amplitude() {
 /// E8: sixty senders of 500 KB cannot be faster than the line.
 #[test]
 fn e8_incast_takes_serialization_time() {
-    let topology = generate::star(61, 100 * GBPS, 1000);
+    let topology = generate::star(61, 100 * GIGABIT_BPS, 1000);
     let parameters = set(&[("cc", "none"), ("wire", "ns3-hpcc"), ("mtu", "1000")]);
     let flows = (1..=60).map(|from| flow(from, 0, 500_000)).collect();
     let done = run(&topology, &parameters, flows);
     let last = (0..60).map(|f| done.flow_result(f).finished_ps.unwrap()).max().unwrap();
     let line = 60 * 500 * 1048 * 80;
-    assert!(last >= line && last < line + 10 * US, "{last}");
+    assert!(last >= line && last < line + 10 * PS_PER_US, "{last}");
     assert_eq!(done.counts().dropped, 0);
 }
 
 /// E9: HPCC aims at 95 % of the line as counters of switches have it.
 #[test]
 fn e9_hpcc_keeps_target_headroom() {
-    let topology = generate::star(2, 100 * GBPS, 1000);
+    let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     for (telemetry, expected) in [("0", 89.58), ("26", 87.48)] {
         let parameters = set(&[("cc", "hpcc"), ("telemetry_bytes", telemetry), ("mtu", "1024")]);
         let mut one = flow(0, 1, 65_536);
         (one.messages, one.depth) = (10_000, 128);
         let mut simulation = simulation(&topology, &parameters, vec![one]);
-        simulation.run_to_end(10 * MS);
+        simulation.run_to_end(10 * PS_PER_MS);
         let before = simulation.flow_result(0).delivered_bytes;
-        simulation.run_to_end(50 * MS);
+        simulation.run_to_end(50 * PS_PER_MS);
         let gbps = (simulation.flow_result(0).delivered_bytes - before) as f64 * 8.0 / 40e-3 / 1e9;
         assert!((gbps - expected).abs() < 0.3, "{telemetry}: {gbps}");
     }
@@ -225,19 +225,20 @@ fn e9_hpcc_keeps_target_headroom() {
 #[test]
 fn e12_spines_limit_throughput() {
     for spines in [1_usize, 2, 4, 8] {
-        let topology = generate::spine_leaf(spines, 2, spines, 100 * GBPS, 100 * GBPS, 1000);
+        let topology =
+            generate::spine_leaf(spines, 2, spines, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
         // One flow for each spine: hashes are tried until each has its own.
         let network = Network::new(&topology).unwrap();
         let parameters = balanced(&network, spines, 1);
         let flows =
             (0..spines as u32).map(|host| flow(host, host + spines as u32, 1 << 40)).collect();
         let mut simulation = Simulation::new(network, parameters, flows).unwrap();
-        simulation.run_to_end(MS);
+        simulation.run_to_end(PS_PER_MS);
         let delivered = |simulation: &Simulation| -> u64 {
             (0..spines).map(|f| simulation.flow_result(f).delivered_bytes).sum()
         };
         let before = delivered(&simulation);
-        simulation.run_to_end(3 * MS);
+        simulation.run_to_end(3 * PS_PER_MS);
         let gbps = (delivered(&simulation) - before) as f64 * 8.0 / 2e-3 / 1e9;
         let expected = 92.59 * spines as f64;
         assert!((gbps / expected - 1.0).abs() < 0.01, "{spines}: {gbps} and not {expected}");
@@ -247,7 +248,7 @@ fn e12_spines_limit_throughput() {
 /// E12: without a link between a leaf and one of two spines, what used it goes on by the other after a time-out.
 #[test]
 fn e12_link_failure_halves_leaf_pair() {
-    let topology = generate::spine_leaf(2, 2, 2, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(2, 2, 2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let network = Network::new(&topology).unwrap();
     let seed = balanced(&network, 2, 1).seed;
     let mut parameters = set(&[("cc", "none"), ("timeout_exponent", "8"), ("reroute", "100us")]);
@@ -256,7 +257,7 @@ fn e12_link_failure_halves_leaf_pair() {
     let mut simulation = Simulation::new(network, parameters, flows).unwrap();
     let cut = topology.links.iter().position(|link| link.name == "leaf0-spine1").unwrap();
     let change = |at_ps, is_up| Change { at_ps, part: Part::Link(cut as u32), is_up };
-    simulation.change(&[change(2 * MS, false), change(20 * MS, true)]);
+    simulation.change(&[change(2 * PS_PER_MS, false), change(20 * PS_PER_MS, true)]);
     let mut rate = |from: u64, until: u64| {
         simulation.run_to_end(from);
         let sum =
@@ -266,10 +267,10 @@ fn e12_link_failure_halves_leaf_pair() {
         assert_eq!(simulation.audit(), Ok(()));
         (sum(&simulation) - before) as f64 * 8.0 / ((until - from) as f64 / 1e12) / 1e9
     };
-    assert!((rate(MS, 2 * MS) / 185.2 - 1.0).abs() < 0.01);
+    assert!((rate(PS_PER_MS, 2 * PS_PER_MS) / 185.2 - 1.0).abs() < 0.01);
     // 100 us until switches know, and a time-out of 1.05 ms.
-    assert!((rate(4 * MS, 20 * MS) / 92.6 - 1.0).abs() < 0.01);
-    assert!((rate(22 * MS, 24 * MS) / 185.2 - 1.0).abs() < 0.01);
+    assert!((rate(4 * PS_PER_MS, 20 * PS_PER_MS) / 92.6 - 1.0).abs() < 0.01);
+    assert!((rate(22 * PS_PER_MS, 24 * PS_PER_MS) / 185.2 - 1.0).abs() < 0.01);
     let timeouts: u64 = (0..2).map(|f| simulation.flow_result(f).timeouts).sum();
     // A gap is told as soon as the other way carries packets, so that a time-out is hardly ever needed.
     assert!(timeouts <= 1, "{timeouts}");
@@ -283,7 +284,7 @@ fn balanced(network: &Network, spines: usize, from: u64) -> Parameters {
         let flows: Vec<Flow> =
             (0..spines as u32).map(|host| flow(host, host + spines as u32, 1024)).collect();
         let mut simulation = Simulation::new(network.clone(), parameters.clone(), flows).unwrap();
-        simulation.run_to_end(MS);
+        simulation.run_to_end(PS_PER_MS);
         let used = (0..network.ports.len() as u32)
             .filter(|port| {
                 let node = &network.nodes[network.ports[*port as usize].node as usize];
@@ -300,7 +301,7 @@ fn balanced(network: &Network, spines: usize, from: u64) -> Parameters {
 /// The same hash at every switch leaves ways unused that a hash of each switch uses.
 #[test]
 fn polarised_hashes_leave_ways_unused() {
-    let topology = generate::fat_tree(4, 1.0, 100 * GBPS, 100);
+    let topology = generate::fat_tree(4, 1.0, 100 * GIGABIT_BPS, 100);
     let used = |routing: &str| {
         let parameters = set(&[("cc", "none"), ("routing", routing)]);
         let flows = (0..256).map(|number| flow(number % 8, 8 + number / 8 % 8, 2000)).collect();
@@ -322,7 +323,7 @@ fn polarised_hashes_leave_ways_unused() {
 
 #[test]
 fn star_routes_pass_the_switch() {
-    let network = Network::new(&generate::star(3, GBPS, 10)).unwrap();
+    let network = Network::new(&generate::star(3, GIGABIT_BPS, 10)).unwrap();
     let routes = Routes::new(&network, |_| true, |_| 0);
     assert_eq!(routes.way(&network, 0, 2, 7).map(|way| way.len()), Some(2));
 }

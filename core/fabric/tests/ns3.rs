@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{GBPS, flow, run, set};
+use common::{GIGABIT_BPS, flow, run, set};
 use penstock_fabric::{Flow, Operation, generate};
 use penstock_topology::Topology;
 use penstock_units::BitRate;
@@ -80,7 +80,7 @@ fn timing_and_tcp_match_ns3() {
             ("timeout_exponent", "0"),
         ]);
         let one = Flow { operation: Operation::Send, ..flow(0, 1, 918 * packets) };
-        let ours = run(&row(100 * GBPS, 100 * GBPS, 1000), &parameters, vec![one]);
+        let ours = run(&row(100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000), &parameters, vec![one]);
         assert_eq!(ours.flow_result(0).arrived_ps, Some(number(&theirs, "last_ps")), "{packets}");
         assert_eq!(number(&theirs, "hops"), 2 * packets);
     }
@@ -94,7 +94,7 @@ fn timing_and_tcp_match_ns3() {
         let parameters =
             set(&[("cc", "cubic"), ("mtu", "1448"), ("queue_limit", &limit), ("buffer", "1GB")]);
         let all = vec![flow(0, 1, 1448 * segments)];
-        let ours = run(&row(GBPS, GBPS / 10, 5_000_000), &parameters, all);
+        let ours = run(&row(GIGABIT_BPS, GIGABIT_BPS / 10, 5_000_000), &parameters, all);
         let theirs_ps = number(&theirs, "last_ps") - number(&theirs, "first_ps");
         let ours_ps = ours.flow_result(0).arrived_ps.expect("it arrived");
         assert!(ours.counts().dropped > 40, "slow start ends in losses");

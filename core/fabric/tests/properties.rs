@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::US;
+use common::PS_PER_US;
 use common::case::{CONTROLS, RDMA, ROUTINGS, cases};
 use penstock_fabric::{Network, Progress, Simulation};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {
     for _ in 0..100_000 {
         // TCP that loses again and again waits for minutes.
-        let progress = simulation.run(36_000_000_000 * US, 20_000);
+        let progress = simulation.run(36_000_000_000 * PS_PER_US, 20_000);
         prop_assert_eq!(simulation.audit(), Ok(()));
         if progress != Progress::Running {
             prop_assert_eq!(progress, Progress::Done);
@@ -74,7 +74,7 @@ proptest! {
     /// Without pausing and with lossy lines everything arrives by going back or by single packets, and every packet is
     /// counted.
     #[test]
-    fn what_is_lost_is_sent_again_and_counted(
+    fn lost_packets_are_retransmitted_and_counted(
         mut case in cases(CONTROLS.len()),
         loss in 0_u32..30,
         burst in 1_u32..4,
@@ -110,7 +110,7 @@ proptest! {
 
     /// Same seed, same digest; in one go or in steps.
     #[test]
-    fn the_same_seed_gives_the_same_bytes(
+    fn same_seed_gives_same_results(
         mut case in cases(CONTROLS.len()),
         step in 1_u64..5000,
         routing in 0..ROUTINGS.len(),
@@ -121,15 +121,15 @@ proptest! {
             ("flowlet_gap", "5us".to_owned()),
         ];
         let mut whole = case.simulation();
-        whole.run_to_end(60_000_000 * US);
+        whole.run_to_end(60_000_000 * PS_PER_US);
         let mut steps = case.simulation();
-        while steps.run(60_000_000 * US, step) == Progress::Running {}
+        while steps.run(60_000_000 * PS_PER_US, step) == Progress::Running {}
         prop_assert_eq!(whole.digest(), steps.digest());
         prop_assert_eq!(whole.counts(), steps.counts());
         let mut other = case.clone();
         other.seed = case.seed.wrapping_add(1);
         let mut other = other.simulation();
-        other.run_to_end(60_000_000 * US);
+        other.run_to_end(60_000_000 * PS_PER_US);
         prop_assert_ne!(whole.digest(), other.digest());
     }
 }

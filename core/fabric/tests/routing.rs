@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{GBPS, US, flow, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
 use penstock_fabric::{Flow, Simulation, generate};
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
 /// Each of eight hosts of a leaf sends to one of the other, over eight spines of the hosts' rate.
 fn between_leaves(routing: &str, more: &[(&str, &str)]) -> Simulation {
-    let topology = generate::spine_leaf(8, 2, 8, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(8, 2, 8, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let mut pairs = vec![
         ("cc", "none"),
         ("routing", routing),
@@ -25,9 +25,9 @@ fn between_leaves(routing: &str, more: &[(&str, &str)]) -> Simulation {
 /// Goodput of all in Gb/s, and packets sent again.
 fn measured(simulation: &mut Simulation) -> (f64, u64) {
     let sum = |s: &Simulation| -> u64 { (0..8).map(|f| s.flow_result(f).delivered_bytes).sum() };
-    simulation.run_to_end(MS);
+    simulation.run_to_end(PS_PER_MS);
     let before = sum(simulation);
-    simulation.run_to_end(4 * MS);
+    simulation.run_to_end(4 * PS_PER_MS);
     assert_eq!(simulation.audit(), Ok(()));
     let gbps = (sum(simulation) - before) as f64 * 8.0 / 3e-3 / 1e9;
     (gbps, (0..8).map(|f| simulation.flow_result(f).packets_again).sum())
@@ -73,13 +73,13 @@ fn spraying_needs_hosts_that_bear_reordering() {
 /// flow stays on one way.
 #[test]
 fn flowlets_change_paths_without_reordering() {
-    let topology = generate::spine_leaf(8, 2, 1, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(8, 2, 1, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let used = |routing: &str, gap: &str| {
         // Each message is posted as the one before is complete, a round trip of 8 us later.
         let one = Flow { messages: 64, ..flow(0, 1, 65_536) };
         let parameters = set(&[("cc", "none"), ("routing", routing), ("flowlet_gap", gap)]);
         let mut simulation = simulation(&topology, &parameters, vec![one]);
-        simulation.run_to_end(100 * MS);
+        simulation.run_to_end(100 * PS_PER_MS);
         let result = simulation.flow_result(0);
         assert_eq!((result.completed, result.packets_again), (64, 0), "{routing} {gap}");
         let network = simulation.network();

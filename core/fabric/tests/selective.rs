@@ -3,16 +3,16 @@
 
 mod common;
 
-use common::{GBPS, US, flow, run, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, run, set, simulation};
 use penstock_fabric::{Change, Operation, Part, Simulation, generate};
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 const OPERATIONS: [Operation; 3] = [Operation::Write, Operation::Send, Operation::Read];
 
 /// Without losses nothing is other than with go-back-N.
 #[test]
 fn lone_flow_takes_ideal_time() {
-    let topology = generate::spine_leaf(2, 2, 2, 25 * GBPS, 100 * GBPS, 50);
+    let topology = generate::spine_leaf(2, 2, 2, 25 * GIGABIT_BPS, 100 * GIGABIT_BPS, 50);
     for operation in [Operation::Write, Operation::Send] {
         for bytes in [1, 1024, 65_536, 1_000_000] {
             let parameters = set(&[
@@ -34,7 +34,7 @@ fn lone_flow_takes_ideal_time() {
 /// was under way behind them, too.
 #[test]
 fn only_lost_packets_are_resent() {
-    let topology = generate::star(2, 100 * GBPS, 1000);
+    let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     let cut = |recovery: &str, operation: Operation| {
         let parameters = set(&[
             ("cc", "none"),
@@ -49,8 +49,8 @@ fn only_lost_packets_are_resent() {
             part: Part::Link(u32::from(operation != Operation::Read)),
             is_up,
         };
-        simulation.change(&[change(200 * US, false), change(201 * US, true)]);
-        simulation.run_to_end(1000 * MS);
+        simulation.change(&[change(200 * PS_PER_US, false), change(201 * PS_PER_US, true)]);
+        simulation.run_to_end(1000 * PS_PER_MS);
         assert_eq!(simulation.audit(), Ok(()));
         let result = simulation.flow_result(0);
         assert_eq!(result.delivered_bytes, 10_000_000, "{recovery} {operation:?}");
@@ -69,7 +69,7 @@ fn only_lost_packets_are_resent() {
 
 /// Seven hosts send to one over queues of 600 kB that drop.
 fn incast(operation: Operation, more: &[(&str, &str)]) -> Simulation {
-    let topology = generate::star(8, 100 * GBPS, 1000);
+    let topology = generate::star(8, 100 * GIGABIT_BPS, 1000);
     let mut pairs = vec![
         ("pfc", "false"),
         ("queue_limit", "600k"),
@@ -84,7 +84,7 @@ fn incast(operation: Operation, more: &[(&str, &str)]) -> Simulation {
         })
         .collect();
     let mut simulation = simulation(&topology, &set(&pairs), flows);
-    simulation.run_to_end(10_000 * MS);
+    simulation.run_to_end(10_000 * PS_PER_MS);
     assert_eq!(simulation.audit(), Ok(()));
     simulation
 }
@@ -126,8 +126,8 @@ fn every_control_completes_lossy_incast() {
         let more = [("cc", cc), ("recovery", "selective"), ("queue_limit", "100k")];
         let done = incast(Operation::Write, &more);
         // TCP waits 200 ms where the end of a window is lost.
-        let most = if ["cubic", "bbr"].contains(&cc) { 5000 * MS } else { 8 * MS };
-        assert!(finished_ps(&done) < most, "{cc}: {} us", finished_ps(&done) / US);
+        let most = if ["cubic", "bbr"].contains(&cc) { 5000 * PS_PER_MS } else { 8 * PS_PER_MS };
+        assert!(finished_ps(&done) < most, "{cc}: {} us", finished_ps(&done) / PS_PER_US);
         assert!(done.counts().dropped > 0, "{cc}");
     }
 }

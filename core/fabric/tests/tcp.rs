@@ -3,20 +3,20 @@
 
 mod common;
 
-use common::{GBPS, US, flow, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
 use penstock_fabric::report::jain;
 use penstock_fabric::{Simulation, generate};
 use penstock_topology::Topology;
 use penstock_units::BitRate;
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
 /// `pairs` of hosts at 10 Gb/s on both sides of a link of 1 Gb/s and 20 ms.
 fn wide(pairs: usize) -> Topology {
-    let mut topology = generate::dumbbell(pairs, 10 * GBPS, GBPS, 1000);
+    let mut topology = generate::dumbbell(pairs, 10 * GIGABIT_BPS, GIGABIT_BPS, 1000);
     let middle = topology.links.last_mut().unwrap();
     middle.delay = std::time::Duration::from_millis(20);
-    assert_eq!(middle.rate, BitRate(GBPS));
+    assert_eq!(middle.rate, BitRate(GIGABIT_BPS));
     topology
 }
 
@@ -57,7 +57,7 @@ fn slow_start_is_to_the_segment() {
     let mut simulation = connections(1, 0.0, &[("cc", "cubic")]);
     for round in 0..6_u64 {
         // The last bit of a segment arrives 20 ms and some microseconds after its sending, and 20 ms later it is heard of.
-        simulation.run_to_end((20 + 40 * round) * MS + 15 * MS);
+        simulation.run_to_end((20 + 40 * round) * PS_PER_MS + 15 * PS_PER_MS);
         let segments = simulation.flow_result(0).delivered_bytes / 1448;
         assert_eq!(segments, 10 * ((2 << round) - 1), "round {round}");
     }
@@ -66,10 +66,14 @@ fn slow_start_is_to_the_segment() {
 #[test]
 fn cubic_fills_and_shares_the_link() {
     let line = 1448.0 / 1538.0;
-    let one = goodputs(&mut connections(1, 0.0, &[("cc", "cubic")]), 2000 * MS, 12_000 * MS);
+    let one = goodputs(
+        &mut connections(1, 0.0, &[("cc", "cubic")]),
+        2000 * PS_PER_MS,
+        12_000 * PS_PER_MS,
+    );
     assert!(one[0] > 0.97 * line, "{one:?}");
     let mut four = connections(4, 0.0, &[("cc", "cubic")]);
-    let rates = goodputs(&mut four, 20_000 * MS, 60_000 * MS);
+    let rates = goodputs(&mut four, 20_000 * PS_PER_MS, 60_000 * PS_PER_MS);
     assert!(rates.iter().sum::<f64>() > 0.97 * line, "{rates:?}");
     assert!(jain(&rates).unwrap() > 0.8, "{rates:?}");
     assert!(queue_max(&four) > 4_900_000, "it fills the queue");
@@ -81,16 +85,17 @@ fn cubic_fills_and_shares_the_link() {
 fn bbr_finds_rate_despite_losses() {
     let line = 1448.0 / 1538.0;
     let mut plain = connections(1, 0.0, &[("cc", "bbr"), ("queue_limit", "30MB")]);
-    plain.sample_queues(MS, 2000 * MS, 9000 * MS);
-    let rate = goodputs(&mut plain, 2000 * MS, 9000 * MS)[0];
+    plain.sample_queues(PS_PER_MS, 2000 * PS_PER_MS, 9000 * PS_PER_MS);
+    let rate = goodputs(&mut plain, 2000 * PS_PER_MS, 9000 * PS_PER_MS)[0];
     assert!(rate > 0.95 * line, "{rate}");
     let port = (0..plain.network().ports.len() as u32)
         .find(|port| plain.network().show_port(*port) == "s0>s1")
         .unwrap();
     let median = plain.queue_quantile(port, 0.5).unwrap();
     assert!(median < 1_000_000 && plain.counts().dropped == 0, "{median}");
-    let lossy =
-        |cc: &str| goodputs(&mut connections(1, 0.005, &[("cc", cc)]), 2000 * MS, 9000 * MS)[0];
+    let lossy = |cc: &str| {
+        goodputs(&mut connections(1, 0.005, &[("cc", cc)]), 2000 * PS_PER_MS, 9000 * PS_PER_MS)[0]
+    };
     let (bbr, cubic) = (lossy("bbr"), lossy("cubic"));
     assert!(bbr > 0.85 * line && cubic < 0.1 * line, "{bbr} and {cubic}");
 }
@@ -101,7 +106,11 @@ fn bbr_probes_minimum_rtt() {
     let mut simulation = connections(1, 0.0, &[("cc", "bbr"), ("bbr_probe_interval", "1s")]);
     let mut quiet = 0;
     for step in 0..400 {
-        let rate = goodputs(&mut simulation, (2000 + 10 * step) * MS, (2010 + 10 * step) * MS)[0];
+        let rate = goodputs(
+            &mut simulation,
+            (2000 + 10 * step) * PS_PER_MS,
+            (2010 + 10 * step) * PS_PER_MS,
+        )[0];
         quiet += u32::from(rate < 0.05);
     }
     // Three times in four seconds some 200 ms, less a round trip.

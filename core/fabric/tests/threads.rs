@@ -4,15 +4,15 @@
 mod common;
 
 use common::case::{CONTROLS, Case, ROUTINGS, cases};
-use common::{GBPS, US, flow, run_by, set};
+use common::{GIGABIT_BPS, PS_PER_US, flow, run_by, set};
 use penstock_fabric::random::Random;
 use penstock_fabric::{Change, Network, Part, Progress, Simulation, generate};
 use penstock_topology::Topology;
 use proptest::prelude::*;
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 /// TCP that loses again and again waits for minutes.
-const END: u64 = 3_600_000 * MS;
+const RUN_END_PS: u64 = 3_600_000 * PS_PER_MS;
 
 /// Everything that a caller can see of a run.
 fn seen(simulation: &Simulation) -> Vec<String> {
@@ -50,9 +50,9 @@ fn changes(topology: &Topology, seed: u64) -> Vec<Change> {
     ];
     let mut changes = Vec::new();
     for part in parts {
-        let at_ps = random.below(60 * US);
+        let at_ps = random.below(60 * PS_PER_US);
         changes.push(Change { at_ps, part, is_up: false });
-        changes.push(Change { at_ps: at_ps + 1 + random.below(40 * US), part, is_up: true });
+        changes.push(Change { at_ps: at_ps + 1 + random.below(40 * PS_PER_US), part, is_up: true });
     }
     changes
 }
@@ -66,13 +66,13 @@ fn run(
 ) -> (Progress, Vec<String>) {
     let mut simulation = case.divided(topology, regions);
     simulation.record_pauses();
-    simulation.sample_queues(US / 2, 3 * US, 40 * US);
+    simulation.sample_queues(PS_PER_US / 2, 3 * PS_PER_US, 40 * PS_PER_US);
     if fails {
         simulation.change(&changes(topology, case.seed));
     }
     let mut progress = Progress::Running;
     while progress == Progress::Running {
-        progress = run_by(threads, &mut simulation, END, step);
+        progress = run_by(threads, &mut simulation, RUN_END_PS, step);
         assert_eq!(simulation.audit(), Ok(()));
     }
     (progress, seen(&simulation))
@@ -131,7 +131,7 @@ proptest! {
 /// A time at which a run is stopped is the same time everywhere, and going on from there changes nothing.
 #[test]
 fn run_stops_at_any_time() {
-    let topology = generate::fat_tree(4, 1.0, 100 * GBPS, 1000);
+    let topology = generate::fat_tree(4, 1.0, 100 * GIGABIT_BPS, 1000);
     let result = |regions: usize, threads: usize| {
         let network = Network::new(&topology).unwrap();
         let flows = (0..16).map(|host| flow(host, (host + 5) % 16, 300_000)).collect();
@@ -153,7 +153,7 @@ fn run_stops_at_any_time() {
 /// A worker that is thrown away does not leave the others waiting.
 #[test]
 fn worker_panics_when_another_is_missing() {
-    let network = Network::new(&generate::fat_tree(4, 1.0, GBPS, 1000)).unwrap();
+    let network = Network::new(&generate::fat_tree(4, 1.0, GIGABIT_BPS, 1000)).unwrap();
     let flows = vec![flow(0, 15, 1_000_000)];
     let mut simulation = Simulation::divided(network, set(&[]), flows, 2).unwrap();
     let mut workers = simulation.workers(2, u64::MAX, u64::MAX);

@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{GBPS, US, flow, set, simulation};
+use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
 use penstock_fabric::{Simulation, generate};
 
-const MS: u64 = 1000 * US;
+const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
 /// Six hosts of three leaves send to one over a spine that its leaf pauses for some 12 us at a time.
 fn paused(more: &[(&str, &str)]) -> Simulation {
-    let topology = generate::spine_leaf(1, 4, 2, 100 * GBPS, 100 * GBPS, 1000);
+    let topology = generate::spine_leaf(1, 4, 2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let mut pairs = vec![
         ("cc", "none"),
         ("pfc_threshold", "static"),
@@ -42,7 +42,7 @@ fn watchdog_acts_only_on_stuck_queues() {
             ("watchdog_restore", "20us"),
             ("watchdog_action", action),
         ]);
-        simulation.run_to_end(1000 * MS);
+        simulation.run_to_end(1000 * PS_PER_MS);
         let (times, frames) = helped(&simulation);
         assert_eq!((times > 0, frames > 0), (helps, drops), "{detect} {action}: {times} {frames}");
         assert_eq!(simulation.audit(), Ok(()));

@@ -74,7 +74,7 @@ fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), 
 fn picoseconds(text: &str) -> Result<u64, Failure> {
     let time: Duration = parse_duration(text).or_exit(Code::Usage)?;
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    Ok(nanoseconds.saturating_mul(time::NANOSECOND).min(TIME_PS_MAX))
+    Ok(nanoseconds.saturating_mul(time::PS_PER_NANOSECOND).min(TIME_PS_MAX))
 }
 
 fn part(network: &Network, name: &str) -> Result<Part, Failure> {

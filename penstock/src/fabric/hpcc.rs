@@ -74,7 +74,8 @@ pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
     let mut parameters = read.parameters.clone();
     if let Some(longest) = hpcc::longest(&network, u64::from(parameters.mtu)) {
         if read.has_global_round_trip && longest.round_trip_ns > 0 {
-            parameters.base_rtt = Some(Picoseconds(longest.round_trip_ns * time::NANOSECOND));
+            parameters.base_rtt =
+                Some(Picoseconds(longest.round_trip_ns * time::PS_PER_NANOSECOND));
             parameters.window_bytes = Some(ByteCount(longest.bdp_bytes.max(1)));
         }
         let rates: Vec<u64> = topology.links.iter().map(|link| link.rate.0).collect();

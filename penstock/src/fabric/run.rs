@@ -19,7 +19,7 @@ use crate::progress::Progress as ProgressLine;
 /// Events of a thread between two clock reads: some tens of milliseconds.
 pub(super) const EVENTS_PER_SLICE: u64 = 300_000;
 /// Interval of queue samples, as in the HPCC simulator.
-const QUEUE_SAMPLES_PS: u64 = 100 * time::NANOSECOND;
+const QUEUE_SAMPLES_PS: u64 = 100 * time::PS_PER_NANOSECOND;
 
 /// Run a workload and print its results
 #[derive(Debug, clap::Args)]
@@ -74,7 +74,9 @@ impl RunSettings {
     }
 
     pub(crate) fn until_ps(&self) -> u64 {
-        u64::try_from(self.until.as_nanos()).unwrap_or(u64::MAX).saturating_mul(time::NANOSECOND)
+        u64::try_from(self.until.as_nanos())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(time::PS_PER_NANOSECOND)
     }
 }
 
@@ -102,7 +104,7 @@ fn run_shown(args: &Args, json: bool) -> Result<Code, Failure> {
         simulation.record_pauses();
         simulation.change(&setup.changes);
         if let Some((from, until)) = setup.queue_times_ns {
-            let ps = |ns: u64| ns.saturating_mul(time::NANOSECOND);
+            let ps = |ns: u64| ns.saturating_mul(time::PS_PER_NANOSECOND);
             simulation.sample_queues(QUEUE_SAMPLES_PS, ps(from), ps(until).min(until_ps));
         }
         let name = config.display().to_string();

@@ -122,9 +122,9 @@ fn on_packets(mark: Mark, ipv6: bool) -> Result<Scitag, String> {
     match mark.label {
         _ if ipv6 => Ok(tag),
         PacketLabel::Destination => {
-            Err("IPv4 packets have no destination options, fireflies tell".to_owned())
+            Err("IPv4 packets have no destination options, fireflies report it".to_owned())
         }
-        _ => Err("IPv4 packets have no flow label, fireflies tell".to_owned()),
+        _ => Err("IPv4 packets have no flow label, fireflies report it".to_owned()),
     }
 }
 

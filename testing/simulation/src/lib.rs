@@ -3,7 +3,7 @@
 //! One seed determines a network, requests, clients' calls and faults. The controller's store and rounds, the agents'
 //! execution of orders and their messages are production code in virtual time; simulated are the mover
 //! ([`data_plane`]), the network between agents and controller, and the clock. After each step [`invariants`] holds the
-//! promises of SPECIFICATION.md against the state of everyone; a violation is a [`Failure`], which its seed reproduces.
+//! promises of SPECIFICATION.md against the state of everyone; a violation is a [`InvariantViolation`], which its seed reproduces.
 //!
 //! Start reading at [`world`], the event loop. docs/simulation.md explains the use.
 

@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 
 use super::{Ack, Congestion, Pace, Path};
 use crate::parameters::Parameters;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 /// Segments under way at least.
 const SEGMENTS_MIN: u64 = 4;
 /// Gains of pacing, each for a shortest round trip; it begins after the draining one.
-const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+const PACING_GAIN_CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const CYCLE_BEGINS: usize = 2;
 /// The path is full when its rate grew less than this in each of three round trips.
-const GROWTH: f64 = 1.25;
+const FULL_PIPE_GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,13 +94,13 @@ impl Bbr {
         if self.shortest_ps == u64::MAX || self.rates.is_empty() {
             return self.initial_window;
         }
-        let bytes = self.rate() / 8.0 * self.shortest_ps as f64 / SECOND as f64;
+        let bytes = self.rate() / 8.0 * self.shortest_ps as f64 / PS_PER_SECOND as f64;
         // Room for what is acknowledged together.
         (gain * bytes) as u64 + 3 * self.segment
     }
 
     /// Takes a sample of the rate; true where a round begins with it.
-    fn hear_rate(&mut self, ack: &Ack<'_>) -> bool {
+    fn add_rate_sample(&mut self, ack: &Ack<'_>) -> bool {
         let sample = &ack.sample;
         if sample.interval_ps == 0 {
             return false;
@@ -110,7 +110,7 @@ impl Bbr {
             self.round_ends_at = ack.delivered_bytes;
             self.round += 1;
         }
-        let rate = sample.bytes as f64 * 8.0 * SECOND as f64 / sample.interval_ps as f64;
+        let rate = sample.bytes as f64 * 8.0 * PS_PER_SECOND as f64 / sample.interval_ps as f64;
         if sample.is_app_limited && rate < self.rate() {
             return begins;
         }
@@ -128,7 +128,7 @@ impl Bbr {
         if self.is_full || is_app_limited {
             return;
         }
-        if self.rate() >= self.full_rate * GROWTH {
+        if self.rate() >= self.full_rate * FULL_PIPE_GROWTH {
             (self.full_rate, self.full_rounds) = (self.rate(), 0);
             return;
         }
@@ -146,7 +146,7 @@ impl Bbr {
         }
         if let Phase::ProbeRate { at, since_ps } = self.phase {
             let is_over = now - since_ps > self.shortest_ps;
-            let gain = CYCLE[at];
+            let gain = PACING_GAIN_CYCLE[at];
             let may_go_on = match gain {
                 // More is sent until the pipe holds it, less until what was too much is gone.
                 gain if gain > 1.0 => {
@@ -156,7 +156,8 @@ impl Bbr {
                 _ => is_over,
             };
             if may_go_on {
-                self.phase = Phase::ProbeRate { at: (at + 1) % CYCLE.len(), since_ps: now };
+                self.phase =
+                    Phase::ProbeRate { at: (at + 1) % PACING_GAIN_CYCLE.len(), since_ps: now };
             }
         }
         self.probe_round_trip(ack);
@@ -190,11 +191,13 @@ impl Bbr {
         }
     }
 
-    fn tell(&self, pace: &mut Pace) {
+    fn update_pace(&self, pace: &mut Pace) {
         let (pacing, window) = match self.phase {
             Phase::Startup => (self.startup_gain, self.under_way(self.startup_gain)),
             Phase::Drain => (1.0 / self.startup_gain, self.under_way(self.startup_gain)),
-            Phase::ProbeRate { at, .. } => (CYCLE[at], self.under_way(self.window_gain)),
+            Phase::ProbeRate { at, .. } => {
+                (PACING_GAIN_CYCLE[at], self.under_way(self.window_gain))
+            }
             Phase::ProbeRoundTrip { .. } => (1.0, 0),
         };
         let least = match self.phase {
@@ -211,11 +214,11 @@ impl Bbr {
 
 impl Congestion for Bbr {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
-        if self.hear_rate(ack) {
+        if self.add_rate_sample(ack) {
             self.look_whether_full(ack.sample.is_app_limited);
         }
         self.go_on(ack);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_timeout(&mut self, _now_ps: u64, pace: &mut Pace) {
@@ -229,7 +232,7 @@ mod tests {
     use super::*;
     use crate::congestion::Sample;
 
-    const MS: u64 = SECOND / 1000;
+    const PS_PER_MS: u64 = PS_PER_SECOND / 1000;
 
     fn ack(
         now_ms: u64,
@@ -238,13 +241,13 @@ mod tests {
         in_flight: u64,
         round_trip: u64,
     ) -> Ack<'static> {
-        let interval_ps = 10 * MS;
+        let interval_ps = 10 * PS_PER_MS;
         Ack {
-            now_ps: now_ms * MS,
+            now_ps: now_ms * PS_PER_MS,
             newly_bytes: 1000,
             delivered_bytes: delivered,
             in_flight_bytes: in_flight,
-            round_trip_ps: round_trip * MS,
+            round_trip_ps: round_trip * PS_PER_MS,
             sample: Sample {
                 bytes: rate_bps / 8 / 100,
                 interval_ps,
@@ -256,38 +259,38 @@ mod tests {
     }
 
     #[test]
-    fn it_searches_drains_and_then_cycles_about_the_rate_of_the_path() {
+    fn startup_drain_then_probe_bandwidth() {
         let mut pace = Pace { rate_bps: 100_000_000_000, window_bytes: 0, has_timers: false };
         let mut bbr = Bbr::new(&Parameters::default(), &path(), &mut pace);
         assert_eq!(pace.window_bytes, 10_000);
         let mut delivered = 0;
-        let mut hear = |bbr: &mut Bbr, now_ms: u64, rate: u64, in_flight: u64| {
+        let mut acknowledge = |bbr: &mut Bbr, now_ms: u64, rate: u64, in_flight: u64| {
             delivered += rate / 8 / 100;
             bbr.on_ack(&ack(now_ms, rate, delivered, in_flight, 10), &mut pace);
             pace
         };
         // Rates that double are followed; then the path gives 1 Gb/s.
         for (round, rate) in [125, 250, 500, 1000].into_iter().enumerate() {
-            let pace = hear(&mut bbr, 10 * round as u64, rate * 1_000_000, 9_000_000);
+            let pace = acknowledge(&mut bbr, 10 * round as u64, rate * 1_000_000, 9_000_000);
             let expected = 2.885 * rate as f64 * 1e6 * 1.048;
             assert!((pace.rate_bps as f64 / expected - 1.0).abs() < 1e-6, "{}", pace.rate_bps);
         }
         for round in 4..6 {
-            hear(&mut bbr, 10 * round, 1_000_000_000, 9_000_000);
+            acknowledge(&mut bbr, 10 * round, 1_000_000_000, 9_000_000);
         }
         assert_eq!(bbr.phase, Phase::Startup);
-        hear(&mut bbr, 60, 1_000_000_000, 9_000_000);
+        acknowledge(&mut bbr, 60, 1_000_000_000, 9_000_000);
         assert_eq!(bbr.phase, Phase::Drain);
-        let pace = hear(&mut bbr, 70, 1_000_000_000, 9_000_000);
+        let pace = acknowledge(&mut bbr, 70, 1_000_000_000, 9_000_000);
         assert!((pace.rate_bps as f64 / (1e9 * 1.048 / 2.885) - 1.0).abs() < 1e-6);
         // 1.25 MB are a round trip of it.
-        let pace = hear(&mut bbr, 80, 1_000_000_000, 1_250_000);
-        assert_eq!(bbr.phase, Phase::ProbeRate { at: 2, since_ps: 80 * MS });
+        let pace = acknowledge(&mut bbr, 80, 1_000_000_000, 1_250_000);
+        assert_eq!(bbr.phase, Phase::ProbeRate { at: 2, since_ps: 80 * PS_PER_MS });
         assert_eq!(pace.window_bytes, 2_503_000);
         let mut gains = Vec::new();
         for step in 0..80 {
             let in_flight = if step % 8 == 7 { 1_700_000 } else { 1_250_000 };
-            gains.push(hear(&mut bbr, 91 + 11 * step, 1_000_000_000, in_flight).rate_bps);
+            gains.push(acknowledge(&mut bbr, 91 + 11 * step, 1_000_000_000, in_flight).rate_bps);
         }
         let share = |gain: f64| {
             let rate = (gain * 1e9 * 1.048) as u64;
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_for_the_shortest_round_trip_with_little_under_way() {
+    fn probe_rtt_limits_packets_in_flight() {
         let mut pace = Pace { rate_bps: 1, window_bytes: 0, has_timers: false };
         let mut bbr = Bbr::new(&Parameters::default(), &path(), &mut pace);
         (0..20).for_each(|round| {
@@ -315,6 +318,6 @@ mod tests {
         assert!(matches!(bbr.phase, Phase::ProbeRoundTrip { until_ps: Some(_) }));
         later(&mut bbr, 10_521, 4000, &mut pace);
         assert!(matches!(bbr.phase, Phase::ProbeRate { .. }), "{:?}", bbr.phase);
-        assert_eq!(bbr.shortest_ps, 12 * MS);
+        assert_eq!(bbr.shortest_ps, 12 * PS_PER_MS);
     }
 }

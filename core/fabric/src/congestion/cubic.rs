@@ -5,7 +5,7 @@
 
 use super::{Ack, Congestion, Pace, Path};
 use crate::parameters::Parameters;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 /// No window is smaller after a loss, in segments (RFC 9438, section 4.6).
 const WINDOW_MIN: f64 = 2.0;
@@ -53,11 +53,11 @@ impl Cubic {
             epoch: None,
             marked_until: 0,
         };
-        cubic.tell(pace);
+        cubic.update_pace(pace);
         cubic
     }
 
-    fn tell(&self, pace: &mut Pace) {
+    fn update_pace(&self, pace: &mut Pace) {
         pace.window_bytes = (self.window * self.segment) as u64;
     }
 
@@ -86,7 +86,7 @@ impl Cubic {
             };
             Epoch { began_ps: ack.now_ps, k, origin, reno: window }
         });
-        let seconds = |time_ps: u64| time_ps as f64 / SECOND as f64;
+        let seconds = |time_ps: u64| time_ps as f64 / PS_PER_SECOND as f64;
         let cubic = |after: f64| self.c * (after - epoch.k).powi(3) + epoch.origin;
         let after = seconds(ack.now_ps - epoch.began_ps);
         // Section 4.3.
@@ -111,7 +111,7 @@ impl Congestion for Cubic {
         if ack.marks > 0 && ack.acknowledged > self.marked_until && !ack.is_recovering {
             self.marked_until = ack.next;
             self.reduce();
-            return self.tell(pace);
+            return self.update_pace(pace);
         }
         let segments = ack.newly_bytes as f64 / self.segment;
         // A window that is not used does not grow (section 5.8).
@@ -127,19 +127,19 @@ impl Congestion for Cubic {
         } else {
             self.avoid(ack, segments);
         }
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_loss(&mut self, _ack: &Ack<'_>, pace: &mut Pace) {
         self.reduce();
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_timeout(&mut self, _now_ps: u64, pace: &mut Pace) {
         self.reduce();
         self.highest = 0.0;
         self.window = 1.0;
-        self.tell(pace);
+        self.update_pace(pace);
     }
 }
 
@@ -148,7 +148,7 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
-    const MS: u64 = SECOND / 1000;
+    const PS_PER_MS: u64 = PS_PER_SECOND / 1000;
 
     /// A whole window is acknowledged in each round trip of so long, for so many, segment by segment.
     fn rounds(
@@ -183,10 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_doubles_and_a_loss_leaves_its_share() {
+    fn slow_start_doubles_until_loss() {
         let (mut cubic, mut pace) = begun();
         let mut now = 0;
-        rounds(&mut cubic, &mut pace, &mut now, 100 * MS, 5);
+        rounds(&mut cubic, &mut pace, &mut now, 100 * PS_PER_MS, 5);
         assert_eq!(cubic.window, 320.0);
         cubic.on_loss(&Ack::default(), &mut pace);
         assert_eq!((cubic.window, pace.window_bytes), (224.0, 224_000));
@@ -200,7 +200,7 @@ mod tests {
 
     /// W(t) = C (t - K)^3 + W_max with K = cbrt(W_max (1 - beta) / C), at a round trip so long that Reno is far below.
     #[test]
-    fn the_window_is_the_cubic_of_time() {
+    fn window_follows_cubic_of_time() {
         let (mut cubic, mut pace) = begun();
         cubic.window = 10_000.0;
         cubic.threshold = 10_000.0;
@@ -209,9 +209,9 @@ mod tests {
         let k = (10_000.0_f64 * 0.3 / 0.4).cbrt();
         let mut now = 0;
         let mut checked = 0;
-        while now < 30 * SECOND {
-            rounds(&mut cubic, &mut pace, &mut now, 100 * MS, 1);
-            let after = now as f64 / SECOND as f64;
+        while now < 30 * PS_PER_SECOND {
+            rounds(&mut cubic, &mut pace, &mut now, 100 * PS_PER_MS, 1);
+            let after = now as f64 / PS_PER_SECOND as f64;
             let expected = 0.4 * (after - k).powi(3) + 10_000.0;
             // The window aims at where the curve is a round trip later, and is there as that round trip ends.
             assert!(
@@ -233,12 +233,12 @@ mod tests {
         cubic.threshold = 50.0;
         cubic.on_loss(&Ack::default(), &mut pace);
         let mut now = 0;
-        rounds(&mut cubic, &mut pace, &mut now, MS, 20);
+        rounds(&mut cubic, &mut pace, &mut now, PS_PER_MS, 20);
         let additive = 3.0 * 0.3 / 1.7;
         assert!((cubic.window - 35.0 - 20.0 * additive).abs() < 0.6, "{}", cubic.window);
-        rounds(&mut cubic, &mut pace, &mut now, MS, 100);
+        rounds(&mut cubic, &mut pace, &mut now, PS_PER_MS, 100);
         let before = cubic.window;
-        rounds(&mut cubic, &mut pace, &mut now, MS, 10);
+        rounds(&mut cubic, &mut pace, &mut now, PS_PER_MS, 10);
         assert!(
             before > 50.0 && (cubic.window - before - 10.0).abs() < 0.3,
             "{before} {}",

@@ -6,7 +6,7 @@
 
 use super::{Ack, Congestion, Pace, Path, power, rate_min_bps, scaled};
 use crate::parameters::Parameters;
-use crate::time::NANOSECOND;
+use crate::time::PS_PER_NANOSECOND;
 
 /// State of one queue pair.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Dcqcn {
             }
         }
         self.due = Some(due);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn grow(&mut self) {
@@ -123,7 +123,7 @@ impl Dcqcn {
         }
     }
 
-    fn tell(&self, pace: &mut Pace) {
+    fn update_pace(&self, pace: &mut Pace) {
         pace.rate_bps = self.rate as u64;
         pace.has_timers = self.due.is_some();
     }
@@ -143,10 +143,10 @@ impl Congestion for Dcqcn {
         if self.due.is_none() {
             self.due = Some(Due {
                 alpha: now + self.alpha_interval,
-                cut: now + self.decrease_interval + NANOSECOND,
+                cut: now + self.decrease_interval + PS_PER_NANOSECOND,
                 growth: now + self.increase_interval,
             });
-            self.tell(pace);
+            self.update_pace(pace);
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
-    const US: u64 = 1_000_000;
+    const PS_PER_US: u64 = 1_000_000;
 
     fn ack(now_ps: u64) -> Ack<'static> {
         Ack { now_ps, acknowledged: 0, next: 0, packets: 1, marks: 1, ..Ack::default() }
@@ -175,37 +175,37 @@ mod tests {
     /// By hand: one mark at 0. Alpha is 1 until 1 us (marked: stays 1), then decays at 2, 3 and 4 us; the cut at
     /// 4.001 us halves by that.
     #[test]
-    fn the_first_mark_cuts_after_the_interval_and_fast_recovery_comes_half_way_back() {
+    fn mark_cuts_rate_then_fast_recovery() {
         let (mut dcqcn, mut pace) = begun();
         dcqcn.on_ack(&ack(0), &mut pace);
-        dcqcn.on_send(4 * US, 0, &mut pace);
+        dcqcn.on_send(4 * PS_PER_US, 0, &mut pace);
         assert_eq!(pace.rate_bps, 100_000_000_000);
-        dcqcn.on_send(4 * US + 1000, 0, &mut pace);
+        dcqcn.on_send(4 * PS_PER_US + 1000, 0, &mut pace);
         let alpha = (255.0_f64 / 256.0).powi(3);
         let cut = 100e9 * (1.0 - alpha / 2.0);
         assert!((dcqcn.rate - cut).abs() < 1.0, "{} {cut}", dcqcn.rate);
         // The target is still the line, as the clamp is off and no stage had passed.
-        dcqcn.on_send(305 * US, 0, &mut pace);
+        dcqcn.on_send(305 * PS_PER_US, 0, &mut pace);
         assert!((dcqcn.rate - f64::midpoint(cut, 100e9)).abs() < 1.0);
         // Additive then hyper increases: the target cannot pass the line.
-        dcqcn.on_send(10_000 * US, 0, &mut pace);
+        dcqcn.on_send(10_000 * PS_PER_US, 0, &mut pace);
         assert!(pace.rate_bps > 99_990_000_000 && dcqcn.target <= 100e9, "{}", pace.rate_bps);
     }
 
     /// Timers that are applied late give the same state as timers applied in time.
     #[test]
-    fn late_is_the_same_as_in_time() {
+    fn late_timers_give_same_state() {
         let (mut often, mut pace) = begun();
         let (mut rarely, mut other) = begun();
         for step in 0..4000_u64 {
-            let now = step * US / 2;
+            let now = step * PS_PER_US / 2;
             if step % 97 < 5 {
                 often.on_ack(&ack(now), &mut pace);
                 rarely.on_ack(&ack(now), &mut other);
             }
             often.on_send(now, 0, &mut pace);
         }
-        rarely.on_send(3999 * US / 2, 0, &mut other);
+        rarely.on_send(3999 * PS_PER_US / 2, 0, &mut other);
         assert!((often.rate - rarely.rate).abs() < 1.0, "{} {}", often.rate, rarely.rate);
         assert!((often.alpha - rarely.alpha).abs() < 1e-9);
     }

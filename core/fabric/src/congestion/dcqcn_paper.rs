@@ -117,28 +117,28 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
-    const US: u64 = 1_000_000;
+    const PS_PER_US: u64 = 1_000_000;
 
     #[test]
-    fn a_notification_halves_and_five_steps_of_time_come_back() {
+    fn cnp_halves_rate_then_recovers() {
         let parameters = Parameters::default();
         let mut dcqcn = DcqcnPaper::new(&parameters, &path());
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         dcqcn.on_cnp(0, &mut pace);
         assert_eq!(pace.rate_bps, 50_000_000_000);
         assert!((dcqcn.target - 100e9).abs() < 1.0);
-        dcqcn.on_send(5 * 55 * US, 0, &mut pace);
+        dcqcn.on_send(5 * 55 * PS_PER_US, 0, &mut pace);
         // 100 - 50/2^5.
         assert_eq!(pace.rate_bps, 98_437_500_000);
         let alpha = (255.0_f64 / 256.0).powi(5);
         assert!((dcqcn.alpha - alpha).abs() < 1e-12);
-        dcqcn.on_cnp(5 * 55 * US, &mut pace);
+        dcqcn.on_cnp(5 * 55 * PS_PER_US, &mut pace);
         assert!((dcqcn.rate - 98_437_500_000.0 * (1.0 - alpha / 2.0)).abs() < 1.0);
         assert!((dcqcn.target - 98_437_500_000.0).abs() < 1.0);
     }
 
     #[test]
-    fn bytes_count_as_time_does_and_both_together_are_faster() {
+    fn byte_and_time_counters_combine() {
         let parameters = Parameters::default();
         let mut dcqcn = DcqcnPaper::new(&parameters, &path());
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
@@ -149,7 +149,7 @@ mod tests {
             dcqcn.on_send(1, 10_000_000, &mut pace);
         }
         assert!((dcqcn.target - target - 40e6).abs() < 1.0, "one additive step");
-        dcqcn.on_send(6 * 55 * US, 0, &mut pace);
+        dcqcn.on_send(6 * 55 * PS_PER_US, 0, &mut pace);
         // Five additive steps more, and one of hyper increase.
         assert!(
             (dcqcn.target - target - 6.0 * 40e6 - 200e6).abs() < 1.0,

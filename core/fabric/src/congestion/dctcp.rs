@@ -3,7 +3,7 @@
 
 use super::{Ack, Congestion, Pace, Path, rate_min_bps};
 use crate::parameters::Parameters;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 /// State of one queue pair.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Dctcp {
 impl Dctcp {
     pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
         pace.window_bytes = path.bdp_bytes();
-        let packet = f64::from(path.mtu) * 8.0 * SECOND as f64 / path.base_rtt_ps as f64;
+        let packet = f64::from(path.mtu) * 8.0 * PS_PER_SECOND as f64 / path.base_rtt_ps as f64;
         Self {
             line: path.line_bps as f64,
             rate_min: rate_min_bps(parameters),
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cut_in_a_round_trip_by_half_of_alpha() {
+    fn alpha_cuts_once_per_rtt() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut dctcp = Dctcp::new(&Parameters::default(), &path(), &mut pace);
         // 1000 bytes in 13 us: 615 Mb/s, as the HPCC paper has it.

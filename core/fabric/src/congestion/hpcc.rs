@@ -4,7 +4,7 @@
 use super::{Ack, Congestion, Pace, Path, rate_min_bps, scaled};
 use crate::packet::{HOPS_MAX, Hop, Hops};
 use crate::parameters::Parameters;
-use crate::time::{NANOSECOND, SECOND};
+use crate::time::{PS_PER_NANOSECOND, PS_PER_SECOND};
 
 /// Steps of the telemetry of the HPCC simulator, in bytes that were sent and that wait.
 const SENT_STEP: u64 = 128;
@@ -77,7 +77,7 @@ impl Hpcc {
         }
         let (sent, queue) = (SENT_STEP * self.unit, QUEUE_STEP * self.unit);
         Hop {
-            time_ps: hop.time_ps / NANOSECOND * NANOSECOND,
+            time_ps: hop.time_ps / PS_PER_NANOSECOND * PS_PER_NANOSECOND,
             sent_bytes: hop.sent_bytes / sent * sent,
             queue_bytes: hop.queue_bytes / queue * queue,
             ..*hop
@@ -92,9 +92,9 @@ impl Hpcc {
         }
         let rate = new.bits_per_second as f64;
         let sent = new.sent_bytes.wrapping_sub(old.sent_bytes) as f64 * 8.0;
-        let busy = sent * SECOND as f64 / interval / rate;
+        let busy = sent * PS_PER_SECOND as f64 / interval / rate;
         let queue = new.queue_bytes.min(old.queue_bytes) as f64 * 8.0;
-        let waiting = queue * SECOND as f64 / (rate * self.base_rtt);
+        let waiting = queue * PS_PER_SECOND as f64 / (rate * self.base_rtt);
         Some(Load { share: busy + waiting, interval })
     }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
-    const US: u64 = 1_000_000;
+    const PS_PER_US: u64 = 1_000_000;
 
     fn hop(time_ps: u64, sent_bytes: u64, queue_bytes: u64) -> Hop {
         Hop { time_ps, sent_bytes, queue_bytes, bits_per_second: 100_000_000_000 }
@@ -227,26 +227,26 @@ mod tests {
         let mut hpcc = Hpcc::new(&Parameters::default(), &path(), &mut pace);
         assert_eq!(pace.window_bytes, 162_500);
         hpcc.on_ack(&ack(&[hop(0, 0, 0), hop(0, 0, 162_500)], 1, 10), &mut pace);
-        let later = [hop(13 * US, 81_250, 0), hop(13 * US, 162_500, 200_000)];
+        let later = [hop(13 * PS_PER_US, 81_250, 0), hop(13 * PS_PER_US, 162_500, 200_000)];
         hpcc.on_ack(&ack(&later, 11, 20), &mut pace);
         assert!((hpcc.path.utilisation - 2.0).abs() < 1e-9, "{}", hpcc.path.utilisation);
         let expected = 100e9 / (2.0 / 0.95) + 40e6;
         assert!((hpcc.path.rate - expected).abs() < 1.0);
         assert_eq!(pace.rate_bps, expected as u64);
         // Within the same round trip the reference stays, so that cuts do not add up.
-        let more = [hop(14 * US, 0, 0), hop(14 * US, 175_000, 200_000)];
+        let more = [hop(14 * PS_PER_US, 0, 0), hop(14 * PS_PER_US, 175_000, 200_000)];
         hpcc.on_ack(&ack(&more, 12, 21), &mut pace);
         assert!((hpcc.path.rate - expected).abs() < 1.0);
         assert!(pace.rate_bps < 50_000_000_000);
     }
 
     #[test]
-    fn an_idle_path_is_taken_in_steps_and_then_at_once() {
+    fn idle_path_increases_in_stages() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut hpcc = Hpcc::new(&Parameters::default(), &path(), &mut pace);
         hpcc.path.rate = 10e9;
         for round in 0..8 {
-            let hops = [hop(13 * US * (round + 1), 16_250 * (round + 1), 0)];
+            let hops = [hop(13 * PS_PER_US * (round + 1), 16_250 * (round + 1), 0)];
             hpcc.on_ack(&ack(&hops, 10 * round + 1, 10 * round), &mut pace);
         }
         // Five additive steps of 40 Mb/s, then 9.5 times as much and as far as the line.
@@ -268,7 +268,7 @@ mod tests {
             hpcc.on_ack(&ack(&[hop(0, 0, 0)], 1, 10), &mut pace);
             let mut rates = Vec::new();
             for (acknowledged, us) in [(11, 13), (12, 14)] {
-                let hops = [hop(us * US, 12_500 * us, 162_500)];
+                let hops = [hop(us * PS_PER_US, 12_500 * us, 162_500)];
                 hpcc.on_ack(&ack(&hops, acknowledged, 20), &mut pace);
                 rates.push(pace.rate_bps);
             }
@@ -289,13 +289,13 @@ mod tests {
             });
             hpcc.on_ack(&ack(&[hop(0, 0, 0), hop(0, 0, 0)], 1, 10), &mut pace);
             // A full line for a round trip and 162,500 bytes that wait, at one of the hops.
-            let busy = [hop(13 * US, 162_500, 162_500), hop(13 * US, 0, 0)];
+            let busy = [hop(13 * PS_PER_US, 162_500, 162_500), hop(13 * PS_PER_US, 0, 0)];
             hpcc.last = Hops::default();
             [hop(0, 0, 162_500), hop(0, 0, 0)].iter().for_each(|one| hpcc.last.push(*one));
             hpcc.on_ack(&ack(&busy, 11, 20), &mut pace);
-            let idle = [hop(26 * US, 162_500, 0), hop(26 * US, 162_500, 162_500)];
+            let idle = [hop(26 * PS_PER_US, 162_500, 0), hop(26 * PS_PER_US, 162_500, 162_500)];
             hpcc.last = Hops::default();
-            [hop(13 * US, 162_500, 0), hop(13 * US, 0, 162_500)]
+            [hop(13 * PS_PER_US, 162_500, 0), hop(13 * PS_PER_US, 0, 162_500)]
                 .iter()
                 .for_each(|one| hpcc.last.push(*one));
             hpcc.on_ack(&ack(&idle, 21, 30), &mut pace);
@@ -307,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn idle_hops_count_once_per_round_trip() {
+    fn idle_hops_count_once_per_rtt() {
         let (mut hpcc, mut pace) = hpcc(|p| p.hpcc_skip_idle = true);
         hpcc.on_ack(&ack(&[hop(0, 0, 0)], 1, 10), &mut pace);
-        hpcc.on_ack(&ack(&[hop(13 * US, 162_500, 0)], 11, 20), &mut pace);
+        hpcc.on_ack(&ack(&[hop(13 * PS_PER_US, 162_500, 0)], 11, 20), &mut pace);
         let before = pace.rate_bps;
-        hpcc.on_ack(&ack(&[hop(14 * US, 162_500, 0)], 12, 20), &mut pace);
-        assert_eq!((pace.rate_bps, hpcc.last.as_slice()[0].time_ps), (before, 13 * US));
-        hpcc.on_ack(&ack(&[hop(15 * US, 187_500, 80_000)], 13, 20), &mut pace);
+        hpcc.on_ack(&ack(&[hop(14 * PS_PER_US, 162_500, 0)], 12, 20), &mut pace);
+        assert_eq!((pace.rate_bps, hpcc.last.as_slice()[0].time_ps), (before, 13 * PS_PER_US));
+        hpcc.on_ack(&ack(&[hop(15 * PS_PER_US, 187_500, 80_000)], 13, 20), &mut pace);
         assert_ne!(pace.rate_bps, before);
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Ack, Congestion, Pace, Path};
 use crate::parameters::Parameters;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 /// No window is smaller, in packets.
 const WINDOW_MIN: f64 = 0.01;
@@ -82,7 +82,7 @@ impl Congestion for Swift {
         // One packet may always be under way; how often is then a matter of the rate.
         pace.window_bytes = (self.window.max(1.0) * self.mtu) as u64;
         pace.rate_bps = if self.window < 1.0 {
-            (self.window * self.mtu * 8.0 * SECOND as f64 / self.rtt_ps) as u64
+            (self.window * self.mtu * 8.0 * PS_PER_SECOND as f64 / self.rtt_ps) as u64
         } else {
             self.line as u64
         };
@@ -94,22 +94,22 @@ mod tests {
     use super::super::tests::path;
     use super::*;
 
-    const US: u64 = 1_000_000;
+    const PS_PER_US: u64 = 1_000_000;
 
     fn ack(now_us: u64, round_trip_us: u64) -> Ack<'static> {
         Ack {
-            now_ps: now_us * US,
+            now_ps: now_us * PS_PER_US,
             acknowledged: 0,
             next: 0,
             packets: 1,
             marks: 0,
-            round_trip_ps: round_trip_us * US,
+            round_trip_ps: round_trip_us * PS_PER_US,
             ..Ack::default()
         }
     }
 
     #[test]
-    fn windows_grow_below_the_target_and_shrink_once_in_a_round_trip_above() {
+    fn window_tracks_target_delay() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut swift = Swift::new(&Parameters::default(), &path(), &mut pace);
         assert!((swift.window - 162.5).abs() < 1e-9);

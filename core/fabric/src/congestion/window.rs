@@ -55,7 +55,7 @@ fn pace_of(own: Pace, window: Window, window_bytes: u64, line_bps: u64, is_paced
 }
 
 impl Bounded {
-    fn tell(&self, pace: &mut Pace) {
+    fn update_pace(&self, pace: &mut Pace) {
         *pace = pace_of(self.own, self.window, self.window_bytes, self.line_bps, self.is_paced);
     }
 }
@@ -63,27 +63,27 @@ impl Bounded {
 impl Congestion for Bounded {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
         self.algorithm.on_ack(ack, &mut self.own);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_cnp(&mut self, now_ps: u64, pace: &mut Pace) {
         self.algorithm.on_cnp(now_ps, &mut self.own);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_loss(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
         self.algorithm.on_loss(ack, &mut self.own);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_timeout(&mut self, now_ps: u64, pace: &mut Pace) {
         self.algorithm.on_timeout(now_ps, &mut self.own);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 
     fn on_send(&mut self, now_ps: u64, bytes: u32, pace: &mut Pace) {
         self.algorithm.on_send(now_ps, bytes, &mut self.own);
-        self.tell(pace);
+        self.update_pace(pace);
     }
 }
 

@@ -9,10 +9,10 @@ use penstock_units::{BitRate, ByteCount};
 
 use super::read::{Fault, fault, rate};
 use crate::parameters::{CongestionControl, Parameters, Picoseconds, RoundTrip, Window, WireModel};
-use crate::time::{MICROSECOND, SECOND};
+use crate::time::{PS_PER_MICROSECOND, PS_PER_SECOND};
 
 /// Times of links that fail count from here, as flows usually begin here.
-const LINK_DOWN_FROM_PS: u64 = 2 * SECOND;
+const LINK_DOWN_FROM_PS: u64 = 2 * PS_PER_SECOND;
 /// The latest time of a link that fails, in microseconds.
 const LINK_DOWN_US_MAX: u64 = 1_000_000_000;
 /// Switches tell these rates alone; all others are told as the first.
@@ -204,7 +204,7 @@ impl<'a> Keys<'a> {
     }
 
     fn time(&self, key: &str) -> Result<Option<Picoseconds>, Fault> {
-        let time = |us: f64| Picoseconds((us * MICROSECOND as f64) as u64);
+        let time = |us: f64| Picoseconds((us * PS_PER_MICROSECOND as f64) as u64);
         Ok(self.number(key)?.map(time))
     }
 
@@ -241,7 +241,7 @@ fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), Fau
 pub fn config(text: &str) -> Result<Config, Fault> {
     let mut keys = Keys::read(text)?;
     let parameters = parameters(&mut keys)?;
-    let seconds = |seconds: f64| (seconds * SECOND as f64) as u64;
+    let seconds = |seconds: f64| (seconds * PS_PER_SECOND as f64) as u64;
     let file = |key: &str| match keys.word(key) {
         Some(file) => Ok(file.to_owned()),
         None => fault(keys.lines, format!("it names no {key}")),
@@ -280,7 +280,7 @@ fn link_down(keys: &Keys<'_>) -> Result<Option<(u64, [usize; 2])>, Fault> {
     match numbers {
         [Some(0), Some(_), Some(_)] => Ok(None),
         [Some(us), Some(a), Some(b)] if us < LINK_DOWN_US_MAX => {
-            let at_ps = LINK_DOWN_FROM_PS + us * MICROSECOND;
+            let at_ps = LINK_DOWN_FROM_PS + us * PS_PER_MICROSECOND;
             Ok(Some((at_ps, [a as usize, b as usize])))
         }
         _ => fault(line, "LINK_DOWN is microseconds after 2 s and two nodes"),
@@ -331,7 +331,7 @@ fn parameters(keys: &mut Keys<'_>) -> Result<Parameters, Fault> {
         dcqcn_gain: gain.unwrap_or(usual.dcqcn_gain),
         dcqcn_alpha_interval: keys
             .time("ALPHA_RESUME_INTERVAL")?
-            .unwrap_or(Picoseconds(55 * MICROSECOND)),
+            .unwrap_or(Picoseconds(55 * PS_PER_MICROSECOND)),
         dcqcn_decrease_interval: keys
             .time("RATE_DECREASE_INTERVAL")?
             .unwrap_or(usual.dcqcn_decrease_interval),
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!((p.hpcc_stages, p.hpcc_per_hop, p.hpcc_fast_react), (5, true, true));
         assert_eq!((p.reroute.0, p.timeout_exponent, p.ack_every), (0, 0, 1));
         assert_eq!(p.buffer, Some(ByteCount(16 << 20)));
-        assert_eq!(p.dcqcn_alpha_interval.0, 55 * MICROSECOND);
+        assert_eq!(p.dcqcn_alpha_interval.0, 55 * PS_PER_MICROSECOND);
         assert_eq!((config.until_ps, config.link_down), (3_010_000_000_000, None));
         assert!(config.has_global_round_trip && config.notes.is_empty());
     }

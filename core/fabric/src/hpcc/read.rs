@@ -6,7 +6,7 @@ use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topo
 use penstock_units::{BitRate, parse_duration};
 
 use crate::flow::Flow;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 const NODES_MAX: usize = 1 << 17;
 const LINKS_MAX: usize = 1 << 20;
@@ -218,7 +218,7 @@ pub fn flows(text: &str) -> Result<Vec<Flow>, Fault> {
         let Some(start) = start else {
             return fault(line, format!("'{}' is no start in seconds", words[5].escape_debug()));
         };
-        let start_ps = (start * SECOND as f64).round() as u64;
+        let start_ps = (start * PS_PER_SECOND as f64).round() as u64;
         if flows.last().is_some_and(|before| before.start_ps > start_ps) {
             return fault(line, "flows are in the order of their start");
         }

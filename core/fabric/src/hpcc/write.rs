@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::ideal_over_ns;
 use crate::routes::Routes;
 use crate::simulation::Simulation;
-use crate::time::NANOSECOND;
+use crate::time::PS_PER_NANOSECOND;
 
 /// The first port of a pair of hosts.
 const SOURCE_PORT: u32 = 10_000;
@@ -39,8 +39,8 @@ pub fn completions(simulation: &Simulation) -> String {
             address(flow.from),
             address(flow.to),
             flow.bytes(),
-            flow.start_ps / NANOSECOND,
-            (done - flow.start_ps) / NANOSECOND,
+            flow.start_ps / PS_PER_NANOSECOND,
+            (done - flow.start_ps) / PS_PER_NANOSECOND,
         );
         lines.push((done, number, line));
     }
@@ -60,7 +60,7 @@ pub fn pauses(simulation: &Simulation) -> String {
         let _ = writeln!(
             text,
             "{} {node} {} {} {}",
-            record.time_ps / NANOSECOND,
+            record.time_ps / PS_PER_NANOSECOND,
             u8::from(!of.is_host),
             record.port - of.ports.start + 1,
             u8::from(record.is_pause),
@@ -74,7 +74,7 @@ pub fn pauses(simulation: &Simulation) -> String {
 #[must_use]
 pub fn queues(simulation: &Simulation) -> String {
     let network = simulation.network();
-    let mut text = format!("time: {}\n", simulation.now_ps() / NANOSECOND);
+    let mut text = format!("time: {}\n", simulation.now_ps() / PS_PER_NANOSECOND);
     for (id, port) in network.ports.iter().enumerate() {
         let bins = simulation.queue_bins(id as u32);
         if !bins.is_empty() {

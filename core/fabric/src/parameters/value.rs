@@ -31,7 +31,7 @@ impl Value for Picoseconds {
             return number.trim().parse().ok().map(Self);
         }
         let nanoseconds = u64::try_from(parse_duration(text).ok()?.as_nanos()).ok()?;
-        nanoseconds.checked_mul(crate::time::NANOSECOND).map(Self)
+        nanoseconds.checked_mul(crate::time::PS_PER_NANOSECOND).map(Self)
     }
 
     fn show(&self) -> String {
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_rates_are_read_and_written_exactly() {
+    fn times_and_rates_round_trip() {
         for (text, ps) in [("55us", 55_000_000), ("800ps", 800), ("3.33us", 3_330_000), ("0s", 0)] {
             let value = Picoseconds::parse(text).unwrap();
             assert_eq!(value.0, ps, "{text}");

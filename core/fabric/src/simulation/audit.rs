@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::region::Region;
-use crate::packet::{List, NONE};
+use crate::packet::{List, NO_INDEX};
 
 impl Simulation {
     /// Recounts packets, queues and memory, and compares them with the counters.
@@ -120,7 +120,7 @@ impl Region {
 
     fn walk(&self, list: &List, mut each: impl FnMut(&crate::packet::Packet)) -> (u64, u64) {
         let (mut id, mut count, mut bytes) = (list.head(), 0, 0);
-        while id != NONE && !list.is_empty() {
+        while id != NO_INDEX && !list.is_empty() {
             let packet = &self.packets[id];
             each(packet);
             count += 1;

@@ -13,9 +13,9 @@ use super::region::Region;
 use super::{Progress, Simulation};
 
 /// Looks at the gate before a worker sleeps: some tens of microseconds.
-const LOOKS: u32 = 2000;
+const SPINS_BEFORE_SLEEP: u32 = 2000;
 /// Windows from one look at the shares to the next.
-const WINDOWS: u32 = 128;
+const WINDOWS_PER_REBALANCE: u32 = 128;
 
 /// One of those that carry a run out together: give each to a thread.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Crew<'_> {
         let mut state = lock(&self.state);
         let state = &mut *state;
         state.windows += 1;
-        if state.windows.is_multiple_of(WINDOWS) {
+        if state.windows.is_multiple_of(WINDOWS_PER_REBALANCE) {
             self.deal(&regions, &mut state.handled);
         }
         let model = &*self.model;
@@ -220,7 +220,7 @@ impl Gate {
             assert!(!self.is_broken.load(Ordering::SeqCst), "another worker ended before its time");
             self.opened.load(Ordering::SeqCst) != opened
         };
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS_BEFORE_SLEEP {
             if is_open() {
                 return;
             }

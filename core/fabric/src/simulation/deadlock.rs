@@ -10,7 +10,7 @@ use super::control::Coordinator;
 use super::port::Port;
 use super::region::Region;
 use crate::event::Kind;
-use crate::packet::NONE;
+use crate::packet::NO_INDEX;
 
 /// So many intervals are between two looks at most, while the answer stays the same.
 const INTERVALS_MAX: u64 = 100;
@@ -178,7 +178,7 @@ impl Coordinator<'_, '_> {
                 let mut bytes = 0;
                 let (region, state) = self.port(*other);
                 let mut id = state.queues[usize::from(priority)].head();
-                while id != NONE {
+                while id != NO_INDEX {
                     let packet = &region.packets[id];
                     if packet.ingress == place {
                         bytes += u64::from(packet.bytes);

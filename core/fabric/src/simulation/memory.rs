@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_threshold_pauses_and_resumes_where_it_says() {
+    fn fixed_threshold_pauses_and_resumes() {
         let parameters = Parameters {
             pfc_threshold: PauseThreshold::Static,
             pfc_xoff: penstock_units::ByteCount(5000),

@@ -5,7 +5,7 @@ use super::memory::Thresholds;
 use super::{Flow, Marking, Network, Operation, Parameters, Routes, SetupError, Wire, mix, needs};
 use crate::congestion::Needs;
 use crate::parameters::{CongestionControl, Recovery, Routing};
-use crate::time::NANOSECOND;
+use crate::time::PS_PER_NANOSECOND;
 
 /// Buffer of a switch for each 50 Gb/s of its fastest port (HPCC simulator, run.py).
 const BUFFER_PER_50G: u64 = 16 << 20;
@@ -84,7 +84,7 @@ impl Model {
             longest_frame: wire.longest(parameters.mtu),
             timeout_ps: match parameters.timeout_exponent {
                 0 => 0,
-                exponent => (TIMEOUT_UNIT_NS * NANOSECOND) << exponent,
+                exponent => (TIMEOUT_UNIT_NS * PS_PER_NANOSECOND) << exponent,
             },
             base_rtt_ps: 0,
             owners: Vec::new(),

@@ -6,9 +6,9 @@
 use crate::network::Network;
 
 /// No region may be this much above its share: one in so many.
-const SLACK: u64 = 16;
+const LOAD_SLACK_DIVISOR: u64 = 16;
 /// Times that nodes are looked at, whether they are better elsewhere.
-const PASSES: usize = 4;
+const REFINEMENT_PASSES_MAX: usize = 4;
 
 /// The region of each node, of at most so many. `lookahead` says how long a port's link keeps a frame.
 pub(super) fn partition(
@@ -134,9 +134,9 @@ impl Atoms {
     /// Those with hosts in their order, so much to each region; the others by and by to where most of their links go, or
     /// where least is when they go everywhere; then each to where it is better.
     fn deal(&self, regions: usize) -> Vec<u32> {
-        const NOWHERE: u32 = u32::MAX;
+        const UNASSIGNED_REGION: u32 = u32::MAX;
         let count = self.weights.len();
-        let mut owners = vec![NOWHERE; count];
+        let mut owners = vec![UNASSIGNED_REGION; count];
         let mut loads = vec![0_u64; regions];
         let hosts: Vec<usize> = (0..count).filter(|atom| self.has_hosts[*atom]).collect();
         let all: u64 = hosts.iter().map(|atom| self.weights[*atom]).sum();
@@ -152,7 +152,9 @@ impl Atoms {
         while !left.is_empty() {
             // A ring at a time, from the hosts on; what is not joined to them at all is the last.
             let is_beside = |atom: &usize| {
-                self.neighbours[*atom].iter().any(|other| owners[*other as usize] != NOWHERE)
+                self.neighbours[*atom]
+                    .iter()
+                    .any(|other| owners[*other as usize] != UNASSIGNED_REGION)
             };
             let (mut ring, rest): (Vec<_>, Vec<_>) = left.iter().partition(|atom| is_beside(atom));
             if ring.is_empty() {
@@ -191,13 +193,14 @@ impl Atoms {
     fn improve(&self, owners: &mut [u32], loads: &mut [u64]) {
         let regions = loads.len();
         let mean = loads.iter().sum::<u64>() / regions as u64;
-        for _ in 0..PASSES {
+        for _ in 0..REFINEMENT_PASSES_MAX {
             let mut is_better = false;
             for atom in 0..owners.len() {
                 let (own, weight) = (owners[atom] as usize, self.weights[atom]);
                 let links = self.links(atom, owners, regions);
                 let best = (0..regions).rev().max_by_key(|region| links[*region]).unwrap_or(own);
-                let fits = loads[best] + weight <= mean + mean / SLACK && loads[own] > weight;
+                let fits =
+                    loads[best] + weight <= mean + mean / LOAD_SLACK_DIVISOR && loads[own] > weight;
                 if links[best] > links[own] && fits {
                     owners[atom] = best as u32;
                     loads[own] -= weight;
@@ -225,7 +228,7 @@ mod tests {
 
     /// Halves of a fat-tree have four whole pods and half of the cores each, so that no link within a pod is cut.
     #[test]
-    fn a_fat_tree_is_divided_between_pods() {
+    fn fat_tree_is_partitioned_by_pod() {
         let (network, owners) = divided(&generate::fat_tree(8, 1.0, 100_000_000_000, 1000), 2);
         let mut loads = [0_usize; 2];
         for (node, owner) in network.nodes.iter().zip(&owners) {
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_stay_with_their_switch_and_no_region_is_empty() {
+    fn hosts_share_region_with_switch() {
         for topology in [
             generate::star(9, 1_000_000_000, 10),
             generate::dumbbell(3, 1_000_000_000, 1_000_000_000, 10),
@@ -268,7 +271,7 @@ mod tests {
 
     /// Two sites 10 ms apart, each a switch with hosts and short links: the long link alone is cut.
     #[test]
-    fn long_links_are_cut_rather_than_short_ones() {
+    fn partitions_cut_long_links() {
         let mut topology = generate::spine_leaf(2, 8, 2, 1_000_000_000, 1_000_000_000, 1);
         for link in &mut topology.links {
             if link.name.contains("spine") {

@@ -2,7 +2,7 @@
 
 use crate::event::{Event, Kind};
 use crate::network::Marking;
-use crate::packet::{Content, Hop, List, NONE, OnLine, PacketId};
+use crate::packet::{Content, Hop, List, NO_INDEX, OnLine, PacketId};
 use crate::random::Random;
 use crate::simulation::model::Model;
 use crate::simulation::region::Region;
@@ -85,7 +85,7 @@ impl Port {
     /// its link ends, and its number there, where that is another one.
     pub(super) fn new(model: &Model, id: u32, peer: u32, far: Option<(u32, u32)>) -> Self {
         let port = &model.network.ports[id as usize];
-        let (far_region, far_port) = far.unwrap_or((NONE, NONE));
+        let (far_region, far_port) = far.unwrap_or((NO_INDEX, NO_INDEX));
         Self {
             busy_until_ps: 0,
             is_due: false,
@@ -244,7 +244,7 @@ impl Region {
             let turn = usize::from(state.turn);
             if eligible & (1 << turn) != 0 {
                 let head = state.queues[turn].head();
-                let bytes = if head == NONE {
+                let bytes = if head == NO_INDEX {
                     i64::from(self.model.longest_frame)
                 } else {
                     i64::from(self.packets[head].bytes)
@@ -275,7 +275,7 @@ impl Region {
                 packet.marks = 1;
                 state.result.marked += 1;
             }
-            if packet.telemetry != NONE {
+            if packet.telemetry != NO_INDEX {
                 self.telemetry[packet.telemetry].push(Hop {
                     time_ps: self.now_ps,
                     sent_bytes: state.result.sent_bytes,

@@ -4,7 +4,7 @@ use super::requester::Requester;
 use super::scoreboard::{Held, Sizes};
 use super::sender::sizes;
 use crate::flow::{Flow, Operation};
-use crate::packet::NONE;
+use crate::packet::NO_INDEX;
 use crate::parameters::Parameters;
 
 /// A flow whose messages are posted as those of another arrive at its host.
@@ -56,9 +56,9 @@ impl Receiver {
     pub(super) fn new(number: u32, flow: &Flow, parameters: &Parameters, hash: u32) -> Self {
         Self {
             flow: number,
-            port: NONE,
+            port: NO_INDEX,
             to: flow.data_way().0,
-            sender: NONE,
+            sender: NO_INDEX,
             hash,
             is_read: flow.operation == Operation::Read,
             told_gap: false,

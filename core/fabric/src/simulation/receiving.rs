@@ -3,13 +3,13 @@
 
 use super::receiver::Released;
 use super::region::Region;
-use super::sending::BACK;
+use super::sending::REVERSE_HASH_XOR;
 use crate::event::{Event, Kind};
-use crate::packet::{Content, NONE, Packet, PacketId};
-use crate::time::MICROSECOND;
+use crate::packet::{Content, NO_INDEX, Packet, PacketId};
+use crate::time::PS_PER_MICROSECOND;
 
 /// Marks of reads are told apart by as much as a ConnectX keeps between notifications.
-const READ_NOTIFY_PS: u64 = 4 * MICROSECOND;
+const READ_NOTIFY_PS: u64 = 4 * PS_PER_MICROSECOND;
 
 impl Region {
     /// A packet is at a host.
@@ -39,7 +39,8 @@ impl Region {
         let model = &self.model;
         let receiver = &mut self.receivers[number as usize];
         let (_, here) = model.flows[receiver.flow as usize].data_way();
-        let port = self.routes.port(&model.network, here, receiver.to, receiver.hash ^ BACK);
+        let port =
+            self.routes.port(&model.network, here, receiver.to, receiver.hash ^ REVERSE_HASH_XOR);
         let Some(port) = port else { return false };
         receiver.port = model.places[port as usize];
         receiver.patience_ps = if model.recovers_selectively {
@@ -55,7 +56,7 @@ impl Region {
         let packet = &self.packets[id];
         let (psn, payload, is_marked) = (packet.psn, packet.payload, packet.marks > 0);
         // Without a way back nobody hears that it came.
-        if self.receivers[number as usize].port == NONE && !self.begin_receiver(number) {
+        if self.receivers[number as usize].port == NO_INDEX && !self.begin_receiver(number) {
             self.counts.consumed += 1;
             return self.remove_packet(id);
         }
@@ -110,7 +111,7 @@ impl Region {
         packet.flow = receiver.sender;
         packet.to = receiver.to;
         packet.psn = receiver.expected;
-        packet.hash = receiver.hash ^ BACK;
+        packet.hash = receiver.hash ^ REVERSE_HASH_XOR;
         packet.priority = self.model.parameters.ack_priority.unwrap_or(receiver.priority);
         packet.bytes = self.model.wire.acknowledgement;
         packet.payload = ahead;
@@ -129,7 +130,7 @@ impl Region {
         if receiver.is_read {
             let requester = &mut receiver.requester;
             requester.completed = arrived;
-            requester.hear(self.now_ps);
+            requester.record_progress(self.now_ps);
             requester.post(arrived);
             if requester.is_done() {
                 self.end_receiver(number, false);
@@ -141,14 +142,14 @@ impl Region {
             Some(Released::Sender(other)) => {
                 let sender = &mut self.senders[other as usize];
                 sender.requester.post(arrived);
-                if sender.port != NONE && !sender.requester.is_over {
+                if sender.port != NO_INDEX && !sender.requester.is_over {
                     self.go_on(other);
                 }
             }
             Some(Released::Receiver(other)) => {
                 let receiver = &mut self.receivers[other as usize];
                 receiver.requester.post(arrived);
-                if receiver.port != NONE && !receiver.requester.is_over {
+                if receiver.port != NO_INDEX && !receiver.requester.is_over {
                     self.ask(other);
                 }
             }
@@ -176,7 +177,7 @@ impl Region {
         let receiver = &self.receivers[number as usize];
         let port = receiver.port;
         let mut packet = Packet::new(content, receiver.sender, receiver.to, priority);
-        packet.hash = receiver.hash ^ BACK;
+        packet.hash = receiver.hash ^ REVERSE_HASH_XOR;
         packet.psn = psn;
         packet.sent_ps = self.now_ps;
         packet.bytes = self.model.wire.notification;

@@ -7,12 +7,12 @@
 
 use crate::congestion::{Ack, Needs, Path};
 use crate::flow::Operation;
-use crate::packet::{Content, NONE, PacketId};
+use crate::packet::{Content, NO_INDEX, PacketId};
 use crate::parameters::Parameters;
 use crate::simulation::region::Region;
 use crate::simulation::scoreboard::{Scoreboard, Sizes};
 use crate::simulation::sender::State;
-use crate::time::SECOND;
+use crate::time::PS_PER_SECOND;
 
 /// A retransmission time-out doubles no more than so often (RFC 6298, 5.5: at most 60 s and more).
 const DOUBLINGS_MAX: u32 = 6;
@@ -48,7 +48,7 @@ struct RoundTrips {
 }
 
 impl RoundTrips {
-    fn hear(&mut self, round_trip: u64) {
+    fn add_sample(&mut self, round_trip: u64) {
         if self.smoothed == 0 {
             (self.smoothed, self.variation) = (round_trip, round_trip / 2);
         } else {
@@ -60,7 +60,7 @@ impl RoundTrips {
 
     fn timeout_ps(&self) -> u64 {
         let once = if self.smoothed == 0 {
-            SECOND
+            PS_PER_SECOND
         } else {
             (self.smoothed + 4 * self.variation).max(self.least)
         };
@@ -115,9 +115,9 @@ impl Selective {
         }
     }
 
-    fn hear(&mut self, round_trip_ps: u64) {
+    fn add_round_trip(&mut self, round_trip_ps: u64) {
         if let Patience::Measured(round_trips) = &mut self.patience {
-            round_trips.hear(round_trip_ps);
+            round_trips.add_sample(round_trip_ps);
             round_trips.doublings = 0;
         }
     }
@@ -140,7 +140,7 @@ impl Region {
         if psn >= receiver.expected {
             let is_new = receiver.held.keep(psn - receiver.expected);
             if is_new && receiver.is_read {
-                receiver.requester.hear(now_ps);
+                receiver.requester.record_progress(now_ps);
             }
             while receiver.held.pop() {
                 let bytes = receiver.sizes.of(receiver.expected) as u32;
@@ -178,18 +178,18 @@ impl Region {
         let (in_flight_bytes, delivered_bytes) = (board.in_flight_bytes, board.delivered_bytes);
         let is_recovering = board.is_recovering();
         let round_trip_ps = now_ps - packet.sent_ps;
-        selective.hear(round_trip_ps);
+        selective.add_round_trip(round_trip_ps);
         if psn > sender.unacknowledged {
             sender.acknowledge(psn);
         }
         let is_read = sender.operation == Operation::Read;
         if news.bytes > 0 {
-            sender.requester.hear(now_ps);
+            sender.requester.record_progress(now_ps);
         }
         sender.marks += u64::from(packet.marks);
         if let Some(congestion) = &mut sender.congestion {
             let hops = match packet.telemetry {
-                NONE => &[],
+                NO_INDEX => &[],
                 place => self.telemetry[place].as_slice(),
             };
             let ack = Ack {
@@ -227,16 +227,16 @@ mod tests {
     /// RFC 6298 by hand: the first round trip, then one that differs.
     #[test]
     fn time_outs_follow_round_trips() {
-        let ms = SECOND / 1000;
+        let ms = PS_PER_SECOND / 1000;
         let least = 200 * ms;
         let mut trips = RoundTrips { smoothed: 0, variation: 0, least, doublings: 0 };
-        assert_eq!(trips.timeout_ps(), SECOND);
-        trips.hear(100 * ms);
+        assert_eq!(trips.timeout_ps(), PS_PER_SECOND);
+        trips.add_sample(100 * ms);
         assert_eq!(trips.timeout_ps(), 300 * ms);
-        trips.hear(180 * ms);
+        trips.add_sample(180 * ms);
         assert_eq!(trips.smoothed, 110 * ms);
         assert_eq!(trips.variation, (150 * ms + 80 * ms) / 4);
-        (0..100).for_each(|_| trips.hear(10 * ms));
+        (0..100).for_each(|_| trips.add_sample(10 * ms));
         assert_eq!(trips.timeout_ps(), least);
         trips.doublings = 2;
         assert_eq!(trips.timeout_ps(), 4 * least);

@@ -18,7 +18,7 @@ use super::sending::Line;
 use super::switch::Held;
 use super::{Counts, Digest, PauseRecord, Routes};
 use crate::event::{Event, Kind};
-use crate::packet::{Arena, Content, Hops, NONE, Packet, PacketId};
+use crate::packet::{Arena, Content, Hops, NO_INDEX, Packet, PacketId};
 use crate::queue::EventQueue;
 
 /// Packets on their way into another region.
@@ -177,7 +177,7 @@ impl Region {
     /// A packet ceases to be.
     pub(super) fn remove_packet(&mut self, id: PacketId) {
         let telemetry = self.packets[id].telemetry;
-        if telemetry != NONE {
+        if telemetry != NO_INDEX {
             self.telemetry.remove(telemetry);
         }
         self.packets.remove(id);
@@ -190,7 +190,7 @@ impl Region {
         let mail = &mut self.outbox[state.far_region as usize];
         let mut packet = self.packets[id].clone();
         packet.address(state.far_port, arrives_ps);
-        if packet.telemetry != NONE {
+        if packet.telemetry != NO_INDEX {
             mail.hops.push(self.telemetry[packet.telemetry]);
             self.telemetry.remove(packet.telemetry);
             packet.telemetry = mail.hops.len() as u32 - 1;
@@ -205,8 +205,8 @@ impl Region {
         for mail in &mut self.inbox {
             for mut packet in mail.packets.drain(..) {
                 let (line, at_ps) = packet.addressed();
-                packet.ingress = NONE;
-                if packet.telemetry != NONE {
+                packet.ingress = NO_INDEX;
+                if packet.telemetry != NO_INDEX {
                     let hops = mail.hops[packet.telemetry as usize];
                     packet.telemetry = self.telemetry.insert(hops);
                 }

@@ -80,7 +80,7 @@ impl Requester {
     }
 
     /// It heard anything new.
-    pub(super) const fn hear(&mut self, now_ps: u64) {
+    pub(super) const fn record_progress(&mut self, now_ps: u64) {
         self.progress_ps = now_ps;
         self.retries = 0;
     }

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_sent_again_and_nothing_else() {
+    fn only_missing_packets_are_retransmitted() {
         let mut board = scoreboard(1);
         (0..8).for_each(|psn| assert_eq!(board.take(0), (psn, true)));
         assert_eq!(board.in_flight_bytes, 6400);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_overtake_a_little_are_no_loss() {
+    fn slight_reordering_is_not_loss() {
         let mut board = scoreboard(3);
         (0..8).for_each(|psn| assert_eq!(board.take(0).0, psn));
         assert!(!board.acknowledge(0, 0, Some(1)).is_loss);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_sends_all_that_is_not_there() {
+    fn timeout_retransmits_all_missing_packets() {
         let mut board = scoreboard(3);
         (0..5).for_each(|psn| assert_eq!(board.take(0).0, psn));
         board.acknowledge(0, 0, Some(3));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_what_was_delivered_in_a_round_trip() {
+    fn delivery_rate_samples_span_one_rtt() {
         let sizes = Sizes { full: 1000, last: 1000, packets_per_message: 1 };
         let mut board = Scoreboard::new(sizes, 3, true);
         // A packet each 10, heard of after 100.

@@ -5,7 +5,7 @@ use super::requester::Requester;
 use super::scoreboard::Sizes;
 use crate::congestion::{Congestion, Pace};
 use crate::flow::{Flow, Operation};
-use crate::packet::NONE;
+use crate::packet::NO_INDEX;
 use crate::parameters::Parameters;
 
 /// Half of the numbers that 24 bits have: more cannot be under way (InfiniBand 9.7.5.1.1).
@@ -91,10 +91,10 @@ impl Sender {
         let Sizes { full, last, packets_per_message } = sizes(flow, parameters.mtu);
         Self {
             flow: number,
-            port: NONE,
+            port: NO_INDEX,
             to: flow.data_way().1,
-            receiver: NONE,
-            next_ready: NONE,
+            receiver: NO_INDEX,
+            next_ready: NO_INDEX,
             hash,
             state: State::Idle,
             operation: flow.operation,

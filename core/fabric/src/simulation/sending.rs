@@ -9,12 +9,12 @@ use super::sender::State;
 use crate::congestion::{self, Ack, Path};
 use crate::event::{Event, Kind};
 use crate::flow::Operation;
-use crate::packet::{Content, Hops, NONE, Packet, PacketId};
+use crate::packet::{Content, Hops, NO_INDEX, Packet, PacketId};
 use crate::parameters::RoundTrip;
 use crate::time::transmission_ps;
 
 /// Acknowledgements have another hash than their data.
-pub(super) const BACK: u32 = 0x9E37_79B9;
+pub(super) const REVERSE_HASH_XOR: u32 = 0x9E37_79B9;
 
 /// Senders of a port and priority that can send, one behind the other.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) const EMPTY: Self = Self { head: NONE, tail: NONE };
+    pub(super) const EMPTY: Self = Self { head: NO_INDEX, tail: NO_INDEX };
 }
 
 impl Region {
@@ -41,7 +41,7 @@ impl Region {
         };
         let (from, to) = of.data_way();
         let way = self.routes.way(&model.network, from, to, hash);
-        let back = self.routes.way(&model.network, to, from, hash ^ BACK);
+        let back = self.routes.way(&model.network, to, from, hash ^ REVERSE_HASH_XOR);
         let ideal_ps = match (&way, &back) {
             (Some(way), Some(back)) => {
                 if model.timeout_ps > 0 && model.timeout_ps < model.round_trip_ps(way, back) {
@@ -88,7 +88,7 @@ impl Region {
             (Some(time), _) => time.0,
             (None, RoundTrip::Longest) => model.base_rtt_ps,
             (None, RoundTrip::Own) => {
-                let back = self.routes.way(&model.network, to, from, hash ^ BACK);
+                let back = self.routes.way(&model.network, to, from, hash ^ REVERSE_HASH_XOR);
                 model.own_round_trip_ps(&way, &back.unwrap_or_default())
             }
         };
@@ -147,10 +147,10 @@ impl Region {
     fn line_up(&mut self, number: u32) {
         let sender = &mut self.senders[number as usize];
         sender.state = State::Ready;
-        sender.next_ready = NONE;
+        sender.next_ready = NO_INDEX;
         let (port, priority) = (sender.port as usize, usize::from(sender.priority));
         let line = &mut self.ready[port][priority];
-        if line.head == NONE {
+        if line.head == NO_INDEX {
             line.head = number;
             self.ports[port].ready |= 1 << priority;
         } else {
@@ -164,13 +164,13 @@ impl Region {
         loop {
             let line = &mut self.ready[port as usize][usize::from(priority)];
             let number = line.head;
-            if number == NONE {
+            if number == NO_INDEX {
                 self.ports[port as usize].ready &= !(1 << priority);
                 return false;
             }
             let sender = &mut self.senders[number as usize];
             line.head = sender.next_ready;
-            if line.head == NONE {
+            if line.head == NO_INDEX {
                 self.ports[port as usize].ready &= !(1 << priority);
             }
             if sender.state == State::Ready {
@@ -250,7 +250,7 @@ impl Region {
         let completed = sender.requester.completed;
         if psn > sender.unacknowledged {
             sender.acknowledge(psn);
-            sender.requester.hear(self.now_ps);
+            sender.requester.record_progress(self.now_ps);
         }
         if is_gap && sender.next > psn {
             sender.go_back(psn);
@@ -258,7 +258,7 @@ impl Region {
         sender.marks += u64::from(packet.marks);
         if let Some(congestion) = &mut sender.congestion {
             let hops = match packet.telemetry {
-                NONE => &[],
+                NO_INDEX => &[],
                 place => self.telemetry[place].as_slice(),
             };
             let ack = Ack {
@@ -306,7 +306,7 @@ impl Region {
         let (psn, ahead) = (packet.psn, packet.payload);
         let now_ps = self.now_ps;
         // Without a way to who asks nothing comes of it; it will ask again.
-        if self.senders[number as usize].port == NONE && !self.begin_sender(number) {
+        if self.senders[number as usize].port == NO_INDEX && !self.begin_sender(number) {
             return;
         }
         let sender = &mut self.senders[number as usize];

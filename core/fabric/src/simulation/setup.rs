@@ -15,7 +15,7 @@ use super::sender::Sender;
 use super::sending::Line;
 use super::switch::Held;
 use super::{Counts, Digest, Flow, Network, Operation, Parameters, Routes, SetupError, Simulation};
-use crate::packet::{Arena, NONE};
+use crate::packet::{Arena, NO_INDEX};
 use crate::queue::EventQueue;
 use crate::random::Random;
 
@@ -71,8 +71,8 @@ impl Simulation {
 
         let names: Vec<Vec<u32>> = (0..count as u32).map(|region| names(&model, region)).collect();
         // Of each port: its number in its own region, and in that where its link ends.
-        let mut places = vec![NONE; ports as usize];
-        let mut ends_as = vec![NONE; ports as usize];
+        let mut places = vec![NO_INDEX; ports as usize];
+        let mut ends_as = vec![NO_INDEX; ports as usize];
         for (region, names) in names.iter().enumerate() {
             for (place, port) in names.iter().enumerate() {
                 let is_own = model.owner(*port) as usize == region;

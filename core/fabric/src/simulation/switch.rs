@@ -1,7 +1,7 @@
 //! Switches: a packet that came in finds its way and its memory, and who sends too much is paused.
 
 use crate::event::{Event, Kind};
-use crate::packet::{Content, NONE, Packet, PacketId};
+use crate::packet::{Content, NO_INDEX, Packet, PacketId};
 use crate::parameters::WatchdogAction;
 use crate::simulation::PauseRecord;
 use crate::simulation::memory::Thresholds;
@@ -90,7 +90,7 @@ impl Region {
         } else {
             self.model.parameters.pfc_quanta
         };
-        let mut packet = Packet::new(Content::Pause, NONE, NONE, priority);
+        let mut packet = Packet::new(Content::Pause, NO_INDEX, NO_INDEX, priority);
         packet.bytes = self.model.wire.pause;
         packet.psn = if stop { u64::from(quanta) } else { 0 };
         let id = self.packets.insert(packet);

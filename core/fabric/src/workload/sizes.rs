@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_those_of_the_published_points() {
+    fn means_match_published_distributions() {
         for (name, mean) in [
             ("web-search", 1_711_250.0),
             ("hadoop", 120_420.75),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_distribution_is_told_with_its_line() {
+    fn invalid_distribution_names_its_line() {
         for (text, line) in [
             ("", 1),
             ("0 0\n5 x", 2),

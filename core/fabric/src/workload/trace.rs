@@ -3,7 +3,7 @@
 use penstock_units::{ByteCount, parse_duration};
 
 use crate::flow::Flow;
-use crate::time::{NANOSECOND, SECOND};
+use crate::time::{PS_PER_NANOSECOND, PS_PER_SECOND};
 
 const FLOWS_MAX: usize = 4 << 20;
 
@@ -64,10 +64,12 @@ pub fn trace(text: &str, host: impl Fn(&str) -> Option<u32>) -> Result<Vec<Flow>
 
 fn start_ps(word: &str) -> Option<u64> {
     if let Ok(seconds) = word.parse::<f64>() {
-        return (0.0..1e6).contains(&seconds).then(|| (seconds * SECOND as f64).round() as u64);
+        return (0.0..1e6)
+            .contains(&seconds)
+            .then(|| (seconds * PS_PER_SECOND as f64).round() as u64);
     }
     let nanoseconds = u64::try_from(parse_duration(word).ok()?.as_nanos()).ok()?;
-    nanoseconds.checked_mul(NANOSECOND).filter(|ps| *ps < 1_000_000 * SECOND)
+    nanoseconds.checked_mul(PS_PER_NANOSECOND).filter(|ps| *ps < 1_000_000 * PS_PER_SECOND)
 }
 
 #[cfg(test)]
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_flows_and_faults_have_their_line() {
+    fn trace_errors_name_their_line() {
         let text = "# seconds from to bytes\n0.001 a b 65536\n2.5us, b, c, 1MB\n\n";
         let flows = trace(text, host).unwrap();
         assert_eq!(

@@ -5,7 +5,7 @@ use penstock_fabric::{Flow, Network, Operation, Simulation, generate};
 use penstock_topology::Topology;
 use proptest::prelude::*;
 
-use super::{GBPS, US, set};
+use super::{GIGABIT_BPS, PS_PER_US, set};
 
 /// Those of RDMA first.
 pub(crate) const CONTROLS: [&str; 9] =
@@ -27,7 +27,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn topology(&self) -> Topology {
-        let rate = [10, 25, 40, 100, 400][self.rate] * GBPS;
+        let rate = [10, 25, 40, 100, 400][self.rate] * GIGABIT_BPS;
         match self.topology {
             0 => generate::star(5, rate, self.delay_ns),
             1 => generate::dumbbell(3, rate, rate / 4, self.delay_ns),
@@ -55,7 +55,7 @@ impl Case {
         let flows = (0..self.flows).map(|_| {
             let to = random.below(2.min(hosts));
             let from = (to + 1 + random.below(hosts - 1)) % hosts;
-            let start = random.below(50 * US);
+            let start = random.below(50 * PS_PER_US);
             let mut flow =
                 Flow::new(from as u32, to as u32, start, 1 + random.below(self.bytes_max));
             flow.messages = 1 + random.below(4);

@@ -7,8 +7,8 @@ use penstock_topology::Topology;
 pub(crate) mod case;
 
 /// Picoseconds.
-pub(crate) const US: u64 = 1_000_000;
-pub(crate) const GBPS: u64 = 1_000_000_000;
+pub(crate) const PS_PER_US: u64 = 1_000_000;
+pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 
 /// Parameters with these set.
 pub(crate) fn set(pairs: &[(&str, &str)]) -> Parameters {
@@ -36,7 +36,7 @@ pub(crate) fn simulation(
 /// Runs until all flows are over, a hundred seconds at most, and audits.
 pub(crate) fn run(topology: &Topology, parameters: &Parameters, flows: Vec<Flow>) -> Simulation {
     let mut simulation = simulation(topology, parameters, flows);
-    simulation.run_to_end(100_000_000 * US);
+    simulation.run_to_end(100_000_000 * PS_PER_US);
     assert_eq!(simulation.audit(), Ok(()));
     simulation
 }
