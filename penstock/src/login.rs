@@ -190,11 +190,11 @@ fn ask_api(
             return Err(LoginFailure::Other(CopyError::Certificate(shown.clone())));
         }
         Ok(_) => return Ok(AcceptedBy::AgentApi(OWNER.to_owned())),
-        // 403: the token is valid and for files only.
-        Err(ClientError::Refused { status: 403, text, .. }) => {
-            return Ok(AcceptedBy::AgentApi(named_in(&text).unwrap_or("a client").to_owned()));
-        }
-        Err(ClientError::Refused { text, .. }) => text,
+        // 403 with a client's name: the token is valid and for files only. Without one it is that of another role.
+        Err(ClientError::Refused { status, text, .. }) => match named_in(&text) {
+            Some(name) if status == 403 => return Ok(AcceptedBy::AgentApi(name.to_owned())),
+            _ => text,
+        },
         Err(error) => return Err(LoginFailure::Unreachable(error.to_string())),
     };
     match client.ask::<serde_json::Value>("GET", "/api/v1/requests?limit=1", None::<&()>) {

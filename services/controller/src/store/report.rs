@@ -1,6 +1,6 @@
 //! Reports of nodes, and the instructions in response.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use penstock_operations::orders::{
@@ -301,7 +301,7 @@ struct ReportBatch {
     ended: Vec<(i64, Option<OrderFault>)>,
     /// Runs that their receiving node refuses, with the fault.
     refused: Vec<(i64, OrderFault)>,
-    acks_changed: HashSet<i64>,
+    acks_changed: BTreeSet<i64>,
     deltas: RequestDeltas,
 }
 
