@@ -43,7 +43,7 @@ check:
 	$(CARGO) xtask tidy
 	$(CARGO) xtask bpf --check
 	./tools/setup.sh deny
-	$(CARGO) deny --offline --log-level error check licenses bans sources
+	$(CARGO) deny --locked --log-level error check licenses bans sources
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links --document-private-items" $(CARGO) doc --workspace --no-deps --locked
 
 bench:
