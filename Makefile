@@ -21,7 +21,7 @@ demo:
 	./demo/run.sh target/release/penstock
 
 test:
-	./tools/setup.sh build test bpf deny
+	./tools/setup.sh build test bpf
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
 	ulimit -n $$(ulimit -Hn); $(CARGO) xtask test

@@ -3,11 +3,12 @@
 //! It runs as a program of its own, so that the other verbs do not wait until the services are built.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
+
+use crate::suite::build_messages;
 
 /// Options of `cargo xtask simulate`.
 #[derive(Debug, Args)]
@@ -51,19 +52,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 
 /// Builds the program with the features of the whole workspace, as the tests are built; returns its path.
 fn build(root: &Path) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .args(["build", "--workspace", "--locked", "--bin", "penstock-simulation"])
-        .arg("--message-format=json-render-diagnostics")
-        .current_dir(root)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("the simulation does not build");
-    }
-    let lines = output.stdout.split(|byte| *byte == b'\n');
-    let mut messages = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let path = messages.find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    path.context("cargo names no program")
+    let messages = build_messages(root, &["build", "--bin", "penstock-simulation"])?;
+    let path = messages.iter().find_map(|message| message["executable"].as_str());
+    path.map(PathBuf::from).context("cargo names no program")
 }

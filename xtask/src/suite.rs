@@ -81,27 +81,35 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn build(root: &Path) -> Result<Vec<Program>> {
+/// Runs a building command of cargo with the features of the whole workspace; returns its messages.
+///
+/// # Errors
+/// When cargo does not run or the build fails.
+pub(crate) fn build_messages(root: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--workspace", "--locked", "--no-run"])
-        .arg("--message-format=json-render-diagnostics")
+        .args(arguments)
+        .args(["--workspace", "--locked", "--message-format=json-render-diagnostics"])
         .current_dir(root)
         .stderr(Stdio::inherit())
         .output()
-        .context("cannot run cargo test --no-run")?;
+        .with_context(|| format!("cannot run cargo {}", arguments.join(" ")))?;
     if !output.status.success() {
-        bail!("the tests do not build");
+        bail!("cargo {} failed", arguments.join(" "));
     }
     let lines = output.stdout.split(|byte| *byte == b'\n');
-    let messages = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let program = |message: Value| {
+    Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
+}
+
+fn build(root: &Path) -> Result<Vec<Program>> {
+    let messages = build_messages(root, &["test", "--no-run"])?;
+    let program = |message: &Value| {
         let executable = message["executable"].as_str()?;
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
         let is_test = message["profile"]["test"] == true;
         is_test.then(|| Program { executable: executable.into(), folder: folder.to_owned() })
     };
-    Ok(messages.filter_map(program).collect())
+    Ok(messages.iter().filter_map(program).collect())
 }
 
 fn run_program(

@@ -9,7 +9,7 @@ use penstock_operations::state::{FileState, RequestState};
 use crate::data_plane::{DataPlane, FileContent, FileKey};
 use crate::scenario::LinkSpec;
 
-/// What was seen before, against which each step is held.
+/// Earlier observations, against which each step is checked.
 #[derive(Debug, Default)]
 pub(crate) struct Invariants {
     /// Final state of each file.
