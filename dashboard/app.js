@@ -1,4 +1,4 @@
-// The page: its frame, which of its parts is shown, keys, theme, dialogs. What is shown is in the address (lib/route.js).
+// Frame of the dashboard: selection of the page, keyboard, theme, dialogs. The address holds this state (lib/route.js).
 
 import { html, render, useEffect, useState } from "./lib/html.js";
 import { token } from "./lib/api.js";
@@ -33,7 +33,7 @@ const PAGES = [
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The theme that is on: the address overrides the system's preference. */
+/** Current theme: the address overrides the system's preference. */
 const themeOf = (params) => (params.theme === "dark" || params.theme === "light" ? params.theme : dark.matches ? "dark" : "light");
 
 function paint(params) {
@@ -42,7 +42,7 @@ function paint(params) {
   else delete root.dataset.theme;
 }
 
-// Before anything is drawn, so that no page flashes.
+// Before the first rendering, so that the page does not flash in the other theme.
 paint(read().params);
 
 function useTheme(params) {
@@ -56,7 +56,7 @@ function useTheme(params) {
   return themeOf(params);
 }
 
-/** Zoom by a factor around the middle, or move by a part of what is shown. */
+/** Zooms by a factor around the middle, or moves by a fraction of the visible range. */
 function reframe(params, { factor = 1, move = 0 }) {
   const time = timeOf(params);
   const { from, to } = windowOf(time);
@@ -119,14 +119,14 @@ const BADGES = {
   starting: { look: "", text: () => "Connecting" },
 };
 
-/** Age of the data, on each page. */
+/** Indicator of the age of the data, on each page. */
 function Age({ state }) {
   const badge = BADGES[state.kind];
   if (!badge) return null;
   return html`<span class=${`age ${badge.look}`} title="age of the newest second of telemetry"><span class="dot" aria-hidden="true"></span>${badge.text(state)}</span>`;
 }
 
-/** Announces a collector that does not answer, or data that lag. */
+/** Banner for a collector that does not answer, or for late data. */
 function Announcement({ state }) {
   if (state.kind === "hung") return html`<p class="problem wide" role="alert"><strong>The collector does not answer.</strong> <span>${state.since ? `Last answer at ${clock(state.since)}; what is shown is from then.` : "There was no answer since this page was opened."} Check that penstock serve is running on its host, and the path to it.</span></p>`;
   if (state.kind === "late" && state.announced) return html`<p class="problem wide" role="alert"><strong>The collector lags.</strong> <span>Its newest second is ${duration(state.age)} old: the host is overloaded, or the service was stopped.</span></p>`;

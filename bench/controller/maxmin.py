@@ -1,9 +1,9 @@
-"""Max-min fair rates by linear programmes one after the other, with HiGHS: what `cargo xtask bench controller` holds our
-allocation against. Reads the lines that core/allocation/examples/allocation_speed.rs writes; prints one JSON object.
+"""Max-min fair rates by a sequence of linear programmes with HiGHS: `cargo xtask bench controller` compares
+core/allocation with it. Reads the output of core/allocation/examples/allocation_speed.rs; prints one JSON object.
 
 Each programme raises the level t of all rates that are not fixed yet: maximise t where x_f >= w_f t, links and demands
-hold. Then the flows on links that are full, and those at their demand, are fixed. Each one starts from the basis of the
-one before. Single paths alone: which links are full then follows from the level.
+hold. Then the flows on full links, and those at their demand, are fixed. Each programme starts from the basis of the
+previous one. Single paths only: the level then determines which links are full.
 
     maxmin.py FILE SECONDS
 """

@@ -1,5 +1,5 @@
-// What ns-3 3.37 makes of cases that penstock-fabric is compared with: `peer udp PACKETS` and `peer tcp SEGMENTS
-// QUEUE_PACKETS`. Prints one JSON object. Built by core/fabric/tests/ns3.rs and cargo xtask bench fabric.
+// Reference cases in ns-3 3.37 for penstock-fabric: `peer udp PACKETS` and `peer tcp SEGMENTS QUEUE_PACKETS`.
+// Prints one JSON object. Built by core/fabric/tests/ns3.rs and cargo xtask bench fabric.
 
 #include <sys/resource.h>
 
@@ -32,7 +32,7 @@ static double ProcessorSeconds() {
          usage.ru_stime.tv_usec * 1e-6;
 }
 
-// Three nodes in a row, without anything between IP and the devices.
+// Three nodes in a row, without a traffic-control layer between IP and the devices.
 struct Row {
   NodeContainer nodes;
   Ipv4Address far;
@@ -72,7 +72,7 @@ static void Receive(Ptr<Socket> socket) {
   }
 }
 
-// A packet each time that one takes on the line.
+// Sends packets back to back at the rate of the link.
 static void Send(Ptr<Socket> socket, uint32_t bytes, uint64_t left, Time gap) {
   socket->Send(Create<Packet>(bytes));
   if (left > 1) {
@@ -111,7 +111,7 @@ static void WatchSender(Ptr<Node> node) {
 
 // CUBIC from 1 Gb/s into 100 Mb/s over two links of 5 ms, without HyStart and delayed acknowledgements.
 static void Tcp(uint64_t segments, const std::string& queue) {
-  // 1538 bytes on the line with 54 of headers, as ours have of 1448 with 90.
+  // 1538 bytes on the link: 1484 of payload with 54 of headers here, 1448 with 90 in penstock-fabric.
   const uint32_t segment = 1484;
   Config::SetDefault("ns3::TcpL4Protocol::SocketType", TypeIdValue(TcpCubic::GetTypeId()));
   Config::SetDefault("ns3::TcpCubic::HyStart", BooleanValue(false));
@@ -121,7 +121,7 @@ static void Tcp(uint64_t segments, const std::string& queue) {
   Config::SetDefault("ns3::TcpSocket::SndBufSize", UintegerValue(1 << 30));
   Config::SetDefault("ns3::TcpSocket::RcvBufSize", UintegerValue(1 << 30));
   Config::SetDefault("ns3::TcpSocketBase::MinRto", TimeValue(MilliSeconds(200)));
-  // A segment is one packet in queues: with 1500 each would be two.
+  // One packet per segment: an MTU of 1500 would split each into two.
   Config::SetDefault("ns3::PointToPointNetDevice::Mtu", UintegerValue(1536));
   Row row("1Gbps", "100Mbps", "5ms", (queue + "p").c_str());
   PacketSinkHelper sink("ns3::TcpSocketFactory", InetSocketAddress(Ipv4Address::GetAny(), 9));

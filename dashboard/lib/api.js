@@ -1,10 +1,10 @@
-// The HTTP API of this host: what is read and what is asked for. The token, if one was given, lives as long as this tab.
+// Client of this host's HTTP API: requests, polling and server-sent events. The token is kept until the tab is closed.
 
 import { useEffect, useRef, useState } from "./html.js";
 
 const KEY = "penstock.token";
 const SECONDS_MAX = 30;
-/** The live feed says something at least each 15 seconds; when it does not for so long the connection is dead. */
+/** Time without an event, in seconds, after which the connection counts as dead: the live feed sends at least every 15 seconds. */
 const SILENT_S = 45;
 
 export const token = {
@@ -16,7 +16,7 @@ export const token = {
   },
 };
 
-/** An answer that is none. `status` is 0 when nothing answered. */
+/** Failed request. `status` is the HTTP status, 0 without a response. */
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -34,15 +34,15 @@ export function request(path, { method = "GET", body, signal, headers: more } = 
 async function refusal(response) {
   let text = `${response.status} ${response.statusText}`;
   try {
-    const told = await response.json();
-    text = told.detail ?? told.error ?? text;
+    const problem = await response.json();
+    text = problem.detail ?? problem.error ?? text;
   } catch {
-    // Not ours: the status says what there is to say.
+    // No problem document, for example from a proxy: the status has to do.
   }
   return new ApiError(response.status, text);
 }
 
-/** The object that `path` gives. */
+/** Fetches `path` and parses its JSON. */
 export async function call(path, options = {}) {
   const seconds = options.seconds ?? SECONDS_MAX;
   const limit = AbortSignal.timeout(seconds * 1000);
@@ -58,7 +58,7 @@ export async function call(path, options = {}) {
   return response.status === 204 ? null : response.json();
 }
 
-/** `path` asked for now, when it changes, and every `seconds` while the page is seen; null asks for nothing. */
+/** Polls `path`: at once, on change, and every `seconds` while the page is visible; null sends no request. */
 export function usePoll(path, seconds) {
   const [state, change] = useState({ data: null, error: null, path: null });
   const again = useRef(() => {});
@@ -75,7 +75,7 @@ export function usePoll(path, seconds) {
           change({ data, error: null, path });
         } catch (error) {
           if (stop.signal.aborted) return;
-          // What was there stays, with the error beside it.
+          // Keep the former data and show the error beside it.
           change((old) => ({ data: old.path === path ? old.data : null, error, path }));
         }
       }
@@ -102,9 +102,9 @@ export function usePoll(path, seconds) {
 
 /**
  * Server-sent events of `path` until the returned function is called. `fetch` and not EventSource, which cannot show a
- * token. Broken streams are asked for again with the last id, after one second and then twice as long each time.
+ * token. A broken stream is opened again with the last id, after one second, then with exponential back-off.
  *
- * A page that its reader leaves may be kept for the way back with its streams open, and browsers allow six connections to a
+ * A page in the back/forward cache may keep its streams open, and browsers allow six connections to a
  * host: a stream closes with its page and opens again if the page comes back.
  */
 export function stream(path, { onEvent, onState }) {
@@ -173,7 +173,7 @@ export function stream(path, { onEvent, onState }) {
           continue;
         }
         onState({ open: false, error: error instanceof ApiError ? error : new ApiError(0, "the live feed broke; asking again") });
-        // Refused: no use in asking again before a token is given.
+        // Unauthorised: no retry before the user gives a token.
         if (error.status === 401 || error.status === 403 || error.status === 404) return;
       }
       await new Promise((done) => setTimeout(done, pause * 1000));

@@ -1,17 +1,17 @@
-// One colour for each owner, whatever page, range or order it appears in, and a pattern beside it for those who do not
-// see colours. The colours are in style.css (--c0 ...), lighter where the ground is dark.
+// A fixed colour for each owner on all pages, ranges and orders, with a pattern for readers who do not
+// distinguish colours. The colours are in style.css (--c0 ...), lighter in the dark theme.
 
 export const COLOURS = 12;
 export const PATTERNS = ["plain", "lines", "dots", "cross", "waves"];
 
-/** Keys of their own that no owner has: hatched, and last. */
+/** Keys that are no owners: hatched, and last. */
 export const SPECIAL = { unlabelled: "unlabelled", untrusted: "untrusted", other: "other", unknown: "unknown" };
 
-// Owners of the scitags registry that are seen most keep their colours for good.
+// Fixed colours of the most frequent owners in the scitags registry.
 const FIXED = { atlas: 0, cms: 1, lhcb: 2, alice: 3, belleii: 4, ska: 5, dune: 6, lsst: 7, ilc: 8, auger: 9, juno: 10, nova: 11, default: 9, xenon: 5 };
 
 function hash(text) {
-  // FNV-1a.
+  // FNV-1a hash.
   let value = 0x811c9dc5;
   for (let at = 0; at < Math.min(text.length, 256); at += 1) {
     value = Math.imul(value ^ text.charCodeAt(at), 0x01000193) >>> 0;
@@ -22,8 +22,8 @@ function hash(text) {
 const isSpecial = (key) => Object.hasOwn(SPECIAL, key);
 
 /**
- * A look for each key: `{colour: 0..11 or a special's name, pattern}`. Keys take the colour of their name; when it is
- * taken, the next that is free; when none is, the same with another pattern.
+ * Assigns a look to each key: `{colour: 0..11 or a special's name, pattern}`. The hash of the key selects the colour; if it is
+ * in use, the next free one; if none is free, the same colour with another pattern.
  */
 export function looks(keys, dimension) {
   const given = new Map();
@@ -48,12 +48,12 @@ export function looks(keys, dimension) {
 
 const variable = (look) => (typeof look.colour === "number" ? `--c${look.colour}` : `--c-${look.colour}`);
 
-/** As CSS. */
+/** CSS variable of a colour. */
 export const css = (look) => `var(${variable(look)})`;
 
 let probe = null;
 
-/** A CSS colour as the canvas takes it, of the theme that is on. */
+/** Value of a CSS colour in the current theme, for a canvas. */
 export function resolve(expression) {
   if (!probe) {
     probe = document.createElement("span");
@@ -64,7 +64,7 @@ export function resolve(expression) {
   return getComputedStyle(probe).color;
 }
 
-/** A canvas pattern over `colour`, or the colour where the pattern is plain. */
+/** Canvas pattern over `colour`, or the colour itself for the plain pattern. */
 export function fill(context, colour, pattern, ground) {
   if (pattern === "plain") return colour;
   const scale = devicePixelRatio || 1;

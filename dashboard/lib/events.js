@@ -1,15 +1,15 @@
-// Events of a time for plots and lists: those of the collector (alerts, exporters, interfaces, gaps) and, where this host is
+// Events of a time range for plots and lists: of the collector (alerts, exporters, interfaces, gaps) and, where this host is
 // a controller, its drains, links and lost hosts.
 
 import { call } from "./api.js";
 import { useEffect, useState } from "./html.js";
 
-/** Between two questions. */
+/** Polling interval, in seconds. */
 const POLL_S = 10;
-/** Events of one question. */
+/** Most events of one request. */
 const LIMIT = 500;
 
-/** Names of kinds, and the words of a filter by group. */
+/** Names of the kinds of events, and the groups by which they are filtered. */
 export const KINDS = {
   alert_firing: "Alert firing",
   alert_resolved: "Alert resolved",
@@ -28,12 +28,12 @@ export const KINDS = {
   host_lost: "Host lost",
 };
 
-/** Kinds worth a mark in a plot. */
+/** Kinds that plots mark. */
 const MARKED = new Set(["alert_firing", "alert_resolved", "exporter_silent", "interface_down", "interface_up", "collector_started", "collector_gap", "drain", "link", "host_lost"]);
 
 export const isMarked = (event) => MARKED.has(event.kind);
 
-/** Whether this host is a controller; asked for once. */
+/** True if this host is a controller; requested once. */
 let controller = null;
 
 async function ofController(span, signal) {
@@ -49,7 +49,7 @@ async function ofController(span, signal) {
   }
 }
 
-/** Events of no time. */
+/** Empty result. */
 const NONE = { events: [], error: null, loaded: true };
 
 /**
@@ -66,7 +66,7 @@ export function useEvents(span, more = {}) {
     const ask = async () => {
       try {
         const query = new URLSearchParams({ from: span.from, limit: LIMIT, ...(span.to > 0 ? { to: span.to } : {}), ...more });
-        // A host may be a controller alone.
+        // A host may be a controller without a collector.
         const own = call(`/api/v1/telemetry/events?${query}`, { signal: stop.signal }).catch((error) => {
           if (error.status !== 404) throw error;
           return { events: [] };

@@ -1,10 +1,10 @@
-// What is shown as a file: numbers as CSV (RFC 4180), plots and the map as PNG.
+// Export to files: numbers as CSV (RFC 4180), plots and the map as PNG.
 
 import { resolve } from "./colours.js";
 
 const iso = (unixSeconds) => new Date(unixSeconds * 1000).toISOString().replace(".000Z", "Z");
 
-/** A cell: quoted where it has to be. Text that a spreadsheet would take for a formula begins with an apostrophe. */
+/** CSV cell, quoted if necessary. Text that a spreadsheet would read as a formula gets an apostrophe in front. */
 function cell(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "number") return Number.isFinite(value) ? String(value) : "";
@@ -12,23 +12,23 @@ function cell(value) {
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** Rows of cells as CSV. */
+/** Formats rows of cells as CSV. */
 export const csv = (rows) => rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 
-/** Rates over time as rows: a time in UTC, then each series with its error. */
+/** Formats rates over time as rows: time in UTC, then each series with its error. */
 export function seriesRows({ times, series, total }) {
   const lines = total ? [{ name: "total", ...total }, ...series] : series;
   const head = ["time_utc", ...lines.flatMap((one) => [`${one.name} bit/s`, `${one.name} error bit/s`])];
   return [head, ...times.map((time, at) => [iso(time), ...lines.flatMap((one) => [one.values[at], one.errors?.[at] ?? null])])];
 }
 
-/** Name of a file: what it is, and when it was made. */
+/** File name: subject and time of creation. */
 function fileName(name, ending) {
   const plain = name.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 80);
   return `penstock-${plain || "export"}-${iso(Math.floor(Date.now() / 1000)).replace(/[:]/g, "")}.${ending}`;
 }
 
-/** Hands a file to the browser. */
+/** Downloads a file through the browser. */
 export function save(name, ending, blob) {
   const address = URL.createObjectURL(blob);
   const anchor = document.createElement("a");
@@ -85,10 +85,10 @@ export function plotPicture(element, title, legend) {
   return made;
 }
 
-/** Styles of a drawing that its elements have from the page. */
+/** CSS properties that an exported drawing copies from the page. */
 const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin", "opacity", "font-size", "font-family", "font-weight", "text-anchor", "paint-order", "visibility", "display", "vector-effect"];
 
-/** Draws an `svg` of the page into a picture. */
+/** Renders an `svg` element to a canvas. */
 export async function drawingPicture(svg) {
   const box = svg.getBoundingClientRect();
   const copy = svg.cloneNode(true);
@@ -118,7 +118,7 @@ export async function drawingPicture(svg) {
   }
 }
 
-/** Hands a canvas to the browser as PNG. */
+/** Downloads a canvas as PNG. */
 export function savePng(name, canvas) {
   canvas?.toBlob((blob) => blob && save(name, "png", blob), "image/png");
 }

@@ -1,36 +1,36 @@
-// Age of the data: how old the newest second is that the collector has summed, and whether the collector answers at all.
+// Age of the newest second that the collector has summed, and availability of the collector.
 //
-// The clock of the reader may differ from that of the host: ages go by the host's clock, whose difference is in each answer
+// The browser's clock may differ from the host's: ages use the host's clock, whose offset follows from each answer
 // of the collector.
 
 import { call } from "./api.js";
 import { useEffect, useState } from "./html.js";
 
-/** Between two questions. */
+/** Polling interval, in seconds. */
 const POLL_S = 2;
-/** Between two questions to a host that is no collector. */
+/** Polling interval for a host without a collector, in seconds. */
 const ABSENT_POLL_S = 60;
-/** A question without an answer for so long has failed. */
+/** Request timeout, in seconds. */
 const ANSWER_S = 4;
-/** Data up to this age is current: a second is summed and sent when it ends. */
+/** Greatest age of current data, in seconds: a second is summed and sent when it ends. */
 const CURRENT_S = 6;
-/** Data of this age is announced on the page. */
+/** Age from which the page shows a banner, in seconds. */
 const LATE_S = 10;
-/** Without an answer for so long the collector counts as hung. */
+/** Time without an answer after which the collector counts as hung, in seconds. */
 const HUNG_S = 8;
 
-/** What is known: seconds of this page's clock, but for `newest` and `datagram`, which are the host's, and `lag_s`, how far it is behind. */
+/** Last measurements: times by the browser's clock, except `newest` and `datagram` by the host's; `lag_s` is the delay of the collector. */
 const known = { answered: null, began: null, offset: 0, newest: null, datagram: null, lag_s: 0, silent: false, absent: false, refused: null };
 
 const now = () => Date.now() / 1000;
 
-/** Takes note of a second that the live feed brought; `end_s` is its end by the host's clock. */
+/** Records a second from the live feed; `end_s` is its end by the host's clock. */
 export function recordSecond(end_s) {
   known.answered = now();
   if (Number.isFinite(end_s)) known.newest = Math.max(known.newest ?? 0, end_s);
 }
 
-/** Asks for the state of the collector. */
+/** Requests the state of the collector. */
 async function ask(signal) {
   const before = now();
   try {
@@ -45,7 +45,7 @@ async function ask(signal) {
     known.refused = null;
   } catch (error) {
     if (signal.aborted) return;
-    // A host that is no collector has no data that could be old.
+    // A host without a collector has no data to age.
     known.absent = error.status === 404;
     known.refused = error.status === 401 || error.status === 403 ? error : null;
     if (error.status > 0) known.answered = now();
@@ -65,13 +65,13 @@ export function freshness() {
   if (known.answered === null || known.newest === null) return { kind: "starting", age };
   const behind = Math.max(age, known.lag_s);
   if (behind > CURRENT_S) return { kind: "late", age: behind, announced: behind > LATE_S };
-  // Exporters are silent for longer than is usual: from then on figures are unknown.
+  // The exporters are silent for longer than usual: figures after that are unknown.
   if (known.silent && known.datagram !== null) return { kind: "quiet", age, quiet: at + known.offset - known.datagram, since: known.datagram };
   if (known.silent) return { kind: "empty", age };
   return { kind: "current", age };
 }
 
-/** The state, looked at each second while the page is seen. */
+/** State of the data, updated each second while the page is visible. */
 export function useFreshness() {
   const [state, change] = useState({ kind: "starting" });
   useEffect(() => {
@@ -87,7 +87,7 @@ export function useFreshness() {
       }
       change(freshness());
     };
-    // A page that was hidden asked for nothing: its age is not the collector's.
+    // A hidden page sends no requests: the age of its data says nothing about the collector.
     const seen = () => {
       if (document.hidden) return;
       known.began = now();

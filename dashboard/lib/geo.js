@@ -1,5 +1,5 @@
-// Where sites and links stand on the map: projection, groups of sites that are too close to tell apart, links between the
-// same two groups as one bundle, and places for texts so that none covers another.
+// Layout of the map: projection, groups of sites that are too close to be distinguished, links between the
+// same two groups as one bundle, and positions of texts without overlap.
 
 import { clean } from "./text.js";
 
@@ -11,7 +11,7 @@ const LETTER_PX = 6.9;
 /** Deepest zoom. */
 export const ZOOM_MAX = 200;
 
-/** The part of the world that has all sites: middle, and pixels per degree of latitude at zoom 1. */
+/** Smallest region with all sites: its middle, and pixels per degree of latitude at zoom 1. */
 export function baseOf(sites, width, height) {
   const bounds = (values) => [Math.min(...values), Math.max(...values)];
   const [west, east] = bounds(sites.map((one) => one.longitude));
@@ -22,7 +22,7 @@ export function baseOf(sites, width, height) {
   return { middleX, middleY, squeeze, scale: Math.min(width / ((east - west + 2 * grow) * squeeze), height / (north - south + 2 * grow)) };
 }
 
-/** Longitude and latitude to pixels: flat, as wide at the middle latitude as it is high. `view` is {x, y, zoom}. */
+/** Equirectangular projection to pixels, true to scale at the middle latitude. `view` is {x, y, zoom}. */
 export function projection(base, view, width, height) {
   const scale = base.scale * view.zoom;
   const scaleX = scale * base.squeeze;
@@ -39,7 +39,7 @@ export function projection(base, view, width, height) {
   };
 }
 
-/** Sites that stand apart in the picture: {key, x, y, sites}; each site belongs to one. */
+/** Groups of sites that overlap on the screen: {key, x, y, sites}; each site belongs to one. */
 export function groupsOf(sites, map) {
   const groups = [];
   for (const site of sites) {
@@ -100,7 +100,7 @@ export function curvesOf(bundle) {
   const [dx, dy] = [b.x - a.x, b.y - a.y];
   const length = Math.hypot(dx, dy) || 1;
   const [nx, ny] = [-dy / length, dx / length];
-  // Bent to the north, as great circles are there.
+  // Bent to the north, like great circles of the northern hemisphere.
   const bend = Math.min(46, length * 0.1) * (ny > 0 ? -1 : 1);
   const curve = (side) => {
     const gap = 2.6 * side;
@@ -116,7 +116,7 @@ export function curvesOf(bundle) {
   return { forward: curve(1), back: curve(-1), middle };
 }
 
-/** Texts that were placed. A text without room is left out: the list has it, and zooming in makes room. */
+/** Rectangles of placed texts. A text without room is omitted: the list shows it, and zooming in makes room. */
 export class Labels {
   constructor(width, height) {
     this.taken = [];
@@ -145,7 +145,7 @@ export class Labels {
   }
 }
 
-/** Where the name of a group may stand. */
+/** Candidate positions of a group's name. */
 export const aroundGroup = ({ x, y }) => [
   { x: x + 11, y: y + 4, anchor: "start" },
   { x: x - 11, y: y + 4, anchor: "end" },
@@ -157,7 +157,7 @@ export const aroundGroup = ({ x, y }) => [
   { x: x - 9, y: y + 18, anchor: "end" },
 ];
 
-/** Lines of the grid, as a path. */
+/** Graticule as an SVG path. */
 export function graticule(map) {
   const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30].find((one) => map.degrees / one <= 7) ?? 30;
   const lines = [];

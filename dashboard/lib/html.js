@@ -1,4 +1,4 @@
-// Preact and htm as one thing to import. Text is always text here: nothing in this page sets HTML.
+// Preact and htm in one import. Text is always inserted as text: the page sets no HTML.
 
 import { h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";

@@ -1,8 +1,8 @@
-// What the page shows lives in its address, so that a link shows another what one sees:
+// State of the page in its address, so that a link reproduces the view:
 //
 //   #/overview?range=1h&by=owner&owner=cms&theme=dark
 //
-// `page` is the word after #/, everything else a parameter. Those in SHARED go along from page to page.
+// `page` is the word after #/, everything else a parameter. Parameters in SHARED are kept on a change of page.
 
 import { useEffect, useState } from "./html.js";
 import { setZone } from "./units.js";
@@ -12,15 +12,15 @@ export const DIMENSIONS = ["owner", "activity", "scitag", "vlan", "site", "site_
 /** Names of the dimensions. */
 export const NAMES = { owner: "Owner", activity: "Activity", scitag: "Scitag", vlan: "VLAN", site: "Site", site_pair: "Site pair", host: "Host", interface: "Interface", ip_version: "IP version", as: "AS", prefix: "Prefix" };
 
-/** Sums that the collector keeps apart: a filter of one kind says nothing about series of another. */
+/** Dimensions by kind of sum: a filter of one kind does not apply to series of another. */
 const KINDS = { host: "host", prefix: "host", as: "as" };
 
 export const kindOf = (dimension) => KINDS[dimension] ?? "group";
 
-/** Dimensions of which a direction is that of the thing itself. */
+/** Dimensions whose items have a direction of their own. */
 export const DIRECTED = ["interface", "site", "host", "prefix", "as"];
 
-/** Time, filters and looks go along from page to page. */
+/** Parameters kept on a change of page: time, filters, appearance. */
 export const SHARED = ["range", "from", "to", "paused", "tz", "theme", "patterns", "events", "direction", ...DIMENSIONS];
 
 export const RANGES = [
@@ -44,19 +44,19 @@ export function read(hash = location.hash) {
 
 function write(page, params) {
   const kept = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  // Values stay readable where the address allows it.
+  // Characters that an address may contain stay unescaped and readable.
   const query = new URLSearchParams(kept).toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%2F", "/");
   return `#/${page}${query ? `?${query}` : ""}`;
 }
 
-/** Address of another page, with what goes along. */
+/** Address of another page with the shared parameters. */
 export function link(page, more = {}) {
   const { params } = read();
   const shared = Object.fromEntries(SHARED.filter((name) => name in params).map((name) => [name, params[name]]));
   return write(page, { ...shared, ...more });
 }
 
-/** Changes parameters; undefined removes one. A change that is undone by another key press leaves no history. */
+/** Changes parameters; undefined removes one. Replaces the entry of the history unless `replace` is false. */
 export function set(changes, { replace = true } = {}) {
   const { page, params } = read();
   const next = write(page, { ...params, ...changes });
@@ -79,7 +79,7 @@ export function useRoute() {
   return route;
 }
 
-/** The time that is shown: live, a range that ends now, or from and to (seconds since 1970). */
+/** Selected time: live, a range that ends now, or from and to (seconds since 1970). */
 export function timeOf(params) {
   const range = RANGES.find((one) => one.key === params.range) ?? RANGES[0];
   const [from, to] = [Number(params.from), Number(params.to)];
@@ -88,22 +88,22 @@ export function timeOf(params) {
   return { range, live: range.key === "live" && !zoomed && !paused, zoomed, from: zoomed ? from : null, to: zoomed ? to : null, paused };
 }
 
-/** The part of time to ask for, in whole seconds since 1970. */
+/** Selected time as whole seconds since 1970. */
 export function windowOf(time, now = Date.now() / 1000) {
   if (time.zoomed) return { from: Math.floor(time.from), to: Math.ceil(time.to) };
   const end = Math.floor(time.paused ?? now);
   return { from: end - time.range.seconds, to: end };
 }
 
-/** `from` and `to` of a request; a range that ends now is told as seconds before now, by the clock of the host. */
+/** `from` and `to` of a request; a range that ends now is given in seconds before now, by the host's clock. */
 export function spanOf(time) {
   return time.zoomed || time.paused ? windowOf(time) : { from: -time.range.seconds, to: 0 };
 }
 
-/** Filters: parameters that name a dimension. */
+/** Filters of the address: parameters that name a dimension. */
 export function filtersOf(params) {
   return Object.fromEntries(DIMENSIONS.filter((name) => params[name] !== undefined).map((name) => [name, params[name]]));
 }
 
-/** Direction of the traffic: in, out, or none where the collector chooses. */
+/** Direction of the traffic: in, out, or undefined, for which the collector chooses. */
 export const directionOf = (params) => (params.direction === "in" || params.direction === "out" ? params.direction : undefined);

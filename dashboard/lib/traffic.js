@@ -1,7 +1,7 @@
-// Rates over time for one dimension, as the collector gives them: first a range, then, when it is live, second by second.
+// Rates over time by one dimension from the collector: first a range, then, if it is live, second by second.
 //
 // A `Traffic` holds `times` (seconds since 1970) and, for each key, as many rates and errors as there are times. Keys keep
-// their places while seconds are added, so that areas of a stack do not jump.
+// their order while seconds are added, so that areas of a stack do not jump.
 
 import { call, stream } from "./api.js";
 import { SPECIAL } from "./colours.js";
@@ -9,16 +9,16 @@ import { recordSecond } from "./freshness.js";
 import { useEffect, useRef, useState } from "./html.js";
 import { directionOf, filtersOf, spanOf, windowOf } from "./route.js";
 
-/** Series that are asked for one by one; the collector sums the rest as other. */
+/** Most series of a request; the collector sums the rest as other. */
 export const SERIES_MAX = 60;
-/** Series drawn one by one; the rest is one more, "Other". */
+/** Most series of a plot; the rest is the series "Other". */
 export const DRAWN_MAX = 12;
-/** Seconds that a live plot keeps. */
+/** Length of a live plot, in seconds. */
 const LIVE_S = 600;
-/** After so many seconds what was live is read again: by then counters of interfaces have come, which make exact totals. */
-const AGAIN_S = 20;
+/** Seconds after which live data is read again: by then interface counters have arrived and totals are exact. */
+const REREAD_S = 20;
 
-/** Versions of all of them, so that none has the number of another. */
+/** Last version number, shared by all instances to be unique. */
 let versions = 0;
 const next = () => (versions += 1);
 
@@ -29,16 +29,16 @@ export class Traffic {
     this.by = by;
     this.times = [];
     this.series = [];
-    /** Keys of those that are drawn, the greatest first. */
+    /** Keys of the drawn series, the largest first. */
     this.drawn = [];
     this.total = { values: [], errors: [], from: "samples" };
     this.step = 1;
     this.version = next();
   }
 
-  /** Takes an answer of /telemetry/series in place of what was. */
+  /** Replaces the data by an answer of /telemetry/series. */
   load(answer) {
-    // The newest are not there yet: the live feed brings them, or the next answer.
+    // The newest seconds are missing: they follow in the live feed or the next answer.
     let length = answer.total.bps.length;
     while (length > 0 && answer.total.bps[length - 1] === null) length -= 1;
     const before = new Map(this.series.map((one, at) => [one.key, at]));
@@ -50,7 +50,7 @@ export class Traffic {
     this.version = next();
   }
 
-  /** Those that were there before in their places, then the largest first, those without an owner last. */
+  /** Order of keys: former keys in their order, then the largest first, keys without an owner last. */
   order(before) {
     const rank = (one) => (Object.hasOwn(SPECIAL, one.key) ? Object.keys(SPECIAL).indexOf(one.key) + 1 : 0);
     const place = (one) => before.get(one.key) ?? before.size;
@@ -63,7 +63,7 @@ export class Traffic {
   /** The greatest series, in their order when the range was read, and one for all others: what a plot has room for. */
   top() {
     const known = new Map(this.series.map((one) => [one.key, one]));
-    // Series that began since the range was read have the places that are left.
+    // Series that began since the range was read get the remaining places.
     const late = this.series.filter((one) => one.key !== "other" && !this.drawn.includes(one.key)).sort((a, b) => sum(b.values) - sum(a.values));
     const keys = [...this.drawn, ...late.map((one) => one.key)].slice(0, DRAWN_MAX);
     const drawn = keys.map((key) => known.get(key)).filter((one) => one && one.values.some((value) => value > 0));
@@ -78,9 +78,9 @@ export class Traffic {
   /** Adds one second: `{time, total: {bps, error_bps, from}, series: [{key, name, bps, error_bps}]}`. */
   append(second) {
     const last = this.times.at(-1);
-    // Twice told after a new connection, or a clock that was set back.
+    // A repeated second: after a reconnection, or a clock that was set back.
     if (last !== undefined && second.time <= last) return;
-    // A gap is shown as one.
+    // Missing seconds stay visible as a gap.
     const missing = last === undefined ? 0 : Math.min(LIVE_S, Math.round(second.time - last) - 1);
     for (let at = 1; at <= missing; at += 1) this.push(last + at, null, new Map());
     const figures = new Map(second.series.map((one) => [one.key, one]));
@@ -128,7 +128,7 @@ export function secondOf(event, by) {
   return { time: event.at_s, total: event.total, series: event.by?.[by] ?? [] };
 }
 
-/** Points of a plot. */
+/** Most points of a plot. */
 const POINTS = 600;
 
 /** Path of the series by `by` for the time and the filters of the address. */
@@ -191,7 +191,7 @@ export function useTraffic(by, time, params) {
       }
       if (time.live) {
         if (!following) follow();
-        timer = setTimeout(load, AGAIN_S * 1000);
+        timer = setTimeout(load, REREAD_S * 1000);
       } else if (!time.zoomed && !time.paused) {
         timer = setTimeout(load, Math.max(5, Math.min(60, time.range.seconds / 600)) * 1000);
       }

@@ -1,4 +1,4 @@
-// Alerts through their life: pending, firing, acknowledged, resolved; their rules, their history, and all other events.
+// Alerts by state (pending, firing, acknowledged, resolved), their rules and history, and all other events.
 
 import { call, token, usePoll } from "../lib/api.js";
 import { KINDS, useEvents } from "../lib/events.js";
@@ -11,7 +11,7 @@ import { Table } from "../parts/table.js";
 
 const T = "/api/v1/telemetry";
 
-/** A value in the unit of its rule. */
+/** Formats a value in the unit of its rule. */
 function shown(value, unit) {
   if (value === null || value === undefined) return "–";
   return unit === "bit/s" ? rate(value) : unit === "s" ? duration(value) : percent(value);
@@ -19,7 +19,7 @@ function shown(value, unit) {
 
 const EXAMPLE = '[[collector.alert]]\nname = "cms fills the link"\nkind = "rate"\nby = "owner"\nkey = "cms"\nabove = "90G"\nfor = "30s"\nseverity = "critical"';
 
-/** Where the figures of a rule are plotted, over a range that has its beginning. */
+/** Link to the plot of a rule's figure, with a range that includes the start of the alert. */
 function plotOf(alert) {
   const since = alert.since_s ?? Date.now() / 1000;
   const age = Date.now() / 1000 - since;
@@ -63,7 +63,7 @@ const STATES = {
   inactive: { rank: 0, look: "good", text: "○ inactive" },
 };
 
-/** Firing before pending, the severe before others, those that no operator has seen before others. */
+/** Sort order: firing before pending, then by severity, unacknowledged first. */
 const urgency = (row) => (STATES[row.state]?.rank ?? 0) * 100 - (SEVERITIES[row.severity]?.rank ?? 3) * 10 - (row.acknowledged ? 5 : 0);
 
 function StateOf({ row }) {
@@ -88,7 +88,7 @@ function Rules({ caption, rows, onAcknowledge }) {
   return html`<${Table} caption=${caption} columns=${columns} rows=${rows} keyOf=${(row) => row.name} sort=${{ key: "state", down: true }} />`;
 }
 
-/** Acknowledges an alert, or takes that back. */
+/** Acknowledges an alert, or revokes it. */
 function Acknowledge({ alert, onClose, onDone }) {
   const [error, fail] = useState(null);
   const [busy, wait] = useState(false);
@@ -130,10 +130,10 @@ const GROUPS = [
 ];
 const FAILURES = new Set(["exporter_silent", "exporter_restarted", "interface_down", "link", "host_lost", "collector_gap"]);
 
-/** Events of the time that is chosen, the newest first. */
+/** Events of the selected time, newest first. */
 function EventLists({ params }) {
   const time = timeOf(params);
-  // Ten minutes would show little of a history.
+  // The live range of ten minutes is too short for a history.
   const span = time.live ? { from: -86400, to: 0 } : spanOf(time);
   const { events, error, loaded } = useEvents(span);
   const group = GROUPS.some((one) => one.key === params.of) ? params.of : "all";

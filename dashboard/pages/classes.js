@@ -11,9 +11,9 @@ import { Plot } from "../parts/plot.js";
 import { Table } from "../parts/table.js";
 import { set } from "../lib/route.js";
 
-/** Rounds that are asked for: what the plot shows. */
+/** Rounds of a request: those of the plot. */
 const ROUNDS = 600;
-/** Events that the plot may mark; constant, so that they are not asked for at each round. */
+/** Range of the marked events; constant, so that a new round sends no request. */
 const EVENT_SPAN = { from: -7200, to: 0 };
 const EXAMPLE = '[[controller.class]]\nname = "production"\nowner = "atlas"\nwho = ["alice"]\nweight = 3\nfloor = "20G"\nmark = "60G"';
 
@@ -34,10 +34,10 @@ export function Classes({ params, theme }) {
     ${data && html`<${Links} seconds=${seconds} /><${Calendar} seconds=${seconds} /><${Rounds} seconds=${seconds} />`}`;
 }
 
-/** The scale of a class's bar: its cap, else whatever is most. */
+/** Scale of a class's bar: its cap, else its largest value. */
 const most = (one) => Math.max(one.cap_bps ?? 0, one.mark_bps ?? 0, one.floor_bps, one.allotted_bps, one.measured_bps, 1);
 
-/** Measured rate as a bar, with strokes for what was allotted, floor, mark and cap; the words beside it say the same. */
+/** Measured rate as a bar, with ticks for allotment, floor, high-water mark and cap; the text beside it has the same values. */
 function Bar({ of }) {
   const scale = most(of) * 1.05;
   const at = (bps) => ({ left: `${(bps / scale) * 100}%` });
@@ -46,15 +46,15 @@ function Bar({ of }) {
     ["mark", of.mark_bps],
     ["cap", of.cap_bps],
   ].filter(([, bps]) => bps !== null);
-  const told = [`measured ${rate(of.measured_bps)}`, `allocated ${rate(of.allotted_bps)}`, ...strokes.map(([name, bps]) => `${name} ${rate(bps)}`)].join(", ");
-  return html`<span class="marks" role="img" aria-label=${told} title=${told}>
+  const text = [`measured ${rate(of.measured_bps)}`, `allocated ${rate(of.allotted_bps)}`, ...strokes.map(([name, bps]) => `${name} ${rate(bps)}`)].join(", ");
+  return html`<span class="marks" role="img" aria-label=${text} title=${text}>
     <span class="has" style=${{ width: `${(of.measured_bps / scale) * 100}%` }}></span>
     <span class="stroke allotted" style=${at(of.allotted_bps)}></span>
     ${strokes.map(([name, bps]) => html`<span key=${name} class=${`stroke ${name}`} style=${at(bps)}></span>`)}
   </span>`;
 }
 
-/** State of a class and its rank: 0 good, 1 to be looked at, 2 bad. */
+/** State of a class and its rank: 0 good, 1 warning, 2 bad. */
 function stateOf(one) {
   const waits = one.queued_files > 0;
   if (waits && one.open && one.floor_bps > 0 && one.measured_bps < 0.9 * one.floor_bps) return { rank: 2, state: "below floor" };
@@ -130,7 +130,7 @@ function Links({ seconds }) {
   <//>`;
 }
 
-/** How the circuit of a reservation is. */
+/** State of a reservation's circuit. */
 function circuit(facts) {
   if (!facts) return "";
   const unused = facts.state === "up" && facts.verified === false;

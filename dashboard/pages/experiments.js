@@ -1,4 +1,4 @@
-// Reports of experiments that this build was made with, and their pictures.
+// Reports of experiments embedded in this build, and their pictures.
 
 import { call } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";

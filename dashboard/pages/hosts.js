@@ -1,4 +1,4 @@
-// Exporters and their interfaces, those with problems first, and the state of the collector itself.
+// Exporters and their interfaces, with problems first, and the state of the collector.
 
 import { usePoll } from "../lib/api.js";
 import { html, useMemo } from "../lib/html.js";
@@ -8,11 +8,11 @@ import { bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
 import { Choice, Command, Empty, Filters, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 
-/** An exporter without a datagram for so long is silent. */
+/** Time without a datagram after which an exporter is silent, in seconds. */
 const SILENT_S = 60;
-/** Loss of datagrams from which an exporter has a problem. */
+/** Share of lost datagrams from which an exporter has a problem. */
 const LOSS = 0.01;
-/** Use of an interface from which it has a problem. */
+/** Utilisation from which an interface has a problem, 0 to 1. */
 const FULL = 0.95;
 
 const T = "/api/v1/telemetry";
@@ -25,7 +25,7 @@ export function Hosts({ params }) {
   const now = status.data?.now_s ?? Date.now() / 1000;
   const sites = useMemo(() => new Map((interfaces.data?.interfaces ?? []).map((one) => [one.exporter, one.site])), [interfaces.data]);
   const filters = filtersOf(params);
-  // Of the filters those that an exporter or interface has.
+  // Only filters that apply to an exporter or interface.
   const others = Object.keys(filters).filter((name) => !["site", "host", "interface"].includes(name));
   const wanted = (exporter, host, key) => (!filters.site || sites.get(exporter) === filters.site) && (!filters.host || host === filters.host || exporter.split("/")[0] === filters.host) && (!filters.interface || key === undefined || key === filters.interface);
   const all = (exporters.data?.exporters ?? []).filter((one) => wanted(one.key, one.name) && (!filters.interface || filters.interface.startsWith(`${one.key}:`))).map((one) => ({ ...one, ...exporterState(one, now) }));
@@ -63,7 +63,7 @@ const STATES = ["good", "warn", "bad"];
 const MARKS = ["○", "◆", "▲"];
 const State = ({ row }) => html`<span class=${`state ${STATES[row.rank]}`}>${MARKS[row.rank]} ${row.state}</span>`;
 
-/** State of an exporter and its rank: 0 good, 1 to be looked at, 2 bad. */
+/** State of an exporter and its rank: 0 good, 1 warning, 2 bad. */
 function exporterState(one, now) {
   if (now - one.last_heard_s > SILENT_S) return { rank: 2, order: 29, state: "silent" };
   if (one.loss_share > LOSS) return { rank: 2, order: 20 + one.loss_share, state: "losing datagrams" };
@@ -87,7 +87,7 @@ function loss(share) {
   return html`<span class=${share > LOSS ? "state bad" : share > 0 ? "state warn" : ""}>${percent(share ?? 0)}</span>`;
 }
 
-/** `now` is the collector's, for the reader's clock may be another. */
+/** Row of an exporter; `now` is by the collector's clock, as the browser's may differ. */
 function Exporters({ rows, sites, now, only, search }) {
   const columns = [
     { key: "state", name: "State", down: true, sort: (row) => row.order ?? row.rank * 10, text: (row) => row.state, cell: (row) => html`<${State} row=${row} />` },
@@ -106,11 +106,11 @@ function Exporters({ rows, sites, now, only, search }) {
   return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "state", down: true }} empty=${only ? "no exporter has a problem" : "none match the filter"} ...${search} />`;
 }
 
-/** Counters by samples: 1 where they agree. */
+/** Ratio of counted to sampled traffic: 1 if they agree. */
 function Calibration({ row }) {
-  const told = (one) => (one.calibration_last === null ? "–" : one.calibration.toFixed(2));
+  const ratio = (one) => (one.calibration_last === null ? "–" : one.calibration.toFixed(2));
   const disagrees = row.in.disagrees || row.out.disagrees;
-  return html`<span class=${disagrees ? "state warn" : ""}>${told(row.in)} / ${told(row.out)}${disagrees ? " disagree" : ""}</span>`;
+  return html`<span class=${disagrees ? "state warn" : ""}>${ratio(row.in)} / ${ratio(row.out)}${disagrees ? " disagree" : ""}</span>`;
 }
 
 function Interfaces({ rows, only, search }) {
@@ -131,10 +131,10 @@ function Interfaces({ rows, only, search }) {
   return html`<${Table} caption="Interfaces" columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "state", down: true }} empty=${only ? "no interface has a problem" : "none match the filter"} ...${search} />`;
 }
 
-/** Filters that a link to one thing takes away. */
+/** Filters removed by a link to one item. */
 const clearing = Object.fromEntries([...DIRECTED, "owner", "activity", "scitag", "vlan", "site_pair", "ip_version", "search", "direction"].map((name) => [name, undefined]));
 
-/** State of the collector: its sockets, then every number, places in use with their limit. */
+/** State of the collector: its sockets, then all counters, tables with their limits. */
 function Status({ data }) {
   const plain = (words) => words.join(" ").replaceAll("_", " ");
   const rows = [];

@@ -1,4 +1,4 @@
-// Share of the traffic that carries a label, share of it that is trusted, and pairs that the registry does not have.
+// Share of labelled traffic, share of trusted labels, and pairs of owner and activity missing in the registry.
 
 import { usePoll } from "../lib/api.js";
 import { isMarked, useEvents } from "../lib/events.js";

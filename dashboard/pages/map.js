@@ -18,16 +18,16 @@ import { eventSpan, EventsSwitch } from "./overview.js";
 
 const T = "/api/v1/telemetry";
 const HIGH = 0.8;
-/** Points of a plot. */
+/** Most points of a plot. */
 const POINTS = 600;
-/** Width of a column of the matrix and of what stands beside the columns, in pixels. */
+/** Width of a column of the matrix, and of its row headers, in pixels. */
 const COLUMN_PX = 54;
 const BESIDE_PX = 190;
 const COLUMNS_MIN = 2;
-/** Key of the sites that have no column of their own. */
+/** Key of the column that sums the other sites. */
 const OTHERS = "\u0001";
 
-/** Use of the fuller direction, 0 to 1; null where neither end reports. */
+/** Utilisation of the fuller direction, 0 to 1; null if neither end reports. */
 export function shareOf(link) {
   const shares = [link.a_to_b?.share, link.b_to_a?.share].filter((one) => Number.isFinite(one));
   return shares.length > 0 ? Math.max(...shares) : null;
@@ -37,14 +37,14 @@ const isDown = (link) => link.up === false;
 const isHigh = (link) => isDown(link) || shareOf(link) > HIGH;
 
 /**
- * A link of a VLAN without counters at its ends carries what samples say of that VLAN; in which direction is not known, so
- * it stands as that from A to B.
+ * For a link of a VLAN without counters the rate is that of the VLAN's samples, whose direction is unknown, so
+ * it is shown from A to B.
  */
 function byVlan(links, vlans) {
   const rates = new Map((vlans?.series ?? []).map((one) => [one.key, { bps: one.bps.at(-1), error_bps: one.error_bps.at(-1) }]));
   return links.map((link) => {
-    const told = link.vlan !== null && shareOf(link) === null ? rates.get(String(link.vlan)) : undefined;
-    return Number.isFinite(told?.bps) ? { ...link, a_to_b: { ...told, share: told.bps / link.capacity_bps, from: "samples of its VLAN, both directions together" } } : link;
+    const sampled = link.vlan !== null && shareOf(link) === null ? rates.get(String(link.vlan)) : undefined;
+    return Number.isFinite(sampled?.bps) ? { ...link, a_to_b: { ...sampled, share: sampled.bps / link.capacity_bps, from: "samples of its VLAN, both directions together" } } : link;
   });
 }
 
@@ -102,7 +102,7 @@ function NoTopology() {
 
 const flowing = (one) => html`<span title=${one?.from ? `from ${one.from}` : undefined}>${rateWithError(one?.bps, one?.error_bps)}</span>`;
 
-/** Down first, then the fullest. */
+/** Sort order: links that are down, then by utilisation. */
 const urgency = (row) => (isDown(row) ? 2 : (shareOf(row) ?? -1));
 
 function State({ of }) {
@@ -134,7 +134,7 @@ function Links({ links, all, picked, sites, high }) {
   <//>`;
 }
 
-/** Both directions of a link over time. */
+/** Plot of both directions of a link over time. */
 function History({ name, of, params, theme, time }) {
   const { from, to } = spanOf(time);
   const step = Math.max(time.live ? 2 : 1, Math.ceil((to - from) / POINTS));
@@ -177,7 +177,7 @@ function History({ name, of, params, theme, time }) {
 /** Units of rates. */
 const UNITS = [[1e12, "Tb/s"], [1e9, "Gb/s"], [1e6, "Mb/s"], [1e3, "kb/s"], [1, "b/s"]];
 
-/** A rate in a unit that all cells have, with as many digits as say something. */
+/** Formats a rate in the common unit of all cells, with significant digits only. */
 function inUnit(bps, unit) {
   const value = bps / unit;
   if (value === 0) return "0";
@@ -185,7 +185,7 @@ function inUnit(bps, unit) {
   return value >= 99.5 ? value.toFixed(0) : value >= 9.95 ? value.toFixed(1) : value.toFixed(2);
 }
 
-/** Traffic from site to site. */
+/** Matrix of traffic from site to site. */
 function Matrix({ params, time }) {
   const filters = Object.fromEntries(Object.entries(filtersOf(params)).filter(([name]) => kindOf(name) === "group"));
   const ignored = Object.keys(filtersOf(params)).filter((name) => kindOf(name) !== "group");

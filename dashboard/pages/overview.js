@@ -1,4 +1,4 @@
-// Total against capacity, whose it is, and the top flows. Time, filters and direction apply to each panel.
+// Total traffic against capacity, its owners, and the top flows. Time, filters and direction apply to each panel.
 
 import { token, usePoll } from "../lib/api.js";
 import { isMarked, useEvents } from "../lib/events.js";
@@ -14,7 +14,7 @@ import { Table } from "../parts/table.js";
 const T = "/api/v1/telemetry";
 
 /**
- * What can carry the traffic that is shown, in bits per second: the sum of the interfaces of hosts (of all, where no
+ * Capacity for the selected traffic, in bits per second: the sum of the interfaces of hosts (of all, where no
  * exporter is a host: then switches see the same traffic twice), or of the one that is filtered for. Null where unknown.
  */
 function capacityOf(interfaces, exporters, filters) {
@@ -27,7 +27,7 @@ function capacityOf(interfaces, exporters, filters) {
 const dimensionOf = (params) => (DIMENSIONS.includes(params.by) ? params.by : "owner");
 const viewOf = (params) => (VIEWS.some((one) => one.key === params.view) ? params.view : "stack");
 
-/** A key goes on to the next of `options`, from what the address says then. */
+/** Key action: selects the next of `options` after the address's present value. */
 function useNext(event, options, current, change) {
   useEffect(() => {
     const next = () => change(options[(options.indexOf(current(read().params)) + 1) % options.length]);
@@ -36,13 +36,13 @@ function useNext(event, options, current, change) {
   }, []);
 }
 
-/** Directions by dimension: of an interface what comes in or goes out, of the others what they send or receive. */
+/** Names of the directions by dimension: in and out for an interface, received and sent for others. */
 export const directionsOf = (by) =>
   by === "interface"
     ? [{ key: "in", name: "In", title: "what comes in at interfaces" }, { key: "out", name: "Out", title: "what goes out at interfaces" }]
     : [{ key: "out", name: "Sent", title: "what they send" }, { key: "in", name: "Received", title: "what they receive" }];
 
-/** Chooses the direction, where the dimension or a filter has one. */
+/** Selector of the direction, if the dimension or a filter has one. */
 function DirectionChoice({ by, filters, params }) {
   const directed = DIRECTED.includes(by) ? by : Object.keys(filters).find((name) => DIRECTED.includes(name));
   if (!directed) return null;
@@ -50,7 +50,7 @@ function DirectionChoice({ by, filters, params }) {
   return html`<${Choice} label="direction" small options=${options} value=${directionOf(params) ?? options[0].key} onChange=${(direction) => set({ direction })} />`;
 }
 
-/** Time of the events of a plot; null where they are switched off. */
+/** Time range of a plot's events; null if they are switched off. */
 export const eventSpan = (params, time) => (params.events === "off" ? null : spanOf(time));
 
 export const EventsSwitch = ({ params }) => html`<button type="button" class="small" aria-pressed=${params.events === "off" ? "false" : "true"} title="mark alerts, drains and failures in the plot (e)" onClick=${() => set({ events: params.events === "off" ? undefined : "off" })}>Events</button>`;
@@ -145,7 +145,7 @@ function Tiles({ now, capacity, from, open, time, params }) {
 
 const PROTOCOLS = { 1: "ICMP", 6: "TCP", 17: "UDP", 41: "IPv6", 47: "GRE", 50: "ESP", 58: "ICMPv6", 132: "SCTP" };
 
-/** A name or address with its port, as one writes them together. */
+/** Formats a name or address with its port. */
 function endpoint(name, address, port) {
   if (!port) return name ?? address;
   return name || !address.includes(":") ? `${name ?? address}:${port}` : `[${address}]:${port}`;
@@ -163,7 +163,7 @@ function flowRate(row) {
   return row.most_bps > row.least_bps * 1.005 ? `${rate(row.least_bps)} to ${rate(row.most_bps)}` : rate(row.least_bps);
 }
 
-/** Dimensions that single flows are not kept by. */
+/** Dimensions by which single flows are not stored. */
 const NOT_OF_FLOWS = ["vlan", "interface", "as"];
 
 function Flows({ time, filters, params }) {

@@ -16,13 +16,13 @@ const hasEnded = (one) => ENDED.includes(one.state);
 const share = (one) => (one.files > 0 ? (one.files_done + one.files_failed + one.files_cancelled) / one.files : hasEnded(one) ? 1 : 0);
 const period = (params) => (Number(params.paused) > 0 ? 0 : 2);
 
-/** A state in words and colour, with what stands in its way. */
+/** State in text and colour, with the reason of a wait. */
 function State({ of }) {
   const words = [of.state, of.paused && !hasEnded(of) ? "paused" : "", of.cancelling ? "cancelling" : "", of.open ? "open" : ""];
   return html`<span class=${`state ${STATES[of.state] ?? ""}`}>${clean(words.filter(Boolean).join(", "), 40)}</span>`;
 }
 
-/** The deadline, against the forecast. */
+/** Deadline compared with the forecast. */
 function Deadline({ of }) {
   if (!of.deadline_unix_seconds) return "–";
   const left = of.deadline_unix_seconds - Date.now() / 1000;
@@ -164,14 +164,14 @@ function History({ id, seconds }) {
 function Change({ of, what, onClose, onDone }) {
   const [error, fail] = useState(null);
   const [busy, wait] = useState(false);
-  // Kept here: an update of the request must not undo what is being typed.
+  // Local state: an update of the request must not reset the user's input.
   const [priority, choose] = useState(String(of.priority));
   const words = {
     paused: of.paused ? ["Resume", "The request continues from where it was."] : ["Pause", "Running transfers stop; files that arrived stay, and the request continues from there later."],
     priority: ["Change the priority of", "5 is the most urgent, among requests of the same class."],
     cancel: ["Cancel", "Files that arrived stay; the others are not transferred."],
   };
-  const [verb, told] = words[what];
+  const [verb, explanation] = words[what];
   const submit = async (event) => {
     event.preventDefault();
     wait(true);
@@ -188,7 +188,7 @@ function Change({ of, what, onClose, onDone }) {
   const title = `${verb} request ${of.id}`;
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form onSubmit=${submit}>
-      <p>${told}</p>
+      <p>${explanation}</p>
       ${what === "priority" && html`<label>Priority, 1 to 5 <input name="priority" type="number" min="1" max="5" required value=${priority} onInput=${(event) => choose(event.target.value)} autofocus /></label>`}
       <div class="buttons"><button type="button" onClick=${onClose}>Close</button><button type="submit" class=${what === "cancel" ? "danger" : "main"} disabled=${busy}>${title}</button></div>
     </form>

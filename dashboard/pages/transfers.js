@@ -13,7 +13,7 @@ const runs = (one) => one.state === "running" || one.state === "waiting";
 const share = (one) => (one.announced_bytes > 0 ? Math.min(1, Math.max(one.bytes, one.moved_bytes + one.resumed_bytes) / one.announced_bytes) : 0);
 const mean = (one) => (one.seconds > 0 ? (one.moved_bytes * 8) / one.seconds : 0);
 
-/** Seconds left at the current rate; none are promised while it stands still. */
+/** Remaining seconds at the current rate; undefined while no data moves. */
 function remaining(one) {
   const left = one.announced_bytes - Math.max(one.bytes, one.moved_bytes + one.resumed_bytes);
   return one.bits_per_second > 0 && left > 0 ? (left * 8) / one.bits_per_second : left <= 0 ? 0 : null;
@@ -58,7 +58,7 @@ const peers = [
   { key: "peer", name: "Peer", sort: (row) => row.peer, cell: (row) => html`<span title=${row.direction === "send" ? "sends to" : "receives from"}>${direction(row)}</span> <${Name} text=${row.peer} most=${42} />` },
   { key: "caller", low: 5, name: "Started by", sort: (row) => row.caller, cell: (row) => html`<${Name} text=${row.caller} most=${20} />` },
 ];
-/** A column for the scitag, where any has one. */
+/** Column of the scitag, if any transfer has one. */
 const tagOf = (rows) => (rows.some((row) => row.scitag) ? [tag] : []);
 const owned = (row) => (row.owner ? `${row.owner}/${row.activity}` : String(row.scitag ?? ""));
 const tag = { key: "scitag", name: "Owner/activity", sort: owned, cell: (row) => (row.scitag ? html`<span title=${`scitag ${row.scitag}`}><${Name} text=${owned(row)} most=${28} /></span>` : html`<span class="note">–</span>`) };

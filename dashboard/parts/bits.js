@@ -1,4 +1,4 @@
-// Small parts that every page uses.
+// Small components shared by all pages.
 
 import { token } from "../lib/api.js";
 import { html, useLayoutEffect, useRef } from "../lib/html.js";
@@ -22,14 +22,14 @@ export function Filters({ params, names = {} }) {
   return html`<p class="filters"><span>Filter</span> ${keys.map((by) => html`<button type="button" key=${by} title="remove this filter" onClick=${() => set({ [by]: undefined })}>${(names[by] ?? "").startsWith(NAMES[by]) ? "" : `${NAMES[by]} `}<${Name} text=${names[by] ?? filters[by]} most=${40} /> <span aria-hidden="true">✕</span></button>`)}</p>`;
 }
 
-/** Nothing is there, and what to do about it. */
+/** Empty state, with its remedy. */
 export function Empty({ title, children }) {
   return html`<div class="empty" role="status"><strong>${title}</strong><div>${children}</div></div>`;
 }
 
 export const Command = ({ children }) => html`<code class="command">${children}</code>`;
 
-/** What went wrong and what to do. Old figures may stand beside it. */
+/** Error with its remedy. Former figures may stay beside it. */
 export function Problem({ error, onToken }) {
   if (!error) return null;
   if (error.status === 401 || error.status === 403) {
@@ -43,7 +43,7 @@ export function Problem({ error, onToken }) {
   return html`<div class="problem" role="alert"><strong>${what}</strong> <span>${clean(error.message, 300)}</span></div>`;
 }
 
-/** A host without the role controller, and what to do about it. */
+/** Notice that this host is no controller, with its remedy. */
 export const NoController = () => html`<${Empty} title="This host is not a controller.">
   <p>Open the dashboard of the host that is, or make this one a controller in its configuration (docs/controller.md):</p>
   <p><${Command}>[controller]\ntopology = "network.toml"<//></p>
@@ -53,7 +53,7 @@ export const askToken = () => dispatchEvent(new Event("penstock:ask-token"));
 
 export const Loading = () => html`<p class="waiting" role="status">Loading…</p>`;
 
-/** Choices of which one is on. Each is a button, so that Tab and Enter work. */
+/** Exclusive choice. Each option is a button, so that Tab and Enter work. */
 export function Choice({ label, options, value, onChange, small }) {
   return html`<div class=${`choice${small ? " small" : ""}`} role="group" aria-label=${label}>
     ${options.map(
@@ -62,12 +62,12 @@ export function Choice({ label, options, value, onChange, small }) {
   </div>`;
 }
 
-/** Severities, the most urgent first, and how they look. */
+/** Severities, the most urgent first, with their styles. */
 export const SEVERITIES = { critical: { rank: 0, look: "bad", mark: "▲" }, warning: { rank: 1, look: "warn", mark: "◆" }, info: { rank: 2, look: "", mark: "○" } };
 
 export const Severity = ({ of }) => html`<span class=${`state ${SEVERITIES[of]?.look ?? ""}`}><span aria-hidden="true">${SEVERITIES[of]?.mark ?? "○"}</span> ${clean(of, 12)}</span>`;
 
-/** A share as a bar; its text says the same. */
+/** Share as a bar; its text has the same value. */
 export function Meter({ share, label, kind = "" }) {
   const width = Math.max(0, Math.min(1, share || 0));
   return html`<span class=${`meter ${kind}`} role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${Math.round(width * 100)} aria-valuetext=${percent(share)}>
@@ -86,10 +86,10 @@ export function Tile({ title, value, note, kind = "", children, href }) {
   return href ? html`<a class=${`tile ${kind}`} href=${href}>${inside}</a>` : html`<div class=${`tile ${kind}`}>${inside}</div>`;
 }
 
-/** A dialog of the browser's own: focus stays in it, Escape closes it. */
+/** Modal dialog of the browser: focus stays in it, Escape closes it. */
 export function Dialog({ title, onClose, children }) {
   const box = useRef(null);
-  // It ends when it is removed: close() would report so later, when another may be open.
+  // Removing it closes it: the event of close() would arrive later, when another may be open.
   useLayoutEffect(() => box.current.showModal(), []);
   return html`<dialog ref=${box} aria-label=${title} onClose=${onClose} onClick=${(event) => event.target === box.current && onClose()}>
     <div class="inside"><header><h2>${title}</h2><button type="button" class="plain" aria-label="Close" onClick=${onClose}>✕</button></header>${children}</div>

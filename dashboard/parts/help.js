@@ -1,4 +1,4 @@
-// Keys and what the figures mean.
+// Help: keys and meaning of the figures.
 
 import { html } from "../lib/html.js";
 import { Dialog } from "./bits.js";

@@ -3,7 +3,7 @@
 
 import { html, useLayoutEffect, useRef, useState } from "../lib/html.js";
 
-/** Bold, code and links within a line; links show their text alone, for a report may name files that are not served. */
+/** Bold, code and links within a line; links show their text only, as a report may name files that are not served. */
 function words(text) {
   return text.split(/(\*\*[^*]+\*\*|`[^`]+`|!?\[[^\]]*\]\([^)]+\))/).map((part) => {
     if (part.startsWith("**") && part.endsWith("**") && part.length > 4) return html`<b>${part.slice(2, -2)}</b>`;
@@ -17,7 +17,7 @@ function words(text) {
 const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 const isNumber = (text) => /^[-–]?$|^[-+]?[\d.,\s]+(%|[kMGT]?b\/s|ms|s)?$/.test(text);
 
-/** A table; its rows are cards where it has no room. */
+/** Table; its rows are cards on a narrow screen. */
 function Grid({ lines }) {
   const [head, , ...body] = lines.map(cells);
   const place = useRef(null);
@@ -44,7 +44,7 @@ function Grid({ lines }) {
   </table></div></div>`;
 }
 
-/** Pictures that `text` links to, of those that there are: {name, title}. */
+/** Existing pictures to which `text` links: {name, title}. */
 function linked(text, pictures) {
   return [...text.matchAll(/!?\[([^\]]*)\]\(([^)\s]+)\)/g)].map(([, title, file]) => ({ title, name: file.replace(/^\.\//, "") })).filter((one) => pictures.includes(one.name));
 }
@@ -96,7 +96,7 @@ export function Markdown({ text, pictures = [], folder = "" }) {
       show(items.join(" "));
     } else {
       const paragraph = take((one) => one.trim() !== "" && !/^(#|\||```|[-*] )/.test(one));
-      // A line that looks like the start of something and is not.
+      // A line that only resembles the start of a block.
       if (paragraph.length === 0) {
         paragraph.push(line);
         at += 1;
@@ -105,7 +105,7 @@ export function Markdown({ text, pictures = [], folder = "" }) {
       show(paragraph.join(" "));
     }
   }
-  // Those that the text does not name.
+  // Pictures that the text does not mention.
   show(pictures.map((name) => `[](${name})`).join(" "));
   return html`<article class="report">${blocks}</article>`;
 }

@@ -1,4 +1,4 @@
-// The map: sites and bundles of links, both directions of each, which can be zoomed and moved. The list beside it has the
+// Map of sites and bundles of links by direction, with zoom and pan. The list beside it has the
 // same figures and can be used without a mouse.
 
 import { aroundGroup, baseOf, bundlesOf, curvesOf, flowOf, graticule, groupsOf, Labels, nameOfGroup, projection, ZOOM_MAX } from "../lib/geo.js";
@@ -11,7 +11,7 @@ const SHAPE = 0.5;
 const HEIGHT_MAX = 620;
 const HEIGHT_MIN = 300;
 const WIDTH_MIN = 280;
-/** Rates are written at links that are longer than this, in pixels, those with most traffic first, up to so many. */
+/** Shortest link with a printed rate, in pixels, and most such links; those with most traffic first. */
 const FIGURE_PX = 70;
 const FIGURES_MAX = 24;
 const ZOOM_STEP = 1.6;
@@ -19,7 +19,7 @@ const ZOOM_STEP = 1.6;
 export const NO_DATA = { key: "untold", name: "no data", width: 1.2, dash: "2 4" };
 export const DOWN = { key: "down", name: "down", width: 2.4, dash: "6 4" };
 
-/** Steps of use: up to which share, its name and the width of the line. */
+/** Steps of utilisation: upper bound, name and line width. */
 export const USES = [
   { to: 0.005, key: "idle", name: "idle", width: 1.2 },
   { to: 0.25, key: "low", name: "to 25 %", width: 1.8 },
@@ -56,12 +56,12 @@ export function NetMap({ topology, links, params, onPick, picked }) {
   const now = useRef({});
   now.current = { map, view, base };
 
-  /** Takes a view: at once in the picture, and in the address when it has come to rest. */
+  /** Applies a view: at once to the picture, to the address when the movement ends. */
   const timer = useRef(0);
   const take = (next) => {
     const zoom = Math.max(0.5, Math.min(ZOOM_MAX, next.zoom));
     const { base, map } = now.current;
-    // The next movement may come before this is drawn.
+    // The next movement may arrive before the rendering.
     now.current.view = { ...next, zoom };
     now.current.map = projection(base, now.current.view, map.width, map.height);
     move(now.current.view);
@@ -77,7 +77,7 @@ export function NetMap({ topology, links, params, onPick, picked }) {
     const { map: shown, view: was } = now.current;
     const next = Math.max(0.5, Math.min(ZOOM_MAX, was.zoom * factor));
     const real = next / was.zoom;
-    // What is under the pointer stays there.
+    // The point under the pointer stays fixed.
     const [longitude, latitude] = [shown.longitude(x), shown.latitude(y)];
     take({ x: longitude + (was.x - longitude) / real, y: latitude + (was.y - latitude) / real, zoom: next });
   };
@@ -194,7 +194,7 @@ function useGestures(drawing, now, zoom, take) {
       } else take({ ...view, x: view.x - dx / map.scaleX, y: Math.max(-89, Math.min(89, view.y + dy / map.scaleY)) });
     };
     const up = (event) => pointers.delete(event.pointerId);
-    // The end of a drag is no click on what happens to lie there.
+    // The end of a drag is no click.
     const click = (event) => {
       if (!dragged) return;
       dragged = false;

@@ -1,5 +1,5 @@
-// A plot of rates over time: areas in a stack, lines, or one line with the band of its error. uPlot draws; this decides
-// what. The numbers are on the page as a table too (parts/series.js), since a canvas says nothing to those who cannot see.
+// Plot of rates over time: stacked areas, lines, or one line with its error band. uPlot draws; this module selects
+// the data. The page has the numbers as a table, too (parts/series.js), as a canvas is not accessible.
 
 import uPlot from "../vendor/uplot.js";
 import { css, fill, resolve } from "../lib/colours.js";
@@ -8,18 +8,18 @@ import { clean } from "../lib/text.js";
 import { KINDS } from "../lib/events.js";
 import { clock, moment, partsOf, percent, rate, rateWithError, zoneName } from "../lib/units.js";
 
-/** A capacity further away than this times the traffic is told and not drawn: the traffic would be a flat line. */
+/** Greatest ratio of capacity to traffic that is drawn: beyond it the traffic would be a flat line, and the capacity is text only. */
 const CAPACITY_FAR = 5;
-/** Rows of a tooltip. */
+/** Most rows of a tooltip. */
 const TOLD_MAX = 13;
-/** Marks of events closer than this share one; the cursor this close shows what they are. */
+/** Distance, in pixels, within which events share a mark, and within which the cursor shows them. */
 const MARK_PX = 9;
-/** Events in a tooltip. */
+/** Most events in a tooltip. */
 const EVENTS_MAX = 5;
 const MARK_COLOURS = { critical: "var(--bad)", warning: "var(--warn)", info: "var(--text-2)" };
 const FONT = "12px system-ui, sans-serif";
 
-/** Times of uPlot's ticks, the day only where it changes. */
+/** Labels of uPlot's time ticks, with the day where it changes. */
 function ticks(values, step) {
   let day = "";
   return values.map((value) => {
@@ -33,7 +33,7 @@ function ticks(values, step) {
   });
 }
 
-/** Events of the time that is drawn, those close to each other as one: {at, x, events, severity}. */
+/** Events in the drawn range, grouped by distance: {at, x, events, severity}. */
 function marksOf(events, u) {
   const marks = [];
   for (const event of [...events].sort((a, b) => a.at_s - b.at_s)) {
@@ -57,7 +57,7 @@ function rows({ times, series, total, kind, capacity }) {
       const top = new Float64Array(times.length);
       for (let at = 0; at < times.length; at += 1) top[at] = below[at] + (one.values[at] ?? 0);
       below = top;
-      // Gaps stay gaps.
+      // Missing values stay gaps.
       data.push(Array.from(top, (value, at) => (one.values[at] === null ? null : value)));
     }
   } else if (kind === "band") {
@@ -88,7 +88,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
   const top = Math.max(greatest(rows({ times, series, total, kind })), 0);
   const near = capacity && capacity <= top * CAPACITY_FAR ? capacity : null;
   now.current = { times, series, total, near, kind, from, to, top, onZoom, onReset, events };
-  // Other series, another look or another kind make another plot; new values do not.
+  // Other series, styles or kinds need a new plot; new values do not.
   const identity = JSON.stringify([kind, theme, zoneName(), Boolean(total), Boolean(near), height, series.map((one) => [one.key, one.look])]);
 
   useLayoutEffect(() => {
@@ -184,7 +184,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
   </div>`;
 }
 
-/** Date whose local fields are the wall clock of the time zone that is on: uPlot places ticks by them. */
+/** Date whose local fields are the wall clock of the selected time zone: uPlot places ticks by them. */
 function wallDate(time) {
   const { year, month, day, hour, minute, second } = partsOf(time);
   return new Date(Number(year), Number(month) - 1, Number(day), Number(hour), Number(minute), Number(second));
@@ -222,7 +222,7 @@ function drawEvents(u, events) {
   ctx.restore();
 }
 
-/** Names on the areas that have room for one, and what the line of the capacity is. */
+/** Names on areas that are high enough, and the caption of the capacity line. */
 function write(u, { series, near, kind, events }, colours) {
   drawEvents(u, events);
   const { ctx, bbox } = u;

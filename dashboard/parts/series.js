@@ -1,4 +1,4 @@
-// Traffic of one dimension in the way that was chosen: areas in a stack, lines, a small plot for each, or a table.
+// Traffic by one dimension in the selected form: stacked areas, lines, small multiples, or a table.
 
 import { css, looks, PATTERNS } from "../lib/colours.js";
 import { plotPicture, savePng, saveCsv, seriesRows } from "../lib/export.js";
@@ -18,7 +18,7 @@ export const VIEWS = [
   { key: "table", name: "Table", title: "the same as numbers" },
 ];
 
-/** Small plots on a page: twelve series and the others; fewer at first where the screen is narrower than this. */
+/** Most small plots: twelve series and the others; fewer at first on a screen narrower than this. */
 const PANELS_MAX = 13;
 const PANELS_FEW = 6;
 const NARROW_PX = 640;
@@ -36,10 +36,10 @@ export function useLooks(traffic, version, patterns, all = false) {
   }, [traffic, version, patterns, all]);
 }
 
-/** Name of a series; "Other" says how many it has. */
+/** Name of a series; "Other" has the count of its series. */
 export const nameOf = (one) => (one.key === "other" ? (one.count > 0 ? `Other (${one.count}${one.more ? "+" : ""})` : "Other") : one.name);
 
-/** Buttons that save what is shown; `panel` is the id of the panel. */
+/** Buttons that save the panel as a file; `panel` is its id. */
 export function Saves({ traffic, series, panel, title }) {
   const picture = () => {
     const element = document.querySelector(`[aria-labelledby="${panel}"]`);
@@ -64,7 +64,7 @@ export function Series({ traffic, version, series, view, window, capacity, theme
   </div>`;
 }
 
-/** A small plot for the total and for each series; on a narrow screen a few, until all are asked for. */
+/** Small plots of the total and each series; on a narrow screen a few, until the user requests all. */
 function Panels({ shared, traffic, series, capacity, label }) {
   const [all, show] = useState(false);
   const { total, step } = traffic;
@@ -81,7 +81,7 @@ function Panels({ shared, traffic, series, capacity, label }) {
   </div>`;
 }
 
-/** Names beside the plot, the highest mean rate first; what is summed as other is last. */
+/** Legend beside the plot, the highest mean rate first, "Other" last. */
 export function Legend({ series, step, total, once, onPick }) {
   const figures = (values, errors) => ({ ...summary(values, errors, step), p95: percentile95(values) });
   const rows = series.map((one) => ({ one, ...figures(one.values, one.errors) }));

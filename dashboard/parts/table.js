@@ -1,16 +1,16 @@
 // A table with search, sorting, pages and a CSV file. `columns`: {key, name, number, cell(row), sort(row), text(row), title}.
-// `sort` gives what a column is sorted by and what stands in the file; `text` what a search looks at, where that differs;
-// `down` sorts the greatest first at the first click, as columns of numbers do. Where a table is wider than its place columns
-// with a `low` are left out, the lowest first, until it fits; a button brings them back. In a narrow place rows are cards.
+// `sort` returns the sort key and the value in the file; `text` the searched text, where it differs;
+// `down` sorts descending at the first click, as columns of numbers do. If a table is wider than its container, columns
+// with a `low` are hidden, the lowest first, until it fits; a button shows them again. In a narrow container rows are cards.
 
 import { saveCsv } from "../lib/export.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { whole } from "../lib/units.js";
 
-/** Rows of a page; fewer where they are cards. */
+/** Rows per page; fewer if they are cards. */
 export const PAGE_ROWS = 20;
 const PAGE_CARDS = 8;
-/** In a place narrower than this rows are cards, in pixels. */
+/** Width of the container below which rows are cards, in pixels. */
 const CARDS_PX = 640;
 
 function compare(a, b) {
@@ -26,10 +26,10 @@ const valueOf = (column, row) => {
   return typeof value === "boolean" ? String(value) : value;
 };
 
-/** What a search looks at. */
+/** Text of a row for the search. */
 const wordsOf = (columns, row) => columns.map((column) => column.text?.(row) ?? column.sort?.(row) ?? "").join(" ").toLowerCase();
 
-/** How many columns are left out so that a table fits, and whether its rows are cards. */
+/** Number of hidden columns with which a table fits, and true if its rows are cards. */
 function useFit(place, identity) {
   const [fit, change] = useState({ out: 0, tight: false, cards: false });
   useLayoutEffect(() => {
@@ -38,7 +38,7 @@ function useFit(place, identity) {
       const width = place.current?.clientWidth ?? 0;
       if (Math.abs(width - before) < 2) return;
       before = width;
-      // Again from all columns.
+      // Measure again with all columns.
       change({ out: 0, tight: false, cards: width < CARDS_PX });
     });
     size.observe(place.current);
@@ -61,14 +61,14 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
   const visible = columns.filter((one) => !out.has(one.key));
   const rowsOfPage = fit.cards ? Math.min(pageRows, PAGE_CARDS) : pageRows;
   const [needsTools, set] = useState(false);
-  // Once a table was long its tools stay, so that nothing jumps while rows come and go.
+  // Once shown the tools stay, so that the layout is stable while rows come and go.
   useEffect(() => {
     if (rows.length > pageRows) set(true);
   }, [rows.length > pageRows]);
   useLayoutEffect(() => {
     const box = place.current;
     if (fit.cards || all || fit.tight || box.scrollWidth <= box.clientWidth + 1) return;
-    // When no column is left to leave out, texts break.
+    // If no column is left to hide, texts break.
     refit((old) => (old.cards ? old : old.out < low.length ? { ...old, out: old.out + 1 } : { ...old, tight: true }));
   });
   const found = useMemo(() => {
@@ -78,7 +78,7 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
   const sorted = useMemo(() => {
     const column = sort && columns.find((one) => one.key === sort.key);
     if (!column?.sort) return found;
-    // Equal rows keep the order in which they came.
+    // A stable sort: equal rows keep their order.
     const down = sort.down ? -1 : 1;
     return found.map((row, at) => [row, at]).sort((a, b) => down * compare(column.sort(a[0]), column.sort(b[0])) || a[1] - b[1]).map(([row]) => row);
   }, [found, sort, columns]);
@@ -133,7 +133,7 @@ export function Table({ caption, columns, rows, keyOf, sort: first, empty, onRow
   </div>`;
 }
 
-/** Turns pages. */
+/** Buttons to change the page of a table. */
 export function Pages({ caption, at, pages, onTurn, from, to, of }) {
   return html`<nav class="pages" aria-label=${`pages of ${caption}`}>
     <button type="button" class="small" disabled=${at === 0} aria-label=${`first page of ${caption}`} onClick=${() => onTurn(0)}>«</button>

@@ -1,16 +1,16 @@
-// The time that is shown: ranges that end now, a pause, absolute times, and the time zone of all of them.
+// Time selector: ranges that end now, pause, absolute times, and the time zone.
 
 import { html, useState } from "../lib/html.js";
 import { RANGES, set, timeOf, windowOf } from "../lib/route.js";
 import { clock, moment, parseMoment, zoneName } from "../lib/units.js";
 import { Choice, Dialog } from "./bits.js";
 
-/** Time zones that the browser knows; UTC is not among them everywhere. */
+/** Time zones of the browser; some browsers do not list UTC. */
 const ZONES = ["UTC", ...(Intl.supportedValuesOf?.("timeZone") ?? []).filter((name) => name !== "UTC")];
 const LOCAL = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const UNITS = { s: 1, m: 60, h: 3600, d: 86400, w: 7 * 86400 };
 
-/** Seconds since 1970 of "2026-11-23 14:00", "now" or "now-6h"; null where it is none of them. */
+/** Parses "2026-11-23 14:00", "now" or "now-6h" to seconds since 1970; null for other texts. */
 export function momentOf(text, now = Date.now() / 1000) {
   const relative = /^\s*now(?:\s*-\s*(\d+)\s*([smhdw]))?\s*$/i.exec(text);
   if (!relative) return parseMoment(text);
@@ -43,7 +43,7 @@ function Picker({ params, from, to, onClose }) {
   const [error, fail] = useState(null);
   const zone = (name) => {
     set({ tz: name === LOCAL ? undefined : name });
-    // The same moments, in the new zone.
+    // The same instants in the new zone.
     type({ from: moment(from), to: moment(to) });
   };
   const submit = (event) => {

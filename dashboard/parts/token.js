@@ -1,4 +1,4 @@
-// The dialog for the token. It is kept for this tab alone and goes to this host alone, in a header.
+// Dialog for the token, which is kept for this tab and sent in a header to this host only.
 
 import { call, token } from "../lib/api.js";
 import { html, useState } from "../lib/html.js";
@@ -11,7 +11,7 @@ export function TokenDialog({ onClose }) {
     event.preventDefault();
     const before = token.get();
     const given = new FormData(event.target).get("token").trim();
-    // Headers hold nothing else; and what was pasted with a line break or a quote is no token.
+    // Only these characters are valid in a header; pasted line breaks and quotes are not part of a token.
     if (!/^[\x21-\x7e]{8,4096}$/.test(given)) {
       fail({ status: 400, message: "a token is one word of at least 8 characters: paste the line of the file 'token'" });
       return;

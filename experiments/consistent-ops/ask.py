@@ -1,4 +1,4 @@
-"""One request to the controller, as its operator."""
+"""Sends one HTTP request to the controller with the operator's token."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 
 ROOM = os.path.join(os.environ["PENSTOCK_LAB"], "ops")
-# Its certificate is checked by the nodes; this program stands beside it.
+# Not verified: this program runs on the controller's host. The nodes check its certificate.
 TLS = ssl._create_unverified_context()
 
 

@@ -9,7 +9,7 @@ mine="$PENSTOCK_LAB/$1"
 mkdir -p "$mine/store"
 cp "$room/$1.token" "$mine/controller.token"
 fingerprint=$(sed 's/.*"fingerprint":"\([^"]*\)".*/\1/' "$room/facts.json")
-# One file under many names: nothing here waits for a disk that reads.
+# Hard links of one file, so that reads are served from the page cache.
 head -c 4194304 /dev/urandom >"$mine/seed"
 for class in production analysis urgent; do
     mkdir -p "$mine/store/$class"

@@ -1,6 +1,6 @@
-"""Asks for transfers of three classes, watches rates, and compares them with the exact allocation.
+"""Submits requests of three classes, samples rates, and compares them with the exact allocation.
 
-    operations.py BURST CUT MENDED END          each a time such as 40s, from the beginning of the play
+    operations.py BURST CUT REPAIR END          each a time such as 40s, from the start of the run
 
 Prints JSON, and writes two plots into PENSTOCK_OUTPUT.
 """
@@ -14,16 +14,16 @@ from ask import ask
 
 CLASSES = {"production": 4, "analysis": 2, "urgent": 8}
 MARKS = {"production": 120e6, "analysis": 120e6, "urgent": 150e6}
-# Class, from and to.
+# Class, source and destination.
 WORK = [("production", "cern", "fnal"), ("analysis", "cern", "fnal")]
 BURST = ("urgent", "cern", "fnal")
 SETTLED_AFTER = 3.0
-# What file bytes may have of a link, as controller.sh says.
+# Share of a link that file data may use, as set in controller.sh.
 USABLE = 0.94
 FILES = 400
 FILE_BYTES = 4 << 20
 
-burst, cut, mended, end = (float(text.rstrip("s")) for text in sys.argv[1:])
+burst, cut, repaired, end = (float(text.rstrip("s")) for text in sys.argv[1:])
 begun = time.monotonic()
 
 
@@ -32,7 +32,7 @@ def now():
 
 
 def exact(active, capacity, floors):
-    """Weighted shares: first what deadlines need, then by weight, and nobody above its mark while others want it."""
+    """Weighted shares: floors of deadlines first, then by weight up to the marks, then by weight."""
     share = {name: min(floors.get(name, 0.0), MARKS[name]) for name in active}
     limits = {name: MARKS[name] for name in active}
     for bounded in (True, False):
@@ -62,14 +62,14 @@ def submit(name, source, destination, number, count=FILES, **more):
 
 requests = [submit(*work, number) for number, work in enumerate(WORK)]
 samples = []
-# When, by both clocks, and bytes of what is urgent that are not there.
+# Monotonic time, Unix time, and bytes of the urgent request that are left.
 urgent_left = []
 urgent = None
 deadline = None
 while now() < end:
     if urgent is None and now() >= burst:
-        # So much that its share, with the failure, is just enough.
-        share = MARKS["urgent"] * ((cut - burst) + 0.7 * (end - mended)) + 50e6 * (mended - cut)
+        # 85 % of what its share can carry until the end, with the link failure.
+        share = MARKS["urgent"] * ((cut - burst) + 0.7 * (end - repaired)) + 50e6 * (repaired - cut)
         count = min(FILES, int(0.85 * share / 8 / FILE_BYTES))
         deadline = time.time() + end - now()
         urgent = submit(*BURST, 9, count, deadline_unix_seconds=int(deadline), priority=5)
@@ -87,7 +87,7 @@ while now() < end:
         urgent_left.append((now(), time.time(), facts["bytes"] - facts["bytes_done"]))
     time.sleep(0.5)
 
-# What is asked for comes to its end with what is left of the time; nothing may be lost.
+# Every request has to end, with every file done.
 for request in requests:
     while True:
         facts = ask("GET", f"/api/v1/requests/{request}")
@@ -97,38 +97,38 @@ for request in requests:
 facts = [ask("GET", f"/api/v1/requests/{request}") for request in requests]
 lost = sum(one["files"] - one["files_done"] for one in facts)
 
-# From CERN to Fermilab go 200 Mb/s directly and 100 Mb/s by way of SPRACE.
-EVENTS = [(0.0, 300e6, WORK), (burst, 300e6, [*WORK, BURST]), (cut, 100e6, [*WORK, BURST]), (mended, 300e6, [*WORK, BURST])]
-# What is urgent ends when it is done, which is an event, too. Before that it cannot use its share: from where it has no more
-# than that of two seconds, as files count when they are whole.
-done = next((at for at, rates in samples if at > mended and rates[BURST[0]][2] == 0), end)
-ending = next((at for at, _, left in urgent_left if at > mended and left <= 2 * MARKS["urgent"] / 8), end)
+# CERN to Fermilab: 200 Mb/s on the direct path and 100 Mb/s via SPRACE.
+EVENTS = [(0.0, 300e6, WORK), (burst, 300e6, [*WORK, BURST]), (cut, 100e6, [*WORK, BURST]), (repaired, 300e6, [*WORK, BURST])]
+# The end of the urgent request starts a phase. Its last two seconds are not compared: with few files left it cannot use
+# its share.
+done = next((at for at, rates in samples if at > repaired and rates[BURST[0]][2] == 0), end)
+ending = next((at for at, _, left in urgent_left if at > repaired and left <= 2 * MARKS["urgent"] / 8), end)
 if done < end:
     EVENTS.append((done, 300e6, WORK))
 phases = []
-worst_share = worst_told = worst_mark = 0.0
+worst_share = worst_allotted = worst_mark = 0.0
 for number, (begin, capacity, work) in enumerate(EVENTS):
     until = EVENTS[number + 1][0] if number + 1 < len(EVENTS) else end
     until = ending if begin < ending < until else until
     inside = [rates for at, rates in samples if begin + SETTLED_AFTER <= at < until]
-    # A class that has nothing left to send has no share.
+    # A class without data to send has no share.
     active = {name for name, *_ in work if inside and sum(rates[name][2] for rates in inside) > len(inside) / 2}
-    # What is urgent needs this to be there in time, as it stood when the phase began.
+    # Rate that meets the deadline, as of the start of the phase.
     needs = [8 * left / (deadline - when) for at, when, left in urgent_left if begin <= at < begin + SETTLED_AFTER]
     wanted = exact(active, capacity * USABLE, {"urgent": needs[-1]} if needs else {})
     total = sum(wanted.values()) or 1.0
     had = {name: sum(rates[name][1] for rates in inside) / max(len(inside), 1) for name in CLASSES}
-    told = {name: sum(rates[name][0] for rates in inside) / max(len(inside), 1) for name in CLASSES}
+    allotted = {name: sum(rates[name][0] for rates in inside) / max(len(inside), 1) for name in CLASSES}
     sum_had = sum(had[name] for name in active) or 1.0
     for name in active:
         off = abs(had[name] / sum_had - wanted[name] / total)
         worst_share = max(worst_share, off)
-        sum_told = sum(told[one] for one in active) or 1.0
-        worst_told = max(worst_told, abs(had[name] / sum_had - told[name] / sum_told))
-        # Above its mark a class has what others leave.
+        sum_allotted = sum(allotted[one] for one in active) or 1.0
+        worst_allotted = max(worst_allotted, abs(had[name] / sum_had - allotted[name] / sum_allotted))
+        # Above its mark a class has only spare capacity.
         if wanted[name] <= MARKS[name]:
             worst_mark = max(worst_mark, had[name] / MARKS[name] - 1)
-    phases.append({"from_s": begin, "exact": wanted, "allotted": told, "measured": had})
+    phases.append({"from_s": begin, "exact": wanted, "allotted": allotted, "measured": had})
 
 
 def plot(path, title, series):
@@ -140,7 +140,7 @@ def plot(path, title, series):
     colours = {"production": "#3b6fb6", "analysis": "#c8782a", "urgent": "#a03050"}
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">']
     out.append(f'<rect width="{width}" height="{height}" fill="#fff"/><text x="{left}" y="20" font-size="14">{title}</text>')
-    for at, label in ((burst, "burst"), (cut, "cut"), (mended, "mended")):
+    for at, label in ((burst, "burst"), (cut, "cut"), (repaired, "repair")):
         out.append(f'<line x1="{x(at):.1f}" y1="36" x2="{x(at):.1f}" y2="{base}" stroke="#999"/>')
         out.append(f'<text x="{x(at) + 4:.1f}" y="48" fill="#666">{label}</text>')
     for part in range(5):
@@ -171,7 +171,7 @@ if deadline is not None:
 samples_file = os.path.join(os.environ["PENSTOCK_LAB"], "samples.json")
 json.dump(samples, open(samples_file, "w"))
 print(json.dumps({
-    "worst_share_percent": 100 * worst_share, "worst_told_percent": 100 * worst_told,
+    "worst_share_percent": 100 * worst_share, "worst_allotted_percent": 100 * worst_allotted,
     "worst_mark_percent": 100 * worst_mark,
     "files_lost": lost, "deadline_late_seconds": late, "phases": phases,
 }))

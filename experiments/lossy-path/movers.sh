@@ -1,5 +1,5 @@
 #!/bin/sh
-# One mover (cp is penstock): its server, or a copy that tells its rate as JSON.
+# Runs one mover (cp is penstock): its server, or a copy whose rate it prints as JSON.
 #
 #   movers.sh cp|rsync|gridftp serve|copy PENSTOCK [CONGESTION FROM TO]
 set -eu
@@ -8,7 +8,7 @@ in=$PENSTOCK_LAB/in/file out=$PENSTOCK_LAB/out
 PENSTOCK_STATE=$PENSTOCK_LAB/shared
 export PENSTOCK_STATE
 
-# addresses NAME,...: their addresses, with commas.
+# addresses NAME,...: prints their addresses, separated by commas.
 addresses() {
     for name in $(echo "$1" | tr , ' '); do
         getent ahostsv6 "$name" | awk 'NR == 1 { print $1 }'
@@ -21,7 +21,7 @@ serve() {
             "$penstock" serve --root "$out" --listen '[::]:8620' --http 127.0.0.1:0 --json >"$out.json" &
             until grep -q fingerprint "$out.json"; do sleep 0.1; done
             fingerprint=$(sed 's/.*"fingerprint":"\([^"]*\)".*/\1/' "$out.json")
-            # Both hosts have one state directory: what is known here is known there.
+            # Both hosts share one state directory, and so the login.
             "$penstock" login target-eth0:8620 --token "$(cat "$PENSTOCK_STATE/token")" --fingerprint "$fingerprint"
             ;;
         rsync)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The parts of a transfer: what is sent, what the disk does alone, the receiving agent, the copy.
+# Steps of a transfer: dataset, limit of the disk, receiving agent, copy, clean-up.
 #
 #   transfer.sh dataset|disk|serve|copy|clean FROM TO BYTES [PENSTOCK]
 set -eu
@@ -7,7 +7,7 @@ what=$1 from=$2 to=$3 size=$4
 PENSTOCK_STATE=$PENSTOCK_LAB/shared
 export PENSTOCK_STATE
 
-# place memory|disk: a folder there.
+# place memory|disk: prints a directory on that medium.
 place() {
     case $1 in
         memory) echo "/dev/shm/penstock-sc14" ;;
@@ -15,7 +15,7 @@ place() {
     esac
 }
 
-# rate read|write FILE: what the disk does by fio alone.
+# rate read|write FILE: prints the rate of the disk by fio.
 rate() {
     bytes_per_second=$(fio --name=alone --filename="$2" --rw="$1" --bs=4M --direct=1 --ioengine=libaio --iodepth=16 \
         --size="$size" --end_fsync=1 --output-format=json | grep '"bw_bytes"' | grep -o '[0-9]*' | sort -n | tail -1)
@@ -48,7 +48,7 @@ case $what in
         "$penstock" serve --root "$out" --listen '[::]:8620' --http 127.0.0.1:0 --json >"$PENSTOCK_LAB/serve.json" &
         until grep -q fingerprint "$PENSTOCK_LAB/serve.json"; do sleep 0.1; done
         fingerprint=$(sed 's/.*"fingerprint":"\([^"]*\)".*/\1/' "$PENSTOCK_LAB/serve.json")
-        # Both hosts have one state directory: what is known here is known there.
+        # Both hosts share one state directory, and so the login.
         "$penstock" login umich-eth0:8620 --token "$(cat "$PENSTOCK_STATE/token")" --fingerprint "$fingerprint"
         until ss -tln | grep -q ':8620 '; do sleep 0.1; done
         echo "it is ready"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The collector: takes the senders' sFlow, and believes the marks of this network's hosts.
+# Runs the collector: receives the senders' sFlow, and trusts the labels of this network's hosts.
 #
 #   collect.sh PENSTOCK
 set -eu

@@ -1,4 +1,4 @@
-"""What a run gave, from the senders' own accounts and from the collector: JSON, and two plots in PENSTOCK_OUTPUT.
+"""Results of a run, from the senders' records and from the collector: JSON, and two plots in PENSTOCK_OUTPUT.
 
     figures.py MOVER
 """
@@ -14,7 +14,7 @@ from collections import defaultdict
 
 mover = sys.argv[1]
 folder = os.environ["PENSTOCK_LAB"]
-# Rates of the lab are a thousandth of the paths'.
+# Rates in the lab are a thousandth of those of the real paths.
 SCALE = 1000
 PATHS = ("wan-2026", "wan-2027", "wan-2028")
 # As sender.py's GROWTH.
@@ -22,17 +22,17 @@ GROWTH = 4
 
 SENDERS, PHASES = 4, 3
 
-# The last sender may be a moment behind the first.
+# Waits for the last sender.
 for _ in range(300):
     files = glob.glob(os.path.join(folder, "*.phases"))
-    told = [json.loads(line) for name in files for line in open(name) if line.endswith("\n")]
-    if len(told) == SENDERS * PHASES:
+    records = [json.loads(line) for name in files for line in open(name) if line.endswith("\n")]
+    if len(records) == SENDERS * PHASES:
         break
     time.sleep(0.2)
 else:
-    sys.exit(f"{len(told)} of {SENDERS * PHASES} phases came to an end")
+    sys.exit(f"{len(records)} of {SENDERS * PHASES} phases ended")
 phases = defaultdict(list)
-for line in told:
+for line in records:
     phases[line["label"]].append(line)
 
 
@@ -53,7 +53,7 @@ def error_of_mean(values):
 
 
 def per_second(lines):
-    """Sums over senders, second by second."""
+    """Sum over the senders for each second."""
     return [sum(rates) for rates in zip(*(line["bits_per_second"] for line in lines))]
 
 
@@ -66,16 +66,16 @@ for label, lines in phases.items():
         result[label][path] = mean(per_second([line for line in lines if line["path"] == path]))
     begin = max(line["begin_s"] for line in lines) + GROWTH + 1
     end = min(line["end_s"] for line in lines) - 1
-    told = series("scitag", begin, end)
-    owned = [one for one in told["series"] if one["key"] not in ("unlabelled", "untrusted", "other")]
-    whole = sum(mean(one["bps"]) for one in told["series"])
-    seconds = max(len(told["series"][0]["bps"]), 1) if told["series"] else 1
+    answer = series("scitag", begin, end)
+    owned = [one for one in answer["series"] if one["key"] not in ("unlabelled", "untrusted", "other")]
+    whole = sum(mean(one["bps"]) for one in answer["series"])
+    seconds = max(len(answer["series"][0]["bps"]), 1) if answer["series"] else 1
     labelled = sum(mean(one["bps"]) for one in owned)
-    # Errors of seconds are independent of each other.
+    # The errors of different seconds are independent.
     error = math.sqrt(sum(sum((e or 0) ** 2 for e in one["error_bps"]) for one in owned)) / seconds
     result[label]["collector_share"] = labelled / whole if whole else None
     result[label]["collector_share_error"] = error / whole if whole else None
-    result[label]["collector_bits_per_second"] = mean(told["total"]["bps"])
+    result[label]["collector_bits_per_second"] = mean(answer["total"]["bps"])
     counted = [line["packets"] for line in lines if line["packets"]]
     if counted:
         with_label, without = (sum(column) for column in zip(*counted))
@@ -91,7 +91,7 @@ COLOURS = ("#4269d0", "#d97706", "#2f9e44", "#b02a37", "#7c4dbd", "#6b7280")
 
 
 def plot(file, title, start, lines):
-    """Lines over time: names with a rate for each second, none where it is not known."""
+    """Writes a plot of named rates over time; seconds without a value are gaps."""
     wide, high, left, top = 860, 330, 60, 40
     most = max((value for _, values in lines for value in values if value), default=1) * 1.1
     count = max(len(values) for _, values in lines)

@@ -1,4 +1,4 @@
-"""One sender: the same streams unmarked, with flow labels, with destination options.
+"""One sender: the same streams unlabelled, with flow labels, with destination options.
 
     sender.py MOVER HOST PATH PEER PORT SCITAG SECONDS PENSTOCK
 
@@ -15,20 +15,20 @@ import time
 mover, host, path, peer, port, scitag, seconds, penstock = sys.argv[1:9]
 seconds = int(seconds)
 folder = os.environ["PENSTOCK_LAB"]
-# A bpf file system that only this program and those that it starts see.
+# A bpf file system in a mount namespace of this process and its children.
 maps = os.path.join(folder, f"{host}-maps")
 os.makedirs(maps)
 subprocess.run(["mount", "-t", "bpf", "bpf", maps], check=True)
 pin = os.path.join(maps, "marker")
 STREAMS = "4"
-# Not counted at the start of each phase, while streams grow.
+# Seconds at the start of each phase that are not counted, while congestion windows grow.
 GROWTH = 4
-# Between phases, so that their ends can be seen.
+# Pause between phases, which separates them in the series.
 BREAK = 2
 
 
 class Marker:
-    """The kernel labels what goes to the port."""
+    """Context in which the kernel labels packets to the port."""
 
     def __init__(self, label):
         rules = os.path.join(folder, f"{host}-{label}.toml")
@@ -40,7 +40,7 @@ class Marker:
             sys.exit("the marker did not start")
 
     def end(self):
-        """Packets that left with the label, and IPv6 packets that left without."""
+        """Returns the sent packets with the label, and the sent IPv6 packets without."""
         said = subprocess.run([penstock, "tag", "status", "--pin", pin, "--json"], capture_output=True, text=True, check=True)
         status = json.loads(said.stdout)
         self.process.terminate()

@@ -4,12 +4,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_scitags::option::{self, Encoding, Mark};
+use penstock_scitags::option::{self, Encoding, PacketMark};
 use penstock_scitags::time::UtcTime;
 use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 
 fn options(marks: option::Marks<'_>) {
-    let marks: Vec<Mark> = marks.map_while(Result::ok).collect();
+    let marks: Vec<PacketMark> = marks.map_while(Result::ok).collect();
     let bytes: Vec<u8> = marks.iter().flat_map(|mark| mark.bytes()).collect();
     let again: Vec<_> = option::marks(&bytes).collect::<Result<_, _>>().unwrap();
     assert_eq!(again, marks);

@@ -3,13 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use penstock_flows::packet::Address;
+use penstock_flows::packet::MappedAddress;
 use penstock_flows::asn::AsTable;
 
 fuzz_target!(|text: &str| match AsTable::read(text) {
     Ok(systems) => {
         assert!(systems.count <= text.lines().count());
-        if let Some(origin) = systems.origins.find(Address(text.len() as u128)) {
+        if let Some(origin) = systems.origins.find(MappedAddress(text.len() as u128)) {
             assert!(origin.asn > 0 && origin.bits <= 128);
         }
     }

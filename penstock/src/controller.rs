@@ -11,17 +11,17 @@ Examples:
   penstock controller init site dtn-a=a dtn-b=b
   penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 \\
     --listen 192.0.2.9:8621")]
-pub(crate) struct Args {
+pub(crate) struct ControllerVerbArgs {
     #[command(subcommand)]
     command: ControllerCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum ControllerCommand {
-    Init(init::Args),
+    Init(init::ControllerInitArgs),
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ControllerVerbArgs) -> Result<Code, Failure> {
     match &args.command {
         ControllerCommand::Init(args) => init::run(args),
     }

@@ -8,14 +8,14 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::{Args, ValueEnum};
 use penstock_host::placement::{self, NumaPlacement, Placement, PlacementPolicy};
-use penstock_mover::engine::Engine;
+use penstock_mover::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, OrExit};
 use crate::numbers;
 
 mod control_socket;
@@ -160,12 +160,12 @@ The same command again sends only what is not there. Exit status: 0 done, 1 fail
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Streams(pub Option<u16>);
 
-fn streams(text: &str) -> Result<Streams, String> {
+fn streams(text: &str) -> anyhow::Result<Streams> {
     match text {
         "auto" => Ok(Streams(None)),
         number => match numbers::streams(number) {
             Ok(count) => Ok(Streams(Some(count.get()))),
-            Err(error) => Err(format!("{error}, or auto")),
+            Err(error) => bail!("{error}, or auto"),
         },
     }
 }
@@ -193,7 +193,7 @@ pub(crate) enum Labels {
 pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
     // If the limit stays low, a copy that reaches it names it in its error.
     let _ = penstock_sys::machine::raise_open_files();
-    let homes = pin_process(args).map_err(|text| Failure::new(Code::Usage, anyhow!(text)))?;
+    let homes = pin_process(args).or_exit(Code::Usage)?;
     let shown = show::OutputOptions::of(args);
     match plan::start(args, homes) {
         Ok(running) => show::follow(running, &shown, &control_socket::ControlSocket::start(args)),
@@ -202,7 +202,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
 }
 
 /// Sets the CPU affinity of this process; returns the placement of threads for `auto`.
-fn pin_process(args: &CpArgs) -> Result<Option<NumaPlacement>, String> {
+fn pin_process(args: &CpArgs) -> anyhow::Result<Option<NumaPlacement>> {
     let wish = match (&args.cpu, args.numa.as_deref()) {
         (Some(wish), _) => wish.clone(),
         (None, Some("auto")) => PlacementPolicy::Auto,
@@ -221,16 +221,16 @@ fn pin_process(args: &CpArgs) -> Result<Option<NumaPlacement>, String> {
             (cpus, Some(homes))
         }
     };
-    placement::pin(&cpus).map_err(|error| error.to_string())?;
+    placement::pin(&cpus)?;
     Ok(homes)
 }
 
-fn of_node(node: &str) -> Result<Vec<usize>, String> {
+fn of_node(node: &str) -> anyhow::Result<Vec<usize>> {
     let number =
-        node.parse().map_err(|_| format!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
+        node.parse().map_err(|_| anyhow!("--numa '{node}' is no node: use 0, 1, ... or auto"))?;
     let cpus = penstock_sys::machine::cpus_of_node(number);
     if cpus.is_empty() {
-        return Err(format!("--numa {node}: this machine has no such node"));
+        bail!("--numa {node}: this machine has no such node");
     }
     Ok(cpus)
 }

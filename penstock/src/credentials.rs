@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
-use penstock_agent::config::{ListenAddress, MOVER_PORT};
-use penstock_agent::state::{StateDir, default_directory};
-use penstock_mover::connector;
-use penstock_mover::dial::TcpDial;
-use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
+use penstock_agent::config::MOVER_PORT;
+use penstock_daemon::config::values::ListenAddress;
+use penstock_daemon::state::{StateDir, default_directory};
+use penstock_identity::{Fingerprint, Identity, tls_client_config};
+use penstock_mover::{TcpDial, certificate_of};
 use penstock_sys::net::is_own_address;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
@@ -27,12 +27,12 @@ const FILE: &str = "hosts.toml";
 
 /// Normalised address of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct AgentAddress {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-impl Address {
+impl AgentAddress {
     /// Reads `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
     pub(crate) fn parse(text: &str, default_port: u16) -> anyhow::Result<Self> {
         let Ok(ListenAddress { host, port }) = text.parse() else {
@@ -65,7 +65,7 @@ impl Address {
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for AgentAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -130,12 +130,12 @@ impl AgentCredentials {
 #[serde(deny_unknown_fields)]
 struct HostsFile {
     #[serde(default)]
-    host: Vec<HostEntry>,
+    host: Vec<KnownHost>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HostEntry {
+struct KnownHost {
     address: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     token: String,
@@ -146,7 +146,7 @@ struct HostEntry {
     key: Option<PathBuf>,
 }
 
-impl HostEntry {
+impl KnownHost {
     fn known(&self) -> anyhow::Result<AgentCredentials> {
         let fingerprint = self.fingerprint.parse();
         let fingerprint =
@@ -165,7 +165,7 @@ pub(crate) fn state() -> anyhow::Result<StateDir> {
 /// Stores the credentials for `address`, replacing earlier ones.
 pub(crate) fn store(
     state: &StateDir,
-    address: &Address,
+    address: &AgentAddress,
     known: &AgentCredentials,
 ) -> anyhow::Result<()> {
     let _lock = state.lock()?;
@@ -175,7 +175,7 @@ pub(crate) fn store(
     let (token, fingerprint) = (known.token.clone(), known.fingerprint.to_string());
     let own = known.own.clone();
     let (certificate, key) = own.map(|own| (own.certificate, own.key)).unzip();
-    hosts.host.push(HostEntry { address, token, fingerprint, certificate, key });
+    hosts.host.push(KnownHost { address, token, fingerprint, certificate, key });
     hosts.host.sort_by(|a, b| a.address.cmp(&b.address));
     let text = toml::to_string(&hosts).context("hosts cannot be written as TOML")?;
     Ok(state.write(FILE, text.as_bytes(), 0o600)?)
@@ -184,7 +184,7 @@ pub(crate) fn store(
 /// Finds credentials by the address of an agent's mover.
 pub(crate) fn find(
     state: &StateDir,
-    address: &Address,
+    address: &AgentAddress,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let name = address.to_string();
     if let Some(host) = read(state)?.host.iter().find(|host| host.address == name) {
@@ -196,7 +196,7 @@ pub(crate) fn find(
 /// Finds credentials by the address of an agent's mover, or by the certificate that it presents.
 pub(crate) fn find_agent(
     state: &StateDir,
-    address: &Address,
+    address: &AgentAddress,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let known = find(state, address)?;
     if known.is_some() {
@@ -204,7 +204,7 @@ pub(crate) fn find_agent(
     }
     find_by_certificate(state, |fingerprints| {
         let dial = TcpDial::new(&address.host, address.port, &[], &[], None)?;
-        connector::certificate_of(&dial, fingerprints).map(Some)
+        certificate_of(&dial, fingerprints).map(Some)
     })
 }
 
@@ -216,7 +216,7 @@ fn find_by_certificate(
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let hosts = read(state)?.host;
     let known: Vec<AgentCredentials> =
-        hosts.iter().map(HostEntry::known).collect::<anyhow::Result<_>>()?;
+        hosts.iter().map(KnownHost::known).collect::<anyhow::Result<_>>()?;
     if known.is_empty() {
         return Ok(None);
     }
@@ -232,7 +232,7 @@ fn find_by_certificate(
 /// share token and certificate.
 pub(crate) fn find_api(
     state: &StateDir,
-    address: &Address,
+    address: &AgentAddress,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find_api_by_name(state, address)? {
         return Ok(Some(known));
@@ -244,15 +244,15 @@ pub(crate) fn find_api(
 
 fn find_api_by_name(
     state: &StateDir,
-    address: &Address,
+    address: &AgentAddress,
 ) -> anyhow::Result<Option<AgentCredentials>> {
     if let Some(known) = find(state, address)? {
         return Ok(Some(known));
     }
     let hosts = read(state)?.host;
     let is_loopback = address.is_loopback();
-    let on_host = |host: &&HostEntry| {
-        Address::parse(&host.address, MOVER_PORT)
+    let on_host = |host: &&KnownHost| {
+        AgentAddress::parse(&host.address, MOVER_PORT)
             .is_ok_and(|known| known.host == address.host || (is_loopback && known.is_loopback()))
     };
     let mut on_host = hosts.iter().filter(on_host);
@@ -278,7 +278,7 @@ pub(crate) enum Service {
 }
 
 /// Error for a service without credentials.
-pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
+pub(crate) fn unknown(service: Service, address: &AgentAddress) -> anyhow::Error {
     let rest = "--token ... --fingerprint ...";
     if let Ok(state) = default_directory()
         && address.is_local()
@@ -295,7 +295,7 @@ pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
         ),
         Service::AgentApi => anyhow!(
             "no token for {address} is known: run the line that its agent printed at its first start (penstock login {} {rest}), which holds for its HTTP port too",
-            Address { port: MOVER_PORT, ..address.clone() }
+            AgentAddress { port: MOVER_PORT, ..address.clone() }
         ),
         Service::Controller => anyhow!(
             "no token for {address} is known: log in to the controller's HTTP port (penstock login {address} {rest}); its operator gives both"
@@ -303,11 +303,11 @@ pub(crate) fn unknown(service: Service, address: &Address) -> anyhow::Error {
     }
 }
 
-fn own(state: &StateDir, address: &Address) -> anyhow::Result<Option<AgentCredentials>> {
+fn own(state: &StateDir, address: &AgentAddress) -> anyhow::Result<Option<AgentCredentials>> {
     if !address.is_local() {
         return Ok(None);
     }
-    let known = |own: penstock_agent::state::Credentials| AgentCredentials {
+    let known = |own: penstock_daemon::state::Credentials| AgentCredentials {
         fingerprint: own.identity.fingerprint(),
         token: own.token,
         own: None,
@@ -333,8 +333,8 @@ fn read(state: &StateDir) -> anyhow::Result<HostsFile> {
 mod tests {
     use super::*;
 
-    fn address(text: &str) -> Address {
-        Address::parse(text, MOVER_PORT).unwrap()
+    fn address(text: &str) -> AgentAddress {
+        AgentAddress::parse(text, MOVER_PORT).unwrap()
     }
 
     fn known(byte: u8) -> AgentCredentials {
@@ -356,7 +356,7 @@ mod tests {
         ] {
             assert_eq!(address(text).to_string(), one);
         }
-        assert!(Address::parse("penstock://x/", 1).is_err());
+        assert!(AgentAddress::parse("penstock://x/", 1).is_err());
         assert!(address("127.0.0.9").is_local() && address("[::1]").is_local());
         assert!(!address("192.0.2.1").is_local() && !address("no-such-host.invalid").is_local());
     }

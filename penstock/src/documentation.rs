@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory, Parser};
 
-use crate::Cli;
+use crate::CommandLine;
 
 #[path = "../tests/documentation/extract.rs"]
 #[allow(dead_code, reason = "the test that runs the commands uses the rest")]
@@ -94,7 +94,7 @@ fn documented_commands_are_understood() {
         ));
     }
     let mut helps = Vec::new();
-    examples(&Cli::command(), &mut helps);
+    examples(&CommandLine::command(), &mut helps);
     for (name, text) in helps {
         all.push((
             name.clone(),
@@ -107,7 +107,7 @@ fn documented_commands_are_understood() {
             let extract::Part::Command { line, text } = part else { continue };
             for arguments in invocations(&text) {
                 count += 1;
-                if let Err(error) = Cli::try_parse_from(&arguments) {
+                if let Err(error) = CommandLine::try_parse_from(&arguments) {
                     faults.push(format!("{name}:{line}: {}: {error}", arguments.join(" ")));
                 }
             }
@@ -133,7 +133,7 @@ fn descend<'c>(command: &'c Command, words: &[&str]) -> (&'c Command, usize) {
 
 #[test]
 fn inline_commands_have_known_flags() {
-    let mut cli = Cli::command();
+    let mut cli = CommandLine::command();
     cli.build();
     let mut faults = Vec::new();
     for (name, text) in pages() {

@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::json::experiment::{Listed, Listing, Measured, Row};
-use crate::json::lab::{Played, Report};
+use crate::json::experiment::{ExperimentListJson, ExperimentRowJson, ExperimentRunJson, Listed};
+use crate::json::lab::{Played, ScenarioReportJson};
 use crate::lab::{Contention, LabDirectories, play};
 
 mod embedded;
@@ -36,7 +36,7 @@ Examples:
   penstock experiment list
   penstock experiment run heps-fabric
   penstock experiment run buffers --case stock --case tuned --repeat 3 --json")]
-pub(crate) struct Args {
+pub(crate) struct ExperimentArgs {
     #[command(subcommand)]
     command: ExperimentCommand,
 }
@@ -133,7 +133,7 @@ struct ExperimentCase {
     bounds: BTreeMap<String, f64>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, Failure> {
     match &args.command {
         ExperimentCommand::List { folder, json } => list(folder.as_deref(), *json),
         ExperimentCommand::Run { folder, case, output, repeat, tries, json } => {
@@ -245,7 +245,7 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
         }
     }
     if json {
-        crate::json::print(&Listing { experiments: all })?;
+        crate::json::print(&ExperimentListJson { experiments: all })?;
         return Ok(Code::Done);
     }
     let line = |one: &Listed| format!("{}: {}\n", one.folder, one.title);
@@ -323,7 +323,7 @@ fn measure(
         rows.push(row);
     }
     if json {
-        crate::json::print(&Measured {
+        crate::json::print(&ExperimentRunJson {
             columns: experiment.column.iter().map(|column| column.name.clone()).collect(),
             title: experiment.title,
             source: experiment.source,
@@ -343,7 +343,7 @@ fn command(
     experiment: &Experiment,
     case: &ExperimentCase,
     folder: &Path,
-) -> Result<Report, Failure> {
+) -> Result<ScenarioReportJson, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let arguments: Vec<String> =
         experiment.command.iter().chain(&case.arguments).cloned().collect();
@@ -369,7 +369,7 @@ fn command(
         output: serde_json::from_slice(&output.stdout).unwrap_or(Value::Null),
         errors: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     };
-    Ok(Report {
+    Ok(ScenarioReportJson {
         scenario: String::new(),
         kernel: penstock_sys::machine::kernel_release(),
         backend: "none".to_owned(),
@@ -385,12 +385,15 @@ fn command(
 }
 
 /// Programs that failed.
-fn failures(report: &Report) -> Vec<String> {
+fn failures(report: &ScenarioReportJson) -> Vec<String> {
     let failed = report.programs.iter().filter(|one| one.exit.is_some_and(|exit| exit != 0));
     failed.map(|one| format!("{} on {} failed: {}", one.name, one.host, one.errors)).collect()
 }
 
-fn refuse_unknown_links(experiment: &Experiment, report: &Report) -> Result<(), Failure> {
+fn refuse_unknown_links(
+    experiment: &Experiment,
+    report: &ScenarioReportJson,
+) -> Result<(), Failure> {
     let has = |name: &String| report.links.iter().any(|link| link.name == *name);
     let mut named = experiment.column.iter().filter_map(|column| column.share_of.as_ref());
     match named.find(|name| !has(name)) {
@@ -402,10 +405,14 @@ fn refuse_unknown_links(experiment: &Experiment, report: &Report) -> Result<(), 
     }
 }
 
-fn row(experiment: &Experiment, case: &ExperimentCase, reports: &[Report]) -> Row {
+fn row(
+    experiment: &Experiment,
+    case: &ExperimentCase,
+    reports: &[ScenarioReportJson],
+) -> ExperimentRowJson {
     let valid_plays = reports.iter().filter(|report| report.valid).count();
     // Plays with late links count only if there are no valid ones.
-    let counts = |report: &&Report| report.valid || valid_plays == 0;
+    let counts = |report: &&ScenarioReportJson| report.valid || valid_plays == 0;
     let measured = experiment.column.iter().map(|column| {
         let counted = reports.iter().filter(counts);
         let mut found: Vec<f64> = counted.filter_map(|report| column.of(report)).collect();
@@ -420,7 +427,7 @@ fn row(experiment: &Experiment, case: &ExperimentCase, reports: &[Report]) -> Ro
     let is_above =
         |at: &usize| matches!((measured[*at], bounds[*at]), (Some(is), Some(most)) if is > most);
     let above = (0..measured.len()).filter(is_above);
-    Row {
+    ExperimentRowJson {
         case: case.name.clone(),
         title: case.title.clone(),
         above_bounds: above.map(|at| experiment.column[at].name.clone()).collect(),
@@ -434,7 +441,7 @@ fn row(experiment: &Experiment, case: &ExperimentCase, reports: &[Report]) -> Ro
 }
 
 impl ExperimentColumn {
-    fn of(&self, report: &Report) -> Option<f64> {
+    fn of(&self, report: &ScenarioReportJson) -> Option<f64> {
         let program = report.programs.iter().find(|one| one.name == self.program)?;
         if program.exit != Some(0) {
             return None;
@@ -455,7 +462,7 @@ impl ExperimentColumn {
 }
 
 /// A column beside a measured figure: its heading, and the figures.
-type Beside = (&'static str, fn(&Row) -> &Vec<Option<f64>>);
+type Beside = (&'static str, fn(&ExperimentRowJson) -> &Vec<Option<f64>>);
 
 const BESIDE: [Beside; 3] = [
     ("published", |row| &row.published),
@@ -463,7 +470,7 @@ const BESIDE: [Beside; 3] = [
     ("at most", |row| &row.bounds),
 ];
 
-fn markdown(experiment: &Experiment, rows: &[Row]) -> String {
+fn markdown(experiment: &Experiment, rows: &[ExperimentRowJson]) -> String {
     let mut text = format!("# {}\n\n", experiment.title);
     let _ = write!(
         text,

@@ -45,7 +45,7 @@ Examples:
   penstock fabric sweep --star 9 --workload incast --size 1MB \\
     --grid cc=dcqcn,hpcc,dctcp --grid seed=1,2,3
   penstock fabric parameters")]
-pub(crate) struct Args {
+pub(crate) struct FabricArgs {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -55,13 +55,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum FabricCommand {
-    Run(run::Args),
-    Sweep(sweep::Args),
+    Run(run::FabricRunArgs),
+    Sweep(sweep::FabricSweepArgs),
     /// List all parameters with defaults, meanings and sources
     Parameters,
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: FabricArgs) -> Result<Code, Failure> {
     match args.command {
         FabricCommand::Run(what) => run::run(&what, args.json),
         FabricCommand::Sweep(what) => sweep::run(&what, args.json),

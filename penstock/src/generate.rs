@@ -20,7 +20,7 @@ Examples:
   penstock generate man /usr/share/man/man1
   penstock generate completions bash > /etc/bash_completion.d/penstock
   penstock generate json > json.md")]
-pub(crate) struct Args {
+pub(crate) struct GenerateArgs {
     /// Print one JSON object: files of man pages, or shell and text; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -44,8 +44,8 @@ enum GenerateCommand {
     },
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
-    let mut command = crate::Cli::command();
+pub(crate) fn run(args: GenerateArgs) -> Result<Code, Failure> {
+    let mut command = crate::CommandLine::command();
     match args.command {
         GenerateCommand::Man { directory } => {
             let failed = || format!("cannot write man pages to {}", directory.display());

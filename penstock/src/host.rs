@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use penstock_host::facts::{FACTS_BYTES_MAX, Facts};
-use penstock_host::goal::{Goal, Role};
+use penstock_host::goal::{Goal, HostRole};
 use penstock_host::rules::{self, Case};
 use penstock_units::{BitRate, parse_duration};
 
@@ -35,7 +35,7 @@ Examples:
   penstock host restore
   penstock host explain tcp-wmem
   penstock host facts > dtn7.json")]
-pub(crate) struct Args {
+pub(crate) struct HostArgs {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -100,15 +100,15 @@ enum RoleArg {
 /// Longer than any path: the moon is 2.6 s away, there and back.
 const RTT_MAX: Duration = Duration::from_secs(60);
 
-fn rtt(text: &str) -> Result<Duration, String> {
+fn rtt(text: &str) -> anyhow::Result<Duration> {
     match parse_duration(text) {
         // A bare number could mean milliseconds or seconds.
         Ok(_) if text.ends_with(|c: char| c.is_ascii_digit()) => {
-            Err("write the unit too, like 65ms".to_owned())
+            bail!("write the unit too, like 65ms")
         }
-        Ok(Duration::ZERO) => Err("every path takes some time: write it like 65ms".to_owned()),
-        Ok(rtt) if rtt > RTT_MAX => Err("no path takes more than a minute".to_owned()),
-        other => other.map_err(|error| error.to_string()),
+        Ok(Duration::ZERO) => bail!("every path takes some time: write it like 65ms"),
+        Ok(rtt) if rtt > RTT_MAX => bail!("no path takes more than a minute"),
+        other => Ok(other?),
     }
 }
 
@@ -132,8 +132,8 @@ impl GoalArgs {
             goal.streams = u32::from(streams.get());
         }
         goal.role = match self.role {
-            RoleArg::Dtn => Role::Dtn,
-            RoleArg::Test => Role::Test,
+            RoleArg::Dtn => HostRole::Dtn,
+            RoleArg::Test => HostRole::Test,
         };
         goal
     }
@@ -152,10 +152,10 @@ impl GoalArgs {
 }
 
 /// Finds a rule by name.
-fn rule(name: &str) -> Result<&'static rules::Rule, String> {
+fn rule(name: &str) -> anyhow::Result<&'static rules::Rule> {
     rules::named(name).ok_or_else(|| match meant(name).as_slice() {
-        [] => "no rule has this name: penstock host explain lists them".to_owned(),
-        near => format!("no rule has this name: did you mean {}", near.join(", ")),
+        [] => anyhow!("no rule has this name: penstock host explain lists them"),
+        near => anyhow!("no rule has this name: did you mean {}", near.join(", ")),
     })
 }
 
@@ -182,7 +182,7 @@ fn meant(name: &str) -> Vec<&'static str> {
     near.into_iter().map(|(_, name)| name).take(MEANT_MAX).collect()
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: HostArgs) -> Result<Code, Failure> {
     let json = args.json;
     match args.command {
         HostCommand::Check(args) => check::run(&args, json),
@@ -210,14 +210,14 @@ fn goal_line(goal: &Goal) -> String {
 }
 
 /// Goal as a JSON object.
-fn goal_object(goal: &Goal) -> crate::json::host::Goal {
-    crate::json::host::Goal {
+fn goal_object(goal: &Goal) -> crate::json::host::GoalJson {
+    crate::json::host::GoalJson {
         rate_bits_per_second: goal.rate_bps,
         rtt_seconds: goal.rtt.as_secs_f64(),
         streams: goal.streams,
         role: match goal.role {
-            Role::Dtn => "dtn",
-            Role::Test => "test",
+            HostRole::Dtn => "dtn",
+            HostRole::Test => "test",
         },
     }
 }

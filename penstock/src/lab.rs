@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use penstock_agent::state;
+use penstock_daemon::state;
 use penstock_lab::control::{
-    CircuitReport, ControlError, Directions, LinkReport, Measured, Request, ShutdownReport, Status,
-    ask,
+    CircuitReport, ControlError, Directions, LabRequest, LinkReport, MeasuredLink, RunningLab,
+    ShutdownReport, ask,
 };
 use penstock_lab::supervisor;
 use penstock_units::BitRate;
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure, OrExit};
-use crate::json::lab::{self as shown, Calibration, Down};
+use crate::json::lab::{self as shown, CalibrationJson, Down};
 
 mod enter;
 mod play;
@@ -45,7 +45,7 @@ Examples:
   penstock lab capture wan -- -c 100 tcp
   penstock lab status
   penstock lab down")]
-pub(crate) struct Args {
+pub(crate) struct LabArgs {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum LabCommand {
     /// Start a lab from a topology
-    Up(up::Args),
+    Up(up::LabUpArgs),
     #[command(hide = true)]
     Keep(up::KeepArgs),
     /// End a lab and all processes in it
@@ -163,9 +163,9 @@ impl From<DirectionArgs> for Directions {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &LabArgs) -> Result<Code, Failure> {
     let labs = LabDirectories::open()?;
-    let change = |request: Request| {
+    let change = |request: LabRequest| {
         let report: LinkReport = labs.ask(args.name.as_deref(), &request)?;
         output(args.json, &report, show::link)
     };
@@ -179,34 +179,35 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
         }
         LabCommand::Down => return down(args, &labs),
         LabCommand::Status => return status(args, &labs),
-        LabCommand::Set { link, settings, way } => change(Request::Set {
+        LabCommand::Set { link, settings, way } => change(LabRequest::Set {
             link: link.clone(),
             settings: settings.clone(),
             directions: (*way).into(),
         })?,
         LabCommand::Cut { link, way } => {
-            change(Request::Cut { link: link.clone(), directions: (*way).into() })?;
+            change(LabRequest::Cut { link: link.clone(), directions: (*way).into() })?;
         }
-        LabCommand::Mend { link } => change(Request::Mend { link: link.clone() })?,
+        LabCommand::Mend { link } => change(LabRequest::Mend { link: link.clone() })?,
         LabCommand::Route { from, to, links } => {
             let (from, to, links) = (from.clone(), to.clone(), links.clone());
-            let _: Value = labs.ask(args.name.as_deref(), &Request::Route { from, to, links })?;
+            let _: Value =
+                labs.ask(args.name.as_deref(), &LabRequest::Route { from, to, links })?;
         }
         LabCommand::Circuit { circuit, rate, from, to, links } => {
             let (name, rate_bps) = (circuit.clone(), rate.0);
             let (from, to, links) = (from.clone(), to.clone(), links.clone());
-            let request = Request::Circuit { name, rate_bps, from, to, links };
+            let request = LabRequest::Circuit { name, rate_bps, from, to, links };
             let report: CircuitReport = labs.ask(args.name.as_deref(), &request)?;
             output(args.json, &report, |one| show::circuits(std::slice::from_ref(one)))?;
         }
         LabCommand::Release { circuit } => {
-            let request = Request::Release { name: circuit.clone() };
+            let request = LabRequest::Release { name: circuit.clone() };
             let _: Value = labs.ask(args.name.as_deref(), &request)?;
         }
         LabCommand::Calibrate { links } => {
-            let request = Request::Calibrate { links: links.clone() };
-            let measured: Vec<Measured> = labs.ask(args.name.as_deref(), &request)?;
-            output(args.json, &Calibration { links: measured }, |all| {
+            let request = LabRequest::Calibrate { links: links.clone() };
+            let measured: Vec<MeasuredLink> = labs.ask(args.name.as_deref(), &request)?;
+            output(args.json, &CalibrationJson { links: measured }, |all| {
                 show::calibration(&all.links)
             })?;
         }
@@ -215,7 +216,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 }
 
 /// Ends a lab, or removes what a crashed one has left, and prints a summary.
-fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
+fn down(args: &LabArgs, labs: &LabDirectories) -> Result<Code, Failure> {
     let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
         ([dead], None) if labs.all()?.is_empty() => dead.clone(),
         _ => labs.one(args.name.as_deref())?,
@@ -245,7 +246,7 @@ fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
         })?;
         return Ok(Code::Done);
     }
-    let ended: ShutdownReport = labs.ask(Some(&name), &Request::Down)?;
+    let ended: ShutdownReport = labs.ask(Some(&name), &LabRequest::Down)?;
     let removed = Down {
         down: name.clone(),
         died: false,
@@ -258,7 +259,7 @@ fn down(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn status(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
+fn status(args: &LabArgs, labs: &LabDirectories) -> Result<Code, Failure> {
     let (all, dead) = (labs.all()?, labs.dead()?);
     let names = |labs: &[PathBuf]| labs.iter().map(|one| LabDirectories::name_of(one)).collect();
     let died: Vec<String> = names(&dead);
@@ -275,7 +276,7 @@ fn status(args: &Args, labs: &LabDirectories) -> Result<Code, Failure> {
         })?;
         return Ok(Code::Done);
     }
-    let status: Status = labs.ask(args.name.as_deref(), &Request::Status)?;
+    let status: RunningLab = labs.ask(args.name.as_deref(), &LabRequest::Status)?;
     let object = shown::LabStatus { status: status.clone(), labs: names(&all), died: died.clone() };
     let others = if args.name.is_none() { notes() } else { String::new() };
     output(args.json, &object, |_| show::status(&status) + &others)?;
@@ -387,7 +388,7 @@ impl LabDirectories {
     pub(crate) fn ask<T: DeserializeOwned>(
         &self,
         name: Option<&str>,
-        request: &Request,
+        request: &LabRequest,
     ) -> Result<T, Failure> {
         let directory = self.one(name)?;
         match ask(&directory, request) {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_agent::http::api::{Transfer, TransferChange};
+use penstock_agent::http::api::{TransferChange, TransferFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials;
@@ -39,7 +39,7 @@ pub(crate) enum ControlRequest {
 pub(crate) enum ControlReply {
     /// State of the copy; its id is the process id.
     #[serde(rename = "is")]
-    Status(Box<Transfer>),
+    Status(Box<TransferFacts>),
     /// The reason why the copy refuses the request.
     #[serde(rename = "no")]
     Refused(String),
@@ -70,7 +70,7 @@ pub(crate) fn receive_line<T: for<'de> Deserialize<'de>>(stream: &UnixStream) ->
 ///
 /// # Errors
 /// When no such copy runs, or it refuses.
-pub(crate) fn request(process: u32, what: &ControlRequest) -> anyhow::Result<Transfer> {
+pub(crate) fn request(process: u32, what: &ControlRequest) -> anyhow::Result<TransferFacts> {
     request_if_running(process, what)?
         .with_context(|| format!("no copy cp{process} is running: `penstock transfers` lists them"))
 }
@@ -82,12 +82,12 @@ pub(crate) fn request(process: u32, what: &ControlRequest) -> anyhow::Result<Tra
 pub(crate) fn request_if_running(
     process: u32,
     what: &ControlRequest,
-) -> anyhow::Result<Option<Transfer>> {
+) -> anyhow::Result<Option<TransferFacts>> {
     request_at(&directory()?.join(format!("{process}.sock")), what)
 }
 
 /// `None` when the copy has ended; removes its socket.
-fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Transfer>> {
+fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<TransferFacts>> {
     let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -105,7 +105,7 @@ fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Trans
 }
 
 /// States of all running copies, by process id.
-pub(crate) fn running() -> anyhow::Result<Vec<Transfer>> {
+pub(crate) fn running() -> anyhow::Result<Vec<TransferFacts>> {
     let entries = match std::fs::read_dir(directory()?) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,

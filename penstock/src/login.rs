@@ -10,12 +10,11 @@ use anyhow::{Context, anyhow};
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{OWNER, TOKEN_BYTES_MAX, check_token};
-use penstock_mover::connector::{CopyError, PeerConnector};
-use penstock_mover::dial::TcpDial;
-use penstock_mover::identity::Fingerprint;
+use penstock_identity::Fingerprint;
+use penstock_mover::{CopyError, PeerConnector, TcpDial};
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 
-use crate::credentials::{self, Address, AgentCredentials, ClientCertificate};
+use crate::credentials::{self, AgentAddress, AgentCredentials, ClientCertificate};
 use crate::exit::{Code, Failure, OrExit, say};
 use crate::json::node::LoggedIn;
 
@@ -43,7 +42,7 @@ Examples:
 
 The agent prints TOKEN and HEX at its first start.")]
 #[group(skip)]
-pub(crate) struct Args {
+pub(crate) struct LoginArgs {
     /// The agent, as HOST or HOST:PORT
     #[arg(value_name = "HOST[:PORT]")]
     host: String,
@@ -67,8 +66,8 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
-    let address = Address::parse(&args.host, MOVER_PORT).or_exit(Code::Usage)?;
+pub(crate) fn run(args: LoginArgs) -> Result<Code, Failure> {
+    let address = AgentAddress::parse(&args.host, MOVER_PORT).or_exit(Code::Usage)?;
     let token = match (&args.token, &args.token_file) {
         (Some(token), _) => token.clone(),
         (None, Some(file)) => read_token(file)?,
@@ -159,7 +158,7 @@ enum LoginFailure {
 /// Tries the HTTP API at `address`, after the mover's protocol failed with `error`. The first request goes without the
 /// token, so that it does not leak to another server.
 fn ask_api(
-    address: &Address,
+    address: &AgentAddress,
     known: &AgentCredentials,
     error: CopyError,
 ) -> Result<AcceptedBy, LoginFailure> {
@@ -209,7 +208,10 @@ fn named_in(text: &str) -> Option<&str> {
 }
 
 /// Connects to the mover and returns the client's name there.
-fn ask(address: &Address, known: &AgentCredentials) -> Result<Result<String, CopyError>, Failure> {
+fn ask(
+    address: &AgentAddress,
+    known: &AgentCredentials,
+) -> Result<Result<String, CopyError>, Failure> {
     let tls = known.tls().or_exit(Code::Usage)?;
     let dial = match TcpDial::new(&address.host, address.port, &[], &[], None) {
         Ok(dial) => dial,
@@ -229,12 +231,12 @@ fn ask(address: &Address, known: &AgentCredentials) -> Result<Result<String, Cop
 }
 
 /// True if a program accepts connections at the address.
-fn takes_connections(address: &Address) -> bool {
+fn takes_connections(address: &AgentAddress) -> bool {
     let Ok(mut all) = (address.host.as_str(), address.port).to_socket_addrs() else { return false };
     all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
 }
 
-fn refused(address: &Address, known: &AgentCredentials, error: &CopyError) -> Failure {
+fn refused(address: &AgentAddress, known: &AgentCredentials, error: &CopyError) -> Failure {
     let error = match error {
         CopyError::Certificate(_) => anyhow!(
             "{address} has not the certificate {}: take the fingerprint that its agent prints; nothing is kept",
@@ -251,7 +253,11 @@ fn refused(address: &Address, known: &AgentCredentials, error: &CopyError) -> Fa
     Failure::new(Code::Refused, error)
 }
 
-fn print_json(address: &Address, name: Option<&str>, error: Option<&str>) -> anyhow::Result<()> {
+fn print_json(
+    address: &AgentAddress,
+    name: Option<&str>,
+    error: Option<&str>,
+) -> anyhow::Result<()> {
     Ok(crate::json::print(&LoggedIn {
         address: address.to_string(),
         known_as: name.map(str::to_owned),

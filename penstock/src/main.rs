@@ -58,42 +58,42 @@ Fields of the objects of --json, with units and meanings: docs/json.md, or penst
 /// Moves data sets between data transfer nodes: fast, intact, resumable.
 #[derive(Debug, Parser)]
 #[command(name = "penstock", version, after_help = AFTER_HELP, max_term_width = 100)]
-struct Cli {
+struct CommandLine {
     #[command(subcommand)]
-    verb: Verb,
+    verb: VerbArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum VerbArgs {
     Cp(cp::CpArgs),
-    Serve(serve::Args),
-    Login(login::Args),
-    Transfers(transfers::Args),
-    Submit(requests::submit::Args),
-    List(requests::list::Args),
-    Show(requests::show::Args),
-    Set(requests::set::Args),
+    Serve(serve::ServeArgs),
+    Login(login::LoginArgs),
+    Transfers(transfers::TransfersArgs),
+    Submit(requests::submit::SubmitArgs),
+    List(requests::list::ListArgs),
+    Show(requests::show::ShowArgs),
+    Set(requests::set::SetArgs),
     Cancel(requests::set::CancelArgs),
-    Drain(requests::drain::Args),
-    Reserve(requests::reserve::Args),
-    Controller(controller::Args),
+    Drain(requests::drain::DrainArgs),
+    Reserve(requests::reserve::ReserveArgs),
+    Controller(controller::ControllerVerbArgs),
     /// Measure what TCP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
-    Host(host::Args),
-    Tag(tag::Args),
-    Sample(sample::Args),
-    Topology(topology::Args),
-    Plan(plan::Args),
-    Rehearse(rehearse::Args),
-    Lab(lab::Args),
-    Fabric(fabric::Args),
-    Experiment(experiment::Args),
-    Generate(generate::Args),
+    Host(host::HostArgs),
+    Tag(tag::TagArgs),
+    Sample(sample::SampleArgs),
+    Topology(topology::TopologyVerbArgs),
+    Plan(plan::PlanArgs),
+    Rehearse(rehearse::RehearseArgs),
+    Lab(lab::LabArgs),
+    Fabric(fabric::FabricArgs),
+    Experiment(experiment::ExperimentArgs),
+    Generate(generate::GenerateArgs),
     #[command(hide = true)]
     FarEnd(cp::FarEndArgs),
 }
 
-impl Verb {
+impl VerbArgs {
     fn run(self) -> Result<ExitCode, Failure> {
         match self {
             Self::Cp(args) => cp::run(&args),
@@ -126,13 +126,13 @@ impl Verb {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match CommandLine::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     let daemon = match &cli.verb {
-        Verb::Serve(_) | Verb::Sample(_) => true,
-        Verb::Tag(args) => args.is_daemon(),
+        VerbArgs::Serve(_) | VerbArgs::Sample(_) => true,
+        VerbArgs::Tag(args) => args.is_daemon(),
         _ => false,
     };
     log::start(daemon);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn arguments_are_consistent() {
-        Cli::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
             (&["penstock", "serve", "--streams", "0"], "invalid value '0' for '--streams <N>'"),
             (&["penstock", "login", "x"], "required arguments were not provided: --fingerprint"),
         ] {
-            let error = Cli::try_parse_from(arguments).unwrap_err();
+            let error = CommandLine::try_parse_from(arguments).unwrap_err();
             let text = usage_line(&error.to_string());
             assert!(text.contains(line) && text.ends_with(" --help"), "{text}");
             assert!(
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn every_verb_has_summary_and_examples() {
-        for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+        for verb in CommandLine::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
             assert!(verb.get_about().is_some(), "{}", verb.get_name());
             let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("penstock "), "{} has no examples", verb.get_name());

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, ValueEnum};
-use penstock_mover::nettest::{
-    self, DEFAULT_PORT, Direction, LabelBy, Limits, Listener, NettestError, Progress, SendPath,
-    Sweep, SweepOptions, SweepPoint, Target, TestParams,
+use penstock_nettest::{
+    DEFAULT_PORT, LabelBy, Listener, ListenerLimits, NettestError, SendPath, StreamSweep,
+    SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestTarget,
 };
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
@@ -252,8 +253,8 @@ impl NettestArgs {
         Ok(u16::try_from(tag.number()).ok())
     }
 
-    fn target(&self) -> Target {
-        Target {
+    fn target(&self) -> TestTarget {
+        TestTarget {
             host: self.host.clone().unwrap_or_default(),
             port: self.port,
             source: self.bind,
@@ -270,9 +271,9 @@ impl NettestArgs {
         let seconds = if self.sweep { Some(3.0) } else { defaults.seconds };
         Ok(TestParams {
             direction: match (self.reverse, self.bidir) {
-                (true, _) => Direction::Reverse,
-                (_, true) => Direction::Bidir,
-                _ => Direction::Forward,
+                (true, _) => TestDirection::Reverse,
+                (_, true) => TestDirection::Bidir,
+                _ => TestDirection::Forward,
             },
             streams: self.streams,
             seconds: self
@@ -310,18 +311,19 @@ fn test(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
     let lines = !args.json && (args.interval.is_some() || io::stdout().is_terminal());
     let mut broken = None;
     let stop = &signals.stop;
-    let report = nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
-        Progress::Started => signals.started(),
-        Progress::Interval(interval) => {
-            if lines
-                && broken.is_none()
-                && let Err(error) = print_interval(interval)
-            {
-                broken = Some(error);
-                stop.store(true, Relaxed);
+    let report =
+        penstock_nettest::run(&args.target(), &params, stop, &mut |progress| match progress {
+            TestProgress::Started => signals.started(),
+            TestProgress::Interval(interval) => {
+                if lines
+                    && broken.is_none()
+                    && let Err(error) = print_interval(interval)
+                {
+                    broken = Some(error);
+                    stop.store(true, Relaxed);
+                }
             }
-        }
-    })?;
+        })?;
     if let Some(error) = broken {
         return Err(error.into());
     }
@@ -347,16 +349,17 @@ fn sweep(args: &NettestArgs, signals: &Signals) -> Result<(), NettestFailure> {
     if !args.json {
         writeln!(out, "streams        rate  retransmits  CPU here  CPU there")?;
     }
-    let mut sweep = Sweep::new(options);
+    let mut sweep = StreamSweep::new(options);
     let mut last = None;
     let mut other_tests = 0;
     while let Some(streams) = sweep.next().filter(|_| !signals.stop.load(Relaxed)) {
         params.streams = streams;
-        let report = nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
-            if matches!(progress, Progress::Started) {
-                signals.started();
-            }
-        })?;
+        let report =
+            penstock_nettest::run(&args.target(), &params, &signals.stop, &mut |progress| {
+                if matches!(progress, TestProgress::Started) {
+                    signals.started();
+                }
+            })?;
         if report.interrupted {
             break;
         }
@@ -406,11 +409,11 @@ fn listen(
     let any4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let first = address.unwrap_or(if args.ipv4 { any4 } else { any6 });
-    let listener = Listener::bind(first, Limits::default())
+    let listener = Listener::bind(first, ListenerLimits::default())
         .or_else(|error| match error.raw_os_error() {
             // A kernel without IPv6: EAFNOSUPPORT or EADDRNOTAVAIL.
             Some(97 | 99) if address.is_none() && !args.ipv6 => {
-                Listener::bind(any4, Limits::default())
+                Listener::bind(any4, ListenerLimits::default())
             }
             _ => Err(error),
         })
@@ -433,7 +436,7 @@ fn listen(
     listener.run(&signals.stop, log).map_err(|error| NettestFailure::Listen(address, error))
 }
 
-fn parse_size(text: &str) -> Result<u32, String> {
-    let bytes: ByteCount = text.parse().map_err(|error| format!("{error}"))?;
-    u32::try_from(bytes.0).map_err(|_| "4 GiB or more is too much here".to_owned())
+fn parse_size(text: &str) -> anyhow::Result<u32> {
+    let bytes: ByteCount = text.parse()?;
+    u32::try_from(bytes.0).context("4 GiB or more is too much here")
 }

@@ -2,14 +2,15 @@
 
 use std::num::NonZeroU16;
 
-use penstock_mover::session::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
+use anyhow::{Context, bail};
+use penstock_mover::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_units::BitRate;
 
 /// Parses a rate limit, such as `10G`.
 ///
 /// # Errors
 /// When it is invalid, or zero, which could mean no limit or no traffic.
-pub(crate) fn rate(text: &str) -> Result<BitRate, String> {
+pub(crate) fn rate(text: &str) -> anyhow::Result<BitRate> {
     above_zero(text, "leave --rate out for no limit")
 }
 
@@ -17,7 +18,7 @@ pub(crate) fn rate(text: &str) -> Result<BitRate, String> {
 ///
 /// # Errors
 /// When it is invalid or zero.
-pub(crate) fn rate_of_goal(text: &str) -> Result<BitRate, String> {
+pub(crate) fn rate_of_goal(text: &str) -> anyhow::Result<BitRate> {
     above_zero(text, "write it like 100G")
 }
 
@@ -25,17 +26,17 @@ pub(crate) fn rate_of_goal(text: &str) -> Result<BitRate, String> {
 ///
 /// # Errors
 /// When it is neither.
-pub(crate) fn rate_or_none(text: &str) -> Result<BitRate, String> {
+pub(crate) fn rate_or_none(text: &str) -> anyhow::Result<BitRate> {
     match text {
         "none" => Ok(BitRate(0)),
         text => above_zero(text, "write none for no limit"),
     }
 }
 
-fn above_zero(text: &str, remedy: &str) -> Result<BitRate, String> {
+fn above_zero(text: &str, remedy: &str) -> anyhow::Result<BitRate> {
     match text.parse() {
-        Ok(BitRate(0)) => Err(format!("nothing would move: {remedy}")),
-        other => other.map_err(|error| error.to_string()),
+        Ok(BitRate(0)) => bail!("nothing would move: {remedy}"),
+        other => Ok(other?),
     }
 }
 
@@ -43,17 +44,17 @@ fn above_zero(text: &str, remedy: &str) -> Result<BitRate, String> {
 ///
 /// # Errors
 /// When it exceeds the limit of a transfer.
-pub(crate) fn streams(text: &str) -> Result<NonZeroU16, String> {
+pub(crate) fn streams(text: &str) -> anyhow::Result<NonZeroU16> {
     let count = text.parse().ok().filter(|count: &NonZeroU16| count.get() <= STREAMS_MAX);
-    count.ok_or_else(|| format!("use a number from 1 to {STREAMS_MAX}"))
+    count.with_context(|| format!("use a number from 1 to {STREAMS_MAX}"))
 }
 
 /// Parses a number of reader or writer threads for each device.
 ///
 /// # Errors
 /// When it is not from 1 to [`THREADS_PER_DEVICE_MAX`].
-pub(crate) fn threads(text: &str) -> Result<NonZeroU16, String> {
+pub(crate) fn threads(text: &str) -> anyhow::Result<NonZeroU16> {
     let count =
         text.parse().ok().filter(|count: &NonZeroU16| count.get() <= THREADS_PER_DEVICE_MAX);
-    count.ok_or_else(|| format!("use a number from 1 to {THREADS_PER_DEVICE_MAX}"))
+    count.with_context(|| format!("use a number from 1 to {THREADS_PER_DEVICE_MAX}"))
 }

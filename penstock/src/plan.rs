@@ -29,7 +29,7 @@ Examples:
     --topology experiments/plans/hl-lhc-network.toml \\
     --svg --year 2031 > links.svg
   penstock plan experiments/plans/hl-lhc.toml --json")]
-pub(crate) struct Args {
+pub(crate) struct PlanArgs {
     /// The plan, or - for standard input
     file: PathBuf,
     /// Topology that carries the traffic
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     svg: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &PlanArgs) -> Result<Code, Failure> {
     let text = text_of(&args.file)?;
     let mut plan = DemandPlan::read(&text)
         .map_err(|faults| {
@@ -226,7 +226,7 @@ fn object(
             let shares = flow.split(flow.rate);
             let shares = shares
                 .map(|(to, rate)| shown::Share { site: site(to), rate_bits_per_second: rate.0 });
-            shown::Flow {
+            shown::FlowJson {
                 name: flow.name.clone(),
                 from: site(flow.from),
                 to: shares.collect(),
@@ -236,7 +236,7 @@ fn object(
                 growth_per_year: flow.growth_permille as f64 / 1000.0,
             }
         });
-        shown::Experiment {
+        shown::ExperimentJson {
             name: experiment.name.clone(),
             title: experiment.title.clone(),
             flows: flows.collect(),
@@ -251,7 +251,7 @@ fn object(
             let all = network.loads[number].links.iter();
             all.map(|load| link_object(plan, &network.topology, load, years)).collect()
         });
-        shown::Model {
+        shown::ModelJson {
             name: model.name.clone(),
             title: model.title.clone(),
             factors: factors.collect(),
@@ -295,13 +295,13 @@ fn link_object(
     topology: &Topology,
     load: &penstock_plan::LinkLoad,
     years: &[u16],
-) -> shown::Link {
+) -> shown::PlanLinkJson {
     let link = &topology.links[load.link.0];
     let by_year = years.iter().map(|year| {
         let [there, back] = load.rates[usize::from(year - plan.years.start())];
         shown::LinkYear { year: *year, rates_bits_per_second: [there.0, back.0] }
     });
-    shown::Link {
+    shown::PlanLinkJson {
         name: link.name.clone(),
         ends: link.ends.map(|end| topology.show_end(end)),
         rate_bits_per_second: link.rate.0,

@@ -8,34 +8,36 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Progress line; cleared when dropped.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct ProgressLine {
     is_shown: bool,
-    told: Option<Instant>,
+    drawn_at: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Creates an empty line; inactive if standard error is no terminal.
     pub(crate) fn begin() -> Self {
-        Self { is_shown: io::stderr().is_terminal(), told: None }
+        Self { is_shown: io::stderr().is_terminal(), drawn_at: None }
     }
 
     /// Redraws the line: at once the first time, then at most twice a second.
     pub(crate) fn update(&mut self, line: impl FnOnce() -> String) {
-        if self.is_shown && self.told.is_none_or(|told| told.elapsed() >= REDRAW_INTERVAL) {
-            self.told = Some(Instant::now());
+        if self.is_shown
+            && self.drawn_at.is_none_or(|drawn_at| drawn_at.elapsed() >= REDRAW_INTERVAL)
+        {
+            self.drawn_at = Some(Instant::now());
             let _ = write!(io::stderr(), "\r\x1b[K{}", line());
         }
     }
 
     /// Clears the line, so that other text can be printed.
     pub(crate) fn clear(&mut self) {
-        if self.told.take().is_some() {
+        if self.drawn_at.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.clear();
     }

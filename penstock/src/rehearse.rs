@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use penstock_control::scheduler::Planner;
 use penstock_controller::config::Config;
 use penstock_controller::rehearsal::{StoreController, StoreSize};
-use penstock_operations::round::Planner;
-use penstock_rehearsal::controller_api::ControllerApi;
+use penstock_rehearsal::controller_api::{ControllerApi, ControllerFailure};
 use penstock_rehearsal::in_memory::{ClassOutcome, InMemoryConfig, InMemoryController};
 use penstock_rehearsal::metrics::{DurationSamples, SimulationMetrics};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
@@ -54,7 +54,7 @@ Examples:
   penstock rehearse docs/samples/rehearsal/penstock.toml \\
     docs/samples/rehearsal/demand.toml \\
     --database sqlite --from 13h --for 10m --json")]
-pub(crate) struct Args {
+pub(crate) struct RehearseArgs {
     /// The controller's configuration
     config: PathBuf,
     /// Demand file: arriving requests and failures
@@ -82,20 +82,20 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn second(text: &str) -> Result<u32, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
+fn second(text: &str) -> anyhow::Result<u32> {
+    let time = parse_duration(text)?;
     u32::try_from(time.as_secs())
         .ok()
         .filter(|second| *second < DAY_S)
-        .ok_or_else(|| "give a time of the day below 24h".to_owned())
+        .context("give a time of the day below 24h")
 }
 
-fn length(text: &str) -> Result<u32, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
+fn length(text: &str) -> anyhow::Result<u32> {
+    let time = parse_duration(text)?;
     u32::try_from(time.as_secs())
         .ok()
         .filter(|length| (1..=7 * DAY_S).contains(length))
-        .ok_or_else(|| "give a time of 1s to 168h".to_owned())
+        .context("give a time of 1s to 168h")
 }
 
 /// Results of a rehearsal.
@@ -122,7 +122,7 @@ struct RehearsalOutcome {
     held: Option<StoreSize>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &RehearseArgs) -> Result<Code, Failure> {
     let mut config = Config::load(Some(&args.config), Registry::builtin()).or_exit(Code::Usage)?;
     config.keep = args.keep.unwrap_or(config.keep);
     let demand = DayWorkload::read(&text_of(&args.demand)?)
@@ -149,10 +149,11 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
                 }
                 other => other.to_owned(),
             };
-            let mut store = StoreController::open(config.clone(), &url).map_err(|e| anyhow!(e))?;
+            let mut store =
+                StoreController::open(config.clone(), &url).map_err(|error| anyhow!("{error}"))?;
             let mut outcome = play(args, &config, demand, &mut store)?;
             outcome.kept = url.split(':').next().unwrap_or_default().to_owned();
-            outcome.held = Some(store.held().map_err(|e| anyhow!(e))?);
+            outcome.held = Some(store.held().map_err(|error| anyhow!("{error}"))?);
             outcome
         }
     };
@@ -215,12 +216,13 @@ fn specs(config: &Config) -> Vec<NodeSpec> {
 }
 
 fn play(
-    args: &Args,
+    args: &RehearseArgs,
     config: &Config,
     demand: DayWorkload,
     controller: &mut dyn ControllerApi,
 ) -> Result<RehearsalOutcome, Failure> {
-    let failed = |error: String| Failure::from(anyhow!("the controller's store failed: {error}"));
+    let failed =
+        |error: ControllerFailure| Failure::from(anyhow!("the controller's store failed: {error}"));
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let mut nodes = Nodes::new(specs(config), demand.faults_permille);
     let mut arrivals = RequestArrivals::new(demand.clone(), args.from);
@@ -245,7 +247,7 @@ fn play(
     let arriving = args.length;
     let end = if args.finish { arriving + FINISH_DAYS * DAY_S } else { arriving };
     let mut down: Vec<String> = Vec::new();
-    let mut progress = crate::progress::Progress::begin();
+    let mut progress = crate::progress::ProgressLine::begin();
     for played in 0..end {
         let second = args.from + played;
         let now_ms = BEGIN_MS + i64::from(second) * 1000;
@@ -293,7 +295,7 @@ fn play(
         }
         let asked = Instant::now();
         let figures = &mut outcome.figures;
-        let mut decide = |snapshot: &penstock_operations::round::Snapshot| {
+        let mut decide = |snapshot: &penstock_control::scheduler::Snapshot| {
             let begun = Instant::now();
             let decision = planner.plan(snapshot);
             figures.round(second, snapshot, &decision, begun.elapsed().as_secs_f64());
@@ -323,7 +325,7 @@ fn object(outcome: &mut RehearsalOutcome) -> result::Rehearsal {
     let classes = outcome.ended.iter().map(|(class, ended)| {
         let mut all = DurationSamples::default();
         ended.seconds.iter().for_each(|seconds| all.record(f64::from(*seconds)));
-        let of_class = result::Class {
+        let of_class = result::ClassJson {
             files_done: ended.done,
             files_failed: ended.failed,
             requests: ended.seconds.len(),
@@ -335,7 +337,7 @@ fn object(outcome: &mut RehearsalOutcome) -> result::Rehearsal {
     let classes = classes.collect();
     let database = outcome.held.as_ref().map(|held| {
         let of_files = held.tables.get("file").copied().unwrap_or(0);
-        result::Database {
+        result::DatabaseJson {
             requests: held.requests,
             files: held.files,
             bytes: held.bytes,

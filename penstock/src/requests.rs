@@ -11,7 +11,7 @@ use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::credentials::{self, Address, Service};
+use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{Code, Failure, OrExit};
 use crate::terminal::{self, printable};
 
@@ -33,10 +33,10 @@ pub(crate) struct ControllerArgs {
 }
 
 /// HTTP client of a controller.
-pub(crate) struct Controller(AgentClient);
+pub(crate) struct ControllerClient(AgentClient);
 
 impl ControllerArgs {
-    fn open(&self) -> Result<Controller, Failure> {
+    fn open(&self) -> Result<ControllerClient, Failure> {
         let from_environment = || std::env::var("PENSTOCK_CONTROLLER").ok();
         let given = self.controller.clone().or_else(from_environment);
         let given =
@@ -44,17 +44,17 @@ impl ControllerArgs {
         // Accept a URL, too.
         let bare = given.strip_prefix("https://").or_else(|| given.strip_prefix("http://"));
         let bare = bare.unwrap_or(&given).trim_end_matches('/');
-        let address = Address::parse(bare, HTTP_PORT).or_exit(Code::Usage)?;
+        let address = AgentAddress::parse(bare, HTTP_PORT).or_exit(Code::Usage)?;
         let state = credentials::state()?;
         let known = credentials::find_api(&state, &address)?;
         let known = known.ok_or_else(|| credentials::unknown(Service::Controller, &address));
         let known = known.or_exit(Code::Refused)?;
         let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
-        Ok(Controller(client.context("cannot start a client")?))
+        Ok(ControllerClient(client.context("cannot start a client")?))
     }
 }
 
-impl Controller {
+impl ControllerClient {
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.ask("GET", path, None::<&()>)
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use penstock_agent::marking::privilege;
 use penstock_sampler::{
-    Attach, Config, Direction, Notice, RATE_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
-    Sampler, SamplerError, Status,
+    Attach, Config, Notice, PacketDirection, RATE_MAX, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN,
+    Sampler, SamplerError, SamplerStatus,
 };
-use penstock_sys::event::Event;
+use penstock_sys::event::EventFd;
 use penstock_sys::fs::describe;
 use penstock_units::ByteCount;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -47,7 +47,7 @@ Examples:
     --interface eth0 --rate 1000
   penstock sample --collector 127.0.0.1 --interface eth0,eth1 \\
     --egress --polling 1s --json")]
-pub(crate) struct Args {
+pub(crate) struct SampleArgs {
     /// Collectors, by name or address; port 6343 unless given
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',', required = true)]
     collector: Vec<String>,
@@ -83,19 +83,20 @@ pub(crate) struct Args {
     json: bool,
 }
 
-fn polling(text: &str) -> Result<Duration, String> {
-    let time = penstock_units::parse_duration(text).map_err(|error| error.to_string())?;
+fn polling(text: &str) -> anyhow::Result<Duration> {
+    let time = penstock_units::parse_duration(text)?;
     let allowed = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
-    if allowed.contains(&time) { Ok(time) } else { Err("use 1s to 24h".to_owned()) }
+    if allowed.contains(&time) { Ok(time) } else { Err(anyhow!("use 1s to 24h")) }
 }
 
-fn ring(text: &str) -> Result<u32, String> {
-    let ByteCount(bytes) =
-        text.parse().map_err(|error: penstock_units::ParseQuantityError| error.to_string())?;
+fn ring(text: &str) -> anyhow::Result<u32> {
+    let ByteCount(bytes) = text.parse::<ByteCount>()?;
     let fits =
         |bytes: &u32| bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(bytes);
     let found = u32::try_from(bytes).ok().filter(fits);
-    found.ok_or_else(|| format!("use a power of two from 4KiB to 256MiB ({RING_BYTES} by default)"))
+    found.with_context(|| {
+        format!("use a power of two from 4KiB to 256MiB ({RING_BYTES} by default)")
+    })
 }
 
 /// Resolves the first address of a collector.
@@ -111,7 +112,7 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     first.ok_or_else(|| anyhow!(remedy()))
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: SampleArgs) -> Result<Code, Failure> {
     let collectors: Vec<SocketAddr> = args
         .collector
         .iter()
@@ -119,9 +120,9 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         .collect::<Result<_, _>>()
         .or_exit(Code::Usage)?;
     let directions = match (args.ingress, args.egress) {
-        (true, _) => vec![Direction::Ingress],
-        (_, true) => vec![Direction::Egress],
-        _ => vec![Direction::Ingress, Direction::Egress],
+        (true, _) => vec![PacketDirection::Ingress],
+        (_, true) => vec![PacketDirection::Egress],
+        _ => vec![PacketDirection::Ingress, PacketDirection::Egress],
     };
     let config = Config {
         interfaces: args.interface,
@@ -138,7 +139,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let mut sampler = Sampler::start(&config).map_err(failure)?;
     // Capabilities are per thread: drop them before other threads start.
     privilege::drop_capabilities()?;
-    let stop = Arc::new(Event::new()?);
+    let stop = Arc::new(EventFd::new()?);
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("signals".into()).spawn({
         let stop = Arc::clone(&stop);
@@ -160,12 +161,12 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
         }
         Notice::Counters(error) => tracing::warn!("cannot read the counters: {}", describe(&error)),
         Notice::Counted(status) => {
-            print(&json::Event::Status(counted(&status)), as_json, String::new)
+            print(&json::SampleEventJson::Status(counted(&status)), as_json, String::new)
         }
     });
     let status = sampler.status();
     drop(sampler);
-    print(&json::Event::Ended(counted(&status)), as_json, || ended_lines(&status));
+    print(&json::SampleEventJson::Ended(counted(&status)), as_json, || ended_lines(&status));
     ran?;
     Ok(Code::Done)
 }
@@ -180,7 +181,7 @@ fn failure(error: SamplerError) -> Failure {
 }
 
 /// Prints to standard output without buffering. A closed output does not end the service.
-fn print(event: &json::Event, as_json: bool, lines: impl FnOnce() -> String) {
+fn print(event: &json::SampleEventJson, as_json: bool, lines: impl FnOnce() -> String) {
     let mut output = io::stdout();
     let text = if as_json { format!("{}\n", serde_json::json!(event)) } else { lines() };
     if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
@@ -188,11 +189,11 @@ fn print(event: &json::Event, as_json: bool, lines: impl FnOnce() -> String) {
     }
 }
 
-fn started(sampler: &Sampler, config: &Config) -> json::Event {
+fn started(sampler: &Sampler, config: &Config) -> json::SampleEventJson {
     let status = sampler.status();
     let attached = sampler.attached().iter().map(|one| {
         let of = status.interfaces.iter().find(|of| of.name == one.interface);
-        json::Attached {
+        json::SamplerAttachmentJson {
             interface: one.interface.clone(),
             ifindex: of.map(|of| of.index),
             direction: one.direction.as_str(),
@@ -200,7 +201,7 @@ fn started(sampler: &Sampler, config: &Config) -> json::Event {
             rate: of.map(|of| of.rate),
         }
     });
-    json::Event::Started(json::Started {
+    json::SampleEventJson::Started(json::SamplerStartJson {
         agent: sampler.agent().to_string(),
         sub_agent: config.sub_agent,
         polling_s: config.polling.as_secs_f64(),
@@ -225,8 +226,8 @@ fn started_lines(sampler: &Sampler) -> String {
     attached.chain(to).collect()
 }
 
-fn counted(status: &Status) -> json::Status {
-    let interfaces = status.interfaces.iter().map(|one| json::Interface {
+fn counted(status: &SamplerStatus) -> json::SamplerStatusJson {
+    let interfaces = status.interfaces.iter().map(|one| json::SampleInterfaceJson {
         interface: one.name.clone(),
         ifindex: one.index,
         rate: one.rate,
@@ -234,16 +235,16 @@ fn counted(status: &Status) -> json::Status {
         samples: one.samples,
         drops: one.drops,
     });
-    let collectors = status.collectors.iter().map(|one| json::Collector {
+    let collectors = status.collectors.iter().map(|one| json::SampleCollectorJson {
         collector: one.address.to_string(),
         datagrams: one.datagrams,
         bytes: one.bytes,
         send_errors: one.errors,
     });
-    let sum = |of: fn(&penstock_sampler::InterfaceStatus) -> u64| {
+    let sum = |of: fn(&penstock_sampler::SampledInterface) -> u64| {
         status.interfaces.iter().map(of).sum::<u64>()
     };
-    json::Status {
+    json::SamplerStatusJson {
         uptime_s: status.uptime.as_secs_f64(),
         packets: sum(|one| one.packets),
         samples: sum(|one| one.samples),
@@ -256,7 +257,7 @@ fn counted(status: &Status) -> json::Status {
     }
 }
 
-fn ended_lines(status: &Status) -> String {
+fn ended_lines(status: &SamplerStatus) -> String {
     let mut text = String::new();
     for one in &status.interfaces {
         text += &format!(
@@ -293,8 +294,8 @@ mod tests {
 
     #[test]
     fn ring_size_follows_kernel_limits() {
-        assert_eq!(ring("4KiB"), Ok(4096));
-        assert_eq!(ring("1MiB"), Ok(RING_BYTES));
+        assert_eq!(ring("4KiB").unwrap(), 4096);
+        assert_eq!(ring("1MiB").unwrap(), RING_BYTES);
         for wrong in ["0", "2KiB", "5000", "512MiB", "x"] {
             assert!(ring(wrong).is_err(), "{wrong}");
         }

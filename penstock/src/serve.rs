@@ -5,16 +5,19 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use penstock_agent::config::{
-    Config, Layer, ListenAddress, MetricsAccess, Retention, RoleName, parse_count,
-};
+use anyhow::anyhow;
+use penstock_agent::config::{Config, Export, Layer, MetricsAccess, RoleName};
 use penstock_agent::registry::ActiveRegistry;
-use penstock_agent::serve::{AgentServer, StartRole};
-use penstock_collector::{Collector, config as collector};
+use penstock_agent::role::{AgentRole, place_process};
+use penstock_collector::{CollectorRole, config as collector};
 use penstock_controller::{Controller, config as controller};
+use penstock_daemon::config::values::{ListenAddress, Retention, parse_count};
+use penstock_daemon::config::{ConfigError, Environment, ValueError};
+use penstock_daemon::{Daemon, RoleContext, RunningDaemon};
 use penstock_host::placement::PlacementPolicy;
+use penstock_http::ServiceRole;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::exit::{Code, Failure, OrExit};
@@ -37,7 +40,7 @@ Examples:
     --listen 127.0.0.1:8620 --http 127.0.0.1:8621 --rate 10G
   penstock serve --roles collector
   penstock serve --config /etc/penstock/penstock.toml")]
-pub(crate) struct Args {
+pub(crate) struct ServeArgs {
     /// Configuration file [default: /etc/penstock/penstock.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -85,95 +88,109 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     let json = args.json;
     let (file, flags) = lower(args)?;
-    let load = || {
-        let variable = |name: &str| std::env::var_os(name);
-        Config::load(file.as_deref(), &variable, flags.clone())
-    };
+    let load = move || Config::load(file.as_deref(), Environment::of_process(), flags.clone());
     let config = load().or_exit(Code::Usage)?;
+    // Errors in the configuration of any role end the command before one starts.
+    let collector = load_collector(&config)?;
+    let controller = load_controller(&config)?;
     let exports: Vec<String> = config.exports.iter().map(shown).collect();
-    let mut others: Vec<StartRole<'_>> = Vec::new();
-    let inputs = Arc::default();
-    if config.plays(RoleName::Collector) {
-        others.push(start_collector(&config, &inputs)?);
-    }
-    if plays_controller(&config).or_exit(Code::Usage)? {
-        others.push(start_controller(&config)?);
-    }
-    let server = AgentServer::start(config, others).map_err(anyhow::Error::from)?;
-    let inputs = std::mem::take(&mut *inputs.lock().unwrap_or_else(PoisonError::into_inner));
-    let output = io::stdout();
+
+    let placement = place_process(&config)?;
+    let daemon = Daemon::open(config.daemon()).map_err(anyhow::Error::from)?;
+    let context = daemon.context();
+    let collector = collector.map(|config| start_collector(config, &context)).transpose()?;
+    let controller = controller.map(|start| start(&context)).transpose()?;
+    let agent = AgentRole::start(config, placement, &context, Box::new(load));
+    let agent = Arc::new(agent.map_err(anyhow::Error::from)?);
+    let inputs = collector.as_deref().map(inputs).unwrap_or_default();
+
+    let mut roles: Vec<Arc<dyn ServiceRole>> = vec![Arc::clone(&agent) as _];
+    roles.extend(collector.map(|role| role as Arc<dyn ServiceRole>));
+    roles.extend(controller.map(|role| role as Arc<dyn ServiceRole>));
+    let daemon = daemon.serve(roles, agent.bearers());
     let printed = if json {
-        print_json(&server, &inputs, output)
+        print_json(&daemon, &agent, &inputs, io::stdout())
     } else {
-        print(&server, &exports, &inputs, output)
+        print(&daemon, &agent, &exports, &inputs, io::stdout())
     };
-    // A closed output does not end the agent.
+    // A closed output does not end the daemon.
     if let Err(error) = printed {
         tracing::warn!("cannot print where the agent listens: {error}");
     }
-    server.run(&load);
+    drop(agent);
+    daemon.run();
     Ok(Code::Done)
 }
 
 /// Formats of the collector's inputs with their addresses.
 type Inputs = Vec<(&'static str, SocketAddr)>;
 
-/// Reads the collector's configuration; it starts with the server and stores its addresses in `inputs`.
-fn start_collector<'a>(
-    config: &Config,
-    inputs: &Arc<Mutex<Inputs>>,
-) -> Result<StartRole<'a>, Failure> {
+/// Reads the collector's configuration, if this node plays the role.
+fn load_collector(config: &Config) -> Result<Option<collector::Config>, Failure> {
+    if !config.plays(RoleName::Collector) {
+        return Ok(None);
+    }
     let required = config.roles.is_some();
-    let collector = collector::Config::load(config.file.as_deref(), required);
-    let collector = collector.or_exit(Code::Usage)?;
-    let inputs = Arc::clone(inputs);
-    Ok(Box::new(move |context| {
-        // The agent reports a damaged copy.
-        let (current, _) = ActiveRegistry::load(context.state);
-        let collector =
-            Collector::start(collector, current.registry, context.state, context.runtime)?;
-        let addresses = collector.inputs().iter();
-        *inputs.lock().unwrap_or_else(PoisonError::into_inner) =
-            addresses.map(|input| (input.format.as_str(), input.address)).collect();
-        Ok(Arc::new(collector) as _)
-    }))
+    collector::Config::load(config.file.as_deref(), required).or_exit(Code::Usage).map(Some)
+}
+
+fn start_collector(
+    config: collector::Config,
+    context: &RoleContext<'_>,
+) -> Result<Arc<CollectorRole>, Failure> {
+    // The agent reports a damaged copy.
+    let (current, _) = ActiveRegistry::load(context.state.path());
+    let started =
+        CollectorRole::start(config, current.registry, context.state.path(), context.runtime);
+    Ok(Arc::new(started.map_err(|error| anyhow!("{error}"))?))
+}
+
+fn inputs(collector: &CollectorRole) -> Inputs {
+    collector.inputs().iter().map(|input| (input.format.as_str(), input.address)).collect()
 }
 
 /// True if the role controller is configured or named; it needs a topology.
-fn plays_controller(config: &Config) -> Result<bool, controller::ConfigError> {
+fn plays_controller(config: &Config) -> Result<bool, ConfigError> {
     match config.roles {
         Some(_) => Ok(config.plays(RoleName::Controller)),
         None => controller::is_configured(config.file.as_deref()),
     }
 }
 
-/// Reads the controller's configuration; it starts with the server.
-fn start_controller<'a>(config: &Config) -> Result<StartRole<'a>, Failure> {
+/// Starts a controller whose configuration is read.
+type StartController = Box<dyn FnOnce(&RoleContext<'_>) -> Result<Arc<Controller>, Failure>>;
+
+/// Reads the controller's configuration, if this node plays the role.
+fn load_controller(config: &Config) -> Result<Option<StartController>, Failure> {
+    if !plays_controller(config).or_exit(Code::Usage)? {
+        return Ok(None);
+    }
     let (file, state) = (config.file.clone(), config.state.clone());
     let load = move || {
         let (current, _) = ActiveRegistry::load(&state);
         controller::Config::load(file.as_deref(), &current.registry)
     };
     let controller = load().or_exit(Code::Usage)?;
-    Ok(Box::new(move |context| {
-        let controller = Controller::start(controller, context.state, context.runtime)?;
-        let load = move || load().map_err(|error| error.to_string());
-        Ok(Arc::new(controller.reloading(load)) as _)
-    }))
+    Ok(Some(Box::new(move |context: &RoleContext<'_>| {
+        let started = Controller::start(controller, context.state.path(), context.runtime);
+        let started = started.map_err(|error| anyhow!("{error}"))?;
+        let load = move || Ok(load()?);
+        Ok(Arc::new(started.reloading(load)))
+    })))
 }
 
 /// Lowers the arguments into the configuration file's path and a layer of settings.
-fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
+fn lower(args: ServeArgs) -> Result<(Option<PathBuf>, Layer), Failure> {
     let http = match args.http.as_slice() {
         [] => None,
         [none] if none == "none" => Some(Vec::new()),
         places => {
             let places = places
                 .iter()
-                .map(|place| place.parse().map_err(|e: String| anyhow::anyhow!("--http: {e}")));
+                .map(|place| place.parse().map_err(|e: ValueError| anyhow::anyhow!("--http: {e}")));
             Some(places.collect::<anyhow::Result<_>>().or_exit(Code::Usage)?)
         }
     };
@@ -195,11 +212,16 @@ fn lower(args: Args) -> Result<(Option<PathBuf>, Layer), Failure> {
     Ok((args.config, flags))
 }
 
-fn shown(export: &penstock_agent::config::Export) -> String {
+fn shown(export: &Export) -> String {
     format!("{} is {} ({})", export.name, export.path.display(), export.mode.as_str())
 }
 
-fn print_json(server: &AgentServer, inputs: &Inputs, mut output: impl Write) -> io::Result<()> {
+fn print_json(
+    daemon: &RunningDaemon,
+    agent: &AgentRole,
+    inputs: &Inputs,
+    mut output: impl Write,
+) -> io::Result<()> {
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
         addresses.iter().map(ToString::to_string).collect()
     };
@@ -209,37 +231,38 @@ fn print_json(server: &AgentServer, inputs: &Inputs, mut output: impl Write) -> 
     }
     let ready = Ready {
         telemetry,
-        listen: text(&server.addresses()),
-        http: text(server.http()),
-        fingerprint: server.fingerprint().to_string(),
+        listen: text(agent.addresses()),
+        http: text(daemon.http()),
+        fingerprint: daemon.fingerprint().to_string(),
     };
     writeln!(output, "{}", serde_json::to_string(&ready)?)?;
     output.flush()
 }
 
 fn print(
-    server: &AgentServer,
+    daemon: &RunningDaemon,
+    agent: &AgentRole,
     exports: &[String],
     inputs: &Inputs,
     mut output: impl Write,
 ) -> io::Result<()> {
     writeln!(output, "penstock {} is ready", env!("CARGO_PKG_VERSION"))?;
-    for address in server.addresses() {
+    for address in agent.addresses() {
         writeln!(output, "  files        penstock://{address}/")?;
     }
     for export in exports {
         writeln!(output, "  export       {export}")?;
     }
-    for address in server.http() {
+    for address in daemon.http() {
         let scheme = if address.ip().is_loopback() { "http" } else { "https" };
         writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
     }
     for (format, address) in inputs {
         writeln!(output, "  {format:<12} udp {address}")?;
     }
-    writeln!(output, "  certificate  {}", server.fingerprint())?;
-    if !server.addresses().is_empty() {
-        writeln!(output, "{}", invitation(server))?;
+    writeln!(output, "  certificate  {}", daemon.fingerprint())?;
+    if !agent.addresses().is_empty() {
+        writeln!(output, "{}", invitation(daemon, agent))?;
     }
     output.flush()
 }
@@ -250,8 +273,8 @@ fn may_show_token() -> bool {
 }
 
 /// Commands to type on another host.
-fn invitation(server: &AgentServer) -> String {
-    let addresses = server.addresses();
+fn invitation(daemon: &RunningDaemon, agent: &AgentRole) -> String {
+    let addresses = agent.addresses();
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
         return "It listens on loopback only: other hosts cannot reach it (--listen ADDR:PORT)."
             .into();
@@ -263,10 +286,10 @@ fn invitation(server: &AgentServer) -> String {
     } else {
         address.to_string()
     };
-    let note = format!(" (TOKEN is in the file {})", server.token_file().display());
+    let note = format!(" (TOKEN is in the file {})", daemon.token_file().display());
     let (token, note) =
-        if may_show_token() { (server.token(), "") } else { ("TOKEN", note.as_str()) };
-    let fingerprint = server.fingerprint();
+        if may_show_token() { (daemon.token(), "") } else { ("TOKEN", note.as_str()) };
+    let fingerprint = daemon.fingerprint();
     format!(
         "On another host, once{note}:\n  penstock login {host} --token {token} --fingerprint {fingerprint}"
     )

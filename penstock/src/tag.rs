@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use penstock_agent::registry::ActiveRegistry;
-use penstock_agent::state::default_directory;
+use penstock_daemon::state::default_directory;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 
@@ -40,7 +40,7 @@ Examples:
   penstock tag registry
   penstock tag run --config tags.toml --interface eth0
   penstock tag status")]
-pub(crate) struct Args {
+pub(crate) struct TagArgs {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     command: TagCommand,
 }
 
-impl Args {
+impl TagArgs {
     /// True for subcommands that run as a daemon.
     pub(crate) fn is_daemon(&self) -> bool {
         matches!(self.command, TagCommand::Run(_))
@@ -57,15 +57,15 @@ impl Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum TagCommand {
-    Encode(encode::Args),
-    Decode(decode::Args),
-    Registry(registry::Args),
-    Run(run::Args),
-    Status(status::Args),
+    Encode(encode::TagEncodeArgs),
+    Decode(decode::TagDecodeArgs),
+    Registry(registry::TagRegistryArgs),
+    Run(run::TagRunArgs),
+    Status(status::TagStatusArgs),
     Stop(run::StopArgs),
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: TagArgs) -> Result<Code, Failure> {
     match args.command {
         TagCommand::Encode(what) => encode::run(&what, args.json),
         TagCommand::Decode(what) => decode::run(&what, args.json),

@@ -29,7 +29,7 @@ Examples:
     --count 2 --disjoint risks
   penstock topology show experiments/topologies/heps.toml \\
     --scale 1/1000 --json")]
-pub(crate) struct Args {
+pub(crate) struct TopologyVerbArgs {
     /// Print one JSON object; docs/json.md has its fields
     #[arg(long, global = true)]
     json: bool,
@@ -106,7 +106,7 @@ enum DisjointArg {
     Risks,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &TopologyVerbArgs) -> Result<Code, Failure> {
     let text = match &args.command {
         TopologyCommand::Check { files } => return check(files, args.json),
         TopologyCommand::Show { input } => {
@@ -209,7 +209,7 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
                 say(format!("{name}:{fault}"));
             }
         }
-        let faults = faults.iter().map(|fault| shown::Fault {
+        let faults = faults.iter().map(|fault| shown::TopologyFaultJson {
             line: fault.line,
             column: fault.column,
             text: fault.text.clone(),
@@ -217,7 +217,7 @@ fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
         results.push(shown::CheckedFile { file: name, faults: faults.collect() });
     }
     if json {
-        crate::json::print(&shown::Checked { files: results })?;
+        crate::json::print(&shown::TopologyCheckJson { files: results })?;
     }
     Ok(code)
 }
@@ -296,21 +296,21 @@ fn interfaces(node: &Node) -> String {
     text
 }
 
-fn object(topology: &Topology) -> shown::Network {
-    let sites = topology.sites.iter().map(|site| shown::Site {
+fn object(topology: &Topology) -> shown::NetworkJson {
+    let sites = topology.sites.iter().map(|site| shown::SiteJson {
         name: site.name.clone(),
         title: site.title.clone(),
         latitude: site.position.map(|at| at.latitude),
         longitude: site.position.map(|at| at.longitude),
     });
     let nodes = topology.nodes.iter().map(|node| {
-        let interfaces = node.interfaces.iter().map(|interface| shown::Interface {
+        let interfaces = node.interfaces.iter().map(|interface| shown::InterfaceJson {
             name: interface.name.clone(),
             rate_bits_per_second: interface.rate.map(|rate| rate.0),
             mtu_bytes: interface.mtu,
             numa_node: interface.numa_node,
         });
-        shown::Node {
+        shown::NodeJson {
             name: node.name.clone(),
             kind: if node.kind == NodeKind::Host { "host" } else { "switch" },
             site: node.site.map(|site| topology.sites[site.0].name.clone()),
@@ -318,7 +318,7 @@ fn object(topology: &Topology) -> shown::Network {
             interfaces: interfaces.collect(),
         }
     });
-    let links = topology.links.iter().map(|link| shown::Link {
+    let links = topology.links.iter().map(|link| shown::LinkJson {
         name: link.name.clone(),
         ends: link.ends.map(|end| topology.show_end(end)),
         rate_bits_per_second: link.rate.0,
@@ -338,7 +338,7 @@ fn object(topology: &Topology) -> shown::Network {
         risk_groups: link.risk_groups.clone(),
         operator: link.operator.clone(),
     });
-    shown::Network {
+    shown::NetworkJson {
         name: topology.name.clone(),
         title: topology.title.clone(),
         source: topology.source.clone(),
@@ -365,7 +365,7 @@ fn paths(
         return Err(anyhow!("no way leads from '{}' to '{}'", name(from), name(to)).into());
     }
     if json {
-        let paths = shown::Paths {
+        let paths = shown::PathsJson {
             from: name(from).to_owned(),
             to: name(to).to_owned(),
             paths: ways.iter().map(|way| path(topology, way)).collect(),
@@ -393,10 +393,10 @@ fn paths(
     Ok(text)
 }
 
-fn path(topology: &Topology, way: &Way) -> shown::Path {
+fn path(topology: &Topology, way: &Way) -> shown::PathJson {
     let links = way.links.iter().map(|link| topology.links[link.0].name.clone());
     let nodes = way.nodes.iter().map(|node| topology.nodes[node.0].name.clone());
-    shown::Path {
+    shown::PathJson {
         nodes: nodes.collect(),
         links: links.collect(),
         rate_bits_per_second: way.rate(topology).map(|rate| rate.0),

@@ -7,12 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
-use penstock_agent::http::api::{ControllerFacts, Transfer, TransferChange};
+use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
-use crate::credentials::{self, Address, Service};
+use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::json::copy::{Changed, Copy, Listing};
+use crate::json::copy::{Changed, Copy, TransferListJson};
 use crate::local_transfers::{self, ControlRequest};
 use crate::numbers;
 use crate::table::table;
@@ -37,7 +37,7 @@ Examples:
   penstock transfers cancel 7
   penstock transfers set cp4711 --rate 500M
   penstock transfers --http dtn1:8621 --json")]
-pub(crate) struct Args {
+pub(crate) struct TransfersArgs {
     /// Address of the agent's HTTP API [default: PENSTOCK_HTTP, else 127.0.0.1:8621]
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     http: Option<String>,
@@ -48,11 +48,11 @@ pub(crate) struct Args {
     #[arg(long)]
     watch: bool,
     #[command(subcommand)]
-    change: Option<Action>,
+    change: Option<TransferCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum TransferCommand {
     /// Change a running transfer; settings that are not given stay
     #[command(
         after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
@@ -95,18 +95,18 @@ enum Id {
 }
 
 impl std::str::FromStr for Id {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let id = match text.strip_prefix("cp") {
             Some(process) => process.parse().map(Self::Copy).ok(),
             None => text.parse().map(Self::Transfer).ok(),
         };
-        id.ok_or_else(|| "write the number of a transfer, or cp and that of a process".to_owned())
+        id.context("write the number of a transfer, or cp and that of a process")
     }
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: TransfersArgs) -> Result<Code, Failure> {
     let http = args.http.as_deref();
     let mut output = io::stdout();
     match args.change {
@@ -117,7 +117,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
-        Some(Action::Set(Set { id, rate, streams, readers, writers })) => {
+        Some(TransferCommand::Set(Set { id, rate, streams, readers, writers })) => {
             let change = TransferChange { rate, streams, readers, writers };
             if change == TransferChange::default() {
                 let error = anyhow::anyhow!(
@@ -130,7 +130,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
             })?;
             print_one(row, args.json, output)
         }
-        Some(Action::Cancel { id }) => {
+        Some(TransferCommand::Cancel { id }) => {
             let row = apply(http, id, &ControlRequest::Cancel, AgentClient::cancel)?;
             print_one(row, args.json, output)
         }
@@ -142,7 +142,7 @@ fn apply(
     http: Option<&str>,
     id: Id,
     ask: &ControlRequest,
-    at_agent: impl Fn(&AgentClient, u64) -> Result<Transfer, ClientError>,
+    at_agent: impl Fn(&AgentClient, u64) -> Result<TransferFacts, ClientError>,
 ) -> Result<TransferRow, Failure> {
     let number = match id {
         Id::Copy(process) => {
@@ -174,7 +174,7 @@ fn client(http: Option<&str>) -> Result<AgentClient, Failure> {
     let http = http.map(str::to_owned).or_else(from_environment);
     // PENSTOCK_HTTP may list several addresses of the agent: use the first.
     let first = http.as_deref().and_then(|list| list.split(',').next()).unwrap_or("127.0.0.1");
-    let address = Address::parse(first, HTTP_PORT).or_exit(Code::Usage)?;
+    let address = AgentAddress::parse(first, HTTP_PORT).or_exit(Code::Usage)?;
     let state = credentials::state()?;
     let known = credentials::find_api(&state, &address)?;
     let known = known.ok_or_else(|| credentials::unknown(Service::AgentApi, &address));
@@ -194,15 +194,15 @@ fn failure(error: ClientError) -> Failure {
 /// A transfer with its displayed id.
 struct TransferRow {
     id: String,
-    transfer: Transfer,
+    transfer: TransferFacts,
 }
 
 impl TransferRow {
-    fn of_agent(transfer: Transfer) -> Self {
+    fn of_agent(transfer: TransferFacts) -> Self {
         Self { id: transfer.id.to_string(), transfer }
     }
 
-    fn of_copy(transfer: Transfer) -> Self {
+    fn of_copy(transfer: TransferFacts) -> Self {
         Self { id: format!("cp{}", transfer.id), transfer }
     }
 
@@ -230,7 +230,7 @@ fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), F
     };
     if json {
         let copies = copies.into_iter().map(Copy).collect();
-        let all = Listing { transfers, copies, controller };
+        let all = TransferListJson { transfers, copies, controller };
         let text = serde_json::to_string(&all).context("plain data")?;
         return Ok((format!("{text}\n"), warning));
     }
@@ -252,12 +252,12 @@ fn shown(link: &ControllerFacts) -> String {
 
 fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
     let terminal = io::stdout().is_terminal() && !json;
-    let mut told = None;
+    let mut last_warning = None;
     loop {
         let (text, warning) = listing(http, json)?;
-        if warning != told {
+        if warning != last_warning {
             warning.iter().for_each(say);
-            told = warning;
+            last_warning = warning;
         }
         if terminal {
             // Cursor home, lines each cleared to the end, and everything below cleared. Lines are cut, as a wrapped

@@ -383,7 +383,7 @@ fn client_certificate_grants_matching_export() {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(at(&format!("{name}.key")), private).unwrap();
         let (certificate, key) = (certificate.pem(), key.serialize_pem());
-        let identity = penstock_mover::identity::Identity::from_pem(&certificate, &key).unwrap();
+        let identity = penstock_identity::Identity::from_pem(&certificate, &key).unwrap();
         identity.fingerprint().to_string()
     };
     let (alice, mallory) = (make("alice"), make("mallory"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 mod common;
-use common::{Agent, PENSTOCK, Random, Run, run, wait_until, write_file};
+use common::{Agent, PENSTOCK, Run, run, seeded, wait_until, write_file};
 
 /// Limit of each wait, generous for busy machines.
 const CIRCUIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -226,7 +226,7 @@ fn circuit_keeps_rate_across_link_failure() {
             "circuits in a lab need root",
         );
     }
-    let mut random = Random::seeded(7_700);
+    let mut random = seeded(7_700);
     let mut env = TestEnv { dir: tempfile::tempdir().unwrap(), noise: Vec::new() };
     fs::write(env.path("two-ways.toml"), NETWORK).unwrap();
     let file = env.path("two-ways.toml");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::site::Operations;
 use common::{
-    Agent, PENSTOCK, Random, Run, TestEnv, assert_same, is_root, penstock, run, wait_until,
+    Agent, PENSTOCK, Run, TestEnv, assert_same, is_root, penstock, run, seeded, wait_until,
     write_file,
 };
 
@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
 /// Writes a file of `bytes` into the source directory.
 fn source(env: &TestEnv, bytes: usize) -> PathBuf {
     let file = env.source.join("file");
-    write_file(&mut Random::seeded(41), &file, bytes);
+    write_file(&mut seeded(41), &file, bytes);
     file
 }
 
@@ -168,7 +168,7 @@ fn nothing_arrived_is_a_failure() {
     let agent = env.agent();
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
-    write_file(&mut Random::seeded(42), &data.join("one"), 9000);
+    write_file(&mut seeded(42), &data.join("one"), 9000);
     fs::create_dir_all(env.root.join("data/one/full")).unwrap();
     fs::create_dir_all(env.root.join("one/full")).unwrap();
     for from in [&data, &data.join("one")] {
@@ -188,7 +188,7 @@ fn nothing_arrived_is_a_failure() {
     });
     assert!(states.iter().all(|one| one["state"] == "failed"), "{states:?}");
     // With one delivered file the copy is partial (exit code 3) and the transfer is done.
-    write_file(&mut Random::seeded(43), &data.join("two"), 9000);
+    write_file(&mut seeded(43), &data.join("two"), 9000);
     let done = run(env.cp(&["-r"]).arg(&data).arg(agent.url("")));
     assert_eq!(done.code, 3, "{done:?}");
     wait_until("it has ended", Duration::from_secs(10), || {
@@ -328,7 +328,7 @@ fn pull_waits_for_its_own_writes() {
     }
     let env = TestEnv::new();
     let file = env.root.join("file");
-    write_file(&mut Random::seeded(44), &file, 24 << 20);
+    write_file(&mut seeded(44), &file, 24 << 20);
     let to = env.path("to");
     fs::create_dir(&to).unwrap();
     let image = env.path("image");
@@ -377,7 +377,7 @@ fn pull_waits_for_its_own_writes() {
 fn same_copy_waits_for_the_first() {
     let env = TestEnv::new();
     let agent = env.agent();
-    write_file(&mut Random::seeded(45), &env.root.join("file"), 4 << 20);
+    write_file(&mut seeded(45), &env.root.join("file"), 4 << 20);
     let to = env.path("to");
     fs::create_dir(&to).unwrap();
     let local = env.root.join("file");

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock, run,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock, run, seeded,
     tree, wait_until, write_file, write_tree,
 };
 
@@ -90,7 +90,7 @@ fn exhausted_quota_is_reported() {
     }
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
-    let mut random = Random::seeded(81);
+    let mut random = seeded(81);
     for (name, bytes) in [("big", 16 << 20), ("small", 9000), ("other", 70_000)] {
         write_file(&mut random, &data.join(name), bytes);
     }
@@ -126,7 +126,7 @@ const DURABLE_AFTER: Duration = Duration::from_millis(2500);
 /// same command delivers the rest.
 #[test]
 fn power_failure_tears_no_file() {
-    let mut random = Random::seeded(82);
+    let mut random = seeded(82);
     let env = TestEnv::new();
     let host = env.path("host");
     let made = Disk::make(&env.path("host.img"), &host, 1 << 30, &["mkfs.btrfs", "-q"]);

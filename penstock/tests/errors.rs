@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Done, Random, Run, TestEnv, assert_no_leftovers, assert_same, fails, is_root, parts,
-    penstock, run, wait_until, write_file,
+    Agent, Done, Run, TestEnv, assert_no_leftovers, assert_same, fails, is_root, parts, penstock,
+    run, seeded, wait_until, write_file,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -85,7 +85,7 @@ fn one_line(done: &Done, path: &str, words: &str) -> usize {
 }
 
 fn dataset(env: &TestEnv, files: &[(&str, usize)]) -> PathBuf {
-    let mut random = Random::seeded(11);
+    let mut random = seeded(11);
     let data = env.source.join("data");
     for (name, bytes) in files {
         fs::create_dir_all(data.join(name).parent().unwrap()).unwrap();
@@ -676,7 +676,7 @@ fn version_mismatch_is_reported() {
 
 #[test]
 fn names_of_any_bytes_arrive() {
-    let mut random = Random::seeded(12);
+    let mut random = seeded(12);
     let env = TestEnv::new();
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();

@@ -379,8 +379,8 @@ fn hpcc_simulator_files_read_and_written() {
         if line.is_empty() {
             json(&["fabric", "run", "--hpcc", config.to_str().unwrap(), "--json"]);
         } else {
-            let told = refused(&["fabric", "run", "--hpcc", config.to_str().unwrap()]);
-            assert!(told.contains(line), "{told}");
+            let error = refused(&["fabric", "run", "--hpcc", config.to_str().unwrap()]);
+            assert!(error.contains(line), "{error}");
         }
         write(file, &kept);
     }
@@ -503,7 +503,7 @@ fn mistakes_print_one_line_with_remedy() {
         (&["fabric", "sweep", "--star", "3", "--grid", "cc"], "NAME=VALUE"),
         (&["fabric", "sweep", "--star", "3", "--grid", "cc=x"], "cc: 'x'"),
     ] {
-        let told = refused(arguments);
-        assert!(told.contains(words), "{arguments:?}: {told}");
+        let error = refused(arguments);
+        assert!(error.contains(words), "{arguments:?}: {error}");
     }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Done, PENSTOCK, Random, is_root, penstock, run, wait_until};
+use common::{Done, PENSTOCK, is_root, penstock, run, seeded, wait_until};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -343,7 +343,7 @@ fn host_only_settings_are_reported() {
 fn killed_apply_is_restored() {
     let Some(namespace) = Namespace::new("killed_in_the_middle") else { return };
     let before = namespace.settings();
-    let mut random = Random::seeded(4);
+    let mut random = seeded(4);
     let mut in_the_middle = 0;
     for _ in 0..24 {
         let mut child =

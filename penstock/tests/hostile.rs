@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_tree,
+    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
+    write_tree,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -45,7 +46,7 @@ fn first_words(random: &mut Random) -> Vec<u8> {
         4 => [preamble(1, 1), client_hello(random)].concat(),
         5 => [preamble(2, 0), random.bytes(500)].concat(),
         6 => [preamble(1, 0), random.bytes(300)].concat(),
-        7 => preamble(random.next() as u8, random.next() as u8),
+        7 => preamble(random.next_bits() as u8, random.next_bits() as u8),
         8 => [preamble(2, 1), random.bytes(100)].concat(),
         _ => {
             let bytes = random.between(1, 5000) as usize;
@@ -56,7 +57,7 @@ fn first_words(random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn garbage_is_closed_and_changes_nothing() {
-    let mut random = Random::seeded(21);
+    let mut random = seeded(21);
     let env = TestEnv::new();
     let agent = env.agent();
     let address: SocketAddr = agent.listen.parse().unwrap();
@@ -84,7 +85,7 @@ fn garbage_is_closed_and_changes_nothing() {
 
 /// Opens `count` connections that stay silent, at once or after a few bytes, while a transfer runs.
 fn crowd(count: usize) {
-    let mut random = Random::seeded(22);
+    let mut random = seeded(22);
     let env = TestEnv::new();
     let agent = env.agent();
     let address: SocketAddr = agent.listen.parse().unwrap();

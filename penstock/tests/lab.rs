@@ -221,8 +221,8 @@ fn hosts_resolve_names_and_links_change() {
         assert!((40.0..55.0).contains(&all), "{name}: {all}");
     }
     // By kernel timestamps: a delayed packet does not arrive earlier.
-    let told = env.kernel_round_trip_ms("b");
-    assert!((40.0..55.0).contains(&told), "{told}");
+    let measured = env.kernel_round_trip_ms("b");
+    assert!((40.0..55.0).contains(&measured), "{measured}");
     let hosts = env.ok(&[
         "exec",
         "b",
@@ -718,8 +718,8 @@ fn copy_abandons_a_dead_path() {
     assert!(output.status.success(), "{report:#}");
     let programs = report["programs"].as_array().unwrap();
     let copy = programs.iter().find(|program| program["name"] == "copy").unwrap();
-    let told = copy["errors"].as_str().unwrap();
-    assert!(told.contains("nothing is acknowledged by"), "{told}");
+    let measured = copy["errors"].as_str().unwrap();
+    assert!(measured.contains("nothing is acknowledged by"), "{measured}");
 }
 
 /// User nobody.

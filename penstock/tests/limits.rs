@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_file,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until, write_file,
 };
 
 /// Files of `bytes`, each in a directory of its own so that the copies are different commands.
 fn files(env: &TestEnv, count: usize, bytes: usize) -> Vec<PathBuf> {
-    let mut random = Random::seeded(61);
+    let mut random = seeded(61);
     let write = |number| {
         let path = env.source.join(format!("file{number}"));
         write_file(&mut random, &path, bytes);
@@ -127,7 +127,7 @@ fn rate_limit_spans_all_transfers() {
 fn files_from_1_mib_are_journalled() {
     let env = TestEnv::new();
     let agent = env.agent();
-    let mut random = Random::seeded(62);
+    let mut random = seeded(62);
     write_file(&mut random, &env.source.join("at-the-limit"), 1 << 20);
     write_file(&mut random, &env.source.join("below-the-limit"), (1 << 20) - 1);
     let mut copy = env.cp(&["-r", "--rate", "8M", "--block", "64KiB"]);

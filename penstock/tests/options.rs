@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{
-    Agent, Done, PENSTOCK, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until,
+    Agent, Done, PENSTOCK, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
     write_file, write_tree,
 };
 
@@ -21,7 +21,7 @@ fn text(path: &Path) -> &str {
 fn dataset(env: &TestEnv, seed: u64) -> PathBuf {
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
-    write_tree(&mut Random::seeded(seed), &data, 2, 60);
+    write_tree(&mut seeded(seed), &data, 2, 60);
     data
 }
 
@@ -151,7 +151,7 @@ fn sums_list_what_was_there_already() {
 #[test]
 fn resumed_file_has_correct_digest() {
     let env = TestEnv::new();
-    let mut random = Random::seeded(32);
+    let mut random = seeded(32);
     let one = env.source.join("one");
     write_file(&mut random, &one, 6 << 20);
     let agent = env.agent();
@@ -246,7 +246,7 @@ fn sparse_files_stay_sparse() {
     let env = TestEnv::new();
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
-    let mut random = Random::seeded(35);
+    let mut random = seeded(35);
     for (name, bytes, islands) in
         [("large", 64 << 20, 3_u64), ("empty", 16 << 20, 0), ("tail", 5 << 20, 1)]
     {
@@ -317,8 +317,8 @@ fn xattrs_travel_or_are_reported() {
     let env = TestEnv::new();
     let data = env.source.join("data");
     fs::create_dir_all(data.join("shelf")).unwrap();
-    write_file(&mut Random::seeded(46), &data.join("small"), 100);
-    write_file(&mut Random::seeded(47), &data.join("large"), 3 << 20);
+    write_file(&mut seeded(46), &data.join("small"), 100);
+    write_file(&mut seeded(47), &data.join("large"), 3 << 20);
     std::os::unix::fs::symlink("small", data.join("link")).unwrap();
     let dir = penstock_sys::fs::Dir::open(&data).unwrap();
     for name in ["shelf", "small", "large"] {
@@ -524,7 +524,7 @@ fn files_from_selects_pulled_paths() {
 fn a_file_onto_itself_is_kept() {
     let env = TestEnv::new();
     let one = env.source.join("one");
-    write_file(&mut Random::seeded(38), &one, 3 << 20);
+    write_file(&mut seeded(38), &one, 3 << 20);
     let bytes = fs::read(&one).unwrap();
     for options in
         [&[][..], &["--inplace"], &["--compare", "digest"], &["--inplace", "--compare", "digest"]]

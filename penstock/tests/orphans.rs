@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, parts, wait_until, write_tree,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, seeded, wait_until, write_tree,
 };
 
 fn start(env: &TestEnv, agent: &Agent) -> Run {
@@ -19,7 +19,7 @@ fn start(env: &TestEnv, agent: &Agent) -> Run {
 /// copy.
 fn died(env: &TestEnv) -> (String, PathBuf) {
     let mut agent = env.agent();
-    write_tree(&mut Random::seeded(71), &env.source.join("data"), 3, 40);
+    write_tree(&mut seeded(71), &env.source.join("data"), 3, 40);
     let client = start(env, &agent);
     wait_until("the middle", Duration::from_secs(20), || {
         let running = agent.transfers(&env.state);

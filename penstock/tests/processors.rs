@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Agent, Random, Run, TestEnv, wait_until, write_file};
+use common::{Agent, Run, TestEnv, seeded, wait_until, write_file};
 
 /// `0-3,8` as numbers.
 fn numbers(list: &str) -> BTreeSet<u32> {
@@ -51,7 +51,7 @@ fn copy_threads_run_on_given_cpus() {
     let env = TestEnv::new();
     let agent = env.agent();
     let file = env.source.join("file");
-    write_file(&mut Random::seeded(81), &file, 8 << 20);
+    write_file(&mut seeded(81), &file, 8 << 20);
     let local = env.path("local");
     fs::create_dir(&local).unwrap();
     let mut cases = vec![(vec!["--cpu".to_owned(), last.to_string()], BTreeSet::from([last]))];

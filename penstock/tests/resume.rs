@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, wait_until,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded, wait_until,
 };
 
 const BYTES_PER_MIB: usize = 1 << 20;
@@ -24,7 +24,7 @@ impl Killed {
         let env = TestEnv::new();
         std::fs::create_dir(env.source.join("data")).unwrap();
         let file = env.source.join("data/f");
-        common::write_file(&mut Random::seeded(seed), &file, bytes);
+        common::write_file(&mut seeded(seed), &file, bytes);
         let mut agent = env.agent();
         let url = agent.url("");
         let source = env.source.join("data");
@@ -76,7 +76,7 @@ fn killed_datasets_end_equal() {
     let env = TestEnv::new();
     let data = env.root.join("data");
     std::fs::create_dir(&data).unwrap();
-    let mut random = Random::seeded(1);
+    let mut random = seeded(1);
     for number in 0..60 {
         common::write_file(&mut random, &data.join(number.to_string()), 1_500_001);
     }
@@ -140,7 +140,7 @@ fn replaced_source_is_copied_whole() {
     let killed = Killed::new(16 * BYTES_PER_MIB, 4);
     let source = killed.source();
     let before = std::fs::metadata(&source).unwrap();
-    common::write_file(&mut Random::seeded(5), &source, 16 * BYTES_PER_MIB);
+    common::write_file(&mut seeded(5), &source, 16 * BYTES_PER_MIB);
     let file = std::fs::File::options().write(true).open(&source).unwrap();
     file.set_modified(before.modified().unwrap()).unwrap();
     drop(file);
@@ -207,7 +207,7 @@ fn single_file_into_its_directory_continues() {
 fn session_without_client_is_released() {
     let env = TestEnv::new();
     let file = env.source.join("f");
-    common::write_file(&mut Random::seeded(10), &file, 16 * BYTES_PER_MIB);
+    common::write_file(&mut seeded(10), &file, 16 * BYTES_PER_MIB);
     let agent = env.agent();
     let arguments = ["--block", "256KiB", "--rate", "50M", file.to_str().unwrap(), &agent.url("")];
     let client = Run::start(&mut env.cp(&arguments));

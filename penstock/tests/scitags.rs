@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Agent, Done, Random, TestEnv, assert_same, is_root, run, wait_until, write_file};
+use common::{Agent, Done, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file};
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
@@ -80,7 +80,7 @@ fn check(fireflies: &[Value], owner: u64, activity: u64, bytes: u64) {
 
 #[test]
 fn fireflies_name_owner_both_directions() {
-    let mut random = Random::seeded(91);
+    let mut random = seeded(91);
     let env = TestEnv::new();
     let data = env.source.join("data");
     fs::create_dir(&data).unwrap();
@@ -254,7 +254,7 @@ struct Site {
 impl Site {
     fn new(seed: u64) -> Option<Self> {
         let pair = Pair::new()?;
-        let mut random = Random::seeded(seed);
+        let mut random = seeded(seed);
         let env = TestEnv::new();
         let data = env.source.join("data");
         fs::create_dir(&data).unwrap();

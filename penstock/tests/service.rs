@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{Agent, PENSTOCK, Random, TestEnv, is_root, penstock, run, write_file};
+use common::{Agent, PENSTOCK, TestEnv, is_root, penstock, run, seeded, write_file};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -108,7 +108,7 @@ fn install_steps_make_a_working_service() {
         serve
     });
     let file = env.source.join("file");
-    write_file(&mut Random::seeded(51), &file, 9000);
+    write_file(&mut seeded(51), &file, 9000);
     run(env.cp(&[file.to_str().unwrap(), &agent.url("store/")])).good();
     assert_eq!(fs::read(&file).unwrap(), fs::read(store.join("file")).unwrap());
 }

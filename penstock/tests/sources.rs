@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, wait_until,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded, wait_until,
     write_file, write_tree,
 };
 
@@ -20,7 +20,7 @@ type Place<'a> = &'a dyn Fn(&str) -> OsString;
 /// A missing source is reported, and the others are copied.
 #[test]
 fn missing_source_does_not_stop_others() {
-    let mut random = Random::seeded(81);
+    let mut random = seeded(81);
     let env = TestEnv::new();
     let agent = env.agent();
     for place in [&env.source, &env.root] {
@@ -56,7 +56,7 @@ fn missing_source_does_not_stop_others() {
 /// Two parts of a list copy to one destination concurrently; two copies of the same list do not.
 #[test]
 fn list_parts_copy_concurrently() {
-    let mut random = Random::seeded(82);
+    let mut random = seeded(82);
     let env = TestEnv::new();
     let agent = env.agent();
     for number in 0..4 {
@@ -88,7 +88,7 @@ fn list_parts_copy_concurrently() {
 /// Without a directory for journals a copy succeeds and cannot be resumed.
 #[test]
 fn unwritable_state_disables_resumption_only() {
-    let mut random = Random::seeded(83);
+    let mut random = seeded(83);
     let env = TestEnv::new();
     let data = env.source.join("data");
     write_tree(&mut random, &data, 2, 10);
@@ -197,7 +197,7 @@ fn links_at_the_destination() {
 
 /// Files of 6 MiB with these names.
 fn dataset(env: &TestEnv, names: &[&str]) -> PathBuf {
-    let mut random = Random::seeded(82);
+    let mut random = seeded(82);
     let data = env.source.join("data");
     fs::create_dir_all(&data).unwrap();
     names.iter().for_each(|name| write_file(&mut random, &data.join(name), 6 << 20));

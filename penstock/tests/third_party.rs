@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, wait_until, write_file,
+    Agent, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until, write_file,
     write_tree,
 };
 
@@ -47,7 +47,7 @@ impl Sites {
 
 #[test]
 fn dataset_copies_between_agents() {
-    let mut random = Random::seeded(71);
+    let mut random = seeded(71);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
     let total = write_tree(&mut random, &data, 3, 60);
@@ -74,7 +74,7 @@ fn dataset_copies_between_agents() {
 
 #[test]
 fn one_agent_may_be_both() {
-    let mut random = Random::seeded(72);
+    let mut random = seeded(72);
     let env = TestEnv::new();
     let data = env.root.join("data");
     write_tree(&mut random, &data, 1, 20);
@@ -92,7 +92,7 @@ fn one_agent_may_be_both() {
 
 #[test]
 fn requester_receives_failures() {
-    let mut random = Random::seeded(73);
+    let mut random = seeded(73);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
     write_tree(&mut random, &data, 1, 5);
@@ -119,7 +119,7 @@ fn requester_receives_failures() {
 
 #[test]
 fn requester_changes_and_cancels_copy() {
-    let mut random = Random::seeded(74);
+    let mut random = seeded(74);
     let sites = Sites::new();
     let data = sites.source.root.join("data");
     fs::create_dir(&data).unwrap();
@@ -153,7 +153,7 @@ fn requester_changes_and_cancels_copy() {
 /// The operator restricts the source to some destination addresses; SIGHUP reloads the list.
 #[test]
 fn operator_restricts_copy_destinations() {
-    let mut random = Random::seeded(76);
+    let mut random = seeded(76);
     let mut sites = Sites::new();
     let data = sites.source.root.join("data");
     write_tree(&mut random, &data, 1, 5);
@@ -190,7 +190,7 @@ fn operator_restricts_copy_destinations() {
 /// Kills client and agents in turn at seeded moments; the same command completes the copy.
 #[test]
 fn third_party_copy_survives_kills() {
-    let mut random = Random::seeded(75);
+    let mut random = seeded(75);
     let mut sites = Sites::new();
     let data = sites.source.root.join("data");
     let total = write_tree(&mut random, &data, 3, 100);

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Done, Random, Run, TestEnv, assert_same, run, wait_until, write_file};
+use common::{Done, Run, TestEnv, assert_same, run, seeded, wait_until, write_file};
 use serde_json::Value;
 
 fn transfers(env: &TestEnv, arguments: &[&str]) -> Done {
@@ -32,7 +32,7 @@ fn copy(env: &TestEnv, client: &mut Run) -> Value {
 fn copy_is_listed_changed_and_cancelled() {
     let env = TestEnv::new();
     let file = env.source.join("file");
-    write_file(&mut Random::seeded(91), &file, 12 << 20);
+    write_file(&mut seeded(91), &file, 12 << 20);
     let agent = env.agent();
     let local = env.path("local");
     fs::create_dir(&local).unwrap();
@@ -76,7 +76,7 @@ fn copy_is_listed_changed_and_cancelled() {
 fn killed_copy_is_not_listed() {
     let env = TestEnv::new();
     let file = env.source.join("file");
-    write_file(&mut Random::seeded(92), &file, 4 << 20);
+    write_file(&mut seeded(92), &file, 4 << 20);
     let to = env.path("local");
     let mut client = slow(&env, &file, to.to_str().unwrap());
     copy(&env, &mut client);

@@ -10,18 +10,18 @@ use anyhow::{Context, Result, bail};
 
 /// An object: its folder, and the names of source and object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Program {
+pub struct BpfProgram {
     folder: &'static str,
     source: &'static str,
     object: &'static str,
 }
 
 /// All objects of the checkout.
-pub const PROGRAMS: [Program; 4] = [
-    Program { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
-    Program { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
-    Program { folder: "system/lab/bpf", source: "tag.bpf.c", object: "tag.bpfel.o" },
-    Program { folder: "system/lab/bpf", source: "arrival.bpf.c", object: "arrival.bpfel.o" },
+pub const PROGRAMS: [BpfProgram; 4] = [
+    BpfProgram { folder: "system/marker/bpf", source: "marker.bpf.c", object: "marker.bpfel.o" },
+    BpfProgram { folder: "system/sampler/bpf", source: "sampler.bpf.c", object: "sampler.bpfel.o" },
+    BpfProgram { folder: "system/lab/bpf", source: "tag.bpf.c", object: "tag.bpfel.o" },
+    BpfProgram { folder: "system/lab/bpf", source: "arrival.bpf.c", object: "arrival.bpfel.o" },
 ];
 
 /// Version of clang that built the committed objects (Debian 12).
@@ -49,7 +49,7 @@ pub fn clang_version() -> Result<String> {
     Ok(version.context("clang does not tell its version")?.to_owned())
 }
 
-impl Program {
+impl BpfProgram {
     /// Builds the object into `to`.
     ///
     /// # Errors
@@ -109,11 +109,11 @@ impl Program {
 /// Runs `cargo xtask bpf`: builds or compares the objects and prints the result.
 ///
 /// # Errors
-/// As [`Program::build`], and when a committed object does not match its source.
+/// As [`BpfProgram::build`], and when a committed object does not match its source.
 pub fn main(root: &Path, checking: bool) -> Result<()> {
     let clang = clang_version()?;
     for program in PROGRAMS {
-        let Program { folder, source, object } = program;
+        let BpfProgram { folder, source, object } = program;
         if !checking {
             program.renew(root)?;
             println!("bpf: {folder}/{object} built by clang {clang}");

@@ -1,9 +1,8 @@
-//! `cargo xtask kernels`: the tests of the marker or of the lab on kernels other than this machine's.
+//! `cargo xtask kernels`: tests of the marker or the lab on other kernels.
 //!
-//! A kernel of Debian is fetched by apt-get and started by QEMU without hardware help, so that it runs anywhere;
-//! the root of the virtual machine is this machine's, read only, under a layer in memory, so that the tests
-//! find the programs that they need. Slow: the marker's take a quarter of an hour for each kernel. Not part of
-//! `make test`.
+//! Downloads a Debian kernel with apt-get and boots it in QEMU without hardware virtualisation, so that it runs anywhere.
+//! The root file system is this machine's, read-only under an in-memory overlay, so that the tests find the programs that
+//! they need. The marker's tests take about 15 minutes per kernel. Not part of `make test`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -36,7 +35,7 @@ const MODULES: [&str; 17] = [
     "tcp_bbr",
 ];
 
-/// Commands of the first file system, all of them busybox.
+/// Commands in the initramfs, all provided by busybox.
 const COMMANDS: [&str; 10] =
     ["sh", "mount", "mkdir", "insmod", "cat", "ip", "uname", "chroot", "poweroff", "echo"];
 
@@ -50,22 +49,22 @@ pub struct Options {
     #[arg(long, default_value_t = 2400)]
     limit_s: u32,
     /// Component whose tests run
-    #[arg(long, value_enum, default_value_t = Component::Marker)]
-    room: Component,
+    #[arg(long, value_enum, default_value_t = TestedComponent::Marker)]
+    room: TestedComponent,
     /// Only tests whose names contain one of these.
     filters: Vec<String>,
 }
 
 /// Component whose tests run.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Component {
+enum TestedComponent {
     /// Labels on packets of other programs
     Marker,
     /// Links of the lab, over netem too
     Lab,
 }
 
-impl Component {
+impl TestedComponent {
     /// Arguments of cargo to build the tests, and the target's name in its messages.
     const fn target(self) -> ([&'static str; 4], &'static str) {
         match self {
@@ -102,8 +101,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 }
 
 /// Builds the tests of a component; returns the path of the test binary.
-fn test_binary(root: &Path, room: Component) -> Result<PathBuf> {
-    let (target, name) = room.target();
+fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
+    let (target, name) = component.target();
     let output = Command::new("cargo")
         .arg("test")
         .args(target)
@@ -151,7 +150,7 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
     ];
     let ask = |program: &str, words: &[&str]| {
         let options = settings.iter().flat_map(|one| ["-o", one]);
-        said(Command::new(program).args(options).args(words).current_dir(folder))
+        stdout_of(Command::new(program).args(options).args(words).current_dir(folder))
     };
     ask("apt-get", &["update", "-qq"])?;
     let depends = ask("apt-cache", &["depends", "linux-image-amd64"])?;
@@ -166,10 +165,10 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
         };
         let files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
         let file = files.into_iter().find(ours).context("apt-get left no package")?;
-        said(Command::new("dpkg-deb").arg("-x").args([&file, folder]))?;
+        stdout_of(Command::new("dpkg-deb").arg("-x").args([&file, folder]))?;
         fs::remove_file(file)?;
     }
-    said(Command::new("depmod").arg("-b").arg(folder).arg(&version))?;
+    stdout_of(Command::new("depmod").arg("-b").arg(folder).arg(&version))?;
     Ok(version)
 }
 
@@ -187,7 +186,7 @@ fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
     }
     let mut names: Vec<String> = Vec::new();
     for module in MODULES {
-        let shown = said(
+        let shown = stdout_of(
             Command::new("modprobe")
                 .arg("-S")
                 .arg(version)
@@ -210,7 +209,7 @@ fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
     fs::write(tree.join("init"), INIT)?;
     let image = folder.join("initramfs.cpio");
     let pack = format!("chmod +x init && find . | cpio --quiet -o -H newc > {}", image.display());
-    said(Command::new("sh").args(["-c", &pack]).current_dir(&tree))?;
+    stdout_of(Command::new("sh").args(["-c", &pack]).current_dir(&tree))?;
     Ok(image)
 }
 
@@ -243,7 +242,7 @@ fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
         if let Some((_, why)) = line.split_once("skipped: ") {
             skipped = Some(why.trim().to_owned());
         }
-        // With --nocapture a test's output stands between its name and its outcome.
+        // With --nocapture a test's output is between its name and its result.
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.split(" ... ").next())
             && line.contains(" ... ")
         {
@@ -290,7 +289,7 @@ fn table(tried: &[Tried]) -> (String, usize) {
 }
 
 /// Runs a program and returns its standard output; its failure is an error.
-fn said(command: &mut Command) -> Result<String> {
+fn stdout_of(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .output()

@@ -1,4 +1,4 @@
-//! Build helpers: what `cargo xtask VERB` does, as a library so that tests can call it.
+//! Implementation of `cargo xtask VERB`, as a library so that tests can call it.
 //!
 //! Not part of the product: nothing under `core/`, `system/`, `services/` or `penstock/` depends on it.
 //! Every function that fails returns a chain of reasons; the binary prints it and exits with 1.

@@ -11,13 +11,13 @@ use xtask::{bench, bpf, fuzz, kernels, simulate, suite, tidy, workspace_root};
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
-    verb: Verb,
+    verb: XtaskVerb,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
+enum XtaskVerb {
     /// Check the rules that no compiler checks: layers, unsafe code, file length, names and comments, links, help texts.
     Tidy {
         /// Print every place that breaks a rule of language instead.
@@ -38,7 +38,7 @@ enum Verb {
     /// Measure against established programs, side by side in one run.
     Bench {
         #[command(subcommand)]
-        what: Bench,
+        what: BenchSubject,
     },
     /// Fuzz the parsers and state machines: see fuzz/README.md.
     Fuzz(fuzz::Options),
@@ -49,7 +49,7 @@ enum Verb {
 }
 
 #[derive(Debug, Subcommand)]
-enum Bench {
+enum BenchSubject {
     /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
     Mover(bench::Options),
     /// The fabric simulator: packets over links per second.
@@ -65,7 +65,7 @@ enum Bench {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().verb) {
+    match run(XtaskCli::parse().verb) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -74,21 +74,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(verb: Verb) -> Result<ExitCode> {
+fn run(verb: XtaskVerb) -> Result<ExitCode> {
     match verb {
-        Verb::Tidy { list: Some(rule), .. } => {
+        XtaskVerb::Tidy { list: Some(rule), .. } => {
             for line in tidy::list(&workspace_root(), &rule)? {
                 println!("{line}");
             }
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Tidy { lower: true, .. } => {
+        XtaskVerb::Tidy { lower: true, .. } => {
             for (rule, limit) in tidy::lower(&workspace_root())? {
                 println!("{rule} = {limit}");
             }
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Tidy { .. } => {
+        XtaskVerb::Tidy { .. } => {
             let faults = tidy::check(&workspace_root())?;
             for fault in &faults {
                 eprintln!("{fault}");
@@ -100,47 +100,47 @@ fn run(verb: Verb) -> Result<ExitCode> {
             eprintln!("tidy: {} faults", faults.len());
             Ok(ExitCode::FAILURE)
         }
-        Verb::Test(options) => {
+        XtaskVerb::Test(options) => {
             suite::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bpf { check } => {
+        XtaskVerb::Bpf { check } => {
             bpf::main(&workspace_root(), check)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Mover(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Mover(options) } => {
             bench::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Kernels(options) => {
+        XtaskVerb::Kernels(options) => {
             kernels::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Simulate(options) => {
+        XtaskVerb::Simulate(options) => {
             simulate::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Fuzz(options) => {
+        XtaskVerb::Fuzz(options) => {
             fuzz::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Fabric(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Fabric(options) } => {
             bench::fabric::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Marking(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Marking(options) } => {
             bench::marking::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Lab(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Lab(options) } => {
             bench::lab::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Controller(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Controller(options) } => {
             bench::controller::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Verb::Bench { what: Bench::Telemetry(options) } => {
+        XtaskVerb::Bench { what: BenchSubject::Telemetry(options) } => {
             bench::telemetry::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }

@@ -1,6 +1,6 @@
-//! `cargo xtask simulate`: the control plane under faults, by the program of `testing/simulation`.
+//! `cargo xtask simulate`: runs the deterministic simulation of the control plane (`testing/simulation`).
 //!
-//! It runs as a program of its own, so that the other verbs do not wait until the services are built.
+//! It is a separate program, so that the other verbs do not depend on the services.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

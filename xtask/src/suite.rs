@@ -1,8 +1,8 @@
-//! `cargo xtask test`: every test of the workspace, then what was skipped and which tests were slowest.
+//! `cargo xtask test`: runs every test of the workspace, then lists skipped tests and the slowest ones.
 //!
-//! Cargo builds the test programs; this runs them one after the other, each in the folder of its package, as `cargo test`
-//! does. libtest measures single tests only with an unstable option, which the toolchain takes where `RUSTC_BOOTSTRAP` is
-//! set; nothing is compiled with it.
+//! Cargo builds the test programs; this module runs them in sequence, each in the folder of its package, as `cargo test`
+//! does. libtest reports the time of a test only with an unstable option, so the programs run with `RUSTC_BOOTSTRAP=1`;
+//! nothing is compiled with it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -26,14 +26,14 @@ pub struct Options {
 }
 
 /// A test program.
-struct Program {
+struct TestProgram {
     executable: PathBuf,
     folder: PathBuf,
 }
 
 /// Results of one run.
 #[derive(Debug, Default)]
-struct Summary {
+struct SuiteSummary {
     counts: BTreeMap<&'static str, usize>,
     failed: Vec<String>,
     times: Vec<(Duration, String)>,
@@ -54,7 +54,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         }
         _ => {}
     }
-    let mut summary = Summary::default();
+    let mut summary = SuiteSummary::default();
     for program in &programs {
         run_program(root, program, &skipped, options, &mut summary)?;
     }
@@ -101,23 +101,23 @@ pub(crate) fn build_messages(root: &Path, arguments: &[&str]) -> Result<Vec<Valu
     Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-fn build(root: &Path) -> Result<Vec<Program>> {
+fn build(root: &Path) -> Result<Vec<TestProgram>> {
     let messages = build_messages(root, &["test", "--no-run"])?;
     let program = |message: &Value| {
         let executable = message["executable"].as_str()?;
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
         let is_test = message["profile"]["test"] == true;
-        is_test.then(|| Program { executable: executable.into(), folder: folder.to_owned() })
+        is_test.then(|| TestProgram { executable: executable.into(), folder: folder.to_owned() })
     };
     Ok(messages.iter().filter_map(program).collect())
 }
 
 fn run_program(
     root: &Path,
-    program: &Program,
+    program: &TestProgram,
     skipped: &Path,
     options: &Options,
-    summary: &mut Summary,
+    summary: &mut SuiteSummary,
 ) -> Result<()> {
     let shown = program.executable.strip_prefix(root).unwrap_or(&program.executable);
     let name = shown.file_name().and_then(|name| name.to_str()).unwrap_or("test");
@@ -149,8 +149,8 @@ fn run_program(
     Ok(())
 }
 
-impl Summary {
-    /// Takes a line of libtest, such as `test a::b ... ok <0.012s>`.
+impl SuiteSummary {
+    /// Parses a line of libtest, such as `test a::b ... ok <0.012s>`.
     fn read(&mut self, program: &str, line: &str) {
         let Some((test, result)) =
             line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
@@ -176,7 +176,7 @@ impl Summary {
     }
 }
 
-fn print_summary(summary: &Summary, skipped: &str) {
+fn print_summary(summary: &SuiteSummary, skipped: &str) {
     let mut times = summary.times.clone();
     times.sort_by(|a, b| b.cmp(a));
     println!("\nslowest tests:");
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn libtest_lines_are_counted() {
-        let mut summary = Summary::default();
+        let mut summary = SuiteSummary::default();
         for line in [
             "running 4 tests",
             "test a::quick ... ok <0.002s>",

@@ -1,4 +1,4 @@
-//! The committed eBPF objects are what their sources say, where clang is there to tell.
+//! The committed eBPF objects match their sources. Skipped without clang.
 
 use xtask::bpf::{Comparison, PROGRAMS, clang_version};
 

@@ -1,4 +1,4 @@
-//! The rules of the house hold for this checkout: the same check as `cargo xtask tidy`.
+//! This checkout passes `cargo xtask tidy`.
 
 #[test]
 fn this_checkout_is_tidy() {

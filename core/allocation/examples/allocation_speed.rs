@@ -7,41 +7,30 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use penstock_allocation::{Allocator, Class, Demand, Problem, Resource, allocate};
+use penstock_random::Random;
 use penstock_units::BitRate;
 
-/// Xorshift (Marsaglia 2003).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 fn problem(flows: u64, links: u64, paths: u64, classes: bool) -> Problem {
-    let mut chance = Chance(0x9E37_79B9_7F4A_7C15);
+    let mut random = Random::new(1);
     let link = |number: u64| format!("link{number}");
     let resources = (0..links)
-        .map(|number| Resource::new(link(number), BitRate((1 + chance.below(8)) * 100_000_000_000)))
+        .map(|number| Resource::new(link(number), BitRate((1 + random.below(8)) * 100_000_000_000)))
         .collect();
     let demands = (0..flows)
         .map(|number| {
             let mut path = || {
                 let mut all: Vec<u64> =
-                    (0..3 + chance.below(3)).map(|_| chance.below(links)).collect();
+                    (0..3 + random.below(3)).map(|_| random.below(links)).collect();
                 all.sort_unstable();
                 all.dedup();
                 all.into_iter().map(link).collect()
             };
             let paths = (0..paths).map(|_| path()).collect();
-            let demand = BitRate(1 + chance.below(100_000_000_000));
+            let demand = BitRate(1 + random.below(100_000_000_000));
             Demand {
-                weight: 1 + chance.below(8) as u32,
-                demand: (chance.below(2) == 0).then_some(demand),
-                class: classes.then(|| format!("class{}", chance.below(10))),
+                weight: 1 + random.below(8) as u32,
+                demand: (random.below(2) == 0).then_some(demand),
+                class: classes.then(|| format!("class{}", random.below(10))),
                 paths,
                 ..Demand::new(format!("flow{number}"), [""; 0])
             }
@@ -85,16 +74,16 @@ fn main() {
     let classes = problem(flows, links, paths, true);
     let mut rates = Vec::new();
     let seconds = timed(runs, || {
-        let allocation = allocate(&plain).expect("a good problem");
+        let allocation = allocate(&plain).expect("the problem is valid");
         rates = allocation.allotments.iter().map(|one| one.rate.0).collect();
     });
-    let with_classes = timed(runs, || drop(allocate(&classes).expect("a good problem")));
-    let mut allocator = Allocator::new(&plain).expect("a good problem");
+    let with_classes = timed(runs, || drop(allocate(&classes).expect("the problem is valid")));
+    let mut allocator = Allocator::new(&plain).expect("the problem is valid");
     let mut weight = 1;
     let change = timed(runs, || {
         weight = weight % 8 + 1;
         let demand = Demand { weight, ..plain.demands[0].clone() };
-        allocator.update(&demand).expect("a good change");
+        allocator.update(&demand).expect("the change is valid");
     });
     if let Some(file) = arguments.get(4) {
         std::fs::write(file, lines(&plain, &rates)).expect("the file can be written");

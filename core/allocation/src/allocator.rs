@@ -20,7 +20,7 @@ use components::{Component, Components};
 
 type IdsByName = HashMap<String, u32, FixedState>;
 
-/// Solves a problem.
+/// Computes the rates of all demands of a problem.
 ///
 /// # Errors
 /// If a name is unknown or repeated, or a number is out of range.
@@ -273,7 +273,7 @@ impl Allocator {
     }
 
     fn entry(&self, id: u32) -> &DemandEntry {
-        self.demands[id as usize].as_ref().expect("a number of a demand that is there")
+        self.demands[id as usize].as_ref().expect("the demand id is in use")
     }
 
     fn allotment_of(&self, id: u32) -> Allotment {
@@ -392,7 +392,7 @@ impl Allocator {
     fn take_demand(&mut self, name: &str) -> Result<(DemandEntry, Vec<u32>), ProblemError> {
         let id =
             self.demand_names.remove(name).ok_or_else(|| unknown("the change", "demand", name))?;
-        let entry = self.demands[id as usize].take().expect("a demand that has a name");
+        let entry = self.demands[id as usize].take().expect("the named demand exists");
         self.free.push(id);
         let mut around = Vec::new();
         if let Some(class) = entry.class {

@@ -1,9 +1,9 @@
 //! Progressive filling: all flows rise together in proportion to their weights until a limit is full; the flows on it
 //! freeze, the others rise on.
 //!
-//! The level is the common height: a flow of weight w has w·level. A limit with room m left for flows of total weight W
-//! fills at level m/W. Levels are compared as integer fractions, without rounding. A flow frozen at m/W gets ⌊w·m/W⌋
-//! grains; the remainder stays available to its other limits.
+//! The level is the common rate per weight: a flow of weight w has w·level. A limit with room m left for flows of total
+//! weight W fills at level m/W. Levels are compared as integer fractions, without rounding. A flow frozen at m/W gets
+//! ⌊w·m/W⌋ grains; the remainder stays available to its other limits.
 //!
 //! A flow may start with a rate it already holds (a lower bound). It joins the filling at level hold/w, where the level
 //! would give it more.

@@ -18,7 +18,7 @@ pub(crate) const fn bits_per_second(grains: u128) -> u64 {
     (grains >> GRAIN_BITS) as u64
 }
 
-/// LimitKind of a limit, in order of precedence: of several limits that fill at one level the first freezes the flow.
+/// Kind of a limit, in order of precedence: of several limits that fill at one level the first freezes the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitKind {
     /// Guarantee of a demand; applies in the guarantee round only.

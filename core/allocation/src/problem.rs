@@ -89,7 +89,7 @@ impl Class {
 pub struct Demand {
     /// Name, unique among demands.
     pub name: String,
-    /// Name of its class; none for a class of its own in tier 0 with the demand's weight.
+    /// Name of its class; none for an implicit class in tier 0 with the demand's weight.
     pub class: Option<String>,
     /// Relative to other demands of its class.
     pub weight: u32,

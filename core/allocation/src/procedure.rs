@@ -263,7 +263,7 @@ impl<'a> Procedure<'a> {
             let marks: Vec<FlowShare> = flows.to_vec();
             fill_up(self.network, &rooms, &flow_demands, flows);
             for (flow, before) in flows.iter_mut().zip(marks) {
-                // The mark remains the bottleneck if there was next to nothing above it.
+                // The mark remains the bottleneck if less than 1 bit/s was available above it.
                 if flow.grains < before.grains + grains(1) {
                     flow.limit = before.limit;
                 }
@@ -332,7 +332,7 @@ impl<'a> Procedure<'a> {
     }
 
     /// Gives up paths with under 1/20 of their demand's rate that lost 1/100 of it in the last pass (they converge to
-    /// zero as 1/passes), and paths with next to nothing. True if there were any.
+    /// zero as 1/passes), and paths with a negligible rate. True if there were any.
     fn give_up(&mut self, flows: &[FlowShare]) -> bool {
         let mut next = self.rebalanced(flows, false);
         let mut gave_up = false;

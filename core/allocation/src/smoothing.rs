@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn cuts_are_immediate_raises_are_gradual() {
-        assert_eq!(next(1_000, 999), RateStep::Cut(BitRate(999)), "small cuts too");
+        assert_eq!(next(1_000, 999), RateStep::Cut(BitRate(999)), "small cuts are applied");
         assert_eq!(next(1_000, 0), RateStep::Cut(BitRate(0)));
         assert_eq!(next(1_000, 1_049), RateStep::Keep);
         assert_eq!(next(1_000, 1_050), RateStep::Raise(BitRate(1_050)));

@@ -80,8 +80,8 @@ struct Programmes<'a> {
 }
 
 impl Programmes<'_> {
-    /// Returns max-min fair rates: raises the common level as far as possible and fixes the demands that cannot have
-    /// more.
+    /// Returns max-min fair rates: repeatedly raises the common level to its maximum and fixes the demands that cannot
+    /// rise further.
     fn solve(mut self) -> Vec<f64> {
         let weight = |demand: usize| f64::from(self.problem.demands[demand].weight);
         while self.fixed.contains(&None) {
@@ -93,10 +93,10 @@ impl Programmes<'_> {
                     next[demand] = Some(level * weight(demand));
                 }
             }
-            assert_ne!(next, self.fixed, "someone is bound at every level");
+            assert_ne!(next, self.fixed, "each level fixes at least one demand");
             self.fixed = next;
         }
-        self.fixed.into_iter().map(|rate| rate.expect("all are fixed")).collect()
+        self.fixed.into_iter().map(|rate| rate.expect("all demands are fixed")).collect()
     }
 
     fn level(&self) -> f64 {
@@ -165,9 +165,9 @@ impl Programmes<'_> {
 }
 
 fn optimum(programme: &Programme) -> Solution {
-    match programme.solve().expect("there is a feasible rate for everyone") {
+    match programme.solve().expect("the linear programme is feasible") {
         SolveOutcome::Solution(solution) => solution,
-        SolveOutcome::Interrupted(_) => panic!("no limit of time was set"),
+        SolveOutcome::Interrupted(_) => panic!("the solver has no time limit"),
     }
 }
 
@@ -176,7 +176,7 @@ fn by_programmes(problem: &Problem) -> Vec<f64> {
 }
 
 fn rates(problem: &Problem) -> Vec<u64> {
-    let allocation = allocate(problem).expect("a good problem");
+    let allocation = allocate(problem).expect("the problem is valid");
     allocation.allotments.iter().map(|allotment| allotment.rate.0).collect()
 }
 

@@ -101,14 +101,14 @@ proptest! {
 
     #[test]
     fn limits_hold_and_bottlenecks_are_real(problem in problem(12, 3, true)) {
-        let allocation = allocate(&problem).expect("a good problem");
+        let allocation = allocate(&problem).expect("the problem is valid");
         assert_limits(&problem, &allocation)?;
         assert_bounds(&problem, &allocation)?;
     }
 
     #[test]
     fn rate_is_demand_or_bottleneck_maximum(problem in problem(12, 1, false)) {
-        let allocation = allocate(&problem).expect("a good problem");
+        let allocation = allocate(&problem).expect("the problem is valid");
         let used = used(&allocation);
         let near = rounding(&problem);
         let rated = || problem.demands.iter().zip(&allocation.allotments);
@@ -134,11 +134,11 @@ proptest! {
         place: Index,
         more in rate(),
     ) {
-        let before = levels(&problem, &allocate(&problem).expect("a good problem"));
+        let before = levels(&problem, &allocate(&problem).expect("the problem is valid"));
         let mut larger = problem.clone();
         let resource = &mut larger.resources[place.index(problem.resources.len())];
         resource.capacity.0 += more.0;
-        let after = levels(&larger, &allocate(&larger).expect("a good problem"));
+        let after = levels(&larger, &allocate(&larger).expect("the problem is valid"));
         let near = 2.0 * rounding(&problem) as f64;
         // The first level that differs, in ascending order, is higher.
         let first = before.iter().zip(&after).find(|(a, b)| (*a - *b).abs() > near);
@@ -159,7 +159,7 @@ proptest! {
         }),
     ) {
         let sorted = |problem: &Problem| {
-            let mut all = allocate(problem).expect("a good problem");
+            let mut all = allocate(problem).expect("the problem is valid");
             all.allotments.sort_by(|a, b| a.demand.cmp(&b.demand));
             all.resources.sort_by(|a, b| a.name.cmp(&b.name));
             all.classes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -174,8 +174,8 @@ proptest! {
         changes in prop::collection::vec((0..4_u8, any::<Index>(), demand(2, true), rate()), 1..12),
     ) {
         let mut problem = start;
-        let mut allocator = Allocator::new(&problem).expect("a good problem");
-        let all = |problem: &Problem| allocate(problem).expect("a good problem").allotments;
+        let mut allocator = Allocator::new(&problem).expect("the problem is valid");
+        let all = |problem: &Problem| allocate(problem).expect("the problem is valid").allotments;
         let mut known: HashMap<String, _> =
             all(&problem).into_iter().map(|one| (one.demand.clone(), one)).collect();
         for (number, (kind, place, mut demand, rate)) in changes.into_iter().enumerate() {
@@ -190,7 +190,7 @@ proptest! {
                 1 if !problem.demands.is_empty() => {
                     demand.name = name(&problem.demands);
                     let old = problem.demands.iter_mut().find(|old| old.name == demand.name);
-                    *old.expect("it is there") = demand.clone();
+                    *old.expect("the demand exists") = demand.clone();
                     allocator.update(&demand)
                 }
                 2 => {
@@ -210,7 +210,7 @@ proptest! {
                     allocator.insert(&demand)
                 }
             };
-            for one in changed.expect("a good change") {
+            for one in changed.expect("the change is valid") {
                 known.insert(one.demand.clone(), one);
             }
             // A client that applies only the changes has the complete state.
@@ -218,7 +218,7 @@ proptest! {
                 prop_assert_eq!(known.get(&one.demand), Some(&one));
                 prop_assert_eq!(allocator.allotment(&one.demand), Some(one));
             }
-            let whole = allocate(&problem).expect("a good problem");
+            let whole = allocate(&problem).expect("the problem is valid");
             prop_assert_eq!(allocator.resources(), whole.resources);
             prop_assert_eq!(allocator.classes(), whole.classes);
             prop_assert_eq!(known.len(), problem.demands.len());
@@ -235,7 +235,7 @@ proptest! {
         for demand in &mut problem.demands {
             demand.guarantee = BitRate(0);
         }
-        let allocation = allocate(&problem).expect("a good problem");
+        let allocation = allocate(&problem).expect("the problem is valid");
         // Least possible rate: a tier's share divided by all weights.
         let weights: u64 = problem.demands.iter().map(|demand| u64::from(demand.weight)).sum();
         for (demand, got) in problem.demands.iter().zip(&allocation.allotments) {
@@ -261,7 +261,7 @@ fn failed_change_is_atomic() {
         demands: vec![Demand::new("x", ["a"]), Demand::new("y", ["a"])],
         ..Problem::default()
     };
-    let mut allocator = Allocator::new(&problem).expect("a good problem");
+    let mut allocator = Allocator::new(&problem).expect("the problem is valid");
     let before = allocator.allotments();
     let bad = [
         allocator.insert(&Demand::new("x", ["a"])),
@@ -296,7 +296,7 @@ fn failed_change_is_atomic() {
         ]
     );
     assert_eq!(allocator.allotments(), before);
-    let changed = allocator.remove("x").expect("it is there");
+    let changed = allocator.remove("x").expect("the demand exists");
     assert_eq!(changed.len(), 1);
     assert_eq!((changed[0].demand.as_str(), changed[0].rate), ("y", BitRate(90)));
 }
@@ -305,7 +305,7 @@ fn failed_change_is_atomic() {
 fn demand_without_path_gets_nothing() {
     let demand = Demand { paths: Vec::new(), ..Demand::new("x", [""; 0]) };
     let problem = Problem { demands: vec![demand], ..Problem::default() };
-    let allocation = allocate(&problem).expect("a good problem");
+    let allocation = allocate(&problem).expect("the problem is valid");
     assert_eq!(allocation.allotments[0].bound, Bound::NoPath);
     assert_eq!(allocation.allotments[0].rate, BitRate(0));
 }
@@ -333,9 +333,9 @@ fn largest_numbers_do_not_overflow() {
     });
     let (classes, demands) = (classes.collect(), demands.collect());
     let problem = Problem { resources, classes, demands, ..Problem::default() };
-    let allocation = allocate(&problem).expect("a good problem");
-    assert_limits(&problem, &allocation).expect("within limits");
-    assert_bounds(&problem, &allocation).expect("true reasons");
+    let allocation = allocate(&problem).expect("the problem is valid");
+    assert_limits(&problem, &allocation).expect("rates are within the limits");
+    assert_bounds(&problem, &allocation).expect("stated bottlenecks are real");
     let used: u128 = allocation.resources.iter().map(|one| u128::from(one.used.0)).sum();
     assert!(used > 63 * u128::from(RATE_MAX.0), "all is used: {used}");
 }

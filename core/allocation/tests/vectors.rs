@@ -25,7 +25,7 @@ fn of_class(class: &str, demand: Demand) -> Demand {
 }
 
 fn solved(problem: &Problem) -> Allocation {
-    allocate(problem).expect("a good problem")
+    allocate(problem).expect("the problem is valid")
 }
 
 fn rates(allocation: &Allocation) -> Vec<u64> {

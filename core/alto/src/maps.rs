@@ -26,7 +26,7 @@ pub struct Maps {
     pub costs: CostMap,
 }
 
-/// Site prefixes that do not make a network map.
+/// Error of building a network map from site prefixes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AltoError {
     /// A text that does not parse as a prefix.
@@ -134,7 +134,7 @@ fn group(prefixes: BTreeSet<(IpAddr, u8)>) -> EndpointAddressGroup {
 
 /// SHA-256 in hexadecimal digits, 64 characters.
 fn tag(map: &BTreeMap<String, EndpointAddressGroup>) -> String {
-    let text = serde_json::to_vec(map).expect("a map of texts is JSON");
+    let text = serde_json::to_vec(map).expect("a map of strings serialises");
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

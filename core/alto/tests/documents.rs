@@ -1,4 +1,4 @@
-//! Documents beside the examples of RFC 7285, field by field, and those of a network.
+//! Compares documents with the examples of RFC 7285, field by field, and checks the maps of a topology.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ fn json_of(value: &impl serde::Serialize) -> Value {
 
 #[test]
 fn maps_of_a_network() {
-    let topology = Topology::read(NETWORK).expect("a good network");
-    let maps = Maps::of(&topology, &sample(), |_| true).expect("good prefixes");
+    let topology = Topology::read(NETWORK).expect("the topology is valid");
+    let maps = Maps::of(&topology, &sample(), |_| true).expect("the prefixes are valid");
     let tag = &maps.network.meta.vtag.tag;
     assert!(tag.len() == 64 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()), "{tag}");
     let vtag = json!({ "resource-id": "network-map", "tag": tag });
@@ -132,16 +132,17 @@ fn maps_of_a_network() {
             },
         })
     );
-    // A link that fails changes costs and leaves the tag.
-    let short = topology.link("short").expect("it is there");
-    let around = Maps::of(&topology, &sample(), |link| link != short).expect("good prefixes");
+    // A failed link changes the costs, not the tag.
+    let short = topology.link("short").expect("the link exists");
+    let around =
+        Maps::of(&topology, &sample(), |link| link != short).expect("the prefixes are valid");
     assert_eq!(around.costs.cost_map["cern"]["chicago"], 45_002.0, "rounded up, and a link");
     assert_eq!(around.network, maps.network);
 }
 
 #[test]
 fn tag_follows_map_content() {
-    let topology = Topology::read(NETWORK).expect("a good network");
+    let topology = Topology::read(NETWORK).expect("the topology is valid");
     let tag = |of| Maps::of(&topology, &of, |_| true).expect("good").network.meta.vtag.tag;
     let first = tag(sample());
     // The same prefixes in another order and notation.
@@ -160,7 +161,7 @@ fn tag_follows_map_content() {
 
 #[test]
 fn prefixes_belong_to_one_pid() {
-    let topology = Topology::read(NETWORK).expect("a good network");
+    let topology = Topology::read(NETWORK).expect("the topology is valid");
     let all = prefixes(&[("cern", &["0.0.0.0/0"])]);
     let map = Maps::of(&topology, &all, |_| true).expect("good").network.network_map;
     assert_eq!(map[DEFAULT_PID].ipv6, ["::/0"]);

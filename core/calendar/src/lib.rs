@@ -201,8 +201,8 @@ impl Calendar {
         })
     }
 
-    /// Returns the first start from which the rate fits: repeatedly skips to where the blocking resource has room
-    /// again.
+    /// Returns the first start from which the rate fits: repeatedly skips to the instant at which the blocking resource
+    /// has enough free capacity.
     fn earliest(&self, path: &[usize], rate: i64, Range { start, end }: Range<u64>) -> Option<u64> {
         let long = end - start;
         let mut from = start;

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use penstock_random::Random;
+
 /// A step function of time, zero before the first change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Profile {
@@ -208,7 +210,7 @@ impl Profile {
     /// Joins two trees; all of the first is before all of the second.
     fn merge(&mut self, first: Option<u32>, second: Option<u32>) -> Option<u32> {
         let (Some(a), Some(b)) = (first, second) else { return first.or(second) };
-        let priority = |id: u32| splitmix64(self.nodes[id as usize].second);
+        let priority = |id: u32| Random::new(self.nodes[id as usize].second).next_bits();
         if priority(a) >= priority(b) {
             let right = self.merge(self.nodes[a as usize].right, second);
             self.nodes[a as usize].right = right;
@@ -221,14 +223,6 @@ impl Profile {
             second
         }
     }
-}
-
-/// Finalizer of SplitMix64 (Steele, Lea and Flood 2014), a bijection.
-fn splitmix64(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The calendar beside a list of seconds: what is admitted, refused, advised and given back.
+//! Compares the calendar with a model that lists every second: admissions, refusals, suggestions and releases.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use proptest::sample::{Index, subsequence};
 const NAMES: [&str; 4] = ["ams-gva", "gva-chi", "chi-den", "den-lax"];
 const START_SECONDS_MAX: usize = 60;
 
-/// Every resource, every second.
+/// Reference model: reservations checked second by second.
 #[derive(Default)]
 struct Plain {
     reservable: BTreeMap<String, u64>,
@@ -34,23 +34,24 @@ impl Plain {
             .unwrap_or(reservable)
     }
 
-    fn fits(&self, asked: &Reservation, seconds: Range<u64>) -> bool {
-        asked.path.iter().all(|name| self.free(name, seconds.clone()) >= asked.rate.0)
+    fn fits(&self, request: &Reservation, seconds: Range<u64>) -> bool {
+        request.path.iter().all(|name| self.free(name, seconds.clone()) >= request.rate.0)
     }
 
-    fn reserve(&mut self, asked: &Reservation) -> Result<(), Shortage> {
-        let seconds = asked.seconds.clone();
-        if self.fits(asked, seconds.clone()) {
-            self.held.insert(asked.name.clone(), asked.clone());
+    fn reserve(&mut self, request: &Reservation) -> Result<(), Shortage> {
+        let seconds = request.seconds.clone();
+        if self.fits(request, seconds.clone()) {
+            self.held.insert(request.name.clone(), request.clone());
             return Ok(());
         }
-        let lacks = |name: &&String| self.free(name, seconds.clone()) < asked.rate.0;
-        let resource = asked.path.iter().find(lacks).expect("one has too little").clone();
-        let lacks = |second: &u64| self.free(&resource, *second..second + 1) < asked.rate.0;
-        let second = seconds.clone().find(lacks).expect("one second has too little");
-        let largest = asked.path.iter().map(|name| self.free(name, seconds.clone())).min();
+        let lacks = |name: &&String| self.free(name, seconds.clone()) < request.rate.0;
+        let resource =
+            request.path.iter().find(lacks).expect("a resource has too little capacity").clone();
+        let lacks = |second: &u64| self.free(&resource, *second..second + 1) < request.rate.0;
+        let second = seconds.clone().find(lacks).expect("a second has too little capacity");
+        let largest = request.path.iter().map(|name| self.free(name, seconds.clone())).min();
         let long = seconds.end - seconds.start;
-        let earliest = (seconds.start..300).find(|start| self.fits(asked, *start..start + long));
+        let earliest = (seconds.start..300).find(|start| self.fits(request, *start..start + long));
         Err(Shortage { resource, second, largest: BitRate(largest.unwrap_or(0)), earliest })
     }
 }
@@ -81,21 +82,21 @@ proptest! {
     fn calendar_equals_per_second_model(acts in prop::collection::vec(act(), 1..60)) {
         let (mut calendar, mut plain) = (Calendar::default(), Plain::default());
         for name in NAMES {
-            calendar.set_reservable(name, BitRate(100)).expect("a good share");
+            calendar.set_reservable(name, BitRate(100)).expect("the rate is valid");
             plain.reservable.insert(name.to_owned(), 100);
         }
         for (number, act) in acts.into_iter().enumerate() {
             match act {
                 Act::Reserve(path, rate, start, long) => {
                     let seconds = start..start + long;
-                    let asked = Reservation { name: format!("{number}"), path, rate: BitRate(rate), seconds };
-                    let expected = plain.reserve(&asked).map_err(ReserveError::Shortage);
-                    prop_assert_eq!(calendar.reserve(asked), expected);
+                    let request = Reservation { name: format!("{number}"), path, rate: BitRate(rate), seconds };
+                    let expected = plain.reserve(&request).map_err(ReserveError::Shortage);
+                    prop_assert_eq!(calendar.reserve(request), expected);
                 }
                 Act::Cancel(which, from) if !plain.held.is_empty() => {
                     let names: Vec<&String> = plain.held.keys().collect();
                     let name = which.get(&names).to_string();
-                    let one = plain.held.get_mut(&name).expect("it is there");
+                    let one = plain.held.get_mut(&name).expect("the reservation exists");
                     prop_assert_eq!(calendar.cancel(&name, from), Some(one.clone()));
                     one.seconds.end = from.clamp(one.seconds.start, one.seconds.end);
                     if one.seconds.is_empty() {
@@ -104,7 +105,7 @@ proptest! {
                 }
                 Act::Cancel(..) => prop_assert_eq!(calendar.cancel("none", 0), None),
                 Act::Share(which, share) => {
-                    calendar.set_reservable(NAMES[which], BitRate(share)).expect("a good share");
+                    calendar.set_reservable(NAMES[which], BitRate(share)).expect("the rate is valid");
                     plain.reservable.insert(NAMES[which].to_owned(), share);
                 }
                 Act::RemoveEnded(until) => {
@@ -116,13 +117,13 @@ proptest! {
             prop_assert_eq!(all, plain.held.values().collect::<Vec<_>>());
             let mut overbooked = Vec::new();
             for name in NAMES {
-                let steps = calendar.steps(name).expect("it is known");
+                let steps = calendar.steps(name).expect("the resource exists");
                 for second in 0..100 {
                     let step = steps.iter().rev().find(|(from, _)| *from <= second);
                     let used = step.map_or(0, |(_, rate)| rate.0);
                     prop_assert_eq!(used, plain.used(name, second));
                 }
-                let free = calendar.free(name, 10..30).expect("it is known");
+                let free = calendar.free(name, 10..30).expect("the resource exists");
                 prop_assert_eq!(free.0, plain.free(name, 10..30));
                 let over = |second: &u64| plain.used(name, *second) > plain.reservable[name];
                 overbooked.extend((5..100).find(over).map(|second| (name, second)));
@@ -137,7 +138,7 @@ proptest! {
 fn refusal_reports_what_would_fit() {
     let mut calendar = Calendar::default();
     for name in NAMES {
-        calendar.set_reservable(name, BitRate(100_000_000_000)).expect("a good share");
+        calendar.set_reservable(name, BitRate(100_000_000_000)).expect("the rate is valid");
     }
     let ask = |name: &str, gigabits: u64, seconds: Range<u64>| Reservation {
         name: name.to_owned(),
@@ -157,8 +158,8 @@ fn refusal_reports_what_would_fit() {
         refusal.to_string(),
         "ams-gva has too little left at second 400: 100 Gb/s would fit; there is never so much"
     );
-    // The moments before and after belong to others.
-    calendar.reserve(ask("d", 100, 0..100)).expect("it fits before");
+    // Adjacent intervals can be reserved.
+    calendar.reserve(ask("d", 100, 0..100)).expect("the interval before is free");
     calendar.reserve(ask("e", 60, 200..300)).expect("it fits beside b");
     let bad = [
         calendar.reserve(ask("a", 1, 900..901)),

@@ -1,7 +1,7 @@
-//! Congestion control: what a queue pair may send, worked out from acknowledgements and notifications.
+//! Congestion control: computes rate and window of a queue pair from acknowledgements and CNPs.
 //!
-//! One file for each algorithm, behind [`Congestion`]. Algorithms with timers need no events: what timers did is
-//! worked out when the queue pair next sends or hears anything, which is when it first matters.
+//! One file per algorithm, behind [`Congestion`]. Timers of an algorithm schedule no events: expired timers are applied
+//! when the queue pair next sends a packet or receives feedback, which is when they first have an effect.
 
 use std::fmt;
 
@@ -18,36 +18,36 @@ mod swift;
 mod timely;
 mod window;
 
-/// Limits on the sending of a queue pair.
+/// Rate and window of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Bits per second, bytes counted as on the line.
+    /// Rate in bits per second, including frame overhead.
     pub rate_bps: u64,
-    /// Payload that may be under way.
+    /// Limit on payload in flight, in bytes.
     pub window_bytes: u64,
-    /// Set when [`Congestion::on_send`] has timers to apply.
+    /// True while [`Congestion::on_send`] has timers to apply.
     pub has_timers: bool,
 }
 
-/// Properties of the path of a queue pair, known at its start.
+/// Properties of a queue pair's path, known at its start.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Path {
-    /// Rate of the sending host's line.
+pub struct PathProperties {
+    /// Line rate of the sending host.
     pub line_bps: u64,
-    /// Rate of the slowest line to the receiver.
+    /// Lowest line rate on the path.
     pub bottleneck_bps: u64,
-    /// Round trip without queues.
+    /// Round-trip time without queueing.
     pub base_rtt_ps: u64,
-    /// Links to the receiver.
+    /// Number of links on the path.
     pub hops: u32,
-    /// Payload of a full packet.
+    /// Payload of a full packet in bytes.
     pub mtu: u32,
-    /// Of a full packet on the line.
+    /// Size of a full packet on the wire in bytes, with preamble and inter-packet gap.
     pub packet_bytes: u32,
 }
 
-impl Path {
-    /// Bytes of a round trip at line rate.
+impl PathProperties {
+    /// Returns the bandwidth-delay product at the line rate of the host.
     #[must_use]
     pub fn bdp_bytes(&self) -> u64 {
         let bits = u128::from(self.line_bps) * u128::from(self.base_rtt_ps);
@@ -55,83 +55,83 @@ impl Path {
     }
 }
 
-/// The rate at which a path delivered.
+/// Delivery rate sample (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sample {
-    /// Payload that was delivered.
+pub struct DeliveryRate {
+    /// Payload delivered during the interval.
     pub bytes: u64,
-    /// In so long, 0 where nothing is known.
+    /// Length of the interval; 0 without a sample.
     pub interval_ps: u64,
-    /// Bytes delivered when the packet left that is acknowledged now.
+    /// Total bytes delivered when the newly acknowledged packet was sent.
     pub delivered_before: u64,
-    /// The sender had no more to send then.
+    /// True if the sender was application-limited when it sent the packet.
     pub is_app_limited: bool,
 }
 
-/// An acknowledgement as the algorithm sees it.
+/// Acknowledgement, as input to an algorithm.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ack<'a> {
-    /// Time of its arrival in picoseconds.
+    /// Arrival time in picoseconds.
     pub now_ps: u64,
-    /// Packets below this number are acknowledged.
+    /// Cumulative acknowledgement: PSN of the first unacknowledged packet.
     pub acknowledged: u64,
-    /// The number of the next packet to send.
+    /// PSN of the next packet to send.
     pub next: u64,
-    /// Packets for which it stands.
+    /// Number of packets that the acknowledgement covers.
     pub packets: u32,
-    /// How many of them were marked.
+    /// Number of them with an ECN mark.
     pub marks: u32,
-    /// From the sending of the packet that caused it until now.
+    /// RTT sample: time since the packet that triggered the acknowledgement was sent.
     pub round_trip_ps: u64,
     /// In-band telemetry of the switches on the path, in the order of the hops.
     pub hops: &'a [Hop],
-    /// Payload that is known to have arrived now and was not before; like all that follows, where single packets are
-    /// sent again.
+    /// Payload newly acknowledged, cumulatively or selectively. This and the following fields are set with selective
+    /// recovery only.
     pub newly_bytes: u64,
-    /// Payload that is neither there nor lost, as far as is known.
+    /// Payload that is neither acknowledged nor considered lost.
     pub in_flight_bytes: u64,
-    /// Payload that is known to have arrived at all.
+    /// Payload acknowledged since the start.
     pub delivered_bytes: u64,
-    /// Losses are being mended.
+    /// True during loss recovery.
     pub is_recovering: bool,
-    /// The rate at which the path delivered, where [`Needs::samples`] asks for it.
-    pub sample: Sample,
+    /// Delivery rate sample, if [`Needs::samples`] is set.
+    pub sample: DeliveryRate,
 }
 
-/// An algorithm, with the state of one queue pair.
+/// Congestion control algorithm with the state of one queue pair.
 pub trait Congestion: fmt::Debug + Send {
     /// Handles the arrival of an acknowledgement.
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace);
 
-    /// A notification came that the receiver had sent on its own.
+    /// Handles the arrival of a CNP.
     fn on_cnp(&mut self, _now_ps: u64, _pace: &mut Pace) {}
 
-    /// Losses were found, the first since all had arrived that was under way at the last ones. An acknowledgement told of
-    /// them, for which [`Self::on_ack`] is called next.
+    /// Handles the start of a loss recovery; called once per recovery. [`Self::on_ack`] follows for the
+    /// acknowledgement that reported the loss.
     fn on_loss(&mut self, _ack: &Ack<'_>, _pace: &mut Pace) {}
 
-    /// An acknowledgement did not come in time, so that everything is sent again.
+    /// Handles a retransmission time-out, before everything unacknowledged is retransmitted.
     fn on_timeout(&mut self, _now_ps: u64, _pace: &mut Pace) {}
 
-    /// A packet of so many bytes on the line is about to leave; asked while [`Pace::has_timers`].
+    /// Handles the departure of a packet of `bytes` on the wire; called while [`Pace::has_timers`] is set.
     fn on_send(&mut self, _now_ps: u64, _bytes: u32, _pace: &mut Pace) {}
 }
 
 /// Features of network and receiver that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// Switches write telemetry into packets.
+    /// Switches insert in-band telemetry.
     pub telemetry: bool,
-    /// Set when switches mark packets with ECN.
+    /// Switches mark packets with ECN.
     pub marks: bool,
-    /// The receiver sends notifications; else it repeats marks in acknowledgements.
+    /// The receiver sends CNPs; otherwise acknowledgements echo marks.
     pub notifications: bool,
-    /// Every packet is acknowledged, whatever is coalesced otherwise; and answers to reads are not, so that it is
-    /// of no use to them.
+    /// Every packet is acknowledged, regardless of `ack_every`. Unsuitable for reads without selective recovery, whose
+    /// responses are not acknowledged.
     pub acknowledgements: bool,
-    /// It is one of TCP: other headers, single packets sent again, no pausing.
+    /// TCP: TCP headers, selective retransmission, no PFC.
     pub tcp: bool,
-    /// Acknowledgements come with samples of the rate of delivery.
+    /// Acknowledgements carry delivery rate samples.
     pub samples: bool,
 }
 
@@ -160,9 +160,12 @@ pub const fn needs(algorithm: CongestionControl) -> Needs {
     }
 }
 
-/// Begins a queue pair: its algorithm, none where none is wanted, and what it may send at first.
+/// Creates the algorithm of a queue pair, none without congestion control, and its initial rate and window.
 #[must_use]
-pub fn start(parameters: &Parameters, path: &Path) -> (Option<Box<dyn Congestion>>, Pace) {
+pub fn start(
+    parameters: &Parameters,
+    path: &PathProperties,
+) -> (Option<Box<dyn Congestion>>, Pace) {
     let mut pace = Pace { rate_bps: path.line_bps, window_bytes: u64::MAX, has_timers: false };
     let algorithm: Option<Box<dyn Congestion>> = match parameters.cc {
         CongestionControl::None => None,
@@ -177,25 +180,25 @@ pub fn start(parameters: &Parameters, path: &Path) -> (Option<Box<dyn Congestion
         CongestionControl::Cubic => Some(Box::new(cubic::Cubic::new(parameters, path, &mut pace))),
         CongestionControl::Bbr => Some(Box::new(bbr::Bbr::new(parameters, path, &mut pace))),
     };
-    window::bound(parameters, path, algorithm, pace)
+    window::apply_window(parameters, path, algorithm, pace)
 }
 
-/// The least rate of a queue pair.
+/// Returns the minimum rate of a queue pair.
 fn rate_min_bps(parameters: &Parameters) -> f64 {
     parameters.rate_min.map_or(100e6, |rate| rate.0 as f64)
 }
 
-/// A rate that is published for `for_bps` and grows with the line.
-fn scaled(
+/// Returns the given rate, or the rate published for lines of `for_bps` scaled to the host's line rate.
+fn scale_to_line(
     given: Option<penstock_units::BitRate>,
     published: f64,
     for_bps: f64,
-    path: &Path,
+    path: &PathProperties,
 ) -> f64 {
     given.map_or(published * path.line_bps as f64 / for_bps, |rate| rate.0 as f64)
 }
 
-/// `base` to a whole power, by squaring: the same on every machine.
+/// Returns `base` to an integer power by repeated squaring, with identical rounding on every machine.
 fn power(base: f64, exponent: u64) -> f64 {
     let (mut result, mut base, mut exponent) = (1.0, base, exponent);
     while exponent > 0 {
@@ -212,9 +215,9 @@ fn power(base: f64, exponent: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// 100 Gb/s and 13 us, as the figures of the reference have it.
-    pub(super) fn path() -> Path {
-        Path {
+    /// Path of 100 Gb/s with a base RTT of 13 us, as in the HPCC paper.
+    pub(super) fn path() -> PathProperties {
+        PathProperties {
             line_bps: 100_000_000_000,
             bottleneck_bps: 100_000_000_000,
             base_rtt_ps: 13_000_000,

@@ -1,60 +1,60 @@
-//! Events of the simulation: a time, a kind and the entity that acts; all other state belongs to the entity.
+//! Events of the simulation: a time, a kind and the entity that handles it; all other state belongs to the entity.
 //!
-//! Events of one time are ordered by kind and entity, never by their insertion. An entity has at most one pending event of
-//! a kind, so this order is total. Each region numbers its entities in the order of the whole run, so the order of its
-//! events does not depend on the other regions.
+//! Simultaneous events are ordered by kind and entity, never by insertion. An entity has at most one pending event of
+//! a kind, so this order is total. Each region numbers its entities in the order of the whole network, so the order of
+//! its events does not depend on the other regions.
 
-/// Kinds of events, in the order in which those of one time are handled.
+/// Event kinds, in the order in which simultaneous events are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Kind {
-    /// A pause frame reaches the far end of a port's link.
-    PauseArrives,
-    /// A pause that holds a port's priority up may have expired, or its watchdog looks.
+pub(crate) enum SimEventKind {
+    /// A PFC frame takes effect at the far end of a port's link.
+    PauseArrival,
+    /// The quanta of a PFC pause expire, or the PFC watchdog checks a queue.
     PauseTimer,
-    /// A pause that a switch asked for has to be told again.
+    /// A switch repeats a PFC pause before its quanta expire.
     PauseRefresh,
-    /// A port has sent the last bit of a packet.
-    Sent,
-    /// A packet reaches the far end of a port's link.
-    Arrives,
-    /// A sender may send again.
-    Paced,
-    /// A sender looks whether it waited too long for an acknowledgement.
+    /// A port has transmitted the last bit of a frame.
+    TransmitDone,
+    /// A packet arrives at the far end of a port's link.
+    Arrival,
+    /// The pacing gap of a sender has elapsed.
+    PacingDone,
+    /// The retransmission timer of a sender expires.
     Timeout,
-    /// A reader looks whether it waited too long for what it asked for.
-    AskTimeout,
-    /// The next flow begins.
-    Starts,
-    /// Queues are looked at.
-    Samples,
-    /// Links, switches and hosts change, which concerns all regions.
+    /// The timer of a requester that waits for read responses expires.
+    ReadTimeout,
+    /// The next flow of the region starts.
+    FlowStart,
+    /// The region samples the queues of its switches.
+    QueueSample,
+    /// A link, switch or host fails or recovers; the coordinator handles it for all regions.
     TopologyChange,
-    /// Pauses of all regions are looked at, whether they wait for each other.
+    /// The coordinator searches the paused queues of all regions for cyclic waits.
     DeadlockScan,
 }
 
-const KINDS: [Kind; 12] = [
-    Kind::PauseArrives,
-    Kind::PauseTimer,
-    Kind::PauseRefresh,
-    Kind::Sent,
-    Kind::Arrives,
-    Kind::Paced,
-    Kind::Timeout,
-    Kind::AskTimeout,
-    Kind::Starts,
-    Kind::Samples,
-    Kind::TopologyChange,
-    Kind::DeadlockScan,
+const KINDS: [SimEventKind; 12] = [
+    SimEventKind::PauseArrival,
+    SimEventKind::PauseTimer,
+    SimEventKind::PauseRefresh,
+    SimEventKind::TransmitDone,
+    SimEventKind::Arrival,
+    SimEventKind::PacingDone,
+    SimEventKind::Timeout,
+    SimEventKind::ReadTimeout,
+    SimEventKind::FlowStart,
+    SimEventKind::QueueSample,
+    SimEventKind::TopologyChange,
+    SimEventKind::DeadlockScan,
 ];
 
-/// A time, a kind and an entity, as one number that sorts.
+/// Event packed into one integer that sorts by time, kind and entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Event(u128);
+pub(crate) struct SimEvent(u128);
 
-impl Event {
-    pub(crate) const fn new(time_ps: u64, kind: Kind, entity: u32) -> Self {
+impl SimEvent {
+    pub(crate) const fn new(time_ps: u64, kind: SimEventKind, entity: u32) -> Self {
         Self((time_ps as u128) << 64 | (kind as u128) << 32 | entity as u128)
     }
 
@@ -63,7 +63,7 @@ impl Event {
         (self.0 >> 64) as u64
     }
 
-    pub(crate) const fn kind(self) -> Kind {
+    pub(crate) const fn kind(self) -> SimEventKind {
         KINDS[(self.0 >> 32) as u8 as usize]
     }
 
@@ -80,17 +80,17 @@ mod tests {
     fn events_sort_by_time_kind_entity() {
         for (number, kind) in KINDS.into_iter().enumerate() {
             assert_eq!(kind as usize, number);
-            let event = Event::new(u64::MAX - 1, kind, u32::MAX);
+            let event = SimEvent::new(u64::MAX - 1, kind, u32::MAX);
             assert_eq!(
                 (event.time_ps(), event.kind(), event.entity()),
                 (u64::MAX - 1, kind, u32::MAX)
             );
         }
         let sorted = [
-            Event::new(1, Kind::Samples, 9),
-            Event::new(2, Kind::Sent, 8),
-            Event::new(2, Kind::Arrives, 1),
-            Event::new(2, Kind::Arrives, 2),
+            SimEvent::new(1, SimEventKind::QueueSample, 9),
+            SimEvent::new(2, SimEventKind::TransmitDone, 8),
+            SimEvent::new(2, SimEventKind::Arrival, 1),
+            SimEvent::new(2, SimEventKind::Arrival, 2),
         ];
         assert!(sorted.is_sorted());
     }

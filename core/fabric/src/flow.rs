@@ -1,44 +1,45 @@
-//! Demand on the hosts: a flow is a queue pair with messages of one size.
+//! Traffic: a flow is a queue pair that transfers messages of one size.
 
 /// RDMA operation of the requester.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Writes into the memory of the other: RDMA write.
+pub enum RdmaOperation {
+    /// RDMA write into memory of the responder.
     Write,
-    /// Sends into buffers that the other provides: without the RDMA header.
+    /// Send into receive buffers of the responder; carries no RETH.
     Send,
-    /// Reads from the memory of the other: data comes from there, and nobody acknowledges it.
+    /// RDMA read from memory of the responder, which sends the data; read responses are not acknowledged.
     Read,
 }
 
-/// A queue pair and its messages.
+/// Queue pair and the messages that it transfers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flow {
-    /// The host that asks.
+pub struct FlowSpec {
+    /// Node number of the requester's host.
     pub from: u32,
-    /// Number of the responder's host.
+    /// Node number of the responder's host.
     pub to: u32,
     /// Start time in picoseconds.
     pub start_ps: u64,
-    /// Size of a message, above 0.
+    /// Size of a message in bytes, above 0.
     pub message_bytes: u64,
-    /// How many, above 0.
+    /// Number of messages, above 0.
     pub messages: u64,
-    /// How many are posted before the first completes.
+    /// Work requests posted before the first one completes.
     pub depth: u64,
-    /// Completions that the program sees at once (perftest's cq-mod).
+    /// Messages per completion that the application polls (perftest's cq-mod).
     pub moderation: u64,
     /// RDMA operation of its messages.
-    pub operation: Operation,
-    /// Messages after the first `depth` are posted each as one of that flow has arrived, not as their own complete.
+    pub operation: RdmaOperation,
+    /// Flow that triggers this one: each message after the first `depth` is posted when a message of that flow arrives,
+    /// not when one of its own completes.
     pub released_by: Option<u32>,
-    /// Priority of its data; none: that of the run.
+    /// Priority of the data, 0 to 7; none uses [`crate::Parameters::priority`].
     pub priority: Option<u8>,
-    /// To which set of flows it belongs in results.
+    /// Group of the flow in results.
     pub group: u32,
 }
 
-impl Flow {
+impl FlowSpec {
     /// Creates a flow of one RDMA write of `bytes` bytes.
     #[must_use]
     pub const fn new(from: u32, to: u32, start_ps: u64, bytes: u64) -> Self {
@@ -50,7 +51,7 @@ impl Flow {
             messages: 1,
             depth: 1,
             moderation: 1,
-            operation: Operation::Write,
+            operation: RdmaOperation::Write,
             released_by: None,
             priority: None,
             group: 0,
@@ -63,12 +64,12 @@ impl Flow {
         self.message_bytes.saturating_mul(self.messages)
     }
 
-    /// The host from which data comes, and that to which it goes.
+    /// Returns the hosts that send and receive the data.
     #[must_use]
-    pub const fn data_way(&self) -> (u32, u32) {
+    pub const fn data_endpoints(&self) -> (u32, u32) {
         match self.operation {
-            Operation::Read => (self.to, self.from),
-            Operation::Write | Operation::Send => (self.from, self.to),
+            RdmaOperation::Read => (self.to, self.from),
+            RdmaOperation::Write | RdmaOperation::Send => (self.from, self.to),
         }
     }
 }
@@ -76,26 +77,26 @@ impl Flow {
 /// Result of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowResult {
-    /// When its last message was complete at the host that asked.
+    /// Time at which the requester completed the last message.
     pub finished_ps: Option<u64>,
-    /// When the last message that is there had arrived.
+    /// Time at which the latest complete message arrived.
     pub arrived_ps: Option<u64>,
-    /// When it was given up.
+    /// Time at which the requester exhausted its retries.
     pub failed_ps: Option<u64>,
-    /// Payload that arrived in order.
+    /// Payload delivered in order, in bytes.
     pub delivered_bytes: u64,
-    /// Messages that are complete.
+    /// Number of completed messages.
     pub completed: u64,
-    /// Data packets that were sent, again included.
+    /// Data packets sent, including retransmissions.
     pub packets_sent: u64,
-    /// Of them, sent again.
+    /// Data packets retransmitted.
     pub packets_again: u64,
-    /// Times that it waited in vain for an acknowledgement.
+    /// Number of expirations of the retransmission timer.
     pub timeouts: u64,
-    /// Marks and notifications that its sender heard of.
+    /// ECN marks and CNPs reported to the sender.
     pub marks: u64,
-    /// Longest time without new payload, from the start to the last that was delivered.
+    /// Longest time without new in-order payload between the start of the flow and its last delivery, in picoseconds.
     pub stalled_ps_max: u64,
-    /// Time without any other traffic, as [`crate::Simulation::ideal_ps`] has it.
+    /// Completion time in an idle network, in picoseconds ([`crate::Simulation::ideal_ps`]).
     pub ideal_ps: u64,
 }

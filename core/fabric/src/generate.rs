@@ -1,12 +1,12 @@
-//! Networks that are made by numbers: star, dumbbell, spine-leaf, fat-tree. Host n is `h<n>`, from 0; all of one
-//! switch follow each other.
+//! Generated topologies: star, dumbbell, spine-leaf, fat-tree. Hosts are named `h0`, `h1`, …; the hosts of one switch
+//! have consecutive numbers.
 
 use std::time::Duration;
 
 use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 use penstock_units::BitRate;
 
-/// A network that grows.
+/// Topology under construction; all links have the same delay.
 struct Builder {
     topology: Topology,
     delay: Duration,
@@ -61,7 +61,7 @@ impl Builder {
     }
 }
 
-/// `hosts` on one switch.
+/// Builds a star: `hosts` hosts on one switch.
 #[must_use]
 pub fn star(hosts: usize, rate_bps: u64, delay_ns: u64) -> Topology {
     let mut builder = Builder::new(format!("star-{hosts}"), delay_ns);
@@ -71,7 +71,8 @@ pub fn star(hosts: usize, rate_bps: u64, delay_ns: u64) -> Topology {
     builder.topology
 }
 
-/// `pairs` of hosts on both sides of one link; with none, two hosts on that link alone.
+/// Builds a dumbbell: `pairs` hosts on either side of one link between two switches; 0 pairs give two hosts on one
+/// link.
 #[must_use]
 pub fn dumbbell(pairs: usize, rate_bps: u64, middle_bps: u64, delay_ns: u64) -> Topology {
     let mut builder = Builder::new(format!("dumbbell-{pairs}"), delay_ns);
@@ -89,7 +90,7 @@ pub fn dumbbell(pairs: usize, rate_bps: u64, middle_bps: u64, delay_ns: u64) -> 
     builder.topology
 }
 
-/// `hosts` on each of `leaves` switches, each of which has a link to each of `spines`.
+/// Builds a spine-leaf fabric: `hosts` hosts on each of `leaves` leaf switches, each with a link to each of `spines`.
 #[must_use]
 pub fn spine_leaf(
     spines: usize,
@@ -112,19 +113,20 @@ pub fn spine_leaf(
     builder.topology
 }
 
-/// Three tiers in pods: `pods` of `edges` and `middles` switches, each edge with `hosts` and a link to each middle of
-/// its pod; middle m of a pod has links to `cores` switches of the top of its own number.
+/// Three-tier Clos: `pods` pods of `edges` edge and `middles` aggregation switches. Each edge switch has `hosts`
+/// hosts and a link to each aggregation switch of its pod; aggregation switch m of each pod has links to the m-th
+/// group of `cores` core switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pods {
-    /// Number of pods.
+    /// Number of pods in the fat tree.
     pub pods: usize,
-    /// Switches with hosts in a pod.
+    /// Edge switches per pod.
     pub edges: usize,
-    /// Hosts on each edge switch.
+    /// Hosts per edge switch.
     pub hosts: usize,
-    /// Switches in the middle of a pod.
+    /// Aggregation switches per pod.
     pub middles: usize,
-    /// Switches at the top for each of them.
+    /// Core switches per aggregation switch of a pod.
     pub cores: usize,
     /// Rate of each host's link in bits per second.
     pub rate_bps: u64,
@@ -134,7 +136,7 @@ pub struct Pods {
     pub delay_ns: u64,
 }
 
-/// Three tiers in pods.
+/// Builds a three-tier Clos fabric.
 #[must_use]
 pub fn pods(shape: Pods) -> Topology {
     let mut builder = Builder::new(
@@ -163,8 +165,8 @@ pub fn pods(shape: Pods) -> Topology {
     builder.topology
 }
 
-/// The fat-tree of k-port switches (Al-Fares, SIGCOMM 2008), k even; `oversubscription` multiplies the hosts of each
-/// edge switch.
+/// Builds the fat-tree of k-port switches (Al-Fares, SIGCOMM 2008) for an even k; `oversubscription` multiplies the
+/// hosts of each edge switch.
 #[must_use]
 pub fn fat_tree(k: usize, oversubscription: f64, rate_bps: u64, delay_ns: u64) -> Topology {
     let half = k / 2;
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_those_of_the_shapes() {
+    fn generated_topologies_have_expected_counts() {
         let count = |topology: &Topology| {
             (topology.hosts().count(), topology.nodes.len(), topology.links.len())
         };

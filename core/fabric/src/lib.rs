@@ -1,12 +1,12 @@
-//! A packet-level simulator of data-centre fabrics that carry RDMA over Converged Ethernet.
+//! Packet-level simulator of data-centre fabrics that carry RDMA over Converged Ethernet.
 //!
-//! For: what a fabric does with traffic, exactly to the byte and the picosecond under the model of docs/fabric.md: links,
-//! store-and-forward switches with shared memory, pausing, marking, scheduling and multiple ways, hosts with queue pairs
-//! and congestion control. Not for: moving real packets, reading clocks or files, starting threads; several of a caller's can
-//! work on one run ([`Simulation::workers`]).
+//! Models links, store-and-forward switches with shared buffers, PFC, ECN marking, priority scheduling and multipath
+//! routing, and hosts with queue pairs and congestion control; exact to the byte and the picosecond under the model of
+//! docs/fabric.md. It moves no real packets, reads no clock or file and starts no thread; threads of the caller can
+//! work on one run together ([`Simulation::workers`]).
 //!
-//! Same network, parameters and flows, same result to the last bit ([`Simulation::digest`]). Fails before it begins, with
-//! what cannot be ([`SetupError`], [`NetworkError`], [`ParameterError`]).
+//! The same network, parameters and flows give bit-identical results ([`Simulation::digest`]). Invalid input is
+//! rejected before the run starts ([`SetupError`], [`NetworkError`], [`ParameterError`]).
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,6 @@ mod network;
 mod packet;
 mod parameters;
 mod queue;
-pub mod random;
 pub mod report;
 mod routes;
 mod simulation;
@@ -27,16 +26,16 @@ pub mod time;
 mod wire;
 pub mod workload;
 
-pub use flow::{Flow, FlowResult, Operation};
-pub use network::{Marking, Network, NetworkError, Node, Port};
+pub use flow::{FlowResult, FlowSpec, RdmaOperation};
+pub use network::{FabricNetwork, FabricNode, FabricPort, Marking, NetworkError};
 pub use packet::{Hop, Hops};
 pub use parameters::{
-    CongestionControl, ParameterError, Parameters, PauseThreshold, Picoseconds, Recovery,
-    RoundTrip, Routing, Row, Value, WatchdogAction, Window, WireModel,
+    CongestionControl, InvalidParameters, ParameterError, ParameterRow, ParameterValue, Parameters,
+    PauseThreshold, Picoseconds, Recovery, RoundTrip, Routing, WatchdogAction, Window, WireModel,
 };
 pub use routes::Routes;
 pub use simulation::{
-    Change, Counts, CyclicWait, Part, PauseRecord, PortResult, Progress, SetupError, Simulation,
-    SwitchResult, Worker,
+    AuditError, Counts, CyclicWait, FailureChange, FailurePart, PauseRecord, PortResult,
+    RunProgress, SetupError, Simulation, SwitchResult, Worker,
 };
 pub use wire::Wire;

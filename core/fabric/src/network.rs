@@ -1,82 +1,82 @@
-//! A topology as the simulator runs it: nodes with ports, two for each link, all as indices.
+//! Simulated network: nodes and ports, two for each link, addressed by index.
 
 use penstock_topology::{NodeKind, Topology};
 
 use crate::time::{LineRate, PS_PER_NANOSECOND};
 
-/// Why a topology cannot be simulated.
+/// Reason why a topology cannot be simulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// A host without a link.
+    /// Host without a link.
     #[error("host '{0}' has no link: give it one or take it out")]
     Unconnected(String),
-    /// A link without a rate.
+    /// Link without a rate.
     #[error("link '{0}' has the rate 0: give it one")]
     NoRate(String),
-    /// Nothing to simulate.
+    /// Topology with fewer than two hosts.
     #[error("there are fewer than two hosts")]
     Empty,
 }
 
-/// A host or a switch.
+/// Host or switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct FabricNode {
     /// Name in the topology.
     pub name: String,
-    /// Traffic begins and ends here, and none passes.
+    /// True for a host, which sends and receives traffic but forwards none.
     pub is_host: bool,
-    /// Memory for packets, where the topology says it.
+    /// Packet buffer of the switch, if the topology sets it.
     pub buffer_bytes: Option<u64>,
-    /// Its ports, in the order of the topology's links.
+    /// Port numbers of the node, in the order of the topology's links.
     pub ports: std::ops::Range<u32>,
 }
 
-/// Thresholds of ECN marking: RED on the instantaneous queue, as in DCQCN.
+/// Thresholds of ECN marking: RED on the instantaneous queue length, as in DCQCN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Marking {
-    /// Queue in bytes up to which no packet is marked (Kmin).
+    /// Queue length up to which no packet is marked (Kmin).
     pub least_bytes: u64,
-    /// Queue in bytes above which every packet is marked (Kmax).
+    /// Queue length above which every packet is marked (Kmax).
     pub most_bytes: u64,
     /// Marking probability just below `most_bytes` (Pmax).
     pub probability: f64,
 }
 
-/// One end of a link: what leaves a node by it.
+/// One end of a link; its properties apply to the egress direction.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Port {
+pub struct FabricPort {
     /// Number of the node that owns the port.
     pub node: u32,
-    /// The port at the other end.
+    /// Port number at the other end of the link.
     pub peer: u32,
-    /// The link of the topology.
+    /// Number of the link in the topology.
     pub link: u32,
-    /// How fast it sends.
+    /// Line rate.
     pub line: LineRate,
-    /// From end to end of the link.
+    /// Propagation delay of the link in picoseconds.
     pub delay_ps: u64,
-    /// Share of frames that are lost on the way.
+    /// Frame loss ratio of the link, 0 up to 1.
     pub loss: f64,
-    /// Mean number of frames lost together, at least 1.
+    /// Mean length of a loss burst in frames, at least 1.
     pub loss_burst: f64,
-    /// From which queue on packets are marked, where the topology says it.
+    /// ECN marking thresholds, if the topology sets them.
     pub marking: Option<Marking>,
-    /// Bytes that may wait without pausing, where the topology says it.
+    /// Queue limit of lossy priorities in bytes, if the topology sets it.
     pub queue_bytes: Option<u64>,
 }
 
-/// Nodes, ports and links in the simulator's numbering.
+/// Nodes, ports and links of the simulated network.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Network {
+pub struct FabricNetwork {
     /// Hosts and switches in the order of the topology.
-    pub nodes: Vec<Node>,
-    /// Ports, those of a node together.
-    pub ports: Vec<Port>,
+    pub nodes: Vec<FabricNode>,
+    /// Ports; those of one node are contiguous.
+    pub ports: Vec<FabricPort>,
     /// Names of the topology's links.
     pub links: Vec<String>,
 }
 
-impl Network {
+impl FabricNetwork {
     /// Builds the simulated network of a topology. Ignores jitter and the VLANs of single links.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Network {
             if is_host && *count == 0 {
                 return Err(NetworkError::Unconnected(node.name.clone()));
             }
-            nodes.push(Node {
+            nodes.push(FabricNode {
                 name: node.name.clone(),
                 is_host,
                 buffer_bytes: node.buffer.map(|buffer| buffer.0),
@@ -116,7 +116,7 @@ impl Network {
                 id
             });
             for side in 0..2 {
-                ports[ids[side] as usize] = Some(Port {
+                ports[ids[side] as usize] = Some(FabricPort {
                     node: link.ends[side].node.0 as u32,
                     peer: ids[1 - side],
                     link: number as u32,
@@ -139,18 +139,18 @@ impl Network {
         Ok(Self { nodes, ports: ports.into_iter().flatten().collect(), links })
     }
 
-    /// Indices of the hosts.
+    /// Iterates over the node numbers of the hosts.
     pub fn hosts(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.nodes.len() as u32).filter(|node| self.nodes[*node as usize].is_host)
     }
 
-    /// The node at the other end of a port's link.
+    /// Returns the node at the other end of a port's link.
     #[must_use]
     pub fn across(&self, port: u32) -> u32 {
         self.ports[self.ports[port as usize].peer as usize].node
     }
 
-    /// A port as people read it: its node and that at the other end.
+    /// Formats a port as `node>peer`.
     #[must_use]
     pub fn show_port(&self, port: u32) -> String {
         let name = |node: u32| &self.nodes[node as usize].name;

@@ -1,79 +1,78 @@
-//! Packets on their way, in one arena: lists of them run through the packets, so that nothing is allocated while
-//! they travel.
+//! Packets in an arena. Queues and links are intrusive linked lists of packets, so forwarding allocates nothing.
 
-/// A place in the arena.
+/// Index of a packet in the arena.
 pub(crate) type PacketId = u32;
 
 /// Index that denotes no packet.
 pub(crate) const NO_INDEX: u32 = u32::MAX;
 
-/// Kinds of packets with their content.
+/// Kind of a packet, with the meaning of its sequence number (`psn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Content {
-    /// Part of a message.
+pub(crate) enum PacketKind {
+    /// Segment of a message.
     Data,
-    /// All before `psn` is there.
+    /// Cumulative acknowledgement of all packets before `psn`.
     Ack,
-    /// All before `psn` is there, and the next that came was not `psn`.
+    /// Acknowledgement of all packets before `psn` that reports a gap at `psn`.
     Nak,
-    /// The receiver saw marks.
-    Notification,
-    /// The message that begins at `psn` is wanted.
+    /// Congestion notification packet (CNP).
+    Cnp,
+    /// RDMA read request for the message that starts at `psn`.
     ReadRequest,
-    /// A priority has to stop (`psn` > 0: for so many quanta) or may go on (0).
+    /// PFC frame; `psn` holds the pause time in quanta, 0 resumes the priority.
     Pause,
 }
 
-/// A packet: 64 bytes.
+/// Packet of 64 bytes, one cache line.
 #[derive(Debug, Clone)]
-pub(crate) struct Packet {
-    /// The next of the list in which it is.
+pub(crate) struct SimPacket {
+    /// Successor in the list that holds the packet.
     pub(crate) next: PacketId,
-    /// The sender or receiver for which it is, by its number in the region of its host.
+    /// Sender or receiver that the packet is addressed to, by its number in the region of its host.
     pub(crate) flow: u32,
-    /// Number of the packet in its direction of the queue pair, or what [`Content`] says.
+    /// Packet sequence number, or what [`PacketKind`] says.
     pub(crate) psn: u64,
-    /// When the data packet left its host; an acknowledgement has it of the packet that caused it.
+    /// Departure time of a data packet; an acknowledgement echoes that of the packet that triggered it.
     pub(crate) sent_ps: u64,
-    /// When the last bit of the packet behind it on the line is at the other end.
-    behind_ps: u64,
+    /// Arrival time of the next packet on the same link.
+    next_arrival_ps: u64,
     /// Size of the frame in bytes.
     pub(crate) bytes: u32,
-    /// Of data; of an acknowledgement, how far above its number a single packet is that it tells of; of a request to
-    /// read, how far its number is above the first packet that is missing.
+    /// Payload of a data packet in bytes. In an acknowledgement: distance from `psn` to a single packet that is
+    /// acknowledged selectively, or 0. In a read request: distance from the first missing packet to `psn`.
     pub(crate) payload: u32,
-    /// By which port it came into the switch where it is.
+    /// Ingress port at the current switch.
     pub(crate) ingress: u32,
-    /// Index of the [`Hops`] that switches wrote into it.
+    /// Index of the in-band telemetry ([`Hops`]) of the packet.
     pub(crate) telemetry: u32,
-    /// The host to which it goes.
+    /// Destination host.
     pub(crate) to: u32,
-    pub(crate) content: Content,
+    pub(crate) kind: PacketKind,
     pub(crate) priority: u8,
-    /// A switch marked it; of an acknowledgement, how many marked packets it stands for.
+    /// Set to 1 by a switch that marks the packet (ECN); in an acknowledgement the number of marked packets it covers.
     pub(crate) marks: u8,
     pub(crate) is_last: bool,
-    /// Of an acknowledgement: how many packets came since the last one.
+    /// In an acknowledgement: packets received since the previous acknowledgement.
     pub(crate) packets: u16,
-    /// By which ways of equal cost are chosen.
+    /// ECMP hash of the queue pair and direction.
     pub(crate) hash: u32,
 }
 
-impl Packet {
-    pub(crate) const fn new(content: Content, flow: u32, to: u32, priority: u8) -> Self {
+impl SimPacket {
+    pub(crate) const fn new(kind: PacketKind, flow: u32, to: u32, priority: u8) -> Self {
         Self {
             next: NO_INDEX,
             flow,
             psn: 0,
             sent_ps: 0,
-            behind_ps: 0,
+            next_arrival_ps: 0,
             bytes: 0,
             payload: 0,
             ingress: NO_INDEX,
             telemetry: NO_INDEX,
             to,
-            content,
+            kind,
             priority,
             marks: 0,
             is_last: false,
@@ -82,19 +81,19 @@ impl Packet {
         }
     }
 
-    /// Addresses it to the line of a port in another region, at whose end it will be at a time.
-    pub(crate) const fn address(&mut self, line: u32, at_ps: u64) {
+    /// Addresses the packet to the link of port `line` in another region, with its arrival time.
+    pub(crate) const fn set_address(&mut self, line: u32, at_ps: u64) {
         self.ingress = line;
-        self.behind_ps = at_ps;
+        self.next_arrival_ps = at_ps;
     }
 
-    /// Returns line and time as set by [`Self::address`].
-    pub(crate) const fn addressed(&self) -> (u32, u64) {
-        (self.ingress, self.behind_ps)
+    /// Returns the port and arrival time set by [`Self::set_address`].
+    pub(crate) const fn link_and_arrival(&self) -> (u32, u64) {
+        (self.ingress, self.next_arrival_ps)
     }
 }
 
-/// Things with places that are used again, the last one freed first.
+/// Slab of items; freed indices are reused, the last one freed first.
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
     items: Vec<T>,
@@ -122,12 +121,12 @@ impl<T> Arena<T> {
         self.free.push(id);
     }
 
-    /// How many are in use.
+    /// Returns the number of items in use.
     pub(crate) const fn in_use(&self) -> usize {
         self.items.len() - self.free.len()
     }
 
-    /// How many were in use at most.
+    /// Returns the highest number of items that were in use at once.
     pub(crate) const fn peak(&self) -> usize {
         self.items.len()
     }
@@ -147,16 +146,16 @@ impl<T> std::ops::IndexMut<u32> for Arena<T> {
     }
 }
 
-/// First in, first out, through [`Packet::next`].
+/// FIFO of packets, linked through [`SimPacket::next`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct List {
+pub(crate) struct PacketList {
     head: PacketId,
     tail: PacketId,
-    /// Bytes of the frames in it.
+    /// Sum of the frame sizes in bytes.
     pub(crate) bytes: u64,
 }
 
-impl List {
+impl PacketList {
     pub(crate) const EMPTY: Self = Self { head: NO_INDEX, tail: NO_INDEX, bytes: 0 };
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -167,7 +166,7 @@ impl List {
         self.head
     }
 
-    pub(crate) fn push(&mut self, id: PacketId, packets: &mut Arena<Packet>) {
+    pub(crate) fn push(&mut self, id: PacketId, packets: &mut Arena<SimPacket>) {
         let packet = &mut packets[id];
         packet.next = NO_INDEX;
         self.bytes += u64::from(packet.bytes);
@@ -179,7 +178,7 @@ impl List {
         self.tail = id;
     }
 
-    pub(crate) fn pop(&mut self, packets: &Arena<Packet>) -> Option<PacketId> {
+    pub(crate) fn pop(&mut self, packets: &Arena<SimPacket>) -> Option<PacketId> {
         if self.head == NO_INDEX {
             return None;
         }
@@ -191,66 +190,71 @@ impl List {
     }
 }
 
-/// Packets on a line in the order of their arrival. A packet holds the arrival time of its successor, so the successor,
-/// which is in no cache, is not touched before its time.
+/// Packets that propagate on a link, in the order of arrival. Each packet stores the arrival time of its successor, so
+/// the successor is not loaded into the cache before it arrives.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OnLine {
-    list: List,
-    /// Of the first.
+pub(crate) struct InTransit {
+    list: PacketList,
+    /// Arrival time of the first packet.
     arrives_ps: u64,
 }
 
-impl OnLine {
-    pub(crate) const EMPTY: Self = Self { list: List::EMPTY, arrives_ps: 0 };
+impl InTransit {
+    pub(crate) const EMPTY: Self = Self { list: PacketList::EMPTY, arrives_ps: 0 };
 
-    pub(crate) const fn list(&self) -> &List {
+    pub(crate) const fn list(&self) -> &PacketList {
         &self.list
     }
 
-    /// Adds a packet behind all others; true where it is the only one.
-    pub(crate) fn push(&mut self, id: PacketId, at_ps: u64, packets: &mut Arena<Packet>) -> bool {
+    /// Appends a packet that arrives at `at_ps`; returns true if the link was empty.
+    pub(crate) fn push(
+        &mut self,
+        id: PacketId,
+        at_ps: u64,
+        packets: &mut Arena<SimPacket>,
+    ) -> bool {
         let is_first = self.list.is_empty();
         if is_first {
             self.arrives_ps = at_ps;
         } else {
-            packets[self.list.tail].behind_ps = at_ps;
+            packets[self.list.tail].next_arrival_ps = at_ps;
         }
         self.list.push(id, packets);
         is_first
     }
 
-    /// Takes the first where it arrives now, and tells when the next does.
+    /// Removes the first packet if it arrives at `now_ps`; returns it with the arrival time of the next packet.
     pub(crate) fn pop(
         &mut self,
         now_ps: u64,
-        packets: &Arena<Packet>,
+        packets: &Arena<SimPacket>,
     ) -> Option<(PacketId, Option<u64>)> {
         if self.list.is_empty() || self.arrives_ps != now_ps {
             return None;
         }
         let id = self.list.pop(packets)?;
-        self.arrives_ps = packets[id].behind_ps;
+        self.arrives_ps = packets[id].next_arrival_ps;
         Some((id, (!self.list.is_empty()).then_some(self.arrives_ps)))
     }
 }
 
-/// Hops of which a packet can bring telemetry.
+/// Most hops for which a packet carries telemetry.
 pub(crate) const HOPS_MAX: usize = 8;
 
-/// In-band telemetry of a switch about the packet's egress port (HPCC, SIGCOMM 2019, figure 7).
+/// In-band telemetry of a switch for the packet's egress port (HPCC, SIGCOMM 2019, figure 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hop {
-    /// When the packet left, in picoseconds.
+    /// Departure time of the packet in picoseconds.
     pub time_ps: u64,
-    /// Bytes of frames that had left by the port before.
+    /// Bytes of frames transmitted by the port before this packet.
     pub sent_bytes: u64,
-    /// Bytes that waited at the port.
+    /// Bytes queued at the port.
     pub queue_bytes: u64,
-    /// Rate of the port.
+    /// Line rate of the port.
     pub bits_per_second: u64,
 }
 
-/// Hops that a packet passed.
+/// Telemetry of the hops that a packet passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hops {
     hops: [Hop; HOPS_MAX],
@@ -258,15 +262,15 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// Adds a hop; one beyond the eighth is left out.
+    /// Appends a hop; hops beyond the eighth are dropped.
     pub fn push(&mut self, hop: Hop) {
-        if let Some(place) = self.hops.get_mut(usize::from(self.count)) {
-            *place = hop;
+        if let Some(slot) = self.hops.get_mut(usize::from(self.count)) {
+            *slot = hop;
             self.count += 1;
         }
     }
 
-    /// The hops, from the sender's side.
+    /// Returns the hops, the one next to the sender first.
     #[must_use]
     pub fn as_slice(&self) -> &[Hop] {
         &self.hops[..usize::from(self.count)]
@@ -278,16 +282,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packet_is_one_cache_line() {
-        assert_eq!(size_of::<Packet>(), 64);
+    fn packet_fits_one_cache_line() {
+        assert_eq!(size_of::<SimPacket>(), 64);
     }
 
     #[test]
     fn packet_lists_keep_order_and_bytes() {
         let mut packets = Arena::default();
-        let mut list = List::EMPTY;
+        let mut list = PacketList::EMPTY;
         for psn in 0..3 {
-            let mut packet = Packet::new(Content::Data, 0, 0, 3);
+            let mut packet = SimPacket::new(PacketKind::Data, 0, 0, 3);
             (packet.psn, packet.bytes) = (psn, 100);
             let id = packets.insert(packet);
             list.push(id, &mut packets);
@@ -299,7 +303,7 @@ mod tests {
             packets.remove(id);
         }
         assert!(list.is_empty() && list.pop(&packets).is_none() && list.bytes == 0);
-        packets.insert(Packet::new(Content::Ack, 0, 0, 0));
+        packets.insert(SimPacket::new(PacketKind::Ack, 0, 0, 0));
         assert_eq!((packets.in_use(), packets.peak()), (1, 3));
     }
 

@@ -1,45 +1,45 @@
-//! Everything that can be chosen about a run beside network and traffic: one table with name, default, meaning and
-//! source of each parameter, read by users as text and by the code as fields.
+//! Parameters of a run: one table with the name, type, default, meaning and source of each. Users set parameters by
+//! name as text; the code reads them as fields.
 //!
-//! Defaults of congestion control are those published for 25 Gb/s and grow with the rate of the host's line where
-//! the source says so.
+//! Defaults of congestion control are the values published for 25 Gb/s, and scale with the line rate of the host where
+//! the source does so.
 
 use penstock_units::{BitRate, ByteCount};
 
 mod value;
 
-pub use value::{Picoseconds, Value};
+pub use value::{ParameterValue, Picoseconds};
 
-/// How sizes of packets are counted.
+/// Model of frame sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireModel {
-    /// As they are on the line.
+    /// Sizes on the wire.
     Ethernet,
-    /// As in the simulator of the HPCC paper.
+    /// Sizes of the HPCC paper's simulator.
     Ns3Hpcc,
 }
 
-/// When a switch pauses who sends to it.
+/// Xoff threshold of PFC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseThreshold {
-    /// At a share of what is free of the buffer.
+    /// A share of the free shared buffer.
     Dynamic,
-    /// At a fixed number of bytes.
+    /// A fixed number of bytes.
     Static,
 }
 
 /// Congestion control of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CongestionControl {
-    /// None: line rate.
+    /// No congestion control: hosts send at line rate.
     None,
-    /// DCQCN as ConnectX-4 and later do it.
+    /// DCQCN as implemented by ConnectX-4 and later.
     Dcqcn,
-    /// DCQCN as it was published.
+    /// DCQCN as published.
     DcqcnPaper,
     /// HPCC.
     Hpcc,
-    /// DCTCP with a rate.
+    /// DCTCP with rate pacing.
     Dctcp,
     /// TIMELY.
     Timely,
@@ -54,83 +54,83 @@ pub enum CongestionControl {
 /// Loss recovery of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// It sends everything again from the first that is missing.
+    /// Retransmits everything from the first missing packet.
     GoBackN,
-    /// It sends again what is missing.
+    /// Retransmits only missing packets.
     Selective,
 }
 
-/// How a switch chooses among ways of equal cost.
+/// Selection among equal-cost paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// By a hash of the queue pair, other at each switch.
+    /// Hash of the queue pair, seeded per switch.
     Ecmp,
-    /// By the same hash at each switch, as with one seed for all.
+    /// The same hash at every switch, which polarises traffic.
     EcmpPolarised,
-    /// By chance, packet by packet.
+    /// Random for every packet.
     Spray,
-    /// By chance, anew after each pause of a queue pair.
+    /// Random for every flowlet: packets of a queue pair without a gap of `flowlet_gap`.
     Flowlet,
-    /// By the shortest queue, packet by packet.
+    /// Shortest queue for every packet.
     Adaptive,
 }
 
-/// Payload that a queue pair of RDMA may have under way.
+/// Window of an RDMA queue pair: payload in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
-    /// As its congestion control has it.
+    /// Window of the congestion control.
     Auto,
     /// No limit.
     None,
-    /// A bandwidth-delay product.
+    /// One BDP.
     Fixed,
-    /// A bandwidth-delay product, times rate over line rate.
+    /// One BDP, multiplied by the current rate over the line rate.
     Scaled,
 }
 
-/// Which round-trip time congestion control takes for that of the network.
+/// Base RTT that congestion control assumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoundTrip {
-    /// The longest of all flows.
+    /// Longest base RTT of all flows.
     Longest,
-    /// That of the flow.
+    /// Base RTT of the flow itself.
     Own,
 }
 
-/// Action of the PFC watchdog on a queue that stayed paused.
+/// Action of the PFC watchdog on a queue that is paused for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogAction {
-    /// Sends in spite of the pause.
+    /// Ignores the pause and transmits.
     Forward,
-    /// Throws the queue away.
+    /// Drops the queue.
     Drop,
 }
 
-/// A row of the table of parameters.
+/// Row of the parameter table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
-    /// As it is set.
+pub struct ParameterRow {
+    /// Name by which the parameter is set.
     pub name: &'static str,
-    /// Present value as text.
+    /// Current value as text.
     pub value: String,
     /// Accepted form of the value.
     pub form: &'static str,
     /// Meaning with its unit.
     pub meaning: &'static str,
-    /// Where the default comes from.
+    /// Source of the default.
     pub source: &'static str,
 }
 
-/// A parameter that is not there, or a value that it cannot have.
+/// Unknown parameter or malformed value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
-    /// No such name.
+    /// Unknown name.
     #[error("there is no parameter '{0}': see penstock fabric parameters")]
     Unknown(String),
-    /// Not a value of it.
+    /// Malformed value.
     #[error("{name}: '{value}' is not {form}")]
     Value {
-        /// The parameter.
+        /// Name of the parameter.
         name: &'static str,
         /// Value that was given.
         value: String,
@@ -139,9 +139,14 @@ pub enum ParameterError {
     },
 }
 
+/// Parameters that are out of range or contradict each other, with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidParameters(String);
+
 macro_rules! parameters {
     ($($name:ident: $kind:ty = $default:expr, $meaning:literal, $source:literal;)+) => {
-        /// What can be chosen about a run.
+        /// Parameters of a run.
         #[derive(Debug, Clone, PartialEq)]
         pub struct Parameters {
             $(#[doc = $meaning] pub $name: $kind,)+
@@ -157,7 +162,7 @@ macro_rules! parameters {
             /// Sets a parameter by its name.
             ///
             /// # Errors
-            /// When there is none of the name, or the value is none of it.
+            /// Returns an error if the name is unknown or the value is malformed.
             pub fn set(&mut self, name: &str, value: &str) -> Result<(), ParameterError> {
                 match name {
                     $(stringify!($name) => {
@@ -172,10 +177,10 @@ macro_rules! parameters {
                 Ok(())
             }
 
-            /// The whole table.
+            /// Returns the parameter table with current values.
             #[must_use]
-            pub fn rows(&self) -> Vec<Row> {
-                vec![$(Row {
+            pub fn rows(&self) -> Vec<ParameterRow> {
+                vec![$(ParameterRow {
                     name: stringify!($name),
                     value: self.$name.show(),
                     form: <$kind>::FORM,
@@ -314,21 +319,32 @@ parameters! {
     bbr_probe_time: Picoseconds = us(200_000), "for so long, with four segments under way", "draft-cardwell-iccrg-bbr-congestion-control-00";
 }
 
+impl InvalidParameters {
+    fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
 impl Parameters {
     /// Checks that the parameters are compatible with each other.
     ///
     /// # Errors
-    /// When something cannot.
-    pub fn check(&self) -> Result<(), String> {
+    /// Reports the first parameter that is out of range or contradicts another.
+    pub fn check(&self) -> Result<(), InvalidParameters> {
         let share = |name: &str, value: f64| {
             if value > 0.0 && value <= 1.0 {
                 Ok(())
             } else {
-                Err(format!("{name} is {value}: give it above 0 and up to 1"))
+                Err(InvalidParameters::new(format!(
+                    "{name} is {value}: give it above 0 and up to 1"
+                )))
             }
         };
         if !(64..=65_000).contains(&self.mtu) {
-            return Err(format!("mtu is {}: give it from 64 to 65000 bytes", self.mtu));
+            return Err(InvalidParameters::new(format!(
+                "mtu is {}: give it from 64 to 65000 bytes",
+                self.mtu
+            )));
         }
         for (name, priority) in [
             ("priority", self.priority),
@@ -336,29 +352,41 @@ impl Parameters {
             ("cnp_priority", self.cnp_priority),
         ] {
             if priority > 7 {
-                return Err(format!("{name} is {priority}: there are 0 to 7"));
+                return Err(InvalidParameters::new(format!(
+                    "{name} is {priority}: there are 0 to 7"
+                )));
             }
         }
         if self.ack_every == 0 || self.ack_every > 4096 {
-            return Err(format!("ack_every is {}: give it from 1 to 4096", self.ack_every));
+            return Err(InvalidParameters::new(format!(
+                "ack_every is {}: give it from 1 to 4096",
+                self.ack_every
+            )));
         }
         if self.timeout_exponent > 31 {
-            return Err(format!("timeout_exponent is {}: 31 is the most", self.timeout_exponent));
+            return Err(InvalidParameters::new(format!(
+                "timeout_exponent is {}: 31 is the most",
+                self.timeout_exponent
+            )));
         }
         let is_tcp = matches!(self.cc, CongestionControl::Cubic | CongestionControl::Bbr);
         if is_tcp && self.wire == WireModel::Ns3Hpcc {
-            return Err("wire is ns3-hpcc, which has no TCP: use ethernet".to_owned());
+            return Err(InvalidParameters::new("wire is ns3-hpcc, which has no TCP: use ethernet"));
         }
         if is_tcp && (self.window != Window::Auto || !self.paced) {
-            return Err(
-                "window and paced are for RDMA: leave them out with cubic and bbr".to_owned()
-            );
+            return Err(InvalidParameters::new(
+                "window and paced are for RDMA: leave them out with cubic and bbr",
+            ));
         }
         if self.window_bytes.is_some_and(|bytes| bytes.0 == 0) {
-            return Err("window_bytes is 0: give it bytes, or window=none".to_owned());
+            return Err(InvalidParameters::new("window_bytes is 0: give it bytes, or window=none"));
         }
         if self.hpcc_unit > 1 << 20 {
-            return Err(format!("hpcc_unit is {}: {} is the most", self.hpcc_unit, 1 << 20));
+            return Err(InvalidParameters::new(format!(
+                "hpcc_unit is {}: {} is the most",
+                self.hpcc_unit,
+                1 << 20
+            )));
         }
         for (name, count) in [
             ("selective_reorder", self.selective_reorder),
@@ -367,22 +395,31 @@ impl Parameters {
             ("bbr_rounds", self.bbr_rounds),
         ] {
             if !(1..=1 << 20).contains(&count) {
-                return Err(format!("{name} is {count}: give it from 1 to {}", 1 << 20));
+                return Err(InvalidParameters::new(format!(
+                    "{name} is {count}: give it from 1 to {}",
+                    1 << 20
+                )));
             }
         }
         if self.pfc_threshold == PauseThreshold::Static && self.pfc_xon > self.pfc_xoff {
-            return Err(format!(
+            return Err(InvalidParameters::new(format!(
                 "pfc_xon is {} and pfc_xoff {}: resume below the pause",
                 self.pfc_xon.0, self.pfc_xoff.0
-            ));
+            )));
         }
         if self.pfc_quanta > 65_535 {
-            return Err(format!("pfc_quanta is {}: 65535 is the most", self.pfc_quanta));
+            return Err(InvalidParameters::new(format!(
+                "pfc_quanta is {}: 65535 is the most",
+                self.pfc_quanta
+            )));
         }
         if let (Some(min), Some(max)) = (self.ecn_kmin, self.ecn_kmax)
             && min > max
         {
-            return Err(format!("ecn_kmin is {} and ecn_kmax {}: exchange them", min.0, max.0));
+            return Err(InvalidParameters::new(format!(
+                "ecn_kmin is {} and ecn_kmax {}: exchange them",
+                min.0, max.0
+            )));
         }
         for (name, interval) in [
             ("dcqcn_alpha_interval", self.dcqcn_alpha_interval),
@@ -398,11 +435,11 @@ impl Parameters {
             ("base_rtt", self.base_rtt.unwrap_or(us(1))),
         ] {
             if interval.0 == 0 {
-                return Err(format!("{name} is 0: give it a time"));
+                return Err(InvalidParameters::new(format!("{name} is 0: give it a time")));
             }
         }
         if self.dcqcn_paper_increase_bytes.0 == 0 {
-            return Err("dcqcn_paper_increase_bytes is 0: give it bytes".to_owned());
+            return Err(InvalidParameters::new("dcqcn_paper_increase_bytes is 0: give it bytes"));
         }
         share("ecn_pmax", self.ecn_pmax.unwrap_or(1.0))?;
         share("hpcc_target", self.hpcc_target)?;
@@ -416,18 +453,20 @@ impl Parameters {
             ("bbr_window_gain", self.bbr_window_gain),
         ] {
             if gain <= 0.0 || gain > 1000.0 {
-                return Err(format!("{name} is too small or too large"));
+                return Err(InvalidParameters::new(format!("{name} is too small or too large")));
             }
         }
         for (name, alpha) in [("pfc_alpha", self.pfc_alpha), ("drop_alpha", self.drop_alpha)] {
             if alpha <= 0.0 || alpha > 64.0 {
-                return Err(format!("{name} is {alpha}: give it above 0 and up to 64"));
+                return Err(InvalidParameters::new(format!(
+                    "{name} is {alpha}: give it above 0 and up to 64"
+                )));
             }
         }
         if self.swift_window_min <= 0.0 || self.swift_window_max <= self.swift_window_min {
-            return Err(
-                "swift_window_max has to be above swift_window_min, and that above 0".into()
-            );
+            return Err(InvalidParameters::new(
+                "swift_window_max has to be above swift_window_min, and that above 0",
+            ));
         }
         Ok(())
     }
@@ -449,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told() {
+    fn invalid_parameters_are_rejected() {
         let mut parameters = Parameters::default();
         let error = parameters.set("mtuu", "1").unwrap_err().to_string();
         assert!(error.contains("'mtuu'"), "{error}");
@@ -473,7 +512,7 @@ mod tests {
         ] {
             let mut parameters = Parameters::default();
             parameters.set(name, value).unwrap();
-            assert!(parameters.check().unwrap_err().contains(name), "{name}");
+            assert!(parameters.check().unwrap_err().to_string().contains(name), "{name}");
         }
     }
 }

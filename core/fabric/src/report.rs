@@ -1,37 +1,37 @@
-//! From single flows and ports to what a reader wants to know: goodput, completion times, slowdowns by size, fairness.
+//! Summary of a run: goodput, flow completion times, slowdown by flow size, fairness.
 
 use crate::simulation::Simulation;
 use crate::time::{PS_PER_SECOND, seconds};
 
-/// Bins of about equal numbers of flows by size, as the analysis of the HPCC paper has them.
+/// Most size bins, each with about the same number of flows, as in the analysis of the HPCC paper.
 const SIZE_BINS_MAX: usize = 20;
 
-/// A distribution by some of its quantiles.
+/// Mean and quantiles of a distribution (nearest rank).
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Quantiles {
     /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Half are not above.
+    /// Median.
     pub p50: f64,
-    /// 95 of 100 are not above.
+    /// 95th percentile.
     pub p95: f64,
-    /// 99 of 100 are not above.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1000 are not above.
+    /// 99.9th percentile.
     pub p999: f64,
     /// Largest of the values.
     pub max: f64,
 }
 
 impl Quantiles {
-    /// Of values in any order; none of nothing.
+    /// Computes the quantiles of unsorted values; none if there are no values.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         if values.is_empty() {
             return None;
         }
         values.sort_by(f64::total_cmp);
-        // The smallest value that so large a share is not above.
+        // Nearest rank: the smallest value that at least `share` of the values do not exceed.
         let at = |share: f64| {
             let rank = (values.len() as f64 * share).ceil() as usize;
             values[rank.clamp(1, values.len()) - 1]
@@ -54,16 +54,17 @@ pub struct SizeBin {
     pub bytes_max: u64,
     /// Number of flows in the bin.
     pub flows: usize,
-    /// Completion time over that in an empty network.
+    /// Completion time divided by that in an idle network.
     pub slowdown: Quantiles,
 }
 
-/// A run as a whole.
+/// Summary of all flows and ports of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Summary {
+pub struct RunSummary {
     /// Simulated time in seconds.
     pub seconds: f64,
-    /// From the start of the first flow to the end of the last, or to the end of the run where flows are unfinished.
+    /// Seconds from the start of the first flow to the end of the last, or to the end of the run if flows are
+    /// unfinished.
     pub active_seconds: f64,
     /// Number of completed flows.
     pub finished: usize,
@@ -71,41 +72,41 @@ pub struct Summary {
     pub failed: usize,
     /// Number of flows that were neither completed nor given up at the end.
     pub unfinished: usize,
-    /// Payload that arrived in order.
+    /// Payload delivered in order, in bytes.
     pub delivered_bytes: u64,
-    /// That over the time from the first start to the last completion, or to the end where flows are unfinished.
+    /// Delivered payload divided by `active_seconds`.
     pub goodput_bps: f64,
     /// Goodput of each finished flow.
     pub flow_goodput_bps: Option<Quantiles>,
     /// Seconds from start to completion.
     pub completion_seconds: Option<Quantiles>,
-    /// Completion time over that in an empty network, at least 1.
+    /// Completion time divided by that in an idle network, at least 1.
     pub slowdown: Option<Quantiles>,
-    /// The same by size.
+    /// Slowdown by flow size.
     pub by_size: Vec<SizeBin>,
-    /// Jain's index of what flows were given: 1 is equal, 1/n all for one.
+    /// Jain's fairness index of the flows' goodput: 1 for equal shares, 1/n if one flow gets everything.
     pub fairness: Option<f64>,
-    /// Data packets that were sent again.
+    /// Data packets retransmitted.
     pub packets_again: u64,
-    /// Time-outs of acknowledgements.
+    /// Expirations of retransmission timers.
     pub timeouts: u64,
-    /// Marks that senders heard of.
+    /// ECN marks and CNPs reported to senders.
     pub marks: u64,
-    /// Pauses that switches asked for.
+    /// PFC pause frames sent.
     pub pauses: u64,
-    /// The longest time for which one port was held up.
+    /// Longest total PFC pause time of a port.
     pub paused_seconds_max: f64,
-    /// Most bytes that waited at a port of a switch.
+    /// Longest queue of a switch port in bytes.
     pub queue_bytes_max: u64,
-    /// Most of a switch's memory that was used.
+    /// Highest buffer occupancy of a switch in bytes.
     pub buffer_bytes_max: u64,
-    /// Times that a watchdog helped.
+    /// Actions of PFC watchdogs.
     pub watchdog: u64,
-    /// Longest time in which a flow that had begun got no new payload, before its last one.
+    /// Longest time without new in-order payload of any flow.
     pub stalled_seconds_max: f64,
 }
 
-/// Jain's index of fairness: (sum x)^2 / (n sum x^2).
+/// Returns Jain's fairness index, (sum x)^2 / (n sum x^2); none if all values are 0.
 #[must_use]
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
@@ -113,9 +114,9 @@ pub fn jain(values: &[f64]) -> Option<f64> {
     (squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// Sums a run up.
+/// Summarises a run up to its current time.
 #[must_use]
-pub fn summarise(simulation: &Simulation) -> Summary {
+pub fn summarise(simulation: &Simulation) -> RunSummary {
     let now = simulation.now_ps();
     let (mut begun, mut ended, mut delivered) = (u64::MAX, 0, 0);
     let (mut finished, mut failed) = (0, 0);
@@ -158,7 +159,7 @@ pub fn summarise(simulation: &Simulation) -> Summary {
     }
     let switches =
         (0..network.nodes.len() as u32).filter_map(|node| simulation.switch_result(node));
-    Summary {
+    RunSummary {
         seconds: seconds(now),
         active_seconds: span,
         finished,
@@ -190,7 +191,7 @@ fn by_size(mut slowdowns: Vec<(u64, f64)>) -> Vec<SizeBin> {
     let mut begin = 0;
     let bin = |number: usize| {
         let mut end = (all * (number + 1) / bins).max(begin);
-        // Flows of one size are in one bin.
+        // Flows of equal size share a bin.
         while end > begin && end < all && slowdowns[end].0 == slowdowns[end - 1].0 {
             end += 1;
         }
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_values_that_are_there() {
+    fn quantiles_are_nearest_rank_values() {
         let quantiles = Quantiles::of((1..=1000).rev().map(f64::from).collect()).unwrap();
         assert_eq!((quantiles.p50, quantiles.p95, quantiles.p99), (500.0, 950.0, 990.0));
         assert_eq!((quantiles.p999, quantiles.max, quantiles.mean), (999.0, 1000.0, 500.5));
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_have_all_flows_once() {
+    fn bins_partition_all_flows() {
         let flows = (0..103_u64).map(|size| (size % 50, 1.0)).collect();
         let bins = by_size(flows);
         assert_eq!(bins.len(), 20);

@@ -1,40 +1,45 @@
-//! By which ports a node may send what is for a host: all that lie on a way with the fewest links, in the order of
-//! the node's ports, and a hash of the queue pair that chooses among them (RFC 2992). Hosts forward nothing.
+//! Shortest-path routing with ECMP: the next hops of a node towards a host are all ports on paths with the fewest
+//! links, in the order of the node's ports; a hash of the queue pair selects one (RFC 2992). Hosts do not forward.
 //!
-//! Hosts on the same switches are one class, so that tables grow with switches and not with hosts.
+//! Hosts attached to the same switches form one destination class, so the tables grow with the number of switches, not
+//! hosts.
 
 use std::collections::HashMap;
 
-use crate::network::Network;
-use crate::random::mix;
+use crate::network::FabricNetwork;
+use penstock_random::mix;
 
-/// The node has the host at one of its own ports.
+/// Table entry: the host is attached to the node itself.
 const ROUTE_LOCAL: u32 = u32::MAX;
-/// No way leads there.
+/// Table entry: the host is unreachable.
 const ROUTE_NONE: u32 = u32::MAX - 1;
 
-/// Ways of a whole network.
+/// Forwarding tables of all nodes.
 #[derive(Debug, Clone)]
 pub struct Routes {
     classes: usize,
-    /// Of each host; nothing for switches.
+    /// Destination class of each host; [`ROUTE_NONE`] for switches.
     class_of: Vec<u32>,
-    /// For each node and class: a set of ports, [`ROUTE_LOCAL`] or [`ROUTE_NONE`].
+    /// For each node and class: index of a next-hop set, [`ROUTE_LOCAL`] or [`ROUTE_NONE`].
     table: Vec<u32>,
-    /// Where the ports of a set begin, and how many.
+    /// First member and size of each next-hop set in `members`.
     sets: Vec<(u32, u32)>,
     members: Vec<u32>,
-    /// Ports of hosts whose links are up, of host after host.
+    /// For each host: its ports whose links are up.
     attached: Vec<Vec<u32>>,
-    /// Of a host with one link: the node at its other end, and that node's port.
+    /// For each host with one link: the adjacent node and that node's port.
     single: Vec<Option<(u32, u32)>>,
     salts: Vec<u32>,
 }
 
 impl Routes {
-    /// Finds all ways. `is_up` says of a port whether its link may be used; `salt` is what a node adds to hashes.
+    /// Computes the routes. `is_up` returns true for a port whose link is usable; `salt` is the seed of a node's ECMP hash.
     #[must_use]
-    pub fn new(network: &Network, is_up: impl Fn(u32) -> bool, salt: impl Fn(u32) -> u32) -> Self {
+    pub fn new(
+        network: &FabricNetwork,
+        is_up: impl Fn(u32) -> bool,
+        salt: impl Fn(u32) -> u32,
+    ) -> Self {
         let nodes = network.nodes.len();
         let attached: Vec<Vec<u32>> = network
             .nodes
@@ -56,16 +61,16 @@ impl Routes {
         let mut known: HashMap<Vec<u32>, u32> = HashMap::new();
         let mut classes: Vec<Vec<u32>> = Vec::new();
         for host in network.hosts() {
-            let mut around: Vec<u32> =
+            let mut adjacent: Vec<u32> =
                 attached[host as usize].iter().map(|port| network.across(*port)).collect();
-            around.sort_unstable();
-            around.dedup();
-            // A host beside a host is a way of its own.
-            if around.iter().any(|node| network.nodes[*node as usize].is_host) {
-                around.insert(0, host);
+            adjacent.sort_unstable();
+            adjacent.dedup();
+            // Hosts that are linked directly are a class of their own.
+            if adjacent.iter().any(|node| network.nodes[*node as usize].is_host) {
+                adjacent.insert(0, host);
             }
-            class_of[host as usize] = *known.entry(around.clone()).or_insert_with(|| {
-                classes.push(around);
+            class_of[host as usize] = *known.entry(adjacent.clone()).or_insert_with(|| {
+                classes.push(adjacent);
                 classes.len() as u32 - 1
             });
         }
@@ -80,27 +85,27 @@ impl Routes {
             salts: (0..nodes as u32).map(salt).collect(),
         };
         let mut sets = HashMap::new();
-        for (class, around) in classes.iter().enumerate() {
-            routes.fill(network, class, around, &is_up, &mut sets);
+        for (class, adjacent) in classes.iter().enumerate() {
+            routes.compute_class(network, class, adjacent, &is_up, &mut sets);
         }
         routes
     }
 
-    /// One class by breadth-first search from the nodes around its hosts.
-    fn fill(
+    /// Fills the tables for one class by breadth-first search from the nodes adjacent to its hosts.
+    fn compute_class(
         &mut self,
-        network: &Network,
+        network: &FabricNetwork,
         class: usize,
-        around: &[u32],
+        adjacent: &[u32],
         is_up: &impl Fn(u32) -> bool,
         sets: &mut HashMap<Vec<u32>, u32>,
     ) {
         let mut distance = vec![u32::MAX; network.nodes.len()];
         let mut reached: Vec<u32> = Vec::new();
-        for node in around {
+        for node in adjacent {
             distance[*node as usize] = 1;
             self.table[*node as usize * self.classes + class] = ROUTE_LOCAL;
-            // What the host itself is in its own class does not forward.
+            // Hosts do not forward.
             if !network.nodes[*node as usize].is_host {
                 reached.push(*node);
             }
@@ -123,13 +128,13 @@ impl Routes {
             if distance[node] == u32::MAX || distance[node] == 1 {
                 continue;
             }
-            let nearer = |port: &u32| {
+            let is_closer = |port: &u32| {
                 let other = network.across(*port) as usize;
                 is_up(*port)
                     && !network.nodes[other].is_host
                     && distance[other] == distance[node] - 1
             };
-            let ports: Vec<u32> = own.ports.clone().filter(nearer).collect();
+            let ports: Vec<u32> = own.ports.clone().filter(is_closer).collect();
             let next = sets.len() as u32;
             let set = *sets.entry(ports.clone()).or_insert(next);
             if set == next {
@@ -140,21 +145,21 @@ impl Routes {
         }
     }
 
-    /// By which port `node` sends to `host` what has this hash; none where no way leads there.
+    /// Returns the egress port of `node` towards `host` for an ECMP hash; none if the host is unreachable.
     #[must_use]
-    pub fn port(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
+    pub fn port(&self, network: &FabricNetwork, node: u32, host: u32, hash: u32) -> Option<u32> {
         let class = self.class_of[host as usize];
         match self.table[node as usize * self.classes + class as usize] {
             ROUTE_NONE => None,
-            ROUTE_LOCAL => self.last(network, node, host, hash),
+            ROUTE_LOCAL => self.attached_port(network, node, host, hash),
             set => {
                 let (start, count) = self.sets[set as usize];
-                Some(self.members[(start + self.choose(node, hash, count)) as usize])
+                Some(self.members[(start + self.select_member(node, hash, count)) as usize])
             }
         }
     }
 
-    /// The ports of a node on shortest ways to a host; nothing where it is at one of its own ports, or nowhere.
+    /// Returns the equal-cost ports of a node towards a host; empty if the host is attached to the node or unreachable.
     #[must_use]
     pub fn candidates(&self, node: u32, host: u32) -> &[u32] {
         let class = self.class_of[host as usize];
@@ -167,8 +172,14 @@ impl Routes {
         }
     }
 
-    /// The last link, between the host and a node beside it.
-    fn last(&self, network: &Network, node: u32, host: u32, hash: u32) -> Option<u32> {
+    /// Selects the port of `node` that is attached to the host.
+    fn attached_port(
+        &self,
+        network: &FabricNetwork,
+        node: u32,
+        host: u32,
+        hash: u32,
+    ) -> Option<u32> {
         if let Some((last, port)) = self.single[host as usize] {
             return (last == node).then_some(port);
         }
@@ -177,10 +188,10 @@ impl Routes {
         let here =
             || ports.iter().map(peer).filter(|peer| network.ports[*peer as usize].node == node);
         let count = here().count() as u32;
-        here().nth(self.choose(node, hash, count.max(1)) as usize)
+        here().nth(self.select_member(node, hash, count.max(1)) as usize)
     }
 
-    fn choose(&self, node: u32, hash: u32, count: u32) -> u32 {
+    fn select_member(&self, node: u32, hash: u32, count: u32) -> u32 {
         if count == 1 {
             return 0;
         }
@@ -188,9 +199,15 @@ impl Routes {
         ((u64::from(mixed as u32) * u64::from(count)) >> 32) as u32
     }
 
-    /// The ports of a way from host to host; none where there is none.
+    /// Returns the egress ports on the path between two hosts; none if there is no path.
     #[must_use]
-    pub fn way(&self, network: &Network, from: u32, to: u32, hash: u32) -> Option<Vec<u32>> {
+    pub fn find_path(
+        &self,
+        network: &FabricNetwork,
+        from: u32,
+        to: u32,
+        hash: u32,
+    ) -> Option<Vec<u32>> {
         let mut ports = Vec::new();
         let mut node = from;
         while node != to {
@@ -207,26 +224,26 @@ mod tests {
     use super::*;
     use crate::generate;
 
-    fn built(topology: &penstock_topology::Topology) -> (Network, Routes) {
-        let network = Network::new(topology).unwrap();
+    fn build_routes(topology: &penstock_topology::Topology) -> (FabricNetwork, Routes) {
+        let network = FabricNetwork::new(topology).unwrap();
         let routes = Routes::new(&network, |_| true, |node| node);
         (network, routes)
     }
 
     #[test]
     fn fat_tree_paths_have_expected_length() {
-        let (network, routes) = built(&generate::fat_tree(4, 1.0, 100_000_000_000, 1_000));
+        let (network, routes) = build_routes(&generate::fat_tree(4, 1.0, 100_000_000_000, 1_000));
         let hosts: Vec<u32> = network.hosts().collect();
         assert_eq!(hosts.len(), 16);
         for from in &hosts {
             for to in hosts.iter().filter(|to| *to != from) {
-                let way = routes.way(&network, *from, *to, from * 31 + to).unwrap();
+                let path = routes.find_path(&network, *from, *to, from * 31 + to).unwrap();
                 let expected = match (from / 2 == to / 2, from / 4 == to / 4) {
                     (true, _) => 2,
                     (_, true) => 4,
                     _ => 6,
                 };
-                assert_eq!(way.len(), expected, "{from} to {to}");
+                assert_eq!(path.len(), expected, "{from} to {to}");
             }
         }
     }
@@ -234,10 +251,10 @@ mod tests {
     #[test]
     fn ecmp_avoids_failed_links() {
         let topology = generate::spine_leaf(4, 2, 1, 100_000_000_000, 100_000_000_000, 1_000);
-        let (network, routes) = built(&topology);
+        let (network, routes) = build_routes(&topology);
         let ups = |routes: &Routes| -> Vec<u32> {
             let mut ups: Vec<u32> =
-                (0..64).map(|hash| routes.way(&network, 0, 1, hash).unwrap()[1]).collect();
+                (0..64).map(|hash| routes.find_path(&network, 0, 1, hash).unwrap()[1]).collect();
             ups.sort_unstable();
             ups.dedup();
             ups
@@ -249,13 +266,14 @@ mod tests {
             Routes::new(&network, |port| network.ports[port as usize].link != down, |node| node);
         assert_eq!(ups(&fewer), [all[0], all[2], all[3]]);
         let none = Routes::new(&network, |_| false, |node| node);
-        assert_eq!(none.way(&network, 0, 1, 0), None);
+        assert_eq!(none.find_path(&network, 0, 1, 0), None);
     }
 
     #[test]
     fn two_hosts_need_no_switch() {
-        let (network, routes) = built(&generate::dumbbell(0, 1_000_000_000, 1_000_000_000, 1_000));
-        assert_eq!(routes.way(&network, 0, 1, 0).map(|way| way.len()), Some(1));
-        assert_eq!(routes.way(&network, 1, 0, 0).map(|way| way.len()), Some(1));
+        let (network, routes) =
+            build_routes(&generate::dumbbell(0, 1_000_000_000, 1_000_000_000, 1_000));
+        assert_eq!(routes.find_path(&network, 0, 1, 0).map(|path| path.len()), Some(1));
+        assert_eq!(routes.find_path(&network, 1, 0, 0).map(|path| path.len()), Some(1));
     }
 }

@@ -1,74 +1,74 @@
-//! A network and what it is asked to move, event after event.
+//! Discrete-event simulation of a network and its flows.
 //!
-//! [`Simulation`] is one value without threads of its own, files or clocks: [`Simulation::run`] goes on for so many events and
-//! gives back where it is, so that a caller can show progress or stop. It is divided into regions, each with its own events
-//! and packets, on which threads of the caller can work together ([`Simulation::workers`]). Its parts are in files of their
-//! own: ports with their queues and lines, switches with their memory, hosts with both ends of queue pairs.
+//! [`Simulation`] owns no threads, files or clocks: [`Simulation::run`] handles a limited number of events and
+//! returns the progress, so a caller can display it or stop. The network is partitioned into regions, each with its
+//! own events and packets, which threads of the caller can simulate in parallel ([`Simulation::workers`]).
 
 use std::sync::Arc;
 
-use crate::event::Kind;
-use crate::flow::{Flow, FlowResult, Operation};
-use crate::network::{Marking, Network};
-use crate::parameters::Parameters;
-use crate::random::mix;
+use crate::event::SimEventKind;
+use crate::flow::{FlowResult, FlowSpec, RdmaOperation};
+use crate::network::{FabricNetwork, Marking};
+use crate::parameters::{InvalidParameters, Parameters};
 use crate::routes::Routes;
 use crate::wire::Wire;
+use penstock_random::mix;
 
 mod audit;
-mod change;
-mod control;
-mod crew;
+mod coordinator;
 mod deadlock;
+mod failure;
+mod host_rx;
+mod host_tx;
 mod ideal;
 mod load_balancing;
-mod memory;
 mod model;
-mod partitioning;
+mod partition;
 mod port;
 mod receiver;
-mod receiving;
 mod recovery;
 mod region;
 mod requester;
 mod results;
 mod scoreboard;
 mod sender;
-mod sending;
 mod setup;
+mod shared_buffer;
 mod switch;
+mod worker_pool;
 
-pub use change::{Change, Part};
-pub use crew::Worker;
+pub use audit::AuditError;
 pub use deadlock::CyclicWait;
+pub use failure::{FailureChange, FailurePart};
 pub use port::PortResult;
 pub use results::SwitchResult;
+pub use worker_pool::Worker;
 
 use crate::congestion::needs;
-use control::{Control, Coordinator, Next};
-use model::Model;
+use coordinator::{Coordinator, NextStep, RunControl};
+use model::RunModel;
 use region::Region;
 
-/// Why a simulation cannot begin.
+/// Reason why a simulation cannot start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// Parameters that cannot be, or not together.
-    #[error("{0}")]
-    Parameters(String),
-    /// A flow that cannot be.
+    /// Parameters that are out of range or contradict each other.
+    #[error(transparent)]
+    Parameters(#[from] InvalidParameters),
+    /// Invalid flow.
     #[error("flow {number}: {reason}")]
     Flow {
-        /// Which, from 0.
+        /// Number of the flow, from 0.
         number: usize,
-        /// Why.
+        /// Reason in one sentence.
         reason: String,
     },
-    /// The memory of a switch is less than what its ports have to have for themselves.
+    /// Switch buffer smaller than the reserves and headroom of its ports.
     #[error(
         "switch '{switch}' has {buffer} bytes, and reserves and headroom of its ports are {needed}: give it a larger buffer, or less headroom"
     )]
     Buffer {
-        /// Its name.
+        /// Name of the switch.
         switch: String,
         /// Size of its buffer in bytes.
         buffer: u64,
@@ -77,46 +77,46 @@ pub enum SetupError {
     },
 }
 
-/// Packets and events of a run.
+/// Event and packet counters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Events that were handled.
+    /// Events handled.
     pub events: u64,
-    /// Packets that came to the end of a link.
+    /// Packets that arrived at the end of a link.
     pub arrivals: u64,
-    /// Packets that hosts made.
+    /// Packets created by hosts.
     pub created: u64,
-    /// Packets that hosts took.
+    /// Packets consumed by hosts.
     pub consumed: u64,
-    /// Packets for which there was no room, or no way.
+    /// Packets dropped for lack of buffer or route.
     pub dropped: u64,
-    /// Packets that were lost on lines.
+    /// Packets lost on links.
     pub lost: u64,
-    /// Queue pairs whose acknowledgement time-out is shorter than their round trip.
+    /// Queue pairs whose acknowledgement time-out is shorter than their base RTT.
     pub early_timeouts: u64,
 }
 
-/// A pause that reached who has to pause.
+/// PFC frame received by a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PauseRecord {
-    /// Time in picoseconds.
+    /// Time of its arrival in picoseconds.
     pub time_ps: u64,
-    /// The port that has to pause or may go on.
+    /// Port that pauses or resumes.
     pub port: u32,
     /// Paused priority, 0 to 7.
     pub priority: u8,
-    /// Pause, or going on.
+    /// True for a pause (Xoff), false for a resume (Xon).
     pub is_pause: bool,
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// There is more to do.
+pub enum RunProgress {
+    /// The event limit was reached; more events are pending.
     Running,
-    /// All flows are over.
+    /// All flows completed or failed.
     Done,
-    /// The end of time was reached, or nothing can happen any more.
+    /// The time limit was reached, or no event is pending although flows are unfinished.
     Stopped,
 }
 
@@ -132,13 +132,13 @@ impl Counts {
     }
 }
 
-/// Everything that happened, as one number: a sum, so that it does not matter in which region it was. Times and entities
-/// say the order.
+/// Order-independent digest of all events: a sum of hashes over time, kind, entity and details, so that the
+/// assignment of entities to regions has no effect.
 #[derive(Debug, Clone, Copy, Default)]
-struct Digest(u64);
+struct RunDigest(u64);
 
-impl Digest {
-    const fn add(&mut self, time_ps: u64, kind: Kind, who: u32, what: u64) {
+impl RunDigest {
+    const fn add(&mut self, time_ps: u64, kind: SimEventKind, who: u32, what: u64) {
         let when = time_ps.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let whose = ((kind as u64) << 32 | who as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         let what = what.wrapping_mul(0xA076_1D64_78BD_642F);
@@ -146,49 +146,52 @@ impl Digest {
     }
 }
 
-/// A network in motion.
+/// Simulation of a network with its flows.
 #[derive(Debug)]
 pub struct Simulation {
-    model: Arc<Model>,
-    control: Control,
+    model: Arc<RunModel>,
+    control: RunControl,
     regions: Vec<Region>,
 }
 
 impl Simulation {
-    /// Goes on until all flows are over, the time is reached, or so many events were handled; with several regions at
-    /// least so many.
+    /// Runs until all flows have ended, `until_ps` is reached, or `events` events were handled; with several regions
+    /// the event limit may be exceeded.
     ///
-    /// A run in which all flows are over goes on for as long as the longest link takes, but its time is that of the end
-    /// of the last flow.
-    pub fn run(&mut self, until_ps: u64, events: u64) -> Progress {
+    /// After the last flow has ended the run continues for the lookahead of the longest link, but the simulated time
+    /// is the end of that flow.
+    pub fn run(&mut self, until_ps: u64, events: u64) -> RunProgress {
         if self.regions.len() > 1 {
-            return self.workers(1, until_ps, events).pop().map_or(Progress::Stopped, Worker::run);
+            return self
+                .workers(1, until_ps, events)
+                .pop()
+                .map_or(RunProgress::Stopped, Worker::run);
         }
         let mut left = events;
         while left > 0 {
             let mut regions: Vec<&mut Region> = self.regions.iter_mut().collect();
             let (model, control) = (&*self.model, &mut self.control);
             let mut coordinator = Coordinator { model, control, regions: &mut regions };
-            match coordinator.next(until_ps) {
-                Next::End(progress) => return progress,
-                Next::Again => left -= 1,
-                Next::Window => {
+            match coordinator.next_step(until_ps) {
+                NextStep::End(progress) => return progress,
+                NextStep::Repeat => left -= 1,
+                NextStep::Window => {
                     left -= coordinator.regions[0].run_window(left).min(left);
                     if left == 0 {
-                        coordinator.rest();
+                        coordinator.synchronise();
                     }
                 }
             }
         }
-        Progress::Running
+        RunProgress::Running
     }
 
-    /// As [`Self::run`], without a limit on events.
-    pub fn run_to_end(&mut self, until_ps: u64) -> Progress {
+    /// Runs like [`Self::run`] without a limit on events.
+    pub fn run_to_end(&mut self, until_ps: u64) -> RunProgress {
         self.run(until_ps, u64::MAX)
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     #[must_use]
     pub const fn regions(&self) -> usize {
         self.regions.len()
@@ -200,7 +203,7 @@ impl Simulation {
         self.control.now_ps
     }
 
-    /// How many flows are not over.
+    /// Returns the number of flows that have neither completed nor failed.
     #[must_use]
     pub fn active(&self) -> u64 {
         self.regions.iter().map(|region| region.active).sum()
@@ -214,7 +217,7 @@ impl Simulation {
         counts
     }
 
-    /// A number that is the same for runs in which the same happened, and hardly ever for others.
+    /// Returns a hash of all events of the run: equal for identical runs, different with high probability otherwise.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let sum = self
@@ -226,7 +229,7 @@ impl Simulation {
 
     /// Returns the simulated network.
     #[must_use]
-    pub fn network(&self) -> &Network {
+    pub fn network(&self) -> &FabricNetwork {
         &self.model.network
     }
 
@@ -236,9 +239,9 @@ impl Simulation {
         &self.model.parameters
     }
 
-    /// The flows, in the order in which they were given.
+    /// Returns the flows in the order in which they were given.
     #[must_use]
-    pub fn flows(&self) -> &[Flow] {
+    pub fn flows(&self) -> &[FlowSpec] {
         &self.model.flows
     }
 }

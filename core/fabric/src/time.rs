@@ -1,6 +1,6 @@
-//! Time of the simulation: whole picoseconds since its beginning, in a `u64` that lasts 213 days.
+//! Simulated time: whole picoseconds since the start of the run, in a `u64` that lasts 213 days.
 //!
-//! A byte at 100 Gb/s takes 80 ps and at 400 Gb/s 20 ps, so that usual rates are exact.
+//! A byte takes 80 ps at 100 Gb/s and 20 ps at 400 Gb/s, so serialization times at common rates are exact.
 
 /// Picoseconds in a nanosecond.
 pub const PS_PER_NANOSECOND: u64 = 1_000;
@@ -11,23 +11,23 @@ pub const PS_PER_MILLISECOND: u64 = 1_000_000_000;
 /// Picoseconds in a second.
 pub const PS_PER_SECOND: u64 = 1_000_000_000_000;
 
-/// How long so many bytes take at a rate, rounded up: nothing is faster than its line.
+/// Returns the serialization time of `bytes` in picoseconds, rounded up so that no line exceeds its rate.
 #[must_use]
 pub fn transmission_ps(bytes: u64, bits_per_second: u64) -> u64 {
     let bits = u128::from(bytes) * 8 * u128::from(PS_PER_SECOND);
     u64::try_from(bits.div_ceil(u128::from(bits_per_second.max(1)))).unwrap_or(u64::MAX)
 }
 
-/// The rate of a line, ready for fast division.
+/// Line rate with a precomputed serialization time per byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineRate {
     bits_per_second: u64,
-    /// Where a byte takes whole picoseconds; else 0.
+    /// Serialization time of a byte in picoseconds; 0 if it is not a whole number.
     byte_ps: u64,
 }
 
 impl LineRate {
-    /// Of a rate above 0.
+    /// Creates a line rate of at least 1 bit per second.
     #[must_use]
     pub fn new(bits_per_second: u64) -> Self {
         let bits_per_second = bits_per_second.max(1);
@@ -36,13 +36,13 @@ impl LineRate {
         Self { bits_per_second, byte_ps }
     }
 
-    /// In bits per second.
+    /// Returns the rate in bits per second.
     #[must_use]
     pub const fn bits_per_second(self) -> u64 {
         self.bits_per_second
     }
 
-    /// How long so many bytes take.
+    /// Returns the serialization time of `bytes` in picoseconds, rounded up.
     #[must_use]
     pub fn transmission_ps(self, bytes: u32) -> u64 {
         match self.byte_ps {
@@ -66,7 +66,7 @@ mod tests {
     fn serialization_times_are_never_early() {
         assert_eq!(LineRate::new(100_000_000_000).transmission_ps(1106), 88_480);
         assert_eq!(LineRate::new(400_000_000_000).transmission_ps(1), 20);
-        // 8/3 ns are no whole picoseconds.
+        // 8/3 ns is not a whole number of picoseconds.
         assert_eq!(LineRate::new(3_000_000_000).transmission_ps(1), 2_667);
         assert_eq!(LineRate::new(3_000_000_000).transmission_ps(3), 8_000);
         assert_eq!(transmission_ps(u64::MAX, 1), u64::MAX);

@@ -1,4 +1,4 @@
-//! Congestion control against what is published of it: not single figures, but bounds that follow from the papers.
+//! Congestion control against published behaviour: bounds that follow from the papers.
 
 mod common;
 
@@ -28,15 +28,15 @@ fn incast(senders: u32, rate: u64, pairs: &[(&str, &str)]) -> Simulation {
     simulation(&topology, &set(pairs), flows)
 }
 
-/// The port of the switch to the receiver.
+/// Port of the receiver; its peer is the bottleneck port of the switch.
 const EGRESS_PORT: u32 = 0;
 
-fn out(simulation: &Simulation) -> u32 {
+fn egress_port(simulation: &Simulation) -> u32 {
     simulation.network().ports[EGRESS_PORT as usize].peer
 }
 
-/// S1: two flows of published DCQCN at 40 Gb/s are fair, and their queue is near the fixed point of the reference (23.5 KB
-/// with the parameters of the paper: marks from 5 to 200 KB up to 1 %).
+/// S1: two flows of DCQCN as published share 40 Gb/s fairly, with the queue near the fixed point of the reference:
+/// 23.5 KB with the parameters of the paper (Kmin 5 KB, Kmax 200 KB, Pmax 1 %).
 #[test]
 fn s1_dcqcn_fair_near_fixed_point() {
     let mut simulation = incast(
@@ -53,7 +53,7 @@ fn s1_dcqcn_fair_near_fixed_point() {
     simulation.sample_queues(PS_PER_US, 100 * PS_PER_MS, 200 * PS_PER_MS);
     let goodputs = goodputs(&mut simulation, 100 * PS_PER_MS, 200 * PS_PER_MS);
     assert!(jain(&goodputs).unwrap() >= 0.99, "{goodputs:?}");
-    let port = out(&simulation);
+    let port = egress_port(&simulation);
     let bins = simulation.queue_bins(port);
     let count: u64 = bins.iter().sum();
     let mean = bins.iter().enumerate().map(|(kb, n)| (kb as f64 + 0.5) * *n as f64).sum::<f64>()
@@ -62,7 +62,7 @@ fn s1_dcqcn_fair_near_fixed_point() {
     assert_eq!(simulation.counts().dropped, 0);
 }
 
-/// S3: marks keep pauses away that come without them, and nothing is lost either way.
+/// S3: ECN marking avoids most pauses of an incast; without loss in both cases.
 #[test]
 fn s3_ecn_marking_replaces_pausing() {
     let pauses = |cc: &str| {
@@ -87,14 +87,14 @@ fn pauses_sent(simulation: &Simulation) -> u64 {
         .sum()
 }
 
-/// S4: HPCC holds queues far below those of DCQCN under the same incast, and both use the line.
+/// S4: HPCC keeps queues far below those of DCQCN under the same incast, and both use the line.
 #[test]
 fn s4_hpcc_queues_shorter_than_dcqcn() {
     let run = |cc: &str| {
         let mut simulation = incast(8, 100 * GIGABIT_BPS, &[("cc", cc), ("mtu", "1000")]);
         simulation.sample_queues(PS_PER_US, 5 * PS_PER_MS, 25 * PS_PER_MS);
         let sum: f64 = goodputs(&mut simulation, 5 * PS_PER_MS, 25 * PS_PER_MS).iter().sum();
-        (sum, simulation.queue_quantile(out(&simulation), 0.99).unwrap())
+        (sum, simulation.queue_quantile(egress_port(&simulation), 0.99).unwrap())
     };
     let (dcqcn, hpcc) = (run("dcqcn"), run("hpcc"));
     assert!(hpcc.1 * 5 < dcqcn.1, "p99 of the queue: HPCC {} and DCQCN {}", hpcc.1, dcqcn.1);
@@ -103,9 +103,9 @@ fn s4_hpcc_queues_shorter_than_dcqcn() {
     assert!(hpcc.0 > 80.0 && dcqcn.0 > 80.0, "{} and {}", hpcc.0, dcqcn.0);
 }
 
-/// S6: the queue of two DCTCP flows stays about the threshold (K = 300 kB at 100 Gb/s), and the line is full.
+/// S6: the queue of two DCTCP flows stays below the marking threshold (K = 300 kB at 100 Gb/s), and the line is full.
 #[test]
-fn s6_dctcp_swings_about_its_threshold() {
+fn s6_dctcp_queue_stays_near_threshold() {
     let mut simulation =
         incast(2, 100 * GIGABIT_BPS, &[("cc", "dctcp"), ("mtu", "1000"), ("base_rtt", "13us")]);
     simulation.sample_queues(PS_PER_US, 10 * PS_PER_MS, 40 * PS_PER_MS);
@@ -114,26 +114,26 @@ fn s6_dctcp_swings_about_its_threshold() {
     let sum: f64 = goodputs.iter().sum();
     assert!(sum > 0.99 * line, "{sum} of {line}");
     assert!(jain(&goodputs).unwrap() > 0.95, "{goodputs:?}");
-    // With windows of 13 us of the line each, two flows hold at most a window in the queue and stay below K.
-    let most = simulation.queue_quantile(out(&simulation), 1.0).unwrap();
+    // With windows of 13 us at line rate, two flows queue at most one window, which is below K.
+    let most = simulation.queue_quantile(egress_port(&simulation), 1.0).unwrap();
     assert!(most <= 325_000, "{most}");
 }
 
-/// Swift holds the delay near its target: base and two hops are 26 us, and scaling adds little for eight flows.
+/// Swift keeps the delay near its target: 26 us for base and two hops; flow scaling adds little for eight flows.
 #[test]
 fn swift_delay_stays_near_target() {
     let mut simulation = incast(8, 100 * GIGABIT_BPS, &[("cc", "swift"), ("mtu", "1000")]);
     simulation.sample_queues(PS_PER_US, 10 * PS_PER_MS, 30 * PS_PER_MS);
     let goodputs = goodputs(&mut simulation, 10 * PS_PER_MS, 30 * PS_PER_MS);
     assert!(goodputs.iter().sum::<f64>() > 85.0, "{goodputs:?}");
-    let median = simulation.queue_quantile(out(&simulation), 0.5).unwrap();
-    // 22 us of queue at 12.5 GB/s are 275 kB; flow scaling allows up to 100 us more.
+    let median = simulation.queue_quantile(egress_port(&simulation), 0.5).unwrap();
+    // A queueing delay of 22 us at 12.5 GB/s is 275 kB; flow scaling allows up to 100 us more.
     assert!((100_000..900_000).contains(&median), "{median}");
 }
 
-/// Every algorithm moves everything of a large incast, without loss.
+/// Every algorithm completes a large incast without loss.
 #[test]
-fn all_of_them_finish_an_incast() {
+fn every_control_completes_incast() {
     for cc in ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift"] {
         let topology = generate::star(33, 100 * GIGABIT_BPS, 1000);
         let flows = (1..=32).map(|from| flow(from, 0, 500_000)).collect();

@@ -1,16 +1,17 @@
-//! Cyclic waits are found, and only where there are some; hosts that pause without end are helped by the watchdog.
+//! Detection of PFC deadlocks without false positives, and recovery by the PFC watchdog from deadlocks and pause
+//! storms.
 
 mod common;
 
 use common::{GIGABIT_BPS, PS_PER_US, flow, set, simulation};
-use penstock_fabric::{Change, Part, Progress, Simulation, generate};
+use penstock_fabric::{FailureChange, FailurePart, RunProgress, Simulation, generate};
 use penstock_topology::{NodeId, Topology};
 
 const PS_PER_MS: u64 = 1000 * PS_PER_US;
 const PS_PER_SECOND: u64 = 1000 * PS_PER_MS;
 
-/// Five switches in a ring with a host each; every host sends to that two switches on, so that every link carries two
-/// flows, and the way back is longer.
+/// Five switches in a ring with one host each; every host sends to the one two switches ahead, so every link of one
+/// direction carries two flows.
 fn ring(more: &[(&str, &str)]) -> (Topology, Simulation) {
     let mut topology = generate::dumbbell(2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let like = topology.links[4].clone();
@@ -47,7 +48,7 @@ fn ring(more: &[(&str, &str)]) -> (Topology, Simulation) {
 #[test]
 fn ring_deadlock_is_detected() {
     let (_, mut simulation) = ring(&[("timeout_exponent", "0")]);
-    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Stopped);
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), RunProgress::Stopped);
     let waits = simulation.cyclic_waits();
     assert_eq!(waits.len(), 1, "{waits:?}");
     let wait = &waits[0];
@@ -60,7 +61,7 @@ fn ring_deadlock_is_detected() {
     }
     ports.sort();
     assert_eq!(ports, ["s0>s1", "s1>s2", "s2>s3", "s3>s4", "s4>s0"]);
-    // It stands still: nothing arrives any more.
+    // Deadlocked: no more payload arrives.
     let delivered =
         |s: &Simulation| -> u64 { (0..5).map(|f| s.flow_result(f).delivered_bytes).sum() };
     let before = delivered(&simulation);
@@ -70,7 +71,7 @@ fn ring_deadlock_is_detected() {
 }
 
 #[test]
-fn a_watchdog_ends_it() {
+fn watchdog_resolves_ring_deadlock() {
     let (_, mut simulation) = ring(&[
         ("watchdog_detect", "1ms"),
         ("watchdog_restore", "1ms"),
@@ -78,7 +79,7 @@ fn a_watchdog_ends_it() {
         ("recovery", "selective"),
         ("selective_window", "0"),
     ]);
-    assert_eq!(simulation.run_to_end(10 * PS_PER_SECOND), Progress::Done);
+    assert_eq!(simulation.run_to_end(10 * PS_PER_SECOND), RunProgress::Done);
     let waits = simulation.cyclic_waits();
     assert!(!waits.is_empty());
     assert!(
@@ -89,7 +90,7 @@ fn a_watchdog_ends_it() {
     assert_eq!(simulation.audit(), Ok(()));
 }
 
-/// Pauses that spread without a cycle are none: an incast, and a tree under load.
+/// Pauses of an incast that spread through a tree form no cycle.
 #[test]
 fn acyclic_pauses_are_no_deadlock() {
     let topology = generate::spine_leaf(2, 4, 4, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
@@ -102,13 +103,13 @@ fn acyclic_pauses_are_no_deadlock() {
         ("deadlock_check", "1us"),
     ]);
     let mut simulation = simulation(&topology, &parameters, flows);
-    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Done);
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), RunProgress::Done);
     assert!((0..64).any(|port| simulation.port_result(port).pauses_sent > 0));
     assert_eq!(simulation.cyclic_waits(), []);
 }
 
-/// A host that pauses for 25 s: what is for others stands still behind what is for it until the watchdog of 10 s throws
-/// that away; then the others go on. Without it they wait for the end of the storm.
+/// A host sends pauses for 25 s: packets for other hosts are blocked behind packets for it until the watchdog drops
+/// these after 10 s. Without the watchdog they wait for the end of the storm.
 #[test]
 fn pause_storm_blocks_until_watchdog() {
     let topology = generate::spine_leaf(2, 2, 4, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
@@ -122,19 +123,19 @@ fn pause_storm_blocks_until_watchdog() {
             ("timeout_exponent", "20"),
             ("retries", "100"),
         ]);
-        // Hosts 4 to 7 send to host 0, which storms, and to hosts 1 to 3.
+        // Hosts 4 to 7 send to host 0, the source of the storm, and to hosts 1 to 3.
         let flows = (0..8)
             .map(|n| flow(4 + n % 4, if n < 4 { 0 } else { 1 + n % 3 }, 20_000_000))
             .collect();
         let mut simulation = simulation(&topology, &parameters, flows);
-        let part = Part::Host(0);
+        let part = FailurePart::Host(0);
         simulation.change(&[
-            Change { at_ps: PS_PER_MS, part, is_up: false },
-            Change { at_ps: 25 * PS_PER_SECOND, part, is_up: true },
+            FailureChange { at_ps: PS_PER_MS, part, is_up: false },
+            FailureChange { at_ps: 25 * PS_PER_SECOND, part, is_up: true },
         ]);
         simulation.run_to_end(60 * PS_PER_SECOND);
         assert_eq!(simulation.audit(), Ok(()));
-        assert_eq!(simulation.cyclic_waits(), [], "a storm is no cycle");
+        assert_eq!(simulation.cyclic_waits(), [], "a pause storm is no deadlock");
         let others = (4..8).map(|f| simulation.flow_result(f).finished_ps).max().unwrap();
         others.map(|time| time / PS_PER_SECOND)
     };

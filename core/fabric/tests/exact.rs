@@ -1,31 +1,32 @@
-//! Results that can be computed by hand, exact to the picosecond or byte.
+//! Results computed by hand, exact to the picosecond or byte.
 
 mod common;
 
 use common::{GIGABIT_BPS, PS_PER_US, flow, run, set, simulation};
 use penstock_fabric::{
-    Change, Flow, Network, Operation, Parameters, Part, Progress, Routes, Simulation, generate,
+    FabricNetwork, FailureChange, FailurePart, FlowSpec, Parameters, RdmaOperation, Routes,
+    RunProgress, Simulation, generate,
 };
 
 const PS_PER_MS: u64 = 1000 * PS_PER_US;
 const PS_PER_SECOND: u64 = 1000 * PS_PER_MS;
 
-/// One packet over one switch, all times by hand: 1 us links, 100 Gb/s.
+/// One packet over one switch, computed by hand: links of 1 us and 100 Gb/s.
 #[test]
 fn packet_time_is_serialization_plus_delay() {
     let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     let mut simulation = run(&topology, &set(&[("cc", "none")]), vec![flow(0, 1, 1000)]);
-    // 1000 + 62 + 16 + 20 bytes of 80 ps on two lines, 62 + 4 + 20 back, four times 1 us.
+    // 1000 + 62 + 16 + 20 bytes of 80 ps on two links, 62 + 4 + 20 bytes back, four times 1 us.
     let expected = 2 * 1098 * 80 + 2 * 86 * 80 + 4 * PS_PER_US;
     let result = simulation.flow_result(0);
     assert_eq!(result.finished_ps, Some(expected));
     assert_eq!(result.ideal_ps, expected);
     assert_eq!(simulation.counts().arrivals, 4);
-    // The time-out that was set is all that is ahead, and nothing comes of it.
-    assert_eq!(simulation.run_to_end(PS_PER_SECOND), Progress::Done);
+    // Only the retransmission timer is pending, and it has no effect.
+    assert_eq!(simulation.run_to_end(PS_PER_SECOND), RunProgress::Done);
 }
 
-/// Every wire format and operation: what a flow takes alone is what the formula says.
+/// The completion time of a lone flow equals the formula for every topology, wire format and operation.
 #[test]
 fn lone_flow_takes_ideal_time() {
     let shapes = [
@@ -37,7 +38,7 @@ fn lone_flow_takes_ideal_time() {
     ];
     for topology in &shapes {
         for wire in ["ethernet", "ns3-hpcc"] {
-            for operation in [Operation::Write, Operation::Send, Operation::Read] {
+            for operation in [RdmaOperation::Write, RdmaOperation::Send, RdmaOperation::Read] {
                 for bytes in [1, 1000, 1024, 1025, 65_536, 1_000_000] {
                     let parameters = set(&[
                         ("cc", "none"),
@@ -58,8 +59,8 @@ fn lone_flow_takes_ideal_time() {
     }
 }
 
-/// E1 of the reference: the ideal column of the HPCC simulator is 88 000 ns; the run itself is that without the rounding of
-/// its formula, by hand.
+/// E1 of the reference: the ideal column of the HPCC simulator is 88 000 ns; the run takes the exact time computed by
+/// hand, without the simplifications of that formula.
 #[test]
 fn e1_star_megabyte_with_hpcc_sizes() {
     let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
@@ -73,11 +74,11 @@ fn e1_star_megabyte_with_hpcc_sizes() {
     );
 }
 
-/// E2 and E3: round trips as the HPCC simulator works them out.
+/// E2 and E3: base RTTs by the formulas of the HPCC simulator.
 #[test]
 fn e2_e3_published_round_trips() {
     let leaf_spine = generate::spine_leaf(8, 8, 16, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
-    let network = Network::new(&leaf_spine).unwrap();
+    let network = FabricNetwork::new(&leaf_spine).unwrap();
     let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
     assert_eq!((longest.round_trip_ns, longest.bdp_bytes, longest.switches), (8_320, 104_000, 3));
     let fat = generate::pods(generate::Pods {
@@ -91,14 +92,14 @@ fn e2_e3_published_round_trips() {
         delay_ns: 1000,
     });
     assert_eq!((fat.hosts().count(), fat.nodes.len() - 320, fat.links.len()), (320, 56, 480));
-    let network = Network::new(&fat).unwrap();
+    let network = FabricNetwork::new(&fat).unwrap();
     let longest = penstock_fabric::hpcc::longest(&network, 1000).unwrap();
     assert_eq!((longest.round_trip_ns, longest.bdp_bytes, longest.switches), (12_240, 153_000, 5));
 }
 
 /// E4: goodput of one stream of 64 KiB writes.
 #[test]
-fn e4_goodput_is_what_headers_leave() {
+fn e4_goodput_matches_header_overhead() {
     let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
     for (mtu, expected) in [("1024", 92.565), ("4096", 98.014)] {
         let mut one = flow(0, 1, 65_536);
@@ -127,7 +128,7 @@ fn incast(senders: u32, more: &[(&str, &str)]) -> Simulation {
     simulation(&topology, &set(&pairs), flows)
 }
 
-/// E5: with nothing but pausing, each of N senders gets an N-th and is held up for the rest of the time.
+/// E5: with PFC alone, each of N senders gets an N-th of the line and is paused for the rest of the time.
 #[test]
 fn e5_pfc_incast_is_fair_lossless() {
     for senders in [2_u32, 4, 8] {
@@ -142,19 +143,23 @@ fn e5_pfc_incast_is_fair_lossless() {
         for (at, host) in (1..=senders).enumerate() {
             let paused = (simulation.port_result(host).paused_ps - before[at]) as f64
                 / (10 * PS_PER_MS) as f64;
-            assert!((paused / share - 1.0).abs() < 0.01, "{senders}: {paused} and not {share}");
+            assert!((paused / share - 1.0).abs() < 0.01, "{senders}: {paused}, expected {share}");
             let bytes = (simulation.flow_result(at).delivered_bytes - delivered[at]) as f64;
             let expected = 12.5e9 * 0.010 / f64::from(senders) * 1000.0 / 1048.0;
-            assert!((bytes / expected - 1.0).abs() < 0.01, "{senders}: {bytes} and not {expected}");
+            assert!(
+                (bytes / expected - 1.0).abs() < 0.01,
+                "{senders}: {bytes}, expected {expected}"
+            );
         }
         assert_eq!(simulation.counts().dropped, 0);
         assert_eq!(simulation.audit(), Ok(()));
     }
 }
 
-/// E6: 600 kB of each sender grow at the rate of its line less its share of the way out.
+/// E6: the first pause is sent when the buffered bytes of a sender, which grow at its line rate less its share of the
+/// egress link, reach 600 kB.
 #[test]
-fn e6_first_pause_at_full_memory() {
+fn e6_first_pause_at_static_threshold() {
     for (senders, expected_us) in [(2_u32, 96.0), (4, 64.0), (8, 54.857)] {
         let mut simulation = incast(senders, &[]);
         simulation.record_pauses();
@@ -162,7 +167,7 @@ fn e6_first_pause_at_full_memory() {
         let first = simulation.pause_records()[0];
         assert!(first.is_pause);
         let at_us = first.time_ps as f64 / PS_PER_US as f64;
-        // A packet is 84 ns; the first has to arrive, a whole one of each sender is counted, and the pause takes 5 ns.
+        // Tolerance: packets of 84 ns, one until the first arrives and one per sender, and a PFC frame of 5 ns.
         assert!(
             (at_us - expected_us).abs() < 0.084 * (2.0 + f64::from(senders)),
             "{senders}: {at_us}"
@@ -170,7 +175,7 @@ fn e6_first_pause_at_full_memory() {
     }
 }
 
-/// E7: the saw-tooth of two senders with 2 us until a pause has its effect.
+/// E7: sawtooth of the buffer with two senders and a PFC response time of 2 us.
 #[test]
 fn e7_sawtooth_has_period_and_amplitude() {
     let mut simulation = incast(2, &[("pfc_response", "2us")]);
@@ -182,16 +187,16 @@ fn e7_sawtooth_has_period_and_amplitude() {
         let bytes = simulation.ingress_bytes(4, 3);
         (least, most) = (least.min(bytes), most.max(bytes));
     }
-    // 4.8 ms are 200 periods of 24 us.
+    // 4.8 ms is 200 periods of 24 us.
     let pauses: u64 = [4, 5].iter().map(|port| simulation.port_result(*port).pauses_sent).sum();
-    assert_eq!(before, 0, "nobody pauses the receiver's own port");
+    assert_eq!(before, 0, "the receiver's link is never paused");
     let in_window = pauses as f64 / 2.0 * 4.8 / 5.8;
     assert!((in_window - 200.0).abs() < 4.0, "{in_window}");
     assert!(least.abs_diff(537_500) < 2_500 && most.abs_diff(612_500) < 2_500, "{least} to {most}");
     assert_eq!(simulation.counts().dropped, 0);
 }
 
-/// E8: sixty senders of 500 KB cannot be faster than the line.
+/// E8: an incast of sixty senders with 500 KB each takes the serialization time of all packets.
 #[test]
 fn e8_incast_takes_serialization_time() {
     let topology = generate::star(61, 100 * GIGABIT_BPS, 1000);
@@ -204,7 +209,7 @@ fn e8_incast_takes_serialization_time() {
     assert_eq!(done.counts().dropped, 0);
 }
 
-/// E9: HPCC aims at 95 % of the line as counters of switches have it.
+/// E9: HPCC uses 95 % of the line rate, as counted by switches.
 #[test]
 fn e9_hpcc_keeps_target_headroom() {
     let topology = generate::star(2, 100 * GIGABIT_BPS, 1000);
@@ -221,15 +226,15 @@ fn e9_hpcc_keeps_target_headroom() {
     }
 }
 
-/// E12: balanced flows get all of the uplinks, and without one of them what is left.
+/// E12: balanced flows use the full capacity of the uplinks.
 #[test]
 fn e12_spines_limit_throughput() {
     for spines in [1_usize, 2, 4, 8] {
         let topology =
             generate::spine_leaf(spines, 2, spines, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
-        // One flow for each spine: hashes are tried until each has its own.
-        let network = Network::new(&topology).unwrap();
-        let parameters = balanced(&network, spines, 1);
+        // One flow per spine: seeds are tried until the hashes are balanced.
+        let network = FabricNetwork::new(&topology).unwrap();
+        let parameters = find_balanced_seed(&network, spines, 1);
         let flows =
             (0..spines as u32).map(|host| flow(host, host + spines as u32, 1 << 40)).collect();
         let mut simulation = Simulation::new(network, parameters, flows).unwrap();
@@ -241,22 +246,22 @@ fn e12_spines_limit_throughput() {
         simulation.run_to_end(3 * PS_PER_MS);
         let gbps = (delivered(&simulation) - before) as f64 * 8.0 / 2e-3 / 1e9;
         let expected = 92.59 * spines as f64;
-        assert!((gbps / expected - 1.0).abs() < 0.01, "{spines}: {gbps} and not {expected}");
+        assert!((gbps / expected - 1.0).abs() < 0.01, "{spines}: {gbps}, expected {expected}");
     }
 }
 
-/// E12: without a link between a leaf and one of two spines, what used it goes on by the other after a time-out.
+/// E12: after the failure of a link between a leaf and one of two spines its flow shares the other spine.
 #[test]
 fn e12_link_failure_halves_leaf_pair() {
     let topology = generate::spine_leaf(2, 2, 2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
-    let network = Network::new(&topology).unwrap();
-    let seed = balanced(&network, 2, 1).seed;
+    let network = FabricNetwork::new(&topology).unwrap();
+    let seed = find_balanced_seed(&network, 2, 1).seed;
     let mut parameters = set(&[("cc", "none"), ("timeout_exponent", "8"), ("reroute", "100us")]);
     parameters.seed = seed;
     let flows = (0..2).map(|host| flow(host, host + 2, 1 << 40)).collect();
     let mut simulation = Simulation::new(network, parameters, flows).unwrap();
     let cut = topology.links.iter().position(|link| link.name == "leaf0-spine1").unwrap();
-    let change = |at_ps, is_up| Change { at_ps, part: Part::Link(cut as u32), is_up };
+    let change = |at_ps, is_up| FailureChange { at_ps, part: FailurePart::Link(cut as u32), is_up };
     simulation.change(&[change(2 * PS_PER_MS, false), change(20 * PS_PER_MS, true)]);
     let mut rate = |from: u64, until: u64| {
         simulation.run_to_end(from);
@@ -268,20 +273,20 @@ fn e12_link_failure_halves_leaf_pair() {
         (sum(&simulation) - before) as f64 * 8.0 / ((until - from) as f64 / 1e12) / 1e9
     };
     assert!((rate(PS_PER_MS, 2 * PS_PER_MS) / 185.2 - 1.0).abs() < 0.01);
-    // 100 us until switches know, and a time-out of 1.05 ms.
+    // 100 us until rerouting, and a time-out of 1.05 ms.
     assert!((rate(4 * PS_PER_MS, 20 * PS_PER_MS) / 92.6 - 1.0).abs() < 0.01);
     assert!((rate(22 * PS_PER_MS, 24 * PS_PER_MS) / 185.2 - 1.0).abs() < 0.01);
     let timeouts: u64 = (0..2).map(|f| simulation.flow_result(f).timeouts).sum();
-    // A gap is told as soon as the other way carries packets, so that a time-out is hardly ever needed.
+    // A NAK reports the gap once the other path carries packets, so a time-out is rarely needed.
     assert!(timeouts <= 1, "{timeouts}");
     assert!(simulation.counts().dropped + simulation.counts().lost > 0);
 }
 
-/// A seed with which flows from host n to host n + `spines` have a spine each.
-fn balanced(network: &Network, spines: usize, from: u64) -> Parameters {
+/// Finds a seed with which the flows from host n to host n + `spines` use one spine each.
+fn find_balanced_seed(network: &FabricNetwork, spines: usize, from: u64) -> Parameters {
     for seed in from.. {
         let parameters = Parameters { seed, ..set(&[("cc", "none"), ("timeout_exponent", "0")]) };
-        let flows: Vec<Flow> =
+        let flows: Vec<FlowSpec> =
             (0..spines as u32).map(|host| flow(host, host + spines as u32, 1024)).collect();
         let mut simulation = Simulation::new(network.clone(), parameters.clone(), flows).unwrap();
         simulation.run_to_end(PS_PER_MS);
@@ -298,9 +303,9 @@ fn balanced(network: &Network, spines: usize, from: u64) -> Parameters {
     unreachable!()
 }
 
-/// The same hash at every switch leaves ways unused that a hash of each switch uses.
+/// The same ECMP hash at every switch leaves paths unused that hashes seeded per switch use.
 #[test]
-fn polarised_hashes_leave_ways_unused() {
+fn polarised_ecmp_leaves_paths_unused() {
     let topology = generate::fat_tree(4, 1.0, 100 * GIGABIT_BPS, 100);
     let used = |routing: &str| {
         let parameters = set(&[("cc", "none"), ("routing", routing)]);
@@ -322,8 +327,8 @@ fn polarised_hashes_leave_ways_unused() {
 }
 
 #[test]
-fn star_routes_pass_the_switch() {
-    let network = Network::new(&generate::star(3, GIGABIT_BPS, 10)).unwrap();
+fn star_path_has_two_links() {
+    let network = FabricNetwork::new(&generate::star(3, GIGABIT_BPS, 10)).unwrap();
     let routes = Routes::new(&network, |_| true, |_| 0);
-    assert_eq!(routes.way(&network, 0, 2, 7).map(|way| way.len()), Some(2));
+    assert_eq!(routes.find_path(&network, 0, 2, 7).map(|path| path.len()), Some(2));
 }

@@ -1,33 +1,33 @@
-//! Properties of every network and traffic: no loss under PFC, complete counts, and equal bytes for equal seeds.
+//! Properties of random networks and traffic: no loss under PFC, consistent counters, equal results for equal seeds.
 
 mod common;
 
 use common::PS_PER_US;
-use common::case::{CONTROLS, RDMA, ROUTINGS, cases};
-use penstock_fabric::{Network, Progress, Simulation};
+use common::case::{CONTROLS, RDMA_CONTROLS, ROUTINGS, cases};
+use penstock_fabric::{FabricNetwork, RunProgress, Simulation};
 use proptest::prelude::*;
 
-/// In steps, each audited.
+/// Runs to the end in steps, each audited.
 fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {
     for _ in 0..100_000 {
-        // TCP that loses again and again waits for minutes.
+        // TCP with repeated losses backs off for minutes.
         let progress = simulation.run(36_000_000_000 * PS_PER_US, 20_000);
         prop_assert_eq!(simulation.audit(), Ok(()));
-        if progress != Progress::Running {
-            prop_assert_eq!(progress, Progress::Done);
+        if progress != RunProgress::Running {
+            prop_assert_eq!(progress, RunProgress::Done);
             return Ok(());
         }
     }
-    Err(TestCaseError::fail("it does not end"))
+    Err(TestCaseError::fail("the run does not end"))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Headroom as it is worked out is enough, whatever threshold, response and latency there are.
+    /// The computed headroom prevents loss for any threshold, response time and latency.
     #[test]
     fn nothing_is_lost_under_pausing(
-        mut case in cases(RDMA),
+        mut case in cases(RDMA_CONTROLS),
         is_static: bool,
         response in 0_u64..4,
         latency in 0_u64..3,
@@ -64,15 +64,14 @@ proptest! {
             prop_assert_eq!(result.delivered_bytes, flow.bytes());
             prop_assert_eq!((result.packets_again, result.timeouts), (0, 0));
             let took = result.finished_ps.unwrap() - flow.start_ps;
-            // The formula takes a train as alike in its middle; one more packet on each link is its error.
+            // The formula is exact for one message only.
             if flow.messages == 1 {
                 prop_assert!(took >= result.ideal_ps, "flow {}: {} below {}", number, took, result.ideal_ps);
             }
         }
     }
 
-    /// Without pausing and with lossy lines everything arrives by going back or by single packets, and every packet is
-    /// counted.
+    /// Without PFC and with lossy links both recoveries deliver everything, and every packet is counted.
     #[test]
     fn lost_packets_are_retransmitted_and_counted(
         mut case in cases(CONTROLS.len()),
@@ -97,7 +96,7 @@ proptest! {
             link.loss_burst = f64::from(burst);
         }
         let plain = case.simulation();
-        let network = Network::new(&topology).unwrap();
+        let network = FabricNetwork::new(&topology).unwrap();
         let mut simulation =
             Simulation::new(network, plain.parameters().clone(), plain.flows().to_vec()).unwrap();
         finish(&mut simulation)?;
@@ -108,7 +107,7 @@ proptest! {
         }
     }
 
-    /// Same seed, same digest; in one go or in steps.
+    /// The same seed gives the same digest, in one call or in steps; another seed gives another digest.
     #[test]
     fn same_seed_gives_same_results(
         mut case in cases(CONTROLS.len()),
@@ -123,7 +122,7 @@ proptest! {
         let mut whole = case.simulation();
         whole.run_to_end(60_000_000 * PS_PER_US);
         let mut steps = case.simulation();
-        while steps.run(60_000_000 * PS_PER_US, step) == Progress::Running {}
+        while steps.run(60_000_000 * PS_PER_US, step) == RunProgress::Running {}
         prop_assert_eq!(whole.digest(), steps.digest());
         prop_assert_eq!(whole.counts(), steps.counts());
         let mut other = case.clone();

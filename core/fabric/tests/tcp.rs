@@ -1,5 +1,4 @@
-//! TCP over wide-area paths: slow start to the segment, CUBIC's share of a line, BBR's short queue and its patience with
-//! losses.
+//! TCP over wide-area paths: exact slow start, link sharing of CUBIC, short queues and loss tolerance of BBR.
 
 mod common;
 
@@ -11,8 +10,8 @@ use penstock_units::BitRate;
 
 const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
-/// `pairs` of hosts at 10 Gb/s on both sides of a link of 1 Gb/s and 20 ms.
-fn wide(pairs: usize) -> Topology {
+/// Dumbbell: `pairs` hosts at 10 Gb/s on either side of a link of 1 Gb/s and 20 ms.
+fn build_wide_area(pairs: usize) -> Topology {
     let mut topology = generate::dumbbell(pairs, 10 * GIGABIT_BPS, GIGABIT_BPS, 1000);
     let middle = topology.links.last_mut().unwrap();
     middle.delay = std::time::Duration::from_millis(20);
@@ -20,8 +19,8 @@ fn wide(pairs: usize) -> Topology {
     topology
 }
 
-fn connections(pairs: usize, loss: f64, more: &[(&str, &str)]) -> Simulation {
-    let mut topology = wide(pairs);
+fn start_connections(pairs: usize, loss: f64, more: &[(&str, &str)]) -> Simulation {
+    let mut topology = build_wide_area(pairs);
     topology.links.last_mut().unwrap().loss = loss;
     let mut settings = vec![("mtu", "1448"), ("buffer", "64MB"), ("queue_limit", "5MB")];
     settings.extend_from_slice(more);
@@ -29,7 +28,7 @@ fn connections(pairs: usize, loss: f64, more: &[(&str, &str)]) -> Simulation {
     simulation(&topology, &set(&settings), flows)
 }
 
-/// Goodput of each in Gb/s between two times.
+/// Returns the goodput of each flow in Gb/s between two times.
 fn goodputs(simulation: &mut Simulation, from_ps: u64, until_ps: u64) -> Vec<f64> {
     let delivered = |s: &Simulation| -> Vec<u64> {
         (0..s.flows().len()).map(|f| s.flow_result(f).delivered_bytes).collect()
@@ -51,12 +50,12 @@ fn queue_max(simulation: &Simulation) -> u64 {
         .sum()
 }
 
-/// Ten segments at first, and twice as many in each round trip: RFC 5681 and 6928.
+/// Ten segments in the first RTT, twice as many in each further one (RFC 5681, RFC 6928).
 #[test]
-fn slow_start_is_to_the_segment() {
-    let mut simulation = connections(1, 0.0, &[("cc", "cubic")]);
+fn slow_start_doubles_each_rtt() {
+    let mut simulation = start_connections(1, 0.0, &[("cc", "cubic")]);
     for round in 0..6_u64 {
-        // The last bit of a segment arrives 20 ms and some microseconds after its sending, and 20 ms later it is heard of.
+        // A segment arrives 20 ms and some microseconds after it was sent; its acknowledgement takes another 20 ms.
         simulation.run_to_end((20 + 40 * round) * PS_PER_MS + 15 * PS_PER_MS);
         let segments = simulation.flow_result(0).delivered_bytes / 1448;
         assert_eq!(segments, 10 * ((2 << round) - 1), "round {round}");
@@ -67,24 +66,24 @@ fn slow_start_is_to_the_segment() {
 fn cubic_fills_and_shares_the_link() {
     let line = 1448.0 / 1538.0;
     let one = goodputs(
-        &mut connections(1, 0.0, &[("cc", "cubic")]),
+        &mut start_connections(1, 0.0, &[("cc", "cubic")]),
         2000 * PS_PER_MS,
         12_000 * PS_PER_MS,
     );
     assert!(one[0] > 0.97 * line, "{one:?}");
-    let mut four = connections(4, 0.0, &[("cc", "cubic")]);
+    let mut four = start_connections(4, 0.0, &[("cc", "cubic")]);
     let rates = goodputs(&mut four, 20_000 * PS_PER_MS, 60_000 * PS_PER_MS);
     assert!(rates.iter().sum::<f64>() > 0.97 * line, "{rates:?}");
     assert!(jain(&rates).unwrap() > 0.8, "{rates:?}");
-    assert!(queue_max(&four) > 4_900_000, "it fills the queue");
+    assert!(queue_max(&four) > 4_900_000, "CUBIC fills the queue");
 }
 
-/// A bandwidth-delay product is 5 MB. BBR finds the rate without filling the queue for long, and bears losses by chance that
-/// CUBIC takes for a full line.
+/// With a BDP of 5 MB, BBR finds the bottleneck rate without a standing queue, and tolerates random losses that CUBIC
+/// takes for congestion.
 #[test]
 fn bbr_finds_rate_despite_losses() {
     let line = 1448.0 / 1538.0;
-    let mut plain = connections(1, 0.0, &[("cc", "bbr"), ("queue_limit", "30MB")]);
+    let mut plain = start_connections(1, 0.0, &[("cc", "bbr"), ("queue_limit", "30MB")]);
     plain.sample_queues(PS_PER_MS, 2000 * PS_PER_MS, 9000 * PS_PER_MS);
     let rate = goodputs(&mut plain, 2000 * PS_PER_MS, 9000 * PS_PER_MS)[0];
     assert!(rate > 0.95 * line, "{rate}");
@@ -94,16 +93,20 @@ fn bbr_finds_rate_despite_losses() {
     let median = plain.queue_quantile(port, 0.5).unwrap();
     assert!(median < 1_000_000 && plain.counts().dropped == 0, "{median}");
     let lossy = |cc: &str| {
-        goodputs(&mut connections(1, 0.005, &[("cc", cc)]), 2000 * PS_PER_MS, 9000 * PS_PER_MS)[0]
+        goodputs(
+            &mut start_connections(1, 0.005, &[("cc", cc)]),
+            2000 * PS_PER_MS,
+            9000 * PS_PER_MS,
+        )[0]
     };
     let (bbr, cubic) = (lossy("bbr"), lossy("cubic"));
     assert!(bbr > 0.85 * line && cubic < 0.1 * line, "{bbr} and {cubic}");
 }
 
-/// After ten seconds without a shorter round trip hardly anything is under way for 200 ms.
+/// Without a lower RTT sample for the probe interval (1 s here), BBR keeps a minimum window for 200 ms.
 #[test]
 fn bbr_probes_minimum_rtt() {
-    let mut simulation = connections(1, 0.0, &[("cc", "bbr"), ("bbr_probe_interval", "1s")]);
+    let mut simulation = start_connections(1, 0.0, &[("cc", "bbr"), ("bbr_probe_interval", "1s")]);
     let mut quiet = 0;
     for step in 0..400 {
         let rate = goodputs(
@@ -113,6 +116,6 @@ fn bbr_probes_minimum_rtt() {
         )[0];
         quiet += u32::from(rate < 0.05);
     }
-    // Three times in four seconds some 200 ms, less a round trip.
+    // Three probes of some 200 ms in four seconds, less an RTT each.
     assert!((30..=100).contains(&quiet), "{quiet}");
 }

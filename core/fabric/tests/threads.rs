@@ -1,21 +1,22 @@
-//! One run on several threads: whatever happens in it, the result is the same to the last bit for any number of regions and
-//! threads.
+//! Parallel runs: results are bit-identical for any number of regions and threads.
 
 mod common;
 
 use common::case::{CONTROLS, Case, ROUTINGS, cases};
 use common::{GIGABIT_BPS, PS_PER_US, flow, run_by, set};
-use penstock_fabric::random::Random;
-use penstock_fabric::{Change, Network, Part, Progress, Simulation, generate};
+use penstock_fabric::{
+    FabricNetwork, FailureChange, FailurePart, RunProgress, Simulation, generate,
+};
+use penstock_random::Random;
 use penstock_topology::Topology;
 use proptest::prelude::*;
 
 const PS_PER_MS: u64 = 1000 * PS_PER_US;
-/// TCP that loses again and again waits for minutes.
+/// TCP with repeated losses backs off for minutes.
 const RUN_END_PS: u64 = 3_600_000 * PS_PER_MS;
 
-/// Everything that a caller can see of a run.
-fn seen(simulation: &Simulation) -> Vec<String> {
+/// Formats everything that a caller can observe of a run.
+fn observe(simulation: &Simulation) -> Vec<String> {
     let network = simulation.network();
     let mut seen = vec![
         format!("{:016x} at {}", simulation.digest(), simulation.now_ps()),
@@ -36,46 +37,50 @@ fn seen(simulation: &Simulation) -> Vec<String> {
     seen
 }
 
-/// Two links, a switch and a host that fail and come back.
-fn changes(topology: &Topology, seed: u64) -> Vec<Change> {
-    let mut random = Random::new(seed, "changes", 0);
+/// Failures and repairs of two links, a switch and a host.
+fn changes(topology: &Topology, seed: u64) -> Vec<FailureChange> {
+    let mut random = Random::stream(seed, "changes", 0);
     let hosts = topology.hosts().count() as u64;
     let switches = topology.nodes.len() as u64 - hosts;
     let links = topology.links.len() as u64;
     let parts = [
-        Part::Link(random.below(links) as u32),
-        Part::Link(random.below(links) as u32),
-        Part::Switch((hosts + random.below(switches)) as u32),
-        Part::Host(random.below(hosts) as u32),
+        FailurePart::Link(random.below(links) as u32),
+        FailurePart::Link(random.below(links) as u32),
+        FailurePart::Switch((hosts + random.below(switches)) as u32),
+        FailurePart::Host(random.below(hosts) as u32),
     ];
     let mut changes = Vec::new();
     for part in parts {
         let at_ps = random.below(60 * PS_PER_US);
-        changes.push(Change { at_ps, part, is_up: false });
-        changes.push(Change { at_ps: at_ps + 1 + random.below(40 * PS_PER_US), part, is_up: true });
+        changes.push(FailureChange { at_ps, part, is_up: false });
+        changes.push(FailureChange {
+            at_ps: at_ps + 1 + random.below(40 * PS_PER_US),
+            part,
+            is_up: true,
+        });
     }
     changes
 }
 
-/// Runs a case by threads in regions, in steps of so many events.
+/// Runs a case on threads in regions, in steps of `step` events.
 fn run(
     case: &Case,
     topology: &Topology,
     fails: bool,
     (regions, threads, step): (usize, usize, u64),
-) -> (Progress, Vec<String>) {
+) -> (RunProgress, Vec<String>) {
     let mut simulation = case.divided(topology, regions);
     simulation.record_pauses();
     simulation.sample_queues(PS_PER_US / 2, 3 * PS_PER_US, 40 * PS_PER_US);
     if fails {
         simulation.change(&changes(topology, case.seed));
     }
-    let mut progress = Progress::Running;
-    while progress == Progress::Running {
+    let mut progress = RunProgress::Running;
+    while progress == RunProgress::Running {
         progress = run_by(threads, &mut simulation, RUN_END_PS, step);
         assert_eq!(simulation.audit(), Ok(()));
     }
-    (progress, seen(&simulation))
+    (progress, observe(&simulation))
 }
 
 proptest! {
@@ -128,12 +133,12 @@ proptest! {
     }
 }
 
-/// A time at which a run is stopped is the same time everywhere, and going on from there changes nothing.
+/// A run stopped at any time has the same state for any number of regions, and continues with the same results.
 #[test]
 fn run_stops_at_any_time() {
     let topology = generate::fat_tree(4, 1.0, 100 * GIGABIT_BPS, 1000);
     let result = |regions: usize, threads: usize| {
-        let network = Network::new(&topology).unwrap();
+        let network = FabricNetwork::new(&topology).unwrap();
         let flows = (0..16).map(|host| flow(host, (host + 5) % 16, 300_000)).collect();
         let mut simulation =
             Simulation::divided(network, set(&[("cc", "hpcc")]), flows, regions).unwrap();
@@ -142,7 +147,7 @@ fn run_stops_at_any_time() {
         for step in 1..40 {
             run_by(threads, &mut simulation, step * 1_234_567, u64::MAX);
             assert_eq!(simulation.audit(), Ok(()));
-            all.push(seen(&simulation));
+            all.push(observe(&simulation));
         }
         all
     };
@@ -150,10 +155,10 @@ fn run_stops_at_any_time() {
     assert!(one == result(2, 2) && one == result(4, 3) && one == result(7, 2));
 }
 
-/// A worker that is thrown away does not leave the others waiting.
+/// A dropped worker does not leave the others waiting.
 #[test]
 fn worker_panics_when_another_is_missing() {
-    let network = Network::new(&generate::fat_tree(4, 1.0, GIGABIT_BPS, 1000)).unwrap();
+    let network = FabricNetwork::new(&generate::fat_tree(4, 1.0, GIGABIT_BPS, 1000)).unwrap();
     let flows = vec![flow(0, 15, 1_000_000)];
     let mut simulation = Simulation::divided(network, set(&[]), flows, 2).unwrap();
     let mut workers = simulation.workers(2, u64::MAX, u64::MAX);

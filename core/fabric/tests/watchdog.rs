@@ -1,4 +1,4 @@
-//! The pause watchdog: it helps queues that stood still for long enough, and no others.
+//! PFC watchdog: acts only on queues that are paused for longer than the detection time.
 
 mod common;
 
@@ -7,8 +7,8 @@ use penstock_fabric::{Simulation, generate};
 
 const PS_PER_MS: u64 = 1000 * PS_PER_US;
 
-/// Six hosts of three leaves send to one over a spine that its leaf pauses for some 12 us at a time.
-fn paused(more: &[(&str, &str)]) -> Simulation {
+/// Incast of seven hosts, six of them over a spine that the receiver's leaf pauses for some 12 us at a time.
+fn start_incast(more: &[(&str, &str)]) -> Simulation {
     let topology = generate::spine_leaf(1, 4, 2, 100 * GIGABIT_BPS, 100 * GIGABIT_BPS, 1000);
     let mut pairs = vec![
         ("cc", "none"),
@@ -22,8 +22,8 @@ fn paused(more: &[(&str, &str)]) -> Simulation {
     simulation(&topology, &set(&pairs), flows)
 }
 
-/// Queues helped, and frames thrown away by watchdogs.
-fn helped(simulation: &Simulation) -> (u64, u64) {
+/// Returns the number of watchdog actions and of frames dropped by them.
+fn count_watchdog_actions(simulation: &Simulation) -> (u64, u64) {
     (0..simulation.network().ports.len() as u32)
         .map(|port| simulation.port_result(port))
         .fold((0, 0), |sum, port| (sum.0 + port.watchdog, sum.1 + port.watchdog_dropped))
@@ -37,13 +37,13 @@ fn watchdog_acts_only_on_stuck_queues() {
         ("5us", "drop", true, true),
         ("10s", "drop", false, false),
     ] {
-        let mut simulation = paused(&[
+        let mut simulation = start_incast(&[
             ("watchdog_detect", detect),
             ("watchdog_restore", "20us"),
             ("watchdog_action", action),
         ]);
         simulation.run_to_end(1000 * PS_PER_MS);
-        let (times, frames) = helped(&simulation);
+        let (times, frames) = count_watchdog_actions(&simulation);
         assert_eq!((times > 0, frames > 0), (helps, drops), "{detect} {action}: {times} {frames}");
         assert_eq!(simulation.audit(), Ok(()));
         for number in 0..7 {

@@ -1,11 +1,10 @@
-//! Measures the flow samples that one core decodes, labels and aggregates per second.
+//! Measures how many flow samples per second one core decodes, labels and aggregates.
 //!
 //! `cargo run --release -p penstock-flows --example decode_speed [SECONDS [PART OF A NAME]]`. The samples are those of a
-//! site: frames of 9018 bytes behind a VLAN tag, nine of ten IPv6, of which a third has a flow label of a
-//! registered pair, a third a Destination Options header and the rest an ordinary label; 20,000 flows between
-//! 400 hosts, a switch record and 128 bytes of header in each sample, datagrams of 1400 bytes, eight agents. Flows
-//! are of all sizes (log-uniform: a hundredth of them has half of the packets) or, which no network is and
-//! caches dislike most, all alike. Time is that of this thread alone, so that other programs do not count.
+//! site: frames of 9018 bytes with a VLAN tag; 90 % are IPv6, of which a third has a flow label of a registered pair, a
+//! third a Destination Options header and the rest a random label; 20,000 flows between 400 hosts; a switch record and
+//! 128 bytes of header in each sample; datagrams of 1400 bytes from eight agents. Flow sizes are log-uniform (1 % of the
+//! flows have half of the packets) or, as the worst case for CPU caches, equal. Measures the CPU time of this thread.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -18,7 +17,8 @@ use penstock_flows::scitag::Trust;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{ExtendedSwitch, HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Sample, SflowDatagram, Source};
+use penstock_flows::sflow::{Encoder, FlowRecord, Sample, SflowDatagram, SflowInterface, Source};
+use penstock_random::Random;
 use penstock_scitags::{FlowLabel, Registry, option};
 
 const RANDOM_SEED: u64 = 0x5EED;
@@ -26,39 +26,26 @@ const FLOW_COUNT: u64 = 20_000;
 const SAMPLES_PER_AGENT: u32 = 4_000;
 const AGENT_COUNT: u32 = 8;
 
-/// splitmix64.
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-}
-
 fn host(number: u64) -> Ipv6Addr {
     let site = (number % 8) as u16;
     Ipv6Addr::new(0x2001, 0xdb8, site, 0, 0, 0, 0, (number / 8) as u16 + 1)
 }
 
 fn header(flow: u64) -> [u8; 128] {
-    let mut random = SplitMix64(flow);
-    let (source, destination) = (random.next() % 400, random.next() % 400);
+    let mut random = Random::new(flow);
+    let (source, destination) = (random.next_bits() % 400, random.next_bits() % 400);
     let tags: Vec<_> = Registry::builtin().tags().collect();
-    let tag = tags[random.next() as usize % tags.len()];
+    let tag = tags[random.next_bits() as usize % tags.len()];
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x0B, 0xB8];
-    let ports = [(random.next() as u16).to_be_bytes(), 5201_u16.to_be_bytes()].concat();
+    let ports = [(random.next_bits() as u16).to_be_bytes(), 5201_u16.to_be_bytes()].concat();
     if flow.is_multiple_of(10) {
         bytes.extend([0x08, 0, 0x45, 0, 0x23, 0x28, 0, 0, 0x40, 0, 64, 6, 0, 0]);
         bytes.extend([10, source as u8, 0, 1, 10, destination as u8, 0, 1]);
     } else {
         let (next, label) = match flow % 3 {
             0 => (6, FlowLabel::new(tag, flow as u8).unwrap().value()),
-            1 => (60, random.next() as u32 & 0xF_FFFF),
-            _ => (6, random.next() as u32 & 0xF_FFFF),
+            1 => (60, random.next_bits() as u32 & 0xF_FFFF),
+            _ => (6, random.next_bits() as u32 & 0xF_FFFF),
         };
         bytes.extend([0x86, 0xDD]);
         bytes.extend((6 << 28 | label).to_be_bytes());
@@ -76,15 +63,15 @@ fn header(flow: u64) -> [u8; 128] {
 }
 
 fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
-    let (mut random, mut datagrams, mut samples) = (SplitMix64(RANDOM_SEED), Vec::new(), 0);
+    let (mut random, mut datagrams, mut samples) = (Random::new(RANDOM_SEED), Vec::new(), 0);
     let headers: Vec<_> = (0..FLOW_COUNT + u64::from(AGENT_COUNT)).map(header).collect();
     for agent in 0..AGENT_COUNT {
         let mut encoder = Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES);
         for sequence in 1..=SAMPLES_PER_AGENT {
-            let share = random.next() as f64 / u64::MAX as f64;
+            let share = random.next_bits() as f64 / u64::MAX as f64;
             let skewed = (FLOW_COUNT as f64).powf(share) as u64;
-            let flow = if alike { random.next() } else { skewed };
-            // Each flow passes one of the agents.
+            let flow = if alike { random.next_bits() } else { skewed };
+            // Each flow is sampled by one agent.
             let flow = (flow % FLOW_COUNT / u64::from(AGENT_COUNT) * u64::from(AGENT_COUNT))
                 + u64::from(agent);
             let port = flow as u32 % 32 + 1;
@@ -94,8 +81,8 @@ fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
                 sampling_rate: 10_000,
                 sample_pool: sequence * 10_000,
                 drops: 0,
-                input: Interface::Index(port),
-                output: Interface::Index(40),
+                input: SflowInterface::Index(port),
+                output: SflowInterface::Index(40),
             };
             let records = [
                 FlowRecord::Header(SampledHeader {
@@ -116,7 +103,7 @@ fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
         }
         datagrams.extend(encoder.take(SAMPLES_PER_AGENT));
     }
-    // Agents speak in turn.
+    // Interleaves the datagrams of the agents.
     let each = datagrams.len() / AGENT_COUNT as usize;
     let turns =
         (0..datagrams.len()).map(|at| at % AGENT_COUNT as usize * each + at / AGENT_COUNT as usize);
@@ -142,7 +129,7 @@ fn thread_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Runs `round` over and over, and tells the samples per second of all and of the best.
+/// Runs `round` repeatedly and prints samples per second, as mean and of the fastest round.
 fn measure(name: &str, seconds: f64, samples: u64, mut round: impl FnMut()) {
     if !name.contains(&std::env::args().nth(2).unwrap_or_default()) {
         return;
@@ -193,14 +180,14 @@ fn all(name: &str, seconds: f64, mut datagrams: Vec<Vec<u8>>, samples: u64) {
     measure(name, seconds, samples, || {
         let now = Duration::from_millis(u64::from(round) * 13);
         for datagram in &mut datagrams {
-            // The numbers go on from round to round, as those of agents do.
+            // Sequence numbers continue over rounds, as those of agents.
             let number = u32::from_be_bytes(datagram[16..20].try_into().unwrap());
             let number = (number - 1) % each + 1 + round * each;
             datagram[16..20].copy_from_slice(&number.to_be_bytes());
             intake.sflow(now, from, datagram, &mut ()).unwrap();
         }
         round += 1;
-        // A second of the promised speed.
+        // One second at the promised rate.
         if round.is_multiple_of(78) {
             let taken = intake.take();
             std::hint::black_box(taken.labels(Combine::Max));

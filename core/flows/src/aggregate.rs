@@ -20,11 +20,11 @@ use penstock_scitags::Scitag;
 
 use crate::asn::PrefixOrigin;
 use crate::observe::{InterfaceDirection, Observation};
-use crate::packet::{Address, FlowKey, IpHeader, IpVersion};
+use crate::packet::{FlowKey, IpHeader, IpVersion, MappedAddress};
 use crate::prefixes::Prefixes;
 use crate::rates::{Amount, SampleTally};
 use crate::scitag::ScitagVerdict;
-use crate::sflow::Interface;
+use crate::sflow::SflowInterface;
 use crate::talkers::{FrequentItem, FrequentItems};
 
 pub use group::{FlowGroup, HostDirection, PackedGroup, ScitagLabel, SiteNumber, Vantage};
@@ -68,7 +68,7 @@ impl Default for AggregateLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostKey {
     /// Address of the host; the first one of a prefix.
-    pub address: Address,
+    pub address: MappedAddress,
     /// Exporter and direction of the sample.
     pub vantage: Vantage,
     /// Length of the prefix.
@@ -77,7 +77,7 @@ pub struct HostKey {
     pub direction: HostDirection,
 }
 
-/// Two words, because each sample is hashed.
+/// Hashes two words for speed, because every sample is hashed.
 impl Hash for HostKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -99,8 +99,8 @@ impl HostKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressPrefix {
     /// First address of the prefix.
-    pub address: Address,
-    /// Length in bits, of its own version.
+    pub address: MappedAddress,
+    /// Length in bits, up to 32 for IPv4 and 128 for IPv6.
     pub bits: u8,
 }
 
@@ -161,7 +161,7 @@ impl Aggregates {
         })
     }
 
-    /// Sums by label; unlabelled and untrusted traffic have keys of their own.
+    /// Sums by label; unlabelled and untrusted traffic have separate keys.
     #[must_use]
     pub fn labels(&self, combine: Combine) -> BTreeMap<ScitagLabel, SampleTally> {
         self.by(combine, |group| Some(group.label))
@@ -214,7 +214,7 @@ impl Aggregates {
     pub fn interfaces(&self) -> BTreeMap<(u32, u32, InterfaceDirection), SampleTally> {
         self.groups.by(Combine::Max, |packed| {
             let group = FlowGroup::from(packed);
-            let at = |interface: Interface, direction| {
+            let at = |interface: SflowInterface, direction| {
                 interface.index().map(|index| (group.vantage.exporter, index, direction))
             };
             let keys = [
@@ -227,7 +227,7 @@ impl Aggregates {
 
     /// Sums by host, sent and received.
     #[must_use]
-    pub fn hosts(&self, combine: Combine) -> BTreeMap<(Address, HostDirection), SampleTally> {
+    pub fn hosts(&self, combine: Combine) -> BTreeMap<(MappedAddress, HostDirection), SampleTally> {
         self.hosts.by(combine, |seen| (seen.vantage, [Some((seen.address, seen.direction)), None]))
     }
 
@@ -341,7 +341,7 @@ impl Aggregator {
         std::mem::replace(&mut self.origins, origins)
     }
 
-    /// Adds an observation of `exporter`, worth `amount`.
+    /// Adds an observation of `exporter` with its increment `amount`.
     #[inline]
     pub fn add(
         &mut self,
@@ -353,7 +353,7 @@ impl Aggregator {
         let vantage = Vantage { exporter, direction: seen.direction };
         let ip = seen.packet.ip();
         let flow = ip.map(|ip| ip.flow());
-        let site = |address: fn(&FlowKey) -> Address| self.sites.find(address(&flow?));
+        let site = |address: fn(&FlowKey) -> MappedAddress| self.sites.find(address(&flow?));
         let group = FlowGroup {
             vantage,
             input: seen.input,
@@ -365,7 +365,7 @@ impl Aggregator {
             source_site: site(|flow| flow.source),
             destination_site: site(|flow| flow.destination),
         };
-        let origin = |address: fn(&FlowKey) -> Address| self.origins.find(address(&flow?));
+        let origin = |address: fn(&FlowKey) -> MappedAddress| self.origins.find(address(&flow?));
         let origins = [origin(|flow| flow.source), origin(|flow| flow.destination)];
         let asn =
             |reported: Option<u32>, origin: Option<PrefixOrigin>| reported.or(Some(origin?.asn));

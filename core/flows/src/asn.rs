@@ -20,7 +20,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub struct PrefixOrigin {
     /// Number of the AS.
     pub asn: u32,
-    /// Length of the prefix, of its own version.
+    /// Length of the prefix in bits, up to 32 for IPv4 and 128 for IPv6.
     pub bits: u8,
 }
 
@@ -38,7 +38,7 @@ pub struct AsTable {
 /// Error in a line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
-pub struct LineError {
+pub struct AsnLineError {
     /// Line number, from 1.
     pub line: usize,
     /// Cause and remedy, in one line.
@@ -50,15 +50,16 @@ impl AsTable {
     ///
     /// # Errors
     /// With the first malformed line, or beyond [`AS_PREFIXES_MAX`] prefixes.
-    pub fn read(text: &str) -> Result<Self, LineError> {
+    pub fn read(text: &str) -> Result<Self, AsnLineError> {
         let (mut prefixes, mut names) = (Vec::new(), BTreeMap::new());
         for (line, text) in (1..).zip(text.lines()) {
-            let failed = |reason: String| LineError { line, reason };
+            let failed = |reason: String| AsnLineError { line, reason };
             let text = text.split('#').next().unwrap_or_default().trim();
             if text.is_empty() {
                 continue;
             }
-            let (ip, bits, asn, name) = read_line(text).map_err(failed)?;
+            let (ip, bits, asn, name) =
+                read_line(text).map_err(|fault| failed(fault.to_string()))?;
             prefixes.push((ip, bits, PrefixOrigin { asn, bits }));
             if prefixes.len() > AS_PREFIXES_MAX {
                 return Err(failed(format!("more than {AS_PREFIXES_MAX} prefixes")));
@@ -69,32 +70,41 @@ impl AsTable {
         }
         let count = prefixes.len();
         let origins = Prefixes::limited(prefixes, AS_PREFIXES_MAX)
-            .map_err(|error: PrefixError| LineError { line: 0, reason: error.to_string() })?;
+            .map_err(|error: PrefixError| AsnLineError { line: 0, reason: error.to_string() })?;
         Ok(Self { origins, names, count })
     }
 }
 
-fn read_line(text: &str) -> Result<(IpAddr, u8, u32, &str), String> {
+/// Fault of one line; texts of the file are cut to 60 characters.
+#[derive(Debug, thiserror::Error)]
+enum AsnLineFault {
+    #[error("'{0}' is no prefix: write it like 192.0.2.0/24 or 2001:db8::/32")]
+    Prefix(String),
+    #[error("'{number}' is no AS number: write PREFIX ASN NAME, such as {prefix} 64500 Example")]
+    Number { number: String, prefix: String },
+    #[error("its name has control characters")]
+    Name,
+}
+
+fn read_line(text: &str) -> Result<(IpAddr, u8, u32, &str), AsnLineFault> {
     let cut = |text: &str| text.chars().take(60).collect::<String>();
     let (prefix, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let (number, name) =
         rest.trim_start().split_once(char::is_whitespace).unwrap_or((rest.trim_start(), ""));
-    let no_prefix =
-        || format!("'{}' is no prefix: write it like 192.0.2.0/24 or 2001:db8::/32", cut(prefix));
+    let no_prefix = || AsnLineFault::Prefix(cut(prefix));
     let (ip, bits) = prefix.split_once('/').ok_or_else(no_prefix)?;
     let ip: IpAddr = ip.parse().map_err(|_| no_prefix())?;
     let most = if ip.is_ipv4() { 32 } else { 128 };
     let bits = bits.parse().ok().filter(|bits: &u8| *bits <= most).ok_or_else(no_prefix)?;
     let digits = number.strip_prefix("AS").or_else(|| number.strip_prefix("as")).unwrap_or(number);
-    let asn = digits.parse().ok().filter(|asn| *asn > 0).ok_or_else(|| {
-        format!(
-            "'{}' is no AS number: write PREFIX ASN NAME, such as {prefix} 64500 Example",
-            cut(number)
-        )
-    })?;
+    let asn = digits
+        .parse()
+        .ok()
+        .filter(|asn| *asn > 0)
+        .ok_or_else(|| AsnLineFault::Number { number: cut(number), prefix: prefix.to_owned() })?;
     let name = name.trim();
     if name.chars().any(char::is_control) {
-        return Err("its name has control characters".to_owned());
+        return Err(AsnLineFault::Name);
     }
     Ok((ip, bits, asn, name))
 }
@@ -104,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::Address;
+    use crate::packet::MappedAddress;
 
     fn origin(systems: &AsTable, ip: &str) -> Option<PrefixOrigin> {
         systems.origins.find(ip.parse::<IpAddr>().unwrap().into())
@@ -153,16 +163,16 @@ mod tests {
             v4: bool,
             address in 0_u32..16,
         ) {
-            // Few distinct bits, so that prefixes nest and meet; IPv6 ones stand in its first 32 bits.
+            // Few distinct bits, so that prefixes nest and coincide; for IPv6 in the first 32 bits.
             let ip = |v4: bool, value: u32| {
                 let value = value << 28 | value;
                 if v4 { IpAddr::from(value.to_be_bytes()) } else { IpAddr::from((u128::from(value) << 96).to_be_bytes()) }
             };
             let text: String = lines.iter().map(|(v4, value, bits, asn)| format!("{}/{bits} {asn}\n", ip(*v4, *value))).collect();
             let systems = AsTable::read(&text).unwrap();
-            let address = Address::from(ip(v4, address));
+            let address = MappedAddress::from(ip(v4, address));
             let inside = |line: &&(bool, u32, u8, u32)| {
-                line.0 == v4 && address.prefix(line.2) == Address::from(ip(v4, line.1)).prefix(line.2)
+                line.0 == v4 && address.prefix(line.2) == MappedAddress::from(ip(v4, line.1)).prefix(line.2)
             };
             let (mut best, mut found) = (-1, None);
             for line in lines.iter().filter(inside) {

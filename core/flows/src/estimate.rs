@@ -33,10 +33,10 @@ use crate::rates::Z_SCORE_95;
 /// Three samples by 1.96, squared: see the module.
 pub const PSEUDO_SAMPLES: f64 = (3.0 / Z_SCORE_95) * (3.0 / Z_SCORE_95);
 
-/// Fewest samples of a stratum with a ratio of its own.
+/// Fewest samples of a stratum with a separate ratio.
 pub const SEPARATE_SAMPLES_MIN: f64 = 30.0;
 
-/// Fewest samples from which a class knows the weight of one sample.
+/// Fewest samples of a class from which its mean sample weight is used.
 pub const UNIT_SAMPLES_MIN: f64 = 100.0;
 
 /// Samples, spread evenly, added to an interval before it is divided: few samples say little about

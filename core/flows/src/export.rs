@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::exporter::{DatagramContext, ExportProtocol, ExporterKey};
 use crate::intake::{Intake, SamplePipeline, Sink};
-use crate::packet::Address;
+use crate::packet::MappedAddress;
 use crate::prefixes::Prefixes;
 use crate::sflow::xdr::{Cut, XdrReader};
 use totals::FlowTotals;
@@ -66,7 +66,7 @@ pub enum ExportError {
 
 /// Fields of the message header.
 #[derive(Debug, Clone, Copy)]
-struct Header {
+struct ExportHeader {
     protocol: ExportProtocol,
     domain: u32,
     number: u32,
@@ -75,7 +75,7 @@ struct Header {
     time_s: u32,
 }
 
-fn header<'a>(from: &mut XdrReader<'a>) -> Result<Result<(Header, &'a [u8]), u16>, Cut> {
+fn header<'a>(from: &mut XdrReader<'a>) -> Result<Result<(ExportHeader, &'a [u8]), u16>, Cut> {
     let first = from.word()?;
     let (version, low) = ((first >> 16) as u16, (first & 0xFFFF) as usize);
     match version {
@@ -85,20 +85,20 @@ fn header<'a>(from: &mut XdrReader<'a>) -> Result<Result<(Header, &'a [u8]), u16
             let body =
                 low.checked_sub(16).and_then(|length| from.rest().get(..length)).ok_or(Cut)?;
             let protocol = ExportProtocol::Ipfix;
-            Ok(Ok((Header { protocol, domain, number, uptime_ms: None, time_s }, body)))
+            Ok(Ok((ExportHeader { protocol, domain, number, uptime_ms: None, time_s }, body)))
         }
         9 => {
             let [uptime_ms, time_s, number, domain] = from.get()?;
             let uptime_ms = Some(uptime_ms);
             let protocol = ExportProtocol::NetflowV9;
-            Ok(Ok((Header { protocol, domain, number, uptime_ms, time_s }, from.rest())))
+            Ok(Ok((ExportHeader { protocol, domain, number, uptime_ms, time_s }, from.rest())))
         }
         5 => {
             let [uptime_ms, time_s, _, number, engine] = from.get()?;
             let protocol = ExportProtocol::NetflowV5;
             let uptime_ms = Some(uptime_ms);
             // The lower half is the sampling, the upper one the engine.
-            let header = Header { protocol, domain: engine >> 16, number, uptime_ms, time_s };
+            let header = ExportHeader { protocol, domain: engine >> 16, number, uptime_ms, time_s };
             Ok(Ok((header, from.rest())))
         }
         other => Ok(Err(other)),
@@ -129,7 +129,7 @@ impl Intake {
             .inspect_err(|_| self.counts.refused += 1)?;
         let key = ExporterKey {
             protocol: header.protocol,
-            address: Address::from(from.ip()),
+            address: MappedAddress::from(from.ip()),
             port: from.port(),
             domain: header.domain,
         };
@@ -166,7 +166,7 @@ impl Intake {
 
 /// State of the decoding of one datagram.
 struct MessageDecoder<'a, 'b, S> {
-    header: Header,
+    header: ExportHeader,
     /// Sampling rate by the operator.
     rate: Option<u32>,
     context: &'a mut DatagramContext<'b>,

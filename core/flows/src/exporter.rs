@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::bounded::{SeededMap, seeded};
 use crate::export::Templates;
 use crate::interface::InterfaceState;
-use crate::packet::Address;
+use crate::packet::MappedAddress;
 use crate::rates;
 use crate::sequence::{Arrival, JUMP_MAX, Sequence};
 use crate::sflow::{FlowSample, Source};
@@ -65,7 +65,7 @@ pub struct ExporterKey {
     /// Protocol of its datagrams.
     pub protocol: ExportProtocol,
     /// Address that the agent claims (sFlow), or the source address.
-    pub address: Address,
+    pub address: MappedAddress,
     /// UDP source port; 0 for sFlow. Several exporters may share an address (RFC 7011 8).
     pub port: u16,
     /// Sub-agent, source id or observation domain.
@@ -225,13 +225,13 @@ impl Exporter {
         self.interfaces.get(&index)
     }
 
-    /// Returns true after [`ESTABLISHED_AFTER`] datagrams, if there was room.
+    /// Returns true after [`ESTABLISHED_AFTER`] datagrams, if the table was not full.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Share of its datagrams lost on the way here, 0 to 1.
+    /// Share of its datagrams lost in the network, 0 to 1.
     #[must_use]
     pub fn loss(&self) -> f64 {
         let sent = self.sequence.received + self.sequence.lost;
@@ -471,12 +471,12 @@ impl ExporterTable {
         }
     }
 
-    /// Returns true if there is room for an established exporter, evicting a silent one if needed.
+    /// Returns true if the table can hold another established exporter, evicting a silent one if needed.
     fn has_place(&mut self, now: Duration) -> bool {
         if self.established.len() < EXPORTERS_MAX {
             return true;
         }
-        // A search for each datagram of a newcomer would be a way to slow the collector down.
+        // A search per datagram of a newcomer would allow a denial of service.
         if now < self.full_until {
             return false;
         }
@@ -501,7 +501,12 @@ mod tests {
     use super::*;
 
     fn key(agent: u128) -> ExporterKey {
-        ExporterKey { protocol: ExportProtocol::Sflow, address: Address(agent), port: 0, domain: 0 }
+        ExporterKey {
+            protocol: ExportProtocol::Sflow,
+            address: MappedAddress(agent),
+            port: 0,
+            domain: 0,
+        }
     }
 
     fn from() -> IpAddr {

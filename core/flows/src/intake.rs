@@ -17,7 +17,7 @@ use crate::exporter::{
 };
 use crate::interface::CounterInterval;
 use crate::observe::{InterfaceDirection, Observation};
-use crate::packet::Address;
+use crate::packet::MappedAddress;
 use crate::prefixes::Prefixes;
 use crate::rates::Amount;
 use crate::scitag::{ScitagVerdict, Trust, TrustError};
@@ -55,7 +55,7 @@ pub trait Sink {
         let _ = (exporter, index, interval);
     }
 
-    /// A trusted firefly.
+    /// A firefly whose sender is trusted.
     fn firefly(&mut self, firefly: &ReceivedFirefly) {
         let _ = firefly;
     }
@@ -157,7 +157,7 @@ impl Intake {
         sink: &mut impl Sink,
     ) -> Result<(), DatagramError> {
         let datagram = SflowDatagram::read(bytes).inspect_err(|_| self.counts.refused += 1)?;
-        let address = Address::from(datagram.agent.unwrap_or(from.ip()));
+        let address = MappedAddress::from(datagram.agent.unwrap_or(from.ip()));
         let domain = datagram.sub_agent;
         let key = ExporterKey { protocol: ExportProtocol::Sflow, address, port: 0, domain };
         let Self { exporters, trust, aggregator, counts, .. } = self;
@@ -190,7 +190,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Processes a firefly.
+    /// Decodes a firefly and labels its flow.
     ///
     /// # Errors
     /// When it cannot be parsed or is not trusted.
@@ -248,7 +248,7 @@ impl<S: Sink> SamplePipeline<'_, S> {
         let (received, at) = match seen.direction {
             InterfaceDirection::Ingress => (true, seen.input),
             InterfaceDirection::Egress => (false, seen.output),
-            InterfaceDirection::Unknown => (true, crate::sflow::Interface::Unknown),
+            InterfaceDirection::Unknown => (true, crate::sflow::SflowInterface::Unknown),
         };
         if let Some(interface) = at.index().and_then(|index| context.interface(index)) {
             interface.sample(received, seen.sampling_rate, &amount);

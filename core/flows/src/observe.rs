@@ -13,7 +13,7 @@ use crate::sflow::record::{
     SampledHeader, SampledIpv4, SampledIpv6,
 };
 use crate::sflow::sample::SampleRecords;
-use crate::sflow::{FlowSample, Interface};
+use crate::sflow::{FlowSample, SflowInterface};
 
 /// Header and check sequence of an untagged Ethernet frame, which an IP length lacks.
 pub const FRAME_BYTES: u64 = 18;
@@ -46,9 +46,9 @@ pub struct Observation {
     /// Direction at the observation point.
     pub direction: InterfaceDirection,
     /// Interface that received the packet.
-    pub input: Interface,
+    pub input: SflowInterface,
     /// Interface that sent the packet.
-    pub output: Interface,
+    pub output: SflowInterface,
     /// VLAN of the packet, or as reported by the switch; the outer one of two tags (QinQ).
     pub vlan: Option<u16>,
     /// Inner VLAN of two tags.
@@ -85,7 +85,7 @@ impl Observation {
     /// An observation of one packet without any further fields.
     #[must_use]
     #[inline]
-    pub fn nothing(sampling_rate: u32, input: Interface, output: Interface) -> Self {
+    pub fn nothing(sampling_rate: u32, input: SflowInterface, output: SflowInterface) -> Self {
         Self {
             sampling_rate,
             packets: 1,
@@ -114,15 +114,15 @@ impl Observation {
     pub fn of_sample(sample: &FlowSample<'_>) -> Self {
         let mut this = Self::nothing(sample.sampling_rate, sample.input, sample.output);
         this.direction = match sample.source.class {
-            0 if sample.input == Interface::Index(sample.source.index) => {
+            0 if sample.input == SflowInterface::Index(sample.source.index) => {
                 InterfaceDirection::Ingress
             }
-            0 if sample.output == Interface::Index(sample.source.index) => {
+            0 if sample.output == SflowInterface::Index(sample.source.index) => {
                 InterfaceDirection::Egress
             }
             _ => InterfaceDirection::Unknown,
         };
-        if let Interface::Discarded(reason) = sample.output {
+        if let SflowInterface::Discarded(reason) = sample.output {
             this.drop_reason = Some(reason);
         }
         this.records(sample.records);
@@ -263,6 +263,6 @@ fn of_ipv6(record: &SampledIpv6) -> IpHeader {
 
 impl Default for Observation {
     fn default() -> Self {
-        Self::nothing(1, Interface::Unknown, Interface::Unknown)
+        Self::nothing(1, SflowInterface::Unknown, SflowInterface::Unknown)
     }
 }

@@ -16,7 +16,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
-use penstock_scitags::option::Mark;
+use penstock_scitags::option::PacketMark;
 
 use crate::sflow::xdr::Mac;
 
@@ -34,9 +34,9 @@ pub const TUNNELS_MAX: u8 = 4;
 
 /// An address of either version as one number; IPv4 addresses are mapped (RFC 4291 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Address(pub u128);
+pub struct MappedAddress(pub u128);
 
-impl From<IpAddr> for Address {
+impl From<IpAddr> for MappedAddress {
     fn from(ip: IpAddr) -> Self {
         Self(match ip {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().into(),
@@ -45,7 +45,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-impl Address {
+impl MappedAddress {
     /// Address in its own version.
     #[must_use]
     pub fn ip(self) -> IpAddr {
@@ -60,13 +60,13 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for MappedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ip().fmt(f)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for MappedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ip().fmt(f)
     }
@@ -85,9 +85,9 @@ pub enum IpVersion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     /// Address of the sender.
-    pub source: Address,
+    pub source: MappedAddress,
     /// Address of the receiver.
-    pub destination: Address,
+    pub destination: MappedAddress,
     /// Port of the sender.
     pub source_port: u16,
     /// Port of the receiver.
@@ -96,7 +96,7 @@ pub struct FlowKey {
     pub protocol: u8,
 }
 
-/// Three words, because each sample is hashed.
+/// Hashes three words for speed, because every sample is hashed.
 impl Hash for FlowKey {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -156,9 +156,9 @@ pub struct IpHeader {
     /// IP version, 4 or 6.
     pub version: IpVersion,
     /// Address of the sender.
-    pub source: Address,
+    pub source: MappedAddress,
     /// Address of the receiver.
-    pub destination: Address,
+    pub destination: MappedAddress,
     /// Protocol behind all extension headers.
     pub protocol: u8,
     /// DSCP and ECN bits.
@@ -174,9 +174,9 @@ pub struct IpHeader {
     /// Extension headers that were parsed.
     pub extensions: Extensions,
     /// Scitags option of the Hop-by-Hop header.
-    pub hop_by_hop_mark: Option<Mark>,
+    pub hop_by_hop_mark: Option<PacketMark>,
     /// Scitags option of a Destination Options header.
-    pub destination_mark: Option<Mark>,
+    pub destination_mark: Option<PacketMark>,
     /// Ports of TCP, UDP, SCTP, DCCP and UDP-Lite, if the sample includes them.
     pub ports: Option<(u16, u16)>,
     /// TCP flags; 0 for other protocols.

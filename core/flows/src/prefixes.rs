@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::packet::Address;
+use crate::packet::MappedAddress;
 
 /// Most prefixes in a table.
 pub const PREFIXES_MAX: usize = 65_536;
@@ -61,7 +61,7 @@ impl<T: Copy> Prefixes<T> {
                 return Err(PrefixError::Bits(ip, bits, most));
             }
             let bits = if ip.is_ipv4() { bits + 96 } else { bits };
-            ranges.push((Address::from(ip).0 & mask(bits), bits, Some(value)));
+            ranges.push((MappedAddress::from(ip).0 & mask(bits), bits, Some(value)));
             if ranges.len() > prefixes_max + 1 {
                 return Err(PrefixError::TooMany(ranges.len() - 1, prefixes_max));
             }
@@ -82,7 +82,7 @@ impl<T: Copy> Prefixes<T> {
     /// Value of the longest prefix that contains `address`.
     #[must_use]
     #[inline]
-    pub fn find(&self, address: Address) -> Option<T> {
+    pub fn find(&self, address: MappedAddress) -> Option<T> {
         let after = self.pieces.partition_point(|(start, _)| *start <= address.0);
         self.pieces.get(after.checked_sub(1)?)?.1
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn find(table: &Prefixes<u16>, ip: &str) -> Option<u16> {
-        table.find(Address::from(ip.parse::<IpAddr>().unwrap()))
+        table.find(MappedAddress::from(ip.parse::<IpAddr>().unwrap()))
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         ] {
             assert_eq!(find(&table, ip), value, "{ip}");
         }
-        assert_eq!(Prefixes::<u16>::default().find(Address(0)), None);
+        assert_eq!(Prefixes::<u16>::default().find(MappedAddress(0)), None);
         let bits = Prefixes::new([prefix("192.0.2.0", 33, 0)]).unwrap_err();
         assert_eq!(bits.to_string(), "192.0.2.0/33: a prefix of this version has at most 32 bits");
     }
@@ -176,9 +176,9 @@ mod tests {
             let ip = |value: u32| IpAddr::from((value << 28 | value).to_be_bytes());
             let given = prefixes.iter().enumerate().map(|(at, (value, bits))| (ip(*value), *bits, at));
             let table = Prefixes::new(given.clone()).unwrap();
-            let address = Address::from(ip(address));
+            let address = MappedAddress::from(ip(address));
             let found = given
-                .filter(|(ip, bits, _)| address.prefix(*bits) == Address::from(*ip).prefix(*bits))
+                .filter(|(ip, bits, _)| address.prefix(*bits) == MappedAddress::from(*ip).prefix(*bits))
                 .max_by_key(|(_, bits, at)| (*bits, *at));
             prop_assert_eq!(table.find(address), found.map(|(_, _, at)| at));
         }

@@ -317,23 +317,17 @@ mod tests {
     #[test]
     fn confidence_interval_has_nominal_coverage() {
         // A population of two classes with mixed sizes, sampled 1 of 50 with its own generator.
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = penstock_random::Random::new(1);
         let (trials, mut held, mut share_held) = (400, 0, 0);
         for _ in 0..trials {
             let (mut truth, mut total) = (0_u64, 0_u64);
             let (mut class, mut all) = (SampleTally::default(), SampleTally::default());
             for _ in 0..20_000 {
-                let bytes = if random() % 3 == 0 { 90 } else { 1_518 };
-                let ours = random() % 4 == 0;
+                let bytes = if random.one_in(3) { 90 } else { 1_518 };
+                let ours = random.one_in(4);
                 total += bytes;
                 truth += if ours { bytes } else { 0 };
-                if random() % 50 == 0 {
+                if random.one_in(50) {
                     all.add(50, 1, bytes);
                     if ours {
                         class.add(50, 1, bytes);

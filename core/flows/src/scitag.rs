@@ -28,7 +28,7 @@ use penstock_scitags::firefly::{ReceivedFirefly, TransportProtocol, read::FlowSt
 use penstock_scitags::{FlowLabel, Registry, Scitag};
 
 use crate::bounded::Generations;
-use crate::packet::{Address, FlowKey, IpHeader, Packet};
+use crate::packet::{FlowKey, IpHeader, MappedAddress, Packet};
 use crate::prefixes::Prefixes;
 
 /// Most flows whose fireflies are stored.
@@ -184,7 +184,7 @@ impl Trust {
         sender: IpAddr,
         firefly: &ReceivedFirefly,
     ) -> Result<(), TrustError> {
-        let address = Address::from(sender);
+        let address = MappedAddress::from(sender);
         if self.hosts.find(address).is_none() && self.relays.find(address).is_none() {
             return Err(TrustError::Sender(sender));
         }

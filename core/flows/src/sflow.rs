@@ -31,7 +31,7 @@ pub use datagram::{DatagramError, SflowDatagram};
 pub use encode::{Encoder, TooLong};
 pub use record::FlowRecord;
 pub use sample::{
-    CountersSample, DiscardedPacket, FlowSample, Interface, Sample, SampleError, Source,
+    CountersSample, DiscardedPacket, FlowSample, Sample, SampleError, SflowInterface, Source,
 };
 
 /// UDP port of sFlow collectors.

@@ -1,12 +1,12 @@
-//! How often the 95 % interval of the estimator holds the true value: 200 seeded mixes of classes, sizes and sampling
-//! rates over several strata, some of which are counted.
+//! Coverage of the estimator's 95 % interval: 200 seeded mixes of classes, sizes and sampling rates over several strata,
+//! of which some have counters.
 
 use penstock_flows::estimate::{CounterEstimate, SEPARATE_SAMPLES_MIN, Stratum, Sum};
-use penstock_testkit::Random;
+use penstock_random::Random;
 
 const MIX_COUNT: u64 = 200;
 
-/// Packets between two samples are geometric; those that were sampled of `packets`, 1 of `rate`.
+/// Draws the number of samples of `packets` packets at 1 of `rate`, with geometrically distributed gaps.
 fn sampled(random: &mut Random, packets: u64, rate: u64) -> u64 {
     let (mut at, mut count) = (0.0, 0);
     let per_gap = (1.0 - 1.0 / rate as f64).ln();
@@ -19,13 +19,13 @@ fn sampled(random: &mut Random, packets: u64, rate: u64) -> u64 {
     }
 }
 
-/// How many intervals hold the truth, of how many, in mixes of which this share of strata is counted.
+/// Number of intervals that contain the true value, and number of all, if this share of strata has counters.
 fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
     let mut random = Random::new(seed);
     let (mut held, mut all) = (0, 0);
     for _ in 0..MIX_COUNT {
-        let strata = 1 + random.next() as usize % 4;
-        let classes = 2 + random.next() as usize % 8;
+        let strata = 1 + random.next_bits() as usize % 4;
+        let classes = 2 + random.next_bits() as usize % 8;
         let rate = random.pick(&[100_u64, 1_000, 20_000]);
         let mut truth = vec![0.0; classes];
         let mut sums = vec![vec![Sum::default(); strata]; classes];
@@ -33,7 +33,7 @@ fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
         for stratum in 0..strata {
             let mut octets = 0.0;
             for class in 0..classes {
-                // Expected samples from 4 to 1000, of long packets with some that are short.
+                // 4 to 1000 expected samples of long packets, and some short ones.
                 let expected = 4.0 * 250_f64.powf(random.unit());
                 let short = random.pick(&[0.0, 0.1, 0.5]);
                 let long_bytes = random.pick(&[1_518_u64, 9_018]);
@@ -49,7 +49,7 @@ fn held(seed: u64, counted_of_ten: u64) -> (u32, u32) {
                     of[stratum].sampled.add(sum);
                 }
             }
-            if random.next() % 10 < counted_of_ten {
+            if random.next_bits() % 10 < counted_of_ten {
                 of[stratum].counted =
                     CounterEstimate { bytes: octets, variance: 0.0, covered: 1.0 };
             }

@@ -1,5 +1,5 @@
-//! NetFlow and IPFIX: what softflowd exported of a capture, what netflow_parser reads of it, and what a
-//! stranger may send.
+//! NetFlow and IPFIX: exports of softflowd compared with their pcap and with netflow_parser, and malformed or forged
+//! datagrams.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn read(datagrams: &[Vec<u8>]) -> (Vec<Observation>, IntakeCounts) {
     (seen.0, intake.counts())
 }
 
-/// Packets and IP bytes by destination port, and the label.
+/// Packets, IP bytes and flow label by destination port.
 fn by_port(seen: &[Observation]) -> BTreeMap<u16, (u64, u64, u32)> {
     let line = |seen: &Observation| {
         let ip = seen.packet.ip().unwrap();
@@ -80,7 +80,7 @@ fn options_sampling_rate_is_applied() {
     let (seen, counts) = read(&common::datagrams("netflow9-sampled.export"));
     assert_eq!((counts.broken, counts.unknown), (0, 0));
     assert!(!seen.is_empty() && seen.iter().all(|seen| seen.sampling_rate == 10), "{seen:?}");
-    // The operator's word counts only where the exporter tells nothing.
+    // The configured rate applies only if the exporter reports none.
     let mut intake = intake();
     intake.set_sampling_rates(Prefixes::new([(from().ip(), 32, 500)]).unwrap());
     let mut seen = HostKey::default();
@@ -89,7 +89,7 @@ fn options_sampling_rate_is_applied() {
     assert!(seen.0.iter().all(|seen| seen.sampling_rate == 500));
 }
 
-/// Every number that a text has, as often as it has it.
+/// Counts the occurrences of each number in a text.
 fn numbers(text: &str) -> BTreeMap<String, usize> {
     let mut numbers = BTreeMap::new();
     for word in text.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty()) {
@@ -99,7 +99,7 @@ fn numbers(text: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn netflow_parser_reads_the_same() {
+fn netflow_parser_decodes_the_same() {
     for name in ["netflow5.export", "netflow9.export", "ipfix.export", "netflow9-sampled.export"] {
         let mut parser = NetflowParser::default();
         let datagrams = common::datagrams(name);
@@ -145,8 +145,8 @@ fn message(number: u32, sets: &[(u16, Vec<u8>)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_set_waits_for_its_template() {
-    // IPv4 addresses, octets in 3 bytes, a field of an enterprise, a frame of any length.
+fn early_set_waits_for_template() {
+    // IPv4 addresses, octets in 3 bytes, an enterprise field, a frame of variable length.
     let template = half(&[300, 5, 8, 4, 12, 4, 1, 3, 0x8000 | 99, 2, 0, 9, 315, 0xFFFF]);
     let frame = [
         &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xDD, 0x60, 3, 0, 0x38, 0, 0, 59, 64][..],
@@ -162,7 +162,7 @@ fn a_set_waits_for_its_template() {
     let (seen, counts) = read(&[
         message(0, &[(300, data.clone()), (2, template)]),
         message(2, &[(300, data.clone())]),
-        // Ten records got lost.
+        // Ten records are lost.
         message(14, &[(300, data)]),
     ]);
     assert_eq!((seen.len(), counts.unknown, counts.broken), (6, 0, 0));
@@ -206,7 +206,7 @@ fn fields_of_both_versions_keep_addresses() {
         (&zero6, &v4, None, (4, Some(24), Some(25))),
         (&six_full, &zero4, None, (6, Some(48), Some(64))),
         (&zero4, &six_full, None, (6, Some(48), Some(64))),
-        // Fields that were not cleared: ipVersion decides.
+        // The fields of the other version are not zero: ipVersion decides.
         (&v4, &six_full, Some(&four), (4, Some(24), Some(25))),
         (&v4, &six_full, Some(&six), (6, Some(48), Some(64))),
     ] {
@@ -252,7 +252,7 @@ fn events_without_counts_are_no_traffic() {
         ],
     );
     let (seen, _) = read(&[record(0, &update)]);
-    let told: Vec<_> = seen
+    let counted: Vec<_> = seen
         .iter()
         .map(|seen| {
             let flow = seen.packet.ip().unwrap().flow();
@@ -261,7 +261,7 @@ fn events_without_counts_are_no_traffic() {
         })
         .collect();
     assert_eq!(
-        told,
+        counted,
         [
             ("192.0.2.1".to_owned(), 80, Some(3), 1_000_000),
             ("192.0.2.2".to_owned(), 0, Some(4), 2_000)
@@ -288,7 +288,7 @@ fn post_middlebox_counts_are_not_added() {
 fn totals_count_their_growth() {
     let (mut intake, mut seen) = (intake(), HostKey::default());
     let start = 1_699_999_940_000_u64.to_be_bytes();
-    let mut tell = |at_s: u64, number, octets: u32, packets: u32, port: u8, times: bool| {
+    let mut send_total = |at_s: u64, number, octets: u32, packets: u32, port: u8, times: bool| {
         let (octets, packets) = (octets.to_be_bytes(), packets.to_be_bytes());
         let end = 1_700_000_000_000_u64.to_be_bytes();
         let ports = [0, port];
@@ -301,16 +301,16 @@ fn totals_count_their_growth() {
             .export(Duration::from_secs(at_s), from, &record(number, &fields), &mut seen)
             .unwrap();
     };
-    // Without times the first total is traffic, then only what is more; below the last one it is another flow.
-    tell(1, 0, 1_000, 1, 1, false);
-    tell(61, 1, 5_000, 3, 1, false);
-    tell(121, 2, 5_000, 3, 1, false);
-    tell(181, 3, 700, 1, 1, false);
-    // It ran for a minute, but the exporter's first datagram came 30 s ago: a baseline.
-    tell(31, 4, 9_000, 9, 2, true);
-    tell(91, 5, 9_500, 10, 2, true);
-    // The exporter sent datagrams all the time.
-    tell(200, 6, 400, 1, 3, true);
+    // Without times the first total is traffic, later ones their increase; a lower total is another flow.
+    send_total(1, 0, 1_000, 1, 1, false);
+    send_total(61, 1, 5_000, 3, 1, false);
+    send_total(121, 2, 5_000, 3, 1, false);
+    send_total(181, 3, 700, 1, 1, false);
+    // The flow is a minute old and the exporter's first datagram 30 s: a baseline.
+    send_total(31, 4, 9_000, 9, 2, true);
+    send_total(91, 5, 9_500, 10, 2, true);
+    // The exporter's datagrams cover the whole flow.
+    send_total(200, 6, 400, 1, 3, true);
     let counts: Vec<_> =
         seen.0.iter().map(|s| (s.packets, s.frame_bytes - 18 * s.packets)).collect();
     assert_eq!(counts, [(1, 1_000), (2, 4_000), (1, 700), (1, 500), (1, 400)]);
@@ -373,7 +373,7 @@ fn malformed_exports_are_refused_or_bounded() {
     assert!(refusal(&mut intake, &[0; 3]).unwrap_err().starts_with("3 bytes hold no header"));
     let other = refusal(&mut intake, &half(&[8, 1, 0, 0])).unwrap_err();
     assert!(other.starts_with("version 8 of NetFlow is not read"), "{other}");
-    // A template of nothing but fields without length, one with too many, a set that is too long.
+    // A template with zero-length fields only, one with too many fields, a set that is too long.
     let empty = half(&[300, 2, 1, 0, 2, 0]);
     let wide = [half(&[301, 60_000]), vec![0; 1000]].concat();
     for sets in [
@@ -387,27 +387,27 @@ fn malformed_exports_are_refused_or_bounded() {
     cut[18..20].copy_from_slice(&[0xFF, 0xFF]);
     refusal(&mut intake, &cut).unwrap();
     assert_eq!(intake.counts().broken, 3);
-    // Templates without end: the exporter's share ends.
+    // Unbounded templates: limited by the exporter's state budget.
     for id in 256..=u16::MAX {
         let wide: Vec<u16> = [id, 200].into_iter().chain((0..200).flat_map(|_| [1, 4])).collect();
         refusal(&mut intake, &message(0, &[(2, half(&wide))])).unwrap();
     }
     assert!(intake.exporters().states() <= penstock_flows::exporter::STATES_MAX);
-    // Sets without templates: some wait, and no more than they may.
-    let mut stranger = self::intake();
+    // Sets without templates are stored up to the limit.
+    let mut flooded = self::intake();
     for number in 0..1_000 {
-        refusal(&mut stranger, &message(number, &[(400, vec![7; 1_400])])).unwrap();
+        refusal(&mut flooded, &message(number, &[(400, vec![7; 1_400])])).unwrap();
     }
-    let exporter = stranger.exporters().iter().next().unwrap();
+    let exporter = flooded.exporters().iter().next().unwrap();
     assert!(exporter.unknown > 900, "{}", exporter.unknown);
-    assert!(stranger.exporters().states() <= EARLY_SETS_MAX * 3);
+    assert!(flooded.exporters().states() <= EARLY_SETS_MAX * 3);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn anything_reads_without_a_panic(
+    fn arbitrary_bytes_never_panic(
         version in prop::sample::select(vec![5_u16, 9, 10]),
         words in prop::collection::vec(prop_oneof![0_u16..4, 256_u16..260, 1_u16..40, any::<u16>()], 0..200),
     ) {
@@ -417,7 +417,7 @@ proptest! {
     }
 
     #[test]
-    fn real_datagrams_with_any_byte_changed_read_without_a_panic(
+    fn changed_datagrams_never_panic(
         name in prop::sample::select(vec!["netflow5.export", "netflow9.export", "ipfix.export"]),
         at: u16,
         value: u8,

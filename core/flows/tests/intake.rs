@@ -1,4 +1,4 @@
-//! The whole way of a sample: what agents send, through decoding, trust and counters, to the sums.
+//! End to end: datagrams of agents through decoding, trust and counters to the sums.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use penstock_flows::exporter::{EXPORTERS_MAX, Exporter, NEWCOMERS_MAX};
 use penstock_flows::intake::{Intake, Sink};
 use penstock_flows::interface::CounterInterval;
 use penstock_flows::observe::{InterfaceDirection, Observation};
-use penstock_flows::packet::{Address, IpVersion};
+use penstock_flows::packet::{IpVersion, MappedAddress};
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::scitag::{
     DistrustReason, FIREFLY_LINGER, ScitagCarrier, ScitagVerdict, Trust, TrustReason,
@@ -22,7 +22,7 @@ use penstock_flows::sflow::record::{
     VLAN_UNKNOWN,
 };
 use penstock_flows::sflow::xdr::{Mac, Opaque, XdrReader};
-use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{Encoder, FlowRecord, SflowInterface, Source};
 use penstock_scitags::firefly::{Firefly, FireflyFlow, FlowPhase, TransportProtocol};
 use penstock_scitags::time::UtcTime;
 use penstock_scitags::{FlowLabel, Registry, Scitag, option};
@@ -101,7 +101,7 @@ fn header(frame: &[u8]) -> FlowRecord<'_> {
     })
 }
 
-/// An agent that samples what comes in at interface 3.
+/// An agent that samples packets received on interface 3.
 struct Agent {
     encoder: Encoder,
     sequence: u32,
@@ -121,8 +121,8 @@ impl Agent {
             sampling_rate: self.rate,
             sample_pool: self.sequence.wrapping_mul(self.rate),
             drops: 0,
-            input: Interface::Index(3),
-            output: Interface::Index(4),
+            input: SflowInterface::Index(3),
+            output: SflowInterface::Index(4),
         }
     }
 
@@ -238,7 +238,7 @@ fn firefly_confirms_or_supplies_the_label() {
     let (a, b) = (host(ELSEWHERE, 1), host(FNAL, 1));
     let relay = SocketAddr::from(([192, 0, 2, 53], 10514));
     let start = firefly(a, b, 7, cms(), FlowPhase::Start);
-    // Anyone can send one: that of an unlisted sender is refused.
+    // A firefly of an unlisted sender is refused.
     let refused = intake.firefly(RECEIVE_TIME, from(), &start, &mut ()).unwrap_err().to_string();
     assert_eq!(
         refused,
@@ -251,7 +251,7 @@ fn firefly_confirms_or_supplies_the_label() {
     let by_firefly = ScitagVerdict::Trusted(cms(), ScitagCarrier::Firefly, TrustReason::Firefly);
     assert_eq!(verdict(&mut intake, &mut agent, &plain, RECEIVE_TIME), by_firefly);
     let marked = |marks: Marks| frame(a, b, Marks { port: 7, ..marks });
-    // The same on the packet, by chance another, and on purpose another.
+    // The packet has the same pair, another pair by chance, and another pair by an option.
     let same = marked(Marks { label: label(cms()), ..Marks::default() });
     let expected = ScitagVerdict::Trusted(cms(), ScitagCarrier::FlowLabel, TrustReason::Firefly);
     assert_eq!(verdict(&mut intake, &mut agent, &same, RECEIVE_TIME), expected);
@@ -261,14 +261,14 @@ fn firefly_confirms_or_supplies_the_label() {
     let expected =
         ScitagVerdict::Untrusted(atlas(), ScitagCarrier::Destination, DistrustReason::Contradicted);
     assert_eq!(verdict(&mut intake, &mut agent, &purpose, RECEIVE_TIME), expected);
-    // Acknowledgements are the flow's, other ports are not.
+    // Acknowledgements belong to the flow, other ports do not.
     let other = frame(a, b, Marks { port: 8, ..Marks::default() });
     assert_eq!(verdict(&mut intake, &mut agent, &other, RECEIVE_TIME), ScitagVerdict::Unlabelled);
     let mut back = frame(b, a, Marks::default());
     let ports = back.len() - 20;
     back[ports..ports + 4].copy_from_slice(&[0x14, 0x51, 0x9C, 0x47]);
     assert_eq!(verdict(&mut intake, &mut agent, &back, RECEIVE_TIME), by_firefly);
-    // After its end it is remembered for a while.
+    // An ended flow is stored for FIREFLY_LINGER.
     let end = firefly(a, b, 7, cms(), FlowPhase::End(UtcTime::new(1_700_000_001, 0)));
     intake.firefly(RECEIVE_TIME, relay, &end, &mut ()).unwrap();
     let later = RECEIVE_TIME + FIREFLY_LINGER;
@@ -282,7 +282,7 @@ fn firefly_confirms_or_supplies_the_label() {
 
 #[test]
 fn packets_decode_every_published_pair() {
-    // Owner, activity, label without entropy and with all of it, as Scitags and CMS publish them.
+    // Owner, activity, label without entropy bits and with all of them, as published by Scitags and CMS.
     let table = [
         (1, 1, 0x20004, 0xE0107),
         (2, 4, 0x10010, 0xD0113),
@@ -316,7 +316,7 @@ fn packets_decode_every_published_pair() {
     }
 }
 
-/// A hundred samples in each of three kinds, by two agents that both see all of it.
+/// A hundred samples of each of three kinds, by two agents that see the same traffic.
 fn sums() -> Aggregates {
     let mut intake = intake();
     for number in 1..=2 {
@@ -359,21 +359,21 @@ fn each_sum_counts_a_packet_once() {
     assert_eq!(sites.len(), 2);
     let hosts = sums.hosts(Combine::Max);
     assert_eq!(
-        hosts[&(Address::from(IpAddr::from(host(FNAL, 9))), HostDirection::Received)].bytes,
+        hosts[&(MappedAddress::from(IpAddr::from(host(FNAL, 9))), HostDirection::Received)].bytes,
         3 * bytes
     );
     assert_eq!(hosts.len(), 7);
     let prefixes = sums.prefixes(Combine::Max);
     assert!(prefixes.keys().all(|(prefix, _)| prefix.bits == 64));
     assert_eq!(prefixes.len(), 3);
-    // Nothing is merged for an interface: each agent has its own.
+    // Interfaces are not merged: each agent has its own.
     let interfaces = sums.interfaces();
     assert_eq!(interfaces.len(), 4);
     assert_eq!(interfaces[&(0, 3, InterfaceDirection::Ingress)].bytes, 3 * bytes);
     assert_eq!(interfaces[&(1, 4, InterfaceDirection::Egress)].bytes, 3 * bytes);
     let talkers = sums.talkers(3);
     assert_eq!((talkers.len(), sums.talkers_error()), (3, 0));
-    // Labelled ten times and unlabelled ten times.
+    // Ten labelled and ten unlabelled samples.
     assert_eq!(talkers[0].least, 20 * 1000 * 9018);
 }
 
@@ -404,7 +404,7 @@ fn full_table_keeps_totals_complete() {
     assert_eq!((kept + sums.groups.other.samples, sums.all.samples), (1000, 1000));
     let kept: u64 = sums.hosts.iter().map(|(_, tally)| tally.samples).sum();
     assert_eq!(kept + sums.hosts.other.samples, 2000);
-    // Hosts without a place are counted by prefix.
+    // Hosts beyond the limit are counted by prefix.
     let prefixes = sums.prefixes(Combine::Sum);
     assert_eq!(prefixes.len(), 2);
     let kept: u64 = prefixes.values().map(|tally| tally.samples).sum();
@@ -504,7 +504,7 @@ fn loss_rate_changes_restarts_are_detected() {
     let frame = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
     for at in 0..200 {
         let bytes = agent.packet(&frame);
-        // One of ten is lost, one of ten comes twice.
+        // One of ten is lost, one of ten is duplicated.
         if at % 10 != 9 {
             intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
         }
@@ -517,14 +517,14 @@ fn loss_rate_changes_restarts_are_detected() {
         assert_eq!((exporter.sequence.lost, exporter.sequence.duplicates), (19, 20));
         assert!((exporter.loss() - 0.0955).abs() < 0.001);
         let (_, _, source) = exporter.sources().next().unwrap();
-        // The pool goes on while samples are lost: 1 of 1000 were taken, 1 of 1111 arrived.
+        // The pool counts while samples are lost: 1 of 1000 was sampled, 1 of 1111 arrived.
         assert!((source.effective_rate() - 1111.0).abs() < 15.0, "{}", source.effective_rate());
     }
     assert_eq!((intake.counts().observations, intake.counts().duplicates), (180, 20));
     agent.rate = 4000;
     intake.sflow(RECEIVE_TIME, from(), &agent.packet(&frame), &mut ()).unwrap();
     assert_eq!(intake.take().all.packets, 180 * 1000 + 4000);
-    // The agent starts again with its numbers and its uptime at the beginning.
+    // The agent restarts: sequence numbers and uptime begin again.
     let mut again = Agent::new(1);
     intake.sflow(RECEIVE_TIME, from(), &again.packet(&frame), &mut ()).unwrap();
     intake.sflow(RECEIVE_TIME, from(), &again.packet(&frame), &mut ()).unwrap();
@@ -545,7 +545,7 @@ fn forged_exporters_leave_real_one_alone() {
         let [a, b, c, d] = forged.to_be_bytes();
         let mut bytes = Agent::new(1).packet(&frame);
         bytes[8..12].copy_from_slice(&[10 + a, b, c, d]);
-        // Clocks of strangers say what they like.
+        // Forged exporters report arbitrary uptimes.
         bytes[20..24].copy_from_slice(&forged.wrapping_mul(2_654_435_761).to_be_bytes());
         intake.sflow(RECEIVE_TIME, from(), &bytes, &mut ()).unwrap();
     }
@@ -553,7 +553,7 @@ fn forged_exporters_leave_real_one_alone() {
     intake.sflow(RECEIVE_TIME, from(), &agent.packet(&frame), &mut ()).unwrap();
     let known = intake.exporters().iter().find(|exporter| exporter.is_established()).unwrap();
     assert_eq!((known.id, known.sequence.received, known.sequence.lost), (0, 11, 0));
-    // Their groups fill a table that has an end.
+    // Their groups fill the table up to its limit.
     assert!(intake.take().groups.len() <= AggregateLimits::default().groups);
 }
 

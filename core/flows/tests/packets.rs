@@ -1,4 +1,4 @@
-//! Packets of every kind of wrapping, read by this crate and by tshark: both see the same.
+//! Packets in all supported encapsulations, compared with tshark.
 
 mod common;
 
@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::process::Command;
 
 use penstock_flows::packet::{Extensions, FirstHeader, Packet, ParseEnd, Tunnel, VLANS_MAX};
-use penstock_scitags::option::{self, Mark};
+use penstock_random::Random;
+use penstock_scitags::option::{self, PacketMark};
 use penstock_scitags::{FlowLabel, Scitag};
-use penstock_testkit::Random;
 use proptest::prelude::*;
 
 fn ethernet(kind: u16, inside: &[u8]) -> Vec<u8> {
@@ -199,7 +199,7 @@ fn tshark_sees_the_same() {
         tunnels += u32::from(packet.tunnel.is_some());
         marked += u32::from(ip.hop_by_hop_mark.or(ip.destination_mark).is_some());
     }
-    // Of each kind there was enough.
+    // Each kind was covered.
     assert!(tunnels > 400 && labelled > 500 && marked > 200, "{tunnels} {labelled} {marked}");
     assert_eq!(transports, 1000);
 }
@@ -249,13 +249,13 @@ fn marks_are_found_in_all_encapsulations() {
         let packet = Packet::read(FirstHeader::Ethernet, frame);
         let ip = packet.ip().unwrap_or_else(|| panic!("frame {at}: {packet:?}"));
         assert_eq!(ip.flow_label, label, "frame {at}");
-        assert_eq!(ip.hop_by_hop_mark, Some(Mark::Option([0, 3, 14])), "frame {at}");
+        assert_eq!(ip.hop_by_hop_mark, Some(PacketMark::Option([0, 3, 14])), "frame {at}");
         assert_eq!(ip.destination_mark, ip.hop_by_hop_mark, "frame {at}");
         assert_eq!(ip.ports, Some((0x1301, 5201)), "frame {at}");
         assert!(
             ip.extensions.has(Extensions::HOP_BY_HOP) && ip.extensions.has(Extensions::DESTINATION)
         );
-        // All of it fits into the 128 bytes that agents take, but for the widest tunnels.
+        // All but the largest tunnel headers fit the 128 bytes that agents sample.
         let cut = Packet::read(FirstHeader::Ethernet, &frame[..frame.len().min(128)]);
         assert_eq!(cut.ip().map(|ip| ip.flow_label), Some(label), "frame {at}");
     }
@@ -267,7 +267,7 @@ fn marks_are_found_in_all_encapsulations() {
 }
 
 #[test]
-fn walks_end_where_they_should() {
+fn parser_ends_at_expected_header() {
     let ended = |frame: &[u8]| Packet::read(FirstHeader::Ethernet, frame).ended;
     // A fragment other than the first has no ports.
     let part = [&[6, 0, 0, 8, 0, 0, 0, 9][..], &tcp(1)].concat();
@@ -277,7 +277,7 @@ fn walks_end_where_they_should() {
     part[7] = 1;
     let packet = Packet::read(FirstHeader::Ip, &part);
     assert_eq!((packet.ended, packet.ip().unwrap().fragment), (ParseEnd::Fragment, true));
-    // Nothing that is no extension header is walked as if it were one (slackhq/nebula#1840).
+    // Other protocols are not parsed as extension headers (slackhq/nebula#1840).
     for protocol in [1, 58, 89, 99, 253] {
         let packet = Packet::read(
             FirstHeader::Ip,
@@ -301,7 +301,7 @@ fn walks_end_where_they_should() {
     // The padding of a short frame is not part of the packet.
     let padded = [ipv4(6, 1, &[]), vec![0x13, 1, 0x14, 0x51]].concat();
     assert_eq!(Packet::read(FirstHeader::Ip, &padded).ip().unwrap().ports, None);
-    // A super-packet of a host says 0.
+    // A super-packet of a host has length 0.
     let mut large = ipv6(6, 0, 1, &tcp(1));
     large[4..6].fill(0);
     assert_eq!(Packet::read(FirstHeader::Ip, &large).ip().unwrap().ports, Some((0x1301, 5201)));
@@ -309,7 +309,7 @@ fn walks_end_where_they_should() {
 
 proptest! {
     #[test]
-    fn every_cut_and_every_change_ends_without_a_panic(seed: u64, keep: u16, at: u16, value: u8) {
+    fn truncated_and_changed_packets_never_panic(seed: u64, keep: u16, at: u16, value: u8) {
         let mut frame = frame(&mut Random::new(seed), 1);
         let at = usize::from(at) % frame.len();
         frame[at] = value;

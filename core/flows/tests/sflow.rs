@@ -1,5 +1,5 @@
-//! sFlow: what is written reads the same, two other parsers read the same of it, and broken datagrams cost
-//! no more than what is broken.
+//! sFlow: round trips, comparison with two other parsers, and malformed datagrams, of which only the malformed part is
+//! lost.
 
 mod common;
 
@@ -11,8 +11,8 @@ use penstock_flows::sflow::record::*;
 use penstock_flows::sflow::sample::RecordError;
 use penstock_flows::sflow::xdr::{Mac, Opaque, Xdr, XdrList};
 use penstock_flows::sflow::{
-    CounterRecord, DataFormat, DatagramError, Encoder, FlowRecord, Interface, Sample, SampleError,
-    SflowDatagram, Source, counters,
+    CounterRecord, DataFormat, DatagramError, Encoder, FlowRecord, Sample, SampleError,
+    SflowDatagram, SflowInterface, Source, counters,
 };
 use proptest::prelude::*;
 use sflow_parser::SampleData;
@@ -72,8 +72,8 @@ fn head(sequence: u32) -> FlowHead {
         sampling_rate: 1000,
         sample_pool: sequence.wrapping_mul(1000),
         drops: 1,
-        input: Interface::Index(3),
-        output: Interface::Multiple(2),
+        input: SflowInterface::Index(3),
+        output: SflowInterface::Multiple(2),
     }
 }
 
@@ -141,7 +141,7 @@ fn datagram_layout_matches_specification() {
 }
 
 #[test]
-fn sizes_are_those_of_the_specification() {
+fn structure_sizes_match_specification() {
     let size = |format: (u32, u32)| {
         let format = DataFormat::new(format.0, format.1);
         let mut bytes = Vec::new();
@@ -166,7 +166,7 @@ fn sizes_are_those_of_the_specification() {
     ] {
         assert_eq!(size((0, format)), bytes, "0:{format}");
     }
-    // Agents before December 2014 stop after 68 bytes.
+    // Agents before December 2014 send 68 bytes.
     let format = DataFormat::new(0, 2003);
     let CounterRecord::HostCpu(old) = CounterRecord::read(format, &[0; 68]).unwrap() else {
         panic!()
@@ -179,18 +179,18 @@ fn sizes_are_those_of_the_specification() {
 }
 
 #[test]
-fn interfaces_are_told_apart_from_marks() {
+fn special_interface_values_are_recognised() {
     // The erratum's example: dropped by an access list.
-    assert_eq!(Interface::from_compact(0x4000_0102), Interface::Discarded(0x102));
-    assert_eq!(Interface::from_compact(0x3FFF_FFFF), Interface::Internal);
-    assert_eq!(Interface::from_compact(0), Interface::Unknown);
-    assert_eq!(Interface::from_compact(0x8000_0000), Interface::Multiple(0));
-    assert_eq!(Interface::from_compact(7), Interface::Index(7));
-    assert_eq!(Interface::Index(1 << 30).compact(), None);
+    assert_eq!(SflowInterface::from_compact(0x4000_0102), SflowInterface::Discarded(0x102));
+    assert_eq!(SflowInterface::from_compact(0x3FFF_FFFF), SflowInterface::Internal);
+    assert_eq!(SflowInterface::from_compact(0), SflowInterface::Unknown);
+    assert_eq!(SflowInterface::from_compact(0x8000_0000), SflowInterface::Multiple(0));
+    assert_eq!(SflowInterface::from_compact(7), SflowInterface::Index(7));
+    assert_eq!(SflowInterface::Index(1 << 30).compact(), None);
     assert_eq!(Source::from_compact(0x0100_0064), Source { class: 1, index: 100 });
 }
 
-/// Errors of each sample of a datagram, and how many were read.
+/// Number of samples that were parsed, and the errors of the others.
 fn outcome(bytes: &[u8]) -> (usize, Vec<SampleError>) {
     let samples: Vec<_> = SflowDatagram::read(bytes).unwrap().samples().collect();
     let errors: Vec<_> =
@@ -214,12 +214,12 @@ fn what_is_broken_costs_itself_alone() {
     );
     let format = DataFormat::new(0, 1);
     assert_eq!(outcome(&bytes), (3, vec![SampleError::Body { index: 0, format }]));
-    // A length that leads beyond the end ends it; a count that lies does no more.
+    // A length beyond the end stops parsing; a wrong count has no further effect.
     let wild = [&word(2)[..], &word(u32::MAX)].concat();
     let bytes = datagram(u32::MAX, &[&good, &wild, &good]);
     assert_eq!(outcome(&bytes), (1, vec![SampleError::Length { index: 1 }]));
     assert_eq!(outcome(&datagram(1, &[&good, &good])), (1, vec![]));
-    // A record that is broken, and one that has grown since.
+    // A truncated record, and one with fields appended by a newer agent.
     let grown = sample(1001, &[0; 24]);
     let short = sample(1002, &[0; 8]);
     let head = [1, 3, 10, 10, 0, 1, 2, 4].map(word).concat();
@@ -236,7 +236,7 @@ fn what_is_broken_costs_itself_alone() {
 }
 
 #[test]
-fn strangers_are_refused_by_name() {
+fn foreign_datagrams_are_refused_with_reason() {
     assert_eq!(SflowDatagram::read(&[]).unwrap_err(), DatagramError::Short(0));
     assert_eq!(SflowDatagram::read(&word(4)).unwrap_err(), DatagramError::Version(4));
     let odd = [word(5), word(3)].concat();
@@ -283,7 +283,7 @@ fn addresses_of_machines_are_padded() {
     assert_eq!(read, CounterRecord::HostAdapters(record));
 }
 
-/// The values of a structure as it prints itself, in the order of its fields: numbers and addresses.
+/// Numbers and addresses in the debug text of a structure, in the order of its fields.
 fn values(debug: &str) -> Vec<String> {
     let wrapped = ["Some(", "IPv4(", "IPv6(", "V4(", "V6(", "[", "("];
     let value = |text: &str| {
@@ -293,7 +293,7 @@ fn values(debug: &str) -> Vec<String> {
         }
         let end = text.find([',', ' ', '}', ')', ']']).unwrap_or(text.len());
         let text = &text[..end];
-        // Some print as unsigned what may be -1 for unknown.
+        // Some parsers print -1 (unknown) as unsigned.
         let negative = text.parse::<i32>().ok().filter(|number| *number < 0);
         negative.map_or(text.to_owned(), |number| (number as u32).to_string())
     };
@@ -302,9 +302,8 @@ fn values(debug: &str) -> Vec<String> {
     debug.split(": ").skip(1).map(value).filter(starts).collect()
 }
 
-/// Records of numbers alone that the other parsers print as these. Not among them, because one of the others
-/// has another field or prints a name: 0:1033 and 0:2008 (flowparser-sflow, against the specification),
-/// 0:2209 (sflow-parser names the direction).
+/// True for records of numbers only that all parsers print alike. Excludes 0:1033 and 0:2008, where flowparser-sflow
+/// deviates from the specification, and 0:2209, where sflow-parser prints the direction by name.
 fn is_plain(format: DataFormat, flow: bool) -> bool {
     let number = format.format();
     match (format.enterprise(), flow) {
@@ -433,7 +432,7 @@ fn captured_datagrams_match_other_parsers() {
     assert_eq!(counters::known(counters.in_broadcast), None);
 }
 
-/// A body of exactly the length that its structure takes, made of anything.
+/// A body of arbitrary bytes with exactly the length of its structure.
 fn flow_body(format: DataFormat, seed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     FlowRecord::read(format, seed).unwrap().write(&mut bytes);
@@ -454,7 +453,7 @@ proptest! {
         flow in prop::collection::vec((prop::sample::select(FLOW_FORMATS), prop::collection::vec(any::<u8>(), 200)), 0..6),
         counters in prop::collection::vec((prop::sample::select(COUNTER_FORMATS), prop::collection::vec(any::<u8>(), 200)), 0..6),
     ) {
-        // Those of numbers alone: in the others lengths are at random, and lead nowhere.
+        // Records of numbers only: in others, random lengths would be invalid.
         let flow: Vec<_> = flow.iter()
             .map(|(number, seed)| (DataFormat::new(0, *number), seed))
             .filter(|(format, _)| is_plain(*format, true))
@@ -477,7 +476,7 @@ proptest! {
         words in prop::collection::vec(prop_oneof![0_u32..12, any::<u32>()], 0..80),
     ) {
         let body = words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<_>>();
-        // Floats that are none differ from themselves: their print does not.
+        // NaN differs from itself, its debug text does not.
         if let Ok(record) = FlowRecord::read(DataFormat::new(0, number), &body) {
             let mut bytes = Vec::new();
             record.write(&mut bytes);
@@ -519,7 +518,7 @@ proptest! {
             for sample in datagram.samples() {
                 let Ok(Sample::Flow(sample)) = sample else { panic!("{sample:?}") };
                 let Some(Ok(FlowRecord::Header(header))) = sample.records.flow().next() else { panic!() };
-                prop_assert_eq!((sample.input, sample.output), (Interface::Index(3), Interface::Multiple(2)));
+                prop_assert_eq!((sample.input, sample.output), (SflowInterface::Index(3), SflowInterface::Multiple(2)));
                 read.push((sample.sequence, header.header.0.len()));
             }
         }
@@ -527,7 +526,7 @@ proptest! {
     }
 
     #[test]
-    fn anything_reads_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), whole: bool) {
+    fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), whole: bool) {
         if whole {
             bytes.splice(..0, [word(5), word(1), word(7), word(0), word(1), word(2), word(9)].concat());
         }
@@ -543,7 +542,7 @@ proptest! {
     }
 
     #[test]
-    fn real_datagrams_with_any_byte_changed_read_without_a_panic(which in 0_usize..4, at: u16, value: u8, length: u16) {
+    fn changed_datagrams_never_panic(which in 0_usize..4, at: u16, value: u8, length: u16) {
         let mut bytes = common::datagrams("switches.sflow").swap_remove(which);
         let at = usize::from(at) % bytes.len();
         bytes[at] = value;
@@ -557,7 +556,7 @@ proptest! {
 }
 
 #[test]
-fn dropped_packets_are_written_and_read() {
+fn discarded_packets_round_trip() {
     let mut encoder = Encoder::new(agent(), 0, DATAGRAM_BYTES);
     let head = DiscardedHead {
         sequence: 1,
@@ -576,12 +575,12 @@ fn dropped_packets_are_written_and_read() {
     };
     assert_eq!(
         (read.reason, read.input, read.output),
-        (258, Interface::Index(4), Interface::Unknown)
+        (258, SflowInterface::Index(4), SflowInterface::Unknown)
     );
     assert_eq!(read.records.flow().next(), Some(Ok(FlowRecord::LinuxDropReason(reason))));
 }
 
-/// The values of fields, as tshark reads them from a datagram to port 6343.
+/// Values of fields of a datagram to port 6343, as decoded by tshark.
 fn tshark(datagram: &[u8], fields: &[&str]) -> Vec<String> {
     let [a, b] = (datagram.len() as u16 + 8).to_be_bytes();
     let [c, d] = (datagram.len() as u16 + 28).to_be_bytes();

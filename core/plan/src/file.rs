@@ -10,10 +10,10 @@ use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use crate::{
-    DemandPlan, ExperimentDemand, FlowDemand, FlowTarget, PlanSite, RateFactor, TrafficModel,
+    DemandPlan, ExperimentDemand, FlowTarget, PlanSite, PlannedFlow, RateFactor, TrafficModel,
 };
 
-/// Longest file that [`DemandPlan::read`] takes.
+/// Largest file that [`DemandPlan::read`] accepts, in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// Years after the first one.
 const YEARS_MAX: u16 = 100;
@@ -38,9 +38,9 @@ impl<'de> Deserialize<'de> for Growth {
 }
 
 #[derive(Debug)]
-struct Time(Duration);
+struct DurationText(Duration);
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         parse_duration(&text).map(Self).map_err(de::Error::custom)
@@ -219,13 +219,13 @@ impl PlanReader<'_> {
         mut table: TableReader<'_>,
         growth: u64,
         names: &mut HashMap<String, usize>,
-    ) -> Option<FlowDemand> {
+    ) -> Option<PlannedFlow> {
         let faults = &mut self.faults;
         let span = table.span();
         let name = table.required::<String>("name", faults);
         let rate = table.optional::<BitRate>("rate", faults);
         let data = table.optional::<ByteCount>("data", faults);
-        let within = table.optional::<Time>("within", faults);
+        let within = table.optional::<DurationText>("within", faults);
         let from = table.required::<String>("from", faults);
         let to = table.required::<Vec<Spanned<String>>>("to", faults);
         let shares = table.optional::<Vec<Spanned<u32>>>("shares", faults);
@@ -254,7 +254,7 @@ impl PlanReader<'_> {
         let from = from.and_then(|from| self.find_site(&from));
         let to = self.targets(to?, shares);
         let rate = rate.into_inner();
-        Some(FlowDemand { name: name?, rate, data, from: from?, to, growth_permille })
+        Some(PlannedFlow { name: name?, rate, data, from: from?, to, growth_permille })
     }
 
     fn targets(

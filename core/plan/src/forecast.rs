@@ -2,11 +2,11 @@
 
 use penstock_units::BitRate;
 
-use crate::{DemandPlan, ExperimentDemand, FlowDemand, TrafficModel};
+use crate::{DemandPlan, ExperimentDemand, PlannedFlow, TrafficModel};
 
 /// Rate of a flow to all its targets, in a year, with the factors of a model.
 #[must_use]
-pub fn of_flow(plan: &DemandPlan, flow: &FlowDemand, model: &TrafficModel, year: u16) -> BitRate {
+pub fn of_flow(plan: &DemandPlan, flow: &PlannedFlow, model: &TrafficModel, year: u16) -> BitRate {
     model.provisioned(plan.growth(flow.rate, flow.growth_permille, year))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! For: reading a plan ([`DemandPlan::read`]), rates of each year ([`DemandPlan::growth`], [`forecast`]),
 //! loads of links and the year in which they overflow ([`LinkLoads`]), a chart of the totals ([`chart`]). Not
-//! for: sharing scarce rate, which is the allocation's, or running anything.
+//! for: dividing insufficient capacity (`core/allocation`).
 //!
 //! Rates are whole bits per second; growth compounds yearly and is rounded down each year.
 
@@ -18,5 +18,5 @@ mod model;
 pub use file::FILE_BYTES_MAX;
 pub use loads::{LinkLoad, LinkLoads, LoadsError};
 pub use model::{
-    DemandPlan, ExperimentDemand, FlowDemand, FlowTarget, PlanSite, RateFactor, TrafficModel,
+    DemandPlan, ExperimentDemand, FlowTarget, PlanSite, PlannedFlow, RateFactor, TrafficModel,
 };

@@ -1,5 +1,5 @@
-//! LinkLoads of links: each flow takes the shortest path between its sites, split among parallel links in
-//! proportion to their rates.
+//! Loads of links: each flow takes the shortest path between its sites, split among parallel links in proportion to
+//! their rates.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use penstock_units::BitRate;
 
 use crate::{DemandPlan, TrafficModel, forecast};
 
-/// LinkLoads of all links for one traffic model, in each year of the plan.
+/// Loads of all links for one traffic model, in each year of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkLoads {
-    /// LinkLoads in the order of [`Topology::links`].
+    /// Loads in the order of [`Topology::links`].
     pub links: Vec<LinkLoad>,
 }
 

@@ -63,12 +63,12 @@ pub struct ExperimentDemand {
     /// Name in reports and charts.
     pub title: Option<String>,
     /// Flows, at least one.
-    pub flows: Vec<FlowDemand>,
+    pub flows: Vec<PlannedFlow>,
 }
 
 /// Data that one site sends to others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlowDemand {
+pub struct PlannedFlow {
     /// Identifier, unique within the experiment.
     pub name: String,
     /// Mean rate in the first year, to all targets together.
@@ -110,7 +110,7 @@ impl TrafficModel {
     }
 }
 
-impl FlowDemand {
+impl PlannedFlow {
     /// Splits a rate among the targets by weight, as pairs of site and rate; parts are rounded down.
     pub fn split(&self, rate: BitRate) -> impl Iterator<Item = (usize, BitRate)> {
         let all: u64 = self.to.iter().map(|target| u64::from(target.share)).sum();

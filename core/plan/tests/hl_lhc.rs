@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 fn text(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/plans");
-    fs::read_to_string(folder.join(name)).expect("it is there")
+    fs::read_to_string(folder.join(name)).expect("the file is readable")
 }
 
 fn plan() -> DemandPlan {
@@ -22,7 +22,7 @@ fn network() -> Topology {
 }
 
 fn model<'a>(plan: &'a DemandPlan, name: &str) -> &'a TrafficModel {
-    plan.models.iter().find(|model| model.name == name).expect("it is there")
+    plan.models.iter().find(|model| model.name == name).expect("the model exists")
 }
 
 const GBPS_BITS: u64 = 1_000_000_000;
@@ -65,8 +65,9 @@ fn sent_rate_equals_received_rate() {
 #[test]
 fn loads_follow_shortest_paths() {
     let (plan, network) = (plan(), network());
-    let loads = LinkLoads::of(&plan, &network, model(&plan, "minimal")).expect("they fit together");
-    let of = |name: &str| &loads.links[network.link(name).expect("it is there").0];
+    let loads =
+        LinkLoads::of(&plan, &network, model(&plan, "minimal")).expect("plan and topology match");
+    let of = |name: &str| &loads.links[network.link(name).expect("the link exists").0];
     // BNL and TRIUMF have a ninth of ATLAS each, Fermilab a sixth of CMS.
     let ocean = 4 * (2 * 500 * GBPS_BITS / 9 + 500 * GBPS_BITS / 6);
     let ana: u64 = (1..=6).map(|number| of(&format!("ana-{number}")).rates[0][0].0).sum();
@@ -85,14 +86,14 @@ fn loads_follow_shortest_paths() {
 fn mismatched_topology_is_refused() {
     let plan = plan();
     let minimal = model(&plan, "minimal");
-    let none = Topology::read("name = \"none\"").expect("it is good");
+    let none = Topology::read("name = \"none\"").expect("the topology is valid");
     let error = LinkLoads::of(&plan, &none, minimal).unwrap_err();
     assert!(matches!(&error, LoadsError::NoNode { site, .. } if site == "cern"), "{error}");
     let cut = text("hl-lhc-network.toml")
         .lines()
         .filter(|line| !line.contains("ana-"))
         .fold(String::new(), |all, line| all + line + "\n");
-    let cut = Topology::read(&cut).expect("it is good");
+    let cut = Topology::read(&cut).expect("the topology is valid");
     let error = LinkLoads::of(&plan, &cut, minimal).unwrap_err();
     assert_eq!(error.to_string(), "the topology has no path from 'cern' to 'bnl'");
 }
@@ -101,7 +102,7 @@ fn mismatched_topology_is_refused() {
 fn drawings_have_all_links_and_years() {
     let (plan, network) = (plan(), network());
     let loads =
-        LinkLoads::of(&plan, &network, model(&plan, "flexible")).expect("they fit together");
+        LinkLoads::of(&plan, &network, model(&plan, "flexible")).expect("plan and topology match");
     let rates: Vec<BitRate> = loads.links.iter().map(|link| link.most(0)).collect();
     let drawn = draw::svg_loaded(&network, &rates);
     assert_eq!(drawn.matches(": carries ").count(), network.links.len());

@@ -3,7 +3,7 @@
 //!
 //! CRC-32C and Adler-32 combine algebraically; BLAKE3 is a tree whose subtrees are the blocks, which
 //! therefore all have one power-of-two length. SHA-256 and MD5 do not combine: [`Serial`] needs the
-//! bytes in file order, and the reader of the file must fill in what was read out of order.
+//! bytes in file order, and the reader of the file must read again what arrived out of order.
 
 use std::fmt;
 use std::str::FromStr;

@@ -133,9 +133,9 @@ wire_enum! {
         FileStarted(FileStart) = 2,
         /// An extent of a file was written.
         Written((u64, Extent)) = 3,
-        /// Extents in the first so many bytes of the journal are durable.
+        /// Extents recorded in this many first bytes of the journal are durable.
         Synced(u64) = 4,
-        /// The partial file of this file is gone, durably.
+        /// The partial file of this file was removed durably.
         FileEnded(u64) = 5,
         /// Target directory; always second.
         Target(TargetDirectory) = 6,
@@ -230,7 +230,7 @@ pub fn replay(bytes: &[u8], boot: &str) -> Option<(JournalHeader, Vec<Unfinished
     Some((about, files.into_values().collect()))
 }
 
-/// TempFileLocations where a transfer may have left temporary files.
+/// Directories in which a transfer may have left temporary files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TempFileLocations {
     /// Target directory of the transfer.

@@ -43,7 +43,7 @@ pub enum LinkError {
         /// Received number.
         found: u64,
     },
-    /// The peer confirms a message that was never sent or asks for a discarded one.
+    /// The peer confirms a message that was never sent, or requests a discarded one.
     #[error("peer confirms message {confirmed} of {sent}")]
     Confirmation {
         /// Number that the peer confirms.
@@ -267,8 +267,8 @@ mod tests {
                     sent += 1;
                 }
                 let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
-                a.transmit(TEST_NOW, 1000, &mut from_a).expect("not silent");
-                b.transmit(TEST_NOW, 1000, &mut from_b).expect("not silent");
+                a.transmit(TEST_NOW, 1000, &mut from_a).expect("the peer is not silent");
+                b.transmit(TEST_NOW, 1000, &mut from_b).expect("the peer is not silent");
                 sink(&mut b, &from_a[..cut_a.min(from_a.len())], &mut at_b);
                 sink(&mut a, &from_b[..cut_b.min(from_b.len())], &mut at_a);
                 a.disconnected();
@@ -277,8 +277,8 @@ mod tests {
             connect(&mut a, &mut b);
             for _ in 0..4 {
                 let (mut from_a, mut from_b) = (Vec::new(), Vec::new());
-                a.transmit(TEST_NOW, 1 << 20, &mut from_a).expect("not silent");
-                b.transmit(TEST_NOW, 1 << 20, &mut from_b).expect("not silent");
+                a.transmit(TEST_NOW, 1 << 20, &mut from_a).expect("the peer is not silent");
+                b.transmit(TEST_NOW, 1 << 20, &mut from_b).expect("the peer is not silent");
                 sink(&mut b, &from_a, &mut at_b);
                 sink(&mut a, &from_b, &mut at_a);
             }
@@ -300,7 +300,8 @@ mod tests {
         let (mut a, mut b) = (ControlLink::new(TEST_NOW), ControlLink::new(TEST_NOW));
         connect(&mut a, &mut b);
         let mut out = Vec::new();
-        a.transmit(TEST_NOW + KEEPALIVE_INTERVAL, 1000, &mut out).expect("not silent yet");
+        a.transmit(TEST_NOW + KEEPALIVE_INTERVAL, 1000, &mut out)
+            .expect("the peer is not silent yet");
         assert_eq!(out.len(), FRAME_OVERHEAD);
         assert_eq!(b.receive(&out, TEST_NOW), Ok(vec![]));
         let late = TEST_NOW + IDLE_TIMEOUT + Duration::from_millis(1);

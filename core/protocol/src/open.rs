@@ -38,7 +38,7 @@ impl WireFormat for Protection {
     }
 }
 
-/// Place of a scitag in packets.
+/// Field of a packet that carries the scitag.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PacketLabel {
     /// Not in packets; only fireflies report the scitag.

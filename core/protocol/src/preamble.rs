@@ -65,7 +65,7 @@ pub fn encode(preamble: Preamble) -> [u8; PREAMBLE_BYTES] {
     bytes
 }
 
-/// Decodes a preamble.
+/// Decodes and checks a preamble.
 ///
 /// # Errors
 /// If the magic is not Penstock's, or the version or the kind is unknown.

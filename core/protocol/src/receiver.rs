@@ -1,7 +1,7 @@
 //! Receiving end of a session: which data it requests, where frames belong, when a file is complete.
 //!
 //! The driver inspects the destination for every [`Receiver::poll_check`] and answers with a
-//! [`DestinationCheck`]; asks [`Receiver::accept`] where a frame's bytes belong and reports them
+//! [`DestinationCheck`]; calls [`Receiver::accept`] for the destination of a frame's bytes and reports them
 //! [`Receiver::written`]; and commits every file of [`Receiver::poll_finish`] durably before it calls
 //! [`Receiver::settle`]. Duplicate frames, and frames of files that have failed or ended, are
 //! acknowledged and dropped.

@@ -43,7 +43,7 @@ const PACK_FILES_TARGET: usize = 1_024;
 pub const DIFFERS: &str =
     "another file of that name is there and is to stay: move it away, or have it replaced";
 
-/// SourceEntry of an announced entry.
+/// Source of an announced entry.
 #[derive(Debug)]
 pub struct SourceEntry {
     /// Number of the entry in the session.
@@ -57,7 +57,7 @@ pub struct SourceEntry {
     attempt: u32,
 }
 
-/// FrameTask of a reader whose result is sent as one frame.
+/// Read task whose result is sent as one frame.
 #[derive(Debug, Clone)]
 pub struct FrameTask {
     /// Number of the frame.
@@ -66,7 +66,7 @@ pub struct FrameTask {
     pub piece: Piece,
 }
 
-/// FrameTask of a reader.
+/// Files or range of a read task.
 #[derive(Debug, Clone)]
 pub enum Piece {
     /// Read a range of a file.

@@ -11,7 +11,7 @@
 //! The requester opens a session at the destination as for any push and hands it to the source, which
 //! reconnects to it as if the requester's connection had been lost. Neither agent sees the requester's
 //! token for the other; the source holds only the key of this session. Data does not pass through the
-//! requester, which exchanges [`FromSource`] and [`ToSource`] with the source over a link of its own.
+//! requester, which exchanges [`FromSource`] and [`ToSource`] with the source over a separate link.
 
 use crate::control::{EntryFailure, Failure, Placed, Settings, TransferTally};
 use crate::digest::Digest;
@@ -71,7 +71,7 @@ impl WireFormat for Placed {
     }
 }
 
-/// Only the counters of a [`TransferTally`]; its errors and warnings travel in messages of their own.
+/// Encodes only the counters of a [`TransferTally`]; errors and warnings have separate messages.
 impl WireFormat for TransferTally {
     const MIN_BYTES: usize = 15 * u64::MIN_BYTES + 2;
     fn put(&self, out: &mut Vec<u8>) {
@@ -135,7 +135,7 @@ wire_struct! {
         pub streams_peak: u16,
         /// Rate over the last seconds.
         pub bits_per_second: u64,
-        /// Bottleneck, in words; see the mover's `bottleneck`.
+        /// Bottleneck, as text for users; see the mover's `bottleneck`.
         pub bound_by: String,
         /// Storage engines of source and destination.
         pub engines: (String, String),

@@ -15,26 +15,11 @@ use penstock_protocol::manifest::{Entry, EntryKind, RelativePath, Time};
 use penstock_protocol::receiver::{DestinationCheck, FrameTarget, Receiver};
 use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender};
 use penstock_protocol::wire::{self, Bytes};
+use penstock_random::Random;
 use proptest::prelude::*;
 
 const BLOCK_BYTES: u32 = 64 << 10;
 const STREAM_COUNT: u32 = 3;
-
-/// xorshift64*, the only source of randomness, so that a seed determines the whole test.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
-    }
-
-    fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 /// Part of a frame in flight that belongs to one file.
 #[derive(Clone)]
@@ -77,7 +62,7 @@ struct Network {
 
 impl Network {
     fn new(seed: u64, algorithm: Algorithm) -> Self {
-        let mut random = Random(seed | 1);
+        let mut random = Random::new(seed);
         let mut sources = BTreeMap::new();
         for number in 0..1 + random.below(40) {
             let bytes = match random.below(4) {
@@ -135,20 +120,20 @@ impl Network {
             self.receiver_link.send(wire::encode(&message));
         }
         let (mut down, mut up) = (Vec::new(), Vec::new());
-        self.sender_link.transmit(self.now, 4096, &mut down).expect("the clock is slow");
-        self.receiver_link.transmit(self.now, 4096, &mut up).expect("the clock is slow");
+        self.sender_link.transmit(self.now, 4096, &mut down).expect("the link is not idle");
+        self.receiver_link.transmit(self.now, 4096, &mut up).expect("the link is not idle");
         let cut = self.random.one_in(12);
         if cut {
             down.truncate(self.random.below(down.len() as u64 + 1) as usize);
             up.truncate(self.random.below(up.len() as u64 + 1) as usize);
         }
-        for message in self.receiver_link.receive(&down, self.now).expect("whole frames") {
+        for message in self.receiver_link.receive(&down, self.now).expect("frames are complete") {
             let message: ToReceiver = wire::decode(&message).expect("a message");
-            self.receiver.on_message(message).expect("the sender keeps the protocol");
+            self.receiver.on_message(message).expect("the sender follows the protocol");
         }
-        for message in self.sender_link.receive(&up, self.now).expect("whole frames") {
+        for message in self.sender_link.receive(&up, self.now).expect("frames are complete") {
             let message: ToSender = wire::decode(&message).expect("a message");
-            self.sender.on_message(message).expect("the receiver keeps the protocol");
+            self.sender.on_message(message).expect("the receiver follows the protocol");
         }
         if cut {
             self.reconnect();
@@ -176,7 +161,8 @@ impl Network {
             let algorithm = self.algorithm;
             for extent in self.receiver.decide(file, verdict) {
                 let key = (entry.path.clone(), entry.modified);
-                let (data, _) = self.store.partial.get_mut(&key).expect("it has ranges");
+                let (data, _) =
+                    self.store.partial.get_mut(&key).expect("a resumed file has ranges");
                 let range = extent.offset as usize..(extent.offset + extent.bytes) as usize;
                 // Storage may have lost bytes.
                 if self.random.one_in(4) {
@@ -256,19 +242,20 @@ impl Network {
 
     fn write(&mut self, chunk: Chunk) {
         let bytes = chunk.data.len() as u64;
-        let place = self.receiver.accept(chunk.file, chunk.offset, bytes).expect("an honest frame");
+        let place =
+            self.receiver.accept(chunk.file, chunk.offset, bytes).expect("the frame is valid");
         let FrameTarget::Write(entry) = place else { return };
         let key = (entry.path.clone(), entry.modified);
-        let partial = self.store.partial.get_mut(&key).expect("begun at its check");
+        let partial = self.store.partial.get_mut(&key).expect("the file was started by its check");
         let start = chunk.offset as usize;
         partial.0[start..start + chunk.data.len()].copy_from_slice(&chunk.data);
         partial.1.push(Extent { offset: chunk.offset, bytes, part: chunk.part.0 });
         if chunk.whole {
-            self.receiver.written_whole(chunk.file, bytes, chunk.part).expect("an honest pack");
+            self.receiver.written_whole(chunk.file, bytes, chunk.part).expect("the pack is valid");
         } else {
             self.receiver
                 .written(chunk.file, chunk.offset, bytes, chunk.part)
-                .expect("an honest block");
+                .expect("the block is valid");
         }
     }
 
@@ -279,17 +266,21 @@ impl Network {
         }
         while let Some(finish) = self.receiver.poll_finish() {
             let key = (finish.entry.path.clone(), finish.entry.modified);
-            let (data, extents) = self.store.partial.remove(&key).expect("it was written");
+            let (data, extents) = self.store.partial.remove(&key).expect("the file was written");
             let mut whole = Extents::new(self.algorithm, data.len() as u64);
             for extent in extents {
                 whole
                     .insert(extent.offset, extent.bytes, DigestPart(extent.part))
-                    .expect("no crossing");
+                    .expect("ranges do not overlap");
             }
             assert_eq!(whole.digest(), Some(finish.digest.clone()));
             let mut serial = digest::Serial::new(self.algorithm).expect("an algorithm");
             serial.update(&data);
-            assert_eq!(serial.finish(), finish.digest, "what is placed is what was digested");
+            assert_eq!(
+                serial.finish(),
+                finish.digest,
+                "the placed bytes have the announced digest"
+            );
             self.store.placed.insert(key.0, (data, key.1));
             self.receiver.settle(finish.file, Ok(finish.digest));
         }
@@ -370,7 +361,7 @@ proptest! {
 #[test]
 fn repeated_transfer_sends_nothing() {
     let mut network = Network::new(42, Algorithm::Crc32c);
-    network.random = Random(7);
+    network.random = Random::new(7);
     network.run(0);
     let first = network.sent_bytes;
     network.run(0);

@@ -1,7 +1,7 @@
 //! Interface between a simulation and a controller.
 
-use penstock_operations::orders::{Instructions, OrderId, Report};
-use penstock_operations::round::{Decision, Snapshot};
+use penstock_control::orders::{Instructions, OrderId, Report};
+use penstock_control::scheduler::{RoundDecision, Snapshot};
 
 /// A request to transfer files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,13 +34,24 @@ pub enum OrderContent {
     Receive,
 }
 
+/// Failure of a controller, with the text of its error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ControllerFailure(String);
+
+impl<T: Into<String>> From<T> for ControllerFailure {
+    fn from(reason: T) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// A controller in virtual time; `now_ms` never decreases.
 pub trait ControllerApi {
-    /// Submits requests.
+    /// Submits requests of one second.
     ///
     /// # Errors
     /// If the controller cannot store them.
-    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String>;
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), ControllerFailure>;
 
     /// Processes at most one report per host; responses are in the order of the reports.
     ///
@@ -50,13 +61,17 @@ pub trait ControllerApi {
         &mut self,
         now_ms: i64,
         reports: Vec<(String, Report)>,
-    ) -> Result<Vec<Instructions>, String>;
+    ) -> Result<Vec<Instructions>, ControllerFailure>;
 
     /// Returns the content of an order that is active at a host.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<OrderContent>, String>;
+    fn order(
+        &mut self,
+        host: &str,
+        order: OrderId,
+    ) -> Result<Option<OrderContent>, ControllerFailure>;
 
     /// Runs a round, whose decision `decide` makes.
     ///
@@ -65,18 +80,18 @@ pub trait ControllerApi {
     fn round(
         &mut self,
         now_ms: i64,
-        decide: &mut dyn FnMut(&Snapshot) -> Decision,
-    ) -> Result<(), String>;
+        decide: &mut dyn FnMut(&Snapshot) -> RoundDecision,
+    ) -> Result<(), ControllerFailure>;
 
     /// Sets a link down or up.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), String>;
+    fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), ControllerFailure>;
 
     /// Returns the number of unfinished requests.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    fn open(&mut self) -> Result<u64, String>;
+    fn open(&mut self) -> Result<u64, ControllerFailure>;
 }

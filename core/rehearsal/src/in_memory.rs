@@ -5,16 +5,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use penstock_operations::batch::{self, BatchLimits};
-use penstock_operations::orders::{
+use penstock_control::backoff;
+use penstock_control::batch::{self, BatchLimits};
+use penstock_control::orders::{
     ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report, RunSide,
 };
-use penstock_operations::retry;
-use penstock_operations::round::{
-    Decision, HostView, InterfaceView, PlannedStart, QueueView, RunPlan, RunView, Snapshot,
+use penstock_control::scheduler::{
+    HostView, InterfaceView, PlannedStart, QueueView, RoundDecision, RunPlan, RunView, Snapshot,
 };
 
-use crate::controller_api::{ControllerApi, NewRequest, OrderContent, OrderFile};
+use crate::controller_api::{
+    ControllerApi, ControllerFailure, NewRequest, OrderContent, OrderFile,
+};
 use run::{ActiveRun, FileBatch};
 
 mod run;
@@ -42,7 +44,7 @@ pub struct InMemoryConfig {
 #[derive(Debug)]
 pub struct InMemoryController {
     config: InMemoryConfig,
-    hosts: BTreeMap<String, HostEntry>,
+    hosts: BTreeMap<String, RehearsalHost>,
     /// Queues by class, source and destination.
     queues: BTreeMap<(String, String, String), BatchQueue>,
     /// Keys of `queues` by queue id.
@@ -71,7 +73,7 @@ pub struct ClassOutcome {
 }
 
 #[derive(Debug)]
-struct HostEntry {
+struct RehearsalHost {
     seen_ms: i64,
     view: HostView,
     sent: (i64, u64),
@@ -146,7 +148,7 @@ impl InMemoryController {
     }
 
     fn snapshot(&self, now_ms: i64) -> Snapshot {
-        let alive = |host: &HostEntry| now_ms - host.seen_ms <= self.config.alive_ms;
+        let alive = |host: &RehearsalHost| now_ms - host.seen_ms <= self.config.alive_ms;
         Snapshot {
             now_ms,
             hosts: self
@@ -216,7 +218,7 @@ impl InMemoryController {
         self.runs.insert(id, ActiveRun::new(view, batches));
     }
 
-    fn apply(&mut self, now_ms: i64, decision: &Decision) {
+    fn apply(&mut self, now_ms: i64, decision: &RoundDecision) {
         for start in &decision.starts {
             self.begin(now_ms, start);
         }
@@ -277,7 +279,7 @@ impl InMemoryController {
                 continue;
             }
             if is_reported {
-                let wait = retry::backoff_delay(batch.attempt, id as u64).as_millis() as i64;
+                let wait = backoff::backoff_delay(batch.attempt, id as u64).as_millis() as i64;
                 let number = self.number();
                 self.later.insert((now_ms + wait, number), batch);
             } else {
@@ -287,7 +289,7 @@ impl InMemoryController {
     }
 
     fn record_host(&mut self, now_ms: i64, name: &str, report: &Report) {
-        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| HostEntry {
+        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| RehearsalHost {
             seen_ms: now_ms,
             view: HostView { name: name.to_owned(), ..HostView::default() },
             sent: (now_ms, 0),
@@ -360,7 +362,7 @@ impl InMemoryController {
 }
 
 impl ControllerApi for InMemoryController {
-    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String> {
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), ControllerFailure> {
         for one in asked {
             let request = self.number();
             let left = one.files.len() as u64;
@@ -384,7 +386,7 @@ impl ControllerApi for InMemoryController {
         &mut self,
         now_ms: i64,
         reports: Vec<(String, Report)>,
-    ) -> Result<Vec<Instructions>, String> {
+    ) -> Result<Vec<Instructions>, ControllerFailure> {
         let mut acknowledged = Vec::new();
         for (host, report) in &reports {
             self.record_host(now_ms, host, report);
@@ -403,7 +405,11 @@ impl ControllerApi for InMemoryController {
         Ok(answers.collect())
     }
 
-    fn order(&mut self, _: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
+    fn order(
+        &mut self,
+        _: &str,
+        order: OrderId,
+    ) -> Result<Option<OrderContent>, ControllerFailure> {
         let run = self.runs.get(&order.run());
         Ok(run.map(|run| match order.side() {
             RunSide::Source => OrderContent::Send(run.files()),
@@ -414,8 +420,8 @@ impl ControllerApi for InMemoryController {
     fn round(
         &mut self,
         now_ms: i64,
-        decide: &mut dyn FnMut(&Snapshot) -> Decision,
-    ) -> Result<(), String> {
+        decide: &mut dyn FnMut(&Snapshot) -> RoundDecision,
+    ) -> Result<(), ControllerFailure> {
         self.requeue_due_batches(now_ms);
         self.reclaim_from_lost_hosts(now_ms);
         let decision = decide(&self.snapshot(now_ms));
@@ -423,7 +429,7 @@ impl ControllerApi for InMemoryController {
         Ok(())
     }
 
-    fn link(&mut self, _: i64, name: &str, down: bool) -> Result<(), String> {
+    fn link(&mut self, _: i64, name: &str, down: bool) -> Result<(), ControllerFailure> {
         match down {
             true => self.down.insert(name.to_owned()),
             false => self.down.remove(name),
@@ -431,7 +437,7 @@ impl ControllerApi for InMemoryController {
         Ok(())
     }
 
-    fn open(&mut self) -> Result<u64, String> {
+    fn open(&mut self) -> Result<u64, ControllerFailure> {
         Ok(self.requests.len() as u64)
     }
 }

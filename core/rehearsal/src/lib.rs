@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! workload ── requests ──> controller <── reports, orders ──> nodes
-//!                              └── a round: snapshot → penstock-operations → decision
+//!                              └── a round: snapshot → penstock-control → decision
 //! ```
 //!
 //! The requests of a day ([`workload`]), nodes that transfer at exactly the ordered rates ([`nodes`]), a controller

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock_operations::class::WorkClass;
-use penstock_operations::round::{Decision, Snapshot};
+use penstock_control::class::WorkClass;
+use penstock_control::scheduler::{RoundDecision, Snapshot};
 
 /// Length of a point of the series in seconds.
 pub const POINT_S: u32 = 300;
@@ -102,7 +102,7 @@ impl SimulationMetrics {
     }
 
     /// Records a round at this second of the day, which took `took` seconds.
-    pub fn round(&mut self, second: u32, snapshot: &Snapshot, decision: &Decision, took: f64) {
+    pub fn round(&mut self, second: u32, snapshot: &Snapshot, decision: &RoundDecision, took: f64) {
         self.round_times.record(took);
         let batches = snapshot.queues.iter().map(|queue| queue.batches).sum();
         self.most = (self.most.0.max(snapshot.runs.len()), self.most.1.max(batches));

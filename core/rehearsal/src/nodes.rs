@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use penstock_fabric::random::mix;
-use penstock_operations::orders::{
+use penstock_control::orders::{
     Capacity, FaultKind, Instructions, InterfaceCounters, OrderFault, OrderId, OrderPhase,
     OrderReport, OrderSettings, Report, ReportedOutcome,
 };
+use penstock_random::mix;
 
-use crate::controller_api::{OrderContent, OrderFile};
+use crate::controller_api::{ControllerFailure, OrderContent, OrderFile};
 
 /// Parameters of a simulated node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,8 +138,8 @@ impl Nodes {
         &mut self,
         host: &str,
         instructions: &Instructions,
-        mut fetch: impl FnMut(&str, OrderId) -> Result<Option<OrderContent>, String>,
-    ) -> Result<(), String> {
+        mut fetch: impl FnMut(&str, OrderId) -> Result<Option<OrderContent>, ControllerFailure>,
+    ) -> Result<(), ControllerFailure> {
         let Some(node) = self.nodes.get_mut(host) else { return Ok(()) };
         for known in &instructions.acknowledged {
             let Some(order_state) = node.orders.get_mut(&known.order) else { continue };

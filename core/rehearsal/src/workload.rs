@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_fabric::random::Random;
+use penstock_random::Random;
 use penstock_units::{ByteCount, parse_duration};
 use serde::{Deserialize, Deserializer, de};
 
@@ -103,30 +103,86 @@ pub struct Outage {
     pub host: Option<String>,
 }
 
+/// A text that is no workload.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum WorkloadError {
+    /// Not TOML, or an unknown or malformed key.
+    #[error("line {line}: {reason}")]
+    Syntax {
+        /// Line of the text, from 1.
+        line: usize,
+        /// Reason of the parser.
+        reason: String,
+    },
+    /// Number of files per day out of range.
+    #[error("files_per_day is above 0 and at most 10,000,000,000")]
+    FilesPerDay,
+    /// Share of files with faults out of range.
+    #[error("faults_permille is {0}: it is thousandths of all files, from 0 to 1000")]
+    Faults(u32),
+    /// Too few sites, or shares of sites out of range.
+    #[error(
+        "[[site]]: give at least two with sends and receives of 0 or more, and one of each above 0"
+    )]
+    Sites,
+    /// A flow with a value out of range.
+    #[error("flow {class}: {fault}")]
+    Flow {
+        /// Class of work of the flow.
+        class: String,
+        /// Value that is out of range.
+        fault: DemandFault,
+    },
+    /// No flow at all.
+    #[error("[[flow]]: give at least one")]
+    NoFlow,
+    /// A failure without a link or host, with both, or without duration.
+    #[error("[[failure]]: give link or host, and an end after its beginning")]
+    Failure,
+}
+
+/// Value of a flow that is out of range.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DemandFault {
+    /// Bounds of the number of files of a request.
+    #[error("files are [at least, at most], from 1 to {FILES_MAX}")]
+    Files,
+    /// Share of all files, or relative swing over the day.
+    #[error("share is above 0 and swing from 0 to 1")]
+    Share,
+    /// Hour of the largest rate.
+    #[error("peak_hour is {0}: give an hour of the day, from 0 to below 24")]
+    PeakHour(f64),
+    /// Mean size of a file.
+    #[error(
+        "size is {}: give the mean size of a file, such as 250MB, up to {}",
+        .0,
+        ByteCount(MEAN_FILE_BYTES_MAX)
+    )]
+    Size(ByteCount),
+}
+
 impl DayWorkload {
     /// Parses a workload from TOML.
     ///
     /// # Errors
     /// If the text is not a workload, with the line and the fault.
-    pub fn read(text: &str) -> Result<Self, String> {
+    pub fn read(text: &str) -> Result<Self, WorkloadError> {
         let read: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-            format!("line {line}: {}", error.message().replace('\n', " "))
+            WorkloadError::Syntax { line, reason: error.message().replace('\n', " ") }
         })?;
         read.check().map(|()| read)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), WorkloadError> {
         let share = |value: f64| value.is_finite() && value >= 0.0;
         if !(self.files_per_day > 0.0 && self.files_per_day <= 1e10) {
-            return Err("files_per_day is above 0 and at most 10,000,000,000".to_owned());
+            return Err(WorkloadError::FilesPerDay);
         }
         if self.faults_permille > 1000 {
-            return Err(format!(
-                "faults_permille is {}: it is thousandths of all files, from 0 to 1000",
-                self.faults_permille
-            ));
+            return Err(WorkloadError::Faults(self.faults_permille));
         }
         let (sends, receives) = self.sites.iter().fold((0, 0), |(sends, receives), site| {
             (sends + u32::from(site.sends > 0.0), receives + u32::from(site.receives > 0.0))
@@ -136,42 +192,30 @@ impl DayWorkload {
             || receives == 0
             || self.sites.len() < 2
         {
-            return Err("[[site]]: give at least two with sends and receives of 0 or more, and one of each above 0".to_owned());
+            return Err(WorkloadError::Sites);
         }
         for flow in &self.flows {
+            let fault = |fault| Err(WorkloadError::Flow { class: flow.class.clone(), fault });
             let [least, most] = flow.files;
             if !(1..=most).contains(&least) || most > FILES_MAX {
-                return Err(format!(
-                    "flow {}: files are [at least, at most], from 1 to {FILES_MAX}",
-                    flow.class
-                ));
+                return fault(DemandFault::Files);
             }
             if !(flow.share > 0.0 && share(flow.share) && (0.0..=1.0).contains(&flow.swing)) {
-                return Err(format!("flow {}: share is above 0 and swing from 0 to 1", flow.class));
+                return fault(DemandFault::Share);
             }
             if !(0.0..24.0).contains(&flow.peak_hour) {
-                return Err(format!(
-                    "flow {}: peak_hour is {}: give an hour of the day, from 0 to below 24",
-                    flow.class, flow.peak_hour
-                ));
+                return fault(DemandFault::PeakHour(flow.peak_hour));
             }
             if !(1..=MEAN_FILE_BYTES_MAX).contains(&flow.size.0) {
-                return Err(format!(
-                    "flow {}: size is {}: give the mean size of a file, such as 250MB, up to {}",
-                    flow.class,
-                    flow.size,
-                    ByteCount(MEAN_FILE_BYTES_MAX)
-                ));
+                return fault(DemandFault::Size(flow.size));
             }
         }
         if self.flows.is_empty() {
-            return Err("[[flow]]: give at least one".to_owned());
+            return Err(WorkloadError::NoFlow);
         }
         for failure in &self.failures {
             if failure.link.is_some() == failure.host.is_some() || failure.from >= failure.until {
-                return Err(
-                    "[[failure]]: give link or host, and an end after its beginning".to_owned()
-                );
+                return Err(WorkloadError::Failure);
             }
         }
         Ok(())
@@ -253,7 +297,7 @@ impl RequestArrivals {
         let streams = demand.flows.iter().enumerate().map(|(number, flow)| {
             let files = demand.files_per_day * flow.share / shares;
             let mean = files / flow.mean_files() / f64::from(DAY_S);
-            let mut random = Random::new(demand.seed, "arrivals", number as u64);
+            let mut random = Random::stream(demand.seed, "arrivals", number as u64);
             let next = f64::from(begin) + random.exponential(1.0 / mean);
             FlowArrivals { random, mean, next }
         });
@@ -368,7 +412,7 @@ failure = [{ from = "1h", until = "2h", host = "a1" }, { from = "90m", until = "
             ("seed = 7", "faults_permille = 1001", "from 0 to 1000"),
         ] {
             let error = DayWorkload::read(&DAY.replace(from, to)).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
         }
     }
 }

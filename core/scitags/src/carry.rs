@@ -1,7 +1,7 @@
 //! The scitag number as clients pass it to storages: in a URL or an HTTP header.
 //!
-//! XRootD and dCache read the same two places. They differ in how they treat an invalid number: XRootD
-//! takes it as "tagged with 0", dCache sends no firefly. Here it is an error, and the caller decides.
+//! XRootD and dCache support both. They differ for an invalid number: XRootD treats it as scitag 0, dCache sends no
+//! firefly. Here it is an error, and the caller decides.
 
 use crate::tag::{Scitag, TagError};
 

@@ -9,8 +9,8 @@
 //! Output passes the published schema (v1.0.0) and the reference collector, which drops all that
 //! does not match its pattern: the time is always present, in UTC with microseconds; a host name
 //! that the pattern refuses becomes `-`. The schema allows no further keys in `flow-lifecycle`,
-//! `flow-id`, `usage` and `context`. So packets are counted in `packets` beside `usage`, and TCP
-//! statistics stand in the free object `netlink`, with flowd's names.
+//! `flow-id`, `usage` and `context`. So packet counts are in an object `packets` beside `usage`, and TCP
+//! statistics in the extensible object `netlink`, with flowd's names.
 //!
 //! The source is the end that supplies data, no matter which end opened the connection. The port is
 //! [`FIREFLY_PORT`], at the flow's destination and at collectors. [`read`](mod@read) parses the
@@ -39,12 +39,12 @@ pub const APPLICATION_BYTES_MAX: usize = 64;
 /// local0.info: 16 * 8 + 6.
 const SYSLOG_PRIORITY: u8 = 134;
 
-/// FlowPhase of a flow that a firefly reports.
+/// Phase of a flow that a firefly reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowPhase {
     /// The flow starts.
     Start,
-    /// The flow goes on.
+    /// The flow continues.
     Ongoing,
     /// The flow ended at this time.
     End(UtcTime),
@@ -124,7 +124,7 @@ impl FireflyFlow {
 /// Bytes or packets in both directions, as the source counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct DirectionCounts {
-    /// ReceivedFirefly by the source.
+    /// Received by the source.
     pub received: u64,
     /// Sent by the source.
     pub sent: u64,
@@ -165,7 +165,7 @@ pub struct TcpStats {
 /// Content of a firefly before it is serialised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firefly {
-    /// FlowPhase of the flow.
+    /// Phase of the flow.
     pub phase: FlowPhase,
     /// Start of the flow.
     pub started: UtcTime,

@@ -12,7 +12,7 @@
 //! | names, by the public registry | [`registry`] | people |
 //!
 //! Three different numbers name one pair: 206, 0x30038 and `00 03 0E` are all cms/analysis-input. Each
-//! is a type of its own here.
+//! has a separate type here.
 //!
 //! Nothing here opens a socket or a file or reads a clock: callers pass times as [`time::UtcTime`]. Every
 //! parser takes untrusted input: it is bounded, returns errors and never panics.

@@ -1,17 +1,17 @@
 //! The IPv6 extension-header option that carries a scitag, in Hop-by-Hop and Destination Options alike.
 //!
-//! Written is the encoding of today alone:
+//! Only the current encoding is written:
 //!
 //! | byte | value |
 //! |---|---|
-//! | 0 | 0x1E: skip if unknown, does not change on the way, experimental (RFC 8200 4.2, RFC 4727) |
+//! | 0 | 0x1E: skip if unknown, does not change en route, experimental (RFC 8200 4.2, RFC 4727) |
 //! | 1 | 3 |
 //! | 2, 3 | owner, high byte first |
 //! | 4 | activity |
 //!
 //! and a Pad1 that fills the header to 8 bytes. The encoding has changed twice with no version on the
-//! wire, so a reader needs the registry: [`Mark::read`] takes today's rule, unless only the older one
-//! gives a registered pair. The type is experimental: others may use it for something else.
+//! wire, so a reader needs the registry: [`PacketMark::read`] decodes by the current rule, unless only the older one
+//! gives a registered pair. The option type is experimental: other programs may use it for another purpose.
 
 use crate::label::FlowLabel;
 use crate::registry::Registry;
@@ -32,9 +32,9 @@ const IPV6_TLV_PAD1: u8 = 0;
 /// Encoding of owner and activity in the data of the option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// Owner and activity in plain: flowd-go 2.3 (November 2025) and later, and this crate.
+    /// Owner and activity as numbers: flowd-go 2.3 (November 2025) and later, and this crate.
     Pair,
-    /// The flow label, entropy and all, in an option of type 0x1E: flowd-go from February 2025 to 2.2.
+    /// The flow label with its entropy bits, in an option of type 0x1E: flowd-go from February 2025 to 2.2.
     Label,
     /// The flow label in an option of type 0x1F: the first releases of flowd-go.
     FirstLabel,
@@ -52,16 +52,16 @@ impl Encoding {
     }
 }
 
-/// An option that may be a scitag, as it stood in a packet.
+/// An option that may be a scitag, as received in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum PacketMark {
     /// Type 0x1E with 3 bytes.
     Option([u8; 3]),
     /// Type 0x1F with 4 bytes.
     First([u8; 4]),
 }
 
-/// A [`Mark`] decoded with the help of a registry.
+/// A [`PacketMark`] decoded with the help of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodedMark {
     /// Encoding that gave the numbers.
@@ -78,7 +78,7 @@ pub struct DecodedMark {
     pub label: Option<FlowLabel>,
 }
 
-/// Bytes that are no options.
+/// Error of parsing an options header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// The length field exceeds the input.
@@ -86,7 +86,7 @@ pub enum OptionError {
     Header {
         /// Input length in bytes.
         has: usize,
-        /// Length by the length field, in bytes.
+        /// Header length by its length field, in bytes.
         says: usize,
     },
     /// An option reaches beyond the end.
@@ -99,17 +99,17 @@ pub enum OptionError {
     },
 }
 
-/// The option with its padding, as it follows the first two bytes of a header.
+/// Encodes the option with its padding, to follow the first two bytes of a header.
 ///
 /// # Errors
-/// When the owner is not for packets: see [`Scitag::fits_on_packets`].
+/// When packets cannot carry the owner: see [`Scitag::fits_on_packets`].
 pub fn encode(tag: Scitag) -> Result<[u8; 6], FirefliesOnly> {
     tag.fits_on_packets()?;
     let [high, low] = tag.owner().to_be_bytes();
     Ok([OPTION_TYPE, DATA_BYTES, high, low, tag.activity(), IPV6_TLV_PAD1])
 }
 
-/// A whole Hop-by-Hop or Destination Options header; `next_header` is the protocol that follows (6 for
+/// Encodes a complete Hop-by-Hop or Destination Options header; `next_header` is the protocol that follows (6 for
 /// TCP).
 ///
 /// # Errors
@@ -119,8 +119,8 @@ pub fn encode_header(next_header: u8, tag: Scitag) -> Result<[u8; 8], FirefliesO
     Ok([next_header, 0, a, b, c, d, e, f])
 }
 
-/// The marks in a Hop-by-Hop or Destination Options header, which starts at its next-header byte. What
-/// follows the header is left alone.
+/// Iterates over the marks in a Hop-by-Hop or Destination Options header, which starts at its next-header byte. Ignores
+/// bytes after the header.
 ///
 /// # Errors
 /// When the header is longer than `header`.
@@ -131,7 +131,7 @@ pub fn marks_of_header(header: &[u8]) -> Result<Marks<'_>, OptionError> {
     Ok(marks(options))
 }
 
-/// The marks among `options`, without the first two bytes of the header. Other options are skipped.
+/// Iterates over the marks in `options`, the header without its first two bytes. Skips other options.
 #[must_use]
 pub fn marks(options: &[u8]) -> Marks<'_> {
     Marks { options, at: 0 }
@@ -145,7 +145,7 @@ pub struct Marks<'a> {
 }
 
 impl Iterator for Marks<'_> {
-    type Item = Result<Mark, OptionError>;
+    type Item = Result<PacketMark, OptionError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -163,14 +163,14 @@ impl Iterator for Marks<'_> {
                 return Some(Err(OptionError::Cut { kind, at }));
             };
             self.at += 2 + data.len();
-            if let Some(mark) = Mark::of(kind, data) {
+            if let Some(mark) = PacketMark::of(kind, data) {
                 return Some(Ok(mark));
             }
         }
     }
 }
 
-impl Mark {
+impl PacketMark {
     fn of(kind: u8, data: &[u8]) -> Option<Self> {
         match kind {
             OPTION_TYPE => data.try_into().ok().map(Self::Option),
@@ -268,14 +268,14 @@ mod tests {
         assert_eq!((reading.tag, reading.registered), (Some(tag(2, 4)), true));
         let reading = read(&[0x1F, 4, 0x0D, 0x01, 0x13, 0])[0].unwrap();
         assert_eq!((reading.encoding, reading.tag), (Encoding::FirstLabel, Some(tag(2, 4))));
-        // Registered by neither rule: today's, flagged.
+        // Registered by neither rule: decoded by the current one, as unregistered.
         let reading = read(&[0x1E, 3, 0x01, 0xFF, 0x3F, 0])[0].unwrap();
         assert_eq!((reading.encoding, reading.owner, reading.activity), (Encoding::Pair, 511, 63));
         assert!(!reading.registered);
-        // Numbers that cannot be are shown as they are.
+        // Numbers out of range are reported unchanged.
         let reading = read(&[0x1E, 3, 0xFF, 0xFF, 0xFF, 0])[0].unwrap();
         assert_eq!((reading.owner, reading.activity, reading.tag), (0xFFFF, 0xFF, None));
-        // Type 0x1F with something else in it.
+        // Type 0x1F with other content.
         assert_eq!(read(&[0x1F, 4, 0x0D, 0x01, 0x13, 1]), [None]);
         assert_eq!(read(&[0x1F, 4, 0xFD, 0x01, 0x13, 0]), [None]);
     }

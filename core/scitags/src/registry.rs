@@ -1,8 +1,8 @@
 //! Names of owners and activities, by the public Scitags registry.
 //!
-//! For: reading the registry's JSON, a built-in copy of it, and finding a pair by what people write:
-//! `cms/analysis-input`, `CMS/Analysis Input`, `3/14`, `206`. Activities are numbered by each owner for
-//! itself. Not for: fetching; the bytes come from the caller.
+//! For: reading the registry's JSON, a built-in copy of it, and finding a pair by name or number:
+//! `cms/analysis-input`, `CMS/Analysis Input`, `3/14`, `206`. Each owner numbers its own activities. Not for:
+//! fetching; the bytes come from the caller.
 //!
 //! Names are compared without case; each run of characters other than letters and digits (blanks,
 //! `-`, `_`, `/`, brackets) counts as one dash.
@@ -32,7 +32,7 @@ const LEFT_OUT_MAX: usize = 20;
 /// URL of the published registry.
 pub const PUBLISHED_AT: &str = "https://www.scitags.org/api.json";
 
-/// See `data/README.md` for where it is from.
+/// Copy of the published registry; `data/README.md` names its source.
 const BUILTIN: &[u8] = include_bytes!("../data/registry.json");
 
 /// Owners and their activities.

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_those_of_the_readers() {
+    fn ranges_match_known_readers() {
         assert_eq!(Scitag::new(0, 1), Err(TagError::Owner(0)));
         assert_eq!(Scitag::new(1024, 1), Err(TagError::Owner(1024)));
         assert_eq!(Scitag::new(1, 0), Err(TagError::Activity(0)));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn other_writers_are_read() {
+    fn other_time_formats_are_parsed() {
         let moment = UtcTime::new(1_772_359_200, 500_000);
         for text in [
             "2026-03-01T10:00:00.5Z",

@@ -1,10 +1,10 @@
 //! One table of known pairs in all their forms. The three CMS rows were confirmed by that experiment
 //! (cms-sw/cmssw#51227); the others follow from the rule that three implementations share.
 
-use penstock_scitags::option::{self, Encoding, Mark};
+use penstock_scitags::option::{self, Encoding, PacketMark};
 use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 
-/// Name, owner, activity, scitag, label without entropy, label with all of it, option bytes.
+/// Name, owner, activity, scitag, label without entropy bits, label with all entropy bits, option bytes.
 type Row = (&'static str, u64, u64, u32, u32, u32, [u8; 6]);
 
 const TABLE: [Row; 11] = [
@@ -37,7 +37,7 @@ fn every_form_of_every_row() {
             assert_eq!((back.scitag(), back.entropy()), (Some(tag), entropy), "{name}");
         }
         assert_eq!(option::encode(tag), Ok(bytes), "{name}");
-        let marks: Vec<Mark> = option::marks(&bytes).collect::<Result<_, _>>().unwrap();
+        let marks: Vec<PacketMark> = option::marks(&bytes).collect::<Result<_, _>>().unwrap();
         let [mark] = marks[..] else { panic!("{name}: {marks:?}") };
         let reading = mark.read(registry).unwrap();
         assert_eq!((reading.tag, reading.encoding), (Some(tag), Encoding::Pair), "{name}");
@@ -48,9 +48,9 @@ fn every_form_of_every_row() {
     }
 }
 
-/// The entropy bits one by one, lowest of the index first.
+/// Each entropy bit alone, lowest of the index first.
 #[test]
-fn entropy_has_its_five_places() {
+fn entropy_has_five_bits() {
     let tag = Scitag::new(1, 1).unwrap();
     let bits = [0x1, 0x2, 0x100, 0x40000, 0x80000];
     for (at, bit) in bits.into_iter().enumerate() {

@@ -53,18 +53,18 @@ impl<'a> FaultCollector<'a> {
         Self { text, faults: Vec::new(), suggested: 0 }
     }
 
-    /// As [`suggestion`], for at most as many names as faults are reported: each costs a search.
+    /// Adds a fault at a byte range of the text.
     pub fn note(&mut self, at: Range<usize>, fault: impl AsRef<str>) {
         self.faults.push((at.start, one_line(fault.as_ref())));
     }
 
-    /// The collected faults, in the order of the text.
+    /// As [`suggestion`]; returns no more suggestions than faults are reported, because each costs a search.
     pub fn suggest<'k>(&mut self, name: &str, known: impl Iterator<Item = &'k str>) -> String {
         self.suggested += 1;
         if self.suggested > FAULTS_MAX { String::new() } else { suggestion(name, known) }
     }
 
-    /// What was collected, in the order of the text.
+    /// Returns the collected faults, in the order of the text.
     pub fn into_faults(mut self) -> FileFaults {
         self.faults.sort_by_key(|(at, _)| *at);
         let more = self.faults.len().saturating_sub(FAULTS_MAX);

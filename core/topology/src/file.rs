@@ -45,7 +45,7 @@ mod quantities;
 
 use quantities::{BUFFER, INTERFACE_RATE, LATITUDE, LONGITUDE, MTU, NUMA_NODE};
 
-/// Longest file that [`Topology::read`] takes.
+/// Largest file that [`Topology::read`] accepts, in bytes.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 
 const MTU_DEFAULT: u32 = 1500;
@@ -72,12 +72,12 @@ struct TopologyReader<'a> {
     interfaces: HashMap<(NodeId, String), usize>,
     /// Names in `/etc/hosts`, in lower case: the host, and a description of the owner for messages.
     host_file_names: HashMap<String, (Option<NodeId>, String)>,
-    /// Number of interfaces that links have added to hosts without any of their own.
+    /// Number of interfaces that links have added to each host without configured interfaces.
     implicit_interfaces: HashMap<NodeId, usize>,
     links: HashMap<String, LinkId>,
     /// Link of each interface and VLAN.
     links_by_interface: HashMap<(LinkEnd, Option<u16>), LinkId>,
-    /// Last number that was appended to a link name that several links would have.
+    /// Last number appended to each link name that would otherwise be ambiguous.
     parallel: HashMap<String, usize>,
 }
 

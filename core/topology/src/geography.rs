@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn fibre_delay_is_five_us_per_km() {
+    fn fibre_delay_is_five_us_km() {
         let delay = fibre_delay(1000.0).as_nanos();
         assert!((4_890..4_905).contains(&delay), "{delay}");
     }

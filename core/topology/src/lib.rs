@@ -3,7 +3,7 @@
 //!
 //! For: reading and checking that file ([`Topology::read`]), paths ([`paths`]), scaled-down copies
 //! ([`Topology::scaled`]), drawings ([`draw`]), and reading other TOML files with the same checks ([`table`]).
-//! Not for: running a network or its present state.
+//! Not for: running a network, or the current state of one.
 //!
 //! A file fails with all its faults at once, each with line and column ([`FileFault`]).
 

@@ -124,7 +124,7 @@ pub struct Link {
     pub rate: BitRate,
     /// One-way propagation delay.
     pub delay: Duration,
-    /// Origin of `delay`.
+    /// Origin of `delay`: given, or computed from a length.
     pub delay_source: DelaySource,
     /// Standard deviation of the one-way delay, at most the delay; zero for a constant delay.
     pub jitter: Duration,

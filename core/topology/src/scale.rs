@@ -123,7 +123,8 @@ mod tests {
 
     #[test]
     fn too_small_scale_is_refused() {
-        let read = |rest| Topology::read(&format!("name = \"x\"\n{rest}")).expect("it is good");
+        let read =
+            |rest| Topology::read(&format!("name = \"x\"\n{rest}")).expect("the topology is valid");
         let pair = read(
             r#"
             switch = [{ name = "a" }, { name = "b" }]
@@ -158,7 +159,7 @@ mod tests {
             switch = [{ name = "a", buffer = "64MB" }, { name = "b" }]
             link = [{ ends = ["a", "b"], rate = "100G", delay = "10ms", jitter = "1ms", loss = 0.01, loss_burst = 3, queue = "32MB", mark = "4MB" }]
         "#;
-        let full = Topology::read(text).expect("it is good");
+        let full = Topology::read(text).expect("the topology is valid");
         let small = full.scaled(Scale(0.001));
         let (full, small) = (&full.links[0], (&small.links[0], small.nodes[0].buffer));
         assert_eq!(small.1, Some(ByteCount(64_000)));

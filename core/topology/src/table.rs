@@ -1,5 +1,5 @@
-//! Reads one table of a TOML file key by key. Reading goes on after a bad value, so that no fault hides
-//! another; `finish` reports keys that were not read, each with the nearest known one.
+//! Reads one table of a TOML file key by key. Reading continues after an invalid value, so that all faults are
+//! reported; `finish` reports unknown keys, each with the nearest known one.
 
 use std::ops::Range;
 

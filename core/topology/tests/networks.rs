@@ -1,5 +1,5 @@
-//! The networks of the published papers: each file is valid, names its source, and can be drawn and scaled;
-//! published figures are reproduced.
+//! Networks of published papers: each file is valid, names its source, and can be drawn and scaled; published
+//! figures are reproduced.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use penstock_units::BitRate;
 
 fn read(name: &str) -> Topology {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/topologies");
-    let text = fs::read_to_string(folder.join(name)).expect("it is there");
+    let text = fs::read_to_string(folder.join(name)).expect("the file is readable");
     Topology::read(&text).unwrap_or_else(|faults| panic!("{name}: {faults}"))
 }
 
@@ -19,12 +19,12 @@ fn read(name: &str) -> Topology {
 fn files_are_valid_with_source() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/topologies");
     let mut count = 0;
-    for entry in fs::read_dir(folder).expect("the folder is there") {
-        let name = entry.expect("it can be listed").file_name().into_string().expect("UTF-8");
+    for entry in fs::read_dir(folder).expect("the folder is readable") {
+        let name = entry.expect("the entry is readable").file_name().into_string().expect("UTF-8");
         let network = read(&name);
         assert_eq!(name, format!("{}.toml", network.name));
         assert!(network.source.is_some() && network.title.is_some(), "{name}");
-        let small = network.scaled("1/1000".parse().expect("a scale"));
+        let small = network.scaled("1/1000".parse().expect("the scale is valid"));
         let drawn = draw::svg(&small);
         for link in &network.links {
             assert!(drawn.contains(&format!("{}: ", link.name)), "{name}: {}", link.name);
@@ -37,7 +37,7 @@ fn files_are_valid_with_source() {
 #[test]
 fn published_round_trips_are_reproduced() {
     let paths = |network: &Topology, from, to, count, by| {
-        let [from, to] = [from, to].map(|name| network.node(name).expect("it is there"));
+        let [from, to] = [from, to].map(|name| network.node(name).expect("the node exists"));
         disjoint(network, from, to, count, by)
     };
     let loops = read("narex-starlight.toml");

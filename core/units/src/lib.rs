@@ -1,9 +1,8 @@
-//! Quantities as operators type and read them: bytes (`4MiB`), bit rates (`10G`), durations (`65ms`).
+//! Parsing and formatting of quantities: bytes (`4MiB`), bit rates (`10G`), durations (`65ms`).
 //!
-//! Prefixes are SI (`k M G T P`, powers of 1000) unless they carry an `i` (`Ki Mi Gi Ti Pi`, powers of 1024), for sizes
-//! and rates alike. Fractions are accepted where the result is a whole number of units after rounding (`1.5G`). Parsing
-//! never panics; every error names the text and shows a form that works. The crate does no arithmetic beyond what
-//! printing a rate needs.
+//! Prefixes are SI (`k M G T P`, powers of 1000) or binary (`Ki Mi Gi Ti Pi`, powers of 1024), for sizes and rates alike.
+//! Fractions are accepted and rounded to a whole number of units (`1.5G`). Parsing never panics; every error names the
+//! text and shows a valid example.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +25,7 @@ pub struct ParseQuantityError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteCount(pub u64);
 
-/// A rate in bits per second, the unit in which networks are sold.
+/// A rate in bits per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct BitRate(pub u64);
 
@@ -38,14 +37,14 @@ impl BitRate {
     const WHAT: (&'static str, &'static str) =
         ("a rate in bits per second", "10G, 400M or 2.5Gb/s");
 
-    /// The mean rate of `bytes` over `elapsed`; zero where no time has passed.
+    /// Mean rate of `bytes` over `elapsed`; zero if `elapsed` is zero.
     #[must_use]
     pub fn over(bytes: u64, elapsed: Duration) -> Self {
         let seconds = elapsed.as_secs_f64();
         if seconds <= 0.0 { Self(0) } else { Self((bytes as f64 * 8.0 / seconds) as u64) }
     }
 
-    /// Bytes per second, rounded down.
+    /// Converts to bytes per second, rounded down.
     #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
         self.0 / 8
@@ -86,7 +85,7 @@ impl FromStr for BitRate {
 /// Parses a duration: `65ms`, `10s`, `2m`, `1.5h`, `3d`; a bare number is seconds.
 ///
 /// # Errors
-/// When the text is not a number with one of the units `ns us ms s m min h d`, or does not fit.
+/// When the text is not a number with one of the units `ns us ms s m min h d`, or overflows.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseQuantityError> {
     const WHAT: (&str, &str) = ("a duration", "65ms, 10s or 2m");
     let (number, unit) = split(text, WHAT)?;
@@ -103,7 +102,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseQuantityError> {
     scaled(number, nanos).map(Duration::from_nanos).ok_or_else(|| failed(text, WHAT))
 }
 
-/// Prints a duration as people read it: `12ms`, `3.4s`, `2m05s`, `1h04m`, `3d02h`.
+/// Formats a duration: `12ms`, `3.4s`, `2m05s`, `1h04m`, `3d02h`.
 #[must_use]
 pub fn display_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -117,14 +116,14 @@ pub fn display_duration(duration: Duration) -> String {
     }
 }
 
-/// Prints a count with its noun, which gets an `s` unless it is one: `1 file`, `2 files`, `0 files`.
+/// Formats a count with its noun, in the plural unless it is one: `1 file`, `2 files`, `0 files`.
 #[must_use]
 pub fn display_count(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }
 
-/// Prints a latency in three significant digits: `850 ns`, `12.3 us`, `65.0 ms`.
+/// Formats a latency in three significant digits: `850 ns`, `12.3 us`, `65.0 ms`.
 #[must_use]
 pub fn display_latency(latency: Duration) -> String {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -165,7 +164,7 @@ impl fmt::Display for BitRate {
     }
 }
 
-/// Three significant digits, which is what a noisy measurement carries.
+/// Formats three significant digits, about the precision of a measurement.
 fn three_digits(value: f64) -> String {
     match value {
         v if v >= 99.95 => format!("{v:.0}"),
@@ -174,7 +173,7 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// A decimal number as digits before and after the point, kept exact until it is scaled.
+/// Digits of a decimal number before and after the point, exact until scaled.
 struct Decimal<'a> {
     whole: &'a str,
     fraction: &'a str,
@@ -198,7 +197,7 @@ fn split<'a>(
 fn scaled(number: Decimal<'_>, multiplier: u64) -> Option<u64> {
     let whole: u128 = number.whole.parse().ok()?;
     let mut total = whole.checked_mul(u128::from(multiplier))?;
-    // Digits beyond the 18th cannot change the result of a u64 multiplier by as much as one unit.
+    // Digits beyond the 18th change the product with a u64 multiplier by less than one unit.
     let fraction = &number.fraction[..number.fraction.len().min(18)];
     if !fraction.is_empty() {
         let parts: u128 = fraction.parse().ok()?;
@@ -267,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_both_families_of_prefixes() {
+    fn bytes_accept_si_and_binary_prefixes() {
         for (text, bytes) in [
             ("0", 0),
             ("65536", 65_536),
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_text_says_what_works() {
+    fn error_shows_valid_example() {
         for text in ["", "G", "-1", "1.", ".5", "4XiB", "4MM", "99999999999999999999P", "1e9", "١"]
         {
             let error = text.parse::<ByteCount>().expect_err(text).to_string();
@@ -336,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn plain_numbers_survive(bytes: u64) {
+        fn plain_numbers_round_trip(bytes: u64) {
             prop_assert_eq!(bytes.to_string().parse(), Ok(ByteCount(bytes)));
         }
     }

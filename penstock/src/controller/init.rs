@@ -9,16 +9,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use penstock_agent::config::{HTTP_PORT, MOVER_PORT};
-use penstock_agent::state::StateDir;
-use penstock_http::fetch::Url;
-use penstock_mover::handshake::random;
-use penstock_mover::identity::Fingerprint;
+use penstock_daemon::state::StateDir;
+use penstock_http::Url;
+use penstock_identity::Fingerprint;
+use penstock_mover::random;
 use penstock_topology::Topology;
 use penstock_units::BitRate;
 
-use crate::credentials::{self, Address, AgentCredentials};
+use crate::credentials::{self, AgentAddress, AgentCredentials};
 use crate::exit::{Code, Failure, OrExit};
 use crate::json::node::{Initialized, InitializedHost};
 
@@ -39,7 +39,7 @@ Examples:
   penstock controller init site dtn-a=a dtn-b=b
   penstock controller init wan dtn1=cern@192.0.2.1 dtn2=caltech@198.51.100.1 \\
     --listen 192.0.2.9:8621")]
-pub(crate) struct Args {
+pub(crate) struct ControllerInitArgs {
     /// Directory to write, which may not have a configuration yet
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -70,25 +70,25 @@ struct HostSpec {
 }
 
 impl FromStr for HostSpec {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let good = |name: &str| {
             !name.is_empty()
                 && name.len() <= 64
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
                 && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         };
-        let (name, rest) = text.split_once('=').ok_or("write it like dtn1=cern")?;
+        let (name, rest) = text.split_once('=').context("write it like dtn1=cern")?;
         let (site, address) = match rest.split_once('@') {
             Some((site, address)) => {
                 let address = address.parse();
-                (site, Some(address.map_err(|_| "after @ comes an address in figures")?))
+                (site, Some(address.map_err(|_| anyhow!("after @ comes an address in figures"))?))
             }
             None => (rest, None),
         };
         if !good(name) || !good(site) {
-            return Err("names have letters, digits and any of - . _, such as dtn1=cern".to_owned());
+            bail!("names have letters, digits and any of - . _, such as dtn1=cern");
         }
         Ok(Self { name: name.to_owned(), site: site.to_owned(), address })
     }
@@ -96,13 +96,13 @@ impl FromStr for HostSpec {
 
 /// Contents of the files to write.
 struct ControllerSetup<'a> {
-    args: &'a Args,
+    args: &'a ControllerInitArgs,
     url: String,
     /// Fingerprint of the controller's certificate; none if agents reach it by loopback.
     fingerprint: Option<Fingerprint>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, Failure> {
     check(args).or_exit(Code::Usage)?;
     let directory = &args.directory;
     if directory.join(CONFIG).exists() {
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     }
     // Written last: its presence means that all other files exist.
     write(directory, CONFIG, &setup.controller(), 0o644)?;
-    let address = Address::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
+    let address = AgentAddress::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
     let known = AgentCredentials {
         token: operator.trim().to_owned(),
         fingerprint: identity.fingerprint(),
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn check(args: &Args) -> anyhow::Result<()> {
+fn check(args: &ControllerInitArgs) -> anyhow::Result<()> {
     let mut names = BTreeSet::new();
     for host in &args.hosts {
         if !names.insert(&host.name) {

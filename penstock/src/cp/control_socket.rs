@@ -6,7 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penstock_agent::http::api::{Transfer, TransferChange};
+use anyhow::bail;
+use penstock_agent::http::api::{TransferChange, TransferFacts};
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 
@@ -60,21 +61,22 @@ impl ControlSocket {
                 None
             }
             ControlRequest::Set(change) => {
-                change.check().and_then(|()| running.change(&change)).err()
+                let checked = change.check().map_err(anyhow::Error::from);
+                checked.and_then(|()| running.change(&change)).err()
             }
         };
         let answer = match refused {
-            Some(why) => ControlReply::Refused(why),
+            Some(why) => ControlReply::Refused(why.to_string()),
             None => ControlReply::Status(Box::new(self.show(running))),
         };
         local_transfers::send_line(stream, &answer)
     }
 
-    fn show(&self, running: &RunningCopy) -> Transfer {
+    fn show(&self, running: &RunningCopy) -> TransferFacts {
         let now = running.snapshot();
         let elapsed = self.started.elapsed().unwrap_or(Duration::ZERO);
         let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Transfer {
+        TransferFacts {
             id: u64::from(std::process::id()),
             caller: super::local::caller().name,
             peer: running.peer(),
@@ -128,7 +130,7 @@ impl RunningCopy {
     ///
     /// # Errors
     /// When the copy does not support the change.
-    fn change(&self, change: &TransferChange) -> Result<(), String> {
+    fn change(&self, change: &TransferChange) -> anyhow::Result<()> {
         let settings = Settings {
             rate_bps: change.rate.map(|rate| rate.0),
             streams: change.streams.map(Into::into),
@@ -139,9 +141,9 @@ impl RunningCopy {
             Self::Remote { transfer, .. } => transfer.change(settings),
             Self::ThirdParty { transfer, .. } => transfer.change(settings),
             Self::Local(_) if settings.streams.is_some() => {
-                let text = "a copy within this machine keeps the streams it began with: \
-                            change rate, readers or writers";
-                return Err(text.to_owned());
+                bail!(
+                    "a copy within this machine keeps the streams it began with: change rate, readers or writers"
+                );
             }
             Self::Local(copy) => copy.sender().change(settings),
         }

@@ -1,17 +1,14 @@
 //! Copies within this machine: both ends in this process, joined by sockets.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use penstock_host::placement::NumaPlacement;
-use penstock_mover::agent::{Caller, Gatekeeper, ResolvedPath};
-use penstock_mover::client::{TransferSnapshot, join_locally};
-use penstock_mover::connector::{Backoff, CopyError};
-use penstock_mover::identity::Fingerprint;
-use penstock_mover::sender::SenderControl;
-use penstock_mover::session::{Session, SessionOutcome};
-use penstock_mover::session_setup::{Endpoint, RateMeter, SessionBuilder};
-use penstock_mover::sink::Target;
+use penstock_identity::Fingerprint;
+use penstock_mover::{
+    Backoff, Caller, CopyError, Endpoint, Gatekeeper, RateMeter, ResolvedPath, SenderControl,
+    Session, SessionBuilder, SessionOutcome, TransferSnapshot, TransferTarget, join_locally,
+};
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
@@ -82,7 +79,7 @@ pub(crate) fn start(
     args: &CpArgs,
     mut options: Options,
     sources: Sources,
-    target: &dyn Fn() -> Result<Target, StartError>,
+    target: &dyn Fn() -> Result<TransferTarget, StartError>,
     homes: Option<NumaPlacement>,
 ) -> Result<LocalCopy, StartError> {
     let failed = |text: String| StartError::Copy(CopyError::Failed(text));
@@ -125,11 +122,11 @@ fn receiver(
     args: &CpArgs,
     grant: &SessionBuilder<'_>,
     options: &Options,
-    target: &dyn Fn() -> Result<Target, StartError>,
+    target: &dyn Fn() -> Result<TransferTarget, StartError>,
 ) -> Result<Endpoint, StartError> {
     let start = Instant::now();
     let mut backoff = Backoff::default();
-    let mut told = false;
+    let mut warned = false;
     loop {
         let target = target()?;
         let refusal = match grant.receiver(target, options, None, &|_| true) {
@@ -139,7 +136,7 @@ fn receiver(
         if refusal.kind != RefusalKind::Busy || start.elapsed() > args.give_up_after {
             return Err(StartError::Copy(refused(refusal)));
         }
-        if !std::mem::replace(&mut told, true) && !args.quiet {
+        if !std::mem::replace(&mut warned, true) && !args.quiet {
             say(format_args!("waiting: {}", refusal.text));
         }
         backoff.pause();
@@ -167,7 +164,7 @@ impl LocalCopy {
 
     /// Current counters and settings.
     pub(crate) fn snapshot(&self) -> TransferSnapshot {
-        let mut rate = penstock_mover::session::lock(&self.rate);
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
         rate.observe(&self.send);
         let report = self.send.session().report();
         let meter = &self.send.session().meter;

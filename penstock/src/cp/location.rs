@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::{anyhow, bail};
 use penstock_protocol::manifest::display_path;
 
 /// Default TCP port of an agent.
@@ -52,20 +53,20 @@ impl Location {
 ///
 /// # Errors
 /// When it is a URL of another scheme, or incomplete.
-pub(crate) fn parse(text: &OsStr) -> Result<Location, String> {
+pub(crate) fn parse(text: &OsStr) -> anyhow::Result<Location> {
     let bytes = text.as_bytes();
     if let Some(rest) = bytes.strip_prefix(b"penstock://") {
         return agent(rest, &text.to_string_lossy());
     }
     if let Some(colon) = bytes.windows(3).position(|three| three == b"://") {
         let scheme = String::from_utf8_lossy(&bytes[..colon]);
-        return Err(format!(
+        bail!(
             "{scheme}:// is not a place penstock copies to: use penstock://HOST/PATH, HOST:PATH or a local path"
-        ));
+        );
     }
     match colon_of_host(bytes) {
         Some(colon) => ssh(&bytes[..colon], &bytes[colon + 1..]),
-        None if bytes.is_empty() => Err("an empty path names nothing".to_owned()),
+        None if bytes.is_empty() => bail!("an empty path names nothing"),
         None => Ok(Location::Local(PathBuf::from(OsString::from_vec(bytes.to_vec())))),
     }
 }
@@ -84,11 +85,11 @@ fn colon_of_host(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-fn ssh(login: &[u8], path: &[u8]) -> Result<Location, String> {
-    let login = std::str::from_utf8(login)
-        .map_err(|_| "the host of an ssh place is not text".to_owned())?;
+fn ssh(login: &[u8], path: &[u8]) -> anyhow::Result<Location> {
+    let login =
+        std::str::from_utf8(login).map_err(|_| anyhow!("the host of an ssh place is not text"))?;
     if login.starts_with('-') {
-        return Err(format!("'{login}' is no host: it begins with a dash"));
+        bail!("'{login}' is no host: it begins with a dash");
     }
     let (user, host) = match login.rsplit_once('@') {
         Some((user, host)) => (format!("{user}@"), host),
@@ -97,24 +98,24 @@ fn ssh(login: &[u8], path: &[u8]) -> Result<Location, String> {
     // ssh takes no port there, and so no brackets.
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     if bare.is_empty() {
-        return Err(format!("'{login}:' names no host: write it like user@host:path"));
+        bail!("'{login}:' names no host: write it like user@host:path");
     }
     let (login, host) = (format!("{user}{bare}"), bare.to_owned());
     Ok(Location::Ssh { login, host, path: path.to_vec() })
 }
 
-fn agent(rest: &[u8], whole: &str) -> Result<Location, String> {
+fn agent(rest: &[u8], whole: &str) -> anyhow::Result<Location> {
     let wrong =
-        |why: &str| format!("{whole}: {why}: write it like penstock://dtn.site.org:8620/store/");
+        |why: &str| anyhow!("{whole}: {why}: write it like penstock://dtn.site.org:8620/store/");
     let slash = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
     let (authority, path) = rest.split_at(slash);
     let authority = std::str::from_utf8(authority).map_err(|_| wrong("the host is not text"))?;
     if let Some((_, host)) = authority.rsplit_once('@') {
-        return Err(format!(
+        bail!(
             "{whole}: an agent knows you by a token, not by a user's name: write penstock://{host}{}, \
              and run penstock login {host} once",
             display_path(path)
-        ));
+        );
     }
     let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, after)) => (host, after.strip_prefix(':')),
@@ -168,15 +169,15 @@ fn arrives_as(place: &Location) -> Option<OsString> {
 ///
 /// # Errors
 /// Names the two sources, as in `texts`.
-pub(crate) fn refuse_same_names(places: &[Location], texts: &[OsString]) -> Result<(), String> {
+pub(crate) fn refuse_same_names(places: &[Location], texts: &[OsString]) -> anyhow::Result<()> {
     let mut names = HashMap::new();
     for (place, text) in places.iter().zip(texts) {
         let Some(name) = arrives_as(place) else { continue };
         if let Some(other) = names.insert(name.clone(), text) {
             let [one, two, name] = [other, text, &name].map(|text| display_path(text.as_bytes()));
-            return Err(format!(
+            bail!(
                 "{one} and {two} would both arrive as {name}: copy them to different directories"
-            ));
+            );
         }
     }
     Ok(())

@@ -6,15 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use penstock_host::placement::NumaPlacement;
-use penstock_mover::client::{ClientTransfer, MakeEnd, SessionOrigin, TransferConfig};
-use penstock_mover::connector::{CopyError, PeerConnector};
-use penstock_mover::dial::{Dial, TcpDial};
-use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_mover::sender::SenderControl;
-use penstock_mover::session::Session;
-use penstock_mover::session_setup::{self, Endpoint, SessionBuilder};
-use penstock_mover::sink::{Journal, Target};
-use penstock_mover::third_party;
+use penstock_identity::{Fingerprint, tls_client_config};
+use penstock_mover::{
+    ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector, ResumeJournal,
+    SenderControl, Session, SessionBuilder, SessionOrigin, TcpDial, ThirdPartyTransfer,
+    TransferConfig, TransferTarget, check_options, target_at,
+};
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
@@ -33,7 +30,7 @@ use super::sources::Sources;
 use super::ssh_remote::{self, RemoteProcess};
 use super::third_party as third_party_copy;
 use super::{CpArgs, Labels, Protect, Streams};
-use crate::credentials::{self, Address, Service};
+use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::say;
 
 /// Reason why a copy did not start.
@@ -85,7 +82,7 @@ pub(crate) enum RunningCopy {
     /// Third-party copy between two agents.
     ThirdParty {
         /// Monitoring connection to the source's agent.
-        transfer: third_party::ThirdPartyTransfer,
+        transfer: ThirdPartyTransfer,
         /// Remote processes that ssh started.
         remotes: [Option<RemoteProcess>; 2],
     },
@@ -105,13 +102,13 @@ pub(crate) fn start(
         return Err(usage("a copy needs a source and a destination"));
     };
     let to_text = to.as_bytes().to_vec();
-    let to = location::parse(to).map_err(StartError::Usage)?;
+    let to = location::parse(to).map_err(|error| usage(error.to_string()))?;
     let texts = from;
     let from = from
         .iter()
-        .map(|source| location::parse(source).map_err(StartError::Usage))
+        .map(|source| location::parse(source).map_err(|error| usage(error.to_string())))
         .collect::<Result<Vec<_>, _>>()?;
-    location::refuse_same_names(&from, texts).map_err(StartError::Usage)?;
+    location::refuse_same_names(&from, texts).map_err(|error| usage(error.to_string()))?;
     let options = options(args)?;
     let many = from.len() > 1 || args.recursive || args.files_from.is_some();
     let into_directory = many || to_text.ends_with(b"/");
@@ -179,8 +176,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
             writers: args.writers.map(Into::into),
         },
     };
-    session_setup::check_options(&options)
-        .map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
+    check_options(&options).map_err(|refusal| usage(format!("--block: {}", refusal.text)))?;
     if args.memory.0 < 4 * args.block.0 {
         return Err(usage(format!(
             "--memory {} holds fewer than four blocks of {}",
@@ -246,7 +242,7 @@ fn auto_streams(args: &CpArgs) -> u16 {
 /// Identifies transfers of the same sources and list from the same host, however they are spelled: two of them into one
 /// directory are the same transfer.
 pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
-    let mut hasher = penstock_mover::client::key_hasher();
+    let mut hasher = penstock_mover::key_hasher();
     let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let sources = args.paths.split_last().map_or(&[][..], |(_, sources)| sources);
     let sources = sources.iter().map(|source| match location::parse(source) {
@@ -274,37 +270,41 @@ pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
 ///
 /// # Errors
 /// When the directory cannot be created.
-pub(crate) fn state_directory() -> Result<PathBuf, String> {
-    credentials::state().map(|state| state.path().to_owned()).map_err(|error| format!("{error:#}"))
+pub(crate) fn state_directory() -> anyhow::Result<PathBuf> {
+    Ok(credentials::state()?.path().to_owned())
 }
 
 /// Directory for journals of copies to this machine; if it cannot be written, prints that copies cannot be resumed.
 pub(super) fn journals() -> Option<PathBuf> {
     let found = state_directory().and_then(|state| {
-        Journal::can_be_kept(&state).map_err(|error| error.to_string()).map(|()| state)
+        ResumeJournal::can_be_kept(&state)?;
+        Ok(state)
     });
     found
         .inspect_err(|why| {
             say(format_args!(
-                "warning: {why}: this copy cannot be resumed (PENSTOCK_STATE names another directory)"
+                "warning: {why:#}: this copy cannot be resumed (PENSTOCK_STATE names another directory)"
             ));
         })
         .ok()
 }
 
-fn local_target(path: &Path, into_directory: bool, key: [u8; 16]) -> Result<Target, StartError> {
+fn local_target(
+    path: &Path,
+    into_directory: bool,
+    key: [u8; 16],
+) -> Result<TransferTarget, StartError> {
     let shown = display_path(path.as_os_str().as_bytes());
     let absolute =
         std::path::absolute(path).map_err(|error| failed(format!("{shown}: {error}")))?;
     let relative = absolute.strip_prefix("/").unwrap_or(&absolute);
-    let resolve = || -> std::io::Result<Target> {
+    let resolve = || -> std::io::Result<TransferTarget> {
         // The user's own links may lead anywhere, so the deepest directory that exists is opened by name.
         let existing = absolute.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
         let rest = absolute.strip_prefix(existing).unwrap_or(relative);
         let root = Dir::open(existing)?;
-        let (base, rename) =
-            session_setup::target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
-        Ok(Target::new(base, rename, key, true))
+        let (base, rename) = target_at(root, rest.as_os_str().as_bytes(), into_directory)?;
+        Ok(TransferTarget::new(base, rename, key, true))
     };
     resolve().map_err(|error| failed(format!("{shown}: {}", penstock_sys::fs::describe(&error))))
 }
@@ -338,7 +338,7 @@ pub(super) fn reach(
         Location::Agent { host, port, .. } => {
             let address = (host.clone(), *port);
             let dial = tcp(&address)?;
-            let known_as = Address { host: host.to_ascii_lowercase(), port: *port };
+            let known_as = AgentAddress { host: host.to_ascii_lowercase(), port: *port };
             let known = credentials::state()
                 .and_then(|state| credentials::find_agent(&state, &known_as))
                 .and_then(|known| {
@@ -350,7 +350,8 @@ pub(super) fn reach(
             (dial, address, known.token, known.fingerprint, tls, None)
         }
         Location::Ssh { login, host, .. } => {
-            let started = ssh_remote::start(args, login).map_err(failed)?;
+            let started =
+                ssh_remote::start(args, login).map_err(|error| failed(format!("{error:#}")))?;
             let address = (host.clone(), started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());

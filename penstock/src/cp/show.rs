@@ -17,8 +17,7 @@ use crate::buffer_limits::Ceiling;
 use crate::exit::{Code, Failure, say};
 use crate::json::copy::{Copied, FileError};
 use anyhow::anyhow;
-use penstock_mover::client::TransferSnapshot;
-use penstock_mover::connector::CopyError;
+use penstock_mover::{CopyError, TransferSnapshot};
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
@@ -325,7 +324,7 @@ pub(crate) fn follow(
         say(format_args!("{}: {}", error.path, error.failure.text));
     }
     let error = result.as_ref().err();
-    let told = match () {
+    let printed = match () {
         () if shown.json => {
             print_json(&json_of(shown, &snapshot, &sums.listed, seconds, error, bound))
         }
@@ -339,7 +338,7 @@ pub(crate) fn follow(
     match (result, written) {
         (Err(error), _) => Err(failure_after_start(&error, &snapshot, shown)),
         (Ok(_), Err(error)) => Err(anyhow!("the sum file is not complete: {error}").into()),
-        (Ok(_), Ok(())) => told.map(|()| outcome(&snapshot)),
+        (Ok(_), Ok(())) => printed.map(|()| outcome(&snapshot)),
     }
 }
 

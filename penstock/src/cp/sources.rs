@@ -4,10 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penstock_mover::engine::Engine;
-use penstock_mover::scan::{Missing, ScanRoot};
-use penstock_mover::sender::SenderEnd;
-use penstock_mover::session::Session;
+use penstock_mover::{Engine, Missing, ScanRoot, SenderEnd, Session};
 use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_sys::fs::{Dir, describe};

@@ -11,11 +11,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, ResolvedPath};
-use penstock_mover::dial::{Dial, SshDial};
-use penstock_mover::handshake::random;
-use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_identity::{Fingerprint, Identity};
+use penstock_mover::{
+    Agent, AgentConfig, AgentLimits, Caller, Dial, Gatekeeper, ResolvedPath, SshDial, random,
+};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use serde::{Deserialize, Serialize};
@@ -99,16 +100,17 @@ pub(crate) fn run(args: &FarEndArgs) -> Result<Code, Failure> {
 fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
     let identity = Arc::new(Identity::generate()?);
     let token: String = random::<16>().iter().map(|byte| format!("{byte:02x}")).collect();
-    let config = |listen| -> anyhow::Result<Config> {
-        Ok(Config {
+    let config = |listen| -> anyhow::Result<AgentConfig> {
+        Ok(AgentConfig {
             listen: vec![listen],
             identity: Arc::clone(&identity),
             gatekeeper: Arc::new(SingleToken(token.clone())),
-            state: super::plan::state_directory().map_err(anyhow::Error::msg)?,
-            limits: Limits { transfers: 2, ..Limits::default() },
+            state: super::plan::state_directory()?,
+            limits: AgentLimits { transfers: 2, ..AgentLimits::default() },
             collectors: Vec::new(),
             marker: penstock_marker::DEFAULT_PIN.into(),
             homes: None,
+            decline_nettest: penstock_nettest::decline,
         })
     };
     // A machine without IPv6 has the same port on IPv4.
@@ -193,9 +195,9 @@ fn words(command: &str) -> Vec<String> {
 ///
 /// # Errors
 /// When ssh or penstock there does not start.
-pub(crate) fn start(args: &CpArgs, login: &str) -> Result<RemoteProcess, String> {
+pub(crate) fn start(args: &CpArgs, login: &str) -> anyhow::Result<RemoteProcess> {
     let ssh = words(&args.ssh);
-    let (program, options) = ssh.split_first().ok_or("--ssh names no command")?;
+    let (program, options) = ssh.split_first().context("--ssh names no command")?;
     let mut child = Command::new(program)
         .args(options)
         .arg("--")
@@ -205,25 +207,25 @@ pub(crate) fn start(args: &CpArgs, login: &str) -> Result<RemoteProcess, String>
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| {
-            format!("cannot start {program}: {error}: install it or name it with --ssh")
+            anyhow!("cannot start {program}: {error}: install it or name it with --ssh")
         })?;
-    let output = child.stdout.take().ok_or("ssh has no output")?;
+    let output = child.stdout.take().context("ssh has no output")?;
     let mut line = String::new();
     let mut output = BufReader::new(output.take(64 * 1024));
     // Skip lines that a login shell prints first.
     let greeting = loop {
         line.clear();
-        if output.read_line(&mut line).map_err(|error| format!("{login}: {error}"))? == 0 {
+        if output.read_line(&mut line).with_context(|| login.to_owned())? == 0 {
             let _ = child.wait();
-            return Err(format!(
+            bail!(
                 "{login}: penstock did not start there: see what ssh said above; if it is installed \
                  elsewhere, name it with --remote-command"
-            ));
+            );
         }
         if let Ok(greeting) = serde_json::from_str::<Greeting>(line.trim()) {
             break greeting;
         }
     };
-    let fingerprint = greeting.fingerprint.parse().map_err(|error| format!("{login}: {error}"))?;
+    let fingerprint = greeting.fingerprint.parse().map_err(|error| anyhow!("{login}: {error}"))?;
     Ok(RemoteProcess { child, login: login.to_owned(), greeting, fingerprint })
 }

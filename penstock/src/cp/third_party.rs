@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use penstock_mover::third_party::{ThirdPartyConfig, ThirdPartyTransfer};
+use penstock_mover::{ThirdPartyConfig, ThirdPartyTransfer};
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Pull, Push};
 use penstock_protocol::third_party::ThirdParty;

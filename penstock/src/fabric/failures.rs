@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use penstock_fabric::{Change, Network, Part, time};
+use penstock_fabric::{FabricNetwork, FailureChange, FailurePart, time};
 use penstock_units::parse_duration;
 
 use crate::exit::{Code, Failure, OrExit};
@@ -36,16 +36,16 @@ impl FailureArgs {
     ///
     /// # Errors
     /// When a name is unknown or a time invalid.
-    pub(crate) fn changes(&self, network: &Network) -> Result<Vec<Change>, Failure> {
+    pub(crate) fn changes(&self, network: &FabricNetwork) -> Result<Vec<FailureChange>, Failure> {
         let failures = self.fail.iter().map(|text| (text, false));
         let mut changes = failures
             .chain(self.repair.iter().map(|text| (text, true)))
             .map(|(text, is_up)| {
                 let (name, at) = split(text, '@', "NAME@TIME, such as leaf0-spine1@1ms")?;
                 let (at_ps, part) = (picoseconds(at)?, part(network, name)?);
-                Ok(Change { at_ps, part, is_up })
+                Ok(FailureChange { at_ps, part, is_up })
             })
-            .collect::<Result<Vec<Change>, Failure>>()?;
+            .collect::<Result<Vec<FailureChange>, Failure>>()?;
         for text in &self.storm {
             let form = "HOST@TIME+TIME, such as h0@1ms+25s";
             let (name, times) = split(text, '@', form)?;
@@ -56,10 +56,10 @@ impl FailureArgs {
                 let hosts = network.hosts().map(|host| &network.nodes[host as usize].name);
                 missing("host", name, hosts)
             })?;
-            let part = Part::Host(host);
-            changes.push(Change { at_ps: from_ps, part, is_up: false });
+            let part = FailurePart::Host(host);
+            changes.push(FailureChange { at_ps: from_ps, part, is_up: false });
             let at_ps = (from_ps + long_ps).min(TIME_PS_MAX);
-            changes.push(Change { at_ps, part, is_up: true });
+            changes.push(FailureChange { at_ps, part, is_up: true });
         }
         Ok(changes)
     }
@@ -77,13 +77,13 @@ fn picoseconds(text: &str) -> Result<u64, Failure> {
     Ok(nanoseconds.saturating_mul(time::PS_PER_NANOSECOND).min(TIME_PS_MAX))
 }
 
-fn part(network: &Network, name: &str) -> Result<Part, Failure> {
+fn part(network: &FabricNetwork, name: &str) -> Result<FailurePart, Failure> {
     if let Some(link) = network.links.iter().position(|link| link == name) {
-        return Ok(Part::Link(link as u32));
+        return Ok(FailurePart::Link(link as u32));
     }
     let switch = network.nodes.iter().position(|node| !node.is_host && node.name == name);
     if let Some(switch) = switch {
-        return Ok(Part::Switch(switch as u32));
+        return Ok(FailurePart::Switch(switch as u32));
     }
     let switches = network.nodes.iter().filter(|node| !node.is_host).map(|node| &node.name);
     Err(missing("link or switch", name, switches.chain(&network.links)))

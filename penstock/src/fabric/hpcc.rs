@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use penstock_fabric::hpcc::{self, Fault};
+use penstock_fabric::hpcc::{self, HpccFileError};
 use penstock_fabric::{
-    Change, CongestionControl, Flow, Marking, Network, Parameters, Part, Picoseconds, Port, time,
+    CongestionControl, FabricNetwork, FabricPort, FailureChange, FailurePart, FlowSpec, Marking,
+    Parameters, Picoseconds, time,
 };
 use penstock_topology::Link;
 use penstock_units::{BitRate, ByteCount};
@@ -16,14 +17,14 @@ use crate::topology::text_of;
 /// Network, flows and parameters of a run.
 #[derive(Debug)]
 pub(crate) struct HpccSetup {
-    pub(crate) network: Network,
+    pub(crate) network: FabricNetwork,
     pub(crate) parameters: Parameters,
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) flows: Vec<FlowSpec>,
     pub(crate) until_ps: u64,
     /// Start and end of queue sampling, in nanoseconds.
     pub(crate) queue_times_ns: Option<(u64, u64)>,
     /// Failure of a link, if configured.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<FailureChange>,
     /// Keys that have another meaning here, or none.
     pub(crate) notes: Vec<String>,
 }
@@ -33,7 +34,7 @@ pub(crate) struct HpccSetup {
 /// # Errors
 /// Names file, line and reason.
 pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
-    let at = |file: &Path, fault: Fault| {
+    let at = |file: &Path, fault: HpccFileError| {
         Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
     };
     let read = hpcc::config(&text_of(config)?).map_err(|fault| at(config, fault))?;
@@ -57,11 +58,11 @@ pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
                 let [a, b] = nodes;
                 anyhow!("{}: LINK_DOWN: no link is between {a} and {b}", config.display())
             });
-            let part = Part::Link(link.or_exit(Code::Usage)? as u32);
-            vec![Change { at_ps, part, is_up: false }]
+            let part = FailurePart::Link(link.or_exit(Code::Usage)? as u32);
+            vec![FailureChange { at_ps, part, is_up: false }]
         }
     };
-    let mut network = Network::new(&topology).or_exit(Code::Usage)?;
+    let mut network = FabricNetwork::new(&topology).or_exit(Code::Usage)?;
     for port in &mut network.ports {
         let rate = port.line.bits_per_second();
         let found = read.marking.iter().find(|(of, ..)| *of == rate);
@@ -102,10 +103,10 @@ pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
 }
 
 /// Rate of a marking switch port without thresholds in the configuration, if any.
-fn unmarked(network: &Network, parameters: &Parameters) -> Option<u64> {
+fn unmarked(network: &FabricNetwork, parameters: &Parameters) -> Option<u64> {
     let marks = matches!(parameters.cc, CongestionControl::Dcqcn | CongestionControl::Dctcp);
     let is_without =
-        |port: &&Port| port.marking.is_none() && !network.nodes[port.node as usize].is_host;
+        |port: &&FabricPort| port.marking.is_none() && !network.nodes[port.node as usize].is_host;
     let found = network.ports.iter().find(is_without).filter(|_| parameters.ecn && marks);
     found.map(|port| port.line.bits_per_second())
 }

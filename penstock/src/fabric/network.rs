@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::anyhow;
-use penstock_fabric::{Network, generate};
+use anyhow::{Context, anyhow};
+use penstock_fabric::{FabricNetwork, generate};
 use penstock_topology::{Scale, Topology};
 use penstock_units::{BitRate, parse_duration};
 
@@ -48,15 +48,15 @@ pub(crate) struct NetworkArgs {
 struct SpineLeafSize([usize; 3]);
 
 impl FromStr for SpineLeafSize {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         let numbers: Option<Vec<usize>> =
             text.split('x').map(|word| word.parse().ok().filter(|number| *number > 0)).collect();
         numbers
             .and_then(|numbers| numbers.try_into().ok())
             .map(Self)
-            .ok_or_else(|| "write spines, leaves and hosts on each leaf, such as 2x8x4".to_owned())
+            .context("write spines, leaves and hosts on each leaf, such as 2x8x4")
     }
 }
 
@@ -74,9 +74,9 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// When no or several networks are named, the file is invalid, or the network has fewer than two hosts.
-    pub(crate) fn network(&self) -> Result<(String, Network), Failure> {
+    pub(crate) fn network(&self) -> Result<(String, FabricNetwork), Failure> {
         let topology = self.topology()?;
-        let network = Network::new(&topology).or_exit(Code::Usage)?;
+        let network = FabricNetwork::new(&topology).or_exit(Code::Usage)?;
         Ok((topology.name, network))
     }
 

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use penstock_fabric::report::{Quantiles, Summary};
+use penstock_fabric::report::{Quantiles, RunSummary};
 use penstock_fabric::{Simulation, hpcc, time};
 use penstock_units::{BitRate, ByteCount};
 
 use super::parquet;
 use super::show::utilisation;
-use super::timeline::Timeline;
+use super::timeline::RunTimeline;
 use crate::chart::{self, Axis, PlotLine, Quantity, escaped, with_unit};
 use crate::exit::Failure;
 use crate::json::fabric::Run;
@@ -27,9 +27,9 @@ pub(crate) fn write(
     folder: &Path,
     name: &str,
     simulation: &Simulation,
-    summary: &Summary,
+    summary: &RunSummary,
     object: &Run,
-    timeline: &Timeline,
+    timeline: &RunTimeline,
 ) -> Result<(), Failure> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut files = vec![
@@ -87,7 +87,7 @@ fn flows(simulation: &Simulation) -> String {
     text
 }
 
-fn ports(simulation: &Simulation, summary: &Summary) -> String {
+fn ports(simulation: &Simulation, summary: &RunSummary) -> String {
     let network = simulation.network();
     let mut text =
         "port,sent_packets,sent_bytes,utilisation,queue_bytes_max,marked,dropped,lost,pauses_sent,\
@@ -117,9 +117,9 @@ fn ports(simulation: &Simulation, summary: &Summary) -> String {
 fn page(
     name: &str,
     simulation: &Simulation,
-    summary: &Summary,
+    summary: &RunSummary,
     object: &Run,
-    timeline: &Timeline,
+    timeline: &RunTimeline,
 ) -> String {
     let title = escaped(name);
     let mut body = format!("<h1>{title}</h1>\n");
@@ -153,7 +153,7 @@ fn page(
     )
 }
 
-fn figures(simulation: &Simulation, summary: &Summary, object: &Run) -> String {
+fn figures(simulation: &Simulation, summary: &RunSummary, object: &Run) -> String {
     let counts = simulation.counts();
     let flows = simulation.flows().len();
     let rows = [
@@ -218,7 +218,7 @@ fn figures(simulation: &Simulation, summary: &Summary, object: &Run) -> String {
 }
 
 /// Completion times, goodputs and slowdowns.
-fn quantiles(summary: &Summary) -> String {
+fn quantiles(summary: &RunSummary) -> String {
     let rows = [
         ("completion time", summary.completion_seconds, Quantity::Seconds),
         ("goodput of a flow", summary.flow_goodput_bps, Quantity::BitsPerSecond),
@@ -238,7 +238,7 @@ fn quantiles(summary: &Summary) -> String {
 }
 
 /// Slowdowns by flow size, or their distribution if all flows have one size.
-fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
+fn slowdowns(simulation: &Simulation, summary: &RunSummary) -> String {
     const LABEL: &str = "completion time over that of the flow alone";
     match summary.by_size.as_slice() {
         [] => String::new(),
@@ -284,7 +284,7 @@ fn slowdowns(simulation: &Simulation, summary: &Summary) -> String {
 }
 
 /// Ports by utilisation while flows ran.
-fn busiest(simulation: &Simulation, summary: &Summary) -> String {
+fn busiest(simulation: &Simulation, summary: &RunSummary) -> String {
     let network = simulation.network();
     let ports = 0..network.ports.len() as u32;
     let mut used: Vec<(u32, f64)> =

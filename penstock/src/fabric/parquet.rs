@@ -11,22 +11,22 @@ use parquet::data_type::ByteArray;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use penstock_fabric::{Flow, FlowResult, Simulation, time};
+use penstock_fabric::{FlowResult, FlowSpec, Simulation, time};
 
 use crate::exit::Failure;
 
 /// Type of a column, and its value for a flow.
 enum ParquetColumn {
-    Integers(fn(&Flow, &FlowResult) -> u64),
-    Seconds(fn(&Flow, &FlowResult) -> Option<f64>),
-    Words(fn(&Simulation, &Flow, &FlowResult) -> String),
+    Integers(fn(&FlowSpec, &FlowResult) -> u64),
+    Seconds(fn(&FlowSpec, &FlowResult) -> Option<f64>),
+    Words(fn(&Simulation, &FlowSpec, &FlowResult) -> String),
 }
 
 fn name(simulation: &Simulation, node: u32) -> String {
     simulation.network().nodes[node as usize].name.clone()
 }
 
-fn completion(flow: &Flow, result: &FlowResult) -> Option<f64> {
+fn completion(flow: &FlowSpec, result: &FlowResult) -> Option<f64> {
     result.finished_ps.map(|done| time::seconds(done - flow.start_ps))
 }
 
@@ -92,7 +92,7 @@ fn flows(simulation: &Simulation) -> anyhow::Result<Vec<u8>> {
         .set_created_by(format!("penstock {}", env!("CARGO_PKG_VERSION")))
         .build();
     let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))?;
-    let all: Vec<(&Flow, FlowResult)> = simulation
+    let all: Vec<(&FlowSpec, FlowResult)> = simulation
         .flows()
         .iter()
         .enumerate()

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use penstock_fabric::{Network, Parameters, Progress, Simulation, report, time};
+use penstock_fabric::{FabricNetwork, Parameters, RunProgress, Simulation, report, time};
 use penstock_units::{display_duration, parse_duration};
 
 use super::failures::FailureArgs;
 use super::network::NetworkArgs;
 use super::threads::Threads;
-use super::timeline::Timeline;
+use super::timeline::RunTimeline;
 use super::traffic::TrafficArgs;
 use super::{hpcc, page, show};
 use crate::exit::{Code, Failure, OrExit};
-use crate::progress::Progress as ProgressLine;
+use crate::progress::ProgressLine;
 
 /// Events of a thread between two clock reads: some tens of milliseconds.
 pub(super) const EVENTS_PER_SLICE: u64 = 300_000;
@@ -23,7 +23,7 @@ const QUEUE_SAMPLES_PS: u64 = 100 * time::PS_PER_NANOSECOND;
 
 /// Run a workload and print its results
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct FabricRunArgs {
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl RunSettings {
     }
 }
 
-pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+pub(crate) fn run(args: &FabricRunArgs, json: bool) -> Result<Code, Failure> {
     let mut progress = ProgressLine::begin();
     progress.update(|| "reading the network and making its traffic".to_owned());
     let result = run_shown(args, json);
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     result
 }
 
-fn run_shown(args: &Args, json: bool) -> Result<Code, Failure> {
+fn run_shown(args: &FabricRunArgs, json: bool) -> Result<Code, Failure> {
     if let Some(config) = &args.hpcc {
         if !args.network.is_none() {
             let error = anyhow!("--hpcc has its own network: name no other");
@@ -133,9 +133,9 @@ fn run_shown(args: &Args, json: bool) -> Result<Code, Failure> {
 }
 
 fn perftest(
-    args: &Args,
+    args: &FabricRunArgs,
     name: &str,
-    network: &Network,
+    network: &FabricNetwork,
     parameters: &Parameters,
     sizes: &[u64],
     json: bool,
@@ -166,10 +166,10 @@ fn finish(
     mut simulation: Simulation,
     notes: &[String],
     until_ps: u64,
-    args: &Args,
+    args: &FabricRunArgs,
     json: bool,
 ) -> Result<Code, Failure> {
-    let mut timeline = args.out.as_ref().map(|_| Timeline::new(&simulation));
+    let mut timeline = args.out.as_ref().map(|_| RunTimeline::new(&simulation));
     let wall = drive(&mut simulation, until_ps, args.threads, timeline.as_mut())?;
     let threads = args.threads.of(&simulation);
     let summary = report::summarise(&simulation);
@@ -214,25 +214,25 @@ fn drive(
     simulation: &mut Simulation,
     until_ps: u64,
     threads: Threads,
-    mut timeline: Option<&mut Timeline>,
+    mut timeline: Option<&mut RunTimeline>,
 ) -> Result<Duration, Failure> {
     let began = Instant::now();
     let mut progress = ProgressLine::begin();
-    let total: u64 = simulation.flows().iter().map(penstock_fabric::Flow::bytes).sum();
+    let total: u64 = simulation.flows().iter().map(penstock_fabric::FlowSpec::bytes).sum();
     loop {
         progress.update(|| place(simulation, until_ps, total, began.elapsed()));
         let next_ps = timeline.as_ref().map_or(until_ps, |timeline| timeline.next_ps());
         let stop_ps = next_ps.min(until_ps);
         match threads.run(simulation, stop_ps, EVENTS_PER_SLICE) {
-            Progress::Running => continue,
+            RunProgress::Running => continue,
             // Events may follow the last sample.
-            Progress::Done if stop_ps < until_ps => {
-                while threads.run(simulation, until_ps, EVENTS_PER_SLICE) == Progress::Running {}
+            RunProgress::Done if stop_ps < until_ps => {
+                while threads.run(simulation, until_ps, EVENTS_PER_SLICE) == RunProgress::Running {}
                 break;
             }
-            Progress::Done => break,
-            Progress::Stopped if stop_ps == until_ps || simulation.now_ps() < stop_ps => break,
-            Progress::Stopped => {}
+            RunProgress::Done => break,
+            RunProgress::Stopped if stop_ps == until_ps || simulation.now_ps() < stop_ps => break,
+            RunProgress::Stopped => {}
         }
         if let Some(timeline) = &mut timeline {
             timeline.look(simulation);
@@ -267,6 +267,6 @@ fn place(simulation: &Simulation, until_ps: u64, total: u64, elapsed: Duration) 
 }
 
 /// Summary of a run for a sweep.
-pub(crate) fn kept(simulation: &Simulation) -> crate::json::fabric::Summary {
+pub(crate) fn kept(simulation: &Simulation) -> crate::json::fabric::SummaryJson {
     (&report::summarise(simulation)).into()
 }

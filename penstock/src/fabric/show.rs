@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use penstock_fabric::report::{Quantiles, Summary};
+use penstock_fabric::report::{Quantiles, RunSummary};
 use penstock_fabric::{PortResult, Simulation, time};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
@@ -22,12 +22,12 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Result object of a run; the caller measures wall time.
-pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> shown::Run {
+pub(crate) fn object(name: &str, simulation: &Simulation, summary: &RunSummary) -> shown::Run {
     let network = simulation.network();
     let counts = simulation.counts();
     let ports = (0..network.ports.len() as u32).map(|port| {
         let result = simulation.port_result(port);
-        shown::Port {
+        shown::PortJson {
             port: network.show_port(port),
             sent_packets: result.sent_packets,
             sent_bytes: result.sent_bytes,
@@ -51,7 +51,7 @@ pub(crate) fn object(name: &str, simulation: &Simulation, summary: &Summary) -> 
         })
     });
     let parameters = simulation.parameters().rows().into_iter();
-    let waits = simulation.cyclic_waits().iter().map(|wait| shown::CyclicWait {
+    let waits = simulation.cyclic_waits().iter().map(|wait| shown::CyclicWaitJson {
         found_seconds: time::seconds(wait.found_ps),
         ended_seconds: wait.ended_ps.map(time::seconds),
         priority: wait.priority,
@@ -120,7 +120,7 @@ fn warnings(simulation: &Simulation) -> Vec<String> {
 pub(crate) fn text(
     name: &str,
     simulation: &Simulation,
-    summary: &Summary,
+    summary: &RunSummary,
     wall: Duration,
     threads: usize,
 ) -> String {
@@ -180,7 +180,7 @@ pub(crate) fn text(
     text
 }
 
-fn quantile_rows(summary: &Summary) -> Vec<Vec<String>> {
+fn quantile_rows(summary: &RunSummary) -> Vec<Vec<String>> {
     let heads = ["", "flows", "mean", "p50", "p95", "p99", "p99.9", "max"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let mut add = |what: String, flows: usize, q: Quantiles, show: &dyn Fn(f64) -> String| {
@@ -208,16 +208,16 @@ fn quantile_rows(summary: &Summary) -> Vec<Vec<String>> {
 }
 
 /// `time_ps` as a share of the time in which flows ran.
-fn share_of_run(time_ps: u64, summary: &Summary) -> f64 {
+fn share_of_run(time_ps: u64, summary: &RunSummary) -> f64 {
     (time::seconds(time_ps) / summary.active_seconds.max(1e-12)).min(1.0)
 }
 
 /// Share of the time in which flows ran that a port was transmitting.
-pub(super) fn utilisation(port: &PortResult, summary: &Summary) -> f64 {
+pub(super) fn utilisation(port: &PortResult, summary: &RunSummary) -> f64 {
     share_of_run(port.busy_ps, summary)
 }
 
-fn ports(simulation: &Simulation, summary: &Summary) -> Vec<Vec<String>> {
+fn ports(simulation: &Simulation, summary: &RunSummary) -> Vec<Vec<String>> {
     let network = simulation.network();
     let mut all: Vec<_> = (0..network.ports.len() as u32)
         .map(|port| (port, simulation.port_result(port)))
@@ -311,7 +311,10 @@ pub(crate) fn perftest(
                 warnings: warnings(simulation),
             }
         });
-        crate::json::print(&shown::Perftest { network: name.to_owned(), rows: rows.collect() })?;
+        crate::json::print(&shown::PerftestJson {
+            network: name.to_owned(),
+            rows: rows.collect(),
+        })?;
         return Ok(worst);
     }
     let average = if is_latency { "t_avg[usec]" } else { "BW average[Gb/sec]" };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, anyhow};
-use penstock_fabric::{Network, Parameters, Progress, Simulation};
+use penstock_fabric::{FabricNetwork, Parameters, RunProgress, Simulation};
 use serde_json::{Value, json};
 
 use super::network::NetworkArgs;
@@ -20,15 +20,15 @@ use super::run::{EVENTS_PER_SLICE, RunSettings, kept};
 use super::show;
 use super::traffic::TrafficArgs;
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::json::fabric::{Sweep, SweepRow};
-use crate::progress::Progress as ProgressLine;
+use crate::json::fabric::{SweepJson, SweepRow};
+use crate::progress::ProgressLine;
 use crate::table::table;
 
 const RUNS_MAX: usize = 100_000;
 
 /// Run a workload over a grid of parameters, several runs at once
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct FabricSweepArgs {
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 /// Point of the grid: names and values of its parameters.
 type GridPoint = Vec<(String, String)>;
 
-pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+pub(crate) fn run(args: &FabricSweepArgs, json: bool) -> Result<Code, Failure> {
     let (name, network) = args.network.network()?;
     let points = grid(&args.grid)?;
     let base = args.settings.parameters()?;
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     let rows = args.runs(&name, &network, &base, &open)?;
     let all = || done.iter().chain(&rows);
     if json {
-        crate::json::print(&Sweep { rows: all().cloned().collect() })?;
+        crate::json::print(&SweepJson { rows: all().cloned().collect() })?;
     } else {
         show::print(&text(&points, &all().collect::<Vec<_>>()))?;
     }
@@ -76,10 +76,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
     Ok(if is_whole { Code::Done } else { Code::Partial })
 }
 
-impl Args {
+impl FabricSweepArgs {
     fn prepare(
         &self,
-        network: &Network,
+        network: &FabricNetwork,
         base: &Parameters,
         point: &GridPoint,
     ) -> Result<Simulation, Failure> {
@@ -98,7 +98,7 @@ impl Args {
     fn runs(
         &self,
         name: &str,
-        network: &Network,
+        network: &FabricNetwork,
         base: &Parameters,
         open: &[&GridPoint],
     ) -> Result<Vec<Value>, Failure> {
@@ -145,13 +145,13 @@ impl Args {
     fn one(
         &self,
         name: &str,
-        network: &Network,
+        network: &FabricNetwork,
         base: &Parameters,
         point: &GridPoint,
         shown: &SweepProgress,
     ) -> Result<Value, Failure> {
         let mut simulation = self.prepare(network, base, point)?;
-        while simulation.run(self.settings.until_ps(), EVENTS_PER_SLICE) == Progress::Running {
+        while simulation.run(self.settings.until_ps(), EVENTS_PER_SLICE) == RunProgress::Running {
             shown.draw();
         }
         simulation.audit().map_err(|fault| {

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-use penstock_fabric::{Progress, Simulation, Worker};
+use penstock_fabric::{RunProgress, Simulation, Worker};
 
 /// More regions than threads, so that load can be balanced.
 const REGIONS_PER_THREAD: usize = 4;
@@ -31,7 +31,12 @@ impl Threads {
     }
 
     /// Runs on all threads; see [`Simulation::run`].
-    pub(crate) fn run(self, simulation: &mut Simulation, until_ps: u64, events: u64) -> Progress {
+    pub(crate) fn run(
+        self,
+        simulation: &mut Simulation,
+        until_ps: u64,
+        events: u64,
+    ) -> RunProgress {
         let count = self.of(simulation);
         if count == 1 {
             return simulation.run(until_ps, events);
@@ -42,7 +47,7 @@ impl Threads {
             for worker in workers {
                 scope.spawn(|| worker.run());
             }
-            own.map_or(Progress::Stopped, Worker::run)
+            own.map_or(RunProgress::Stopped, Worker::run)
         })
     }
 }

@@ -27,7 +27,7 @@ struct TimelineSample {
 
 /// Samples since the first flow began.
 #[derive(Debug)]
-pub(crate) struct Timeline {
+pub(crate) struct RunTimeline {
     begin_ps: u64,
     interval_ps: u64,
     samples: Vec<TimelineSample>,
@@ -36,7 +36,7 @@ pub(crate) struct Timeline {
     keeps_queues: bool,
 }
 
-impl Timeline {
+impl RunTimeline {
     /// Creates the timeline of a run that has not begun.
     pub(crate) fn new(simulation: &Simulation) -> Self {
         let network = simulation.network();
@@ -188,19 +188,19 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    use penstock_fabric::{Flow, Network, Parameters, Progress, generate};
+    use penstock_fabric::{FabricNetwork, FlowSpec, Parameters, RunProgress, generate};
 
     use super::*;
 
     /// For runs of any length samples are bounded, cover the run and have its sums.
     #[test]
     fn bounded_samples_cover_the_run() {
-        let network = Network::new(&generate::star(3, 100_000_000_000, 1000)).unwrap();
+        let network = FabricNetwork::new(&generate::star(3, 100_000_000_000, 1000)).unwrap();
         let start_ps = 2_000_000_000_000;
-        let flows = (1..3).map(|from| Flow::new(from, 0, start_ps, 30_000_000)).collect();
+        let flows = (1..3).map(|from| FlowSpec::new(from, 0, start_ps, 30_000_000)).collect();
         let mut simulation = Simulation::new(network, Parameters::default(), flows).unwrap();
-        let mut timeline = Timeline::new(&simulation);
-        while simulation.run_to_end(timeline.next_ps()) != Progress::Done {
+        let mut timeline = RunTimeline::new(&simulation);
+        while simulation.run_to_end(timeline.next_ps()) != RunProgress::Done {
             timeline.look(&simulation);
             assert!(timeline.samples.len() <= SAMPLES_MAX);
         }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_fabric::workload::{self, Perftest, Sizes};
-use penstock_fabric::{Flow, Network, Operation};
+use penstock_fabric::workload::{self, Perftest, SizeDistribution};
+use penstock_fabric::{FabricNetwork, FlowSpec, RdmaOperation};
 use penstock_units::{ByteCount, parse_duration};
 
 use crate::exit::{Code, Failure, OrExit};
@@ -96,12 +96,12 @@ pub(crate) enum Workload {
 
 impl Workload {
     /// Operation of a perftest, and true if it measures latency.
-    pub(crate) const fn perftest(self) -> Option<(Operation, bool)> {
+    pub(crate) const fn perftest(self) -> Option<(RdmaOperation, bool)> {
         match self {
-            Self::WriteBw => Some((Operation::Write, false)),
-            Self::WriteLat => Some((Operation::Write, true)),
-            Self::ReadBw => Some((Operation::Read, false)),
-            Self::SendBw => Some((Operation::Send, false)),
+            Self::WriteBw => Some((RdmaOperation::Write, false)),
+            Self::WriteLat => Some((RdmaOperation::Write, true)),
+            Self::ReadBw => Some((RdmaOperation::Read, false)),
+            Self::SendBw => Some((RdmaOperation::Send, false)),
             _ => None,
         }
     }
@@ -138,10 +138,10 @@ impl TrafficArgs {
     /// When hosts are unknown or numbers invalid.
     pub(crate) fn flows(
         &self,
-        network: &Network,
+        network: &FabricNetwork,
         swept: Option<u64>,
         seed: u64,
-    ) -> Result<Vec<Flow>, Failure> {
+    ) -> Result<Vec<FlowSpec>, Failure> {
         let hosts: Vec<u32> = network.hosts().collect();
         let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
         let size = swept.or(self.size.map(|size| size.0)).unwrap_or(match self.workload {
@@ -224,7 +224,7 @@ impl TrafficArgs {
         })
     }
 
-    fn traced(&self, network: &Network) -> Result<Vec<Flow>, Failure> {
+    fn traced(&self, network: &FabricNetwork) -> Result<Vec<FlowSpec>, Failure> {
         let Some(file) = &self.trace else {
             let error = anyhow!("--workload trace has no file: name it by --trace");
             return Err(Failure::new(Code::Usage, error));
@@ -238,13 +238,13 @@ impl TrafficArgs {
             .map_err(|fault| Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display())))
     }
 
-    fn distribution(&self) -> Result<Sizes, Failure> {
-        if let Some(sizes) = Sizes::named(&self.sizes) {
+    fn distribution(&self) -> Result<SizeDistribution, Failure> {
+        if let Some(sizes) = SizeDistribution::named(&self.sizes) {
             return Ok(sizes);
         }
         let path = PathBuf::from(&self.sizes);
         if !path.exists() {
-            let known = Sizes::NAMES.join(", ");
+            let known = SizeDistribution::NAMES.join(", ");
             let error = anyhow!(
                 "there is no distribution and no file '{}': there are {known}",
                 self.sizes.escape_debug()
@@ -252,17 +252,19 @@ impl TrafficArgs {
             return Err(Failure::new(Code::Usage, error));
         }
         let text = crate::topology::text_of(&path)?;
-        Sizes::read(&text).with_context(|| path.display().to_string()).or_exit(Code::Usage)
+        SizeDistribution::read(&text)
+            .with_context(|| path.display().to_string())
+            .or_exit(Code::Usage)
     }
 }
 
 /// Rate of a host's first link.
-fn line_bps(network: &Network, host: u32) -> u64 {
+fn line_bps(network: &FabricNetwork, host: u32) -> u64 {
     let port = network.nodes[host as usize].ports.start;
     network.ports[port as usize].line.bits_per_second()
 }
 
-fn find(network: &Network, name: Option<&str>, usual: u32) -> Result<u32, Failure> {
+fn find(network: &FabricNetwork, name: Option<&str>, usual: u32) -> Result<u32, Failure> {
     let Some(name) = name else { return Ok(usual) };
     let is_it = |host: &u32| network.nodes[*host as usize].name == name;
     network.hosts().find(is_it).ok_or_else(|| {

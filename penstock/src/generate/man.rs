@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn pages_keep_every_example_line() {
         let directory = tempfile::tempdir().unwrap();
-        write_pages(crate::Cli::command(), directory.path()).unwrap();
-        let mut command = crate::Cli::command();
+        write_pages(crate::CommandLine::command(), directory.path()).unwrap();
+        let mut command = crate::CommandLine::command();
         command.build();
         let mut examples_seen = 0;
         for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {

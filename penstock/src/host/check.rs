@@ -9,7 +9,7 @@ use penstock_units::{BitRate, display_latency};
 
 use super::{GoalArgs, goal_line, goal_object, print, table};
 use crate::exit::{Code, Failure, say};
-use crate::json::host::Checked;
+use crate::json::host::HostCheckJson;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
@@ -32,7 +32,7 @@ pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, Failure> {
     let findings = judge(&case);
     let report = report(&facts, &case.goal, &findings);
     if json {
-        crate::json::print(&Checked {
+        crate::json::print(&HostCheckJson {
             goal: goal_object(&case.goal),
             machine: describe(&facts),
             interfaces: case.nics.iter().map(|nic| nic.name.clone()).collect(),

@@ -6,7 +6,7 @@ use penstock_host::rules::{self, Finding, Rule, all};
 
 use super::{GoalArgs, check, print, table};
 use crate::exit::{Code, Failure};
-use crate::json::host::{self as json, Explained, Rules};
+use crate::json::host::{self as json, Explained, RulesJson};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExplainArgs {
@@ -33,7 +33,7 @@ pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, Failure> {
 
 fn list(json: bool) -> Result<Code, Failure> {
     if json {
-        crate::json::print(&Rules { rules: all().into_iter().map(object).collect() })?;
+        crate::json::print(&RulesJson { rules: all().into_iter().map(object).collect() })?;
         return Ok(Code::Done);
     }
     let rows: Vec<Vec<String>> = all()
@@ -43,8 +43,8 @@ fn list(json: bool) -> Result<Code, Failure> {
     print(&table(&rows))
 }
 
-fn object(rule: &rules::Rule) -> json::Rule {
-    json::Rule {
+fn object(rule: &rules::Rule) -> json::RuleJson {
+    json::RuleJson {
         rule: rule.name,
         weight: rule.weight,
         reads: rule.reads,

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, anyhow};
-use penstock_agent::state::{StateDir, default_directory};
-use penstock_host::apply::{ApplyOptions, LiveMachine, Outcome, apply};
+use anyhow::{Context, anyhow, bail};
+use penstock_daemon::state::{StateDir, default_directory};
+use penstock_host::apply::{ApplyOptions, ApplyOutcome, LiveMachine, apply};
 use penstock_host::change::{Change, Tunable};
-use penstock_host::journal::{AppliedPlan, Journal, JournalRecord, PersistRequest};
+use penstock_host::journal::{AppliedPlan, JournalRecord, PersistRequest, TuningJournal};
 use penstock_host::persist::{self, PersistReport, SETTINGS_BYTES_MAX};
-use penstock_host::plan::{Plan, Selection, plan};
+use penstock_host::plan::{Selection, TuningPlan, plan};
 use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
 use penstock_units::{display_duration, parse_duration};
@@ -60,14 +60,14 @@ pub(crate) struct GuardArgs {
     after: Duration,
 }
 
-fn revert_after(text: &str) -> Result<Duration, String> {
+fn revert_after(text: &str) -> anyhow::Result<Duration> {
     match parse_duration(text) {
-        Ok(Duration::ZERO) => Err("leave time to confirm: write it like 5m".to_owned()),
-        other => other.map_err(|error| error.to_string()),
+        Ok(Duration::ZERO) => bail!("leave time to confirm: write it like 5m"),
+        other => Ok(other?),
     }
 }
 
-fn name(text: &str) -> Result<String, String> {
+fn name(text: &str) -> anyhow::Result<String> {
     super::rule(text).map(|rule| rule.name.to_owned())
 }
 
@@ -108,7 +108,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     let session = carry_out(args, &plan, selection.rules(), json)?;
     let code = session.code(plan.steps.len());
     if json {
-        let applied = Some(json::Applied {
+        let applied = Some(json::AppliedJson {
             id: session.id,
             outcomes: session.outcomes,
             files: session.lasting.files,
@@ -123,13 +123,13 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     Ok(code)
 }
 
-struct Applied {
+struct TuneResult {
     id: String,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<ApplyOutcome>,
     lasting: PersistReport,
 }
 
-impl Applied {
+impl TuneResult {
     fn failed(&self) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.error.is_some()).count()
     }
@@ -185,10 +185,10 @@ fn lasting_text(lasting: &PersistReport) -> String {
 
 fn carry_out(
     args: &TuneArgs,
-    plan: &Plan,
+    plan: &TuningPlan,
     rules: Vec<&str>,
     json: bool,
-) -> Result<Applied, Failure> {
+) -> Result<TuneResult, Failure> {
     let journal = open()?;
     let before = journal.read().context("nothing was changed").or_exit(Code::Failed)?;
     let boot = boot_id()?;
@@ -208,7 +208,7 @@ fn carry_out(
     if let Some(after) = args.revert_after.filter(|_| !plan.steps.is_empty()) {
         start_guard(&id, after).context("what would put the changes back; nothing was changed")?;
     }
-    let mut told = |outcome: &Outcome| {
+    let mut report = |outcome: &ApplyOutcome| {
         if !json {
             // A closed output must not stop between two rules.
             let _ = print(&outcome_line(outcome));
@@ -222,13 +222,13 @@ fn carry_out(
     let outcomes = if plan.steps.is_empty() {
         Vec::new()
     } else {
-        apply(plan, &how, &journal, &mut LiveMachine, &mut told).map_err(anyhow::Error::from)?
+        apply(plan, &how, &journal, &mut LiveMachine, &mut report).map_err(anyhow::Error::from)?
     };
     let lasting = match keep {
         Some(keep) if revert_after.is_none() => last(&journal, &boot, &keep)?,
         _ => PersistReport::default(),
     };
-    Ok(Applied { id, outcomes, lasting })
+    Ok(TuneResult { id, outcomes, lasting })
 }
 
 /// Plans of this boot that wait for a confirmation.
@@ -255,7 +255,7 @@ fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn outcome_line(outcome: &Outcome) -> String {
+fn outcome_line(outcome: &ApplyOutcome) -> String {
     match &outcome.error {
         None if outcome.changed == 0 => format!("is so   {}\n", outcome.rule),
         None => format!("done    {}\n", outcome.rule),
@@ -263,17 +263,22 @@ fn outcome_line(outcome: &Outcome) -> String {
     }
 }
 
-fn last(journal: &Journal, boot: &str, keep: &PersistRequest) -> Result<PersistReport, Failure> {
+fn last(
+    journal: &TuningJournal,
+    boot: &str,
+    keep: &PersistRequest,
+) -> Result<PersistReport, Failure> {
     let program = std::env::current_exe().context("where this program is")?;
     Ok(persist::persist(journal, boot, keep, &program).map_err(anyhow::Error::from)?)
 }
 
 /// The journal of this network namespace, in the state directory.
-fn open() -> Result<Journal, Failure> {
+fn open() -> Result<TuningJournal, Failure> {
     let state = default_directory().or_exit(Code::Usage)?;
     StateDir::open(&state).or_exit(Code::Failed)?;
     let namespace = namespace();
-    Ok(Journal::open(&state.join("host"), namespace.as_deref()).map_err(anyhow::Error::from)?)
+    Ok(TuningJournal::open(&state.join("host"), namespace.as_deref())
+        .map_err(anyhow::Error::from)?)
 }
 
 /// Id of this network namespace, unique until the next boot; none for the initial one.
@@ -359,7 +364,7 @@ fn revert(id: &str) -> Result<bool, Failure> {
 /// Warning about a plan that should have been reverted, if any.
 pub(super) fn overdue() -> Option<String> {
     let host = default_directory().ok()?.join("host");
-    let bytes = std::fs::read(Journal::path_in(&host, namespace().as_deref())).ok()?;
+    let bytes = std::fs::read(TuningJournal::path_in(&host, namespace().as_deref())).ok()?;
     let contents = penstock_host::journal::contents(&bytes);
     let boot = boot_id().ok()?;
     late(&contents.sessions, &boot)
@@ -493,7 +498,7 @@ pub(super) fn at_boot(file: &Path) -> Result<Code, Failure> {
     })
 }
 
-fn plan_text(plan: &Plan, hint: bool) -> String {
+fn plan_text(plan: &TuningPlan, hint: bool) -> String {
     let mut text = String::new();
     for step in &plan.steps {
         let blip = if step.interrupts { "  (the link may go down for a moment)" } else { "" };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use penstock_agent::http::api::{ControllerFacts, Transfer};
+use penstock_agent::http::api::{ControllerFacts, TransferFacts};
 use penstock_controller::api::objects::{EventFacts, FileFacts, OrderFacts, RequestFacts};
 use serde::Serialize;
 use utoipa::openapi::{RefOr, Schema};
@@ -106,9 +106,9 @@ pub(crate) struct FileError {
 
 /// Transfers of an agent and copies of this user.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Listing {
+pub(crate) struct TransferListJson {
     /// Transfers of the agent.
-    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) transfers: Vec<TransferFacts>,
     /// Copies that this user runs on this machine.
     pub(crate) copies: Vec<Copy>,
     /// Link of the agent to its controller; left out where it has none.
@@ -119,7 +119,7 @@ pub(crate) struct Listing {
 
 /// A copy of this user: a transfer whose `id` is the one that `set` and `cancel` take.
 #[derive(Debug, Clone)]
-pub(crate) struct Copy(pub(crate) Transfer);
+pub(crate) struct Copy(pub(crate) TransferFacts);
 
 /// The part of a transfer that a copy shows differently.
 #[derive(Debug, Clone, ToSchema)]
@@ -139,7 +139,7 @@ impl Serialize for Copy {
 
 impl PartialSchema for Copy {
     fn schema() -> RefOr<Schema> {
-        let (mut schema, id) = (Transfer::schema(), CopyId::schema());
+        let (mut schema, id) = (TransferFacts::schema(), CopyId::schema());
         if let (RefOr::T(Schema::Object(copy)), RefOr::T(Schema::Object(id))) = (&mut schema, id) {
             copy.properties.extend(id.properties);
         }
@@ -149,7 +149,7 @@ impl PartialSchema for Copy {
 
 impl ToSchema for Copy {
     fn schemas(all: &mut Vec<(String, RefOr<Schema>)>) {
-        Transfer::schemas(all);
+        TransferFacts::schemas(all);
     }
 }
 
@@ -158,7 +158,7 @@ impl ToSchema for Copy {
 #[serde(untagged)]
 pub(crate) enum Changed {
     /// A transfer of the agent.
-    Transfer(Transfer),
+    Transfer(TransferFacts),
     /// A copy of this user.
     Copy(Copy),
 }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 /// Experiments of a folder.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Listing {
+pub(crate) struct ExperimentListJson {
     /// Experiments, sorted by folder.
     pub(crate) experiments: Vec<Listed>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Listed {
 
 /// Result of an experiment.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Measured {
+pub(crate) struct ExperimentRunJson {
     /// Title in plain text.
     pub(crate) title: String,
     /// Origin of the published figures; null where nothing is published.
@@ -37,12 +37,12 @@ pub(crate) struct Measured {
     /// Names of the columns with their units, in the order of `measured` and `published`.
     pub(crate) columns: Vec<String>,
     /// Results, one row for each case.
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ExperimentRowJson>,
 }
 
 /// Results of a case.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Row {
+pub(crate) struct ExperimentRowJson {
     /// Name of the case.
     pub(crate) case: String,
     /// Title in plain text.

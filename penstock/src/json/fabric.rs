@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// Quantiles of a distribution.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-pub(crate) struct Quantiles {
+pub(crate) struct QuantilesJson {
     /// Arithmetic mean of all values.
     pub(crate) mean: f64,
     /// Median, the 50th percentile.
@@ -23,7 +23,7 @@ pub(crate) struct Quantiles {
     pub(crate) max: f64,
 }
 
-impl From<report::Quantiles> for Quantiles {
+impl From<report::Quantiles> for QuantilesJson {
     fn from(q: report::Quantiles) -> Self {
         Self { mean: q.mean, p50: q.p50, p95: q.p95, p99: q.p99, p999: q.p999, max: q.max }
     }
@@ -31,18 +31,18 @@ impl From<report::Quantiles> for Quantiles {
 
 /// Slowdown of flows of like size.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct SizeBin {
+pub(crate) struct SizeBinJson {
     /// Largest flow of the bin.
     pub(crate) bytes_max: u64,
     /// Flows in the bin.
     pub(crate) flows: usize,
     /// Completion time over that of the same flow alone in the network [ratio].
-    pub(crate) slowdown: Quantiles,
+    pub(crate) slowdown: QuantilesJson,
 }
 
 /// Sums of a simulation.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Summary {
+pub(crate) struct SummaryJson {
     /// Simulated time of the run.
     pub(crate) simulated_seconds: f64,
     /// Time from the start of the first flow to the end of the last.
@@ -59,13 +59,13 @@ pub(crate) struct Summary {
     /// unfinished.
     pub(crate) goodput_bits_per_second: f64,
     /// Goodput of the flows that completed; null where none did.
-    pub(crate) flow_goodput_bits_per_second: Option<Quantiles>,
+    pub(crate) flow_goodput_bits_per_second: Option<QuantilesJson>,
     /// Time from start to completion; null where no flow completed.
-    pub(crate) completion_seconds: Option<Quantiles>,
+    pub(crate) completion_seconds: Option<QuantilesJson>,
     /// Completion time over that of the same flow alone in the network, at least 1 [ratio].
-    pub(crate) slowdown: Option<Quantiles>,
+    pub(crate) slowdown: Option<QuantilesJson>,
     /// Slowdown by size of the flow, in up to 20 bins of equal counts.
-    pub(crate) slowdown_by_size: Vec<SizeBin>,
+    pub(crate) slowdown_by_size: Vec<SizeBinJson>,
     /// Jain's index of the goodputs: 1 is equal, 1/n all for one of n flows [ratio].
     pub(crate) fairness: Option<f64>,
     /// Data packets that were retransmitted.
@@ -88,9 +88,9 @@ pub(crate) struct Summary {
     pub(crate) stalled_seconds_max: f64,
 }
 
-impl From<&report::Summary> for Summary {
-    fn from(summary: &report::Summary) -> Self {
-        let bins = summary.by_size.iter().map(|bin| SizeBin {
+impl From<&report::RunSummary> for SummaryJson {
+    fn from(summary: &report::RunSummary) -> Self {
+        let bins = summary.by_size.iter().map(|bin| SizeBinJson {
             bytes_max: bin.bytes_max,
             flows: bin.flows,
             slowdown: bin.slowdown.into(),
@@ -130,7 +130,7 @@ pub(crate) struct Run {
     pub(crate) flows: usize,
     /// Sums over all flows and ports.
     #[serde(flatten)]
-    pub(crate) summary: Summary,
+    pub(crate) summary: SummaryJson,
     /// Longest round-trip time of an empty network.
     pub(crate) base_round_trip_seconds: f64,
     /// Number of simulated events.
@@ -146,13 +146,13 @@ pub(crate) struct Run {
     /// Remarks on the validity of the result.
     pub(crate) warnings: Vec<String>,
     /// Deadlocks: queues that waited for each other in a circle.
-    pub(crate) cyclic_waits: Vec<CyclicWait>,
+    pub(crate) cyclic_waits: Vec<CyclicWaitJson>,
     /// Value of every parameter by its name, as `fabric parameters` lists them.
     pub(crate) parameters: BTreeMap<String, String>,
     /// Switches with their packet memory.
     pub(crate) switches: Vec<Switch>,
     /// Ports of hosts and switches.
-    pub(crate) ports: Vec<Port>,
+    pub(crate) ports: Vec<PortJson>,
     /// Threads that simulated it.
     pub(crate) threads: usize,
     /// Real time that it took.
@@ -167,7 +167,7 @@ pub(crate) struct Run {
 
 /// Queues that waited for each other.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct CyclicWait {
+pub(crate) struct CyclicWaitJson {
     /// Simulated time at which the deadlock was found.
     pub(crate) found_seconds: f64,
     /// Simulated time at which the deadlock was over; null where it was not.
@@ -191,7 +191,7 @@ pub(crate) struct Switch {
 
 /// Counters of a port.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Port {
+pub(crate) struct PortJson {
     /// Name of the port, as `node>neighbour`.
     pub(crate) port: String,
     /// Packets that it sent.
@@ -220,7 +220,7 @@ pub(crate) struct Port {
 
 /// Result of a perftest workload.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Perftest {
+pub(crate) struct PerftestJson {
     /// Network: name of the file or of the shape.
     pub(crate) network: String,
     /// Runs, one for each message size.
@@ -260,7 +260,7 @@ pub(crate) struct PerftestRow {
 
 /// Result of a sweep.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Sweep {
+pub(crate) struct SweepJson {
     /// Runs, one for each point of the grid: each is also a line of `--out`.
     #[schema(value_type = Vec<SweepRow>)]
     pub(crate) rows: Vec<serde_json::Value>,
@@ -275,7 +275,7 @@ pub(crate) struct SweepRow {
     pub(crate) point: BTreeMap<String, String>,
     /// Sums over all flows and ports.
     #[serde(flatten)]
-    pub(crate) summary: Summary,
+    pub(crate) summary: SummaryJson,
     /// Packets that found no room in a switch.
     pub(crate) dropped: u64,
     /// Digest of all that happened: equal for runs with equal results.

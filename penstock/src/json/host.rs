@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use penstock_host::apply::Outcome;
-use penstock_host::plan::Plan;
+use penstock_host::apply::ApplyOutcome;
+use penstock_host::plan::TuningPlan;
 use penstock_host::report::Report;
 use penstock_host::rules::Finding;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 /// Goal of a check or plan.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Goal {
+pub(crate) struct GoalJson {
     /// Rate that the host is to reach.
     pub(crate) rate_bits_per_second: u64,
     /// Round-trip time to the other end.
@@ -24,9 +24,9 @@ pub(crate) struct Goal {
 
 /// A host against a goal.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Checked {
+pub(crate) struct HostCheckJson {
     /// Goal that the host was judged by.
-    pub(crate) goal: Goal,
+    pub(crate) goal: GoalJson,
     /// Kernel, processors and memory in words.
     pub(crate) machine: String,
     /// Network interfaces that were judged.
@@ -41,21 +41,21 @@ pub(crate) struct Checked {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Tuned {
     /// Goal of the plan.
-    pub(crate) goal: Goal,
+    pub(crate) goal: GoalJson,
     /// Changes that lead to the goal.
-    pub(crate) plan: Plan,
+    pub(crate) plan: TuningPlan,
     /// With `--apply`: what was done.
     #[serde(flatten)]
-    pub(crate) applied: Option<Applied>,
+    pub(crate) applied: Option<AppliedJson>,
 }
 
 /// A plan that was applied: these fields are left out without `--apply`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedJson {
     /// Number of this plan in the journal.
     pub(crate) id: String,
     /// Result of each rule.
-    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<ApplyOutcome>,
     /// Files that keep settings over restarts.
     #[schema(value_type = Vec<String>)]
     pub(crate) files: Vec<PathBuf>,
@@ -83,14 +83,14 @@ pub(crate) struct Confirmed {
 
 /// List of all rules.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Rules {
+pub(crate) struct RulesJson {
     /// Rules, by their names.
-    pub(crate) rules: Vec<Rule>,
+    pub(crate) rules: Vec<RuleJson>,
 }
 
 /// Rule for a host.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Rule {
+pub(crate) struct RuleJson {
     /// Name of the rule.
     pub(crate) rule: &'static str,
     /// Weight in the score, 1 to 10 [weight].
@@ -118,7 +118,7 @@ pub(crate) struct Rule {
 pub(crate) struct Explained {
     /// Description of the rule.
     #[serde(flatten)]
-    pub(crate) rule: Rule,
+    pub(crate) rule: RuleJson,
     /// Result for each object that it judges.
     pub(crate) findings: Vec<Finding>,
 }

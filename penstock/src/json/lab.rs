@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock_lab::contention::Contention;
-use penstock_lab::control::{LinkReport, Measured, Status};
+use penstock_lab::control::{LinkReport, MeasuredLink, RunningLab};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Up {
     /// Hosts, switches and links.
-    pub(crate) lab: Status,
+    pub(crate) lab: RunningLab,
     /// Measurements of the links; empty with `--no-calibration` and for more than 24 links.
-    pub(crate) calibration: Vec<Measured>,
+    pub(crate) calibration: Vec<MeasuredLink>,
 }
 
 /// A lab that ended.
@@ -36,9 +36,9 @@ pub(crate) struct Down {
 
 /// Result of `lab calibrate`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Calibration {
+pub(crate) struct CalibrationJson {
     /// Links, in the order of the arguments or of the topology.
-    pub(crate) links: Vec<Measured>,
+    pub(crate) links: Vec<MeasuredLink>,
 }
 
 /// State of a lab, and the names of all.
@@ -46,7 +46,7 @@ pub(crate) struct Calibration {
 pub(crate) struct LabStatus {
     /// State of the lab.
     #[serde(flatten)]
-    pub(crate) status: Status,
+    pub(crate) status: RunningLab,
     /// Names of the labs that are up.
     pub(crate) labs: Vec<String>,
     /// Names of labs whose process was killed: `penstock lab down --lab NAME` removes what they left.
@@ -64,7 +64,7 @@ pub(crate) struct Labs {
 
 /// Result of a scenario.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Report {
+pub(crate) struct ScenarioReportJson {
     /// Name of the scenario.
     pub(crate) scenario: String,
     /// Release of the kernel.
@@ -84,7 +84,7 @@ pub(crate) struct Report {
     /// Links at the end.
     pub(crate) links: Vec<LinkReport>,
     /// Rates of the links over time.
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Vec<LinkRateSampleJson>,
     /// Numbers of steps, from 1, whose time had not come when the last program ended.
     pub(crate) steps_left: Vec<usize>,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Played {
 
 /// Rates of the links at a time.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Sample {
+pub(crate) struct LinkRateSampleJson {
     /// Time from the start of the scenario.
     pub(crate) seconds: f64,
     /// Rates on the wire since the sample before, by link: from its first end to its second, and back.

@@ -1,6 +1,6 @@
 //! `penstock nettest`.
 
-use penstock_mover::nettest::{Report, SweepReport, TestParams};
+use penstock_nettest::{Report, StreamSweepReport, TestParams};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -36,7 +36,7 @@ pub(crate) struct Swept {
     /// Highest rate that was reached.
     pub(crate) bits_per_second: f64,
     /// Rates by the number of streams.
-    pub(crate) sweep: SweepReport,
+    pub(crate) sweep: StreamSweepReport,
 }
 
 /// First line of a listener, on standard output.
@@ -51,7 +51,7 @@ pub(crate) struct Listening {
 /// A line of a listener for each event, on standard error.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Event {
+pub(crate) enum ListenerEventJson {
     /// A test began.
     Started {
         /// Address of the client.

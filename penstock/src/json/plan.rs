@@ -15,25 +15,25 @@ pub(crate) struct CapacityPlan {
     /// Name of the network; null without `--topology`.
     pub(crate) topology: Option<String>,
     /// Experiments with their flows, as in the file.
-    pub(crate) experiments: Vec<Experiment>,
+    pub(crate) experiments: Vec<ExperimentJson>,
     /// Models with the rates that they need.
-    pub(crate) models: Vec<Model>,
+    pub(crate) models: Vec<ModelJson>,
 }
 
 /// Experiment with its flows.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Experiment {
+pub(crate) struct ExperimentJson {
     /// Name of the experiment.
     pub(crate) name: String,
     /// Title in plain text.
     pub(crate) title: Option<String>,
     /// Flows of its data.
-    pub(crate) flows: Vec<Flow>,
+    pub(crate) flows: Vec<FlowJson>,
 }
 
 /// A flow of data in the first year, before any factor of a model.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Flow {
+pub(crate) struct FlowJson {
     /// Name of the flow.
     pub(crate) name: String,
     /// Name of the sending site.
@@ -61,7 +61,7 @@ pub(crate) struct Share {
 
 /// Traffic model with its needs.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Model {
+pub(crate) struct ModelJson {
     /// Name of the model.
     pub(crate) name: String,
     /// Title in plain text.
@@ -71,7 +71,7 @@ pub(crate) struct Model {
     /// Need by the year.
     pub(crate) years: Vec<Year>,
     /// Load of the links; null without `--topology`.
-    pub(crate) links: Option<Vec<Link>>,
+    pub(crate) links: Option<Vec<PlanLinkJson>>,
 }
 
 /// A factor of a model.
@@ -118,7 +118,7 @@ pub(crate) struct SiteNeed {
 
 /// Load of a link.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Link {
+pub(crate) struct PlanLinkJson {
     /// Name of the link.
     pub(crate) name: String,
     /// Names of both ends.

@@ -41,7 +41,7 @@ a test compares it with the output of the commands. The objects of the HTTP API 
 ";
 
 /// An object: the commands that print it, and its fields.
-struct Entry {
+struct ObjectEntry {
     /// Commands, separated by commas; after a colon the case in which they print this object.
     commands: &'static str,
     note: &'static str,
@@ -56,7 +56,7 @@ fn schema_of<T: ToSchema>() -> (RefOr<Schema>, Schemas) {
     (T::schema(), all.into_iter().collect())
 }
 
-impl Entry {
+impl ObjectEntry {
     /// Fields of the object, sorted by their paths.
     fn fields(&self) -> Vec<Field> {
         let (root, schemas) = (self.schema)();
@@ -76,13 +76,13 @@ impl Entry {
     }
 }
 
-const fn entry<T: ToSchema>(commands: &'static str, note: &'static str) -> Entry {
-    Entry { commands, note, schema: schema_of::<T> }
+const fn entry<T: ToSchema>(commands: &'static str, note: &'static str) -> ObjectEntry {
+    ObjectEntry { commands, note, schema: schema_of::<T> }
 }
 
-const ENTRIES: &[Entry] = &[
+const ENTRIES: &[ObjectEntry] = &[
     entry::<copy::Copied>("cp", "Printed when the copy has ended, well or not."),
-    entry::<copy::Listing>("transfers", ""),
+    entry::<copy::TransferListJson>("transfers", ""),
     entry::<copy::Changed>(
         "transfers set, transfers cancel",
         "The transfer or copy after the change.",
@@ -103,15 +103,18 @@ const ENTRIES: &[Entry] = &[
     entry::<nettest::Tested>("nettest HOST", ""),
     entry::<nettest::Swept>("nettest HOST --sweep", ""),
     entry::<nettest::Listening>("nettest --listen", "The first line of standard output."),
-    entry::<nettest::Event>("nettest --listen: events", "A line of standard error each."),
-    entry::<host::Checked>("host check", ""),
+    entry::<nettest::ListenerEventJson>(
+        "nettest --listen: events",
+        "A line of standard error each.",
+    ),
+    entry::<host::HostCheckJson>("host check", ""),
     entry::<host::Tuned>(
         "host tune",
         "`id`, `outcomes`, `files`, `kept`, `overruled_by` and `revert_after_seconds` are left out without `--apply`.",
     ),
     entry::<host::Confirmed>("host tune --confirm", ""),
     entry::<Restored>("host restore", ""),
-    entry::<host::Rules>("host explain", "Without a name: all rules."),
+    entry::<host::RulesJson>("host explain", "Without a name: all rules."),
     entry::<host::Explained>("host explain RULE", ""),
     entry::<Facts>("host facts", "With and without `--json`."),
     entry::<tag::Encoded>("tag encode", ""),
@@ -119,12 +122,12 @@ const ENTRIES: &[Entry] = &[
     entry::<tag::Registered>("tag registry, tag registry show", ""),
     entry::<tag::RegistryUpdate>("tag registry update", ""),
     entry::<tag::Running>("tag run", "The first line of standard output."),
-    entry::<tag::Status>("tag status", ""),
+    entry::<tag::TagStatusJson>("tag status", ""),
     entry::<tag::Stopped>("tag stop", ""),
-    entry::<sample::Event>("sample", "An object a line."),
-    entry::<topology::Checked>("topology check", ""),
-    entry::<topology::Network>("topology show", ""),
-    entry::<topology::Paths>("topology paths", ""),
+    entry::<sample::SampleEventJson>("sample", "An object a line."),
+    entry::<topology::TopologyCheckJson>("topology check", ""),
+    entry::<topology::NetworkJson>("topology show", ""),
+    entry::<topology::PathsJson>("topology paths", ""),
     entry::<plan::CapacityPlan>("plan", ""),
     entry::<rehearsal::Rehearsal>("rehearse", "Also `result.json` of `--output`."),
     entry::<lab::Up>("lab up", ""),
@@ -133,17 +136,17 @@ const ENTRIES: &[Entry] = &[
     entry::<lab::Down>("lab down", ""),
     entry::<LinkReport>("lab set, lab cut, lab mend", "The link after the change."),
     entry::<CircuitReport>("lab circuit", ""),
-    entry::<lab::Calibration>("lab calibrate", ""),
-    entry::<lab::Report>("lab run", "Also the file of `--report`."),
+    entry::<lab::CalibrationJson>("lab calibrate", ""),
+    entry::<lab::ScenarioReportJson>("lab run", "Also the file of `--report`."),
     entry::<fabric::Run>("fabric run", "Also `result.json` of `--out`."),
-    entry::<fabric::Perftest>(
+    entry::<fabric::PerftestJson>(
         "fabric run: perftest",
         "With `--workload write_bw`, `read_bw`, `send_bw` or `write_lat`.",
     ),
-    entry::<fabric::Sweep>("fabric sweep", ""),
+    entry::<fabric::SweepJson>("fabric sweep", ""),
     entry::<fabric::Parameters>("fabric parameters", ""),
-    entry::<experiment::Listing>("experiment list", ""),
-    entry::<experiment::Measured>("experiment run", ""),
+    entry::<experiment::ExperimentListJson>("experiment list", ""),
+    entry::<experiment::ExperimentRunJson>("experiment run", ""),
     entry::<node::ManPages>("generate man", ""),
     entry::<node::Completions>("generate completions", ""),
 ];
@@ -616,7 +619,7 @@ mod tests {
 
     #[test]
     fn every_command_is_in_the_page() {
-        let mut command = crate::Cli::command();
+        let mut command = crate::CommandLine::command();
         command.build();
         let mut wanted = BTreeSet::new();
         with_json(&command, "", &mut wanted);

@@ -54,9 +54,9 @@ pub(crate) struct Rehearsal {
     /// Periods of five minutes in which all classes waited.
     pub(crate) contended_5_minutes: u32,
     /// Classes of work by their names; empty with `--database`.
-    pub(crate) classes: BTreeMap<String, Class>,
+    pub(crate) classes: BTreeMap<String, ClassJson>,
     /// Size of the database; null without `--database`.
-    pub(crate) database: Option<Database>,
+    pub(crate) database: Option<DatabaseJson>,
 }
 
 /// Durations in real time.
@@ -74,7 +74,7 @@ pub(crate) struct Times {
 
 /// Requests of a class that ended.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Class {
+pub(crate) struct ClassJson {
     /// Number of files in place.
     pub(crate) files_done: u64,
     /// Number of files that failed.
@@ -89,7 +89,7 @@ pub(crate) struct Class {
 
 /// Size of a database.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Database {
+pub(crate) struct DatabaseJson {
     /// Requests in the database at the end.
     pub(crate) requests: u64,
     /// Files in the database at the end.

@@ -6,18 +6,18 @@ use utoipa::ToSchema;
 /// Line of a sampler.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Event {
+pub(crate) enum SampleEventJson {
     /// First line.
-    Started(Started),
+    Started(SamplerStartJson),
     /// After each polling interval.
-    Status(Status),
+    Status(SamplerStatusJson),
     /// Last line.
-    Ended(Status),
+    Ended(SamplerStatusJson),
 }
 
 /// Configuration of a started sampler.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Started {
+pub(crate) struct SamplerStartJson {
     /// Address by which collectors know this host.
     pub(crate) agent: String,
     /// Number that tells several samplers of a host apart.
@@ -27,14 +27,14 @@ pub(crate) struct Started {
     /// Size of the ring between the kernel and the sampler.
     pub(crate) ring_bytes: u32,
     /// Programs that were attached.
-    pub(crate) attached: Vec<Attached>,
+    pub(crate) attached: Vec<SamplerAttachmentJson>,
     /// Addresses of the collectors.
     pub(crate) collectors: Vec<String>,
 }
 
 /// A program at an interface.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Attached {
+pub(crate) struct SamplerAttachmentJson {
     /// Name of the interface.
     pub(crate) interface: String,
     /// Index of the interface.
@@ -49,7 +49,7 @@ pub(crate) struct Attached {
 
 /// Counters since the sampler started.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Status {
+pub(crate) struct SamplerStatusJson {
     /// Time since the start.
     pub(crate) uptime_s: f64,
     /// Packets that passed the programs.
@@ -65,14 +65,14 @@ pub(crate) struct Status {
     /// Samples that fit into no datagram.
     pub(crate) too_long: u64,
     /// Counters of each interface.
-    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) interfaces: Vec<SampleInterfaceJson>,
     /// Datagrams to each collector.
-    pub(crate) collectors: Vec<Collector>,
+    pub(crate) collectors: Vec<SampleCollectorJson>,
 }
 
 /// Counters of an interface.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Interface {
+pub(crate) struct SampleInterfaceJson {
     /// Name of the interface.
     pub(crate) interface: String,
     /// Index of the interface.
@@ -89,7 +89,7 @@ pub(crate) struct Interface {
 
 /// Datagrams to a collector.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Collector {
+pub(crate) struct SampleCollectorJson {
     /// Address and port of the collector.
     pub(crate) collector: String,
     /// Datagrams that were sent.

@@ -26,7 +26,7 @@ pub(crate) struct Stopped {
 
 /// State of a marker.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Status {
+pub(crate) struct TagStatusJson {
     /// State and counters of the marker.
     #[serde(flatten)]
     pub(crate) marker: MarkerFacts,

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 /// Files that were checked.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Checked {
+pub(crate) struct TopologyCheckJson {
     /// Results, in the order of the arguments.
     pub(crate) files: Vec<CheckedFile>,
 }
@@ -16,12 +16,12 @@ pub(crate) struct CheckedFile {
     /// Name of the file as given.
     pub(crate) file: String,
     /// All faults of the file; none where it is good.
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<TopologyFaultJson>,
 }
 
 /// A fault of a topology file.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Fault {
+pub(crate) struct TopologyFaultJson {
     /// Line of the fault, from 1.
     pub(crate) line: usize,
     /// Column of that line, from 1.
@@ -32,7 +32,7 @@ pub(crate) struct Fault {
 
 /// Sites, nodes and links of a topology.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Network {
+pub(crate) struct NetworkJson {
     /// Name of the topology.
     pub(crate) name: String,
     /// Title in plain text.
@@ -40,16 +40,16 @@ pub(crate) struct Network {
     /// Origin of the facts.
     pub(crate) source: Option<String>,
     /// Sites of the network.
-    pub(crate) sites: Vec<Site>,
+    pub(crate) sites: Vec<SiteJson>,
     /// Hosts and switches of the network.
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<NodeJson>,
     /// Links of the network.
-    pub(crate) links: Vec<Link>,
+    pub(crate) links: Vec<LinkJson>,
 }
 
 /// Site with its geographic position.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Site {
+pub(crate) struct SiteJson {
     /// Name of the site.
     pub(crate) name: String,
     /// Title in plain text.
@@ -62,7 +62,7 @@ pub(crate) struct Site {
 
 /// A host or a switch.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Node {
+pub(crate) struct NodeJson {
     /// Name of the node.
     pub(crate) name: String,
     /// Kind of node: `host` or `switch`.
@@ -72,12 +72,12 @@ pub(crate) struct Node {
     /// Packet memory of a switch.
     pub(crate) buffer_bytes: Option<u64>,
     /// Interfaces of a host.
-    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) interfaces: Vec<InterfaceJson>,
 }
 
 /// An interface of a host.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Interface {
+pub(crate) struct InterfaceJson {
     /// Name of the interface.
     pub(crate) name: String,
     /// Line rate of the interface.
@@ -90,7 +90,7 @@ pub(crate) struct Interface {
 
 /// A link, alike in both directions.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Link {
+pub(crate) struct LinkJson {
     /// Name of the link.
     pub(crate) name: String,
     /// Both ends, as `host:interface` or the name of a node.
@@ -121,20 +121,20 @@ pub(crate) struct Link {
 
 /// Paths between two nodes.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Paths {
+pub(crate) struct PathsJson {
     /// Node where the paths begin.
     pub(crate) from: String,
     /// Node where the paths end.
     pub(crate) to: String,
     /// Disjoint paths with the least delay in all, the shortest first.
-    pub(crate) paths: Vec<Path>,
+    pub(crate) paths: Vec<PathJson>,
     /// True where no better set of paths exists; false where the search was given up.
     pub(crate) best: bool,
 }
 
 /// Path between two nodes.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Path {
+pub(crate) struct PathJson {
     /// Nodes from one end to the other.
     pub(crate) nodes: Vec<String>,
     /// Links between these nodes.

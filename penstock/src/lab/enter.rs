@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, anyhow};
-use penstock_lab::control::{NodeStatus, Request, Status};
+use penstock_lab::control::{LabRequest, NodeStatus, RunningLab};
 use penstock_lab::supervisor::LAB_VARIABLE;
 use penstock_sys::namespace::{self, NetworkNamespace};
 
@@ -47,7 +47,7 @@ pub(crate) fn exec(
     name: Option<&str>,
 ) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
-    let status: Status = labs.ask(name, &Request::Status)?;
+    let status: RunningLab = labs.ask(name, &LabRequest::Status)?;
     let node = node(&status, &args.host)?;
     let [program, arguments @ ..] = &args.command[..] else {
         return Err(Failure::new(Code::Usage, anyhow!("which program?")));
@@ -66,7 +66,7 @@ pub(crate) fn capture(
     name: Option<&str>,
 ) -> Result<Code, Failure> {
     let directory = labs.one(name)?;
-    let status: Status = labs.ask(name, &Request::Status)?;
+    let status: RunningLab = labs.ask(name, &LabRequest::Status)?;
     let ends = status.nodes.iter().flat_map(|node| {
         node.interfaces.iter().filter(|port| port.link == args.link).map(move |port| (node, port))
     });
@@ -94,7 +94,7 @@ pub(crate) fn capture(
     replace(&directory, &status, node, command)
 }
 
-fn node<'a>(status: &'a Status, name: &str) -> Result<&'a NodeStatus, Failure> {
+fn node<'a>(status: &'a RunningLab, name: &str) -> Result<&'a NodeStatus, Failure> {
     status.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
         let all: Vec<&str> = status.nodes.iter().take(12).map(|node| node.name.as_str()).collect();
         let name = name.escape_debug();
@@ -106,7 +106,7 @@ fn node<'a>(status: &'a Status, name: &str) -> Result<&'a NodeStatus, Failure> {
 /// Enters the lab's namespaces and executes the program in place of this process.
 fn replace(
     directory: &Path,
-    status: &Status,
+    status: &RunningLab,
     node: &NodeStatus,
     mut command: Command,
 ) -> Result<Code, Failure> {

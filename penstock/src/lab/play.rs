@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use penstock_lab::contention::{Contention, Watch};
-use penstock_lab::control::{Directions, LinkReport, Request, Status, ask};
-use penstock_lab::plan::Plan;
+use penstock_lab::control::{Directions, LabRequest, LinkReport, RunningLab, ask};
+use penstock_lab::plan::LabPlan;
 use penstock_lab::scenario::{FILE_BYTES_MAX, Scenario, ScenarioStep, StepAction};
 use penstock_topology::Scale;
 use serde_json::Value;
@@ -19,8 +19,8 @@ use serde_json::Value;
 use super::up::{self, BackendArg};
 use super::{LabDirectories, show};
 use crate::exit::{Code, Failure, OrExit, say};
-use crate::json::lab::{Played, Report, Sample};
-use crate::progress::Progress;
+use crate::json::lab::{LinkRateSampleJson, Played, ScenarioReportJson};
+use crate::progress::ProgressLine;
 
 /// Most bytes of a program's output that are kept.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
@@ -41,7 +41,7 @@ pub(crate) struct RunArgs {
     report: Option<PathBuf>,
 }
 
-impl Report {
+impl ScenarioReportJson {
     /// Reasons why the measurements are invalid; empty if they are valid.
     pub(crate) fn invalid_because(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) fn play(
     labs: &LabDirectories,
     name: Option<&str>,
     output: &Path,
-) -> Result<Report, Failure> {
+) -> Result<ScenarioReportJson, Failure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes =
         crate::input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
@@ -112,7 +112,7 @@ pub(crate) fn play(
         .or_exit(Code::Usage)?;
     let scale = scenario.scale.unwrap_or(Scale::FULL);
     let topology = crate::topology::parse(&beside.join(&scenario.topology), &network, scale)?;
-    let plan = Plan::new(topology).or_exit(Code::Usage)?;
+    let plan = LabPlan::new(topology).or_exit(Code::Usage)?;
     scenario
         .check(&plan)
         .map_err(|error| anyhow!("{}: {error}", file.display()))
@@ -130,7 +130,7 @@ struct DownOnDrop<'a>(&'a Path);
 
 impl Drop for DownOnDrop<'_> {
     fn drop(&mut self) {
-        if let Err(error) = ask::<Value>(self.0, &Request::Down) {
+        if let Err(error) = ask::<Value>(self.0, &LabRequest::Down) {
             say(format!("the lab does not end: {error}"));
         }
     }
@@ -155,13 +155,13 @@ struct Player<'a> {
     beside: &'a Path,
     /// Directory for output files of programs.
     output: &'a Path,
-    status: &'a Status,
-    progress: Progress,
+    status: &'a RunningLab,
+    progress: ProgressLine,
     watch: Watch,
     began: Instant,
     programs: Vec<RunningProgram>,
     news: (Sender<ProgramEvent>, Receiver<ProgramEvent>),
-    samples: Vec<Sample>,
+    samples: Vec<LinkRateSampleJson>,
     last: Option<(f64, Vec<LinkReport>)>,
 }
 
@@ -171,9 +171,9 @@ impl<'a> Player<'a> {
         directory: &'a Path,
         beside: &'a Path,
         output: &'a Path,
-        status: &'a Status,
+        status: &'a RunningLab,
     ) -> anyhow::Result<Self> {
-        let mut progress = Progress::begin();
+        let mut progress = ProgressLine::begin();
         progress.update(|| format!("{}: setting hosts up", scenario.name));
         for node in status.nodes.iter().filter(|node| node.host) {
             for (key, value) in &scenario.sysctl {
@@ -212,8 +212,8 @@ impl<'a> Player<'a> {
         self.began.elapsed().as_secs_f64()
     }
 
-    fn play(mut self) -> anyhow::Result<Report> {
-        let _: Value = ask(self.directory, &Request::Forgive)?;
+    fn play(mut self) -> anyhow::Result<ScenarioReportJson> {
+        let _: Value = ask(self.directory, &LabRequest::Forgive)?;
         let mut steps: Vec<&ScenarioStep> = self.scenario.step.iter().collect();
         steps.sort_by_key(|step| step.at.unwrap_or_default());
         let mut left: Vec<&ScenarioStep> = steps;
@@ -293,17 +293,17 @@ impl<'a> Player<'a> {
             StepAction::Run { name, host, command, until } => {
                 return self.start(name, host, command, until);
             }
-            StepAction::Set(link, settings) => Request::Set {
+            StepAction::Set(link, settings) => LabRequest::Set {
                 link: link.to_owned(),
                 settings: settings.to_vec(),
                 directions: Directions::Both,
             },
             StepAction::Cut(link) => {
-                Request::Cut { link: link.to_owned(), directions: Directions::Both }
+                LabRequest::Cut { link: link.to_owned(), directions: Directions::Both }
             }
-            StepAction::Mend(link) => Request::Mend { link: link.to_owned() },
+            StepAction::Mend(link) => LabRequest::Mend { link: link.to_owned() },
             StepAction::Route([from, to], links) => {
-                Request::Route { from: from.clone(), to: to.clone(), links: links.to_vec() }
+                LabRequest::Route { from: from.clone(), to: to.clone(), links: links.to_vec() }
             }
         };
         let _: Value = ask(self.directory, &request)?;
@@ -399,7 +399,7 @@ impl<'a> Player<'a> {
     }
 
     fn sample(&mut self) -> anyhow::Result<()> {
-        let status: Status = ask(self.directory, &Request::Status)?;
+        let status: RunningLab = ask(self.directory, &LabRequest::Status)?;
         let seconds = self.seconds();
         if let Some((before, links)) = &self.last {
             let took = seconds - before;
@@ -410,19 +410,19 @@ impl<'a> Player<'a> {
             let rates = status.links.iter().zip(links);
             let rates = rates
                 .map(|(now, then)| (now.name.clone(), [0, 1].map(|side| rate(now, then, side))));
-            self.samples.push(Sample { seconds, bits_per_second: rates.collect() });
+            self.samples.push(LinkRateSampleJson { seconds, bits_per_second: rates.collect() });
         }
         self.last = Some((seconds, status.links));
         Ok(())
     }
 
-    fn end(mut self, steps_left: Vec<usize>) -> anyhow::Result<Report> {
+    fn end(mut self, steps_left: Vec<usize>) -> anyhow::Result<ScenarioReportJson> {
         if self.scenario.sample.is_some() {
             self.sample()?;
         }
         let seconds = self.seconds();
         let processors = self.watch.end().context("cannot read /proc")?;
-        let status: Status = ask(self.directory, &Request::Status)?;
+        let status: RunningLab = ask(self.directory, &LabRequest::Status)?;
         let disturbed =
             status.links.iter().filter(|link| link.directions.iter().any(|one| one.disturbed));
         let disturbed_links: Vec<String> = disturbed.map(|link| link.name.clone()).collect();
@@ -436,7 +436,7 @@ impl<'a> Player<'a> {
                 Err(_) => break,
             }
         }
-        Ok(Report {
+        Ok(ScenarioReportJson {
             scenario: self.scenario.name.clone(),
             kernel: penstock_sys::machine::kernel_release(),
             backend: self.status.backend.to_string(),

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use crate::json::lab::Report;
+use crate::json::lab::ScenarioReportJson;
 use crate::table::table;
 use penstock_lab::control::{
-    CircuitReport, DirectionReport, LinkReport, Measured, ShutdownReport, Status,
+    CircuitReport, DirectionReport, LinkReport, MeasuredLink, RunningLab, ShutdownReport,
 };
 use penstock_units::{BitRate, ByteCount, display_latency};
 
@@ -18,7 +18,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Text about a started lab.
-pub(crate) fn began(status: &Status) -> String {
+pub(crate) fn began(status: &RunningLab) -> String {
     let hosts = status.nodes.iter().filter(|node| node.host).count();
     let mut text = format!(
         "lab {} is up: {}, {}, {}; links by {}\n",
@@ -50,7 +50,7 @@ pub(super) fn ended(name: &str, ended: &ShutdownReport) -> String {
 }
 
 /// Table of configured and measured links.
-pub(crate) fn calibration(measured: &[Measured]) -> String {
+pub(crate) fn calibration(measured: &[MeasuredLink]) -> String {
     if measured.is_empty() {
         return String::new();
     }
@@ -78,7 +78,7 @@ pub(crate) fn calibration(measured: &[Measured]) -> String {
 }
 
 /// State of a lab.
-pub(crate) fn status(status: &Status) -> String {
+pub(crate) fn status(status: &RunningLab) -> String {
     let mut text = began(status);
     let mut rows =
         vec![["node", "device", "link", "IPv6", "IPv4", "MTU"].map(str::to_owned).to_vec()];
@@ -155,7 +155,7 @@ pub(crate) fn link(link: &LinkReport) -> String {
 }
 
 /// Report of a play.
-pub(crate) fn report(report: &Report) -> String {
+pub(crate) fn report(report: &ScenarioReportJson) -> String {
     let mut text = format!(
         "{}: {:.1} s on Linux {}, links by {}\n\n",
         report.scenario, report.seconds, report.kernel, report.backend
@@ -237,9 +237,9 @@ fn losses(direction: &DirectionReport) -> String {
         (counters.cut, "cut"),
         (counters.marked, "marked"),
     ];
-    let told = all.iter().filter(|(count, _)| *count > 0);
-    let told: Vec<String> = told.map(|(count, what)| format!("{count} {what}")).collect();
-    if told.is_empty() { "0".to_owned() } else { told.join(", ") }
+    let counts = all.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    if counts.is_empty() { "0".to_owned() } else { counts.join(", ") }
 }
 
 fn late(direction: &DirectionReport) -> String {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use penstock_lab::Backend;
-use penstock_lab::control::{Measured, Request, Status, ask};
-use penstock_lab::plan::Plan;
+use penstock_lab::control::{LabRequest, MeasuredLink, RunningLab, ask};
+use penstock_lab::plan::LabPlan;
 use penstock_lab::supervisor::Supervisor;
-use penstock_sys::event::Event;
+use penstock_sys::event::EventFd;
 use penstock_sys::{machine, namespace};
 use penstock_topology::{Scale, Topology};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -26,7 +26,7 @@ use crate::topology::{TopologyArgs, text_of};
 const CALIBRATED_MAX: usize = 24;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LabUpArgs {
     #[command(flatten)]
     input: TopologyArgs,
     /// Emulator of the links
@@ -102,7 +102,7 @@ impl BackendArg {
 }
 
 pub(crate) fn run(
-    args: &Args,
+    args: &LabUpArgs,
     labs: &LabDirectories,
     name: Option<&str>,
     json: bool,
@@ -112,10 +112,10 @@ pub(crate) fn run(
     let directory = labs.directory(name.unwrap_or(&topology.name))?;
     let status = start(args.input.scale, args.backend, args.seed, &directory, &text, false)?;
     let few = topology.links.len() <= CALIBRATED_MAX;
-    let measured: Vec<Measured> = if args.no_calibration || !few {
+    let measured: Vec<MeasuredLink> = if args.no_calibration || !few {
         Vec::new()
     } else {
-        ask(&directory, &Request::Calibrate { links: Vec::new() })?
+        ask(&directory, &LabRequest::Calibrate { links: Vec::new() })?
     };
     if json {
         crate::json::print(&Up { lab: status, calibration: measured })?;
@@ -138,7 +138,7 @@ pub(crate) fn start(
     directory: &Path,
     text: &str,
     with_me: bool,
-) -> Result<Status, Failure> {
+) -> Result<RunningLab, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut supervisor = Command::new(program)
         .args(["lab", "keep"])
@@ -177,7 +177,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
         machine::end_with_parent().context("cannot end with the process that began it")?;
     }
     let topology: Topology = args.input.read()?;
-    let plan = Plan::new(topology).or_exit(Code::Usage)?;
+    let plan = LabPlan::new(topology).or_exit(Code::Usage)?;
     let mut user_namespace = None;
     if !machine::is_superuser() {
         namespace::unshare_user_namespace().map_err(|error| {
@@ -186,7 +186,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
         })?;
         user_namespace = Some(format!("/proc/{}/ns/user", std::process::id()).into());
     }
-    let stop = Arc::new(Event::new()?);
+    let stop = Arc::new(EventFd::new()?);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot hear signals")?;
     std::thread::spawn({
         let stop = Arc::clone(&stop);

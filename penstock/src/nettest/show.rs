@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use penstock_mover::nettest::{Flow, Interval, ListenerEvent, Report, SweepPoint, SweepReport};
+use penstock_nettest::{
+    FlowReport, Interval, ListenerEvent, Report, StreamSweepReport, SweepPoint,
+};
 use penstock_units::{BitRate, ByteCount, display_count};
 
 use crate::buffer_limits::Ceiling;
-use crate::json::nettest::Event;
+use crate::json::nettest::ListenerEventJson;
 
 pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -106,7 +108,7 @@ pub(super) fn advice(report: &Report) -> Option<String> {
     }
 }
 
-fn print_label(out: &mut impl Write, flow: &Flow) -> io::Result<()> {
+fn print_label(out: &mut impl Write, flow: &FlowReport) -> io::Result<()> {
     match (&flow.label, &flow.label_note) {
         (Some(label), Some(why)) => writeln!(out, "{}: label {label}: {why}", flow.direction),
         (Some(label), None) => writeln!(out, "{}: label {label}", flow.direction),
@@ -141,7 +143,11 @@ pub(super) fn print_point(point: &SweepPoint) -> io::Result<()> {
 }
 
 /// Prints the result of a sweep; its last report has the label.
-pub(super) fn print_sweep(found: &SweepReport, last: &Report, other_tests: u32) -> io::Result<()> {
+pub(super) fn print_sweep(
+    found: &StreamSweepReport,
+    last: &Report,
+    other_tests: u32,
+) -> io::Result<()> {
     let mut out = io::stdout();
     for flow in &last.flows {
         print_label(&mut out, flow)?;
@@ -187,19 +193,21 @@ pub(super) fn log_line(event: &ListenerEvent<'_>) {
 pub(super) fn log_json(event: &ListenerEvent<'_>) {
     let event = match event {
         ListenerEvent::Started { peer, params } => {
-            Event::Started { peer: peer.to_string(), params: (*params).clone() }
+            ListenerEventJson::Started { peer: peer.to_string(), params: (*params).clone() }
         }
-        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => Event::Finished {
-            peer: peer.to_string(),
-            bytes_sent: *bytes_sent,
-            bytes_received: *bytes_received,
-            seconds: *seconds,
-        },
+        ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds } => {
+            ListenerEventJson::Finished {
+                peer: peer.to_string(),
+                bytes_sent: *bytes_sent,
+                bytes_received: *bytes_received,
+                seconds: *seconds,
+            }
+        }
         ListenerEvent::Failed { peer, reason } => {
-            Event::Failed { peer: peer.to_string(), reason: reason.to_string() }
+            ListenerEventJson::Failed { peer: peer.to_string(), reason: reason.to_string() }
         }
         ListenerEvent::Dropped { peer, reason } => {
-            Event::Dropped { peer: peer.to_string(), reason: reason.to_string() }
+            ListenerEventJson::Dropped { peer: peer.to_string(), reason: reason.to_string() }
         }
     };
     let _ = writeln!(io::stderr(), "{}", serde_json::json!(event));

@@ -20,7 +20,7 @@ Examples:
   penstock drain --site cern --now
   penstock drain dtn2 --gone --reason 'burnt down'
   penstock drain dtn1 --undo")]
-pub(crate) struct Args {
+pub(crate) struct DrainArgs {
     /// Name of the host in the controller's topology, or of the site with --site
     name: Option<String>,
     /// The name is that of a site
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     place: ControllerArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &DrainArgs) -> Result<Code, Failure> {
     let controller = args.place.open()?;
     let Some(name) = &args.name else {
         let hosts: Hosts = controller.get("/api/v1/hosts")?;

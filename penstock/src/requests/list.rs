@@ -15,7 +15,7 @@ Examples:
   penstock list
   penstock list --state active,staged --class production --watch
   penstock list --limit 1000 --json")]
-pub(crate) struct Args {
+pub(crate) struct ListArgs {
     /// Only these states: submitted, staged, active, done, failed, partial, cancelled
     #[arg(long, value_name = "STATE", value_delimiter = ',')]
     state: Vec<String>,
@@ -46,7 +46,7 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ListArgs) -> Result<Code, Failure> {
     let controller = args.place.open()?;
     let mut path = format!("/api/v1/requests?limit={}", args.limit);
     if !args.state.is_empty() {

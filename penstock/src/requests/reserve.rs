@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use penstock_controller::api::reservations::{ReservationFacts, Reservations, ReserveBody};
 use penstock_units::{BitRate, parse_duration};
 
-use super::{Controller, ControllerArgs, duration, now, print_json, printable, submit};
+use super::{ControllerArgs, ControllerClient, duration, now, print_json, printable, submit};
 use crate::exit::{Code, Failure, OrExit};
 use crate::table::table;
 
@@ -24,7 +24,7 @@ Examples:
   penstock reserve cern caltech 10G --class production \\
     --at 2h --for 6h --circuit
   penstock reserve --cancel 17")]
-pub(crate) struct Args {
+pub(crate) struct ReserveArgs {
     /// Source site
     #[arg(value_name = "SITE", requires = "to")]
     from: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     place: ControllerArgs,
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: ReserveArgs) -> Result<Code, Failure> {
     let controller = args.place.open()?;
     if let Some(id) = args.cancel {
         let path = format!("/api/v1/reservations/{id}");
@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
 }
 
 /// The only class of a controller, if it has one.
-fn only_class(controller: &Controller) -> Result<String, Failure> {
+fn only_class(controller: &ControllerClient) -> Result<String, Failure> {
     let all: penstock_controller::api::network::Classes = controller.get("/api/v1/classes")?;
     let mut names = all.classes.into_iter().map(|class| class.name);
     match (names.next(), names.next()) {
@@ -103,7 +103,11 @@ fn only_class(controller: &Controller) -> Result<String, Failure> {
     }
 }
 
-fn print_reservation(args: &Args, one: &ReservationFacts, what: &str) -> Result<Code, Failure> {
+fn print_reservation(
+    args: &ReserveArgs,
+    one: &ReservationFacts,
+    what: &str,
+) -> Result<Code, Failure> {
     if args.json {
         print_json(one)?;
     } else {

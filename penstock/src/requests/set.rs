@@ -17,7 +17,7 @@ Examples:
   penstock set 4711 --pause
   penstock set 4711 --resume")]
 #[group(skip)]
-pub(crate) struct Args {
+pub(crate) struct SetArgs {
     /// Number of the request
     id: u64,
     /// 1 (can wait) to 5 (urgent)
@@ -39,11 +39,11 @@ pub(crate) struct Args {
     place: ControllerArgs,
 }
 
-fn deadline(text: &str) -> Result<i64, String> {
+fn deadline(text: &str) -> anyhow::Result<i64> {
     if text == "none" { Ok(0) } else { super::submit::deadline(text) }
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: SetArgs) -> Result<Code, Failure> {
     let paused = (args.pause || args.resume).then_some(args.pause);
     let change =
         ChangeBody { priority: args.priority, deadline_unix_seconds: args.deadline, paused };

@@ -6,8 +6,8 @@ use penstock_controller::api::objects::{Files, History, Orders, RequestFacts};
 use penstock_units::{BitRate, ByteCount};
 
 use super::{
-    Controller, ControllerArgs, code, duration, is_over, now, print_json, printable, progress,
-    state, watch,
+    ControllerArgs, ControllerClient, code, duration, is_over, now, print_json, printable,
+    progress, state, watch,
 };
 use crate::exit::{Code, Failure};
 use crate::json::copy::RequestDetails;
@@ -25,7 +25,7 @@ Examples:
   penstock show 4711 --files failed
   penstock show 4711 --history
   penstock show 4711 --watch")]
-pub(crate) struct Args {
+pub(crate) struct ShowArgs {
     /// Number of the request
     id: u64,
     /// List its files too, all or those in this state: queued, active, done, failed, cancelled
@@ -57,7 +57,7 @@ fn all<T>(
     Ok(all)
 }
 
-pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ShowArgs) -> Result<Code, Failure> {
     let controller = args.place.open()?;
     if args.watch && !args.json {
         return watch(|| {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<Code, Failure> {
 }
 
 fn files(
-    controller: &Controller,
+    controller: &ControllerClient,
     id: u64,
     state: &str,
 ) -> Result<Vec<penstock_controller::api::objects::FileFacts>, Failure> {
@@ -102,7 +102,7 @@ fn files(
 }
 
 fn events(
-    controller: &Controller,
+    controller: &ControllerClient,
     id: u64,
 ) -> Result<Vec<penstock_controller::api::objects::EventFacts>, Failure> {
     all(|after| {
@@ -113,7 +113,11 @@ fn events(
     })
 }
 
-fn text(args: &Args, controller: &Controller, request: &RequestFacts) -> Result<String, Failure> {
+fn text(
+    args: &ShowArgs,
+    controller: &ControllerClient,
+    request: &RequestFacts,
+) -> Result<String, Failure> {
     let mut text = facts(request);
     if !is_over(request) {
         let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;

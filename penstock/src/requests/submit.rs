@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use penstock_control::orders::{FILES_MAX, Overwrite, Verify};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
-use penstock_operations::orders::{FILES_MAX, Overwrite, Verify};
 
 use super::{ControllerArgs, code, is_over, line, now, print_json, watch};
 use crate::exit::{Code, Failure, OrExit, say};
@@ -31,7 +31,7 @@ Examples:
   find . -type f -printf '%P\\n' |\\
     penstock submit cern:/store/run7 caltech:/store/in --files - --watch
   penstock submit cern:/store/run7 caltech:/store/new --deadline 6h --json")]
-pub(crate) struct Args {
+pub(crate) struct SubmitArgs {
     /// Source, as SITE:/DIRECTORY, or one file
     #[arg(value_name = "SITE:/PATH")]
     from: SitePath,
@@ -86,26 +86,26 @@ struct SitePath {
 }
 
 impl std::str::FromStr for SitePath {
-    type Err = String;
+    type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> anyhow::Result<Self> {
         match text.split_once(':') {
             Some((site, path)) if !site.is_empty() && path.starts_with('/') => {
                 let trimmed = path.trim_end_matches('/');
                 let path = if trimmed.is_empty() { "/" } else { trimmed };
                 Ok(Self { site: site.to_owned(), path: path.to_owned() })
             }
-            _ => Err("write it like cern:/store/run7".to_owned()),
+            _ => Err(anyhow!("write it like cern:/store/run7")),
         }
     }
 }
 
 /// Parses a time from now, or seconds since 1970, which is larger than any allowed span.
-pub(super) fn deadline(text: &str) -> Result<i64, String> {
+pub(super) fn deadline(text: &str) -> anyhow::Result<i64> {
     match text.parse::<i64>() {
         Ok(seconds) if seconds > 1_000_000_000 => Ok(seconds),
         _ => {
-            let span: Duration = penstock_units::parse_duration(text).map_err(|e| e.to_string())?;
+            let span: Duration = penstock_units::parse_duration(text)?;
             Ok(now() as i64 + i64::try_from(span.as_secs()).unwrap_or(i64::MAX / 2))
         }
     }
@@ -139,7 +139,7 @@ fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, Failure> {
     Ok(files)
 }
 
-pub(crate) fn run(args: Args) -> Result<Code, Failure> {
+pub(crate) fn run(args: SubmitArgs) -> Result<Code, Failure> {
     let files = args.files.as_deref().map(read_files).transpose()?;
     let directory = files.is_none();
     let files = files.unwrap_or_default();
@@ -182,10 +182,10 @@ pub(crate) fn run(args: Args) -> Result<Code, Failure> {
     let id = u64::try_from(request.id).unwrap_or_default();
     if args.watch {
         if !args.json {
-            let told = |request: &RequestFacts| is_over(request).then(|| code(request));
+            let outcome = |request: &RequestFacts| is_over(request).then(|| code(request));
             return watch(|| {
                 let request = controller.request(id)?;
-                Ok((line(&request), told(&request)))
+                Ok((line(&request), outcome(&request)))
             });
         }
         while !is_over(&request) {

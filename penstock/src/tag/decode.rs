@@ -5,14 +5,14 @@ use std::io::{self, Read, Write};
 use anyhow::{Context, anyhow};
 use penstock_scitags::firefly::read::RECEIVED_BYTES_MAX;
 use penstock_scitags::firefly::{self, ReceivedFirefly, TransportProtocol};
-use penstock_scitags::option::{self, Encoding, Mark, OptionError};
+use penstock_scitags::option::{self, Encoding, OptionError, PacketMark};
 use penstock_scitags::{FlowLabel, Registry, Scitag, carry};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::show::{Pair, TextRows, hex};
 use crate::exit::{Code, Failure, OrExit};
-use value::Value;
+use value::DetectedValue;
 
 mod value;
 
@@ -30,7 +30,7 @@ Examples:
   penstock tag decode 'https://se.example.org/f?scitag.flow=206'
   penstock tag decode 'SciTag: 206'
   penstock tag decode - < datagram --json")]
-pub(super) struct Args {
+pub(super) struct TagDecodeArgs {
     /// The value, or - for standard input
     value: String,
 }
@@ -96,9 +96,9 @@ pub(crate) struct Report {
     program: Option<String>,
 }
 
-pub(super) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagDecodeArgs, json: bool) -> Result<Code, Failure> {
     let bytes = if args.value == "-" { standard_input()? } else { args.value.clone().into_bytes() };
-    let value = Value::of(&bytes).or_exit(Code::Usage)?;
+    let value = DetectedValue::of(&bytes).or_exit(Code::Usage)?;
     let current = super::current();
     let decoded = decode(&value, &current.registry)?;
     let text = if json {
@@ -117,23 +117,23 @@ fn standard_input() -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-fn decode(value: &Value, registry: &Registry) -> Result<Decoded, Failure> {
+fn decode(value: &DetectedValue, registry: &Registry) -> Result<Decoded, Failure> {
     match value {
-        Value::Number(text) => of_number(text, registry),
-        Value::Label(label) => of_label(*label, registry),
-        Value::Options(bytes) => of_options(bytes, registry),
-        Value::Header(text) => {
+        DetectedValue::Number(text) => of_number(text, registry),
+        DetectedValue::Label(label) => of_label(*label, registry),
+        DetectedValue::Options(bytes) => of_options(bytes, registry),
+        DetectedValue::Header(text) => {
             let tag = carry::from_value(text).or_exit(Code::Usage)?;
             Ok(of_tag("header", tag, registry))
         }
-        Value::Url(url) => {
+        DetectedValue::Url(url) => {
             // A bare query is valid, too.
             let url = if url.contains('?') { url.clone() } else { format!("?{url}") };
             let tag = carry::from_url(&url).or_exit(Code::Usage)?;
             let none = || anyhow!("the URL carries no scitag: it has no {}=", carry::URL_KEY);
             Ok(of_tag("url", tag.ok_or_else(none)?, registry))
         }
-        Value::Firefly(datagram) => {
+        DetectedValue::Firefly(datagram) => {
             let received = firefly::read(datagram).map_err(anyhow::Error::from)?;
             Ok(of_firefly(&received, registry))
         }
@@ -210,7 +210,7 @@ fn of_options(bytes: &[u8], registry: &Registry) -> Result<Decoded, Failure> {
 }
 
 /// Marks of a whole header where the length in its second byte fits, else of bare options.
-fn read_marks(bytes: &[u8]) -> Result<Vec<Mark>, OptionError> {
+fn read_marks(bytes: &[u8]) -> Result<Vec<PacketMark>, OptionError> {
     let says = bytes.get(1).map(|length| (usize::from(*length) + 1) * 8);
     if says == Some(bytes.len()) {
         return option::marks_of_header(bytes)?.collect();

@@ -20,7 +20,7 @@ Examples:
   penstock tag encode cms/analysis-input
   penstock tag encode 'CMS/Analysis Input' --entropy 5
   penstock tag encode 206 --json")]
-pub(super) struct Args {
+pub(super) struct TagEncodeArgs {
     /// The pair, as OWNER/ACTIVITY by names or numbers, or as a scitag number
     #[arg(value_name = "OWNER/ACTIVITY")]
     pair: String,
@@ -67,7 +67,7 @@ pub(crate) struct Label {
     mask_hex: String,
 }
 
-pub(super) fn run(args: &Args, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagEncodeArgs, json: bool) -> Result<Code, Failure> {
     let current = super::current();
     let registry = &current.registry;
     let tag = super::find(registry, &args.pair).or_exit(Code::Usage)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use penstock_agent::registry::{self, ActiveRegistry, Update};
-use penstock_http::fetch::Url;
+use penstock_http::Url;
 use penstock_scitags::{FlowLabel, Registry};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -26,7 +26,7 @@ Examples:
   penstock tag registry show --json
   penstock tag registry update https://www.scitags.org/api.json
   penstock tag registry update api.json")]
-pub(super) struct Args {
+pub(super) struct TagRegistryArgs {
     #[command(subcommand)]
     command: Option<RegistryCommand>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Activity {
     scitag: u32,
 }
 
-pub(super) fn run(args: Args, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: TagRegistryArgs, json: bool) -> Result<Code, Failure> {
     let text = match args.command {
         None | Some(RegistryCommand::Show) => {
             let current = super::current();

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::ensure;
 use penstock_agent::marking::{Config, MarkerService, MarkingError};
-use penstock_agent::state::default_directory;
+use penstock_daemon::state::default_directory;
 use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
 
@@ -33,7 +34,7 @@ Examples:
   penstock tag run --config tags.toml --interface eth0,eth1 \\
     --pipe /run/penstock/tags
   penstock tag run --interface eth0 --http 127.0.0.1:8622")]
-pub(super) struct Args {
+pub(super) struct TagRunArgs {
     /// File of rules
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -70,12 +71,13 @@ pub(super) struct StopArgs {
     pin: PathBuf,
 }
 
-fn lifetime(text: &str) -> Result<Duration, String> {
-    let time = penstock_units::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < Duration::from_secs(1) { Err("at least 1s".to_owned()) } else { Ok(time) }
+fn lifetime(text: &str) -> anyhow::Result<Duration> {
+    let time = penstock_units::parse_duration(text)?;
+    ensure!(time >= Duration::from_secs(1), "at least 1s");
+    Ok(time)
 }
 
-pub(super) fn run(args: Args, as_json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: TagRunArgs, as_json: bool) -> Result<Code, Failure> {
     let service = MarkerService::start(Config {
         file: args.config,
         interfaces: args.interface,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use penstock_agent::marking::{describe, describe_rule};
 use penstock_marker::DEFAULT_PIN;
-use penstock_marker::status::{self, REASONS, Status};
+use penstock_marker::status::{self, MarkerStatus, REASONS};
 use penstock_scitags::Registry;
 
 use super::run::failure;
@@ -22,7 +22,7 @@ tag run runs now.
 Examples:
   penstock tag status
   penstock tag status --rules --json")]
-pub(super) struct Args {
+pub(super) struct TagStatusArgs {
     /// Directory that tag run was given
     #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN)]
     pin: PathBuf,
@@ -31,12 +31,12 @@ pub(super) struct Args {
     rules: bool,
 }
 
-pub(super) fn run(args: &Args, as_json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagStatusArgs, as_json: bool) -> Result<Code, Failure> {
     let facts = status::read(&args.pin).map_err(|error| failure(error.into()))?;
     let registry = super::current().registry;
     let text = if as_json {
         let rules = |wanted: bool| wanted.then_some(&facts);
-        let object = json::Status {
+        let object = json::TagStatusJson {
             marker: describe(&facts, &registry),
             address_rules: rules(args.rules).map(|facts| {
                 let all = facts.rules.iter();
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, as_json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn text(facts: &Status, registry: &Registry, rules: bool) -> String {
+fn text(facts: &MarkerStatus, registry: &Registry, rules: bool) -> String {
     let mut text = String::new();
     for one in &facts.attached {
         let _ = writeln!(text, "attached to {} {} ({})", one.interface, one.direction, one.by);

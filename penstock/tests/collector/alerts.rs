@@ -58,16 +58,16 @@ above = \"1s\"
         let first = receive_alert(&listener, "503 Service Unavailable");
         (first, receive_alert(&listener, "204 No Content"))
     });
-    collector.until("/api/v1/telemetry/alerts", |told| {
+    collector.until("/api/v1/telemetry/alerts", |response| {
         for datagram in exporter.samples(&packet(1, 2, Mark::None, 3001), 100) {
             socket.send(&datagram).unwrap();
         }
-        (told["firing"] == 2).then_some(())
+        (response["firing"] == 2).then_some(())
     });
-    let told = collector.get("/api/v1/telemetry/alerts");
-    let alerts = told["alerts"].as_array().unwrap();
+    let response = collector.get("/api/v1/telemetry/alerts");
+    let alerts = response["alerts"].as_array().unwrap();
     let firing: Vec<_> = alerts.iter().map(|alert| alert["firing"].as_bool().unwrap()).collect();
-    assert_eq!(firing, [true, false, true], "{told}");
+    assert_eq!(firing, [true, false, true], "{response}");
     assert_eq!((&alerts[0]["value"], &alerts[0]["unit"]), (&1.0.into(), &"share".into()));
     let (_, metrics) = collector.ask("/metrics");
     let line = "penstock_collector_alert_firing{alert=\"much unlabelled\"} 1";

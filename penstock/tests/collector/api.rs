@@ -213,20 +213,23 @@ fn live_feed_resumes_after_last_event() {
     }
     let mut seen = None;
     while seen.is_none() {
-        let (id, told) = event(&mut one).unwrap();
-        assert_eq!(told["number"].to_string(), id);
+        let (id, response) = event(&mut one).unwrap();
+        assert_eq!(response["number"].to_string(), id);
         // On a busy machine a second may arrive as two events.
-        if let Some(samples) = told["samples"].as_u64().filter(|samples| *samples > 0) {
-            assert_eq!(told["by"]["owner"][0]["key"], "cms");
-            assert_eq!(told["by"]["vlan"][0]["key"], "3001");
-            let bps = told["by"]["owner"][0]["bps"].as_f64().unwrap();
-            let bits = bps * told["length_s"].as_f64().unwrap();
-            assert!(close(bits, samples as f64 * 1000.0 * f64::from(FRAME_BYTES) * 8.0), "{told}");
+        if let Some(samples) = response["samples"].as_u64().filter(|samples| *samples > 0) {
+            assert_eq!(response["by"]["owner"][0]["key"], "cms");
+            assert_eq!(response["by"]["vlan"][0]["key"], "3001");
+            let bps = response["by"]["owner"][0]["bps"].as_f64().unwrap();
+            let bits = bps * response["length_s"].as_f64().unwrap();
+            assert!(
+                close(bits, samples as f64 * 1000.0 * f64::from(FRAME_BYTES) * 8.0),
+                "{response}"
+            );
             seen = Some(id);
         }
     }
     let seen: u64 = seen.unwrap().parse().unwrap();
-    assert!(std::iter::from_fn(|| event(&mut two)).any(|(_, told)| told["samples"] != 0));
+    assert!(std::iter::from_fn(|| event(&mut two)).any(|(_, response)| response["samples"] != 0));
     // A reconnecting follower receives the missed events.
     let mut back = follow(Some(&(seen - 1).to_string()));
     assert_eq!(event(&mut back).unwrap().0, seen.to_string());

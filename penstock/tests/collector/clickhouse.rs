@@ -41,8 +41,8 @@ fn send(collector: &Collector, agent: u8, count: u32) {
 
 fn wait_for(collector: &Collector, good: impl Fn(&Value) -> bool) -> Value {
     collector.until("/api/v1/telemetry/status", |status| {
-        let told = &status["clickhouse"];
-        good(told).then(|| told.clone())
+        let response = &status["clickhouse"];
+        good(response).then(|| response.clone())
     })
 }
 
@@ -77,17 +77,17 @@ fn server_crash_stores_batches_exactly_once() {
 
     // The server crashes: batches wait in the spool, across a restart of the collector too.
     let collector = Collector::start(dir.path(), &config);
-    wait_for(&collector, |told| told["newest_s"].is_i64());
+    wait_for(&collector, |response| response["newest_s"].is_i64());
     database.kill();
     send(&collector, 1, 50);
     end(collector);
     let waiting = batches(dir.path());
     assert!(!waiting.is_empty());
     let collector = Collector::start(dir.path(), &config);
-    let told = wait_for(&collector, |told| told["trouble"].is_string());
-    let line = told["trouble"].as_str().unwrap();
+    let response = wait_for(&collector, |response| response["trouble"].is_string());
+    let line = response["trouble"].as_str().unwrap();
     assert!(line.contains("cannot connect") && line.contains("minutes wait in"), "{line}");
-    assert!(told["batches_waiting"].as_u64() >= Some(waiting.len() as u64), "{told}");
+    assert!(response["batches_waiting"].as_u64() >= Some(waiting.len() as u64), "{response}");
     // The collector still answers for minutes that it stored itself.
     let path = "/api/v1/telemetry/series?by=owner&from=-3600&step=60";
     let answer =
@@ -96,14 +96,16 @@ fn server_crash_stores_batches_exactly_once() {
     let copies: Vec<_> =
         waiting.iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
     database.up();
-    wait_for(&collector, |told| told["batches_waiting"] == 0 && told["trouble"].is_null());
+    wait_for(&collector, |response| {
+        response["batches_waiting"] == 0 && response["trouble"].is_null()
+    });
     end(collector);
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (150.0, 150.0));
 
     // As if the server's answer was lost: the batches are sent again, and stored once.
     copies.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     let collector = Collector::start(dir.path(), &config);
-    wait_for(&collector, |told| told["batches"].as_u64() >= Some(copies.len() as u64));
+    wait_for(&collector, |response| response["batches"].as_u64() >= Some(copies.len() as u64));
     end(collector);
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (150.0, 150.0));
 
@@ -121,7 +123,7 @@ fn server_crash_stores_batches_exactly_once() {
     assert!(frames(&database, "hour", "") < 150.0);
     copies.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
     let collector = Collector::start(dir.path(), &config);
-    wait_for(&collector, |told| told["batches"].as_u64() >= Some(copies.len() as u64));
+    wait_for(&collector, |response| response["batches"].as_u64() >= Some(copies.len() as u64));
     end(collector);
     assert_eq!((frames(&database, "minute", ""), frames(&database, "hour", "")), (150.0, 150.0));
 }
@@ -148,7 +150,7 @@ fn shared_database_counts_duplicate_exporter_once() {
     let reader = dir_with_password(PASSWORD);
     let collector =
         Collector::start(reader.path(), &config("three", database.port, "interval = \"1m\"\n"));
-    wait_for(&collector, |told| told["newest_s"].is_i64());
+    wait_for(&collector, |response| response["newest_s"].is_i64());
     // A minute may have ended in between: the collector with most samples of it counts.
     let rows = database.query(
         "SELECT toUInt32(start), exporter, collector, sum(bytes) FROM penstock.minute WHERE kind = 'group'
@@ -204,8 +206,8 @@ fn database_error_and_drops_are_reported() {
     let dir = dir_with_password("wrong");
     let collector =
         Collector::start(dir.path(), &config("one", database.port, "spool_bytes_max = \"1KiB\"\n"));
-    let told = wait_for(&collector, |told| told["trouble"].is_string());
-    let line = told["trouble"].as_str().unwrap();
+    let response = wait_for(&collector, |response| response["trouble"].is_string());
+    let line = response["trouble"].as_str().unwrap();
     assert!(line.contains("user or password is refused: see user and password_file"), "{line}");
     assert!(!line.contains("wrong") && !line.contains('\n'), "{line}");
     // Without a database to read from the collector answers from its own memory.

@@ -6,16 +6,16 @@ use penstock_flows::sflow::counters::GenericInterface;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::{Opaque, XdrReader};
-use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, SflowInterface, Source};
 use serde_json::Value;
 
-use crate::common::{Random, wait_until};
+use crate::common::{Random, seeded, wait_until};
 use crate::site::{CONFIG, Collector, Mark, POLL_TIMEOUT, packet, second_ended, taken, test_dir};
 
 const EXPORTER_COUNT: u8 = 200;
 
 fn unit(random: &mut Random) -> f64 {
-    (random.next() >> 11) as f64 / (1_u64 << 53) as f64
+    (random.next_bits() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Number of sampled packets: each of `packets` independently with probability 1/`rate`.
@@ -44,12 +44,12 @@ struct Mix {
 impl Mix {
     fn new(agent: u8, random: &mut Random) -> Self {
         let encoder = Encoder::new([192, 0, 2, agent].into(), 0, DATAGRAM_BYTES);
-        let rate = [100, 1_000, 20_000][random.next() as usize % 3];
+        let rate = [100, 1_000, 20_000][random.next_bits() as usize % 3];
         let (mut truth, mut samples) = (Vec::new(), Vec::new());
-        for vlan in 0..2 + (random.next() % 5) as u16 {
+        for vlan in 0..2 + (random.next_bits() % 5) as u16 {
             // Expected samples from 5 to 200.
             let expected = 5.0 * 40_f64.powf(unit(random));
-            let short = [0.0, 0.1, 0.5][random.next() as usize % 3];
+            let short = [0.0, 0.1, 0.5][random.next_bits() as usize % 3];
             let mut octets = 0;
             for (share, bytes) in [(short, 90_u32), (1.0 - short, 1_518)] {
                 let packets = (expected * share * f64::from(rate)) as u64;
@@ -73,8 +73,8 @@ impl Mix {
                     sampling_rate: self.rate,
                     sample_pool: self.sequence.wrapping_mul(self.rate),
                     drops: 0,
-                    input: Interface::Index(1),
-                    output: Interface::Unknown,
+                    input: SflowInterface::Index(1),
+                    output: SflowInterface::Unknown,
                 };
                 let record = FlowRecord::Header(SampledHeader {
                     protocol: HEADER_ETHERNET,
@@ -103,7 +103,7 @@ impl Mix {
 
 #[test]
 fn intervals_of_series_hold_the_truth() {
-    let mut random = Random::seeded(0xC0_4E4A);
+    let mut random = seeded(0xC0_4E4A);
     let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let socket = collector.socket("sflow");

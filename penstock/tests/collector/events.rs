@@ -31,8 +31,8 @@ fn change(http: &str, method: &str, path: &str, token: &str, body: &Value) -> (u
 }
 
 fn kinds(collector: &Collector, query: &str) -> Vec<String> {
-    let told = collector.get(&format!("/api/v1/telemetry/events?{query}"));
-    let events = told["events"].as_array().unwrap().iter();
+    let response = collector.get(&format!("/api/v1/telemetry/events?{query}"));
+    let events = response["events"].as_array().unwrap().iter();
     events.map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -64,19 +64,19 @@ severity = \"critical\"
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
     let mut states = Vec::new();
-    collector.until(ALERTS, |told| {
+    collector.until(ALERTS, |response| {
         for datagram in exporter.samples(&packet(1, 2, Mark::None, 3001), 100) {
             socket.send(&datagram).unwrap();
         }
-        let state = told["alerts"][0]["state"].as_str().unwrap().to_owned();
+        let state = response["alerts"][0]["state"].as_str().unwrap().to_owned();
         if state == "pending" {
-            assert_eq!(told["pending"], 1, "{told}");
-            assert!(told["alerts"][0]["pending_since_s"].is_f64(), "{told}");
+            assert_eq!(response["pending"], 1, "{response}");
+            assert!(response["alerts"][0]["pending_since_s"].is_f64(), "{response}");
         }
         if states.last() != Some(&state) {
             states.push(state);
         }
-        (told["firing"] == 1).then_some(())
+        (response["firing"] == 1).then_some(())
     });
     assert_eq!(states.last().map(String::as_str), Some("firing"));
     assert!(states.contains(&"pending".to_owned()), "{states:?}");
@@ -89,8 +89,8 @@ severity = \"critical\"
     end(collector);
 
     let collector = Collector::start(dir.path(), &config);
-    let told = collector.get(ALERTS);
-    let alert = &told["alerts"][0];
+    let response = collector.get(ALERTS);
+    let alert = &response["alerts"][0];
     assert_eq!((&alert["state"], &alert["severity"]), (&"firing".into(), &"critical".into()));
     assert_eq!(
         (&alert["since_s"], &alert["acknowledged"]["comment"]),
@@ -134,12 +134,13 @@ fn link_has_history_and_failures() {
     let mut exporter = Exporter::new(1, 1000);
     socket.send(&exporter.counters(1_000, 0)).unwrap();
     let path = "/api/v1/telemetry/links/trunk/series?from=-60&step=60";
-    let series = collector.until(path, |told| {
+    let series = collector.until(path, |response| {
         for datagram in exporter.samples(&packet(1, 2, Mark::None, 3001), 50) {
             socket.send(&datagram).unwrap();
         }
-        let bps = told["b_to_a"]["bps"].as_array()?.iter().filter_map(Value::as_f64).sum::<f64>();
-        (bps > 0.0).then(|| told.clone())
+        let bps =
+            response["b_to_a"]["bps"].as_array()?.iter().filter_map(Value::as_f64).sum::<f64>();
+        (bps > 0.0).then(|| response.clone())
     });
     // Ingress of `left` is the direction from `right`; the other direction is idle.
     assert_eq!((&series["a"], &series["b"]), (&"left".into(), &"right".into()));
@@ -162,8 +163,9 @@ fn link_has_history_and_failures() {
     socket.send(&exporter.state(1, 3, 2_000, 0)).unwrap();
     snapshot(5);
     socket.send(&exporter.state(1, 1, 3_000, 0)).unwrap();
-    collector
-        .until("/api/v1/telemetry/events?link=trunk", |told| (told["count"] == 1).then_some(()));
+    collector.until("/api/v1/telemetry/events?link=trunk", |response| {
+        (response["count"] == 1).then_some(())
+    });
     assert_eq!(kinds(&collector, "link=trunk"), ["interface_down"]);
 }
 
@@ -176,13 +178,13 @@ fn sites_and_flows_take_filters() {
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
     let cms = Mark::Label(3, 14);
-    let matrix = collector.until("/api/v1/telemetry/matrix", |told| {
+    let matrix = collector.until("/api/v1/telemetry/matrix", |response| {
         for header in [packet(1, 2, cms, 3001), packet(2, 1, Mark::None, 3001)] {
             for datagram in exporter.samples(&header, 60) {
                 socket.send(&datagram).unwrap();
             }
         }
-        (told["cells"].as_array()?.len() == 2).then(|| told.clone())
+        (response["cells"].as_array()?.len() == 2).then(|| response.clone())
     });
     let sites: Vec<_> = matrix["sites"].as_array().unwrap().iter().map(|s| &s["key"]).collect();
     assert_eq!(sites, ["cern", "uvic"], "{matrix}");
@@ -202,8 +204,8 @@ fn sites_and_flows_take_filters() {
     assert_eq!(pairs["series"][0]["key"], "cms", "{pairs}");
     assert_eq!(pairs["filters"][0]["name"], "uvic to cern");
     let flows = |query: &str| {
-        let told = collector.get(&format!("/api/v1/telemetry/talkers?from=-60&{query}"));
-        told["talkers"].as_array().unwrap().clone()
+        let response = collector.get(&format!("/api/v1/telemetry/talkers?from=-60&{query}"));
+        response["talkers"].as_array().unwrap().clone()
     };
     assert_eq!(flows("n=5").len(), 2);
     for (query, source) in [
@@ -214,9 +216,9 @@ fn sites_and_flows_take_filters() {
         ("site_pair=cern%3Euvic", "2001:db8:2::1"),
         ("prefix=2001:db8:1::/64&direction=out", "2001:db8:1::1"),
     ] {
-        let told = flows(query);
-        assert_eq!(told.len(), 1, "{query}: {told:?}");
-        assert_eq!(told[0]["source"], source, "{query}");
+        let response = flows(query);
+        assert_eq!(response.len(), 1, "{query}: {response:?}");
+        assert_eq!(response[0]["source"], source, "{query}");
     }
     assert_eq!(flows("ip_version=4").len(), 0);
     assert_eq!(flows("owner=cms")[0]["source_name"], "dtn1.uvic.example.org");

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use penstock_flows::sflow::Encoder;
 
-use crate::common::Random;
+use crate::common::seeded;
 use crate::site::{CONFIG, Collector, Exporter, Mark, packet, second_ended, test_dir};
 
 /// Resident memory of a process in bytes.
@@ -16,7 +16,7 @@ fn resident_bytes(id: u32) -> u64 {
 
 #[test]
 fn forged_exporters_and_garbage_are_bounded() {
-    let mut random = Random::seeded(0xC0_11EC);
+    let mut random = seeded(0xC0_11EC);
     let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
     let sockets = ["sflow", "ipfix", "fireflies"].map(|format| collector.socket(format));
@@ -29,7 +29,7 @@ fn forged_exporters_and_garbage_are_bounded() {
         forged[8..12].copy_from_slice(&(0x0A00_0000 + number).to_be_bytes());
         // Host addresses of the sampled header lie behind the sFlow headers.
         let at = forged.len() - 60;
-        forged[at..at + 8].copy_from_slice(&random.next().to_be_bytes());
+        forged[at..at + 8].copy_from_slice(&random.next_bits().to_be_bytes());
         sent += u64::from(sockets[0].send(&forged).is_ok());
     }
     // The kernel reports drops with the next received datagram (SO_RXQ_OVFL).
@@ -48,7 +48,7 @@ fn forged_exporters_and_garbage_are_bounded() {
     let mut sent = all_known(sent);
     // Truncated, altered and random datagrams.
     for _ in 0..5_000 {
-        let mut bytes = match random.next() % 3 {
+        let mut bytes = match random.next_bits() % 3 {
             0 => good.clone(),
             1 => {
                 let length = random.between(0, 1_500) as usize;
@@ -61,12 +61,12 @@ fn forged_exporters_and_garbage_are_bounded() {
         };
         if !bytes.is_empty() {
             for _ in 0..random.between(0, 20) {
-                let at = random.next() as usize % bytes.len();
-                bytes[at] = random.next() as u8;
+                let at = random.next_bits() as usize % bytes.len();
+                bytes[at] = random.next_bits() as u8;
             }
-            bytes.truncate(random.next() as usize % (bytes.len() + 1));
+            bytes.truncate(random.next_bits() as usize % (bytes.len() + 1));
         }
-        let socket = &sockets[random.next() as usize % 3];
+        let socket = &sockets[random.next_bits() as usize % 3];
         sent += u64::from(socket.send(&bytes).is_ok());
     }
     // Each datagram was received or counted as dropped by the kernel, and the genuine exporter is accepted.

@@ -94,7 +94,7 @@ fn talkers_show_registered_and_unknown_labels() {
     taken(&collector, 100);
     second_ended(&collector);
     let talkers = collector.get("/api/v1/telemetry/talkers");
-    let told: Vec<_> = talkers["talkers"]
+    let named: Vec<_> = talkers["talkers"]
         .as_array()
         .unwrap()
         .iter()
@@ -103,7 +103,7 @@ fn talkers_show_registered_and_unknown_labels() {
         })
         .collect();
     assert_eq!(
-        told,
+        named,
         [
             ("labelled", Some(206), Some("cms/analysis-input")),
             ("untrusted", Some(500 << 6 | 61), Some("500/61")),

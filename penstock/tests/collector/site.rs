@@ -10,7 +10,7 @@ use penstock_flows::sflow::counters::GenericInterface;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::{Opaque, XdrReader};
-use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, SflowInterface, Source};
 use penstock_scitags::{FlowLabel, Scitag};
 use serde_json::Value;
 
@@ -172,8 +172,8 @@ impl Exporter {
                 sampling_rate: self.rate,
                 sample_pool: self.sequence * self.rate,
                 drops: 0,
-                input: Interface::Index(1),
-                output: Interface::Index(2),
+                input: SflowInterface::Index(1),
+                output: SflowInterface::Index(2),
             };
             let record = FlowRecord::Header(SampledHeader {
                 protocol: HEADER_ETHERNET,

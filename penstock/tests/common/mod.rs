@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub mod proxy;
 pub mod site;
 
-pub use penstock_testkit::Random;
+pub use penstock_testkit::{Random, seeded};
 
 pub const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::Random;
+use super::{Random, seeded};
 
 /// Fault-free bytes in each direction at the start of a control connection: its TLS handshake and request. A client
 /// whose first request fails gives up at once.
@@ -75,7 +75,7 @@ impl Proxy {
 
     /// Forwards from `listen` without faults.
     pub fn clean(listen: &str, upstream: &str) -> Self {
-        Self::start_at(listen, upstream, Random::seeded(0), 0, 1)
+        Self::start_at(listen, upstream, seeded(0), 0, 1)
     }
 
     fn start_at(listen: &str, upstream: &str, random: Random, budget: i64, every: u64) -> Self {

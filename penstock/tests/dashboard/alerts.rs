@@ -61,11 +61,11 @@ fn alerts_are_acknowledged_and_marked() {
     browser.ask("[...document.querySelectorAll('[aria-labelledby=active] a')].find((one) => one.innerText === 'cms is busy').click()");
     browser.until("location.hash.startsWith('#/overview') && location.hash.includes('owner=cms') && location.hash.includes('view=lines')");
     browser.until("document.querySelector('.plot canvas') !== null");
-    let told = "(async () => { const plot = document.querySelector('.plot'); plot.focus(); \
+    let shown = "(async () => { const plot = document.querySelector('.plot'); plot.focus(); \
         for (let step = 0; step < 240; step += 1) { plot.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft', bubbles: true })); \
         await new Promise((done) => setTimeout(done, 4)); if (document.querySelector('.told .event')) return document.querySelector('.told').innerText; } return null; })()";
-    let told = browser.until(told);
-    assert!(told.as_str().unwrap().contains("Alert firing cms is busy"), "{told}");
+    let shown = browser.until(shown);
+    assert!(shown.as_str().unwrap().contains("Alert firing cms is busy"), "{shown}");
     browser.picture("events-in-plot");
     browser.assert_clean(&["/api/v1/events/network"]);
 }

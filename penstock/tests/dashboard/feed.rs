@@ -13,7 +13,7 @@ use penstock_flows::sflow::counters::{GenericInterface, HostId, PortName};
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, SflowInterface, Source};
 use penstock_scitags::{FlowLabel, Scitag};
 
 const FRAME_BYTES: u32 = 9022;
@@ -145,8 +145,8 @@ fn send(to: SocketAddr, stranger: &str, counters: Duration, stop: &AtomicBool) {
                         sampling_rate: rate,
                         sample_pool: host.pool,
                         drops: 0,
-                        input: Interface::Internal,
-                        output: Interface::Index(2),
+                        input: SflowInterface::Internal,
+                        output: SflowInterface::Index(2),
                     };
                     let record = FlowRecord::Header(SampledHeader {
                         protocol: HEADER_ETHERNET,

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::browser::{Browser, PAGE_TIMEOUT};
 use crate::common::site::Operations;
-use crate::common::{Random, run, wait_until, write_file};
+use crate::common::{run, seeded, wait_until, write_file};
 
 /// Rates so low that requests run for the whole test.
 const CLASSES: &str = r#"
@@ -22,7 +22,7 @@ cap = "2M"
 
 #[test]
 fn token_lets_user_change_requests() {
-    let mut random = Random::seeded(7_400);
+    let mut random = seeded(7_400);
     let operations = Operations::start(CLASSES);
     let (a, _b) = (operations.node("dtn-a"), operations.node("dtn-b"));
     fs::create_dir(a.path("set")).unwrap();

@@ -14,10 +14,10 @@ use penstock_flows::sflow::counters::{GenericInterface, HostId, PortName};
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, SflowInterface, Source};
 use penstock_scitags::{FlowLabel, Registry, Scitag};
 
-use crate::common::Random;
+use crate::common::{Random, seeded};
 
 const FRAME_BYTES: u32 = 9022;
 /// Interval between datagrams of an exporter.
@@ -144,7 +144,7 @@ fn router_address(site: usize) -> Ipv6Addr {
 impl Scale {
     /// Generates the network; equal seeds give equal networks.
     pub(crate) fn new(seed: u64) -> Self {
-        let mut random = Random::seeded(seed);
+        let mut random = seeded(seed);
         let labels: Vec<Scitag> = Registry::builtin().tags().step_by(2).take(LABEL_COUNT).collect();
         let sites = SITES.len();
         let mut ports = vec![0_u32; sites];
@@ -357,7 +357,7 @@ impl Agent {
         &mut self,
         uptime: u32,
         source: u32,
-        (input, output): (Interface, Interface),
+        (input, output): (SflowInterface, SflowInterface),
         rate: u32,
         header: &[u8],
     ) -> Option<Vec<u8>> {
@@ -431,7 +431,7 @@ fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
                 let bytes = flow.bps * wave(at) / 8.0 * passed;
                 *sent += bytes;
                 for _ in 0..SAMPLES_PER_FLOW {
-                    let ends = (Interface::Internal, Interface::Index(2));
+                    let ends = (SflowInterface::Internal, SflowInterface::Index(2));
                     datagrams.extend(agent.sample(uptime, 2, ends, rate_of(bytes), header));
                 }
             }

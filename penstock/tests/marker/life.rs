@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use penstock_marker::{Action, Method, SocketTags};
+use penstock_marker::{LabelAction, Method, SocketTags};
 use penstock_scitags::Scitag;
 
 use crate::common::{Agent, PENSTOCK, run};
@@ -120,7 +120,7 @@ fn live_connections_follow_rules_and_sockets() {
 
     // A socket's tag precedes every rule from its next packet on, and accepted sockets inherit it from the listener.
     let mut tags = SocketTags::open(&lab.pin("m")).unwrap();
-    let cache = Action::new(Scitag::new(3, 3).unwrap(), Method::Label).unwrap();
+    let cache = LabelAction::new(Scitag::new(3, 3).unwrap(), Method::Label).unwrap();
     tags.set(&client, Some(cache)).unwrap();
     let packets = lab.capture(|| {
         exchange(&mut client, &mut server);

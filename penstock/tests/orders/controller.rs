@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
-use penstock_operations::orders::{
+use penstock_control::orders::{
     Acknowledged, ActiveOrder, Instructions, ListedFile, Order, OrderId, OrderPhase, OrderReport,
     OrderSettings, OrderTask, Report, ReportedOutcome,
 };
@@ -138,8 +138,8 @@ impl Controller {
 
     /// Outcome of each file; the latest run wins.
     pub(crate) fn outcomes(&self, host: &str, order: u64) -> BTreeMap<u32, ReportedOutcome> {
-        let told = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
-        told.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
+        let report = self.host(host, |host| host.outcomes.get(&order).cloned().unwrap_or_default());
+        report.into_iter().map(|(_, outcome)| (outcome.file, outcome)).collect()
     }
 
     /// Asserts that no report contradicted an earlier one.
@@ -201,41 +201,41 @@ async fn report(
 }
 
 impl Host {
-    fn record_report(&mut self, told: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
-        let order = told.order.number();
+    fn record_report(&mut self, report: &OrderReport, faults: &mut Vec<String>) -> Acknowledged {
+        let order = report.order.number();
         let runs = self.runs.entry(order).or_default();
-        if !runs.contains(&told.run) {
-            runs.push(told.run);
+        if !runs.contains(&report.run) {
+            runs.push(report.run);
         }
-        let (outcomes, entries) = self.heard.entry((order, told.run)).or_default();
-        if told.outcomes_from > *outcomes || told.entries_from > *entries {
-            faults.push(format!("order {}: something was left out", told.order));
+        let (outcomes, entries) = self.heard.entry((order, report.run)).or_default();
+        if report.outcomes_from > *outcomes || report.entries_from > *entries {
+            faults.push(format!("order {}: something was left out", report.order));
         }
         let known = |heard: u64, from: u64| usize::try_from(heard.saturating_sub(from)).unwrap();
-        let new = told.outcomes.iter().skip(known(*outcomes, told.outcomes_from));
+        let new = report.outcomes.iter().skip(known(*outcomes, report.outcomes_from));
         let all = self.outcomes.entry(order).or_default();
         for outcome in new {
             *outcomes += 1;
-            if all.iter().any(|(run, one)| *run == told.run && one.file == outcome.file) {
-                faults.push(format!("order {}: told twice: {outcome:?}", told.order));
+            if all.iter().any(|(run, one)| *run == report.run && one.file == outcome.file) {
+                faults.push(format!("order {}: told twice: {outcome:?}", report.order));
             }
-            all.push((told.run, outcome.clone()));
+            all.push((report.run, outcome.clone()));
         }
-        let new = told.entries.iter().skip(known(*entries, told.entries_from)).cloned();
+        let new = report.entries.iter().skip(known(*entries, report.entries_from)).cloned();
         let list = self.entries.entry(order).or_default();
         let before = list.len();
         list.extend(new);
         *entries += (list.len() - before) as u64;
-        self.last.insert(order, OrderReport { outcomes: Vec::new(), ..told.clone() });
-        if told.phase == OrderPhase::Ended {
-            self.ended.insert(order, told.clone());
+        self.last.insert(order, OrderReport { outcomes: Vec::new(), ..report.clone() });
+        if report.phase == OrderPhase::Ended {
+            self.ended.insert(order, report.clone());
         }
         Acknowledged {
-            order: told.order,
-            run: told.run,
+            order: report.order,
+            run: report.run,
             outcomes: *outcomes,
             entries: *entries,
-            end: told.phase == OrderPhase::Ended,
+            end: report.phase == OrderPhase::Ended,
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use penstock_operations::orders::{
+use penstock_control::orders::{
     FaultKind, File, OrderPhase, OrderSettings, OrderTask, Overwrite, Verify,
 };
 use serde_json::Value;
 
-use crate::common::{Random, penstock, run, write_file};
+use crate::common::{penstock, run, seeded, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -17,7 +17,7 @@ const TICKET: &str = "a-ticket-nobody-guesses";
 
 #[test]
 fn ordered_files_arrive_and_report_once() {
-    let mut random = Random::seeded(7_001);
+    let mut random = seeded(7_001);
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     let mut names: Vec<String> = Vec::new();
@@ -88,7 +88,7 @@ fn ordered_files_arrive_and_report_once() {
 
 #[test]
 fn digest_mismatch_is_not_committed() {
-    let mut random = Random::seeded(7_002);
+    let mut random = seeded(7_002);
     let controller = Controller::start();
     let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
     let crc = |path: &str| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use penstock_operations::orders::{
+use penstock_control::orders::{
     FILES_MAX, FaultKind, File, OrderFault, OrderPhase, OrderSettings, OrderTask,
 };
 
@@ -30,7 +30,7 @@ fn orders_stay_within_controller_exports() {
     std::os::unix::fs::symlink(a.dir.path().join("other"), a.path("out")).unwrap();
     controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
     let mut order = 10;
-    let mut send = |change: &dyn Fn(&mut penstock_operations::orders::Send)| {
+    let mut send = |change: &dyn Fn(&mut penstock_control::orders::Send)| {
         order += 1;
         let mut send = b.files_to("/data/in", TICKET, &["file"]);
         change(&mut send);
@@ -51,7 +51,7 @@ fn orders_stay_within_controller_exports() {
         assert_eq!(ended.fault, None, "{path}");
         assert_eq!(outcomes[&0].fault.as_ref().map(|fault| fault.kind), Some(FaultKind::Permanent));
     }
-    let many = |send: &mut penstock_operations::orders::Send| {
+    let many = |send: &mut penstock_control::orders::Send| {
         send.files = vec![File { path: "file".into(), digest: None }; FILES_MAX + 1];
     };
     lasting(send(&many).0.fault, "more than 10000");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Agent, Random, penstock, run, wait_until, write_file};
+use crate::common::{Agent, penstock, run, seeded, wait_until, write_file};
 use crate::node::Node;
 use crate::site::{Collector, Exporter};
 
@@ -88,7 +88,7 @@ impl Switch {
 
 #[test]
 fn down_link_is_avoided_mismatch_reported() {
-    let mut random = Random::seeded(7_800);
+    let mut random = seeded(7_800);
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("network.toml"), NETWORK).unwrap();
     let collector = Collector::start(dir.path(), COLLECTOR);

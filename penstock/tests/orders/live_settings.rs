@@ -3,12 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use penstock_operations::orders::{
+use penstock_control::orders::{
     AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send,
 };
 
 use crate::common::proxy::Proxy;
-use crate::common::{Random, parts, wait_until, write_file};
+use crate::common::{parts, seeded, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -17,7 +17,7 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Two nodes, and an order to send a file of `mib` MiB from a to b.
 fn one_file(controller: &Controller, mib: usize, rate_bps: u64) -> (Node, Node, Send) {
-    let mut random = Random::seeded(7_100);
+    let mut random = seeded(7_100);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
     write_file(&mut random, &a.path("file"), mib << 20);
     let send = b.files_to("/data/in", TICKET, &["file"]);
@@ -73,7 +73,7 @@ fn rate_and_streams_change_during_transfer() {
 
 #[test]
 fn lost_controller_lowers_to_safe_rate() {
-    let mut random = Random::seeded(7_101);
+    let mut random = seeded(7_101);
     let controller = Controller::start();
     let a = Node::start_at(&controller, "a", "127.0.0.1:0", "safe_rate = \"20M\"");
     let b = Node::start(&controller, "b");
@@ -127,7 +127,7 @@ fn ways(b: &Node) -> [Proxy; 2] {
 
 /// Two nodes, a file of 48 MiB at a, and two paths to b. The order at b exists; the task for a names no path yet.
 fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [Proxy; 2], Send) {
-    let mut random = Random::seeded(seed);
+    let mut random = seeded(seed);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
     let ways = ways(&b);
     write_file(&mut random, &a.path("file"), 48 << 20);

@@ -1,6 +1,6 @@
 //! An agent under the scripted controller.
 
-use penstock_operations::orders::{File, OrderTask, Overwrite, Send, Verify};
+use penstock_control::orders::{File, OrderTask, Overwrite, Send, Verify};
 
 pub(crate) use crate::common::site::Node;
 use crate::controller::{Controller, TOKEN};

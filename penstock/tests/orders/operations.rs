@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::site::{HOSTS, Operations};
-use crate::common::{Random, Run, wait_until, write_file};
+use crate::common::{Random, Run, seeded, wait_until, write_file};
 
 fn write_set(random: &mut Random, root: &Path, small: usize, large: usize) {
     for number in 0..small + large {
@@ -33,7 +33,7 @@ fn await_done(operations: &Operations, request: u64) -> Value {
 
 #[test]
 fn a_directory_that_is_submitted_arrives() {
-    let mut random = Random::seeded(7_300);
+    let mut random = seeded(7_300);
     let operations = Operations::start("");
     let (a, b) = (operations.node("dtn-a"), operations.node("dtn-b"));
     write_set(&mut random, &a.path("set"), 120, 4);
@@ -101,7 +101,7 @@ fn files_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn submitted_requests_complete_despite_kills() {
-    let mut random = Random::seeded(7_301);
+    let mut random = seeded(7_301);
     let mut operations = Operations::start("");
     let mut nodes = HOSTS.map(|host| operations.node(host));
     for node in &nodes[..2] {

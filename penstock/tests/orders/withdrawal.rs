@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_operations::orders::{FaultKind, OrderPhase, OrderSettings, OrderTask};
+use penstock_control::orders::{FaultKind, OrderPhase, OrderSettings, OrderTask};
 use socket2::{Domain, Socket, Type};
 
 use crate::common::proxy::Proxy;
 use crate::common::site::Operations;
-use crate::common::{Random, run, wait_until, write_file};
+use crate::common::{run, seeded, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -97,7 +97,7 @@ fn order_to(
 }
 
 fn two_nodes(controller: &Controller, mib: usize) -> (Node, Node) {
-    let mut random = Random::seeded(7_500);
+    let mut random = seeded(7_500);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
     write_file(&mut random, &a.path("file"), mib << 20);
     (a, b)
@@ -147,8 +147,8 @@ fn withdrawn_order_never_connects_again() {
         // A late instruction lists the order again: the agent refuses it, which frees the slot for another order.
         order_to(&controller, (&a, &b), &[peer.address], 1_000_000_000);
         let again = controller.await_host("it is refused", "a", |host| {
-            let told = host.report.orders.iter().find(|told| told.order.number() == 2)?;
-            (told.phase == OrderPhase::Ended).then(|| told.clone())
+            let report = host.report.orders.iter().find(|report| report.order.number() == 2)?;
+            (report.phase == OrderPhase::Ended).then(|| report.clone())
         });
         assert_eq!(again.fault.map(|fault| fault.kind), Some(FaultKind::Transient));
         reports(&controller, 2);
@@ -228,7 +228,7 @@ fn order_withdrawn_during_controller_outage_ends() {
 
 #[test]
 fn cancelled_request_ends_though_peer_hangs() {
-    let mut random = Random::seeded(7_501);
+    let mut random = seeded(7_501);
     let peers = [SilentPeer::hung(), SilentPeer::blackhole()];
     for peer in peers {
         let operations = Operations::start("");

@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use penstock_flows::packet::{FirstHeader, Packet};
-use penstock_flows::sflow::{CounterRecord, FlowRecord, Interface, Sample, SflowDatagram, Source};
+use penstock_flows::sflow::{
+    CounterRecord, FlowRecord, Sample, SflowDatagram, SflowInterface, Source,
+};
 use serde_json::Value;
 
 use crate::common::{PENSTOCK, wait_until};
@@ -156,8 +158,8 @@ pub struct Sampled {
     pub rate: u32,
     pub pool: u32,
     pub drops: u32,
-    pub input: Interface,
-    pub output: Interface,
+    pub input: SflowInterface,
+    pub output: SflowInterface,
     pub frame_length: u32,
     pub stripped: u32,
     pub header: Vec<u8>,

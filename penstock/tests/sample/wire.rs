@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use penstock_flows::packet::IpVersion;
-use penstock_flows::sflow::{Interface, Source};
-use penstock_sys::net::Link;
+use penstock_flows::sflow::{SflowInterface, Source};
+use penstock_sys::net::LinkAttributes;
 
 use crate::lab::{Lab, PAYLOAD_MASK, THERE, inside, possible, sh};
 use crate::sampler::{Collector, Received, Sampled, Sampler, send};
@@ -15,7 +15,7 @@ use crate::sampler::{Collector, Received, Sampled, Sampler, send};
 const TARGET_PORT: u16 = 7001;
 
 fn index(lab: &Lab) -> u32 {
-    inside(&lab.here, || Link::named("pm0").unwrap().index)
+    inside(&lab.here, || LinkAttributes::named("pm0").unwrap().index)
 }
 
 /// Samples of the test's own packets, without the kernel's (neighbour discovery, ICMP).
@@ -71,7 +71,10 @@ fn sample_has_packet_header_and_label() {
     assert_eq!(packets.len(), 50);
     for one in &packets {
         assert_eq!((one.source, one.rate, one.drops), (Source::interface(index), 1, 0));
-        assert_eq!((one.input, one.output), (Interface::Unknown, Interface::Index(index)));
+        assert_eq!(
+            (one.input, one.output),
+            (SflowInterface::Unknown, SflowInterface::Index(index))
+        );
         // Ethernet, IPv6, UDP, payload, check sequence.
         assert_eq!((one.frame_length, one.stripped), (14 + 40 + 8 + 500 + 4, 4));
         assert_eq!(one.header.len(), 160);
@@ -282,6 +285,6 @@ fn absent_collector_is_tolerated_programs_detach() {
     assert_eq!(ours(&received).len(), 60);
     assert!(ended["send_errors"].as_u64().unwrap() > 0, "{ended}");
     assert_eq!(ended["collectors"][0]["send_errors"], 0);
-    let told = log.iter().filter(|line| line.contains(&gone.to_string())).count();
-    assert_eq!(told, 1, "once a minute: {log:?}");
+    let warning_count = log.iter().filter(|line| line.contains(&gone.to_string())).count();
+    assert_eq!(warning_count, 1, "once a minute: {log:?}");
 }

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
-use penstock_mover::agent::{Caller, Gatekeeper, ResolvedPath};
-use penstock_mover::identity::Fingerprint;
-use penstock_operations::orders::OrderId;
+use penstock_control::orders::OrderId;
+use penstock_daemon::api::Bearers;
+use penstock_identity::Fingerprint;
+use penstock_mover::{Caller, Gatekeeper, ResolvedPath};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::fs::Dir;
 
@@ -123,6 +124,16 @@ impl Authorizer {
     /// Replaces the rules. Sessions continue unless their token or certificate is gone.
     pub fn replace(&self, rules: AccessRules) {
         *self.rules_in_force.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+}
+
+impl Bearers for Authorizer {
+    fn name_of(&self, token: &str) -> Option<String> {
+        self.rules().tokens.name_of(token)
+    }
+
+    fn is_owner(&self, token: &str) -> bool {
+        self.rules().tokens.is_owner(token)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Blocking client of the agent's HTTP API: one connection per request.
+//! Blocking client of the agent's HTTP API.
 //!
 //! Plain HTTP to loopback addresses, TLS with a pinned certificate to others. For the commands. Not for:
 //! moving files.
@@ -6,34 +6,26 @@
 //! An error tells apart an unreachable agent, a wrong certificate and a refusal.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use penstock_mover::identity::{
+use hyper::{Method, StatusCode};
+use penstock_http::client::ServerTrustError;
+use penstock_http::{HttpClient, HttpError, HttpRequest, HttpResponse, ServerTrust, Url};
+use penstock_identity::{
     Fingerprint, peer_fingerprint, tls_client_config, tls_client_config_of_any,
 };
-use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use crate::http::api::{AgentFacts, Transfer, TransferChange, Transfers};
-use penstock_http::error_text;
+use crate::http::api::{AgentFacts, TransferChange, TransferFacts, Transfers};
 
-/// Timeout of the connection, and again of the response.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of connecting, request and response together.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Longest response body.
+/// Longest response body, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 /// A request without a usable response.
@@ -85,6 +77,8 @@ pub struct AgentClient {
     address: String,
     token: String,
     fingerprint: Option<Fingerprint>,
+    /// Client with its connection, from the first request on.
+    client: Mutex<Option<HttpClient>>,
     runtime: Runtime,
 }
 
@@ -96,7 +90,8 @@ impl AgentClient {
     /// When the runtime cannot be created.
     pub fn new(address: &str, token: &str, fingerprint: Option<Fingerprint>) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { address: address.to_owned(), token: token.to_owned(), fingerprint, runtime })
+        let (address, token) = (address.to_owned(), token.to_owned());
+        Ok(Self { address, token, fingerprint, client: Mutex::default(), runtime })
     }
 
     /// Reads version, addresses, exports and limits of the agent.
@@ -104,7 +99,7 @@ impl AgentClient {
     /// # Errors
     /// See [`ClientError`].
     pub fn agent(&self) -> Result<AgentFacts, ClientError> {
-        self.call(Method::GET, "/api/v1/agent", Bytes::new())
+        self.call(HttpRequest::new(Method::GET, "/api/v1/agent"))
     }
 
     /// Lists the agent's transfers.
@@ -112,23 +107,24 @@ impl AgentClient {
     /// # Errors
     /// See [`ClientError`].
     pub fn transfers(&self) -> Result<Transfers, ClientError> {
-        self.call(Method::GET, "/api/v1/transfers", Bytes::new())
+        self.call(HttpRequest::new(Method::GET, "/api/v1/transfers"))
     }
 
     /// Changes a running transfer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn change(&self, id: u64, change: &TransferChange) -> Result<Transfer, ClientError> {
-        self.call(Method::PATCH, &format!("/api/v1/transfers/{id}"), json(change))
+    pub fn change(&self, id: u64, change: &TransferChange) -> Result<TransferFacts, ClientError> {
+        let path = format!("/api/v1/transfers/{id}");
+        self.call(HttpRequest::new(Method::PATCH, path).json(json(change)).once())
     }
 
     /// Cancels a running transfer.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn cancel(&self, id: u64) -> Result<Transfer, ClientError> {
-        self.call(Method::DELETE, &format!("/api/v1/transfers/{id}"), Bytes::new())
+    pub fn cancel(&self, id: u64) -> Result<TransferFacts, ClientError> {
+        self.call(HttpRequest::new(Method::DELETE, format!("/api/v1/transfers/{id}")).once())
     }
 
     /// Sends a request to any path, for other roles of the node.
@@ -141,79 +137,89 @@ impl AgentClient {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
-        let method = method.parse().expect("a method of HTTP");
-        self.call(method, path, body.map(json).unwrap_or_default())
+        let method: Method = method.parse().expect("a method of HTTP");
+        let is_safe = method.is_safe();
+        let mut request = HttpRequest::new(method, path);
+        if let Some(body) = body {
+            request = request.json(json(body));
+        }
+        self.call(if is_safe { request } else { request.once() })
     }
 
-    fn call<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<T, ClientError> {
-        let (status, response) = self.runtime.block_on(self.exchange(method, path, body))?;
+    fn call<T: DeserializeOwned>(&self, request: HttpRequest) -> Result<T, ClientError> {
+        let response = self.exchange(request)?;
         let address = || self.address.clone();
-        if status.is_success() {
-            return serde_json::from_slice(&response).map_err(|error| ClientError::Stranger {
+        if response.status.is_success() {
+            return serde_json::from_slice(&response.body).map_err(|error| ClientError::Stranger {
                 address: address(),
                 why: format!("its response is not of this API ({error}): check the port"),
             });
         }
-        let text = error_text(&response).unwrap_or_else(|| format!("answered {status}"));
-        Err(match status {
+        let status = response.status.as_u16();
+        let text = response.problem().unwrap_or_else(|| format!("answered {}", response.status));
+        Err(match response.status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                ClientError::Refused { address: address(), status: status.as_u16(), text }
+                ClientError::Refused { address: address(), status, text }
             }
-            _ => ClientError::Failed { address: address(), status: status.as_u16(), text },
+            _ => ClientError::Failed { address: address(), status, text },
         })
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(StatusCode, Bytes), ClientError> {
-        let unreachable =
-            |why: String| ClientError::Unreachable { address: self.address.clone(), why };
-        let wrong_peer = |why: String| ClientError::Stranger { address: self.address.clone(), why };
-        let addresses = self.address.to_socket_addrs().map_err(|e| unreachable(e.to_string()))?;
-        let addresses: Vec<SocketAddr> = addresses.collect();
-        let plain = addresses.iter().all(|address| address.ip().is_loopback());
-
-        let stream = timeout(REQUEST_TIMEOUT, TcpStream::connect(&*addresses)).await;
-        let stream = stream
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-            .map_err(|error| unreachable(error.to_string()))?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, &self.address)
-            .header(AUTHORIZATION, format!("Bearer {}", self.token))
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| wrong_peer(error.to_string()))?;
-        let response = async {
-            if plain {
-                return send(stream, request).await;
-            }
-            let Some(fingerprint) = self.fingerprint else {
-                return Err("its fingerprint is not known: log in first (penstock login HOST --token ... --fingerprint ...)".to_owned());
-            };
-            let tls = tls_client_config(fingerprint, None).map_err(|error| error.to_string())?;
-            let tls = TlsConnector::from(tls);
-            // The certificate is pinned, so the name is not checked; SNI has no addresses.
-            let ip: IpAddr = addresses[0].ip();
-            let stream = tls.connect(ServerName::from(ip), stream).await.map_err(|error| {
-                format!("{error}: if the agent has a new certificate, log in again")
-            })?;
-            send(stream, request).await
+    fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ClientError> {
+        let request = request.bytes_max(RESPONSE_BYTES_MAX).timeout(REQUEST_TIMEOUT);
+        let mut kept = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = match &mut *kept {
+            Some(client) => client,
+            None => kept.insert(self.connect()?),
         };
-        match timeout(REQUEST_TIMEOUT, response).await {
-            Ok(response) => response.map_err(wrong_peer),
-            Err(_) => Err(unreachable(format!("no answer within {}s", REQUEST_TIMEOUT.as_secs()))),
+        self.runtime.block_on(client.send(request)).map_err(|error| self.failure(error))
+    }
+
+    /// Resolves the address and creates a client: loopback speaks plain HTTP, others TLS with a pinned certificate.
+    fn connect(&self) -> Result<HttpClient, ClientError> {
+        let unreachable = |error: io::Error| ClientError::Unreachable {
+            address: self.address.clone(),
+            why: error.to_string(),
+        };
+        let addresses: Vec<SocketAddr> =
+            self.address.to_socket_addrs().map_err(unreachable)?.collect();
+        let plain = addresses.iter().all(|address| address.ip().is_loopback());
+        let trust = match self.fingerprint {
+            None => ServerTrust::Unknown,
+            Some(fingerprint) => {
+                ServerTrust::Config(tls_client_config(fingerprint, None).map_err(|error| {
+                    ClientError::Stranger { address: self.address.clone(), why: error.to_string() }
+                })?)
+            }
+        };
+        let url = url(&self.address, !plain);
+        Ok(HttpClient::new(url).addresses(addresses).trust(trust).token(self.token.as_str()))
+    }
+
+    fn failure(&self, error: HttpError) -> ClientError {
+        let address = self.address.clone();
+        match error {
+            HttpError::Connect { source, .. } => {
+                ClientError::Unreachable { address, why: source.to_string() }
+            }
+            error if error.is_unreachable() => {
+                ClientError::Unreachable { address, why: error.to_string() }
+            }
+            HttpError::Trust(ServerTrustError::Unknown) => ClientError::Stranger { address, why: "its fingerprint is not known: log in first (penstock login HOST --token ... --fingerprint ...)".to_owned() },
+            HttpError::Tls(error) => ClientError::Stranger {
+                address,
+                why: format!("{error}: if the agent has a new certificate, log in again"),
+            },
+            error => ClientError::Stranger { address, why: error.to_string() },
         }
     }
+}
+
+/// Returns the URL of the API at `address` (host:port).
+fn url(address: &str, encrypted: bool) -> Url {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Url::of_host(encrypted, host, port.parse().unwrap_or_default())
 }
 
 /// Connects to the HTTP API at `address` (host:port) and returns which of the known certificates it presents;
@@ -223,36 +229,15 @@ impl AgentClient {
 /// When the connection fails or the certificate is not among `known`.
 pub fn certificate_of(address: &str, known: Vec<Fingerprint>) -> io::Result<Option<Fingerprint>> {
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    let Some(first) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
+    if addresses.iter().all(|address| address.ip().is_loopback()) {
         return Ok(None);
-    };
-    let name = ServerName::from(first.ip());
-    let tls = TlsConnector::from(tls_client_config_of_any(known).map_err(io::Error::other)?);
-    let handshake = async {
-        let stream = TcpStream::connect(&*addresses).await?;
-        let stream = tls.connect(name, stream).await?;
-        Ok(peer_fingerprint(stream.get_ref().1))
-    };
+    }
+    let trust = ServerTrust::Config(tls_client_config_of_any(known).map_err(io::Error::other)?);
+    let client = HttpClient::new(url(address, true)).addresses(addresses).trust(trust);
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime
-        .block_on(async { timeout(REQUEST_TIMEOUT, handshake).await })
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    runtime.block_on(client.inspect_tls(peer_fingerprint)).map_err(io::Error::other)
 }
 
-async fn send(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Full<Bytes>>,
-) -> Result<(StatusCode, Bytes), String> {
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    let connection = tokio::spawn(connection);
-    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
-    connection.abort();
-    Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
-}
-
-fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("plain data").into()
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("plain data")
 }

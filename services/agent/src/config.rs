@@ -3,20 +3,23 @@
 //! For: one checked [`Config`]. Not for: the client's side (`penstock login` has its own file), nor for
 //! changing a running agent.
 //!
-//! An error is one line that names the file and line, the variable or the flag. Unknown variables that start
-//! with `PENSTOCK_` are ignored: Kubernetes sets some (`PENSTOCK_SERVICE_HOST`) in every container beside a
-//! service called penstock.
+//! [`penstock_daemon::config`] reads file and variables. Unknown variables that start with `PENSTOCK_` are ignored:
+//! Kubernetes sets some (`PENSTOCK_SERVICE_HOST`) in every container beside a service called penstock.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use penstock_daemon::DaemonConfig;
+use penstock_daemon::config::values::{
+    self, ListenAddress, Retention, parse_count, resolve_listen_addresses,
+};
+use penstock_daemon::config::{ConfigError, DEFAULT_FILE, Environment, find_file};
+use penstock_daemon::state;
 use penstock_host::placement::PlacementPolicy;
-use penstock_mover::agent::Limits;
-use penstock_mover::session::STREAMS_MAX;
+use penstock_mover::{AgentLimits, STREAMS_MAX};
 use penstock_units::{BitRate, ByteCount};
 
 use crate::controller;
@@ -24,19 +27,13 @@ use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
+use penstock_http::Url;
 use penstock_http::access::ReadPolicy;
-use penstock_http::fetch::Url;
 
 mod file;
 mod types;
 
-pub use types::{
-    AccessMode, ExportName, ListenAddress, MetricsAccess, Principal, Retention, RoleName, Tag,
-    parse_count, parse_list,
-};
-
-/// Read if it exists and no other file is named.
-pub const DEFAULT_FILE: &str = "/etc/penstock/penstock.toml";
+pub use types::{AccessMode, ExportName, MetricsAccess, Principal, RoleName, Tag};
 
 /// Default TCP port of the mover.
 pub const MOVER_PORT: u16 = 8620;
@@ -46,40 +43,6 @@ pub const HTTP_PORT: u16 = 8621;
 
 /// Least `limits.memory`: one transfer needs this for its buffers.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-
-/// An error in the configuration, in one line.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// An error at a line of the file.
-    #[error("{}:{line}: {text}", file.display())]
-    File {
-        /// Path of the file.
-        file: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// Message: the error and its remedy.
-        text: String,
-    },
-    /// The file cannot be read.
-    #[error("{}: {text}", file.display())]
-    Unreadable {
-        /// Path of the file.
-        file: PathBuf,
-        /// Reason.
-        text: String,
-    },
-    /// An error in an environment variable.
-    #[error("environment variable {name}: {text}")]
-    Variable {
-        /// Name of the variable.
-        name: &'static str,
-        /// Message: the error and its remedy.
-        text: String,
-    },
-    /// An error in the combined layers.
-    #[error("{0}")]
-    Whole(String),
-}
 
 /// A directory tree that clients may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +110,7 @@ pub struct Config {
     /// Directory trees that callers may read or write, by name.
     pub exports: Vec<Export>,
     /// Limits on all clients together.
-    pub limits: Limits,
+    pub limits: AgentLimits,
     /// Tokens besides the agent's own.
     pub tokens: Vec<TokenSource>,
     /// Access to `/metrics` without a token.
@@ -180,26 +143,34 @@ impl Config {
         plays(self.roles.as_deref(), role)
     }
 
-    /// Combines the layers. `file` is the one the user named, `variable` reads the environment.
+    /// Combines the layers. `file` is the one the user named,
     ///
     /// # Errors
     /// When the file cannot be read, a value in any layer is invalid, or nothing is exported.
     pub fn load(
         file: Option<&Path>,
-        variable: &dyn Fn(&str) -> Option<OsString>,
+        environment: Environment<'_>,
         flags: Layer,
     ) -> Result<Self, ConfigError> {
-        // An empty variable counts as absent: compose files and charts always name them.
-        let variable = &|name: &str| variable(name).filter(|value| !value.is_empty());
-        let named = file.map(PathBuf::from).or_else(|| variable("PENSTOCK_CONFIG").map(Into::into));
-        let default = || Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists());
-        let file = named.or_else(default);
+        let file = find_file(file, environment);
         let mut contents = match &file {
             Some(file) => file::read(file)?,
             None => file::FileConfig::default(),
         };
-        contents.layer = flags.over(Layer::from_variables(variable)?).over(contents.layer);
-        lower(contents, file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), variable)
+        contents.layer = flags.over(Layer::from_environment(environment)?).over(contents.layer);
+        lower(contents, file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), environment)
+    }
+
+    /// Settings of the daemon around the roles.
+    #[must_use]
+    pub fn daemon(&self) -> DaemonConfig {
+        DaemonConfig {
+            state: self.state.clone(),
+            http: self.http.clone(),
+            connections: self.connections,
+            reading: self.reading.clone(),
+            metrics: self.metrics.into(),
+        }
     }
 
     /// Finds an export by its name.
@@ -228,40 +199,29 @@ impl Layer {
         }
     }
 
-    fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
+    fn from_environment(environment: Environment<'_>) -> Result<Self, ConfigError> {
         Ok(Self {
-            listen: parsed(variable, "PENSTOCK_LISTEN", types::parse_list)?,
-            http: parsed(variable, "PENSTOCK_HTTP", types::parse_list)?,
-            state: variable("PENSTOCK_STATE").map(Into::into),
-            root: variable("PENSTOCK_ROOT").map(Into::into),
-            metrics: parsed(variable, "PENSTOCK_METRICS", MetricsAccess::from_str)?,
-            tokens: variable("PENSTOCK_TOKENS").map(Into::into),
-            rate: parsed(variable, "PENSTOCK_RATE", BitRate::from_str)?,
-            transfers: parsed(variable, "PENSTOCK_TRANSFERS", parse_count::<NonZeroUsize>)?,
-            streams: parsed(variable, "PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
-            memory: parsed(variable, "PENSTOCK_MEMORY", ByteCount::from_str)?,
-            keep_unfinished: parsed(variable, "PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
-            cpu: parsed(variable, "PENSTOCK_CPU", PlacementPolicy::from_str)?,
-            roles: parsed(variable, "PENSTOCK_ROLES", types::parse_list)?,
+            listen: environment.parsed("PENSTOCK_LISTEN", values::parse_list)?,
+            http: environment.parsed("PENSTOCK_HTTP", values::parse_list)?,
+            state: environment.path("PENSTOCK_STATE"),
+            root: environment.path("PENSTOCK_ROOT"),
+            metrics: environment.parsed("PENSTOCK_METRICS", MetricsAccess::from_str)?,
+            tokens: environment.path("PENSTOCK_TOKENS"),
+            rate: environment.parsed("PENSTOCK_RATE", BitRate::from_str)?,
+            transfers: environment.parsed("PENSTOCK_TRANSFERS", parse_count::<NonZeroUsize>)?,
+            streams: environment.parsed("PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
+            memory: environment.parsed("PENSTOCK_MEMORY", ByteCount::from_str)?,
+            keep_unfinished: environment.parsed("PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
+            cpu: environment.parsed("PENSTOCK_CPU", PlacementPolicy::from_str)?,
+            roles: environment.parsed("PENSTOCK_ROLES", values::parse_list)?,
         })
     }
-}
-
-fn parsed<T, E: std::fmt::Display>(
-    variable: &dyn Fn(&str) -> Option<OsString>,
-    name: &'static str,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Result<Option<T>, ConfigError> {
-    let Some(value) = variable(name) else { return Ok(None) };
-    let failed = |text| ConfigError::Variable { name, text };
-    let text = value.to_str().ok_or_else(|| failed("is not UTF-8".into()))?;
-    parse(text).map(Some).map_err(|error| failed(error.to_string()))
 }
 
 fn lower(
     contents: file::FileConfig,
     file: &Path,
-    variable: &dyn Fn(&str) -> Option<OsString>,
+    environment: Environment<'_>,
 ) -> Result<Config, ConfigError> {
     let file::FileConfig {
         layer,
@@ -277,14 +237,15 @@ fn lower(
         controller,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
-    let collectors = collectors.collect::<Result<_, _>>().map_err(whole)?;
+    let collectors = collectors.collect::<Result<_, _>>().map_err(ConfigError::combined)?;
     if let Some(path) = layer.root {
         if exports.iter().any(|export| export.name.as_str() == "/") {
-            return Err(whole(
+            return Err(ConfigError::combined(
                 "both a root directory and an [[export]] with name = \"/\" are given: drop one",
             ));
         }
-        let path = std::path::absolute(path).map_err(|error| whole(format!("root: {error}")))?;
+        let path = std::path::absolute(path)
+            .map_err(|error| ConfigError::combined(format!("root: {error}")))?;
         let name = ExportName::root();
         exports.push(Export {
             name,
@@ -295,11 +256,11 @@ fn lower(
         });
     }
     if let Some(controller) = &controller {
-        controller.check().map_err(whole)?;
+        controller.check().map_err(ConfigError::combined)?;
     }
     let plays_agent = plays(layer.roles.as_deref(), RoleName::Agent);
     if exports.is_empty() && plays_agent {
-        return Err(whole(format!(
+        return Err(ConfigError::combined(format!(
             "nothing is exported: give --root DIR, or [[export]] in {}, or --roles without agent",
             file.display()
         )));
@@ -307,7 +268,7 @@ fn lower(
     for export in &exports {
         if !export.path.is_dir() {
             let path = export.path.display();
-            return Err(whole(format!(
+            return Err(ConfigError::combined(format!(
                 "export {}: {path} is not a directory: create it, mount it or name another",
                 export.name
             )));
@@ -321,17 +282,19 @@ fn lower(
     }
     let state = match layer.state {
         Some(state) => state,
-        None => crate::state::directory(variable).map_err(|error| whole(error.to_string()))?,
+        None => state::directory(environment).map_err(ConfigError::combined)?,
     };
     let listen = layer.listen.unwrap_or_else(|| vec![default_listen()]);
     if listen.is_empty() {
-        return Err(whole("the agent listens on no address: give --listen ADDR:PORT"));
+        return Err(ConfigError::combined(
+            "the agent listens on no address: give --listen ADDR:PORT",
+        ));
     }
     let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {
-        return Err(whole(
+        return Err(ConfigError::combined(
             "without the role agent and without http the node serves nothing: give --http ADDR:PORT",
         ));
     }
@@ -340,9 +303,10 @@ fn lower(
         roles: layer.roles,
         reading,
         connections: connections.map_or(CONNECTIONS_MAX, usize::from),
-        listen: resolve(&listen, MOVER_PORT)?,
-        http: resolve(&http, HTTP_PORT)?,
-        state: std::path::absolute(state).map_err(|error| whole(format!("state: {error}")))?,
+        listen: resolve_listen_addresses(&listen, MOVER_PORT)?,
+        http: resolve_listen_addresses(&http, HTTP_PORT)?,
+        state: std::path::absolute(state)
+            .map_err(|error| ConfigError::combined(format!("state: {error}")))?,
         exports,
         limits,
         tokens,
@@ -369,7 +333,7 @@ fn check_principals(
         for principal in &export.principals {
             if matches!(principal, Principal::Token(name) if name == CONTROLLER) {
                 if !controlled {
-                    return Err(whole(format!(
+                    return Err(ConfigError::combined(format!(
                         "export {} admits '{CONTROLLER}', but no controller is named: add [agent.controller]",
                         export.name
                     )));
@@ -379,7 +343,7 @@ fn check_principals(
             if let Principal::Token(name) = principal
                 && !known(name)
             {
-                return Err(whole(format!(
+                return Err(ConfigError::combined(format!(
                     "export {} admits '{name}', but no token has this name: add [[token]] name = \"{name}\"",
                     export.name
                 )));
@@ -394,8 +358,8 @@ fn limits(
     transfers: Option<NonZeroUsize>,
     streams: Option<NonZeroU16>,
     memory: Option<ByteCount>,
-) -> Result<Limits, ConfigError> {
-    let mut limits = Limits::default();
+) -> Result<AgentLimits, ConfigError> {
+    let mut limits = AgentLimits::default();
     // Zero means no limit, as for a transfer.
     limits.rate_bps = rate.map(|rate| rate.0).filter(|rate| *rate > 0).or(limits.rate_bps);
     limits.transfers = transfers.map_or(limits.transfers, usize::from);
@@ -404,7 +368,7 @@ fn limits(
         streams.map_or(STREAMS_MAX, |streams| streams.get().min(STREAMS_MAX));
     limits.memory_bytes = memory.map_or(limits.memory_bytes, |memory| memory.0);
     if limits.memory_bytes < MEMORY_BYTES_MIN {
-        return Err(whole(format!(
+        return Err(ConfigError::combined(format!(
             "limit memory: {} is too little for a transfer: give at least {}",
             ByteCount(limits.memory_bytes),
             ByteCount(MEMORY_BYTES_MIN)
@@ -419,27 +383,6 @@ fn default_listen() -> ListenAddress {
         Ok(_) => ListenAddress::new("::", MOVER_PORT),
         Err(_) => ListenAddress::new("0.0.0.0", MOVER_PORT),
     }
-}
-
-fn resolve(listen: &[ListenAddress], default_port: u16) -> Result<Vec<SocketAddr>, ConfigError> {
-    let mut seen = HashSet::new();
-    let mut addresses = Vec::new();
-    for one in listen {
-        let port = one.port.unwrap_or(default_port);
-        let found = (one.host.as_str(), port).to_socket_addrs().map_err(|error| {
-            whole(format!(
-                "cannot listen on {}: {error}: give an address of this machine",
-                one.host
-            ))
-        })?;
-        // Each port 0 is a different free port.
-        addresses.extend(found.filter(|address| address.port() == 0 || seen.insert(*address)));
-    }
-    Ok(addresses)
-}
-
-fn whole(text: impl Into<String>) -> ConfigError {
-    ConfigError::Whole(text.into())
 }
 
 #[cfg(test)]

@@ -4,22 +4,19 @@
 //! facts and the state of its orders, and executes the instructions in the answer ([`crate::orders`]). Without
 //! the controller transfers continue; once the lease has expired, at the safe rate at most.
 //!
-//! For: the configuration ([`Config`]), the connection ([`ControllerLink`]) and its state ([`LinkStatus`]).
+//! For: the configuration ([`Config`]), the connection ([`ControllerLink`]) and its state ([`ControllerLinkStatus`]).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::{Method, StatusCode};
-use penstock_http::client::HttpClient;
-use penstock_http::error_text;
-use penstock_http::fetch::{Url, trusted_tls_config};
-use penstock_mover::agent::{Agent, Limits};
-use penstock_mover::handshake::random;
-use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_operations::orders::{Instructions, Order, OrderId, Report};
-use rustls::ClientConfig;
+use penstock_control::orders::{Instructions, Order, OrderId, Report};
+use penstock_http::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
+use penstock_identity::{Fingerprint, IdentityError, tls_client_config};
+use penstock_mover::random;
+use penstock_mover::{Agent, AgentLimits};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
@@ -33,6 +30,9 @@ use timing::{ADVANCE_INTERVAL, ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX, Lease, Re
 
 /// Longest answer: instructions, or an order.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Time limit of the report at the end of the agent.
+const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest token file.
 const TOKEN_FILE_BYTES_MAX: u64 = 8 << 10;
@@ -72,69 +72,95 @@ impl Config {
     ///
     /// # Errors
     /// One line that names the key.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ControllerLinkConfigError> {
         let good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         if self.host.is_empty() || self.host.len() > 128 || !self.host.chars().all(good) {
-            return Err(format!(
-                "agent.controller: host = \"{}\" is no name of a host in the controller's topology: use letters, digits and any of - . _",
-                self.host.escape_debug()
-            ));
+            return Err(ControllerLinkConfigError::Host(self.host.clone()));
         }
-        let (name, _) = self.url.host_and_port();
-        let is_loopback =
-            name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        if !self.url.is_encrypted() && !is_loopback {
-            return Err(format!(
-                "agent.controller: {} would carry tokens in the clear: write https://, with fingerprint or authorities",
-                self.url
-            ));
+        if !self.url.is_encrypted() && !self.url.is_loopback() {
+            return Err(ControllerLinkConfigError::Plaintext(self.url.clone()));
         }
         if self.url.path().contains('?') {
-            return Err(format!("agent.controller: {}: a URL without a query", self.url));
+            return Err(ControllerLinkConfigError::Query(self.url.clone()));
         }
         if self.safe_rate_bps == 0 {
-            return Err("agent.controller: safe_rate must be above 0".to_owned());
+            return Err(ControllerLinkConfigError::SafeRate);
         }
         Ok(())
     }
 
-    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, String> {
-        match self.fingerprint {
-            _ if !self.url.is_encrypted() => Ok(None),
-            Some(fingerprint) => {
-                tls_client_config(fingerprint, None).map(Some).map_err(|error| error.to_string())
-            }
-            None => trusted_tls_config(self.authorities.as_deref()).map(Some),
-        }
-    }
-
-    fn client(&self) -> Result<HttpClient, String> {
-        Ok(HttpClient::new(self.url.clone(), self.tls()?, read_token(&self.token)?))
+    fn client(&self) -> Result<HttpClient, ControllerExchangeError> {
+        let trust = match self.fingerprint {
+            Some(fingerprint) => ServerTrust::Config(tls_client_config(fingerprint, None)?),
+            None => ServerTrust::Authorities(self.authorities.clone()),
+        };
+        Ok(HttpClient::new(self.url.clone()).trust(trust).token(read_token(&self.token)?))
     }
 }
 
-fn read_token(file: &Path) -> Result<String, String> {
+/// A value of `[agent.controller]` that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ControllerLinkConfigError {
+    /// The name of this host has other characters than names of a topology.
+    #[error(
+        "agent.controller: host = \"{}\" is no name of a host in the controller's topology: use letters, digits and any of - . _",
+        .0.escape_debug()
+    )]
+    Host(String),
+    /// The URL is not encrypted and leaves this machine.
+    #[error(
+        "agent.controller: {0} would carry tokens in the clear: write https://, with fingerprint or authorities"
+    )]
+    Plaintext(Url),
+    /// The URL has a query.
+    #[error("agent.controller: {0}: a URL without a query")]
+    Query(Url),
+    /// The safe rate is zero.
+    #[error("agent.controller: safe_rate must be above 0")]
+    SafeRate,
+}
+
+/// An exchange with the controller that failed, in one line.
+#[derive(Debug, thiserror::Error)]
+enum ControllerExchangeError {
+    #[error("{}: {text}", file.display())]
+    Token { file: PathBuf, text: String },
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("it knows no such host (404)")]
+    UnknownHost,
+    #[error("it answers {0}")]
+    Refused(String),
+    #[error("cannot parse its answer: {0}: do both run the same release?")]
+    Malformed(#[from] serde_json::Error),
+    #[error("it returned order {returned} for order {requested}")]
+    OtherOrder { returned: OrderId, requested: OrderId },
+}
+
+fn read_token(file: &Path) -> Result<String, ControllerExchangeError> {
     use std::os::unix::fs::MetadataExt;
-    let shown = file.display();
-    let failed = |error: std::io::Error| format!("{shown}: {}", penstock_sys::fs::describe(&error));
-    let facts = std::fs::metadata(file).map_err(failed)?;
+    let failed = |text: String| ControllerExchangeError::Token { file: file.to_owned(), text };
+    let unreadable = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
+    let facts = std::fs::metadata(file).map_err(unreadable)?;
     if facts.mode() & 0o077 != 0 {
         let mode = facts.mode() & 0o7777;
-        return Err(format!(
-            "{shown}: holds a secret and others may read or change it (mode {mode:04o}): chmod 600 it"
-        ));
+        return Err(failed(format!(
+            "holds a secret and others may read or change it (mode {mode:04o}): chmod 600 it"
+        )));
     }
     if facts.len() > TOKEN_FILE_BYTES_MAX {
-        return Err(format!("{shown}: is too long for a token"));
+        return Err(failed("is too long for a token".to_owned()));
     }
-    let token = std::fs::read_to_string(file).map_err(failed)?.trim().to_owned();
-    check_token(&token).map_err(|error| format!("{shown}: the token {error}"))?;
+    let token = std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned();
+    check_token(&token).map_err(|error| failed(format!("the token {error}")))?;
     Ok(token)
 }
 
 /// State of the connection.
 #[derive(Debug, Clone)]
-pub struct LinkStatus {
+pub struct ControllerLinkStatus {
     /// URL of the controller.
     pub url: String,
     /// Name of this host at the controller.
@@ -164,17 +190,17 @@ pub struct ControllerLink {
     fingerprint: Fingerprint,
     limits: Box<dyn LimitsSource>,
     start: String,
-    state: Mutex<LinkState>,
+    state: Mutex<ControllerLinkState>,
 }
 
 /// Source of the agent's present limits, which a reload may change.
 pub trait LimitsSource: Send + Sync + std::fmt::Debug {
     /// Returns the present limits.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> AgentLimits;
 }
 
 #[derive(Debug)]
-struct LinkState {
+struct ControllerLinkState {
     connected: bool,
     since: SystemTime,
     error: Option<String>,
@@ -194,7 +220,7 @@ impl ControllerLink {
         limits: Box<dyn LimitsSource>,
     ) -> Self {
         let start = random::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
-        let state = Mutex::new(LinkState {
+        let state = Mutex::new(ControllerLinkState {
             connected: false,
             since: SystemTime::now(),
             error: None,
@@ -205,16 +231,16 @@ impl ControllerLink {
         Self { config, orders, mover, fingerprint, limits, start, state }
     }
 
-    fn lock(&self) -> MutexGuard<'_, LinkState> {
+    fn lock(&self) -> MutexGuard<'_, ControllerLinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the present state.
     #[must_use]
-    pub fn status(&self) -> LinkStatus {
+    pub fn status(&self) -> ControllerLinkStatus {
         let orders = self.orders.counts();
         let state = self.lock();
-        LinkStatus {
+        ControllerLinkStatus {
             url: self.config.url.to_string(),
             host: self.config.host.clone(),
             connected: state.connected,
@@ -268,7 +294,7 @@ impl ControllerLink {
                     timer.succeed();
                 }
                 Err(why) => {
-                    self.note_failure(why);
+                    self.note_failure(why.to_string());
                     client = None;
                     let [byte] = random::<1>();
                     timer.fail(byte);
@@ -297,12 +323,12 @@ impl ControllerLink {
         {
             let path = format!("/api/v1/agents/{}/report", self.config.host);
             let json = serde_json::to_vec(&report).expect("plain data");
-            let within = Duration::from_secs(1);
-            let _ = client.request(Method::POST, &path, json, ANSWER_BYTES_MAX, within).await;
+            let request = HttpRequest::new(Method::POST, path).json(json);
+            let _ = client.send(request.timeout(FINAL_REPORT_TIMEOUT)).await;
         }
     }
 
-    fn report(&self, orders: Vec<penstock_operations::orders::OrderReport>) -> Report {
+    fn report(&self, orders: Vec<penstock_control::orders::OrderReport>) -> Report {
         let limits = self.limits.limits();
         Report {
             start: self.start.clone(),
@@ -316,7 +342,10 @@ impl ControllerLink {
     }
 
     /// Sends a report, applies the answer, and fetches the new orders in it.
-    async fn exchange(&self, client: &mut Option<HttpClient>) -> Result<(), String> {
+    async fn exchange(
+        &self,
+        client: &mut Option<HttpClient>,
+    ) -> Result<(), ControllerExchangeError> {
         let client = match client {
             Some(client) => client,
             None => client.insert(self.config.client()?),
@@ -325,8 +354,9 @@ impl ControllerLink {
         let report = self.report(self.orders.report());
         let json = serde_json::to_vec(&report).expect("plain data");
         let to = format!("{path}/report");
-        let answer = ask::<Instructions>(client, Method::POST, &to, json).await?;
-        let (instructions, _) = answer.ok_or("it knows no such host (404)")?;
+        let request = HttpRequest::new(Method::POST, to).json(json);
+        let answer = ask::<Instructions>(client, request).await?;
+        let (instructions, _) = answer.ok_or(ControllerExchangeError::UnknownHost)?;
         let lease_seconds = instructions.lease_seconds;
         let new = self.orders.apply_instructions(instructions, Instant::now());
         self.lock().lease.renew(lease_seconds, Instant::now());
@@ -336,13 +366,18 @@ impl ControllerLink {
         Ok(())
     }
 
-    async fn fetch(&self, client: &mut HttpClient, path: &str, id: OrderId) -> Result<(), String> {
+    async fn fetch(
+        &self,
+        client: &mut HttpClient,
+        path: &str,
+        id: OrderId,
+    ) -> Result<(), ControllerExchangeError> {
         let path = format!("{path}/orders/{id}");
-        match ask::<Order>(client, Method::GET, &path, Vec::new()).await? {
+        match ask::<Order>(client, HttpRequest::new(Method::GET, path)).await? {
             // Withdrawn meanwhile.
             None => Ok(()),
             Some((order, _)) if order.order != id => {
-                Err(format!("it returned order {} for order {id}", order.order))
+                Err(ControllerExchangeError::OtherOrder { returned: order.order, requested: id })
             }
             Some((order, bytes)) => {
                 self.orders.begin(order, bytes, Instant::now());
@@ -375,25 +410,22 @@ impl ControllerLink {
 /// Sends a request; returns the parsed answer with its length in bytes, or `None` for 404.
 async fn ask<T: DeserializeOwned>(
     client: &mut HttpClient,
-    method: Method,
-    path: &str,
-    json: Vec<u8>,
-) -> Result<Option<(T, usize)>, String> {
-    let (status, body) =
-        client.request(method, path, json, ANSWER_BYTES_MAX, ANSWER_TIMEOUT).await?;
-    match status {
+    request: HttpRequest,
+) -> Result<Option<(T, usize)>, ControllerExchangeError> {
+    let request = request.bytes_max(ANSWER_BYTES_MAX).timeout(ANSWER_TIMEOUT);
+    let response = client.send(request).await?;
+    match response.status {
         StatusCode::NOT_FOUND => return Ok(None),
         status if status.is_success() => {}
         status => {
-            let text = error_text(&body).unwrap_or_default();
+            let text = response.problem().unwrap_or_default();
             let text: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
-            return Err(format!("it answers {status} {text}").trim_end().to_owned());
+            let answer = format!("{status} {text}").trim_end().to_owned();
+            return Err(ControllerExchangeError::Refused(answer));
         }
     }
-    let answer = serde_json::from_slice(&body).map_err(|error| {
-        format!("cannot parse its answer: {error}: do both run the same release?")
-    })?;
-    Ok(Some((answer, body.len())))
+    let answer = serde_json::from_slice(&response.body)?;
+    Ok(Some((answer, response.body.len())))
 }
 
 #[cfg(test)]
@@ -427,7 +459,9 @@ mod tests {
             let checked = config(url, host).check();
             match words {
                 None => checked.unwrap(),
-                Some(words) => assert!(checked.unwrap_err().contains(words), "{url} {host}"),
+                Some(words) => {
+                    assert!(checked.unwrap_err().to_string().contains(words), "{url} {host}")
+                }
             }
         }
     }

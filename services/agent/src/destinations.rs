@@ -9,11 +9,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use penstock_daemon::config::ValueError;
+use penstock_daemon::config::values::ListenAddress;
 use penstock_marker::Prefix;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_sys::net::is_own_address;
-
-use crate::config::ListenAddress;
 
 /// A set of addresses that files may be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,20 +29,20 @@ pub enum DestinationRule {
 }
 
 impl FromStr for DestinationRule {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "any" => return Ok(Self::Any),
             "remote" => return Ok(Self::Remote),
-            "none" => return Err("'none' stands alone: write to = \"none\"".to_owned()),
+            "none" => return Err(ValueError::new("'none' stands alone: write to = \"none\"")),
             _ => {}
         }
         let bad = || {
-            format!(
+            ValueError::new(format_args!(
                 "'{text}' is no destination: write any, remote, a name, or an address or prefix like \
                  10.0.0.0/8, each with or without a port ([2001:db8::/32]:8620)"
-            )
+            ))
         };
         let (address, length) = match text.split_once('/') {
             Some((address, rest)) => {
@@ -63,7 +63,9 @@ impl FromStr for DestinationRule {
         }
         let prefix = Prefix::new(mapped(ip), length + (128 - most));
         if prefix.address() != mapped(ip) {
-            return Err(format!("'{text}' has bits beyond the length of its prefix: drop them"));
+            return Err(ValueError::new(format_args!(
+                "'{text}' has bits beyond the length of its prefix: drop them"
+            )));
         }
         Ok(Self::Prefix(prefix, port))
     }

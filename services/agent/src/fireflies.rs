@@ -2,29 +2,44 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use penstock_daemon::config::values::ListenAddress;
 use penstock_protocol::open::{Mark, PacketLabel};
 use penstock_scitags::Scitag;
 use penstock_scitags::firefly::FIREFLY_PORT;
 
-use crate::config::ListenAddress;
+/// An address of a collector that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CollectorAddressError {
+    /// The text is no address.
+    #[error("'{0}' is no address of a collector: write HOST or HOST:PORT")]
+    Malformed(String),
+    /// The host does not resolve.
+    #[error("cannot find host '{host}' ({reason}): check its name")]
+    Unresolved {
+        /// Name of the host.
+        host: String,
+        /// Error of the resolver.
+        reason: String,
+    },
+}
 
 /// Resolves a collector given as HOST or HOST:PORT.
 ///
 /// # Errors
 /// When the text does not parse, or the host does not resolve.
-pub fn resolve(text: &str) -> Result<SocketAddr, String> {
-    let bad = || format!("'{text}' is no address of a collector: write HOST or HOST:PORT");
-    address(&text.parse().map_err(|_| bad())?)
+pub fn resolve(text: &str) -> Result<SocketAddr, CollectorAddressError> {
+    address(&text.parse().map_err(|_| CollectorAddressError::Malformed(text.to_owned()))?)
 }
 
 /// Resolves the address of a collector, as host and port.
 ///
 /// # Errors
 /// When the host does not resolve.
-pub fn address(collector: &ListenAddress) -> Result<SocketAddr, String> {
+pub fn address(collector: &ListenAddress) -> Result<SocketAddr, CollectorAddressError> {
+    let host = collector.host.as_str();
     let failed =
-        |why: String| format!("cannot find host '{}' ({why}): check its name", collector.host);
-    (collector.host.as_str(), collector.port.unwrap_or(FIREFLY_PORT))
+        |reason: String| CollectorAddressError::Unresolved { host: host.to_owned(), reason };
+    (host, collector.port.unwrap_or(FIREFLY_PORT))
         .to_socket_addrs()
         .map_err(|error| failed(error.to_string()))?
         .next()
@@ -90,6 +105,6 @@ mod tests {
     fn collector_default_port_is_10514() {
         assert_eq!(resolve("127.0.0.1"), Ok("127.0.0.1:10514".parse().unwrap()));
         assert_eq!(resolve("[::1]:99"), Ok("[::1]:99".parse().unwrap()));
-        assert!(resolve("a b").unwrap_err().contains("HOST:PORT"));
+        assert!(resolve("a b").unwrap_err().to_string().contains("HOST:PORT"));
     }
 }

@@ -1,10 +1,9 @@
-//! The agent: the daemon of a data transfer node, which `penstock serve` runs.
+//! The agent: the role of a data transfer node that moves files.
 //!
 //! For: access control ([`authorizer`], [`tokens`]), configuration ([`config`]), destinations of third-party
-//! copies ([`destinations`]), the state directory ([`state`]), scitags ([`registry`], [`fireflies`]), the HTTP
-//! API ([`http`]) with its [`client`], orders of a controller ([`controller`], [`orders`]), the daemon itself
-//! ([`serve`]), and the marker as a service ([`marking`], which `penstock tag run` runs). `penstock-mover`
-//! moves the bytes.
+//! copies ([`destinations`]), scitags ([`registry`], [`fireflies`]), the HTTP API ([`http`]) with its [`client`],
+//! orders of a controller ([`controller`], [`orders`]), the role itself ([`role`]), and the marker as a service
+//! ([`marking`], which `penstock tag run` runs). `penstock-mover` moves the bytes, `penstock-daemon` runs the role.
 //!
 //! Not for: plans over several agents, which are the controller's.
 
@@ -21,7 +20,6 @@ pub mod http;
 pub mod marking;
 pub mod orders;
 pub mod registry;
-pub mod serve;
-pub mod state;
+pub mod role;
 
 pub use penstock_http::tokens;

@@ -11,15 +11,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_marker::{Attach, Attached, Exclusive, Marker, MarkerError};
-use penstock_sys::net::Link;
-use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use penstock_daemon::config::ConfigError;
+use penstock_daemon::signals::{DaemonSignal, DaemonSignals};
+use penstock_daemon::state::{StateDir, StateError};
+use penstock_daemon::systemd::{self, NotifyState};
+use penstock_http::server::{self, ConnectionTracker};
+use penstock_marker::{Attach, AttachedMarker, Exclusive, Marker, MarkerError};
+use penstock_sys::net::LinkAttributes;
 use tokio::sync::watch;
 
-use crate::http::server::{self, ConnectionTracker};
 use crate::registry::ActiveRegistry;
-use crate::state::{StateDir, StateError};
 
 mod api;
 mod engine;
@@ -60,7 +61,7 @@ pub struct Config {
 pub enum MarkingError {
     /// The rule file is invalid.
     #[error(transparent)]
-    File(#[from] file::RuleFileError),
+    File(#[from] ConfigError),
     /// The kernel refuses a program or a map.
     #[error(transparent)]
     Marker(#[from] MarkerError),
@@ -80,21 +81,14 @@ pub enum MarkingError {
 pub struct MarkerService {
     engine: Arc<Mutex<RuleEngine>>,
     config: Config,
-    attached: Vec<Attached>,
+    attached: Vec<AttachedMarker>,
     runtime: tokio::runtime::Runtime,
     listeners: Vec<tokio::net::TcpListener>,
     http: Vec<SocketAddr>,
-    credentials: Option<crate::state::Credentials>,
-    signals: MarkerSignals,
+    credentials: Option<penstock_daemon::state::Credentials>,
+    signals: DaemonSignals,
     /// Held until this process ends.
     _exclusive: Exclusive,
-}
-
-#[derive(Debug)]
-struct MarkerSignals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
 }
 
 impl MarkerService {
@@ -106,7 +100,9 @@ impl MarkerService {
     pub fn start(config: Config) -> Result<Self, MarkingError> {
         let mut links = Vec::new();
         for name in &config.interfaces {
-            links.push(Link::named(name).map_err(|_| MarkerError::Interface(name.clone()))?);
+            links.push(
+                LinkAttributes::named(name).map_err(|_| MarkerError::Interface(name.clone()))?,
+            );
         }
         let (current, warning) = ActiveRegistry::load(&config.state);
         if let Some(line) = warning {
@@ -155,14 +151,8 @@ impl MarkerService {
         }
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let signals = runtime.block_on(async {
-            // Registered before readiness is reported.
-            Ok::<_, io::Error>(MarkerSignals {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-                hangup: signal(SignalKind::hangup())?,
-            })
-        })?;
+        // Registered before readiness is reported.
+        let signals = runtime.block_on(async { DaemonSignals::register() })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
         let http = listeners.iter().map(|one| one.local_addr()).collect::<io::Result<_>>()?;
         Ok(Self {
@@ -180,7 +170,7 @@ impl MarkerService {
 
     /// Attached programs with interface and direction.
     #[must_use]
-    pub fn attached(&self) -> &[Attached] {
+    pub fn attached(&self) -> &[AttachedMarker] {
         &self.attached
     }
 
@@ -212,17 +202,18 @@ impl MarkerService {
                     server::serve(listeners, router, &tls, traffic, stopped).await;
                 })
             });
-            notify_systemd(&[NotifyState::Ready]);
+            systemd::notify(&[NotifyState::Ready]);
             let mut ticks = tokio::time::interval(EXPIRY_INTERVAL);
             loop {
                 tokio::select! {
-                    _ = signals.terminate.recv() => break,
-                    _ = signals.interrupt.recv() => break,
-                    _ = signals.hangup.recv() => reload(&engine, &config),
+                    signal = signals.next() => match signal {
+                        DaemonSignal::End(_) => break,
+                        DaemonSignal::Reload => reload(&engine, &config),
+                    },
                     _ = ticks.tick() => locked(&engine).expire(),
                 }
             }
-            notify_systemd(&[NotifyState::Stopping]);
+            systemd::notify(&[NotifyState::Stopping]);
             tracing::info!("ending; labelling continues (penstock tag stop ends it)");
             let _ = stop.send(true);
             if let Some(serving) = serving {
@@ -234,7 +225,7 @@ impl MarkerService {
 
 fn reload(engine: &Mutex<RuleEngine>, config: &Config) {
     let Some(path) = &config.file else { return };
-    notify_systemd(&[NotifyState::Reloading]);
+    systemd::notify(&[NotifyState::Reloading]);
     let (current, _) = ActiveRegistry::load(&config.state);
     let mut engine = locked(engine);
     let done = file::read(path, &current.registry).map_err(MarkingError::from).and_then(|rules| {
@@ -246,16 +237,10 @@ fn reload(engine: &Mutex<RuleEngine>, config: &Config) {
         Err(error) => tracing::error!("{error}: the previous rules stay"),
     }
     drop(engine);
-    notify_systemd(&[NotifyState::Ready]);
+    systemd::notify(&[NotifyState::Ready]);
 }
 
 /// Locks the engine, ignoring poison: its state is valid between calls.
 fn locked(engine: &Mutex<RuleEngine>) -> MutexGuard<'_, RuleEngine> {
     engine.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn notify_systemd(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("cannot notify the service manager: {error}");
-    }
 }

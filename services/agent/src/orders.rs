@@ -2,7 +2,7 @@
 //!
 //! For: taking instructions ([`OrderExecutor::apply_instructions`]), starting orders
 //! ([`OrderExecutor::begin`]), executing them step by step with the mover ([`OrderExecutor::advance`]), and
-//! reporting ([`OrderExecutor::report`]). The messages are those of [`penstock_operations::orders`]. Not for:
+//! reporting ([`OrderExecutor::report`]). The messages are those of [`penstock_control::orders`]. Not for:
 //! the connection to the controller ([`crate::controller`]).
 //!
 //! Executions use the mover through [`TransferEngine`], and callers pass the present time, so that a simulation runs
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use penstock_operations::execution::WithdrawnOrders;
-use penstock_operations::orders::{
+use penstock_control::execution::WithdrawnOrders;
+use penstock_control::orders::{
     Acknowledged, AddressPair, ENTRIES_MAX, FaultKind, Instructions, OUTCOMES_MAX, Order,
     OrderFault, OrderId, OrderPhase, OrderReport, OrderSettings, OrderTask, ReportedOutcome,
 };
 use serde::Serialize;
 
-pub use engine::{EngineTransfer, FileListing, TransferEngine, TransferRequest};
+pub use engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine, TransferRequest};
 pub use faults::FailureAction;
 use faults::{fault, permanent};
 pub use local::LocalEngine;

@@ -6,6 +6,7 @@
 //!
 //! Not for: the format, which `penstock-scitags` defines.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -19,8 +20,9 @@ use serde_json::Value;
 use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
-use crate::state::{StateDir, StateError};
-use penstock_http::fetch::{self, FetchOutcome, Url};
+use penstock_daemon::state::{StateDir, StateError};
+use penstock_http::Url;
+use penstock_http::fetch::{self, FetchOutcome};
 
 /// File name of the copy in the state directory.
 pub const FILE: &str = "scitags.json";
@@ -133,18 +135,31 @@ impl ActiveRegistry {
     }
 }
 
-fn read_copy(path: &Path) -> Result<Option<ActiveRegistry>, String> {
+/// A copy of the registry that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum RegistryCopyError {
+    #[error("{0}")]
+    Unreadable(String),
+    #[error("is damaged: {0}")]
+    Damaged(String),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+fn read_copy(path: &Path) -> Result<Option<ActiveRegistry>, RegistryCopyError> {
     let limit = REGISTRY_BYTES_MAX + METADATA_BYTES_MAX;
     let bytes = match read_at_most(path, limit) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(penstock_sys::fs::describe(&error)),
+        Err(error) => {
+            return Err(RegistryCopyError::Unreadable(penstock_sys::fs::describe(&error)));
+        }
     };
-    let stored: StoredRegistry =
-        serde_json::from_slice(&bytes).map_err(|error| format!("is damaged: {error}"))?;
-    let json = serde_json::to_vec(&stored.registry).map_err(|error| error.to_string())?;
-    let registry = Registry::read(&json).map_err(|error| error.to_string())?.registry;
-    let checked = stored.checked.parse().map_err(|error| format!("is damaged: {error}"))?;
+    let damaged = |error: &dyn Display| RegistryCopyError::Damaged(error.to_string());
+    let stored: StoredRegistry = serde_json::from_slice(&bytes).map_err(|error| damaged(&error))?;
+    let json = serde_json::to_vec(&stored.registry).map_err(|error| damaged(&error))?;
+    let registry = Registry::read(&json)?.registry;
+    let checked = stored.checked.parse::<UtcTime>().map_err(|error| damaged(&error))?;
     Ok(Some(ActiveRegistry {
         registry,
         source: stored.source,
@@ -194,7 +209,7 @@ async fn renew(state: &StateDir, url: &Url) -> Result<Update, UpdateError> {
     let source = url.to_string();
     let etag = before.etag.as_deref().filter(|_| before.source == source);
     match fetch::fetch(url, etag, REGISTRY_BYTES_MAX).await {
-        Err(why) => Err(UpdateError::Fetch { url: source, why }),
+        Err(error) => Err(UpdateError::Fetch { url: source, why: error.to_string() }),
         Ok(FetchOutcome::Modified { body, etag }) => {
             let state = state.clone();
             let stored = spawn_blocking(move || store(&state, &source, &body, etag)).await;

@@ -11,14 +11,15 @@ use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
 use penstock_agent::destinations::DestinationRules;
 use penstock_agent::http::api::TransferChange;
-use penstock_agent::http::server::{self, ConnectionTracker};
-use penstock_agent::http::{
-    self, AgentApi, BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX, MoverControl,
-};
+use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
 use penstock_agent::tokens::{TokenSource, Tokens};
+use penstock_daemon::api::{self, DaemonApi};
+use penstock_http::PROBLEM_JSON;
 use penstock_http::access::ReadPolicy;
-use penstock_mover::agent::{Counters, Limits, Transfer};
-use penstock_mover::identity::{Fingerprint, Identity};
+use penstock_http::server::{self, ConnectionTracker};
+use penstock_http::{BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX};
+use penstock_identity::{Fingerprint, Identity};
+use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer};
 use penstock_protocol::control::Settings;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -30,37 +31,37 @@ const ALICE: &str = "alice-has-a-long-token";
 struct RecordingMover(Mutex<Vec<(u64, Settings)>>);
 
 impl MoverControl for RecordingMover {
-    fn transfers(&self) -> Vec<Transfer> {
+    fn transfers(&self) -> Vec<ListedTransfer> {
         let cancelled = |id| self.0.lock().unwrap().iter().any(|call| call.0 == id + 1000);
         [2, 1]
             .into_iter()
             .map(|id| transfer(id, if cancelled(id) { "cancelled" } else { "running" }))
             .collect()
     }
-    fn set(&self, id: u64, settings: Settings) -> Result<(), String> {
+    fn set(&self, id: u64, settings: Settings) -> Result<(), TransferControlError> {
         if id == 2 {
-            return Err("transfer 2 is over".into());
+            return Err(TransferControlError::new("transfer 2 is over"));
         }
         self.0.lock().unwrap().push((id, settings));
         Ok(())
     }
-    fn cancel(&self, id: u64, _reason: &str) -> Result<(), String> {
+    fn cancel(&self, id: u64, _reason: &str) -> Result<(), TransferControlError> {
         self.0.lock().unwrap().push((id + 1000, Settings::default()));
         Ok(())
     }
-    fn counters(&self) -> Counters {
-        Counters {
+    fn counters(&self) -> AgentCounters {
+        AgentCounters {
             received_bytes: 12_345,
             connections: 7,
             fireflies_sent: [4, 3, 2],
             fireflies_failed: [0, 0, 1],
-            ..Counters::default()
+            ..AgentCounters::default()
         }
     }
 }
 
-fn transfer(id: u64, state: &'static str) -> Transfer {
-    Transfer {
+fn transfer(id: u64, state: &'static str) -> ListedTransfer {
+    ListedTransfer {
         id,
         caller: "alice".into(),
         peer: "[::1]:5".into(),
@@ -115,28 +116,33 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     };
     let mover = Arc::new(RecordingMover::default());
     let traffic = Arc::new(ConnectionTracker::default());
-    let api = AgentApi {
+    let authorizer = Arc::new(Authorizer::new(AccessRules {
+        tokens,
+        exports: vec![export],
+        token_tags: HashMap::new(),
+        destinations: DestinationRules::default(),
+    }));
+    let agent = AgentApi {
         mover: Arc::clone(&mover) as _,
-        authorizer: Arc::new(Authorizer::new(AccessRules {
-            tokens,
-            exports: vec![export],
-            token_tags: HashMap::new(),
-            destinations: DestinationRules::default(),
-        })),
+        authorizer: Arc::clone(&authorizer),
         state: "/nonexistent".into(),
-        metrics,
-        reading: ReadPolicy::default(),
-        roles: Vec::new(),
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
         fingerprint: identity.fingerprint(),
-        limits: Arc::new(Mutex::new(Limits::default())),
+        limits: Arc::new(Mutex::new(AgentLimits::default())),
         controller: None,
         started: SystemTime::now(),
         traffic: Arc::clone(&traffic),
     };
+    let api = DaemonApi {
+        roles: vec![Arc::new(agent)],
+        bearers: authorizer,
+        reading: ReadPolicy::default(),
+        metrics: metrics.into(),
+        traffic: Arc::clone(&traffic),
+    };
     let (stop, stopped) = watch::channel(false);
-    let (router, fingerprint) = (http::router(Arc::new(api)), identity.fingerprint());
+    let (router, fingerprint) = (api::router(Arc::new(api)), identity.fingerprint());
     let serving = runtime.spawn(async move {
         server::serve(listeners, router, &identity.tls_server_config(), traffic, stopped).await
     });
@@ -260,6 +266,8 @@ fn statuses_match_documentation() {
         assert_eq!(got, status, "{method} {path}: {text}");
         assert!(text.contains(words), "{method} {path}: {text}");
         assert!(status == 200 || text.starts_with("{\"type\":\"about:blank\""), "{text}");
+        let instance = format!("\"instance\":\"{path}\"");
+        assert!(status == 200 || text.contains(&instance), "{text}");
     }
     let head = running.raw("GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
@@ -344,10 +352,12 @@ fn own_address() -> Option<std::net::IpAddr> {
 #[test]
 fn garbage_and_large_headers_are_refused() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
-    assert!(running.raw("\x16\x03\x01 PENSTOCK\r\n\r\n").starts_with("HTTP/1.1 400"));
+    let answer = running.raw("\x16\x03\x01 PENSTOCK\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(PROBLEM_JSON), "{answer}");
     let large = "x".repeat(2 * HEAD_BYTES_MAX);
     let answer = running.raw(&format!("GET / HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n"));
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let is_problem = answer.starts_with("HTTP/1.1 431") && answer.contains(PROBLEM_JSON);
+    assert!(answer.is_empty() || is_problem, "{answer}");
     assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
 }
 
@@ -376,8 +386,11 @@ fn idle_connections_bounded_at_shutdown() {
 #[test]
 fn openapi_document_is_committed() {
     let path = "../../docs/openapi.json";
-    let now =
-        http::api::document([penstock_collector::document(), penstock_controller::document()]);
+    let now = api::document([
+        http::api::document(),
+        penstock_collector::document(),
+        penstock_controller::document(),
+    ]);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(path, &now).unwrap();
     }

@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
-use penstock_http::fetch::Url;
+use penstock_http::Url;
 use penstock_units::BitRate;
+use penstock_units::ParseQuantityError;
 use serde::{Deserialize, Deserializer};
 
-use crate::event::{Event, EventKind, Severity};
-use crate::query::By;
+use crate::event::{EventKind, Severity, TelemetryEvent};
+use crate::query::{By, QueryWordError};
 
 /// Most rules in the configuration.
 pub(crate) const RULES_MAX: usize = 100;
@@ -124,23 +125,49 @@ impl<'de> Deserialize<'de> for AlertRule {
     }
 }
 
+/// A rule that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("alert '{alert}': {fault}")]
+struct AlertRuleError {
+    alert: String,
+    fault: AlertRuleFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AlertRuleFault {
+    #[error("it has no below: give above")]
+    NoBelow,
+    #[error("give above or below, one of them")]
+    Threshold,
+    #[error(transparent)]
+    By(#[from] QueryWordError),
+    #[error("say what it is of: by = \"owner\" and key = \"cms\"")]
+    NoScope,
+    #[error("this kind takes a key (an exporter) and no by")]
+    ForeignScope,
+    #[error("clear lies on the wrong side of the threshold")]
+    Clear,
+    #[error("for: {0}")]
+    For(ParseQuantityError),
+}
+
 impl AlertRule {
-    fn new(table: AlertTable) -> Result<Self, String> {
+    fn new(table: AlertTable) -> Result<Self, AlertRuleError> {
         let AlertTable { name, kind, by, key, above, below, clear, r#for, severity, webhook } =
             table;
-        let wrong = |text: &str| Err(format!("alert '{name}': {text}"));
+        let wrong = |fault| AlertRuleError { alert: name.clone(), fault };
         let (threshold, above) = match (above, below, kind) {
             (Some(above), None, _) => (above.0, true),
             (None, Some(below), AlertFigure::Rate | AlertFigure::Share) => (below.0, false),
-            (None, Some(_), _) => return wrong("it has no below: give above"),
+            (None, Some(_), _) => return Err(wrong(AlertRuleFault::NoBelow)),
             (None, None, AlertFigure::Silence) => (60.0, true),
-            _ => return wrong("give above or below, one of them"),
+            _ => return Err(wrong(AlertRuleFault::Threshold)),
         };
         let of = match by.as_deref() {
             None => AlertScope::By(By::Total),
             Some("link") => AlertScope::Link,
             Some(by) => {
-                AlertScope::By(by.parse().map_err(|error| format!("alert '{name}': {error}"))?)
+                AlertScope::By(by.parse().map_err(|error: QueryWordError| wrong(error.into()))?)
             }
         };
         let total = of == AlertScope::By(By::Total);
@@ -148,22 +175,22 @@ impl AlertRule {
             (AlertFigure::Rate, true, None) => {}
             (AlertFigure::Rate | AlertFigure::Share, false, Some(_)) => {}
             (AlertFigure::Rate | AlertFigure::Share, ..) => {
-                return wrong("say what it is of: by = \"owner\" and key = \"cms\"");
+                return Err(wrong(AlertRuleFault::NoScope));
             }
             (_, true, _) => {}
-            _ => return wrong("this kind takes a key (an exporter) and no by"),
+            _ => return Err(wrong(AlertRuleFault::ForeignScope)),
         }
         let usual = if above { threshold * CLEAR_SHARE } else { threshold / CLEAR_SHARE };
         let clear = clear.map_or(usual, |clear| clear.0);
         if (above && clear > threshold) || (!above && clear < threshold) {
-            return wrong("clear lies on the wrong side of the threshold");
+            return Err(wrong(AlertRuleFault::Clear));
         }
         let after = match (r#for.as_deref(), kind) {
             // Silence is itself a time.
             (None, AlertFigure::Silence) => Duration::ZERO,
             (None, _) => PENDING_TIME_DEFAULT,
             (Some(text), _) => penstock_units::parse_duration(text)
-                .map_err(|error| format!("alert '{name}': for: {error}"))?,
+                .map_err(|error| wrong(AlertRuleFault::For(error)))?,
         };
         Ok(Self { watched: kind, of, key, threshold, above, clear, after, severity, webhook, name })
     }
@@ -269,7 +296,7 @@ impl Alert {
 
     /// Restores the state from the events of an earlier run: a firing alert continues, with its
     /// acknowledgement.
-    pub(crate) fn restore<'e>(&mut self, events: impl Iterator<Item = &'e Event>) {
+    pub(crate) fn restore<'e>(&mut self, events: impl Iterator<Item = &'e TelemetryEvent>) {
         for event in events.filter(|event| event.subject == self.rule.name) {
             match event.kind {
                 EventKind::AlertFiring => {
@@ -426,8 +453,9 @@ mod tests {
     #[test]
     fn restart_keeps_firing_and_acknowledgement() {
         let rule = rule("kind = \"rate\"\nabove = 100\nfor = \"1s\"").unwrap();
-        let event =
-            |at_s, kind, name: &str| Event::new(at_s, kind, Severity::Warning, name).text("on it");
+        let event = |at_s, kind, name: &str| {
+            TelemetryEvent::new(at_s, kind, Severity::Warning, name).text("on it")
+        };
         let firing = event(10.0, EventKind::AlertFiring, "a");
         let acknowledged = event(12.0, EventKind::AlertAcknowledged, "a");
         let resolved = event(14.0, EventKind::AlertResolved, "a");

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_http::fetch::{self, Url};
+use penstock_http::{Url, client};
 use serde_json::json;
 use tokio::sync::mpsc::{Receiver, Sender};
 
 use crate::alert::{Alert, AlertChange, AlertFigure, AlertScope};
 use crate::api::link_share;
 use crate::directory::exporter_key;
-use crate::event::{Event, EventKind};
+use crate::event::{EventKind, TelemetryEvent};
 use crate::query::{By, Query};
 use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, execute};
 use crate::second::Second;
@@ -69,7 +69,7 @@ fn evaluate(shared: &Shared, calls: &Sender<Call>) {
 }
 
 /// Builds the event of a change.
-fn event_of(alert: &Alert, change: AlertChange, wall_s: f64) -> Event {
+fn event_of(alert: &Alert, change: AlertChange, wall_s: f64) -> TelemetryEvent {
     let rule = &alert.rule;
     let shown = |value: f64| match rule.unit() {
         "bit/s" => penstock_units::BitRate(value as u64).to_string(),
@@ -85,7 +85,10 @@ fn event_of(alert: &Alert, change: AlertChange, wall_s: f64) -> Event {
         AlertChange::Ends => (EventKind::AlertResolved, format!("back at {value}")),
     };
     let link = rule.key.clone().filter(|_| rule.of == AlertScope::Link);
-    Event { link, ..Event::new(wall_s, kind, rule.severity, &rule.name).text(text) }
+    TelemetryEvent {
+        link,
+        ..TelemetryEvent::new(wall_s, kind, rule.severity, &rule.name).text(text)
+    }
 }
 
 fn report_change(
@@ -218,7 +221,7 @@ impl AlertFigures<'_> {
 pub(crate) async fn call_webhooks(shared: &Shared, mut calls: Receiver<Call>) {
     while let Some(call) = calls.recv().await {
         let mut tries = RETRY_PAUSES.iter();
-        while let Err(error) = fetch::post(&call.url, call.body.clone()).await {
+        while let Err(error) = client::post(&call.url, call.body.clone()).await {
             match tries.next() {
                 Some(pause) if !shared.stopping.load(Ordering::Relaxed) => {
                     tokio::time::sleep(*pause).await;

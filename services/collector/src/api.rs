@@ -9,10 +9,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::routing::{get, put};
-use penstock_http::ApiError;
+use penstock_http::ProblemDetails;
 use utoipa::OpenApi;
 
-use crate::query::{By, Query};
+use crate::query::{By, Query, QueryWordError};
 use crate::row::RowDirection;
 use crate::shared::Shared;
 
@@ -87,13 +87,15 @@ struct TelemetryParams(HashMap<String, String>);
 type RawQuery = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
 
 impl TelemetryParams {
-    fn new(given: RawQuery) -> Result<Self, ApiError> {
+    fn new(given: RawQuery) -> Result<Self, ProblemDetails> {
         let axum::extract::Query(pairs) =
-            given.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
+            given.map_err(|rejection| ProblemDetails::bad_request(rejection.body_text()))?;
         let mut params = HashMap::new();
         for (name, value) in pairs {
             if params.insert(name.clone(), value).is_some() {
-                return Err(ApiError::bad_request(format!("{name} is given twice: give it once")));
+                return Err(ProblemDetails::bad_request(format!(
+                    "{name} is given twice: give it once"
+                )));
             }
         }
         Ok(Self(params))
@@ -107,50 +109,52 @@ impl TelemetryParams {
         self.0.remove(name)
     }
 
-    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ProblemDetails> {
         let Some(text) = self.take(name) else { return Ok(None) };
-        let bad = |_| ApiError::bad_request(format!("{name}={text}: give a whole number"));
+        let bad = |_| ProblemDetails::bad_request(format!("{name}={text}: give a whole number"));
         text.parse().map(Some).map_err(bad)
     }
 
-    fn direction(&mut self) -> Result<Option<RowDirection>, ApiError> {
+    fn direction(&mut self) -> Result<Option<RowDirection>, ProblemDetails> {
         match self.take("direction").as_deref() {
             None => Ok(None),
             Some("in") => Ok(Some(RowDirection::In)),
             Some("out") => Ok(Some(RowDirection::Out)),
             Some(other) => {
-                Err(ApiError::bad_request(format!("direction={other}: write in or out")))
+                Err(ProblemDetails::bad_request(format!("direction={other}: write in or out")))
             }
         }
     }
 
     /// Parses direction, view and filters of a query; remaining parameters are unknown.
-    fn question(mut self, by: By, shared: &Shared) -> Result<Query, ApiError> {
+    fn question(mut self, by: By, shared: &Shared) -> Result<Query, ProblemDetails> {
         let direction = self.direction()?;
         let view = match self.take("combine") {
             None => shared.config.combine,
-            Some(text) => text.parse().map_err(ApiError::bad_request)?,
+            Some(text) => text
+                .parse()
+                .map_err(|error: QueryWordError| ProblemDetails::bad_request(error.to_string()))?,
         };
         let mut filters = Vec::new();
         for (name, value) in std::mem::take(&mut self.0) {
             match name.parse() {
                 Ok(by) if by != By::Total => filters.push((by, value)),
                 _ => {
-                    return Err(ApiError::bad_request(format!(
+                    return Err(ProblemDetails::bad_request(format!(
                         "'{name}' is no parameter here: see docs/telemetry.md"
                     )));
                 }
             }
         }
         let query = Query { by, direction, filters, view, sided: false };
-        query.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        query.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
         Ok(query)
     }
 
-    fn none(self) -> Result<(), ApiError> {
+    fn none(self) -> Result<(), ProblemDetails> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(name) => Err(ApiError::bad_request(format!(
+            Some(name) => Err(ProblemDetails::bad_request(format!(
                 "'{name}' is no parameter here: see docs/telemetry.md"
             ))),
         }

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::Parquet as Config;
+use crate::error::DirectoryError;
 use crate::receive::LOG_INTERVAL;
 use crate::shared::unix_now;
 
@@ -124,8 +125,8 @@ impl Drop for Recorder {
 /// Prepares the directory and removes incomplete files.
 ///
 /// # Errors
-/// With one line, when the directory cannot be used.
-pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, ArchiveWriter), String> {
+/// When the directory cannot be used.
+pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, ArchiveWriter), DirectoryError> {
     let prepare = || -> io::Result<u64> {
         fs::create_dir_all(&config.directory)?;
         for name in names_in(&config.directory, PART)? {
@@ -134,9 +135,10 @@ pub(crate) fn open(config: Config) -> Result<(Archive, Recorder, ArchiveWriter),
         }
         enforce_limit(&config.directory, config.bytes_max)
     };
-    let bytes = prepare().map_err(|error| {
-        let dir = config.directory.display();
-        format!("{dir}: {error}: give another directory in [collector.parquet]")
+    let bytes = prepare().map_err(|source| DirectoryError {
+        directory: config.directory.clone(),
+        key: "[collector.parquet]",
+        source,
     })?;
     let health =
         Arc::new(ArchiveHealth { bytes: AtomicU64::new(bytes), ..ArchiveHealth::default() });

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::timeline::Timeline;
+use crate::timeline::ClockTimeline;
 
 /// Silence is unusual beyond both limits: this time, and this multiple of the longest usual pause.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
@@ -57,7 +57,7 @@ pub(crate) struct DatagramArrivals {
 
 impl DatagramArrivals {
     /// Counts a datagram; `missing` is true if others before it are lost.
-    pub(crate) fn take(&mut self, at: Duration, number: u64, missing: bool) {
+    pub(crate) fn record(&mut self, at: Duration, number: u64, missing: bool) {
         if self.seconds.len() < SECONDS_MAX || self.seconds.contains_key(&number) {
             self.seconds.entry(number).or_default().taken += 1;
         }
@@ -84,7 +84,7 @@ impl DatagramArrivals {
     /// Distributes drops between two times over the seconds.
     pub(crate) fn note_drops(
         &mut self,
-        line: &Timeline,
+        line: &ClockTimeline,
         from: Duration,
         to: Duration,
         dropped: u32,
@@ -141,11 +141,12 @@ mod tests {
     }
 
     /// Ten datagrams a second until `to`.
-    fn busy(to: u32) -> (DatagramArrivals, Timeline) {
-        let (mut arrivals, line) = (DatagramArrivals::default(), Timeline::new(at(0.0), 1_000.0));
+    fn busy(to: u32) -> (DatagramArrivals, ClockTimeline) {
+        let (mut arrivals, line) =
+            (DatagramArrivals::default(), ClockTimeline::new(at(0.0), 1_000.0));
         for tenth in 0..10 * to {
             let now = at(f64::from(tenth) / 10.0 + 0.05);
-            arrivals.take(now, line.number(now), false);
+            arrivals.record(now, line.number(now), false);
         }
         (arrivals, line)
     }
@@ -170,14 +171,14 @@ mod tests {
             (arrivals.close(6, line.span(6).end), arrivals.close(9, line.span(9).end)),
             (1.0, 0.0)
         );
-        arrivals.take(at(12.0), line.number(at(12.0)), true);
+        arrivals.record(at(12.0), line.number(at(12.0)), true);
         let pauses = arrivals.pauses();
         assert!(pauses.len() == 1 && pauses[0].missing && pauses[0].to == at(12.0), "{pauses:?}");
         // The outage did not become a usual pause.
         assert!(arrivals.is_cut_off(at(16.0)));
         // An exporter that sends only counters.
         for round in 1..10 {
-            arrivals.take(at(12.0 + 20.0 * f64::from(round)), 12 + 20 * round as u64, false);
+            arrivals.record(at(12.0 + 20.0 * f64::from(round)), 12 + 20 * round as u64, false);
         }
         assert!(!arrivals.is_cut_off(at(192.0 + 59.0)) && arrivals.is_cut_off(at(192.0 + 61.0)));
         // Before the first datagram nothing is known.

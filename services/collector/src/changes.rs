@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::interface_states;
 use crate::directory::exporter_key;
-use crate::event::{Event, EventKind, Severity};
+use crate::event::{EventKind, Severity, TelemetryEvent};
 use crate::shared::{Shared, unix_now};
 
 /// Time between two snapshots.
@@ -64,7 +64,7 @@ struct LastState {
     restarts: u64,
 }
 
-/// Compares snapshots.
+/// Detects changes of exporters and interfaces between snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     exporters: HashMap<String, LastState>,
@@ -80,7 +80,7 @@ impl Watcher {
         wall_s: f64,
         passed_s: f64,
         snapshot: &NetworkSnapshot,
-    ) -> Vec<Event> {
+    ) -> Vec<TelemetryEvent> {
         self.age_s += passed_s;
         let mut events = Vec::new();
         if passed_s > SNAPSHOT_INTERVAL.as_secs_f64() + GAP_S {
@@ -88,7 +88,7 @@ impl Watcher {
                 "the collector stood still for {passed_s:.0} s; figures of that time are incomplete"
             );
             let kind = EventKind::CollectorGap;
-            events.push(Event::new(wall_s, kind, Severity::Critical, "").text(text));
+            events.push(TelemetryEvent::new(wall_s, kind, Severity::Critical, "").text(text));
         }
         self.exporters(wall_s, snapshot, &mut events);
         self.interfaces(wall_s, snapshot, &mut events);
@@ -97,19 +97,25 @@ impl Watcher {
             let last = events[EVENTS_PER_SNAPSHOT_MAX].clone();
             events.truncate(EVENTS_PER_SNAPSHOT_MAX);
             events.push(
-                Event { name: None, link: None, ..last }.text(format!("and {more} more changes")),
+                TelemetryEvent { name: None, link: None, ..last }
+                    .text(format!("and {more} more changes")),
             );
         }
         events
     }
 
-    fn exporters(&mut self, wall_s: f64, snapshot: &NetworkSnapshot, events: &mut Vec<Event>) {
+    fn exporters(
+        &mut self,
+        wall_s: f64,
+        snapshot: &NetworkSnapshot,
+        events: &mut Vec<TelemetryEvent>,
+    ) {
         let mut gone: HashMap<String, LastState> = std::mem::take(&mut self.exporters);
         for one in &snapshot.exporters {
             let silent = one.silent_s > SILENT_S;
             let mut add = |kind, severity, text: String| {
-                let event = Event::new(wall_s, kind, severity, &one.key).text(text);
-                events.push(Event { name: Some(one.name.clone()), ..event });
+                let event = TelemetryEvent::new(wall_s, kind, severity, &one.key).text(text);
+                events.push(TelemetryEvent { name: Some(one.name.clone()), ..event });
             };
             match gone.remove(&one.key) {
                 None if self.age_s > SETTLING_S && !silent => {
@@ -136,7 +142,12 @@ impl Watcher {
         }
     }
 
-    fn interfaces(&mut self, wall_s: f64, snapshot: &NetworkSnapshot, events: &mut Vec<Event>) {
+    fn interfaces(
+        &mut self,
+        wall_s: f64,
+        snapshot: &NetworkSnapshot,
+        events: &mut Vec<TelemetryEvent>,
+    ) {
         let mut gone = std::mem::take(&mut self.interfaces);
         for one in &snapshot.interfaces {
             let before = gone.remove(&one.key);
@@ -151,9 +162,9 @@ impl Watcher {
                     Some(link) => format!("{} is {word} (link {link})", one.name),
                     None => format!("{} is {word}", one.name),
                 };
-                let event = Event::new(wall_s, kind, severity, &one.key).text(text);
+                let event = TelemetryEvent::new(wall_s, kind, severity, &one.key).text(text);
                 let name = Some(one.name.clone());
-                events.push(Event { name, link: one.link.clone(), ..event });
+                events.push(TelemetryEvent { name, link: one.link.clone(), ..event });
             }
             self.interfaces.insert(one.key.clone(), up);
         }
@@ -162,7 +173,7 @@ impl Watcher {
 
 /// Takes snapshots until the service ends.
 pub(crate) fn run(shared: &Shared) {
-    let started = Event::new(unix_now(), EventKind::CollectorStarted, Severity::Info, "");
+    let started = TelemetryEvent::new(unix_now(), EventKind::CollectorStarted, Severity::Info, "");
     shared.events_log().push(started.text("the collector started"));
     let mut watcher = Watcher::default();
     let mut last = Instant::now();

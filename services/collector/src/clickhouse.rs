@@ -17,6 +17,7 @@ use penstock_scitags::Registry;
 use tokio::sync::mpsc;
 
 use crate::config::ClickHouse as Config;
+use crate::error::DirectoryError;
 use crate::minute::{Minute, draw_id};
 use crate::query::Query;
 use crate::query_executor::{StoredRows, TimeBuckets};
@@ -28,7 +29,7 @@ mod server;
 mod spool;
 mod wire;
 
-use server::ClickHouseClient;
+use server::{ClickHouseClient, ClickHouseError};
 use spool::Dropped;
 pub(crate) use spool::Spool;
 
@@ -119,11 +120,12 @@ impl ClickHouseStore {
     /// Opens the spool; its batches are sent first.
     ///
     /// # Errors
-    /// With one line, when the directory cannot be used.
-    pub(crate) fn open_spool(&self) -> Result<Spool, String> {
-        Spool::open(&self.spool, self.config.spool_bytes_max).map_err(|error| {
-            let dir = self.spool.display();
-            format!("{dir}: {error}: give another directory in [collector.clickhouse] spool")
+    /// When the directory cannot be used.
+    pub(crate) fn open_spool(&self) -> Result<Spool, DirectoryError> {
+        Spool::open(&self.spool, self.config.spool_bytes_max).map_err(|source| DirectoryError {
+            directory: self.spool.clone(),
+            key: "[collector.clickhouse] spool",
+            source,
         })
     }
 
@@ -167,7 +169,7 @@ impl ClickHouseStore {
             }
             self.send(&mut queue).await;
         }
-        let lost = queue.spool.forget();
+        let lost = queue.spool.discard();
         self.dropped(&lost);
     }
 
@@ -222,7 +224,7 @@ impl ClickHouseStore {
         self.health.waiting_bytes.store(queue.spool.bytes(), Ordering::Relaxed);
     }
 
-    async fn send_all(&self, queue: &mut InsertQueue) -> Result<(), String> {
+    async fn send_all(&self, queue: &mut InsertQueue) -> Result<(), ClickHouseError> {
         if !queue.prepared {
             self.server.prepare().await?;
             let newest = self.server.newest().await?;
@@ -263,18 +265,18 @@ impl ClickHouseStore {
     /// Loads the stored part of a query before `until_s`; later minutes are in memory.
     ///
     /// # Errors
-    /// With one line, when the server does not answer.
+    /// When a statement fails.
     pub(crate) async fn past(
         &self,
         query: &Query,
         span: TimeBuckets,
         tier: Tier,
         until_s: i64,
-    ) -> Result<StoredRows, String> {
+    ) -> Result<StoredRows, ClickHouseError> {
         // Until the first answer the end of the stored minutes is unknown.
         if !self.health.reached.load(Ordering::Relaxed) {
             let line = || format!("ClickHouse at {} has not answered yet", self.config.url);
-            return Err(self.trouble().unwrap_or_else(line));
+            return Err(ClickHouseError::NotReached(self.trouble().unwrap_or_else(line)));
         }
         let (from_s, to_s) = (span.start_s, span.end_s().min(until_s));
         let mut parts = vec![(Tier::Minute, (from_s, to_s))];
@@ -298,9 +300,9 @@ impl ClickHouseStore {
             }
             Ok(past)
         };
-        answered.await.map_err(|error: String| {
+        answered.await.map_err(|error: ClickHouseError| {
             self.health.errors.fetch_add(1, Ordering::Relaxed);
-            format!("ClickHouse at {}: {error}", self.config.url)
+            ClickHouseError::Query { url: self.config.url.clone(), source: Box::new(error) }
         })
     }
 

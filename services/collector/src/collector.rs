@@ -10,17 +10,17 @@ use std::time::Duration;
 use axum::Router;
 use penstock_flows::aggregate::{AggregateLimits, Aggregator};
 use penstock_flows::intake::Intake;
-use penstock_flows::prefixes::Prefixes;
+use penstock_flows::prefixes::{PrefixError, Prefixes};
 use penstock_flows::scitag::Trust;
-use penstock_http::Role;
+use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_scitags::Registry;
-use prometheus_client::encoding::DescriptorEncoder;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::clickhouse::ClickHouseStore;
 use crate::config::{Config, load_as_table, prefixes, site_prefixes};
-use crate::event::Event;
+use crate::error::CollectorError;
+use crate::event::TelemetryEvent;
 use crate::receive::{self, InputSocket};
 use crate::shared::{Shared, Stores};
 use crate::store::Store;
@@ -29,27 +29,27 @@ use crate::{alerting, api, archive, changes, host_names, metrics, second_timer};
 /// Time limit of storing the last minute at the end of the service.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running collector, which ends with [`Role::stop`] or when it is dropped.
+/// A running collector, which ends with [`ServiceRole::stop`] or when it is dropped.
 #[derive(Debug)]
-pub struct Collector {
+pub struct CollectorRole {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     storing: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     runtime: Handle,
 }
 
-impl Collector {
+impl CollectorRole {
     /// Opens the sockets and starts the threads. A task of `runtime` stores minutes and hours in
     /// the directory `state`.
     ///
     /// # Errors
-    /// With one line, when a required socket or a thread cannot be created.
+    /// When a required socket, directory or thread cannot be created, or a file cannot be used.
     pub fn start(
         config: Config,
         registry: Registry,
         state: &Path,
         runtime: &Handle,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CollectorError> {
         let (sockets, missing) = receive::open(&config)?;
         let inputs: Vec<_> = sockets.iter().map(|(_, input)| Arc::clone(input)).collect();
         let mut intake = intake(&config, &registry)?;
@@ -133,9 +133,13 @@ impl Collector {
         Ok(this)
     }
 
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    fn spawn(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), CollectorError> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        let thread = thread.map_err(CollectorError::Thread)?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
@@ -149,7 +153,7 @@ impl Collector {
 
 /// Loads the events of earlier runs, restores the alerts from them, and returns the channel of new
 /// events to the store.
-fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<Event> {
+fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<TelemetryEvent> {
     let (give, events) = mpsc::unbounded_channel();
     let stored = tokio::task::block_in_place(|| {
         runtime.block_on(async {
@@ -177,7 +181,7 @@ fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<
 }
 
 /// The seed differs from start to start, so that no sender can provoke hash collisions.
-fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
+fn intake(config: &Config, registry: &Registry) -> Result<Intake, PrefixError> {
     use std::hash::{BuildHasher, RandomState};
     let seed = RandomState::new().hash_one(0);
     let hosts = prefixes(&config.marking)?;
@@ -187,7 +191,7 @@ fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
         let bits = if exporter.address.is_ipv4() { 32 } else { 128 };
         Some((exporter.address, bits, exporter.sampling_rate?))
     });
-    let rates = Prefixes::new(rates).map_err(|error| error.to_string())?;
+    let rates = Prefixes::new(rates)?;
     let trust = Trust::new(registry.clone(), hosts, relays, seed);
     let mut intake =
         Intake::new(trust, Aggregator::new(AggregateLimits::default(), sites, seed), seed);
@@ -195,7 +199,7 @@ fn intake(config: &Config, registry: &Registry) -> Result<Intake, String> {
     Ok(intake)
 }
 
-impl Role for Collector {
+impl ServiceRole for CollectorRole {
     fn router(&self) -> Router {
         api::router(Arc::clone(&self.shared))
     }
@@ -204,11 +208,11 @@ impl Role for Collector {
         api::document()
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        metrics::encode(&self.shared, encoder)
+    fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+        metrics::write(&self.shared, writer)
     }
 
-    fn reload(&self) -> Result<(), String> {
+    fn reload(&self) -> Result<(), RoleReloadError> {
         if let Some(file) = self.shared.config.hosts.as_deref() {
             let hosts = host_names::read(file)?;
             self.shared.change_directory(|directory| directory.set_hosts(hosts));
@@ -246,7 +250,7 @@ impl Role for Collector {
     }
 }
 
-impl Drop for Collector {
+impl Drop for CollectorRole {
     fn drop(&mut self) {
         self.stop();
     }

@@ -5,17 +5,18 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_flows::asn::AsTable;
-use penstock_flows::prefixes::Prefixes;
-use penstock_http::fetch::Url;
+use penstock_flows::prefixes::{PrefixError, Prefixes};
+use penstock_http::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
 use penstock_units::ByteCount;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::alert::{AlertRule, AlertScope, RULES_MAX};
+use crate::error::{ListFileError, read_text};
 use crate::query::View;
 
 mod clickhouse;
@@ -48,24 +49,20 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-/// An error of the configuration, in one line.
-#[derive(Debug, thiserror::Error)]
-#[error("{}{}: {text}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
-pub struct ConfigError {
-    file: PathBuf,
-    line: Option<usize>,
-    text: String,
-}
-
 /// A network: `192.0.2.0/24`, or one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network(pub IpAddr, pub u8);
+pub struct NetworkPrefix(pub IpAddr, pub u8);
 
-impl FromStr for Network {
-    type Err = String;
+/// A text that is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no network: write it like 192.0.2.0/24 or 2001:db8::/32")]
+pub struct NetworkPrefixError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("'{text}' is no network: write it like 192.0.2.0/24 or 2001:db8::/32");
+impl FromStr for NetworkPrefix {
+    type Err = NetworkPrefixError;
+
+    fn from_str(text: &str) -> Result<Self, NetworkPrefixError> {
+        let bad = || NetworkPrefixError(text.to_owned());
         let (ip, bits) = match text.split_once('/') {
             Some((ip, bits)) => (ip, Some(bits.parse::<u8>().map_err(|_| bad())?)),
             None => (text, None),
@@ -80,7 +77,7 @@ impl FromStr for Network {
     }
 }
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for NetworkPrefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
@@ -89,11 +86,11 @@ impl<'de> Deserialize<'de> for Network {
 /// A site and its networks.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Site {
+pub struct SiteNetworks {
     /// Name of the site, as in the topology.
     pub name: String,
     /// Networks of its hosts.
-    pub networks: Vec<Network>,
+    pub networks: Vec<NetworkPrefix>,
 }
 
 /// Configured properties of an exporter.
@@ -125,15 +122,15 @@ pub struct Config {
     /// Topology of the network, if given.
     pub topology: Option<Topology>,
     /// Sites by their networks.
-    pub sites: Vec<Site>,
+    pub sites: Vec<SiteNetworks>,
     /// File of AS prefixes.
     pub prefixes: Option<PathBuf>,
     /// Host names by address, in the format of hosts(5).
     pub hosts: Option<PathBuf>,
     /// Hosts whose marks are trusted.
-    pub marking: Vec<Network>,
+    pub marking: Vec<NetworkPrefix>,
     /// Hosts that relay fireflies of others.
-    pub relays: Vec<Network>,
+    pub relays: Vec<NetworkPrefix>,
     /// Exporters with configured properties.
     pub exporters: Vec<KnownExporter>,
     /// Default way to combine vantages.
@@ -153,14 +150,6 @@ pub struct Config {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct ConfigFile {
-    #[serde(default)]
-    collector: CollectorTable,
-    #[serde(flatten)]
-    _others: std::collections::HashMap<String, IgnoredAny>,
-}
-
-#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CollectorTable {
     sflow: Option<Vec<SocketAddr>>,
@@ -171,11 +160,11 @@ struct CollectorTable {
     prefixes: Option<PathBuf>,
     hosts: Option<PathBuf>,
     #[serde(default)]
-    site: Vec<Site>,
+    site: Vec<SiteNetworks>,
     #[serde(default)]
-    marking: Vec<Network>,
+    marking: Vec<NetworkPrefix>,
     #[serde(default)]
-    relays: Vec<Network>,
+    relays: Vec<NetworkPrefix>,
     #[serde(default)]
     exporter: Vec<KnownExporter>,
     #[serde(default)]
@@ -199,65 +188,80 @@ impl Config {
             let document = CollectorTable::default();
             return Ok(lower(document, required, None));
         };
-        let failed = |line, text| ConfigError { file: file.to_owned(), line, text };
-        let text =
-            std::fs::read_to_string(file).map_err(|error| failed(None, error.to_string()))?;
-        let line = |at: usize| Some(text.bytes().take(at).filter(|b| *b == b'\n').count() + 1);
-        let document: ConfigFile = toml::from_str(&text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            failed(line(at), error.message().replace('\n', " "))
-        })?;
-        let mut table = document.collector;
+        let file = ConfigFile::read(file)?;
+        let mut table: CollectorTable = file.table("collector")?.unwrap_or_default();
         let topology = match table.topology.take() {
             None => None,
             Some(path) => {
-                let at = line(path.span().start);
-                let path = file.parent().unwrap_or(Path::new(".")).join(path.into_inner());
+                let at = path.span().start;
+                let path = file.beside(path.into_inner());
                 let text = std::fs::read_to_string(&path)
-                    .map_err(|error| failed(at, format!("{}: {error}", path.display())))?;
+                    .map_err(|error| file.error_at(at, format!("{}: {error}", path.display())))?;
                 let network = Topology::read(&text).map_err(|faults| {
                     let first = faults.to_string().lines().next().unwrap_or_default().to_owned();
-                    failed(at, format!("{}: {first}: see penstock topology check", path.display()))
+                    file.error_at(
+                        at,
+                        format!("{}: {first}: see penstock topology check", path.display()),
+                    )
                 })?;
                 Some(network)
             }
         };
         if table.site.len() > usize::from(u16::MAX) {
-            return Err(failed(None, "more than 65535 [[collector.site]]".to_owned()));
+            return Err(file.error("more than 65535 [[collector.site]]"));
         }
         if table.alert.len() > RULES_MAX {
-            return Err(failed(None, format!("more than {RULES_MAX} [[collector.alert]]")));
+            return Err(file.error(format!("more than {RULES_MAX} [[collector.alert]]")));
         }
         for rule in &table.alert {
             let Some(key) = rule.key.as_deref().filter(|_| rule.of == AlertScope::Link) else {
                 continue;
             };
             if topology.as_ref().is_none_or(|topology| topology.link(key).is_none()) {
-                return Err(failed(
-                    None,
-                    format!("alert '{}': the topology has no link '{key}'", rule.name),
-                ));
+                return Err(
+                    file.error(format!("alert '{}': the topology has no link '{key}'", rule.name))
+                );
             }
         }
         for exporter in &table.exporter {
             for link in exporter.links.values() {
-                check_link(exporter, link, topology.as_ref()).map_err(|text| failed(None, text))?;
+                check_link(exporter, link, topology.as_ref()).map_err(|error| file.error(error))?;
             }
         }
         let all = table.site.iter().flat_map(|site| &site.networks);
         let all: Vec<_> = all.copied().collect();
         for networks in [all.as_slice(), &table.marking, &table.relays] {
-            prefixes(networks).map_err(|error| failed(None, error))?;
+            prefixes(networks).map_err(|error| file.error(error))?;
         }
-        let dir = file.parent().unwrap_or(Path::new("."));
+        let dir = file.path().parent().unwrap_or(Path::new("."));
         let clickhouse = table.clickhouse.take().map(|table| table.lower(dir)).transpose();
-        let clickhouse = clickhouse.map_err(|(at, text)| failed(line(at), text))?;
+        let clickhouse = clickhouse.map_err(|(at, text)| file.error_at(at, text))?;
         let parquet = table.parquet.take().map(|table| table.lower(dir)).transpose();
-        let parquet = parquet.map_err(|(at, text)| failed(line(at), text))?;
+        let parquet = parquet.map_err(|(at, text)| file.error_at(at, text))?;
         table.prefixes = table.prefixes.take().map(|path| dir.join(path));
         table.hosts = table.hosts.take().map(|path| dir.join(path));
         Ok(Self { clickhouse, parquet, ..lower(table, required, topology) })
     }
+}
+
+/// A link of an exporter that the topology does not have at its node.
+#[derive(Debug, thiserror::Error)]
+#[error("exporter {exporter}: links: {fault}")]
+struct ExporterLinkError {
+    exporter: IpAddr,
+    fault: ExporterLinkFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ExporterLinkFault {
+    #[error("give a topology that has '{0}'")]
+    NoTopology(String),
+    #[error("give its name, too")]
+    NoName,
+    #[error("the topology has no link '{0}'")]
+    NoLink(String),
+    #[error("'{link}' does not end at '{node}'")]
+    OtherNode { link: String, node: String },
 }
 
 /// Checks that a link of an exporter ends at the node of that name.
@@ -265,50 +269,46 @@ fn check_link(
     exporter: &KnownExporter,
     name: &str,
     topology: Option<&Topology>,
-) -> Result<(), String> {
-    let of = format!("exporter {}: links", exporter.address);
-    let topology = topology.ok_or_else(|| format!("{of}: give a topology that has '{name}'"))?;
-    let node = exporter.name.as_deref().ok_or_else(|| format!("{of}: give its name, too"))?;
+) -> Result<(), ExporterLinkError> {
+    let failed = |fault| ExporterLinkError { exporter: exporter.address, fault };
+    let topology =
+        topology.ok_or_else(|| failed(ExporterLinkFault::NoTopology(name.to_owned())))?;
+    let node = exporter.name.as_deref().ok_or_else(|| failed(ExporterLinkFault::NoName))?;
     let link = topology.links.iter().find(|link| link.name == name);
-    let link = link.ok_or_else(|| format!("{of}: the topology has no link '{name}'"))?;
+    let link = link.ok_or_else(|| failed(ExporterLinkFault::NoLink(name.to_owned())))?;
     if link.ends.iter().any(|end| topology.nodes[end.node.0].name == node) {
         return Ok(());
     }
-    Err(format!("{of}: '{name}' does not end at '{node}'"))
+    let (link, node) = (name.to_owned(), node.to_owned());
+    Err(failed(ExporterLinkFault::OtherNode { link, node }))
 }
 
 /// Loads the prefixes of autonomous systems.
 ///
 /// # Errors
-/// With one line that names the file and the line number.
-pub(crate) fn load_as_table(file: &Path) -> Result<AsTable, String> {
-    let name = file.display();
-    let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();
-    if bytes > AS_FILE_BYTES_MAX {
-        return Err(format!("{name}: {bytes} bytes are more than {AS_FILE_BYTES_MAX}"));
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    AsTable::read(&text).map_err(|error| format!("{name}:{error}"))
+/// When the file cannot be read or a line has a fault.
+pub(crate) fn load_as_table(file: &Path) -> Result<AsTable, ListFileError> {
+    let text = read_text(file, AS_FILE_BYTES_MAX)?;
+    AsTable::read(&text).map_err(|source| ListFileError::Prefix { file: file.to_owned(), source })
 }
 
 /// Builds a lookup table of the networks of sites; values are positions in `sites`.
 ///
 /// # Errors
 /// When there are too many networks.
-pub(crate) fn site_prefixes(sites: &[Site]) -> Result<Prefixes<u16>, String> {
+pub(crate) fn site_prefixes(sites: &[SiteNetworks]) -> Result<Prefixes<u16>, PrefixError> {
     let networks = sites.iter().enumerate().flat_map(|(number, site)| {
         site.networks.iter().map(move |network| (network.0, network.1, number as u16))
     });
-    Prefixes::new(networks).map_err(|error| error.to_string())
+    Prefixes::new(networks)
 }
 
 /// Builds a lookup table of networks.
 ///
 /// # Errors
 /// When there are too many networks.
-pub(crate) fn prefixes(networks: &[Network]) -> Result<Prefixes<()>, String> {
+pub(crate) fn prefixes(networks: &[NetworkPrefix]) -> Result<Prefixes<()>, PrefixError> {
     Prefixes::new(networks.iter().map(|network| (network.0, network.1, ())))
-        .map_err(|error| error.to_string())
 }
 
 fn lower(table: CollectorTable, required: bool, topology: Option<Topology>) -> Config {

@@ -25,7 +25,7 @@ pub struct ExporterEntry {
 
 /// Names by exporter, interface, address and AS number.
 #[derive(Debug, Clone, Default)]
-pub struct Directory {
+pub struct NameDirectory {
     entries: HashMap<u32, ExporterEntry>,
     order: VecDeque<u32>,
     names: HashMap<Arc<str>, (Option<Arc<str>>, bool)>,
@@ -52,7 +52,7 @@ pub(crate) fn exporter_key(key: &ExporterKey) -> String {
     }
 }
 
-impl Directory {
+impl NameDirectory {
     /// Starts with the names of the configuration.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = (String, String)>) -> Self {

@@ -84,7 +84,7 @@ impl EventKind {
 /// An event of the network, an alert or the collector.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = TelemetryEvent)]
-pub(crate) struct Event {
+pub(crate) struct TelemetryEvent {
     /// Sequence number: events of one collector are in this order.
     #[serde(default)]
     pub(crate) id: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Event {
     pub(crate) text: String,
 }
 
-impl Event {
+impl TelemetryEvent {
     /// Creates an event without text and link.
     pub(crate) fn new(at_s: f64, kind: EventKind, severity: Severity, subject: &str) -> Self {
         let (subject, text) = (subject.to_owned(), String::new());
@@ -126,21 +126,25 @@ impl Event {
 /// Bounded log of events.
 #[derive(Debug, Default)]
 pub(crate) struct EventLog {
-    events: VecDeque<Event>,
+    events: VecDeque<TelemetryEvent>,
     next: u64,
-    store: Option<UnboundedSender<Event>>,
+    store: Option<UnboundedSender<TelemetryEvent>>,
 }
 
 impl EventLog {
     /// Loads the stored events, oldest first, and sends later ones to the store.
-    pub(crate) fn restore(&mut self, events: Vec<Event>, store: Option<UnboundedSender<Event>>) {
+    pub(crate) fn restore(
+        &mut self,
+        events: Vec<TelemetryEvent>,
+        store: Option<UnboundedSender<TelemetryEvent>>,
+    ) {
         self.next = events.iter().map(|event| event.id + 1).max().unwrap_or(0);
         self.events = events.into();
         self.store = store;
     }
 
     /// Numbers and appends an event.
-    pub(crate) fn push(&mut self, mut event: Event) {
+    pub(crate) fn push(&mut self, mut event: TelemetryEvent) {
         event.id = self.next;
         self.next += 1;
         if let Some(store) = &self.store {
@@ -154,7 +158,7 @@ impl EventLog {
     }
 
     /// Iterates over the events, oldest first.
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Event> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &TelemetryEvent> {
         self.events.iter()
     }
 
@@ -168,14 +172,14 @@ impl EventLog {
 mod tests {
     use super::*;
 
-    fn event(at_s: f64) -> Event {
-        Event::new(at_s, EventKind::ExporterNew, Severity::Info, "192.0.2.1").text("new")
+    fn event(at_s: f64) -> TelemetryEvent {
+        TelemetryEvent::new(at_s, EventKind::ExporterNew, Severity::Info, "192.0.2.1").text("new")
     }
 
     #[test]
     fn log_is_bounded_and_numbered() {
         let mut log = EventLog::default();
-        log.restore(vec![Event { id: 41, ..event(1.0) }], None);
+        log.restore(vec![TelemetryEvent { id: 41, ..event(1.0) }], None);
         for at in 0..EVENTS_MAX {
             log.push(event(at as f64));
         }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 
+use crate::error::{ListFileError, read_text};
+
 /// Longest file in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
@@ -16,33 +18,55 @@ const NAMES_MAX: usize = 200_000;
 /// comment.
 ///
 /// # Errors
-/// With one line that names the file and the line number.
-pub(crate) fn read(file: &Path) -> Result<HashMap<IpAddr, String>, String> {
-    let name = file.display();
-    let bytes = std::fs::metadata(file).map_err(|error| format!("{name}: {error}"))?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(format!("{name}: {bytes} bytes are more than {FILE_BYTES_MAX}"));
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
-    parse(&text).map_err(|error| format!("{name}:{error}"))
+/// When the file cannot be read or a line has a fault.
+pub(crate) fn read(file: &Path) -> Result<HashMap<IpAddr, String>, ListFileError> {
+    let text = read_text(file, FILE_BYTES_MAX)?;
+    parse(&text).map_err(|source| ListFileError::HostName { file: file.to_owned(), source })
 }
 
-fn parse(text: &str) -> Result<HashMap<IpAddr, String>, String> {
+/// Fault of a line, with its number from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostLineError {
+    /// The first word is no IP address.
+    #[error("{line}: '{word}' is no address: write ADDRESS NAME on each line")]
+    Address {
+        /// Number of the line.
+        line: usize,
+        /// First word of the line.
+        word: String,
+    },
+    /// The address stands alone.
+    #[error("{line}: {address} has no name: write ADDRESS NAME")]
+    NoName {
+        /// Number of the line.
+        line: usize,
+        /// Address of the line.
+        address: String,
+    },
+    /// The file has too many names.
+    #[error("{line}: more than {NAMES_MAX} names")]
+    TooMany {
+        /// Number of the first line beyond the limit.
+        line: usize,
+    },
+}
+
+fn parse(text: &str) -> Result<HashMap<IpAddr, String>, HostLineError> {
     let mut names = HashMap::new();
-    for (at, line) in text.lines().enumerate() {
+    for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
         let Some(address) = words.next() else { continue };
         // An address may have a zone (fe80::1%eth0), which packets do not carry.
         let bare = address.split('%').next().unwrap_or(address);
-        let ip: IpAddr = bare.parse().map_err(|_| {
-            format!("{}: '{address}' is no address: write ADDRESS NAME on each line", at + 1)
-        })?;
+        let ip: IpAddr = bare
+            .parse()
+            .map_err(|_| HostLineError::Address { line: number, word: address.to_owned() })?;
         let Some(name) = words.next() else {
-            return Err(format!("{}: {address} has no name: write ADDRESS NAME", at + 1));
+            return Err(HostLineError::NoName { line: number, address: address.to_owned() });
         };
         if names.len() >= NAMES_MAX {
-            return Err(format!("{}: more than {NAMES_MAX} names", at + 1));
+            return Err(HostLineError::TooMany { line: number });
         }
         names.entry(ip.to_canonical()).or_insert_with(|| name.to_owned());
     }
@@ -60,7 +84,11 @@ mod tests {
         let names = parse(text).unwrap();
         assert_eq!(names[&"192.0.2.1".parse::<IpAddr>().unwrap()], "dtn1.example.org");
         assert_eq!(names[&"2001:db8::1".parse::<IpAddr>().unwrap()], "dtn1");
-        assert!(parse("dtn1 192.0.2.1\n").unwrap_err().starts_with("1: 'dtn1' is no address"));
-        assert!(parse("\n192.0.2.1\n").unwrap_err().starts_with("2: 192.0.2.1 has no name"));
+        for (text, words) in [
+            ("dtn1 192.0.2.1\n", "1: 'dtn1' is no address"),
+            ("\n192.0.2.1\n", "2: 192.0.2.1 has no name"),
+        ] {
+            assert!(parse(text).unwrap_err().to_string().starts_with(words), "{text}");
+        }
     }
 }

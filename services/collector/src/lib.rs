@@ -24,6 +24,7 @@ mod clickhouse;
 mod collector;
 pub mod config;
 mod directory;
+pub mod error;
 mod event;
 mod host_names;
 mod live;
@@ -42,4 +43,4 @@ mod tests;
 mod timeline;
 
 pub use api::document;
-pub use collector::Collector;
+pub use collector::CollectorRole;

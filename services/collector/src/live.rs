@@ -13,7 +13,7 @@ use penstock_flows::observe::InterfaceDirection as Sampled;
 use penstock_flows::packet::IpVersion;
 use penstock_flows::rates::Z_SCORE_95;
 
-use crate::directory::Directory;
+use crate::directory::NameDirectory;
 use crate::minute::start_of;
 use crate::query_executor::TimeBuckets;
 use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumCell, SumRow};
@@ -252,15 +252,15 @@ impl LiveSeconds {
         }
         self.divide_pending();
         let Some(oldest) = self.seconds.iter().map(|second| second.at_s).min() else { return };
-        self.forget_before(oldest as f64);
+        self.drop_before(oldest as f64);
         // Beyond the limit the older half is dropped.
         if self.parts > PARTS_MAX {
             let newest = self.seconds.back().map_or(oldest, |second| second.at_s);
-            self.forget_before((oldest + (newest - oldest) / 2) as f64);
+            self.drop_before((oldest + (newest - oldest) / 2) as f64);
         }
     }
 
-    fn forget_before(&mut self, oldest_s: f64) {
+    fn drop_before(&mut self, oldest_s: f64) {
         let parts = &mut self.parts;
         self.intervals.retain(|_, intervals| {
             while intervals.front().is_some_and(|first| first.end_s < oldest_s) {
@@ -451,7 +451,7 @@ impl LiveSeconds {
 /// Maps numbers of exporters and sites to names.
 #[derive(Debug)]
 pub(crate) struct Namer<'a> {
-    directory: &'a Directory,
+    directory: &'a NameDirectory,
     sites: &'a [Arc<str>],
     unknown: Arc<str>,
 }
@@ -459,7 +459,7 @@ pub(crate) struct Namer<'a> {
 impl<'a> Namer<'a> {
     /// Creates a map with these names.
     #[must_use]
-    pub(crate) fn new(directory: &'a Directory, sites: &'a [Arc<str>]) -> Self {
+    pub(crate) fn new(directory: &'a NameDirectory, sites: &'a [Arc<str>]) -> Self {
         Self { directory, sites, unknown: "unknown".into() }
     }
 

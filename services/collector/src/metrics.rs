@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::Unit;
+use penstock_http::metrics::{MetricWriter, Unit, bits_per_second};
 
 use crate::query::{By, Query};
 use crate::query_executor::{StoredRows, TimeBuckets, execute};
@@ -21,61 +18,14 @@ const TOP_LABELS: usize = 20;
 /// Seconds over which rates are averaged.
 const MEAN_S: i64 = 10;
 
-struct MetricWriter<'a, 'b>(&'a mut DescriptorEncoder<'b>);
-
-type MetricLabels<'a> = [(&'a str, &'a str)];
-
-impl MetricWriter<'_, '_> {
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        let metric = ConstCounter::new(value);
-        metric.encode(self.0.encode_descriptor(name, help, None, metric.metric_type())?)
-    }
-
-    fn counters<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (L, u64)>,
-    ) -> fmt::Result {
-        let kind = ConstCounter::new(0_u64).metric_type();
-        let mut family = self.0.encode_descriptor(name, help, None, kind)?;
-        for (labels, value) in values {
-            ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-
-    fn gauge(&mut self, name: &str, unit: Option<&Unit>, help: &str, value: f64) -> fmt::Result {
-        let metric = ConstGauge::new(value);
-        metric.encode(self.0.encode_descriptor(name, help, unit, metric.metric_type())?)
-    }
-
-    fn gauges(
-        &mut self,
-        name: &str,
-        unit: Option<&Unit>,
-        help: &str,
-        values: &[(Vec<(&str, &str)>, f64)],
-    ) -> fmt::Result {
-        let kind = ConstGauge::new(0.0).metric_type();
-        let mut family = self.0.encode_descriptor(name, help, unit, kind)?;
-        for (labels, value) in values {
-            let labels: &MetricLabels<'_> = labels;
-            ConstGauge::new(*value).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
-    }
-}
-
-pub(crate) fn encode(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let mut writer = MetricWriter(encoder);
-    inputs(shared, &mut writer)?;
-    intake(shared, &mut writer)?;
-    storage(shared, &mut writer)?;
-    clickhouse(shared, &mut writer)?;
-    archive(shared, &mut writer)?;
-    rates(shared, &mut writer)?;
-    alerts(shared, &mut writer)
+pub(crate) fn write(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+    inputs(shared, writer)?;
+    intake(shared, writer)?;
+    storage(shared, writer)?;
+    clickhouse(shared, writer)?;
+    archive(shared, writer)?;
+    rates(shared, writer)?;
+    alerts(shared, writer)
 }
 
 fn load(number: &AtomicU64) -> u64 {
@@ -107,7 +57,7 @@ fn inputs(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         }),
         ("penstock_collector_socket_errors", "Errors of the sockets", |input| &input.errors),
     ] {
-        writer.counters(name, help, by_format(of))?;
+        writer.counters(name, None, help, by_format(of))?;
     }
     writer.gauge(
         "penstock_collector_inputs_missing",
@@ -152,7 +102,7 @@ fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
             load(&shared.slow_clients),
         ),
     ] {
-        writer.counter(name, help, value)?;
+        writer.counter(name, None, help, value)?;
     }
     let live = shared.live();
     let newest = live.newest();
@@ -198,7 +148,7 @@ fn storage(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         ("penstock_collector_minutes_lost", "Minutes that could not be stored", &health.lost),
         ("penstock_collector_store_damaged", "Damaged files put aside", &health.damaged),
     ] {
-        writer.counter(name, help, load(value))?;
+        writer.counter(name, None, help, load(value))?;
     }
     let (waiting, bytes) = (load(&health.waiting) as f64, store.bytes() as f64);
     let help = "Minutes that wait to be stored";
@@ -218,7 +168,7 @@ fn clickhouse(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result
             &health.rows_dropped,
         ),
     ] {
-        writer.counter(name, help, load(value))?;
+        writer.counter(name, None, help, load(value))?;
     }
     let help = "Batches that wait for ClickHouse";
     let waiting = load(&health.waiting) as f64;
@@ -234,7 +184,7 @@ fn archive(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         ("penstock_collector_parquet_records", "Samples in whole files", &health.records),
         ("penstock_collector_parquet_dropped", "Samples that were dropped", &health.dropped),
     ] {
-        writer.counter(name, help, load(value))?;
+        writer.counter(name, None, help, load(value))?;
     }
     let bytes = load(&health.bytes) as f64;
     writer.gauge("penstock_collector_parquet", Some(&Unit::Bytes), "Size of the files", bytes)
@@ -250,7 +200,7 @@ fn rates(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         let seconds = seconds.iter().map(|second| &**second);
         execute(shared, &query, span, &StoredRows::default(), seconds, &[])
     };
-    let bits = Unit::Other("bits_per_second".to_owned());
+    let bits = bits_per_second();
     let activities = mean(By::Activity);
     let covered = activities.covered_s[0].max(f64::MIN_POSITIVE);
     let rate = |bytes: f64| bytes * 8.0 / covered;
@@ -270,7 +220,7 @@ fn rates(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         })
         .collect();
     let help = "Rate by owner and activity, mean of ten seconds, the greatest twenty";
-    writer.gauges("penstock_collector_activity_rate", Some(&bits), help, &values)?;
+    writer.gauges("penstock_collector_activity_rate", Some(&bits), help, values)?;
 
     let owners = mean(By::Owner);
     let first = crate::api::first(&owners, TOP_LABELS);
@@ -279,7 +229,7 @@ fn rates(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         .map(|(key, cells)| (vec![("owner", key.as_str())], rate(cells[0].bytes)))
         .collect();
     let help = "Rate by owner, mean of ten seconds, the greatest twenty";
-    writer.gauges("penstock_collector_owner_rate", Some(&bits), help, &values)?;
+    writer.gauges("penstock_collector_owner_rate", Some(&bits), help, values)?;
     let all: f64 = owners.series.iter().map(|(_, cells)| cells[0].bytes).sum();
     let part = |name: &str| {
         let found = owners.series.iter().find(|(key, _)| key == name);
@@ -294,7 +244,7 @@ fn rates(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         "penstock_collector_label_share",
         Some(&Unit::Ratios),
         "Share of the traffic that is labelled, unlabelled and untrusted",
-        &values,
+        values,
     )
 }
 
@@ -307,7 +257,7 @@ fn alerts(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
             (vec![("alert", alert.rule.name.as_str())], firing)
         })
         .collect();
-    writer.gauges("penstock_collector_alert_firing", None, "1 while the alert fires", &values)?;
+    writer.gauges("penstock_collector_alert_firing", None, "1 while the alert fires", values)?;
     let help = "Alerts that no webhook accepted";
-    writer.counter("penstock_collector_webhooks_failed", help, load(&shared.webhooks_failed))
+    writer.counter("penstock_collector_webhooks_failed", None, help, load(&shared.webhooks_failed))
 }

@@ -131,7 +131,7 @@ impl MinuteBuilder {
     }
 
     /// Returns the collected minute, if any, and starts another.
-    pub(crate) fn take(
+    pub(crate) fn finish(
         &mut self,
         id: i64,
         namer: &Namer<'_>,

@@ -12,7 +12,7 @@ use penstock_flows::estimate::Sum;
 use penstock_scitags::{Registry, Scitag};
 use serde::{Deserialize, Deserializer};
 
-use crate::directory::Directory;
+use crate::directory::NameDirectory;
 use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumRow};
 
 /// Property by which traffic is grouped into series.
@@ -68,15 +68,26 @@ pub(crate) const ELSEWHERE: &str = "elsewhere";
 /// Separator of source and destination in the key of a pair of sites.
 pub(crate) const PAIR: char = '>';
 
-impl FromStr for By {
-    type Err = String;
+/// A word that names nothing to group by, or no way to combine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryWordError {
+    /// The word is no [`By`].
+    #[error(
+        "'{0}' is nothing to group by: write one of {words}",
+        words = WORDS.map(|(word, _)| word).join(", ")
+    )]
+    By(String),
+    /// The word is no [`View`].
+    #[error("'{0}' does not combine: write auto, max or sum")]
+    View(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for By {
+    type Err = QueryWordError;
+
+    fn from_str(text: &str) -> Result<Self, QueryWordError> {
         let found = WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, by)| *by).ok_or_else(|| {
-            let words: Vec<_> = WORDS.iter().map(|(word, _)| *word).collect();
-            format!("'{text}' is nothing to group by: write one of {}", words.join(", "))
-        })
+        found.map(|(_, by)| *by).ok_or_else(|| QueryWordError::By(text.to_owned()))
     }
 }
 
@@ -112,14 +123,14 @@ pub enum View {
 }
 
 impl FromStr for View {
-    type Err = String;
+    type Err = QueryWordError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, QueryWordError> {
         match text {
             "auto" => Ok(Self::Auto),
             "max" => Ok(Self::Max),
             "sum" => Ok(Self::Sum),
-            _ => Err(format!("'{text}' does not combine: write auto, max or sum")),
+            _ => Err(QueryWordError::View(text.to_owned())),
         }
     }
 }
@@ -305,7 +316,7 @@ pub struct KeyNames<'a> {
     /// Names of owners and activities.
     pub registry: &'a Registry,
     /// Names of exporters and interfaces.
-    pub directory: &'a Directory,
+    pub directory: &'a NameDirectory,
 }
 
 impl KeyNames<'_> {
@@ -530,7 +541,7 @@ mod tests {
 
     /// Two hosts send 100 and 50, one receives all of it, a switch between them samples 140 and 10.
     fn answer(query: &Query) -> Vec<(String, f64)> {
-        let directory = Directory::default();
+        let directory = NameDirectory::default();
         let names = KeyNames { registry: Registry::builtin(), directory: &directory };
         let mut fold = Fold::new(query, names, 1);
         let cms = RowLabel::Trusted(3 << 6 | 14);
@@ -567,7 +578,7 @@ mod tests {
 
     #[test]
     fn outer_vlan_filter_takes_inner_ones() {
-        let directory = Directory::default();
+        let directory = NameDirectory::default();
         let names = KeyNames { registry: Registry::builtin(), directory: &directory };
         let mut row = group(at("s", false, RowDirection::In), RowLabel::Unlabelled);
         let SumRow::Group { inner_vlan, .. } = &mut row else { panic!("a group") };
@@ -604,7 +615,7 @@ mod tests {
 
     #[test]
     fn equal_vantages_are_not_biased() {
-        let directory = Directory::default();
+        let directory = NameDirectory::default();
         let names = KeyNames { registry: Registry::builtin(), directory: &directory };
         let query = Query::of(By::Total);
         let mut fold = Fold::new(&query, names, 3);

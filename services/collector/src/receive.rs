@@ -24,9 +24,10 @@ use penstock_sys::net::DatagramReceiver;
 
 use crate::archive::{Recorder, SampleRecord};
 use crate::config::Config;
+use crate::error::SocketError;
 use crate::live::CountedInterval;
 use crate::shared::{Shared, unix_now};
-use crate::timeline::Timeline;
+use crate::timeline::ClockTimeline;
 
 /// Longest wait for datagrams, after which a thread publishes its drained time and checks for the
 /// end of the service.
@@ -108,8 +109,8 @@ pub(crate) type OpenSockets = (Vec<(DatagramReceiver, Arc<InputSocket>)>, Vec<St
 /// Opens the configured sockets.
 ///
 /// # Errors
-/// With one line, when a required socket fails.
-pub(crate) fn open(config: &Config) -> Result<OpenSockets, String> {
+/// When a required socket fails.
+pub(crate) fn open(config: &Config) -> Result<OpenSockets, SocketError> {
     let (mut sockets, mut missing) = (Vec::new(), Vec::new());
     for (format, addresses) in [
         (InputFormat::Sflow, &config.sflow),
@@ -119,16 +120,14 @@ pub(crate) fn open(config: &Config) -> Result<OpenSockets, String> {
         for address in addresses {
             match bind(format, *address, config.receive_buffer_bytes) {
                 Ok(socket) => sockets.push(socket),
-                Err(error) => {
-                    let word = format.as_str();
-                    let line = format!(
-                        "cannot take {word} on UDP {address}: {error}: give another address in [collector] {word}, or [] for none"
-                    );
+                Err(source) => {
+                    let format = format.as_str();
+                    let error = SocketError { format, address: *address, source };
                     if config.required {
-                        return Err(line);
+                        return Err(error);
                     }
-                    tracing::warn!("{line}; going on without it");
-                    missing.push(line);
+                    tracing::warn!("{error}; going on without it");
+                    missing.push(error.to_string());
                 }
             }
         }
@@ -181,7 +180,7 @@ pub(crate) fn run(
         let begun = shared.now();
         match receiver.receive() {
             Ok(_) => {
-                let last = take(&receiver, input, shared, recorder.as_mut());
+                let last = receive_datagrams(&receiver, input, shared, recorder.as_mut());
                 if receiver.is_drained() {
                     let since = last.unwrap_or_else(|| input.drained());
                     // Until now: this thread may have been stopped within the call.
@@ -235,7 +234,7 @@ fn received(stamp: Option<Duration>, wall: Duration, now: Duration, drained: Dur
 }
 
 /// Passes datagrams to the intake and returns the time of the last one.
-fn take(
+fn receive_datagrams(
     receiver: &DatagramReceiver,
     input: &InputSocket,
     shared: &Shared,
@@ -287,7 +286,7 @@ fn take(
 /// Receives the events of the intake: names, counters and samples.
 struct IntakeSink<'a> {
     shared: &'a Shared,
-    line: &'a Timeline,
+    line: &'a ClockTimeline,
     /// Time in which the datagram was received, its second, and the same by the wall clock.
     at: Duration,
     number: u64,
@@ -312,7 +311,7 @@ impl Sink for IntakeSink<'_> {
             Arrival::Next { missing } => missing > 0,
             Arrival::Late | Arrival::Duplicate => false,
         };
-        self.shared.arrivals().take(self.at, self.number, missing);
+        self.shared.arrivals().record(self.at, self.number, missing);
     }
 
     #[inline]

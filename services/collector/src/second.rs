@@ -9,7 +9,7 @@ use penstock_flows::aggregate::{
 use penstock_flows::observe::InterfaceDirection;
 use penstock_flows::packet::FlowKey;
 use penstock_flows::rates::SampleTally;
-use penstock_flows::sflow::Interface;
+use penstock_flows::sflow::SflowInterface;
 use penstock_flows::talkers::FrequentItem;
 
 use crate::row::SumCell;
@@ -74,7 +74,7 @@ pub(crate) fn stratum_of(packed: &PackedGroup) -> Option<StratumKey> {
 
 /// Group that represents the remaining groups of a stratum.
 pub(crate) fn remainder_of((exporter, index, direction): StratumKey) -> PackedGroup {
-    let at = |here: bool| if here { Interface::Index(index) } else { Interface::Unknown };
+    let at = |here: bool| if here { SflowInterface::Index(index) } else { SflowInterface::Unknown };
     PackedGroup::from(&FlowGroup {
         vantage: Vantage { exporter, direction },
         input: at(direction == InterfaceDirection::Ingress),

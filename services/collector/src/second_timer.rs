@@ -106,7 +106,7 @@ fn store(shared: &Shared, gathering: &mut MinuteBuilder, stored: &[UnboundedSend
     let counted = shared.live_mut().take_minutes();
     let directory = shared.directory();
     let namer = Namer::new(&directory, &shared.sites);
-    if let Some(minute) = gathering.take(draw_id(), &namer, counted) {
+    if let Some(minute) = gathering.finish(draw_id(), &namer, counted) {
         let minute = Arc::new(minute);
         for stored in stored {
             // The receiver lives until this thread has ended.

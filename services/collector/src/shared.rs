@@ -16,14 +16,14 @@ use crate::archive::Archive;
 use crate::arrivals::DatagramArrivals;
 use crate::clickhouse::ClickHouseStore;
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::NameDirectory;
 use crate::event::EventLog;
 use crate::live::{LiveSeconds, Sites};
 use crate::query::Query;
 use crate::receive::InputSocket;
 use crate::second::Second;
 use crate::store::Store;
-use crate::timeline::Timeline;
+use crate::timeline::ClockTimeline;
 
 /// Most cached queries of the live feed per second.
 const CACHED_QUERIES_MAX: usize = 256;
@@ -80,13 +80,13 @@ pub(crate) struct Shared {
     /// Datagrams by second.
     arrivals: Mutex<DatagramArrivals>,
     /// Seconds of the wall clock.
-    timeline: RwLock<Timeline>,
+    timeline: RwLock<ClockTimeline>,
     /// The oldest second that is open; it changes while the intake is locked.
     pub(crate) open_from: AtomicU64,
     /// Datagrams of closed seconds, which count in the oldest open one.
     pub(crate) late_datagrams: AtomicU64,
     /// Names of exporters. Readers clone the `Arc`, so that a long query blocks no writer.
-    directory: RwLock<Arc<Directory>>,
+    directory: RwLock<Arc<NameDirectory>>,
     /// The last ten minutes.
     pub(crate) live: RwLock<LiveSeconds>,
     /// Channel of ended seconds to the live feed.
@@ -145,10 +145,10 @@ impl Shared {
         Self {
             intake: Mutex::new(intake),
             arrivals: Mutex::default(),
-            timeline: RwLock::new(Timeline::new(Duration::ZERO, started_s)),
+            timeline: RwLock::new(ClockTimeline::new(Duration::ZERO, started_s)),
             open_from: AtomicU64::new(1),
             late_datagrams: AtomicU64::new(0),
-            directory: RwLock::new(Arc::new(Directory::new(names))),
+            directory: RwLock::new(Arc::new(NameDirectory::new(names))),
             live: RwLock::new(LiveSeconds::default()),
             feed: Mutex::new(Some(broadcast::channel(BEHIND_MAX).0)),
             inputs,
@@ -186,7 +186,7 @@ impl Shared {
     }
 
     /// Copy of the current time line.
-    pub(crate) fn timeline(&self) -> Timeline {
+    pub(crate) fn timeline(&self) -> ClockTimeline {
         self.timeline.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -204,12 +204,12 @@ impl Shared {
     }
 
     /// Snapshot of the current names.
-    pub(crate) fn directory(&self) -> Arc<Directory> {
+    pub(crate) fn directory(&self) -> Arc<NameDirectory> {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Changes the names for later readers.
-    pub(crate) fn change_directory(&self, change: impl FnOnce(&mut Directory)) {
+    pub(crate) fn change_directory(&self, change: impl FnOnce(&mut NameDirectory)) {
         let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut directory));
     }

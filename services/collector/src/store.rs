@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::mpsc;
 
-use crate::event::Event;
+use crate::event::TelemetryEvent;
 use crate::minute::Minute;
 use crate::receive::LOG_INTERVAL;
 use crate::row::{RowKind, SumCell, SumRow};
@@ -151,7 +151,7 @@ impl Store {
     pub(crate) async fn run(
         &self,
         mut minutes: mpsc::UnboundedReceiver<Arc<Minute>>,
-        mut events: mpsc::UnboundedReceiver<Event>,
+        mut events: mpsc::UnboundedReceiver<TelemetryEvent>,
     ) {
         let mut waiting: VecDeque<Arc<Minute>> = VecDeque::new();
         let mut ids = HashMap::new();
@@ -233,7 +233,7 @@ impl Store {
         database::apply_retention(&pool, minute.start_s).await
     }
 
-    async fn write_event(&self, event: &Event) -> Result<(), sqlx::Error> {
+    async fn write_event(&self, event: &TelemetryEvent) -> Result<(), sqlx::Error> {
         events::write(&self.open().await?, event).await
     }
 

@@ -11,11 +11,11 @@ use penstock_flows::observe::Observation;
 use penstock_flows::prefixes::Prefixes;
 use penstock_flows::rates::Amount;
 use penstock_flows::scitag::{ScitagVerdict, Trust};
-use penstock_flows::sflow::Interface;
+use penstock_flows::sflow::SflowInterface;
 use penstock_scitags::Registry;
 
 use crate::config::Config;
-use crate::directory::Directory;
+use crate::directory::NameDirectory;
 use crate::live::{LIVE_SECONDS, LiveSeconds, Namer, ROWS_MAX};
 use crate::minute::MinuteBuilder;
 use crate::query::{By, Query};
@@ -31,7 +31,8 @@ const KEY_COUNT: u32 = 10_000;
 fn sums(keys: u32) -> Aggregates {
     let mut aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
     for key in 0..keys {
-        let seen = Observation::nothing(1000, Interface::Index(key + 1), Interface::Unknown);
+        let seen =
+            Observation::nothing(1000, SflowInterface::Index(key + 1), SflowInterface::Unknown);
         aggregator.add(1, &seen, &Amount::new(1000, 1, 1500), ScitagVerdict::Unlabelled);
     }
     aggregator.take()
@@ -42,7 +43,7 @@ async fn ten_thousand_keys_have_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 1 << 30);
     let (give, take) = tokio::sync::mpsc::unbounded_channel();
-    let (directory, sites): (_, crate::live::Sites) = (Directory::default(), Arc::default());
+    let (directory, sites): (_, crate::live::Sites) = (NameDirectory::default(), Arc::default());
     let namer = Namer::new(&directory, &sites);
     let sums = sums(KEY_COUNT);
     let (mut live, mut gathering) = (LiveSeconds::default(), MinuteBuilder::default());
@@ -58,7 +59,7 @@ async fn ten_thousand_keys_have_bounded_memory() {
         assert_eq!(second.rows(), KEY_COUNT as usize);
         live.push(Arc::clone(&second), crate::second::strata(&sums));
         if gathering.is_over(&second) {
-            let minute = gathering.take(minutes, &namer, live.take_minutes()).unwrap();
+            let minute = gathering.finish(minutes, &namer, live.take_minutes()).unwrap();
             minutes += 1;
             give.send(Arc::new(minute)).unwrap();
         }

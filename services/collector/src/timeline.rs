@@ -38,11 +38,11 @@ pub(crate) struct TimelineSecond {
 
 /// A map from monotonic time to seconds of the wall clock.
 #[derive(Debug, Clone)]
-pub(crate) struct Timeline {
+pub(crate) struct ClockTimeline {
     segments: VecDeque<Segment>,
 }
 
-impl Timeline {
+impl ClockTimeline {
     /// Starts at `now`, for which the wall clock shows `wall_s`.
     pub(crate) fn new(now: Duration, wall_s: f64) -> Self {
         Self { segments: VecDeque::from([Segment::new(now, 1, wall_s)]) }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn stopped_program_finds_all_seconds() {
-        let mut line = Timeline::new(at(10.0), 1_000.25);
+        let mut line = ClockTimeline::new(at(10.0), 1_000.25);
         assert_eq!(
             (line.number(at(10.0)), line.number(at(10.8)), line.number(at(22.9))),
             (1, 2, 14)
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn clock_step_ends_the_second() {
-        let mut line = Timeline::new(at(0.0), 1_000.0);
+        let mut line = ClockTimeline::new(at(0.0), 1_000.0);
         let step = line.adjust(at(5.5), 400.2).unwrap();
         assert!((step + 605.3).abs() < 1e-6);
         let (cut, next) = (line.span(6), line.span(7));

@@ -12,9 +12,9 @@
 use std::collections::HashMap;
 use std::str::FromStr;
 
+use penstock_control::class::WorkClass;
 use penstock_http::ApiCaller;
 use penstock_http::tokens::Tokens;
-use penstock_operations::class::WorkClass;
 
 use crate::problem::ProblemDetails;
 
@@ -31,10 +31,15 @@ pub enum Scope {
     Agent(String),
 }
 
-impl FromStr for Scope {
-    type Err = String;
+/// A text that is no scope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST")]
+pub struct InvalidScope(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Scope {
+    type Err = InvalidScope;
+
+    fn from_str(text: &str) -> Result<Self, InvalidScope> {
         match text.split_once(':') {
             None if text == "read" => Ok(Self::Read),
             None if text == "operate" => Ok(Self::Operate),
@@ -43,9 +48,7 @@ impl FromStr for Scope {
                 Ok(Self::Submit(Some(class.to_owned())))
             }
             Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
-            _ => Err(format!(
-                "'{text}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST"
-            )),
+            _ => Err(InvalidScope(text.to_owned())),
         }
     }
 }
@@ -194,7 +197,8 @@ mod tests {
         assert!(!one.may_submit(&named) && who("dave", &["submit:*"]).may_submit(&named));
         assert!(!who("dtn", &["agent:dtn1"]).is_client());
         for text in ["", "write", "submit", "submit:", "agent:", "READ"] {
-            assert!(text.parse::<Scope>().unwrap_err().contains("submit:CLASS"), "{text}");
+            let error = text.parse::<Scope>().unwrap_err().to_string();
+            assert!(error.contains("submit:CLASS"), "{text}");
         }
     }
 }

@@ -5,33 +5,27 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penstock_alto::Maps;
-use penstock_http::fetch::Url;
+use penstock_control::batch::BatchLimits;
+use penstock_control::class::{WeeklyWindow, WorkClass};
+use penstock_control::lease::RATE_LEASE_DEFAULT;
+use penstock_control::lost_hosts::{GONE_AFTER_DEFAULT, LOST_AFTER_DEFAULT, SilenceLimits};
+use penstock_control::retention::REQUEST_RETENTION_DEFAULT;
+use penstock_control::scheduler::PlannerRules;
+use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
+use penstock_http::Url;
 use penstock_http::tokens::{TokenSource, check_token_name};
-use penstock_operations::batch::BatchLimits;
-use penstock_operations::class::{WeeklyWindow, WorkClass};
-use penstock_operations::round::PlannerRules;
 use penstock_scitags::Registry;
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use toml::Spanned;
 
-use crate::access::{Scope, TokenScopes};
+use crate::access::{InvalidScope, Scope, TokenScopes};
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::telemetry::Telemetry;
 
 /// Most classes of work.
 const CLASSES_MAX: usize = 1000;
-
-/// An error in the configuration, in one line.
-#[derive(Debug, thiserror::Error)]
-#[error("{}{}: {text}", file.display(), line.map_or(String::new(), |line| format!(":{line}")))]
-pub struct ConfigError {
-    file: PathBuf,
-    line: Option<usize>,
-    text: String,
-}
 
 /// Configuration of a controller.
 #[derive(Debug, Clone)]
@@ -86,15 +80,8 @@ impl Provider {
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct ConfigDocument {
-    controller: Option<ControllerTable>,
-    #[serde(flatten)]
-    _others: std::collections::HashMap<String, IgnoredAny>,
-}
-
-#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ControllerTable {
+struct ControllerSection {
     database: Option<Spanned<String>>,
     topology: Option<Spanned<PathBuf>>,
     lease: Option<Spanned<String>>,
@@ -172,11 +159,8 @@ struct ControllerTokenTable {
 /// If the file cannot be read.
 pub fn is_configured(file: Option<&Path>) -> Result<bool, ConfigError> {
     let Some(file) = file else { return Ok(false) };
-    let failed = |text| ConfigError { file: file.to_owned(), line: None, text };
-    let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
     // Parse errors are reported when the whole file is read.
-    let table: Result<toml::Table, _> = text.parse();
-    Ok(table.is_ok_and(|table| table.contains_key("controller")))
+    Ok(ConfigFile::read(file)?.has_table("controller"))
 }
 
 impl Config {
@@ -190,13 +174,13 @@ impl Config {
             classes,
             tokens: Vec::new(),
             scopes: TokenScopes::default(),
-            lease_seconds: 30,
-            lost_after: Duration::from_secs(60),
-            gone_after: Duration::from_secs(600),
+            lease_seconds: RATE_LEASE_DEFAULT.as_secs() as u32,
+            lost_after: LOST_AFTER_DEFAULT,
+            gone_after: GONE_AFTER_DEFAULT,
             round: Duration::from_secs(1),
             batch: BatchLimits::default(),
             rules: PlannerRules::default(),
-            keep: Duration::from_secs(7 * 86_400),
+            keep: REQUEST_RETENTION_DEFAULT,
             rate_limit: 0,
             circuits: None,
             telemetry: None,
@@ -211,18 +195,21 @@ impl Config {
         let Some(file) = file else {
             let text = "the role controller needs a table [controller] with topology = \"FILE\"";
             let file = PathBuf::from("penstock.toml");
-            return Err(ConfigError { file, line: None, text: text.to_owned() });
+            return Err(ConfigError::File { file, text: text.to_owned() });
         };
-        let failed = |line, text| ConfigError { file: file.to_owned(), line, text };
-        let text =
-            std::fs::read_to_string(file).map_err(|error| failed(None, error.to_string()))?;
-        parse(file, &text, registry)
+        parse(&ConfigFile::read(file)?, registry)
     }
 
     /// The class of this name.
     #[must_use]
     pub fn class(&self, name: &str) -> Option<&WorkClass> {
         self.classes.iter().find(|class| class.name == name)
+    }
+
+    /// Returns the ages of a host's last report at which its state changes.
+    #[must_use]
+    pub(crate) fn silence_limits(&self) -> SilenceLimits {
+        SilenceLimits::new(self.lost_after, self.gone_after)
     }
 
     /// True if the network has a site of this name.
@@ -238,40 +225,34 @@ impl Config {
     }
 }
 
-fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigError> {
-    let failed = |line, text| ConfigError { file: file.to_owned(), line, text };
-    let line = |at: usize| Some(text.bytes().take(at).filter(|b| *b == b'\n').count() + 1);
-    let document: ConfigDocument = toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        failed(line(at), error.message().replace('\n', " "))
-    })?;
-    let table = document.controller.unwrap_or_default();
-    let directory = file.parent().unwrap_or(Path::new("."));
+fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigError> {
+    let table: ControllerSection = document.table("controller")?.unwrap_or_default();
     let Some(path) = table.topology else {
         let text = "[controller] needs topology = \"FILE\": the network with its sites and hosts";
-        return Err(failed(None, text.to_owned()));
+        return Err(document.error(text));
     };
-    let at = line(path.span().start);
-    let path = directory.join(path.into_inner());
+    let at = path.span().start;
+    let path = document.beside(path.into_inner());
     let network = std::fs::read_to_string(&path)
-        .map_err(|error| failed(at, format!("{}: {error}", path.display())))?;
+        .map_err(|error| document.error_at(at, format!("{}: {error}", path.display())))?;
     let topology = Topology::read(&network).map_err(|faults| {
         let first = faults.to_string().lines().next().unwrap_or_default().to_owned();
-        failed(at, format!("{}: {first}: see penstock topology check", path.display()))
+        document.error_at(at, format!("{}: {first}: see penstock topology check", path.display()))
     })?;
     let mut config = Config::new(topology, Vec::new());
     if let Some(url) = table.database {
-        let at = line(url.span().start);
+        let at = url.span().start;
         let url = url.into_inner();
-        crate::store::db::kind(&url).map_err(|text| failed(at, format!("database: {text}")))?;
+        crate::repository::db::kind(&url)
+            .map_err(|text| document.error_at(at, format!("database: {text}")))?;
         config.database = Some(url);
     }
     let time = |given: Option<Spanned<String>>, unless: Duration, least: Duration| {
         let Some(given) = given else { return Ok(unless) };
-        let at = line(given.span().start);
-        let time = parse_duration(given.get_ref()).map_err(|e| failed(at, e.to_string()))?;
+        let at = given.span().start;
+        let time = parse_duration(given.get_ref()).map_err(|e| document.error_at(at, e))?;
         if time < least {
-            return Err(failed(
+            return Err(document.error_at(
                 at,
                 format!("'{}' is too short: give at least {least:?}", given.get_ref()),
             ));
@@ -279,7 +260,7 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         Ok(time)
     };
     let second = Duration::from_secs(1);
-    let lease = time(table.lease, Duration::from_secs(30), 2 * second)?;
+    let lease = time(table.lease, RATE_LEASE_DEFAULT, 2 * second)?;
     config.lease_seconds = u32::try_from(lease.as_secs()).unwrap_or(u32::MAX);
     config.lost_after = time(table.lost_after, config.lost_after, 2 * second)?;
     config.gone_after = time(table.gone_after, config.gone_after, 2 * second)?;
@@ -289,10 +270,10 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
     config.round = time(table.round, config.round, Duration::from_millis(50))?;
     config.keep = time(table.keep, config.keep, 60 * second)?;
     if let Some(files) = table.batch_files {
-        let most = penstock_operations::orders::FILES_MAX;
+        let most = penstock_control::orders::FILES_MAX;
         if !(1..=most).contains(files.get_ref()) {
             let text = format!("batch_files is from 1 to {most}");
-            return Err(failed(line(files.span().start), text));
+            return Err(document.error_at(files.span().start, text));
         }
         config.batch.files = files.into_inner();
     }
@@ -302,7 +283,7 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
     if let Some(pairs) = table.transfers_per_pair {
         if !(1..=64).contains(pairs.get_ref()) {
             let text = "transfers_per_pair is from 1 to 64".to_owned();
-            return Err(failed(line(pairs.span().start), text));
+            return Err(document.error_at(pairs.span().start, text));
         }
         config.rules.runs_per_pair = pairs.into_inner();
     }
@@ -311,58 +292,60 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         if !(0.1..=1.0).contains(usable.get_ref()) {
             let text =
                 "usable is the part of a link that file bytes may have, from 0.1 to 1".to_owned();
-            return Err(failed(line(usable.span().start), text));
+            return Err(document.error_at(usable.span().start, text));
         }
         config.rules.usable_permille = (usable.get_ref() * 1000.0).round() as u16;
     }
     config.rate_limit = table.requests_per_second.unwrap_or(0);
     if let Some(telemetry) = table.telemetry {
-        let at = line(telemetry.span().start);
+        let at = telemetry.span().start;
         let TelemetryTable { url, token, fingerprint, authorities } = telemetry.into_inner();
         let fingerprint = fingerprint.map(|text| text.parse()).transpose();
         let telemetry = Telemetry {
             url,
-            token: token.map(|file| directory.join(file)),
+            token: token.map(|file| document.beside(file)),
             fingerprint: fingerprint.map_err(|error| {
-                failed(at, format!("[controller.telemetry] fingerprint: {error}"))
+                document.error_at(at, format!("[controller.telemetry] fingerprint: {error}"))
             })?,
-            authorities: authorities.map(|file| directory.join(file)),
+            authorities: authorities.map(|file| document.beside(file)),
         };
-        telemetry.check().map_err(|text| failed(at, format!("[controller.telemetry] {text}")))?;
+        telemetry
+            .check()
+            .map_err(|text| document.error_at(at, format!("[controller.telemetry] {text}")))?;
         config.telemetry = Some(telemetry);
     }
     if let Some(circuits) = table.circuits {
-        let at = line(circuits.span().start);
+        let at = circuits.span().start;
         let circuits = circuits.into_inner();
         config.circuits = match (circuits.provider.as_str(), circuits.lab) {
-            ("lab", Some(lab)) => Some(Provider::Lab(directory.join(lab))),
+            ("lab", Some(lab)) => Some(Provider::Lab(document.beside(lab))),
             ("lab", None) => {
                 let text = "[controller.circuits] needs lab = \"DIR\": the lab's directory";
-                return Err(failed(at, text.to_owned()));
+                return Err(document.error_at(at, text));
             }
             (other, _) => {
                 let text = format!("provider = \"{other}\" makes no circuits here: write \"lab\"");
-                return Err(failed(at, text));
+                return Err(document.error_at(at, text));
             }
         };
     }
     for site in table.site {
-        let at = line(site.span().start);
+        let at = site.span().start;
         let SiteTable { name, networks } = site.into_inner();
         let one = BTreeMap::from([(name.clone(), networks.clone())]);
-        Maps::of(&config.topology, &one, |_| true)
-            .map_err(|error| failed(at, error.to_string()))?;
+        Maps::of(&config.topology, &one, |_| true).map_err(|error| document.error_at(at, error))?;
         config.networks.insert(name, networks);
     }
     if table.class.len() > CLASSES_MAX {
-        return Err(failed(None, format!("more than {CLASSES_MAX} [[controller.class]]")));
+        return Err(document.error(format!("more than {CLASSES_MAX} [[controller.class]]")));
     }
     let mut names = HashSet::new();
     for class in table.class {
-        let at = line(class.span().start);
-        let class = lower_class(class.into_inner(), registry).map_err(|text| failed(at, text))?;
+        let at = class.span().start;
+        let class = lower_class(class.into_inner(), registry)
+            .map_err(|text| document.error_at(at, text))?;
         if !names.insert(class.name.clone()) {
-            return Err(failed(
+            return Err(document.error_at(
                 at,
                 format!("a second class is called {}: name it otherwise", class.name),
             ));
@@ -373,43 +356,45 @@ fn parse(file: &Path, text: &str, registry: &Registry) -> Result<Config, ConfigE
         config.classes.push(WorkClass::new("default"));
     }
     for token in table.token {
-        let at = line(token.span().start);
+        let at = token.span().start;
         let ControllerTokenTable { name, sha256, file, scopes } = token.into_inner();
-        check_token_name(&name).map_err(|text| failed(at, text))?;
+        check_token_name(&name).map_err(|text| document.error_at(at, text))?;
         let source = match (sha256, file) {
-            (Some(hex), None) => {
-                TokenSource::hashed(name.clone(), &hex).map_err(|text| failed(at, text))?
-            }
+            (Some(hex), None) => TokenSource::hashed(name.clone(), &hex)
+                .map_err(|text| document.error_at(at, text))?,
             (None, Some(path)) => {
-                TokenSource::File { name: name.clone(), file: directory.join(path) }
+                TokenSource::File { name: name.clone(), file: document.beside(path) }
             }
             _ => {
                 let text = format!("token {name}: give sha256 or file, one of them");
-                return Err(failed(at, text));
+                return Err(document.error_at(at, text));
             }
         };
-        let scopes: Result<Vec<Scope>, String> = scopes.iter().map(|text| text.parse()).collect();
-        let scopes = scopes.map_err(|text| failed(at, format!("token {name}: {text}")))?;
+        let scopes: Result<Vec<Scope>, InvalidScope> =
+            scopes.iter().map(|text| text.parse()).collect();
+        let scopes =
+            scopes.map_err(|text| document.error_at(at, format!("token {name}: {text}")))?;
         check_scopes(&config, &scopes)
-            .map_err(|text| failed(at, format!("token {name}: {text}")))?;
+            .map_err(|text| document.error_at(at, format!("token {name}: {text}")))?;
         if config.scopes.insert(name.clone(), scopes) {
-            return Err(failed(at, format!("a second token is called {name}: name it otherwise")));
+            return Err(document
+                .error_at(at, format!("a second token is called {name}: name it otherwise")));
         }
         config.tokens.push(source);
     }
     Ok(config)
 }
 
-fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), String> {
+fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), ValueError> {
     for scope in scopes {
         match scope {
             Scope::Submit(Some(class)) if config.class(class).is_none() => {
-                return Err(format!(
+                return Err(ValueError::new(format_args!(
                     "there is no class '{class}' to submit to: add [[controller.class]] name = \"{class}\""
-                ));
+                )));
             }
             Scope::Agent(host) if !config.is_host(host) => {
-                return Err(format!("the topology has no host '{host}'"));
+                return Err(ValueError::new(format_args!("the topology has no host '{host}'")));
             }
             _ => {}
         }
@@ -417,17 +402,19 @@ fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), String> {
     Ok(())
 }
 
-fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, String> {
+fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, ValueError> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if table.name.is_empty() || table.name.len() > 64 || !table.name.chars().all(good) {
-        return Err(format!(
+        return Err(ValueError::new(format_args!(
             "'{}' cannot name a class: use letters, digits and any of - . _",
             table.name
-        ));
+        )));
     }
     let mut class = WorkClass::new(table.name);
     if let Some(label) = table.label {
-        let tag = registry.find(&label).map_err(|error| format!("label: {error}"))?;
+        let tag = registry
+            .find(&label)
+            .map_err(|error| ValueError::new(format_args!("label: {error}")))?;
         class.scitag = u16::try_from(tag.number()).ok();
         let (owner, activity) = label.split_once('/').unwrap_or((&label, ""));
         class.label = Some((owner.to_owned(), activity.to_owned()));
@@ -435,17 +422,25 @@ fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, Stri
     class.who = table.who;
     class.weight = table.weight.unwrap_or(1);
     if !(1..=1 << 20).contains(&class.weight) {
-        return Err(format!("class {}: weight is from 1 to {}", class.name, 1 << 20));
+        return Err(ValueError::new(format_args!(
+            "class {}: weight is from 1 to {}",
+            class.name,
+            1 << 20
+        )));
     }
     class.floor_bps = table.floor.map_or(0, |rate| rate.0);
     class.mark_bps = table.mark.map(|rate| rate.0);
     class.cap_bps = table.cap.map(|rate| rate.0);
     if class.cap_bps.is_some_and(|cap| cap < class.floor_bps) {
-        return Err(format!("class {}: its cap is below its floor", class.name));
+        return Err(ValueError::new(format_args!(
+            "class {}: its cap is below its floor",
+            class.name
+        )));
     }
     class.tier = table.tier.unwrap_or(0);
-    class.windows =
-        table.windows.iter().map(|text| text.parse::<WeeklyWindow>()).collect::<Result<_, _>>()?;
+    let windows: Result<_, _> =
+        table.windows.iter().map(|text| text.parse::<WeeklyWindow>()).collect();
+    class.windows = windows.map_err(ValueError::new)?;
     Ok(class)
 }
 

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use penstock_http::Role;
-use prometheus_client::encoding::DescriptorEncoder;
+use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Provider};
 use crate::counters::ControllerCounters;
+use crate::error::ControllerError;
+use crate::repository::{Clock, Database, StoreWriter};
 use crate::shared::{ControllerState, LiveSettings, SettingsCell};
-use crate::store::{Clock, Database, StoreWriter};
 use crate::{api, circuits, metrics, round, telemetry};
 
 /// Name of the SQLite database in the state directory.
@@ -26,9 +26,9 @@ const DATABASE_FILE: &str = "controller.db";
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reloads the configuration.
-type ConfigLoader = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
+type ConfigLoader = Box<dyn Fn() -> Result<Config, RoleReloadError> + Send + Sync>;
 
-/// A running controller; [`Role::stop`] stops it.
+/// A running controller; [`ServiceRole::stop`] stops it.
 pub struct Controller {
     shared: Arc<ControllerState>,
     runtime: Handle,
@@ -48,14 +48,14 @@ impl Controller {
     ///
     /// # Errors
     /// With one line, if the database or a file of tokens cannot be used.
-    pub fn start(config: Config, state: &Path, runtime: &Handle) -> Result<Self, String> {
+    pub fn start(config: Config, state: &Path, runtime: &Handle) -> Result<Self, ControllerError> {
         let url = config.database.clone().unwrap_or_else(|| {
             format!("sqlite://{}?mode=rwc", state.join(DATABASE_FILE).display())
         });
         let provider = config.circuits.clone().map(Provider::start);
         let current = Arc::new(SettingsCell::new(LiveSettings::of(config, &random())?));
         let shared = runtime.block_on(async {
-            let database = Database::open(&url).await?;
+            let database = Database::open(&url).await.map_err(ControllerError::database)?;
             let (scheduler_notify, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
             let counters = Arc::new(ControllerCounters::default());
             let writer = StoreWriter::start(
@@ -66,7 +66,7 @@ impl Controller {
                 Arc::clone(&counters),
                 Clock::System,
             );
-            Ok::<_, String>(Arc::new(ControllerState {
+            Ok::<_, ControllerError>(Arc::new(ControllerState {
                 current,
                 provider,
                 rounds: Notify::new(),
@@ -91,7 +91,7 @@ impl Controller {
     #[must_use]
     pub fn reloading(
         mut self,
-        load: impl Fn() -> Result<Config, String> + Send + Sync + 'static,
+        load: impl Fn() -> Result<Config, RoleReloadError> + Send + Sync + 'static,
     ) -> Self {
         self.load = Some(Box::new(load));
         self
@@ -104,7 +104,7 @@ impl fmt::Debug for Controller {
     }
 }
 
-impl Role for Controller {
+impl ServiceRole for Controller {
     fn router(&self) -> Router {
         api::router(Arc::clone(&self.shared))
     }
@@ -113,8 +113,8 @@ impl Role for Controller {
         api::document()
     }
 
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        metrics::encode(&self.shared, encoder)
+    fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+        metrics::write(&self.shared, writer)
     }
 
     fn guards(&self, path: &str) -> bool {
@@ -127,7 +127,7 @@ impl Role for Controller {
     }
 
     /// Applies classes, tokens, topology and intervals of the reloaded configuration; nothing in progress is lost.
-    fn reload(&self) -> Result<(), String> {
+    fn reload(&self) -> Result<(), RoleReloadError> {
         let Some(load) = &self.load else { return Ok(()) };
         let before = self.shared.settings();
         let config = load()?;
@@ -149,12 +149,12 @@ impl Role for Controller {
         // Each of several controllers reads its own file.
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {
-            let told = shared.writer.apply(|cx| {
+            let recorded = shared.writer.apply(|cx| {
                 cx.event(None, None, "settings", "classes, tokens and topology were reloaded");
                 cx.request_round();
                 Box::pin(async { Ok(()) })
             });
-            if let Err(error) = told.await {
+            if let Err(error) = recorded.await {
                 tracing::warn!("cannot record the reload: {error}");
             }
         });

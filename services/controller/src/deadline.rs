@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 
 use penstock_calendar::{Calendar, END_OF_TIME};
-use penstock_operations::forecast;
+use penstock_control::forecast;
 use penstock_units::{BitRate, ByteCount, display_duration};
-use sqlx::AnyPool;
 
+use crate::repository::requests::StoredRequest;
+use crate::repository::{DatabaseError, ReadPool};
 use crate::shared::LiveSettings;
-use crate::store::read::StoredRequest;
-use crate::store::reserve;
+use crate::use_cases::reserve;
 
 /// Returns the reason why a request cannot meet its deadline; none if it can, or has none.
 pub(crate) async fn problem(
-    pool: &AnyPool,
+    pool: &ReadPool,
     settings: &LiveSettings,
     now_ms: i64,
     request: &StoredRequest,
     forecast_seconds: Option<u64>,
-) -> Result<Option<String>, sqlx::Error> {
+) -> Result<Option<String>, DatabaseError> {
     let Some(deadline_ms) = request.deadline.filter(|_| !request.state.is_final()) else {
         return Ok(None);
     };

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! clients ── api ──┐                              ┌── api ── nodes (a report each second, orders in the response)
-//!                  ├── store (one writer) ── SQLite, PostgreSQL
-//! round (leader) ──┘        snapshot → penstock-operations → settings, starts
+//!                  ├── repository (one writer) ── SQLite, PostgreSQL
+//! round (leader) ──┘        snapshot → penstock-control → settings, starts
 //! ```
 //!
-//! The role `controller` of `penstock serve`. `penstock-allocation` shares rates, `penstock-operations` plans rounds,
+//! The role `controller` of `penstock serve`. `penstock-allocation` shares rates, `penstock-control` plans rounds,
 //! `penstock-agent` moves files.
 //!
 //! Startup fails with one line. Later, while the database is unavailable, the API answers 503, nodes continue, and the
@@ -21,17 +21,20 @@ pub mod config;
 mod controller;
 mod counters;
 mod deadline;
+mod error;
 mod limiter;
 mod metrics;
 mod paths;
 pub mod problem;
 pub mod rehearsal;
+mod repository;
 mod round;
 mod shared;
 pub mod simulation;
-mod store;
 pub mod telemetry;
+mod use_cases;
 mod waiting;
 
 pub use api::document;
 pub use controller::Controller;
+pub use error::ControllerError;

@@ -3,39 +3,51 @@
 /// Longest path, Linux's PATH_MAX.
 const PATH_BYTES_MAX: usize = 4096;
 
+/// A path that has another spelling, or that no file can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidPath {
+    #[error("'{}' does not begin with /", shown(.0))]
+    Relative(String),
+    #[error("'{}' begins with /: write it as it is below the directory", shown(.0))]
+    Absolute(String),
+    #[error("it is longer than {PATH_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("it has a zero byte")]
+    ZeroByte,
+    #[error("'{}' has an empty part: write each / once, none at the end", shown(.0))]
+    EmptyPart(String),
+    #[error("'{}' has the part '{part}': write it without", shown(.path))]
+    DotPart { path: String, part: String },
+}
+
 /// Validates a directory as exports name it: absolute, without `.` and `..`.
-pub(crate) fn directory(path: &str) -> Result<(), String> {
+pub(crate) fn directory(path: &str) -> Result<(), InvalidPath> {
     match path.strip_prefix('/') {
         Some("") => Ok(()),
         Some(rest) => parts(rest, path),
-        None => Err(format!("'{}' does not begin with /", shown(path))),
+        None => Err(InvalidPath::Relative(path.to_owned())),
     }
 }
 
 /// Validates a path relative to a directory.
-pub(crate) fn relative(path: &str) -> Result<(), String> {
+pub(crate) fn relative(path: &str) -> Result<(), InvalidPath> {
     if path.starts_with('/') {
-        return Err(format!(
-            "'{}' begins with /: write it as it is below the directory",
-            shown(path)
-        ));
+        return Err(InvalidPath::Absolute(path.to_owned()));
     }
     parts(path, path)
 }
 
-fn parts(rest: &str, path: &str) -> Result<(), String> {
+fn parts(rest: &str, path: &str) -> Result<(), InvalidPath> {
     if path.len() > PATH_BYTES_MAX {
-        return Err(format!("it is longer than {PATH_BYTES_MAX} bytes"));
+        return Err(InvalidPath::TooLong);
     }
     if path.contains('\0') {
-        return Err("it has a zero byte".to_owned());
+        return Err(InvalidPath::ZeroByte);
     }
     match rest.split('/').find(|part| matches!(*part, "" | "." | "..")) {
         None => Ok(()),
-        Some("") => {
-            Err(format!("'{}' has an empty part: write each / once, none at the end", shown(path)))
-        }
-        Some(part) => Err(format!("'{}' has the part '{part}': write it without", shown(path))),
+        Some("") => Err(InvalidPath::EmptyPart(path.to_owned())),
+        Some(part) => Err(InvalidPath::DotPart { path: path.to_owned(), part: part.to_owned() }),
     }
 }
 

@@ -3,27 +3,31 @@
 //! Only HTTP is omitted: requests and reports go to the writer, orders are read as for nodes, and each round runs
 //! maintenance, reads the snapshot and stores the decision.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::future::{join_all, try_join_all};
-use penstock_operations::orders::{Instructions, OrderId, OrderTask, Overwrite, Report, Verify};
-use penstock_operations::retry;
-use penstock_operations::round::{Decision, Snapshot};
-use penstock_rehearsal::controller_api::{ControllerApi, NewRequest, OrderContent, OrderFile};
-use sqlx::Row;
+use penstock_control::backoff;
+use penstock_control::lost_hosts::SilenceLimits;
+use penstock_control::orders::{Instructions, OrderId, OrderTask, Overwrite, Report, Verify};
+use penstock_control::scheduler::{RoundDecision, Snapshot};
+use penstock_rehearsal::controller_api::{
+    ControllerApi, ControllerFailure, NewRequest, OrderContent, OrderFile,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::ControllerCounters;
-use crate::shared::{LiveSettings, SettingsCell, alive_ms};
-use crate::store::db::DatabaseKind;
-use crate::store::maintenance::{self, SilenceLimits};
-use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
-use crate::store::writer::Audit;
-use crate::store::{Clock, Database, StoreWriter, change, dispatch, read};
+use crate::error::ControllerError;
+use crate::repository::files::NewFile;
+use crate::repository::requests::TransferPolicy;
+use crate::repository::rounds::RoundRecord;
+pub use crate::repository::size::StoreSize;
+use crate::repository::{Audit, Clock, Database, StoreWriter, requests, runs, size};
+use crate::shared::{LiveSettings, SettingsCell};
+use crate::use_cases::submit::{Submission, Submitted};
+use crate::use_cases::{maintenance, network, schedule};
 
 /// A controller with a database, in virtual time.
 #[derive(Debug)]
@@ -37,31 +41,18 @@ pub struct StoreController {
     requests: u64,
 }
 
-/// Size of the store.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StoreSize {
-    /// Number of stored requests.
-    pub requests: u64,
-    /// Number of stored files.
-    pub files: u64,
-    /// Size of the whole database in bytes.
-    pub bytes: u64,
-    /// Size of each table with its indexes in bytes.
-    pub tables: BTreeMap<String, u64>,
-}
-
 impl StoreController {
     /// Opens the database at `url`, which should be empty.
     ///
     /// # Errors
     /// With one line, if it cannot be opened.
-    pub fn open(config: Config, url: &str) -> Result<Self, String> {
-        let runtime = Runtime::new().map_err(|error| error.to_string())?;
+    pub fn open(config: Config, url: &str) -> Result<Self, ControllerError> {
+        let runtime = Runtime::new().map_err(ControllerError::Runtime)?;
         let clock = Arc::new(AtomicI64::new(0));
         let current = SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?);
         let settings = current.get();
         let (database, writer) = runtime.block_on(async {
-            let database = Database::open(url).await?;
+            let database = Database::open(url).await.map_err(ControllerError::database)?;
             let writer = StoreWriter::start(
                 database.clone(),
                 Arc::new(current),
@@ -70,7 +61,7 @@ impl StoreController {
                 Arc::new(ControllerCounters::default()),
                 Clock::Set(Arc::clone(&clock)),
             );
-            Ok::<_, String>((database, writer))
+            Ok::<_, ControllerError>((database, writer))
         })?;
         Ok(Self { settings, database, writer, clock, runtime, requests: 0 })
     }
@@ -99,7 +90,7 @@ impl StoreController {
                 verify: Verify::Transfer,
                 overwrite: Overwrite::Changed,
                 encrypt: true,
-                attempts: retry::ATTEMPTS_DEFAULT,
+                attempts: backoff::ATTEMPTS_DEFAULT,
                 scitag,
             },
             priority: 3,
@@ -115,35 +106,8 @@ impl StoreController {
     ///
     /// # Errors
     /// If the database does not answer.
-    pub fn held(&self) -> Result<StoreSize, String> {
-        self.runtime.block_on(self.ask()).map_err(|error| error.to_string())
-    }
-
-    async fn ask(&self) -> Result<StoreSize, sqlx::Error> {
-        let pool = &self.database.pool;
-        let mut held = StoreSize::default();
-        for (count, text) in [
-            (&mut held.requests, "SELECT COUNT(*) FROM request"),
-            (&mut held.files, "SELECT COUNT(*) FROM file"),
-        ] {
-            *count = sqlx::query(text).fetch_one(pool).await?.get::<i64, _>(0) as u64;
-        }
-        let text = match self.database.kind {
-            // SQLite names an index after its table; the name of a key's index contains that of the table.
-            DatabaseKind::Sqlite => {
-                "SELECT COALESCE(m.tbl_name, d.name), CAST(SUM(d.pgsize) AS BIGINT) FROM dbstat d
-                 LEFT JOIN sqlite_schema m ON m.name = d.name GROUP BY 1"
-            }
-            DatabaseKind::Postgres => {
-                "SELECT CAST(relname AS TEXT), CAST(pg_total_relation_size(oid) AS BIGINT) FROM pg_class
-                 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-            }
-        };
-        for row in sqlx::query(text).fetch_all(pool).await? {
-            held.tables.insert(row.get(0), row.get::<i64, _>(1) as u64);
-        }
-        held.bytes = held.tables.values().sum();
-        Ok(held)
+    pub fn held(&self) -> Result<StoreSize, ControllerError> {
+        self.runtime.block_on(size::measure(&self.database)).map_err(ControllerError::database)
     }
 
     fn at(&self, now_ms: i64) {
@@ -151,15 +115,20 @@ impl StoreController {
     }
 }
 
+/// Failure with the text of an error of the store.
+fn failure(error: impl std::fmt::Display) -> ControllerFailure {
+    ControllerFailure::from(error.to_string())
+}
+
 impl ControllerApi for StoreController {
-    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), String> {
+    fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), ControllerFailure> {
         self.at(now_ms);
         let all: Vec<_> = asked.into_iter().map(|one| self.submission(one)).collect();
         let all = all.into_iter().map(|one| self.writer.submit(one));
         for submitted in self.runtime.block_on(join_all(all)) {
-            match submitted.map_err(|error| error.to_string())? {
+            match submitted.map_err(failure)? {
                 Submitted::New(_) => {}
-                other => return Err(format!("a new request came to {other:?}")),
+                other => return Err(format!("a new request came to {other:?}").into()),
             }
         }
         Ok(())
@@ -169,15 +138,19 @@ impl ControllerApi for StoreController {
         &mut self,
         now_ms: i64,
         reports: Vec<(String, Report)>,
-    ) -> Result<Vec<Instructions>, String> {
+    ) -> Result<Vec<Instructions>, ControllerFailure> {
         self.at(now_ms);
         let all = reports.into_iter().map(|(host, report)| self.writer.report(host, report));
-        self.runtime.block_on(try_join_all(all)).map_err(|error| error.to_string())
+        self.runtime.block_on(try_join_all(all)).map_err(failure)
     }
 
-    fn order(&mut self, host: &str, order: OrderId) -> Result<Option<OrderContent>, String> {
-        let found = read::order(&self.database.pool, host, order);
-        let found = self.runtime.block_on(found).map_err(|error| error.to_string())?;
+    fn order(
+        &mut self,
+        host: &str,
+        order: OrderId,
+    ) -> Result<Option<OrderContent>, ControllerFailure> {
+        let found = runs::order(&self.database.pool, host, order);
+        let found = self.runtime.block_on(found).map_err(failure)?;
         // The names that `submission` gives: request, file and size.
         let file_of = |path: &str| {
             if path.is_empty() {
@@ -191,13 +164,15 @@ impl ControllerApi for StoreController {
             let number = number.parse::<u64>().ok()?;
             Some(OrderFile { id: request << 32 | number, bytes: size.parse().ok()? })
         };
-        let work = |order: penstock_operations::orders::Order| {
+        let work = |order: penstock_control::orders::Order| {
             Ok(match order.task {
                 OrderTask::Send(send) => {
                     let files = send.files.iter().map(|file| file_of(&file.path).ok_or(&file.path));
                     match files.collect::<Result<_, _>>() {
                         Ok(files) => OrderContent::Send(files),
-                        Err(path) => return Err(format!("{path} is not a file of a simulation")),
+                        Err(path) => {
+                            return Err(format!("{path} is not a file of a simulation").into());
+                        }
                     }
                 }
                 OrderTask::Receive { .. } | OrderTask::List { .. } => OrderContent::Receive,
@@ -209,31 +184,35 @@ impl ControllerApi for StoreController {
     fn round(
         &mut self,
         now_ms: i64,
-        decide: &mut dyn FnMut(&Snapshot) -> Decision,
-    ) -> Result<(), String> {
+        decide: &mut dyn FnMut(&Snapshot) -> RoundDecision,
+    ) -> Result<(), ControllerFailure> {
         self.at(now_ms);
         self.runtime.block_on(async {
             let config = &self.settings.config;
-            let limits = SilenceLimits { gone_ms: i64::MAX / 2, ..SilenceLimits::new(config) };
-            maintenance::run_once(&self.writer, limits, config.keep.as_millis() as i64).await?;
+            let limits = SilenceLimits { gone_ms: i64::MAX / 2, ..config.silence_limits() };
+            maintenance::run_once(&self.writer, limits, config.keep).await.map_err(failure)?;
             let is_site = |name: &str| self.settings.config.is_site(name);
             let pool = &self.database.pool;
-            let snapshot =
-                dispatch::snapshot(pool, now_ms, alive_ms(&self.settings.config), is_site).await;
-            let snapshot = snapshot.map_err(|error| error.to_string())?;
+            let snapshot = schedule::snapshot(
+                pool,
+                now_ms,
+                self.settings.config.silence_limits().down_ms,
+                is_site,
+            )
+            .await;
+            let snapshot = snapshot.map_err(failure)?;
             let decision = decide(&snapshot);
             let runs = snapshot.runs.len() as i64;
             let written = self.writer.apply(move |cx| {
                 let decision = decision.clone();
-                Box::pin(
-                    async move { dispatch::write(cx, &decision, (now_ms, "timer", 0, runs)).await },
-                )
+                let record = RoundRecord { at: now_ms, cause: "timer", micros: 0, runs };
+                Box::pin(async move { schedule::write(cx, &decision, record).await })
             });
-            written.await.map(|_| ()).map_err(|error| error.to_string())
+            written.await.map(|_| ()).map_err(failure)
         })
     }
 
-    fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), String> {
+    fn link(&mut self, now_ms: i64, name: &str, down: bool) -> Result<(), ControllerFailure> {
         self.at(now_ms);
         let name = name.to_owned();
         let changed = self.writer.apply(move |cx| {
@@ -246,16 +225,15 @@ impl ControllerApi for StoreController {
                     object: name.clone(),
                     detail: String::new(),
                 };
-                change::link(cx, &name, down, "a rehearsal", audit).await
+                network::set_link(cx, &name, down, "a rehearsal", audit).await
             })
         });
-        self.runtime.block_on(changed).map_err(|error| error.to_string())
+        self.runtime.block_on(changed).map_err(failure)
     }
 
-    fn open(&mut self) -> Result<u64, String> {
-        let text = "SELECT COUNT(*) FROM request WHERE ended IS NULL";
-        let count = sqlx::query(text).fetch_one(&self.database.pool);
-        let row = self.runtime.block_on(count).map_err(|error| error.to_string())?;
-        Ok(row.get::<i64, _>(0) as u64)
+    fn open(&mut self) -> Result<u64, ControllerFailure> {
+        let count = self.runtime.block_on(requests::open_count(&self.database.pool));
+        let count = count.map_err(failure)?;
+        Ok(count as u64)
     }
 }

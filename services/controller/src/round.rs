@@ -1,22 +1,19 @@
 //! Schedules rounds, on events and periodically.
 //!
 //! Of several controllers on one database the leader, which holds the lease, runs them; another takes over once the
-//! lease has expired ([`LEASE_DURATION`]).
+//! lease has expired ([`LEADER_LEASE`](penstock_control::lease::LEADER_LEASE)).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use penstock_operations::round::Decision;
-use sqlx::Row;
+use penstock_control::lease::LEADER_RENEWAL_INTERVAL;
+use penstock_control::scheduler::RoundDecision;
 
+use crate::repository::rounds::{self, RoundRecord};
+use crate::repository::{StoreError, WriteError, now_ms};
 use crate::shared::ControllerState;
-use crate::store::dispatch;
-use crate::store::maintenance;
-use crate::store::now_ms;
-
-/// Validity of the leader's lease.
-const LEASE_DURATION: Duration = Duration::from_secs(5);
+use crate::use_cases::{maintenance, schedule};
 
 /// Least time between two rounds.
 const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -67,34 +64,21 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
 }
 
 /// Takes or renews the lease. Returns false while another controller holds it.
-async fn renew_lease(shared: &ControllerState) -> Result<bool, String> {
+async fn renew_lease(shared: &ControllerState) -> Result<bool, WriteError> {
     let owner = shared.owner.clone();
     let taken = shared.writer.apply(move |cx| {
         let owner = owner.clone();
-        Box::pin(async move {
-            let until = cx.now + LEASE_DURATION.as_millis() as i64;
-            let row = sqlx::query(
-                "INSERT INTO lease (name, owner, until) VALUES ('round', $1, $2)
-                 ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, until = excluded.until
-                 WHERE lease.owner = excluded.owner OR lease.until < $3 RETURNING owner",
-            )
-            .bind(owner)
-            .bind(until)
-            .bind(cx.now)
-            .fetch_optional(&mut cx.tx)
-            .await?;
-            Ok(row.is_some_and(|row| !row.get::<String, _>(0).is_empty()))
-        })
+        Box::pin(async move { rounds::renew_lease(cx, &owner).await })
     });
-    taken.await.map_err(|error| error.to_string())
+    taken.await
 }
 
 async fn run_round(
     shared: &ControllerState,
     cause: &'static str,
     last: &mut LastRuns,
-) -> Result<(), String> {
-    if is_due(last.lease_renewed, LEASE_DURATION / 3) {
+) -> Result<(), StoreError> {
+    if is_due(last.lease_renewed, LEADER_RENEWAL_INTERVAL) {
         last.lease_renewed = None;
         let asked = Instant::now();
         let leads = renew_lease(shared).await?;
@@ -112,8 +96,8 @@ async fn run_round(
     let alive = shared.alive_ms();
     let settings = shared.settings();
     let snapshot =
-        dispatch::snapshot(&shared.database.pool, now, alive, |name| settings.config.is_site(name));
-    let snapshot = snapshot.await.map_err(|error| error.to_string())?;
+        schedule::snapshot(&shared.database.pool, now, alive, |name| settings.config.is_site(name));
+    let snapshot = snapshot.await?;
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
         if last.idle != Some(true) {
             record_idle(shared, cause, now).await?;
@@ -137,9 +121,10 @@ async fn run_round(
     last.idle = Some(false);
     let written = shared.writer.apply(move |cx| {
         let decision = decision.clone();
-        Box::pin(async move { dispatch::write(cx, &decision, (now, cause, micros, runs)).await })
+        let record = RoundRecord { at: now, cause, micros, runs };
+        Box::pin(async move { schedule::write(cx, &decision, record).await })
     });
-    written.await.map_err(|error| error.to_string())?;
+    written.await?;
     Ok(())
 }
 
@@ -148,21 +133,18 @@ async fn record_idle(
     shared: &ControllerState,
     cause: &'static str,
     now: i64,
-) -> Result<(), String> {
-    let text = "SELECT classes FROM round ORDER BY id DESC LIMIT 1";
-    let row = sqlx::query(text).fetch_optional(&shared.database.pool).await;
-    let row = row.map_err(|error| error.to_string())?;
-    let classes: Vec<dispatch::ClassRate> =
-        row.and_then(|row| serde_json::from_str(&row.get::<String, _>(0)).ok()).unwrap_or_default();
+) -> Result<(), StoreError> {
+    let classes = rounds::last_classes(&shared.database.pool).await?;
     if classes.iter().all(|class| class.allotted_bps == 0 && class.measured_bps == 0) {
         return Ok(());
     }
     let zeros = classes.into_iter().map(|class| (class.class, (0, 0)));
-    let decision = Decision { classes: zeros.collect(), ..Decision::default() };
+    let decision = RoundDecision { classes: zeros.collect(), ..RoundDecision::default() };
     let written = shared.writer.apply(move |cx| {
         let decision = decision.clone();
-        Box::pin(async move { dispatch::write(cx, &decision, (now, cause, 0, 0)).await })
+        let record = RoundRecord { at: now, cause, micros: 0, runs: 0 };
+        Box::pin(async move { schedule::write(cx, &decision, record).await })
     });
-    written.await.map_err(|error| error.to_string())?;
+    written.await?;
     Ok(())
 }

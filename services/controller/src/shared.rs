@@ -3,15 +3,15 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use penstock_http::tokens::Tokens;
-use penstock_operations::round::Planner;
+use penstock_control::scheduler::Planner;
+use penstock_http::tokens::{TokenError, Tokens};
 use tokio::sync::Notify;
 
 use crate::circuits::CircuitProvider;
 use crate::config::Config;
 use crate::counters::ControllerCounters;
 use crate::limiter::Limiter;
-use crate::store::{Database, StoreWriter};
+use crate::repository::{Database, StoreWriter};
 
 /// Configuration with derived objects.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct LiveSettings {
 
 impl LiveSettings {
     /// Derives the settings of a configuration; `owner` is a token that no client has.
-    pub(crate) fn of(config: Config, owner: &str) -> Result<Self, String> {
-        let tokens = Tokens::open(owner, &config.tokens).map_err(|error| error.to_string())?;
+    pub(crate) fn of(config: Config, owner: &str) -> Result<Self, TokenError> {
+        let tokens = Tokens::open(owner, &config.tokens)?;
         let (topology, classes) = (config.topology.clone(), config.classes.clone());
         let planner = Planner::new(topology, classes, config.rules);
         Ok(Self { planner, tokens, limiter: Limiter::new(config.rate_limit), config })
@@ -80,11 +80,6 @@ impl ControllerState {
 
     /// Returns the age of a report in milliseconds up to which its node counts as up.
     pub(crate) fn alive_ms(&self) -> i64 {
-        alive_ms(&self.settings().config)
+        self.settings().config.silence_limits().down_ms
     }
-}
-
-/// Returns the age of a report in milliseconds up to which a node counts as up.
-pub(crate) fn alive_ms(config: &Config) -> i64 {
-    (config.lost_after.as_millis() as i64 / 4).max(3000)
 }

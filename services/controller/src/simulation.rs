@@ -11,21 +11,28 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use penstock_operations::orders::{Instructions, Order, OrderId, Overwrite, Report, Verify};
-use penstock_operations::state::{FileState, RequestState};
-use sqlx::Row;
-use sqlx::any::AnyRow;
+use penstock_control::file::RequestFileState;
+use penstock_control::orders::{Instructions, Order, OrderId, Overwrite, Report, Verify};
+use penstock_control::request::RequestState;
+use penstock_control::run::RunState;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::ControllerCounters;
-use crate::shared::{LiveSettings, SettingsCell, alive_ms};
-use crate::store::change::{self, ChangeOutcome, Drain, RequestChange};
-use crate::store::maintenance::{self, SilenceLimits};
-use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
-use crate::store::writer::{Audit, TxContext};
-use crate::store::{Clock, Database, RunState, StoreWriter, dispatch, read};
+use crate::error::ControllerError;
+use crate::repository::files::NewFile;
+use crate::repository::requests::TransferPolicy;
+use crate::repository::rounds::RoundRecord;
+use crate::repository::writer::TxContext;
+use crate::repository::{
+    Audit, Clock, Database, DatabaseError, StoreWriter, files, requests, runs,
+};
+use crate::shared::{LiveSettings, SettingsCell};
+use crate::use_cases::change::{self, ChangeOutcome, RequestChange};
+use crate::use_cases::network::{self, Drain};
+use crate::use_cases::submit::{Submission, Submitted};
+use crate::use_cases::{cancel, maintenance, schedule};
 
 /// A request of a simulated client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +102,7 @@ pub struct FileStatus {
     /// Path below the directories of the request.
     pub path: String,
     /// State of the file.
-    pub state: FileState,
+    pub state: RequestFileState,
     /// Reason of its last failure.
     pub fault: Option<String>,
 }
@@ -121,11 +128,11 @@ pub struct RunStatus {
 #[derive(Debug)]
 pub struct SimulatedController {
     current: Arc<SettingsCell>,
-    database: Database,
-    writer: StoreWriter,
+    pub(crate) database: Database,
+    pub(crate) writer: StoreWriter,
     clock: Arc<AtomicI64>,
     scheduler_notify: Arc<Notify>,
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 impl SimulatedController {
@@ -133,16 +140,17 @@ impl SimulatedController {
     ///
     /// # Errors
     /// With one line, if it cannot be opened.
-    pub fn open(config: Config, name: &str) -> Result<Self, String> {
+    pub fn open(config: Config, name: &str) -> Result<Self, ControllerError> {
         let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
+        let runtime = runtime.map_err(ControllerError::Runtime)?;
         let clock = Arc::new(AtomicI64::new(0));
         let current = Arc::new(SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?));
         let scheduler_notify = Arc::new(Notify::new());
         let (database, writer) = runtime.block_on(async {
-            let database = Database::open_in_memory(name).await?;
+            let database =
+                Database::open_in_memory(name).await.map_err(ControllerError::database)?;
             let writer = start_writer(&database, &current, &scheduler_notify, &clock);
-            Ok::<_, String>((database, writer))
+            Ok::<_, ControllerError>((database, writer))
         })?;
         Ok(Self { current, database, writer, clock, scheduler_notify, runtime })
     }
@@ -172,7 +180,7 @@ impl SimulatedController {
     ///
     /// # Errors
     /// When the database fails.
-    pub fn submit(&self, asked: ClientRequest) -> Result<SubmitReply, String> {
+    pub fn submit(&self, asked: ClientRequest) -> Result<SubmitReply, ControllerError> {
         let directory = asked.files.is_none();
         let file = |(path, size)| NewFile { path, size, digest: None };
         let submission = Submission {
@@ -211,9 +219,9 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn cancel(&self, request: i64) -> Result<(), String> {
+    pub fn cancel(&self, request: i64) -> Result<(), ControllerError> {
         self.change(move |cx| {
-            Box::pin(async move { change::cancel(cx, request, audit("cancel")).await })
+            Box::pin(async move { cancel::cancel(cx, request, audit("cancel")).await })
         })
         .map(drop)
     }
@@ -222,7 +230,7 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn pause(&self, request: i64, paused: bool) -> Result<(), String> {
+    pub fn pause(&self, request: i64, paused: bool) -> Result<(), ControllerError> {
         let wanted = RequestChange { paused: Some(paused), ..RequestChange::default() };
         self.change(move |cx| {
             let wanted = wanted.clone();
@@ -235,7 +243,7 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn drain(&self, host: &str, kind: Option<DrainKind>) -> Result<(), String> {
+    pub fn drain(&self, host: &str, kind: Option<DrainKind>) -> Result<(), ControllerError> {
         let host = host.to_owned();
         let options = kind.map(|kind| Drain {
             reason: "simulation".to_owned(),
@@ -246,7 +254,7 @@ impl SimulatedController {
             let (host, options) = (host.clone(), options.clone());
             Box::pin(async move {
                 let hosts = [host.clone()];
-                change::drain(cx, &host, &hosts, options.as_ref(), audit("drain")).await?;
+                network::drain(cx, &host, &hosts, options.as_ref(), audit("drain")).await?;
                 Ok(ChangeOutcome::Done)
             })
         })
@@ -257,7 +265,7 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn report(&self, host: &str, report: Report) -> Result<Instructions, String> {
+    pub fn report(&self, host: &str, report: Report) -> Result<Instructions, ControllerError> {
         self.wait(self.writer.report(host.to_owned(), report))
     }
 
@@ -265,27 +273,28 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn order(&self, host: &str, order: OrderId) -> Result<Option<Order>, String> {
-        self.wait(read::order(&self.database.pool, host, order))
+    pub fn order(&self, host: &str, order: OrderId) -> Result<Option<Order>, ControllerError> {
+        self.wait(runs::order(&self.database.pool, host, order))
     }
 
     /// Runs maintenance and a round.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn round(&self) -> Result<(), String> {
+    pub fn round(&self) -> Result<(), ControllerError> {
         let settings = self.current.get();
         let config = &settings.config;
         self.runtime.block_on(async {
-            let limits = SilenceLimits::new(config);
-            if maintenance::run_once(&self.writer, limits, config.keep.as_millis() as i64).await? {
+            let limits = config.silence_limits();
+            let has_more = maintenance::run_once(&self.writer, limits, config.keep).await;
+            if has_more.map_err(ControllerError::database)? {
                 self.scheduler_notify.notify_one();
             }
             let now = self.clock.load(Ordering::Relaxed);
             let pool = &self.database.pool;
             let is_site = |name: &str| config.is_site(name);
-            let snapshot = dispatch::snapshot(pool, now, alive_ms(config), is_site).await;
-            let snapshot = snapshot.map_err(|error| error.to_string())?;
+            let snapshot = schedule::snapshot(pool, now, limits.down_ms, is_site).await;
+            let snapshot = snapshot.map_err(ControllerError::database)?;
             if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
                 return Ok(());
             }
@@ -300,11 +309,10 @@ impl SimulatedController {
             let runs = snapshot.runs.len() as i64;
             let written = self.writer.apply(move |cx| {
                 let decision = decision.clone();
-                Box::pin(
-                    async move { dispatch::write(cx, &decision, (now, "timer", 0, runs)).await },
-                )
+                let record = RoundRecord { at: now, cause: "timer", micros: 0, runs };
+                Box::pin(async move { schedule::write(cx, &decision, record).await })
             });
-            written.await.map(drop).map_err(|error| error.to_string())
+            written.await.map(drop).map_err(ControllerError::database)
         })
     }
 
@@ -312,70 +320,65 @@ impl SimulatedController {
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn requests(&self) -> Result<Vec<RequestStatus>, String> {
-        let text = "SELECT id, state, files, done, failed, cancelled, cancel, paused FROM request ORDER BY id";
-        let status = |row: &AnyRow| RequestStatus {
-            id: row.get(0),
-            state: RequestState::ALL[row.get::<i64, _>(1) as usize],
-            files: [row.get(2), row.get(3), row.get(4), row.get(5)],
-            cancel: row.get::<i64, _>(6) > 0,
-            paused: row.get::<i64, _>(7) > 0,
+    pub fn requests(&self) -> Result<Vec<RequestStatus>, ControllerError> {
+        let rows = self.wait(requests::summaries(&self.database.pool))?;
+        let status = |row: requests::RequestSummary| RequestStatus {
+            id: row.id,
+            state: row.state,
+            files: [row.files, row.done, row.failed, row.cancelled],
+            cancel: row.cancel,
+            paused: row.paused,
         };
-        self.rows(text, status)
+        Ok(rows.into_iter().map(status).collect())
     }
 
     /// Returns the files of all requests.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn files(&self) -> Result<Vec<FileStatus>, String> {
-        let text = "SELECT request, seq, path, state, fault FROM file ORDER BY request, seq";
-        let status = |row: &AnyRow| FileStatus {
-            request: row.get(0),
-            seq: row.get(1),
-            path: row.get(2),
-            state: FileState::ALL[row.get::<i64, _>(3) as usize],
-            fault: row.get(4),
+    pub fn files(&self) -> Result<Vec<FileStatus>, ControllerError> {
+        let rows = self.wait(files::summaries(&self.database.pool))?;
+        let status = |row: files::FileSummary| FileStatus {
+            request: row.request,
+            seq: row.seq,
+            path: row.path,
+            state: row.state,
+            fault: row.fault,
         };
-        self.rows(text, status)
+        Ok(rows.into_iter().map(status).collect())
     }
 
     /// Returns the runs that have not ended.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn runs(&self) -> Result<Vec<RunStatus>, String> {
-        let text = "SELECT id, from_host, to_host, state, rate_bps, route FROM run WHERE state < 2 ORDER BY id";
-        let status = |row: &AnyRow| RunStatus {
-            id: row.get(0),
-            from: row.get(1),
-            to: row.get(2),
-            active: row.get::<i64, _>(3) == RunState::Active as i64,
-            rate_bps: row.get::<Option<i64>, _>(4).map(|rate| rate as u64),
-            route: serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default(),
+    pub fn runs(&self) -> Result<Vec<RunStatus>, ControllerError> {
+        let rows = self.wait(runs::summaries(&self.database.pool))?;
+        let status = |row: runs::RunSummary| RunStatus {
+            id: row.id,
+            from: row.from_host,
+            to: row.to_host,
+            active: row.state == RunState::Active,
+            rate_bps: row.rate_bps,
+            route: row.route.0,
         };
-        self.rows(text, status)
+        Ok(rows.into_iter().map(status).collect())
     }
 
-    fn rows<T>(&self, text: &'static str, status: impl Fn(&AnyRow) -> T) -> Result<Vec<T>, String> {
-        let rows = self.wait(sqlx::query(text).fetch_all(&self.database.pool))?;
-        Ok(rows.iter().map(status).collect())
-    }
-
-    fn change<F>(&self, work: F) -> Result<ChangeOutcome, String>
+    fn change<F>(&self, work: F) -> Result<ChangeOutcome, ControllerError>
     where
-        F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<ChangeOutcome, sqlx::Error>>
+        F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<ChangeOutcome, DatabaseError>>
             + Send
             + 'static,
     {
         self.wait(self.writer.apply(work))
     }
 
-    fn wait<T, E: std::fmt::Display>(
+    fn wait<T, E: std::error::Error + Send + Sync + 'static>(
         &self,
         future: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, String> {
-        self.runtime.block_on(future).map_err(|error| error.to_string())
+    ) -> Result<T, ControllerError> {
+        self.runtime.block_on(future).map_err(ControllerError::database)
     }
 }
 

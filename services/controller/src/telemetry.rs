@@ -1,25 +1,23 @@
 //! Link telemetry, which the leader polls from a collector.
 //!
 //! A link is down if one of its interfaces reports so; counted rates are compared with the rates of the transfers on it
-//! (`penstock-operations`). While the collector is unreachable the last telemetry remains.
+//! (`penstock-control`). While the collector is unreachable the last telemetry remains.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hyper::Method;
-use penstock_http::client::HttpClient;
-use penstock_http::fetch::{Url, trusted_tls_config};
-use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_operations::round::LinkCount;
-use rustls::ClientConfig;
+use hyper::{Method, StatusCode};
+use penstock_control::scheduler::LinkCount;
+use penstock_daemon::config::ValueError;
+use penstock_http::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
+use penstock_identity::{Fingerprint, IdentityError, tls_client_config};
 use serde::Deserialize;
 
+use crate::repository::links::{self, LinkTelemetry};
 use crate::shared::ControllerState;
-use crate::store::link_telemetry::{self, LinkTelemetry};
 
 /// Time limit of a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,37 +43,54 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// Rejects a configuration that would send a token in the clear.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        let (name, _) = self.url.host_and_port();
-        let is_loopback =
-            name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-        if !self.url.is_encrypted() && !is_loopback && self.token.is_some() {
-            return Err(format!(
+    pub(crate) fn check(&self) -> Result<(), ValueError> {
+        if !self.url.is_encrypted() && !self.url.is_loopback() && self.token.is_some() {
+            return Err(ValueError::new(format_args!(
                 "{} would carry a token in the clear: write https://, with fingerprint or authorities",
                 self.url
-            ));
+            )));
         }
         Ok(())
     }
 
-    fn tls(&self) -> Result<Option<Arc<ClientConfig>>, String> {
-        match self.fingerprint {
-            _ if !self.url.is_encrypted() => Ok(None),
-            Some(fingerprint) => {
-                tls_client_config(fingerprint, None).map(Some).map_err(|error| error.to_string())
-            }
-            None => trusted_tls_config(self.authorities.as_deref()).map(Some),
-        }
-    }
-
-    fn client(&self) -> Result<HttpClient, String> {
+    fn client(&self) -> Result<HttpClient, PollError> {
         let token = match &self.token {
             None => String::new(),
             Some(file) => std::fs::read_to_string(file)
                 .map(|text| text.trim().to_owned())
-                .map_err(|error| format!("{}: {error}", file.display()))?,
+                .map_err(|error| PollError::Token(file.clone(), error))?,
         };
-        Ok(HttpClient::new(self.url.clone(), self.tls()?, token))
+        let trust = match self.fingerprint {
+            Some(fingerprint) => {
+                let config = tls_client_config(fingerprint, None);
+                ServerTrust::Config(config?)
+            }
+            None => ServerTrust::Authorities(self.authorities.clone()),
+        };
+        Ok(HttpClient::new(self.url.clone()).trust(trust).token(token))
+    }
+}
+
+/// A poll without a result.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error("{}: {_1}", _0.display())]
+    Token(PathBuf, std::io::Error),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("{0} answers {1}")]
+    Status(Url, StatusCode),
+    #[error("cannot parse the response of {0}: {1}")]
+    Response(Url, serde_json::Error),
+    #[error(transparent)]
+    Database(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl PollError {
+    fn database(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Database(Box::new(error))
     }
 }
 
@@ -139,8 +154,8 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
             (None, true) if known.as_ref().is_some_and(HashMap::is_empty) => Ok(()),
             (None, true) => {
                 known = Some(HashMap::new());
-                let forgotten = shared.writer.apply(|cx| Box::pin(link_telemetry::clear(cx)));
-                forgotten.await.map_err(|error| error.to_string())
+                let forgotten = shared.writer.apply(|cx| Box::pin(links::clear_telemetry(cx)));
+                forgotten.await.map_err(PollError::database)
             }
             (Some(telemetry), true) => ask(&shared, telemetry, &mut client, &mut known).await,
         };
@@ -148,6 +163,7 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
             Ok(()) => logged_error.clear(),
             Err(error) => {
                 client = None;
+                let error = error.to_string();
                 if error != logged_error {
                     tracing::warn!("cannot read link telemetry from the collector: {error}");
                 }
@@ -163,24 +179,25 @@ async fn ask(
     telemetry: &Telemetry,
     client: &mut Option<(Telemetry, HttpClient)>,
     known: &mut Option<HashMap<String, LinkTelemetry>>,
-) -> Result<(), String> {
+) -> Result<(), PollError> {
     if client.as_ref().is_none_or(|(of, _)| of != telemetry) {
         *client = Some((telemetry.clone(), telemetry.client()?));
     }
     let Some((_, client)) = client else { return Ok(()) };
-    let path = "/api/v1/telemetry/links";
-    let (status, body) =
-        client.request(Method::GET, path, Vec::new(), RESPONSE_BYTES_MAX, RESPONSE_TIMEOUT).await?;
-    if !status.is_success() {
-        return Err(format!("{} answers {status}", telemetry.url));
+    let request = HttpRequest::new(Method::GET, "/api/v1/telemetry/links")
+        .bytes_max(RESPONSE_BYTES_MAX)
+        .timeout(RESPONSE_TIMEOUT);
+    let response = client.send(request).await?;
+    if !response.status.is_success() {
+        return Err(PollError::Status(telemetry.url.clone(), response.status));
     }
-    let answer: LinksResponse = serde_json::from_slice(&body)
-        .map_err(|error| format!("cannot parse the response of {}: {error}", telemetry.url))?;
+    let answer: LinksResponse = serde_json::from_slice(&response.body)
+        .map_err(|error| PollError::Response(telemetry.url.clone(), error))?;
     let known = match known {
         Some(known) => known,
         None => {
-            let stored = link_telemetry::load(&shared.database.pool).await;
-            known.insert(stored.map_err(|error| error.to_string())?)
+            let stored = links::telemetry(&shared.database.pool).await;
+            known.insert(stored.map_err(PollError::database)?)
         }
     };
     let settings = shared.settings();
@@ -196,9 +213,9 @@ async fn ask(
     known.extend(news.iter().cloned());
     let noted = shared.writer.apply(move |cx| {
         let news = news.clone();
-        Box::pin(async move { link_telemetry::store(cx, &news).await })
+        Box::pin(async move { links::store_telemetry(cx, &news).await })
     });
-    noted.await.map_err(|error| error.to_string())
+    noted.await.map_err(PollError::database)
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use penstock_operations::orders::{Capacity, OrderId, OrderPhase, RunSide};
+use penstock_control::orders::{OrderId, OrderPhase, RunSide};
+use penstock_control::run::RunState;
 use penstock_units::display_duration;
-use sqlx::{AnyPool, Row};
 
 use crate::config::Config;
-use crate::store::RunState;
-use crate::store::read::{StoredRequest, StoredRun};
+use crate::repository::requests::StoredRequest;
+use crate::repository::runs::StoredRun;
+use crate::repository::{DatabaseError, ReadPool, hosts, runs};
 
 /// Most hosts of a site that a reason names.
 const HOSTS_NAMED_MAX: usize = 4;
@@ -37,36 +38,23 @@ struct ReportedHost {
 
 impl<'a> Situation<'a> {
     pub(crate) async fn read(
-        pool: &AnyPool,
+        pool: &ReadPool,
         config: &'a Config,
         now_ms: i64,
         alive_ms: i64,
-    ) -> Result<Self, sqlx::Error> {
-        let mut orders: HashMap<String, i64> = HashMap::new();
-        for text in [
-            "SELECT from_host, COUNT(*) FROM run WHERE state < 2 GROUP BY from_host",
-            "SELECT to_host, COUNT(*) FROM run WHERE state < 2 GROUP BY to_host",
-        ] {
-            for row in sqlx::query(text).fetch_all(pool).await? {
-                *orders.entry(row.get(0)).or_default() += row.get::<i64, _>(1);
-            }
-        }
-        let rows = sqlx::query("SELECT name, seen, gone_at, capacity FROM host").fetch_all(pool);
-        let hosts = rows.await?.into_iter().map(|row| {
-            let name: String = row.get(0);
-            let capacity: Capacity =
-                serde_json::from_str(&row.get::<String, _>(3)).unwrap_or_default();
-            let host = ReportedHost {
-                seen_ms: row.get(1),
-                gone_ms: row.get(2),
-                transfers_max: i64::from(capacity.transfers),
-                orders: orders.get(&name).copied().unwrap_or(0),
+    ) -> Result<Self, DatabaseError> {
+        let orders = runs::orders_by_host(pool).await?;
+        let hosts = hosts::list(pool).await?.into_iter().map(|host| {
+            let known = ReportedHost {
+                seen_ms: host.seen,
+                gone_ms: host.gone_at,
+                transfers_max: i64::from(host.capacity.0.transfers),
+                orders: orders.get(&host.name).copied().unwrap_or(0),
             };
-            (name, host)
+            (host.name, known)
         });
         let hosts = hosts.collect();
-        let drained = sqlx::query("SELECT name FROM drain").fetch_all(pool).await?;
-        let drained = drained.iter().map(|row| row.get(0)).collect();
+        let drained = hosts::drained(pool).await?;
         Ok(Self { config, now_ms, alive_ms, hosts, drained })
     }
 
@@ -140,10 +128,12 @@ impl<'a> Situation<'a> {
     /// Returns the reason why an order transfers nothing; none if it does.
     fn order(&self, run: &StoredRun) -> Option<String> {
         let number = OrderId::of(run.id, RunSide::Source);
-        let silent: Vec<String> =
-            [&run.from, &run.to].into_iter().filter_map(|host| self.silence(host)).collect();
+        let silent: Vec<String> = [&run.from_host, &run.to_host]
+            .into_iter()
+            .filter_map(|host| self.silence(host))
+            .collect();
         let silent = silent.join(", ");
-        if run.state == RunState::Revoking as i64 {
+        if run.state == RunState::Revoking {
             let why = run.why.as_deref().unwrap_or("it was withdrawn");
             return Some(match silent.is_empty() {
                 true => format!("order {number} stops: {why}"),
@@ -153,7 +143,7 @@ impl<'a> Situation<'a> {
         if !silent.is_empty() {
             return Some(format!("order {number}: {silent}; it may go on all the same"));
         }
-        if run.phase == OrderPhase::Running as i64 {
+        if run.phase == OrderPhase::Running {
             return None;
         }
         let why = run.waiting.clone().unwrap_or_else(|| run.reason.clone());
@@ -210,7 +200,7 @@ impl<'a> Situation<'a> {
     fn cancelling(&self, runs: &[StoredRun]) -> String {
         let mut silent: Vec<String> = runs
             .iter()
-            .flat_map(|run| [&run.from, &run.to])
+            .flat_map(|run| [&run.from_host, &run.to_host])
             .filter_map(|host| self.silence(host))
             .collect();
         silent.sort();

@@ -138,7 +138,7 @@ fn node_reports_are_confined() {
         body["directory"] = json!(true);
         let (_, made) = client.ask("POST", "/api/v1/requests", &body).await;
         let entry =
-            |path: &str| penstock_operations::orders::ListedFile { path: path.into(), bytes: 1 };
+            |path: &str| penstock_control::orders::ListedFile { path: path.into(), bytes: 1 };
         let entries = ["good", "../etc/passwd", "/abs", "a//b", "good"].map(entry).to_vec();
         world.lock().unwrap().directories.insert("/data".into(), entries);
         let path = format!("/api/v1/requests/{}", made["id"]);

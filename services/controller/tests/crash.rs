@@ -7,16 +7,16 @@ mod common;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use common::node::{Node, Shared};
 use common::{Client, Running, Store, TEST_TIMEOUT, config, directory, on_both, postgres, token};
-use penstock_operations::orders::FaultKind;
-use penstock_testkit::Random;
+use penstock_control::orders::FaultKind;
+use penstock_testkit::seeded;
 use serde_json::{Value, json};
 
-/// Kills in a run.
-const KILL_COUNT: usize = 6;
+/// Kills in a run; crashes at every moment are in `testing/simulation`.
+const KILL_COUNT: usize = 3;
 
 /// Not a test: the controller of the other tests, in its own process.
 #[test]
@@ -152,8 +152,7 @@ impl Load {
 }
 
 fn killed(store: &Store, database: Option<&postgres::Postgres>) {
-    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
-    let mut random = Random::seeded(time);
+    let mut random = seeded(1);
     let (_keep, path) = directory();
     std::fs::write(path.join("more"), store.line()).unwrap();
     let mut controller = Killable::start(&path);

@@ -116,7 +116,7 @@ fn conflicting_destination_is_refused() {
 
 #[test]
 fn transient_faults_retry_permanent_fail() {
-    use penstock_operations::orders::FaultKind;
+    use penstock_control::orders::FaultKind;
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
         let mut client = running.client("producer");
@@ -166,7 +166,7 @@ fn transient_faults_retry_permanent_fail() {
 
 #[test]
 fn directory_is_listed_first() {
-    use penstock_operations::orders::ListedFile;
+    use penstock_control::orders::ListedFile;
     on_both(|store| {
         let (_keep, running, world, mut nodes) = start(store);
         let mut client = running.client("producer");

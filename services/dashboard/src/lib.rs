@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use penstock_http::ProblemDetails;
 
 use crate::files::{FILES, PICTURES, REPORTS};
 
@@ -138,9 +139,8 @@ pub fn is_dashboard_path(path: &str) -> bool {
 
 fn answer(path: &str, asked: &HeaderMap) -> Response {
     let Some(asset) = ASSETS.get(path) else {
-        let body = "{\"error\": \"the dashboard has no such file: load its page again, at /\"}\n";
-        let kind = [(header::CONTENT_TYPE, "application/json")];
-        return (StatusCode::NOT_FOUND, kind, body).into_response();
+        let text = "the dashboard has no such file: load its page again, at /";
+        return ProblemDetails::not_found(text).into_response();
     };
     let mut headers = HeaderMap::new();
     for (name, value) in [
@@ -320,7 +320,7 @@ mod tests {
         {
             let (status, headers, body) = get(path, &[]).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
-            assert_eq!(headers[header::CONTENT_TYPE], "application/json");
+            assert_eq!(headers[header::CONTENT_TYPE], "application/problem+json");
             assert!(String::from_utf8(body).unwrap().contains("load its page again"));
         }
     }

@@ -12,6 +12,9 @@ use axum::http::{HeaderMap, Method, header};
 
 use crate::server::PeerAddress;
 
+/// Longest part of a Host header that an error shows.
+const HOST_CHARS_MAX: usize = 100;
+
 /// Clients that may read without a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadAccess {
@@ -24,17 +27,27 @@ pub enum ReadAccess {
     Token,
 }
 
-impl FromStr for ReadAccess {
-    type Err = String;
+/// A text that is no [`ReadAccess`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' does not say who reads without a token: write open, loopback or token")]
+pub struct ReadAccessError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+/// The Host header of a request without a token names another machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is not known as a name of this machine: ask by its address, list the name in [http] names, or give a token (Authorization: Bearer TOKEN)"
+)]
+pub struct UnknownHostError(String);
+
+impl FromStr for ReadAccess {
+    type Err = ReadAccessError;
+
+    fn from_str(text: &str) -> Result<Self, ReadAccessError> {
         match text {
             "open" => Ok(Self::Open),
             "loopback" => Ok(Self::Loopback),
             "token" => Ok(Self::Token),
-            _ => Err(format!(
-                "'{text}' does not say who reads without a token: write open, loopback or token"
-            )),
+            _ => Err(ReadAccessError(text.to_owned())),
         }
     }
 }
@@ -49,7 +62,7 @@ pub struct ReadPolicy {
 }
 
 /// Identity of a client, as an extension of the request, for roles that check access themselves
-/// ([`crate::Role::guards`]).
+/// ([`crate::ServiceRole::guards`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiCaller {
     /// The bearer of the node's own token.
@@ -72,8 +85,8 @@ impl ReadPolicy {
     /// Returns true if `request` needs no token.
     ///
     /// # Errors
-    /// With the remedy, if only the name in the Host header is wrong.
-    pub fn allows(&self, request: &Request) -> Result<bool, String> {
+    /// If only the name in the Host header is wrong.
+    pub fn allows(&self, request: &Request) -> Result<bool, UnknownHostError> {
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let from_there = match self.read {
             ReadAccess::Open => true,
@@ -85,14 +98,10 @@ impl ReadPolicy {
         }
         match self.knows(host(request.headers())) {
             true => Ok(true),
-            false => Err(format!(
-                "'{}' is not known as a name of this machine: ask by its address, list the name in [http] names, or give a token (Authorization: Bearer TOKEN)",
-                host(request.headers())
-                    .chars()
-                    .filter(|c| !c.is_control())
-                    .take(100)
-                    .collect::<String>()
-            )),
+            false => {
+                let name = host(request.headers()).chars().filter(|c| !c.is_control());
+                Err(UnknownHostError(name.take(HOST_CHARS_MAX).collect()))
+            }
         }
     }
 
@@ -147,7 +156,10 @@ mod tests {
         }
         for host in ["evil.example.com:8621", "", "localhost.evil.example", "127.0.0.1.evil:80"] {
             assert!(
-                ask(ReadAccess::Loopback, host, here).unwrap_err().contains("[http] names"),
+                ask(ReadAccess::Loopback, host, here)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("[http] names"),
                 "{host}"
             );
         }

@@ -1,36 +1,63 @@
-//! A client that sends its requests to one server over a persistent connection.
+//! The HTTP client of all programs of the project.
 //!
-//! For: programs that exchange messages each second. Plain HTTP, or TLS by the caller's configuration; the caller
-//! refuses `http` URLs that lead off this machine. A request on an idle connection that turns out to be closed is
-//! sent again over a new one: requests must be idempotent. Not for: public documents ([`crate::fetch`]).
+//! For: requests to one server over a persistent connection ([`HttpClient`]), and documents behind redirects
+//! ([`fetch`]). Plain HTTP, or TLS that trusts authorities or a pinned certificate ([`ServerTrust`]). Time and the size of
+//! a response are bounded. Callers refuse `http` URLs that lead off this machine where a request carries a secret.
+//! Not for: proxies; behind one, download the document by other means.
 //!
-//! Errors are one line; a status other than success is no error.
+//! A status other than success is no error of [`HttpClient::send`].
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
+use rustls::CommonState;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use crate::fetch::Url;
+mod error;
+pub mod fetch;
+mod trust;
+mod url;
+
+pub use error::HttpError;
+pub use trust::{CA_BUNDLES, ServerTrust, ServerTrustError};
+pub use url::{Url, UrlError};
 
 /// Time limit of connecting, TLS handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Default time limit of a request: connecting, request, and the whole response.
+pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default limit of the body of a response, in bytes.
+pub const RESPONSE_BYTES_MAX: usize = 64 << 10;
+
+/// Longest body of an error, in bytes; the rest is dropped.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// Header with which every request names this program.
+const AGENT_NAME: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
+
 /// A client of one server, with at most one connection.
+///
+/// A request on an idle connection that turns out to be closed is sent again over a new one, so that requests must be
+/// idempotent unless they are marked ([`HttpRequest::once`]).
 pub struct HttpClient {
     url: Url,
-    tls: Option<Arc<ClientConfig>>,
+    addresses: Vec<SocketAddr>,
+    trust: ServerTrust,
     token: String,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
@@ -41,124 +68,304 @@ impl std::fmt::Debug for HttpClient {
     }
 }
 
-impl HttpClient {
-    /// Creates a client of the server at `url`, whose path prefixes all requests. An empty `token` is not sent.
+/// A request with its limits.
+#[derive(Debug, Clone)]
+pub struct HttpRequest {
+    method: Method,
+    path: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    body: Bytes,
+    bytes_max: usize,
+    timeout: Duration,
+    once: bool,
+}
+
+impl HttpRequest {
+    /// Creates a request for `path` below the client's URL; an empty `path` is the URL itself.
     #[must_use]
-    pub fn new(url: Url, tls: Option<Arc<ClientConfig>>, token: String) -> Self {
-        Self { url, tls, token, connection: None }
+    pub fn new(method: Method, path: impl Into<String>) -> Self {
+        Self {
+            method,
+            path: path.into(),
+            headers: Vec::new(),
+            body: Bytes::new(),
+            bytes_max: RESPONSE_BYTES_MAX,
+            timeout: RESPONSE_TIMEOUT,
+            once: false,
+        }
     }
 
-    /// Sends a request for `path` below the URL and returns status and body, of at most `limit` bytes.
+    /// Adds a header; one of the same name stays.
+    #[must_use]
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// Sets a body of any type.
+    #[must_use]
+    pub fn body(self, body: impl Into<Bytes>) -> Self {
+        Self { body: body.into(), ..self }
+    }
+
+    /// Sets a body of JSON.
+    #[must_use]
+    pub fn json(self, body: impl Into<Bytes>) -> Self {
+        self.header(CONTENT_TYPE, HeaderValue::from_static("application/json")).body(body)
+    }
+
+    /// Sets the longest body of a response, in bytes; a longer one is an error.
+    #[must_use]
+    pub fn bytes_max(self, bytes_max: usize) -> Self {
+        Self { bytes_max, ..self }
+    }
+
+    /// Sets the time limit of connecting, request and response together.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Marks a request that must not be sent twice: it gets a new connection and no retry.
+    #[must_use]
+    pub fn once(self) -> Self {
+        Self { once: true, ..self }
+    }
+}
+
+/// A response of any status.
+#[derive(Debug, Clone)]
+pub struct HttpResponse {
+    /// Status, which may be one of failure.
+    pub status: StatusCode,
+    /// Headers of the response.
+    pub headers: HeaderMap,
+    /// Whole body; of an error at most 64 KiB.
+    pub body: Bytes,
+}
+
+impl HttpResponse {
+    /// Returns a header that is text.
+    #[must_use]
+    pub fn header(&self, name: HeaderName) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Returns the line of a problem document (RFC 9457) in the body.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        crate::error_text(&self.body)
+    }
+}
+
+impl HttpClient {
+    /// Creates a client of the server at `url`, whose path prefixes all requests. TLS trusts the system's authorities.
+    #[must_use]
+    pub fn new(url: Url) -> Self {
+        let (trust, token) = (ServerTrust::default(), String::new());
+        Self { url, addresses: Vec::new(), trust, token, connection: None }
+    }
+
+    /// Sets the certificates that TLS trusts.
+    #[must_use]
+    pub fn trust(self, trust: ServerTrust) -> Self {
+        Self { trust, ..self }
+    }
+
+    /// Sets the bearer token; an empty one is not sent.
+    #[must_use]
+    pub fn token(self, token: impl Into<String>) -> Self {
+        Self { token: token.into(), ..self }
+    }
+
+    /// Sets the addresses to connect to, in place of those of the URL's host. TLS then checks the first of them in
+    /// place of a name.
+    #[must_use]
+    pub fn addresses(self, addresses: Vec<SocketAddr>) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// URL of the server.
+    #[must_use]
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Sends a request and returns the whole response.
     ///
     /// # Errors
-    /// One line, when there is no answer `within` this time or its body is too long.
-    pub async fn request(
-        &mut self,
-        method: Method,
-        path: &str,
-        json: Vec<u8>,
-        limit: usize,
-        within: Duration,
-    ) -> Result<(StatusCode, Bytes), String> {
-        let body = Bytes::from(json);
+    /// When there is no response in time or its body is too long.
+    pub async fn send(&mut self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if request.once {
+            self.connection = None;
+        }
         let reused = self.connection.as_ref().is_some_and(|sender| !sender.is_closed());
         let exchange = async {
-            match self.try_request(&method, path, body.clone(), limit).await {
-                Err(RequestFailure::Gone(_)) if reused => {
+            match self.exchange(&request).await {
+                Err(HttpError::Transport(_)) if reused => {
                     self.connection = None;
-                    self.try_request(&method, path, body, limit).await
+                    self.exchange(&request).await
                 }
                 other => other,
             }
         };
-        let answer = timeout(within, exchange).await;
-        let late = || Err(RequestFailure::Gone(format!("no answer within {} s", within.as_secs())));
-        answer.unwrap_or_else(|_| late()).map_err(|failure| {
-            // A late answer on it would be taken for the next one.
+        let response = timeout(request.timeout, exchange).await;
+        let response = response.unwrap_or(Err(HttpError::ResponseTimeout(request.timeout)));
+        if response.is_err() {
+            // A late response on it would be taken for the next one.
             self.connection = None;
-            let (RequestFailure::Gone(text) | RequestFailure::Bad(text)) = failure;
-            text
-        })
+        }
+        response
     }
 
-    async fn try_request(
-        &mut self,
-        method: &Method,
-        path: &str,
-        body: Bytes,
-        limit: usize,
-    ) -> Result<(StatusCode, Bytes), RequestFailure> {
-        let bad = |error: &dyn std::fmt::Display| RequestFailure::Bad(error.to_string());
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
-            .header(HOST, self.url.authority())
-            .header(USER_AGENT, concat!("penstock/", env!("CARGO_PKG_VERSION")));
-        if !self.token.is_empty() {
-            request = request.header(AUTHORIZATION, format!("Bearer {}", self.token));
-        }
-        let request = request
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| bad(&error))?;
+    async fn exchange(&mut self, request: &HttpRequest) -> Result<HttpResponse, HttpError> {
+        let head = self.head(request)?;
         let sender = match self.connection.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => self.connection.insert(sender),
             None => {
-                let sender = timeout(CONNECT_TIMEOUT, self.connect()).await;
-                let late = || Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
-                self.connection
-                    .insert(sender.unwrap_or_else(|_| late()).map_err(RequestFailure::Bad)?)
+                let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+                let sender =
+                    connected.unwrap_or(Err(HttpError::ConnectTimeout(CONNECT_TIMEOUT)))?;
+                self.connection.insert(sender)
             }
         };
-        let gone = |error: hyper::Error| RequestFailure::Gone(error.to_string());
-        sender.ready().await.map_err(gone)?;
-        let answer = sender.send_request(request).await.map_err(gone)?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), limit).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                RequestFailure::Bad(format!("its answer is longer than {limit} bytes"))
-            } else {
-                RequestFailure::Bad(error.to_string())
+        sender.ready().await?;
+        let response = sender.send_request(head).await?;
+        let (head, body) = response.into_parts();
+        let body = if head.status.is_success() {
+            let (body, whole) = read_at_most(body, request.bytes_max).await?;
+            if !whole {
+                return Err(HttpError::TooLong(request.bytes_max));
             }
-        })?;
-        Ok((status, body.to_bytes()))
+            body
+        } else {
+            let (body, whole) = read_at_most(body, ERROR_BYTES_MAX).await?;
+            if !whole {
+                self.connection = None;
+            }
+            body
+        };
+        Ok(HttpResponse { status: head.status, headers: head.headers, body })
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
-        let (host, port) = self.url.host_and_port();
-        let stream = TcpStream::connect((host, port)).await;
+    fn head(&self, request: &HttpRequest) -> Result<Request<Full<Bytes>>, HttpError> {
+        let base = self.url.path();
+        let path = match request.path.as_str() {
+            "" => base.to_owned(),
+            path => format!("{}{path}", base.trim_end_matches('/')),
+        };
+        let mut head = Request::builder()
+            .method(&request.method)
+            .uri(path)
+            .header(HOST, self.url.authority())
+            .header(USER_AGENT, AGENT_NAME);
+        if !self.token.is_empty() {
+            head = head.header(AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        for (name, value) in &request.headers {
+            head = head.header(name, value);
+        }
+        Ok(head.body(Full::new(request.body.clone()))?)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, HttpError> {
+        let stream = self.connect_tcp().await?;
+        match self.url.is_encrypted() {
+            true => handshake(self.connect_tls(stream).await?).await,
+            false => handshake(stream).await,
+        }
+    }
+
+    async fn connect_tcp(&self) -> Result<TcpStream, HttpError> {
+        let stream = match self.addresses.as_slice() {
+            [] => TcpStream::connect(self.url.host_and_port()).await,
+            addresses => TcpStream::connect(addresses).await,
+        };
         let stream = stream
-            .map_err(|error| format!("cannot connect to {}: {error}", self.url.authority()))?;
+            .map_err(|source| HttpError::Connect { address: self.url.authority(), source })?;
         // Nagle's algorithm would delay the second segment of a request until an acknowledgement.
         let _ = stream.set_nodelay(true);
-        match (&self.tls, self.url.is_encrypted()) {
-            (Some(tls), true) => {
-                let name = ServerName::try_from(host.to_owned())
-                    .map_err(|_| format!("'{host}' is no name that a certificate can have"))?;
-                let connector = TlsConnector::from(Arc::clone(tls));
-                let stream =
-                    connector.connect(name, stream).await.map_err(|error| error.to_string())?;
-                handshake(stream).await
+        Ok(stream)
+    }
+
+    async fn connect_tls(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
+        let name = match self.addresses.first() {
+            Some(address) => ServerName::from(address.ip()),
+            None => {
+                let (host, _) = self.url.host_and_port();
+                let name = ServerName::try_from(host.to_owned());
+                name.map_err(|_| HttpError::ServerName(host.to_owned()))?
             }
-            (None, true) => Err("no certificate of it is known".to_owned()),
-            (_, false) => handshake(stream).await,
-        }
+        };
+        let connector = TlsConnector::from(self.trust.config()?);
+        connector.connect(name, stream).await.map_err(|error| match self.trust {
+            ServerTrust::Authorities(None) => HttpError::UntrustedTls(error),
+            _ => HttpError::Tls(error),
+        })
+    }
+
+    /// Connects over TLS and returns what `read` takes from the session, such as the server's certificate.
+    ///
+    /// # Errors
+    /// When the connection fails, or the certificate is not trusted.
+    pub async fn inspect_tls<T>(
+        &self,
+        read: impl FnOnce(&CommonState) -> T,
+    ) -> Result<T, HttpError> {
+        let connected = async { self.connect_tls(self.connect_tcp().await?).await };
+        let connected = timeout(CONNECT_TIMEOUT, connected).await;
+        let stream = connected.unwrap_or(Err(HttpError::ConnectTimeout(CONNECT_TIMEOUT)))?;
+        Ok(read(stream.get_ref().1))
     }
 }
 
 async fn handshake(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, String> {
-    let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+) -> Result<SendRequest<Full<Bytes>>, HttpError> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The task ends when the sender is dropped.
     tokio::spawn(connection);
     Ok(sender)
 }
 
-enum RequestFailure {
-    /// The connection failed; a new one may succeed.
-    Gone(String),
-    /// A new connection would fail, too.
-    Bad(String),
+/// Reads a body of at most `bytes_max` bytes; returns what was read, and true if that is all of it.
+async fn read_at_most(mut body: Incoming, bytes_max: usize) -> Result<(Bytes, bool), HttpError> {
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Ok((Bytes::new(), false));
+    }
+    let mut read = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        let rest = bytes_max - read.len();
+        read.extend_from_slice(&data[..data.len().min(rest)]);
+        if data.len() > rest {
+            return Ok((read.into(), false));
+        }
+    }
+    Ok((read.into(), true))
 }
+
+/// Posts `json` to `url` and drops the response. Follows no redirect.
+///
+/// # Errors
+/// When the request fails, or the status is none of success.
+pub async fn post(url: &Url, json: Vec<u8>) -> Result<(), HttpError> {
+    let request = HttpRequest::new(Method::POST, "").json(json);
+    let response = HttpClient::new(url.clone()).send(request).await?;
+    match response.status {
+        status if status.is_success() => Ok(()),
+        status if status.is_redirection() => {
+            let location = response.header(hyper::header::LOCATION).unwrap_or_default();
+            Err(HttpError::UnexpectedRedirect(excerpt(location)))
+        }
+        status => Err(HttpError::Status(status)),
+    }
+}
+
+/// Returns the first characters of a text, control characters replaced.
+fn excerpt(text: &str) -> String {
+    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,16 @@
 //! The HTTP server shared by all roles of `penstock serve`, and HTTP clients.
 //!
-//! For: bounded connections ([`server`]), error documents ([`ApiError`]), reading without a token
-//! ([`access`]), bearer tokens ([`tokens`]), the interface of a role ([`Role`]), fetching or
-//! posting one document ([`fetch`]), and repeated requests to one server ([`client`]). Not for: the
-//! endpoints of a role.
+//! For: bounded connections ([`server`]), problem documents ([`ProblemDetails`]), reading without a token
+//! ([`access`]), bearer tokens ([`tokens`]), the interface of a role ([`ServiceRole`]), metrics ([`metrics`]), and the client of all
+//! programs ([`client`]). Not for: the endpoints of a role.
 
 #![forbid(unsafe_code)]
 
 pub mod access;
 pub mod client;
-mod error;
-pub mod fetch;
+mod malformed;
+pub mod metrics;
+mod problem;
 mod role;
 pub mod server;
 pub mod tokens;
@@ -18,8 +18,10 @@ pub mod tokens;
 use std::time::Duration;
 
 pub use access::ApiCaller;
-pub use error::{ApiError, ErrorBody, PROBLEM_JSON, as_problem, error_text};
-pub use role::Role;
+pub use client::{HttpClient, HttpError, HttpRequest, HttpResponse, ServerTrust, Url, fetch};
+pub use metrics::MetricWriter;
+pub use problem::{FieldProblem, PROBLEM_JSON, ProblemDetails, error_text};
+pub use role::{RoleReloadError, ServiceRole};
 
 /// Longest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;

@@ -3,28 +3,32 @@
 use std::fmt;
 
 use axum::Router;
-use prometheus_client::encoding::DescriptorEncoder;
 use utoipa::openapi::OpenApi;
 
+use crate::MetricWriter;
+
+/// Failed reload of a role, in one line.
+pub type RoleReloadError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A role of `penstock serve` as the server sees it: routes, API document, metrics.
-pub trait Role: Send + Sync + fmt::Debug + 'static {
+pub trait ServiceRole: Send + Sync + fmt::Debug + 'static {
     /// Routes with full paths. The server checks access before it calls them.
     fn router(&self) -> Router;
 
     /// OpenAPI document of the routes, which the server merges with those of other roles.
     fn document(&self) -> OpenApi;
 
-    /// Encodes the role's metrics for `/metrics`.
+    /// Writes the role's metrics for `/metrics`.
     ///
     /// # Errors
     /// When encoding fails.
-    fn metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
+    fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result;
 
     /// Reloads the role's own files after SIGHUP.
     ///
     /// # Errors
-    /// With one line; the role then keeps its state.
-    fn reload(&self) -> Result<(), String> {
+    /// When a file cannot be used; the role then keeps its state.
+    fn reload(&self) -> Result<(), RoleReloadError> {
         Ok(())
     }
 
@@ -41,6 +45,15 @@ pub trait Role: Send + Sync + fmt::Debug + 'static {
         None
     }
 
-    /// Ends endless answers, because the service stops.
+    /// Describes the work under way in one line, for the service manager, which restarts a service whose role does not
+    /// return.
+    fn status(&self) -> Option<String> {
+        None
+    }
+
+    /// Ends endless answers and begins to end the work, because the service stops.
     fn stop(&self) {}
+
+    /// Waits after [`Self::stop`] until the work has ended; blocks its thread.
+    fn shut_down(&self) {}
 }

@@ -24,12 +24,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADER_TIMEOUT, SEND_TIMEOUT};
+use crate::malformed::ProblemStream;
+use crate::problem::complete;
+use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADER_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
 
 /// Time for the last answers to leave after the agent began to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
-const TOO_MANY_CONNECTIONS: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\nretry-after: 10\r\ncontent-length: 175\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"too many connections are open: try it again\",\"error\":\"too many connections are open: try it again\"}\n";
+/// Pause before the next attempt that a connection over the limit is asked for, in seconds.
+const RETRY_AFTER_S: u16 = 10;
 
 /// Address of the client, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +128,7 @@ pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     Ok(listeners)
 }
 
-/// Serves `router` on `listeners` until `stop` becomes true and the last answers have left.
+/// Serves `router`, whose errors become problem documents, on `listeners` until `stop` becomes true and the last answers have left.
 pub async fn serve(
     listeners: Vec<TcpListener>,
     router: Router,
@@ -133,6 +136,7 @@ pub async fn serve(
     traffic: Arc<ConnectionTracker>,
     stop: watch::Receiver<bool>,
 ) {
+    let router = router.layer(axum::middleware::from_fn(complete));
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(tls));
@@ -190,7 +194,9 @@ async fn accept(
 
 fn refuse(stream: &TcpStream, plain: bool) {
     if plain {
-        let _ = stream.try_write(TOO_MANY_CONNECTIONS);
+        let text = "too many connections are open: try it again";
+        let problem = ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, text);
+        let _ = stream.try_write(&problem.retry_after(RETRY_AFTER_S).raw_response());
     }
 }
 
@@ -225,7 +231,7 @@ async fn requests(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(ProblemStream::new(stream)), service);
     let mut served = pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,
@@ -242,17 +248,4 @@ async fn requests(
 /// Returns when `stop` is true or its sender is dropped.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn full_answer_has_its_length() {
-        let text = std::str::from_utf8(TOO_MANY_CONNECTIONS).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
-        assert!(crate::error_text(body.as_bytes()).is_some());
-    }
 }

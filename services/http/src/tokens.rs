@@ -66,10 +66,8 @@ impl TokenSource {
     ///
     /// # Errors
     /// When it has not 64 hexadecimal digits.
-    pub fn hashed(name: String, hex: &str) -> Result<Self, String> {
-        let sha256 = unhex(hex).ok_or_else(|| {
-            format!("token {name}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")
-        })?;
+    pub fn hashed(name: String, hex: &str) -> Result<Self, TokenHashError> {
+        let sha256 = unhex(hex).ok_or_else(|| TokenHashError(name.clone()))?;
         Ok(Self::Hashed { name, sha256 })
     }
 
@@ -83,6 +81,53 @@ impl TokenSource {
     }
 }
 
+/// A text that is no SHA-256 of the token with this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("token {0}: sha256 takes 64 hexadecimal digits: printf %s TOKEN | sha256sum prints them")]
+pub struct TokenHashError(String);
+
+/// A name that no token may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenNameError {
+    /// Empty, too long, or with other characters.
+    #[error("'{0}' cannot name a token: use letters, digits and any of - . _ @, such as alice")]
+    Characters(String),
+    /// [`OWNER`].
+    #[error("'{OWNER}' is the agent's own token: give this one another name")]
+    Owner,
+    /// [`CONTROLLER`].
+    #[error("'{CONTROLLER}' is who gives this agent orders: give this token another name")]
+    Controller,
+}
+
+/// A text that is no token; the message follows "the token".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenSyntaxError {
+    /// Shorter than [`TOKEN_BYTES_MIN`].
+    #[error(
+        "is shorter than {TOKEN_BYTES_MIN} characters and could be guessed: openssl rand -hex 32 makes a good one"
+    )]
+    Short,
+    /// Longer than [`TOKEN_BYTES_MAX`].
+    #[error("is longer than {TOKEN_BYTES_MAX} characters")]
+    Long,
+    /// A character that is not printable ASCII.
+    #[error("has a space or another character that no token has")]
+    Characters,
+}
+
+/// Fault of a line of a token list.
+#[derive(Debug, thiserror::Error)]
+enum TokenLineError {
+    #[error(transparent)]
+    Name(#[from] TokenNameError),
+    #[error("token {name} {fault}")]
+    Token { name: String, fault: TokenSyntaxError },
+    /// The line is not shown, as it may be a token.
+    #[error("write a name, a space and a token")]
+    Words,
+}
+
 /// Error of a token file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {text}", file.display())]
@@ -94,21 +139,17 @@ pub struct TokenError {
 /// Checks the name of a token.
 ///
 /// # Errors
-/// With the allowed characters.
-pub fn check_token_name(name: &str) -> Result<(), String> {
+/// When it has other characters or is reserved.
+pub fn check_token_name(name: &str) -> Result<(), TokenNameError> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._@".contains(c);
     if name.is_empty() || name.len() > 128 || !name.chars().all(good) {
-        return Err(format!(
-            "'{name}' cannot name a token: use letters, digits and any of - . _ @, such as alice"
-        ));
+        return Err(TokenNameError::Characters(name.to_owned()));
     }
     if name == OWNER {
-        return Err(format!("'{OWNER}' is the agent's own token: give this one another name"));
+        return Err(TokenNameError::Owner);
     }
     if name == CONTROLLER {
-        return Err(format!(
-            "'{CONTROLLER}' is who gives this agent orders: give this token another name"
-        ));
+        return Err(TokenNameError::Controller);
     }
     Ok(())
 }
@@ -287,13 +328,13 @@ fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), Tok
     let mut text = String::new();
     file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
     let known = match name {
-        Some(name) => vec![known(name, text.trim()).map_err(failed)?],
+        Some(name) => vec![known(name, text.trim()).map_err(|error| failed(error.to_string()))?],
         None => parse_list(&text).map_err(|(line, text)| failed(format!("line {line}: {text}")))?,
     };
     Ok((Stamp::of(&facts), known))
 }
 
-fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, String)> {
+fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, TokenLineError)> {
     let mut list = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -301,37 +342,34 @@ fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, String)> {
             continue;
         }
         let parsed = match line.split_once(char::is_whitespace) {
-            Some((name, token)) => {
-                check_token_name(name).and_then(|()| known(name, token.trim_start()))
-            }
-            // Not shown, as it may be a token.
-            None => Err("write a name, a space and a token".to_owned()),
+            Some((name, token)) => check_token_name(name)
+                .map_err(TokenLineError::from)
+                .and_then(|()| known(name, token.trim_start())),
+            None => Err(TokenLineError::Words),
         };
         list.push(parsed.map_err(|error| (index + 1, error))?);
     }
     Ok(list)
 }
 
-fn known(name: &str, token: &str) -> Result<KnownToken, String> {
-    check_token(token).map_err(|error| format!("token {name} {error}"))?;
+fn known(name: &str, token: &str) -> Result<KnownToken, TokenLineError> {
+    check_token(token).map_err(|fault| TokenLineError::Token { name: name.to_owned(), fault })?;
     Ok(KnownToken { name: name.to_owned(), sha256: hash(token) })
 }
 
 /// Checks length and characters of a token.
 ///
 /// # Errors
-/// With the fault, to follow "the token".
-pub fn check_token(token: &str) -> Result<(), String> {
+/// When it could be guessed, or is no token.
+pub fn check_token(token: &str) -> Result<(), TokenSyntaxError> {
     if token.len() < TOKEN_BYTES_MIN {
-        return Err(format!(
-            "is shorter than {TOKEN_BYTES_MIN} characters and could be guessed: openssl rand -hex 32 makes a good one"
-        ));
+        return Err(TokenSyntaxError::Short);
     }
     if token.len() > TOKEN_BYTES_MAX {
-        return Err(format!("is longer than {TOKEN_BYTES_MAX} characters"));
+        return Err(TokenSyntaxError::Long);
     }
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err("has a space or another character that no token has".into());
+        return Err(TokenSyntaxError::Characters);
     }
     Ok(())
 }
@@ -416,7 +454,7 @@ mod tests {
         write(&list, &format!("bob {BOB}\n"), 0o600);
         assert_eq!((tokens.name_of(ALICE), tokens.name_of(BOB).as_deref()), (None, Some("bob")));
         write(&list, &format!("bob {BOB}\nbroken\n"), 0o600);
-        assert_eq!(tokens.name_of(BOB), None, "a list with an error lets nobody in");
+        assert_eq!(tokens.name_of(BOB), None, "a list with an error makes all its tokens invalid");
         write(&list, &format!("bob {BOB}\n"), 0o644);
         assert_eq!(tokens.name_of(BOB), None, "nor does one that others can read");
         write(&list, &format!("bob {BOB}\n"), 0o600);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What the programs of the house need of the kernel's stable interface: structures, helpers, constants.
+/* The part of the kernel's stable interface that Penstock's eBPF programs use: structures, helpers, constants.
  *
- * Layouts and numbers are those of linux/bpf.h, which are fixed for ever. Written out here so that the
- * object that a clang makes does not depend on the headers installed beside it.
+ * Layouts and numbers are those of linux/bpf.h, a stable ABI. They are copied here so that the compiled object
+ * does not depend on the installed kernel headers.
  */
 #ifndef PENSTOCK_HOOKS_KERNEL_H
 #define PENSTOCK_HOOKS_KERNEL_H

@@ -1,41 +1,41 @@
-//! Errors of the kernel about eBPF programs, formatted as one line.
+//! Errors of loading and attaching eBPF programs, formatted as one line.
 
 use std::io;
 
 use aya::programs::ProgramError;
 
-/// Why the kernel does not do what it was asked.
+/// A failed request to the kernel's eBPF or tc interface.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// No privilege.
+    /// The process lacks the capabilities to load eBPF programs.
     #[error(
         "the kernel does not let this user load eBPF programs: run as root or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     Privilege,
-    /// The kernel refuses a program.
+    /// The verifier rejected a program.
     #[error(
         "this kernel refuses the program {program}: {reason}; the verifier's log follows, send it with the kernel's version (uname -r)"
     )]
     Refused {
-        /// Which one.
+        /// Name of the program.
         program: String,
-        /// Its last words.
+        /// Last line of the verifier's log before its summary.
         reason: String,
-        /// All of what the verifier says.
+        /// Complete log of the verifier.
         log: String,
     },
-    /// Anything else that the kernel refuses.
+    /// Any other error of the kernel.
     #[error("cannot {what}: {reason}")]
     Other {
-        /// Refused operation.
+        /// Failed operation, as an infinitive phrase.
         what: String,
-        /// Its answer.
+        /// Error text with its causes.
         reason: String,
     },
 }
 
 impl KernelError {
-    /// Of `what` was asked and what came back, down to the cause.
+    /// Creates an error of the operation `what` from a chain of errors; [`Self::Privilege`] if its cause is EPERM.
     pub fn new(what: impl Into<String>, error: impl std::error::Error) -> Self {
         let denied = |cause: &(dyn std::error::Error + 'static)| {
             let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -56,7 +56,7 @@ impl KernelError {
         Self::Other { what: what.into(), reason: reason.replace('\n', " ") }
     }
 
-    /// Of a program that was loaded or attached.
+    /// Creates the error of loading or attaching a program.
     #[must_use]
     pub fn program(name: &str, error: ProgramError) -> Self {
         let ProgramError::LoadError { io_error, verifier_log } = error else {
@@ -66,7 +66,7 @@ impl KernelError {
         if log.trim().is_empty() && io_error.kind() == io::ErrorKind::PermissionDenied {
             return Self::Privilege;
         }
-        // The last line is a summary of instructions; the one before says why.
+        // The last line counts instructions; the line before has the reason.
         let reason = log
             .lines()
             .rev()
@@ -77,7 +77,7 @@ impl KernelError {
         Self::Refused { program: name.to_owned(), reason, log }
     }
 
-    /// The verifier's log, if a program was refused.
+    /// Returns the verifier's log of a rejected program.
     #[must_use]
     pub fn verifier_log(&self) -> Option<&str> {
         match self {

@@ -1,12 +1,12 @@
-//! Hooks of network devices for eBPF programs: TCX where the kernel has it, clsact else; beside what is there.
+//! Attaches eBPF programs to network devices: by TCX (Linux 6.6 and later), else as a filter at the clsact qdisc. Programs
+//! of others at the same hook stay attached.
 //!
-//! For: the marker and the sampler. Both ways give a link that is the caller's to keep: dropped, the program is
-//! gone from the device; pinned or forgotten ([`Filter::forget`]), it stays. `bpf/kernel.h` is the kernel's interface
-//! for their C sources.
+//! For: the marker, the sampler and the lab. Both mechanisms return a link: dropping it detaches the program; a pinned or
+//! forgotten one ([`Filter::forget`]) stays. `bpf/kernel.h` has the kernel's interface for the C sources.
 //!
-//! Not for: what the programs do, where links are pinned, whom they serve.
+//! Not for: the programs themselves, or pinning of links.
 //!
-//! Fails as the kernel does; [`KernelError`] makes a line of it.
+//! Fails with the kernel's error; [`KernelError`] formats it as one line.
 
 #![forbid(unsafe_code)]
 
@@ -24,19 +24,19 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 
 pub use error::KernelError;
 
-/// How programs get to a device.
+/// Mechanism by which programs are attached to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attach {
-    /// TCX, else clsact.
+    /// TCX where the kernel supports it, else clsact.
     #[default]
     Auto,
-    /// TCX alone: Linux 6.6.
+    /// TCX only (Linux 6.6 and later).
     Tcx,
     /// A filter at the clsact qdisc.
     Clsact,
 }
 
-/// As people write it: `auto`, `tcx`, `clsact`.
+/// Parses `auto`, `tcx` or `clsact`.
 impl std::str::FromStr for Attach {
     type Err = &'static str;
 
@@ -50,10 +50,10 @@ impl std::str::FromStr for Attach {
     }
 }
 
-/// A program of an object, for a hook of a device.
+/// Returns the classifier program of this name in an object.
 ///
 /// # Errors
-/// When the object has none of this name.
+/// If the object has no classifier of this name.
 pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &str,
@@ -63,10 +63,10 @@ pub fn classifier<'a>(
     program.try_into().map_err(|error| KernelError::program(name, error))
 }
 
-/// Attaches by TCX, in this order among others.
+/// Attaches a program by TCX, at this position among the programs of the hook.
 ///
 /// # Errors
-/// As the kernel does; [`is_unsupported`] where it has no TCX.
+/// The kernel's error; [`is_unsupported`] recognises a kernel without TCX.
 pub fn attach_tcx(
     program: &mut SchedClassifier,
     device: &str,
@@ -80,7 +80,7 @@ pub fn attach_tcx(
     program.take_link(id)?.try_into().map_err(|error| other(&error))
 }
 
-/// An older kernel answers the unknown kind of link with EINVAL.
+/// Returns true if the kernel has no TCX: it answers the unknown link type with EINVAL.
 #[must_use]
 pub fn is_unsupported(error: &ProgramError) -> bool {
     cause(error) == Some(io::ErrorKind::InvalidInput)
@@ -92,22 +92,22 @@ fn cause(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     chain.filter_map(|error| error.downcast_ref::<io::Error>()).map(io::Error::kind).last()
 }
 
-/// Whose filters at clsact: they are found again by their handle. Several priorities are tried, because another
-/// kind of filter may have the first.
+/// Identity of a component's filters at clsact. Its handle finds them again; several priorities are tried, because a
+/// filter of another kind may occupy the first.
 #[derive(Debug, Clone)]
 pub struct Filters {
-    /// Of all of them.
+    /// Handle of all filters of the component.
     pub handle: TcHandle,
-    /// First to be tried first.
+    /// Priorities to try, in ascending order.
     pub priorities: RangeInclusive<u16>,
 }
 
-/// A program at a device, which goes from there when this is dropped.
+/// An attached program; dropping it detaches the program.
 #[derive(Debug)]
 pub enum Attached {
-    /// By a link of TCX, which the kernel takes away with the process that has it.
+    /// A TCX link, which the kernel removes when the process ends.
     Tcx(FdLink),
-    /// By a filter.
+    /// A filter at the clsact qdisc.
     Clsact(Filter),
 }
 
@@ -122,22 +122,22 @@ impl Attached {
     }
 }
 
-/// A filter at clsact, removed when this is dropped.
+/// A filter at the clsact qdisc; dropping it removes the filter.
 #[derive(Debug)]
 pub struct Filter(SchedClassifierLink);
 
 impl Filter {
-    /// Lets the filter live on without this process.
+    /// Leaves the filter attached after this process has ended.
     pub fn forget(self) {
         std::mem::forget(self.0);
     }
 }
 
 impl Filters {
-    /// Attaches by TCX, in this order among others, or where the kernel has none by a filter.
+    /// Attaches a program by the mechanism `how`; `order` is its position among TCX programs.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error, with device and direction.
     pub fn attach_how(
         &self,
         program: &mut SchedClassifier,
@@ -159,11 +159,11 @@ impl Filters {
         self.attach(program, device, kind).map(Attached::Clsact)
     }
 
-    /// Attaches at the clsact qdisc, which is made if there is none, or takes the place of the filter that has the
-    /// handle.
+    /// Attaches a program as a filter at the clsact qdisc, which is created if missing. Replaces an existing filter with
+    /// the same handle.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error, with device and direction.
     pub fn attach(
         &self,
         program: &mut SchedClassifier,
@@ -201,7 +201,7 @@ impl Filters {
         Err(KernelError::new(what(), last))
     }
 
-    /// Removes the filter that has the handle; where there is none nothing happens.
+    /// Removes the filter with this handle; a missing filter is no error.
     pub fn remove(&self, device: &str, kind: TcAttachType) {
         for priority in self.priorities.clone() {
             drop(SchedClassifierLink::attached(device, kind, priority, self.handle, None));

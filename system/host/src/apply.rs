@@ -13,8 +13,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::change::{Change, Tunable};
-use crate::journal::{Journal, JournalError, JournalRecord, PersistRequest};
-use crate::plan::{Plan, Step};
+use crate::journal::{JournalRecord, PersistRequest, TuningJournal, TuningJournalError};
+use crate::plan::{Step, TuningPlan};
 
 /// Reads and writes tunables: on this machine, or in tests on a simulated one that fails.
 pub trait TunableStore {
@@ -24,7 +24,7 @@ pub trait TunableStore {
     /// `NotFound` where the machine does not have it.
     fn read(&mut self, tunable: &Tunable) -> io::Result<String>;
 
-    /// Writes a value.
+    /// Writes a value to the kernel or driver.
     ///
     /// # Errors
     /// The kernel's error.
@@ -47,7 +47,7 @@ impl TunableStore for LiveMachine {
 
 /// Result of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Outcome {
+pub struct ApplyOutcome {
     /// Name of the rule.
     pub rule: String,
     /// Settings that were changed and read back.
@@ -58,10 +58,10 @@ pub struct Outcome {
     pub error: Option<String>,
 }
 
-/// Options of [`apply`].
+/// Identity and expiry of an application of a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Unique per application.
+    /// Identifier, unique per application.
     pub id: String,
     /// UUID of the current boot.
     pub boot_id: String,
@@ -76,12 +76,12 @@ pub struct ApplyOptions {
 /// # Errors
 /// When the journal cannot be written.
 pub fn apply(
-    plan: &Plan,
+    plan: &TuningPlan,
     how: &ApplyOptions,
-    journal: &Journal,
+    journal: &TuningJournal,
     settings: &mut dyn TunableStore,
-    report: &mut dyn FnMut(&Outcome),
-) -> Result<Vec<Outcome>, JournalError> {
+    report: &mut dyn FnMut(&ApplyOutcome),
+) -> Result<Vec<ApplyOutcome>, TuningJournalError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     journal.add(&JournalRecord::Begin {
         id: how.id.clone(),
@@ -95,7 +95,11 @@ pub fn apply(
     let mut outcomes = Vec::new();
     for step in &plan.steps {
         let outcome = match check(step, settings) {
-            Err(error) => Outcome { rule: step.rule.to_owned(), changed: 0, error: Some(error) },
+            Err(error) => ApplyOutcome {
+                rule: step.rule.to_owned(),
+                changed: 0,
+                error: Some(error.to_string()),
+            },
             Ok(changes) => {
                 let record =
                     JournalRecord::Step { rule: step.rule.to_owned(), changes: changes.clone() };
@@ -106,7 +110,7 @@ pub fn apply(
                 }
                 let changed = if made.is_err() { 0 } else { changes.len() };
                 let error = made.err().map(|refusal| refusal.why);
-                Outcome { rule: step.rule.to_owned(), changed, error }
+                ApplyOutcome { rule: step.rule.to_owned(), changed, error }
             }
         };
         report(&outcome);
@@ -118,20 +122,39 @@ pub fn apply(
 
 /// Returns the changes still to make. Current values must be those that the plan found, or those it wants, after an earlier
 /// rule. Otherwise the plan is out of date, and undo would restore wrong values.
-fn check(step: &Step, settings: &mut dyn TunableStore) -> Result<Vec<Change>, String> {
+fn check(step: &Step, settings: &mut dyn TunableStore) -> Result<Vec<Change>, ChangeFailure> {
     let mut changes = Vec::new();
     for change in &step.changes {
-        let now = settings.read(&change.tunable).map_err(|e| format!("{}: {e}", change.tunable))?;
+        let now = settings
+            .read(&change.tunable)
+            .map_err(|error| ChangeFailure::Read { tunable: change.tunable.clone(), error })?;
         if now == change.from {
             changes.push(change.clone());
         } else if now != change.to {
-            return Err(format!(
-                "{} is {now} and was {} when the plan was made: make it again",
-                change.tunable, change.from
-            ));
+            return Err(ChangeFailure::Outdated {
+                tunable: change.tunable.clone(),
+                from: change.from.clone(),
+                now,
+            });
         }
     }
     Ok(changes)
+}
+
+/// A change that was not made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChangeFailure {
+    #[error("{tunable}: {error}")]
+    Read { tunable: Tunable, error: io::Error },
+    #[error("{tunable} is {now} and was {from} when the plan was made: make it again")]
+    Outdated { tunable: Tunable, from: String, now: String },
+    /// The kernel or driver refused the value, with a remedy.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the kernel made it {now}, not {wanted}")]
+    Altered { now: String, wanted: String },
+    #[error(transparent)]
+    Io(#[from] io::Error),
 }
 
 struct StepFailure {
@@ -173,14 +196,17 @@ pub(crate) fn set(
     settings: &mut dyn TunableStore,
     tunable: &Tunable,
     value: &str,
-) -> Result<(), String> {
-    let read = |settings: &mut dyn TunableStore| settings.read(tunable).map_err(|e| e.to_string());
-    if read(settings)? == value {
+) -> Result<(), ChangeFailure> {
+    if settings.read(tunable)? == value {
         return Ok(());
     }
-    settings.write(tunable, value).map_err(|e| refused(tunable, &e))?;
-    let now = read(settings)?;
-    if now == value { Ok(()) } else { Err(format!("the kernel made it {now}, not {value}")) }
+    settings.write(tunable, value).map_err(|e| ChangeFailure::Refused(refused(tunable, &e)))?;
+    let now = settings.read(tunable)?;
+    if now == value {
+        Ok(())
+    } else {
+        Err(ChangeFailure::Altered { now, wanted: value.to_owned() })
+    }
 }
 
 fn refused(tunable: &Tunable, error: &io::Error) -> String {
@@ -261,7 +287,7 @@ pub(crate) fn put_back(
             }
             settled = false;
             match set(settings, &change.tunable, &change.from) {
-                Err(error) => *back = RestoreOutcome::Failed(error),
+                Err(error) => *back = RestoreOutcome::Failed(error.to_string()),
                 Ok(()) if matches!(back, RestoreOutcome::Was | RestoreOutcome::Failed(_)) => {
                     *back = RestoreOutcome::Put
                 }

@@ -9,7 +9,7 @@ use crate::facts::sysctls::WINDOW_BYTES_MAX;
 
 /// Purpose of the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum HostRole {
     /// Moves data for users.
     #[default]
     Dtn,
@@ -27,7 +27,7 @@ pub struct Goal {
     /// TCP connections that carry the rate.
     pub streams: u32,
     /// Purpose of the host.
-    pub role: Role,
+    pub role: HostRole,
 }
 
 /// A buffer is an int in the kernel.
@@ -44,7 +44,7 @@ impl Goal {
     /// Creates a goal with the fewest streams that TCP's largest window allows.
     #[must_use]
     pub fn new(rate_bps: u64, rtt: Duration) -> Self {
-        let path = Self { rate_bps, rtt, streams: 1, role: Role::Dtn };
+        let path = Self { rate_bps, rtt, streams: 1, role: HostRole::Dtn };
         let streams = path.flow_bytes().div_ceil(WINDOW_BYTES_MAX).max(1);
         Self { streams: u32::try_from(streams).unwrap_or(u32::MAX), ..path }
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!((goal.send_bytes() >> 20, goal.receive_bytes() >> 20), (191, 239));
         let lan = Goal::new(10_000_000_000, Duration::from_millis(1));
         assert_eq!((lan.send_bytes(), lan.receive_bytes()), (64 << 20, 64 << 20));
-        // What the reference's published tables give for 10G at 100 ms is half: they have no share for bookkeeping.
+        // The reference's published tables give half for 10G at 100 ms: they do not include the kernel's overhead.
         let wan = Goal::new(10_000_000_000, Duration::from_millis(100));
         assert_eq!(wan.receive_bytes() >> 20, 239);
     }

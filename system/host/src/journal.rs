@@ -2,7 +2,7 @@
 //!
 //! A file of lines, each a checksum and one JSON object. A line is synced before its change is made, so a file that ends
 //! within a line lost nothing that was done. A complete line that cannot be read was damaged later: it is counted, and the
-//! other lines stay valid. One file per network namespace; a [`Journal`] holds its lock.
+//! other lines stay valid. One file per network namespace; a [`TuningJournal`] holds its lock.
 //!
 //! Fails with an error that names the file.
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc_fast::{CrcAlgorithm, checksum};
-use penstock_sys::lock::FileLock;
+use penstock_sys::lock::ExclusiveFileLock;
 use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, Tunable};
@@ -89,7 +89,7 @@ pub struct PersistRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedFile {
-    /// Absolute path.
+    /// Absolute path of the file.
     pub path: PathBuf,
     /// Former text; `None` for a new file.
     pub before: Option<String>,
@@ -163,7 +163,7 @@ pub struct JournalContents {
 /// A journal that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("journal {}: {what}", path.display())]
-pub struct JournalError {
+pub struct TuningJournalError {
     path: PathBuf,
     what: String,
     #[source]
@@ -172,23 +172,23 @@ pub struct JournalError {
 
 /// The journal of this network namespace, locked.
 #[derive(Debug)]
-pub struct Journal {
+pub struct TuningJournal {
     path: PathBuf,
-    _lock: FileLock,
+    _lock: ExclusiveFileLock,
 }
 
 /// Time-out for the lock: another process holds it for seconds while links come up again.
 const LOCK_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-impl Journal {
+impl TuningJournal {
     /// Opens and locks the journal of `namespace` in `directory`, which is created if missing; `None` is the first
     /// namespace.
     ///
     /// # Errors
     /// When it cannot be created or locked, or another process holds it for a minute.
-    pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, JournalError> {
+    pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, TuningJournalError> {
         let path = Self::path_in(directory, namespace);
-        let failed = |what: &str, source: io::Error| JournalError {
+        let failed = |what: &str, source: io::Error| TuningJournalError {
             path: path.clone(),
             what: format!("{what}: {source}"),
             source: None,
@@ -197,7 +197,7 @@ impl Journal {
         made.map_err(|error| failed("its directory cannot be made", error))?;
         let begun = std::time::Instant::now();
         let lock = loop {
-            let tried = FileLock::try_lock_at(&path.with_extension("lock"));
+            let tried = ExclusiveFileLock::try_lock_at(&path.with_extension("lock"));
             match tried.map_err(|error| failed("cannot be locked", error))? {
                 Some(lock) => break lock,
                 None if begun.elapsed() > LOCK_WAIT => {
@@ -237,7 +237,7 @@ impl Journal {
     pub fn remove_ended(&self, boot_id: &str) {
         for other in self.others() {
             let is_machine = other.file_name().is_some_and(|name| name == JOURNAL_NAME);
-            let lock = FileLock::try_lock_at(&other.with_extension("lock"));
+            let lock = ExclusiveFileLock::try_lock_at(&other.with_extension("lock"));
             let (false, Ok(Some(_lock))) = (is_machine, lock) else { continue };
             let Ok(bytes) = fs::read(&other) else { continue };
             let found = contents(&bytes);
@@ -253,11 +253,11 @@ impl Journal {
     ///
     /// # Errors
     /// When an existing file cannot be read.
-    pub fn read(&self) -> Result<JournalContents, JournalError> {
+    pub fn read(&self) -> Result<JournalContents, TuningJournalError> {
         Ok(contents(&self.bytes()?))
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, JournalError> {
+    fn bytes(&self) -> Result<Vec<u8>, TuningJournalError> {
         let mut bytes = Vec::new();
         match File::open(&self.path) {
             Ok(file) => file.take(JOURNAL_BYTES_MAX).read_to_end(&mut bytes),
@@ -272,10 +272,10 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn add(&self, record: &JournalRecord) -> Result<(), JournalError> {
+    pub fn add(&self, record: &JournalRecord) -> Result<(), TuningJournalError> {
         let bytes = self.bytes()?;
         let whole = bytes.len() - contents(&bytes).cut_bytes as usize;
-        // Of damage to the last line.
+        // True after damage to the last line.
         let is_open = bytes[..whole].last().is_some_and(|last| *last != b'\n');
         let write = || -> io::Result<()> {
             let mut file =
@@ -284,7 +284,7 @@ impl Journal {
             let end = if is_open { "\n" } else { "" };
             file.write_all([end, &line(record)].concat().as_bytes())?;
             file.sync_all()?;
-            // The name too, for the first line.
+            // Also syncs the directory entry of a new file.
             if whole == 0 {
                 File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()?;
             }
@@ -297,7 +297,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be removed.
-    pub fn remove(&self) -> Result<(), JournalError> {
+    pub fn remove(&self) -> Result<(), TuningJournalError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(self.failed("cannot be removed", error))
@@ -310,7 +310,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be renamed.
-    pub fn set_aside(&self) -> Result<PathBuf, JournalError> {
+    pub fn set_aside(&self) -> Result<PathBuf, TuningJournalError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let aside = self.path.with_extension(format!("damaged-{}", now.as_nanos()));
         let renamed = fs::rename(&self.path, &aside);
@@ -318,8 +318,8 @@ impl Journal {
         Ok(aside)
     }
 
-    fn failed(&self, what: &str, source: io::Error) -> JournalError {
-        JournalError { path: self.path.clone(), what: what.to_owned(), source: Some(source) }
+    fn failed(&self, what: &str, source: io::Error) -> TuningJournalError {
+        TuningJournalError { path: self.path.clone(), what: what.to_owned(), source: Some(source) }
     }
 }
 
@@ -340,7 +340,7 @@ fn record(line: &[u8]) -> Option<JournalRecord> {
     (crc(json) == sum && line[8] == b' ').then(|| serde_json::from_slice(json).ok())?
 }
 
-/// Parses a journal.
+/// Parses the lines of a journal.
 #[must_use]
 pub fn contents(bytes: &[u8]) -> JournalContents {
     let mut contents = JournalContents::default();
@@ -351,13 +351,13 @@ pub fn contents(bytes: &[u8]) -> JournalContents {
             Some(record) => take(&mut contents.sessions, record),
             None => {
                 contents.damaged_lines += 1;
-                // It may have begun a plan: what follows may be of that, and of this boot.
+                // The damaged line may have been a `Begin`: later lines may belong to that plan, and to this boot.
                 contents.sessions.push(AppliedPlan::default());
             }
         }
     }
     contents.sessions.retain(|session| !session.is_nothing());
-    // What was written whole, but for its end, was announced.
+    // A complete record without its newline was written before its change.
     let is_whole = rest.len().checked_sub(1).is_some_and(|end| record(&rest[..end]).is_some());
     if begins_as_a_line(rest) && !is_whole {
         contents.cut_bytes = rest.len() as u64;
@@ -407,7 +407,7 @@ fn take(sessions: &mut Vec<AppliedPlan>, record: JournalRecord) {
         (JournalRecord::Confirmed, _) => {
             sessions.iter_mut().for_each(|session| session.confirmed = true)
         }
-        // Of no plan: nothing to be undone by.
+        // A record without a plan cannot be undone.
         (_, None) => {}
     }
 }
@@ -437,7 +437,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal-7");
         {
-            let journal = Journal::open(directory.path(), Some("7")).unwrap();
+            let journal = TuningJournal::open(directory.path(), Some("7")).unwrap();
             for record in [begin("1"), step("sack"), step("tcp-rmem"), JournalRecord::End] {
                 journal.add(&record).unwrap();
             }
@@ -457,9 +457,9 @@ mod tests {
             assert_eq!(steps, lines.saturating_sub(1).min(2), "{length}");
             let read = ends.iter().copied().filter(|end| *end <= length).max().unwrap_or(0);
             assert_eq!(found.cut_bytes, (length - read) as u64);
-            // It can be written on, and what was cut does not come back.
+            // New lines can be appended; the cut line stays removed.
             fs::write(&path, &whole[..length]).unwrap();
-            let journal = Journal::open(directory.path(), Some("7")).unwrap();
+            let journal = TuningJournal::open(directory.path(), Some("7")).unwrap();
             journal.add(&begin("2")).unwrap();
             let found = journal.read().unwrap();
             assert_eq!((found.cut_bytes, found.sessions.last().unwrap().id.as_str()), (0, "2"));
@@ -497,7 +497,7 @@ mod tests {
         let boots: Vec<&str> = found.sessions.iter().map(|one| one.boot_id.as_str()).collect();
         assert_eq!(boots, ["b", ""]);
         assert_eq!(found.sessions[1].steps[0].0, "tcp-rmem");
-        // The last line lacks its end alone: it was written, and is not called cut.
+        // A last line that lacks only its newline is complete.
         let mut bytes = lines.concat().into_bytes();
         *bytes.last_mut().unwrap() = b'!';
         let found = contents(&bytes);
@@ -509,7 +509,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         fs::write(&path, "no line of ours").unwrap();
-        let journal = Journal::open(directory.path(), None).unwrap();
+        let journal = TuningJournal::open(directory.path(), None).unwrap();
         journal.add(&begin("1")).unwrap();
         let found = journal.read().unwrap();
         assert_eq!((found.damaged_lines, found.cut_bytes, found.sessions.len()), (1, 0, 1));
@@ -520,18 +520,18 @@ mod tests {
     #[test]
     fn earlier_boots_namespace_journals_are_removed() {
         let directory = tempfile::tempdir().unwrap();
-        Journal::open(directory.path(), Some("7")).unwrap().add(&begin("1")).unwrap();
-        let journal = Journal::open(directory.path(), None).unwrap();
+        TuningJournal::open(directory.path(), Some("7")).unwrap().add(&begin("1")).unwrap();
+        let journal = TuningJournal::open(directory.path(), None).unwrap();
         journal.remove_ended("b");
         assert_eq!(journal.others().len(), 1);
         journal.remove_ended("another");
         assert!(journal.others().is_empty());
-        // That of the machine is nobody else's to take away, and what somebody holds neither.
+        // Keeps the machine's journal and locked ones.
         journal.add(&begin("1")).unwrap();
-        let held = Journal::open(directory.path(), Some("8")).unwrap();
+        let held = TuningJournal::open(directory.path(), Some("8")).unwrap();
         held.add(&begin("1")).unwrap();
         drop(journal);
-        let other = Journal::open(directory.path(), Some("9")).unwrap();
+        let other = TuningJournal::open(directory.path(), Some("9")).unwrap();
         other.remove_ended("another");
         assert_eq!(other.others().len(), 2);
     }

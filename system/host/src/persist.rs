@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::{Outcome, TunableStore, set};
+use crate::apply::{ApplyOutcome, TunableStore, set};
 use crate::change::Tunable;
 use crate::facts::sysctls;
 use crate::journal::{
-    Journal, JournalContents, JournalError, JournalRecord, PersistRequest, SavedFile,
+    JournalContents, JournalRecord, PersistRequest, SavedFile, TuningJournal, TuningJournalError,
 };
 use crate::restore::write_whole;
 
 /// Sorts after `99-sysctl.conf`, which distributions ship: the last file wins.
 const SYSCTL_FILE: &str = "etc/sysctl.d/99-zz-penstock.conf";
-/// Where else such settings are read from, and a file that `sysctl --system` reads after all others.
+/// Other directories of sysctl settings, and the file that `sysctl --system` reads last.
 const SYSCTL_PLACES: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
 const SYSCTL_LAST: &str = "etc/sysctl.conf";
@@ -67,7 +67,7 @@ enum Text {
 pub enum PersistError {
     /// The journal cannot be written.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(#[from] TuningJournalError),
     /// A file cannot be written.
     #[error("{}: cannot be written", path.display())]
     File {
@@ -102,7 +102,7 @@ pub struct PersistReport {
 /// # Errors
 /// As [`PersistError`] says.
 pub fn persist(
-    journal: &Journal,
+    journal: &TuningJournal,
     boot_id: &str,
     keep: &PersistRequest,
     program: &Path,
@@ -138,7 +138,7 @@ pub fn persist(
         let text = text.unwrap_or_else(|error| unreachable!("settings are plain data: {error}"));
         files.push((root.join(SETTINGS_FILE), Text::File(text + "\n")));
         files.push((root.join(UNIT_FILE), Text::File(unit(program))));
-        // What systemctl enable makes. One that is there already leads there too.
+        // The link that `systemctl enable` creates; an existing one has the same target.
         if fs::symlink_metadata(root.join(UNIT_LINK)).is_err() {
             files.push((root.join(UNIT_LINK), Text::Link(Path::new("/").join(UNIT_FILE))));
         }
@@ -244,7 +244,7 @@ fn overruling(root: &Path, sysctls: &BTreeMap<&str, &str>) -> Vec<String> {
         let text = fs::read(&file).unwrap_or_default();
         for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
             let Some((key, value)) = line.split_once('=') else { continue };
-            // A dash before it: no matter if it fails.
+            // A leading dash means that errors are ignored.
             let key = key.trim().trim_start_matches('-').replace('/', ".");
             let value = sysctls::normal(value);
             if sysctls.get(key.as_str()).is_some_and(|ours| *ours != value) {
@@ -299,10 +299,17 @@ pub fn read(text: &[u8]) -> Result<Vec<(Tunable, String)>, serde_json::Error> {
 }
 
 /// Applies persisted settings, each read back; returns one outcome for each.
-pub fn apply_kept(kept: &[(Tunable, String)], settings: &mut dyn TunableStore) -> Vec<Outcome> {
+pub fn apply_kept(
+    kept: &[(Tunable, String)],
+    settings: &mut dyn TunableStore,
+) -> Vec<ApplyOutcome> {
     let outcomes = kept.iter().map(|(tunable, value)| {
         let done = set(settings, tunable, value);
-        Outcome { rule: tunable.to_string(), changed: usize::from(done.is_ok()), error: done.err() }
+        ApplyOutcome {
+            rule: tunable.to_string(),
+            changed: usize::from(done.is_ok()),
+            error: done.err().map(|error| error.to_string()),
+        }
     });
     outcomes.collect()
 }

@@ -33,23 +33,26 @@ pub enum PlacementPolicy {
     Cpus(Vec<usize>),
 }
 
-impl FromStr for PlacementPolicy {
-    type Err = String;
+/// A text that is no list of CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no list of processors: write it like 0-3,8, or auto")]
+pub struct PlacementPolicyError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for PlacementPolicy {
+    type Err = PlacementPolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PlacementPolicyError> {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        parse_cpus(text).map(Self::Cpus).ok_or_else(|| {
-            format!("'{text}' is no list of processors: write it like 0-3,8, or auto")
-        })
+        parse_cpus(text).map(Self::Cpus).ok_or_else(|| PlacementPolicyError(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for PlacementPolicy {
-    type Error = String;
+    type Error = PlacementPolicyError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, PlacementPolicyError> {
         text.parse()
     }
 }
@@ -190,14 +193,14 @@ fn serving(nic: &Nic) -> BTreeSet<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::cpu::Node;
+    use crate::facts::cpu::NumaNode;
     use crate::facts::nics::Irq;
 
     /// Two nodes of eight; the interface is at the second, its two interrupts go to 8 and 9; disks at both.
     fn facts() -> Facts {
         let mut facts = Facts::default();
         facts.cpu.nodes = [(0, "0-7"), (1, "8-15")]
-            .map(|(number, cpus)| Node { number, cpus: cpus.to_owned() })
+            .map(|(number, cpus)| NumaNode { number, cpus: cpus.to_owned() })
             .to_vec();
         let irq = |number, cpu: &str| Irq {
             number,

@@ -42,7 +42,7 @@ impl Selection {
 
 /// Changes, in the order in which they are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Plan {
+pub struct TuningPlan {
     /// Changes by rule, in the order in which they are made.
     pub steps: Vec<Step>,
     /// Findings that the plan does not change.
@@ -67,9 +67,9 @@ pub struct Left {
     pub rule: &'static str,
     /// Object that was judged: `host`, a network device or a disk.
     pub object: String,
-    /// Current value.
+    /// Current value of the setting.
     pub have: String,
-    /// Recommended value.
+    /// Recommended value of the setting.
     pub want: String,
     /// Reason why it is not changed.
     pub why: String,
@@ -77,8 +77,8 @@ pub struct Left {
 
 /// Plans the changes for findings.
 #[must_use]
-pub fn plan(findings: &[Finding], selection: &Selection) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(findings: &[Finding], selection: &Selection) -> TuningPlan {
+    let mut plan = TuningPlan::default();
     for rule in all().into_iter().filter(|rule| selection.takes(rule)) {
         let held_back = rule.only_if_named.filter(|_| !selection.names(rule));
         let mut changes = Vec::new();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_says_why() {
+    fn skipped_findings_have_a_reason() {
         let findings = [differs("mtu")];
         let left = plan(&findings, &Selection::default()).left;
         assert!(

@@ -39,7 +39,7 @@ pub struct Report {
     pub streams_needed: Option<u32>,
 }
 
-/// Scores the findings.
+/// Counts the findings by verdict.
 #[must_use]
 pub fn report(facts: &Facts, goal: &Goal, findings: &[Finding]) -> Report {
     let (mut good, mut judged) = (0, 0);

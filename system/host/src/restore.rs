@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use crate::apply::{RestoreOutcome, TunableStore, put_back};
 use crate::change::{Change, Tunable};
-use crate::journal::{AppliedPlan, Journal, JournalError, JournalRecord, SavedFile};
+use crate::journal::{AppliedPlan, JournalRecord, SavedFile, TuningJournal, TuningJournalError};
 
 /// Result of a restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -61,11 +61,11 @@ impl Restored {
 /// # Errors
 /// When the journal cannot be read or written.
 pub fn restore(
-    journal: &Journal,
+    journal: &TuningJournal,
     boot_id: &str,
     only: Option<&str>,
     settings: &mut dyn TunableStore,
-) -> Result<Restored, JournalError> {
+) -> Result<Restored, TuningJournalError> {
     let contents = journal.read()?;
     let mut restored = Restored {
         journal_cut_bytes: contents.cut_bytes,

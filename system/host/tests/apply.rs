@@ -1,5 +1,5 @@
-//! Applying and restoring on settings that fail: a refusal at any write leaves a rule whole or undone, and a crash at
-//! any write is put back to exactly what was. The settings move each other as those of the kernel do.
+//! Apply and restore with injected failures: a refused write at any position leaves a rule complete or undone, and a crash
+//! at any write is restored to the exact former state. The simulated tunables depend on each other as in the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use penstock_host::apply::{ApplyOptions, TunableStore, apply};
 use penstock_host::change::{Change, Tunable};
-use penstock_host::journal::Journal;
-use penstock_host::plan::{Plan, Step};
+use penstock_host::journal::TuningJournal;
+use penstock_host::plan::{Step, TuningPlan};
 use penstock_host::restore::restore;
 
 type State = BTreeMap<Tunable, String>;
 
-/// Settings that refuse the write of this number, and remember what was when each began.
+/// Tunables that refuse the write with this number, and record the state before each write.
 struct Fragile {
     state: State,
     journal: PathBuf,
@@ -41,7 +41,7 @@ impl TunableStore for Fragile {
         if *tunable == device("gso-max-bytes") && value.parse::<u32>().unwrap() <= 65_536 {
             self.state.insert(device("gso-ipv4-max-bytes"), value.to_owned());
         }
-        // mm/page-writeback.c: one of the two is zero.
+        // mm/page-writeback.c: writing one zeroes the other.
         for (one, other) in [("bytes", "ratio"), ("ratio", "bytes")] {
             if *tunable == Tunable::sysctl(&format!("vm.dirty_{one}")) {
                 self.state.insert(Tunable::sysctl(&format!("vm.dirty_{other}")), "0".into());
@@ -70,12 +70,12 @@ fn before() -> State {
     .into()
 }
 
-fn plan() -> Plan {
+fn plan() -> TuningPlan {
     let change =
         |tunable: Tunable, to: &str| Change::new(tunable.clone(), before()[&tunable].clone(), to);
     let step = |rule, changes| Step { rule, changes, interrupts: false };
     let sysctl = Tunable::sysctl;
-    Plan {
+    TuningPlan {
         steps: vec![
             step(
                 "tcp",
@@ -111,13 +111,13 @@ fn how(id: &str) -> ApplyOptions {
 
 struct Bench {
     directory: tempfile::TempDir,
-    journal: Option<Journal>,
+    journal: Option<TuningJournal>,
 }
 
 impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let journal = Some(Journal::open(directory.path(), None).unwrap());
+        let journal = Some(TuningJournal::open(directory.path(), None).unwrap());
         Self { directory, journal }
     }
 
@@ -129,7 +129,7 @@ impl Bench {
         Fragile { state, journal: self.path(), refuse, writes: 0, moments: Vec::new() }
     }
 
-    fn apply(&self, settings: &mut Fragile) -> Vec<penstock_host::apply::Outcome> {
+    fn apply(&self, settings: &mut Fragile) -> Vec<penstock_host::apply::ApplyOutcome> {
         let journal = self.journal.as_ref().unwrap();
         apply(&plan(), &how("1"), journal, settings, &mut |_| {}).unwrap()
     }
@@ -183,7 +183,7 @@ fn crash_at_any_write_is_restored() {
     moments.push((settings.state.clone(), whole.len() as u64));
     assert!(moments.len() > 7);
     for (state, length) in moments {
-        // What a file system lost of the end, it lost of a line that nothing was done for yet.
+        // A torn end is part of a line whose change was not made yet.
         for torn in [0, 1, 7] {
             let bench = Bench::new();
             let next = whole.len().min(length as usize + torn);
@@ -197,7 +197,7 @@ fn crash_at_any_write_is_restored() {
 }
 
 #[test]
-fn what_others_changed_since_is_told() {
+fn foreign_changes_are_reported() {
     let bench = Bench::new();
     let mut settings = bench.settings(before(), None);
     bench.apply(&mut settings);
@@ -258,8 +258,10 @@ fn restore_undoes_both_plans() {
     bench.apply(&mut settings);
     let tunable = Tunable::sysctl("net.ipv4.tcp_rmem");
     let changes = vec![Change::new(tunable.clone(), "4096 131072 500000000", "4096 131072 7")];
-    let second =
-        Plan { steps: vec![Step { rule: "tcp", changes, interrupts: false }], left: Vec::new() };
+    let second = TuningPlan {
+        steps: vec![Step { rule: "tcp", changes, interrupts: false }],
+        left: Vec::new(),
+    };
     let journal = bench.journal.as_ref().unwrap();
     apply(&second, &how("2"), journal, &mut settings, &mut |_| {}).unwrap();
     // The second alone first.

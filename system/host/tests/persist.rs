@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use penstock_host::apply::{ApplyOptions, TunableStore, apply};
 use penstock_host::change::{Change, Tunable};
-use penstock_host::journal::{Journal, PersistRequest};
+use penstock_host::journal::{PersistRequest, TuningJournal};
 use penstock_host::persist::{PersistError, PersistReport, persist};
-use penstock_host::plan::{Plan, Step};
+use penstock_host::plan::{Step, TuningPlan};
 use penstock_host::restore::{Restored, restore};
 
 const SYSCTLS: &str = "etc/sysctl.d/99-zz-penstock.conf";
 const WMEM: &str = "net.ipv4.tcp_wmem";
 const SWAP: &str = "vm.swappiness";
 
-/// Settings of a kernel; it makes one of each pair zero when the other is written (mm/page-writeback.c).
+/// Simulated sysctls; writing one of a pair zeroes the other (mm/page-writeback.c).
 struct Kernel(BTreeMap<String, String>);
 
 impl Kernel {
@@ -42,7 +42,7 @@ impl Kernel {
         self.0.insert(key.to_owned(), value.to_owned());
     }
 
-    /// A machine that starts: what nothing keeps is as it is at every start.
+    /// State after boot: defaults, then the persisted files.
     fn started(root: &Path) -> Self {
         let mut kernel = Self::new();
         for line in fs::read_to_string(root.join(SYSCTLS)).unwrap_or_default().lines() {
@@ -68,7 +68,7 @@ impl TunableStore for Kernel {
 /// A machine with a journal and a directory for the files.
 struct Site {
     _state: tempfile::TempDir,
-    journal: Journal,
+    journal: TuningJournal,
     root: tempfile::TempDir,
     kernel: Kernel,
     boot: u32,
@@ -77,7 +77,7 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let state = tempfile::tempdir().unwrap();
-        let journal = Journal::open(state.path(), None).unwrap();
+        let journal = TuningJournal::open(state.path(), None).unwrap();
         let root = tempfile::tempdir().unwrap();
         Self { _state: state, journal, root, kernel: Kernel::new(), boot: 1 }
     }
@@ -91,7 +91,7 @@ impl Site {
         let boot_id = self.boot.to_string();
         let how =
             ApplyOptions { id: format!("{boot_id}{rule}"), boot_id, ..ApplyOptions::default() };
-        let plan = Plan { steps, left: Vec::new() };
+        let plan = TuningPlan { steps, left: Vec::new() };
         let done = apply(&plan, &how, &self.journal, &mut self.kernel, &mut |_| {}).unwrap();
         assert_eq!(done[0].error, None);
     }
@@ -145,7 +145,7 @@ fn only_rule_changes_are_persisted() {
     site.apply("swappiness", &[(SWAP, "10")]);
     site.apply("tcp-wmem", &[(WMEM, "1 2 3")]);
     assert_eq!(site.keep(&["tcp-wmem"]).unwrap().settings, [WMEM]);
-    // Another time: with what is kept already.
+    // A second time, with the settings persisted already.
     assert_eq!(site.keep(&["swappiness"]).unwrap().settings, [SWAP, WMEM]);
     assert!(site.keep(&["tcp-rmem"]).unwrap().overruled_by.is_empty());
     let site = Site::new();
@@ -161,7 +161,7 @@ fn restore_after_reboot_undoes_all_plans() {
     site.keep(&["tcp-wmem"]).unwrap();
     site.restart();
     assert_eq!(site.kernel.0[WMEM], "400 400 400");
-    // Somebody else's: it is not as a plan before the restart had found it.
+    // Changed by another program since the restart.
     site.kernel.set(SWAP, "77");
     let restored = site.restore();
     assert_eq!(
@@ -193,7 +193,7 @@ fn unpersisted_plan_stays_unpersisted() {
     let mut site = Site::new();
     site.apply("tcp-wmem", &[(WMEM, "5 5 5")]);
     site.keep(&["tcp-wmem"]).unwrap();
-    // Another value, not to be kept, and gone with the restart.
+    // Another value, which is not persisted and ends with the restart.
     site.apply("tcp-wmem", &[(WMEM, "7 7 7")]);
     site.restart();
     assert_eq!(site.kernel.0[WMEM], "5 5 5");
@@ -258,7 +258,8 @@ fn unit_quotes_program_path() {
     let tunable = Tunable::Device { device: "eth0".into(), setting: "mtu".into() };
     site.kernel.0.insert(tunable.to_string(), "1500".into());
     let changes = vec![Change::new(tunable, "1500", "9000")];
-    let plan = Plan { steps: vec![Step { rule: "mtu", changes, interrupts: true }], left: vec![] };
+    let plan =
+        TuningPlan { steps: vec![Step { rule: "mtu", changes, interrupts: true }], left: vec![] };
     let how = ApplyOptions { id: "1".into(), boot_id: "1".into(), ..ApplyOptions::default() };
     apply(&plan, &how, &site.journal, &mut site.kernel, &mut |_| {}).unwrap();
     let keep = PersistRequest { below: site.root.path().to_owned(), rules: vec!["mtu".into()] };

@@ -1,5 +1,4 @@
-//! Rules on machines that are not here: a golden table for each fixture, and the contradictions and faults of other
-//! tuners that rules must see.
+//! Rules on recorded machines: a golden table for each fixture, and known faults of other tuning programs and recipes.
 //!
 //! `UPDATE_GOLDEN=1 cargo test -p penstock-host --test rules` rewrites the tables; the change is reviewed as a diff.
 
@@ -11,8 +10,8 @@ use std::time::Duration;
 use penstock_host::change::{Change, Tunable};
 use penstock_host::facts::nics::Bounded;
 use penstock_host::facts::{Facts, FactsError, Mount};
-use penstock_host::goal::{Goal, Role};
-use penstock_host::plan::{Plan, Selection, plan};
+use penstock_host::goal::{Goal, HostRole};
+use penstock_host::plan::{Selection, TuningPlan, plan};
 use penstock_host::report::report;
 use penstock_host::rules::{Case, Finding, Verdict, judge, named};
 
@@ -42,7 +41,7 @@ fn findings(facts: &Facts, goal: Goal) -> Vec<Finding> {
     judge(&Case::new(facts, goal, &[]))
 }
 
-/// The fixture after `change`, under its own goal.
+/// Findings for a changed fixture with its goal.
 fn changed(name: &str, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
     let (_, gbps, ms) = MACHINES.into_iter().find(|(machine, ..)| *machine == name).unwrap();
     let mut facts = facts(name);
@@ -55,7 +54,7 @@ fn of<'a>(findings: &'a [Finding], rule: &str, object: &str) -> &'a Verdict {
     &found.unwrap_or_else(|| panic!("{rule} says nothing of {object}")).verdict
 }
 
-fn planned(findings: &[Finding]) -> Plan {
+fn planned(findings: &[Finding]) -> TuningPlan {
     plan(findings, &Selection::default())
 }
 
@@ -104,7 +103,7 @@ fn what_rules_say_of_each_machine() {
     }
 }
 
-/// Stock buffers give 0.62 Gb/s of 20 at 50 ms: that is found, said first, and mended.
+/// Default buffers limit a stream to 0.62 Gb/s of 20 at 50 ms: reported first, and fixed by the plan.
 #[test]
 fn the_rule_of_buffers_comes_first() {
     let facts = facts("vm-stock");
@@ -125,7 +124,7 @@ fn the_rule_of_buffers_comes_first() {
     assert!(bps >= 20_000_000_000, "{bps}");
     let after = findings(&mended, goal);
     assert!(!of(&after, "tcp-wmem", "host").is_bad() && !of(&after, "tcp-rmem", "host").is_bad());
-    // The default, which every connection is given, stays.
+    // The default buffer of every connection does not change.
     assert_eq!(mended.sysctls.triple("net.ipv4.tcp_rmem").unwrap()[1], 131_072);
 }
 
@@ -161,7 +160,7 @@ fn tuned_network_throughput() {
         facts.managers.tuned_profile = Some("throughput-performance".into());
     });
     assert!(matches!(of(&harmless, "tuned", "host"), Verdict::Ok { .. }));
-    // It has no key for disciplines: what a page says of it is wrong, and the rule says so.
+    // TuneD has no key for qdiscs; the rule cites and contradicts the page that claims one.
     assert!(
         named("default-qdisc")
             .unwrap()
@@ -173,7 +172,7 @@ fn tuned_network_throughput() {
 
 /// Mellanox's sysctl_perf_tuning: 4 MiB, timestamps off, low latency on.
 #[test]
-fn the_recipe_of_2006() {
+fn mellanox_recipe_of_2006_is_judged() {
     let found = changed("recipes", |facts| {
         let mut set =
             |key: &str, value: &str| facts.sysctls.values.insert(key.into(), value.into());
@@ -187,7 +186,7 @@ fn the_recipe_of_2006() {
 
 /// osg-htc: 32 MiB for movers, half a gigabyte for every UDP socket, large LRO unseen, 250,000 packets of backlog.
 #[test]
-fn what_osg_sets() {
+fn osg_htc_tuning_is_judged() {
     let found = changed("recipes", |facts| {
         facts.sysctls.values.insert("net.ipv4.tcp_rmem".into(), "4096 87380 33554432".into());
     });
@@ -195,13 +194,13 @@ fn what_osg_sets() {
     let (have, want) = of(&found, "socket-default", "host").difference().unwrap();
     assert!(have.contains("536870912") && want.contains("212992"));
     assert!(of(&found, "lro", "ens1f0np0").is_bad(), "its own name is rx-lro");
-    // Nothing was dropped: a long backlog is not asked for, and one that is there is let be.
+    // Without drops no longer backlog is recommended, and an existing one stays.
     assert!(matches!(of(&found, "netdev-backlog", "host"), Verdict::Ok { .. }));
     let dropped = changed("el9-stock", |facts| facts.softnet.as_mut().unwrap().dropped_packets = 9);
     assert!(of(&dropped, "netdev-backlog", "host").is_bad());
 }
 
-/// bpftune went past 2 GiB to a negative number: nothing that is planned exceeds an int.
+/// bpftune overflowed beyond 2 GiB to a negative number: planned values fit an int.
 #[test]
 fn no_plan_overflows_a_buffer() {
     for gbps in [10, 400, 1600] {
@@ -229,7 +228,7 @@ fn no_plan_overflows_a_buffer() {
     assert!(matches!(of(&tuner, "tuned", "host"), Verdict::Conflict { .. }));
 }
 
-/// ESnet's and osg-htc's recipes put fq at the root of a card with many queues.
+/// The recipes of ESnet and osg-htc set fq as root qdisc of a multiqueue card.
 #[test]
 fn fq_below_mq_respects_foreign_qdisc() {
     let found = changed("recipes", |_| {});
@@ -244,12 +243,12 @@ fn fq_below_mq_respects_foreign_qdisc() {
     assert!(matches!(of(&without, "default-qdisc", "host"), Verdict::NoOp { .. }));
 }
 
-/// 10,000 packets below HTB were 410 ms: only pfifo_fast follows it for the better.
+/// 10,000 packets below HTB were 410 ms of queue: a long queue helps only with pfifo_fast.
 #[test]
 fn txqueuelen_only_where_used() {
     let found = changed("sc14-r920", |facts| facts.nics[0].tx_queue_packets = Some(1000));
     assert!(of(&found, "tx-queue-length", "eth2").is_bad());
-    // pfifo and bfifo read it when they are made; a limit that somebody gave them is his.
+    // pfifo and bfifo read it at creation; an explicit limit stays.
     for kind in ["fq", "htb", "noqueue", "pfifo", "bfifo"] {
         let found = changed("sc14-r920", |facts| {
             facts.nics[0].tx_queue_packets = Some(1000);
@@ -304,7 +303,7 @@ fn io_schedulers_have_blk_mq_names() {
     assert!(matches!(of(&found, "block-scheduler", "sda"), Verdict::Ok { .. }));
 }
 
-/// irqbalance moves interrupts to the other node, and moves them back after anybody else.
+/// irqbalance moves interrupts to the other node, and reverts changes by other programs.
 #[test]
 fn interrupts_on_the_other_node() {
     let kept = changed("el9-stock", |_| {});
@@ -334,7 +333,7 @@ fn mtu_changes_only_on_request() {
     assert!(
         matches!(&step.changes[0].tunable, Tunable::Sysctl { key } if key.ends_with("mtu_probing"))
     );
-    // The card of the management network is not touched.
+    // The card of the management network is not changed.
     assert!(!alone.iter().any(|finding| finding.object == "eno1"));
 }
 
@@ -361,15 +360,17 @@ fn container_limits_need_host() {
     for (rule, object) in [("socket-max", "host"), ("governor", "host"), ("swappiness", "host")] {
         assert!(matches!(of(&found, rule, object), Verdict::NeedsHost { .. }), "{rule}");
     }
-    // Not shown is not known.
-    let Verdict::Unknown { why } = of(&found, "tcp-mem", "host") else { panic!("it is known") };
+    // A hidden sysctl is unknown.
+    let Verdict::Unknown { why } = of(&found, "tcp-mem", "host") else {
+        panic!("the verdict is not unknown")
+    };
     assert!(why.contains("only the host"), "{why}");
     for step in planned(&found).steps {
         for change in step.changes {
             assert!(!change.tunable.is_of_the_machine(), "{change:?}");
         }
     }
-    // Its buffers count for its own limit.
+    // Buffers are compared with the memory limit of the container.
     let short = changed("pod", |facts| facts.memory.limit_bytes = Some(128 << 20));
     assert!(matches!(of(&short, "memory-limit", "host"), Verdict::NeedsHost { .. }));
 }
@@ -385,7 +386,7 @@ fn virtual_machine_lacks_are_not_faults() {
 #[test]
 fn test_role_asks_for_more() {
     let facts = facts("el9-stock");
-    let test = Goal { role: Role::Test, ..goal(100, 100) };
+    let test = Goal { role: HostRole::Test, ..goal(100, 100) };
     let found = findings(&facts, test);
     for rule in ["no-metrics-save", "smt", "c-states"] {
         assert!(of(&found, rule, "host").is_bad(), "{rule}");
@@ -394,7 +395,7 @@ fn test_role_asks_for_more() {
 }
 
 #[test]
-fn facts_go_there_and_back() {
+fn facts_round_trip() {
     for (name, ..) in MACHINES {
         let facts = facts(name);
         assert_eq!(Facts::from_json(facts.to_json().as_bytes()).unwrap(), facts);
@@ -449,7 +450,7 @@ fn hostile_facts_file_is_refused() {
     }
 }
 
-/// Lists of processors are read up to what a machine has, whatever they say.
+/// CPU lists are limited to the largest number of CPUs.
 #[test]
 fn long_cpu_lists_are_refused() {
     for list in ["0-4294967295", "0-18446744073709551615", "99999", "x"] {
@@ -467,7 +468,7 @@ fn long_cpu_lists_are_refused() {
     }
 }
 
-/// Processors are not 0 to the count of them, and those that are as they should be stay.
+/// CPU numbers may have gaps, and only CPUs that differ are changed.
 #[test]
 fn differing_cpus_change_by_number() {
     let paths = |found: &[Finding], rule: &str| -> Vec<String> {
@@ -503,7 +504,7 @@ fn differing_cpus_change_by_number() {
     assert_eq!(have, "balance_power on 1, power on 5");
 }
 
-/// Zero in bytes and in shares is a threshold of zero; a goal of more a second may have more waiting.
+/// Zero bytes and zero share is a threshold of zero; the threshold grows with the rate of the goal.
 #[test]
 fn dirty_pages_follow_rate_above_zero() {
     let with = |gbps: u64, values: [&str; 4]| {
@@ -519,8 +520,8 @@ fn dirty_pages_follow_rate_above_zero() {
     };
     let settings = |verdict: &Verdict| -> Vec<String> {
         let Verdict::Differs { changes, .. } = verdict else { panic!("{verdict:?}") };
-        let told = |change: &Change| format!("{} {}", change.tunable, change.to);
-        changes.iter().map(told).collect()
+        let formatted = |change: &Change| format!("{} {}", change.tunable, change.to);
+        changes.iter().map(formatted).collect()
     };
     let stock = ["0", "10", "0", "20"];
     assert_eq!(with(10, stock).difference().unwrap().1, "1.17 GiB and 4.66 GiB");
@@ -529,12 +530,12 @@ fn dirty_pages_follow_rate_above_zero() {
     // A twentieth of the memory is the most.
     assert_eq!(with(1600, ["0", "90", "0", "90"]).difference().unwrap().1, "51.2 GiB and 205 GiB");
     assert!(matches!(with(10, ["2147483648", "0", "8589934592", "0"]), Verdict::Ok { .. }));
-    // What is good already is let be.
+    // A good value is not changed.
     assert_eq!(
         settings(&with(10, ["0", "10", "8589934592", "0"])),
         ["vm.dirty_background_bytes 1250951168", "vm.dirty_background_ratio 0"]
     );
-    // The kernel takes no bytes of zero as the way back: a share is set.
+    // The kernel refuses zero bytes on undo: the share is set.
     assert_eq!(settings(&with(10, ["0", "0", "8589934592", "0"])), ["vm.dirty_background_ratio 1"]);
     assert_eq!(
         settings(&with(400, ["0", "0", "0", "0"])),
@@ -543,7 +544,7 @@ fn dirty_pages_follow_rate_above_zero() {
     assert!(matches!(with(10, ["0", "many", "0", "20"]), Verdict::Unknown { .. }));
 }
 
-/// Of all's filter and a device's own the larger holds.
+/// The larger of the reverse path filters of `all` and of the device applies.
 #[test]
 fn strict_filters_of_the_devices_themselves() {
     let with = |all: &str, default: &str, own: [Option<u8>; 3]| {
@@ -579,7 +580,7 @@ fn strict_filters_of_the_devices_themselves() {
     assert_eq!(with("0", "0", [None; 3]), "ok");
 }
 
-/// Its host decides: the driver takes adaptive-rx and keeps 0.
+/// The host decides: the driver accepts adaptive-rx and keeps 0.
 #[test]
 fn virtual_nic_has_no_moderation() {
     let found = changed("vm-stock", |facts| {
@@ -590,7 +591,7 @@ fn virtual_nic_has_no_moderation() {
     assert!(matches!(of(&found, "coalescing", &name), Verdict::NotApplicable { .. }));
 }
 
-/// 1.07 GB in a round-trip time is all that a stream carries.
+/// A stream carries at most 1.07 GB per round-trip time.
 #[test]
 fn streams_that_cannot_carry_the_goal() {
     let facts = facts("sc23-caltech-400g");
@@ -610,7 +611,7 @@ fn streams_that_cannot_carry_the_goal() {
     );
 }
 
-/// 32 MiB are 2.5 Gb/s at 100 ms, whatever the sender's buffer is.
+/// 32 MiB allow 2.5 Gb/s at 100 ms, for any send buffer.
 #[test]
 fn each_buffer_has_its_own_ceiling() {
     let found = changed("el9-stock", |facts| {
@@ -677,7 +678,7 @@ fn queue_depth_needs_io_scheduler() {
     assert_eq!(with("mq-deadline", Some(true), None), "unknown");
 }
 
-/// Eight disks with chunks of 512 KiB and one of parity: a row is 3.5 MiB.
+/// Eight disks with chunks of 512 KiB, one for parity: a stripe is 3.5 MiB.
 #[test]
 fn file_systems_made_to_rows() {
     let with = |kind: &str, options: &str, chunk, row| {
@@ -726,7 +727,7 @@ fn thresholds_are_not_inherited() {
 }
 
 proptest::proptest! {
-    /// Whatever numbers a facts file has, rules judge it without a panic.
+    /// Rules judge arbitrary numbers in a facts file without a panic.
     #[test]
     fn odd_machines_are_judged(
         rate: u64, ms in 0u64..u64::MAX / 2, streams: u32, a: u64, b: i64, text in "[0-9 -]{0,24}", speed: u32, cpus in "[0-9,-]{0,12}",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The time of arrival that the kernel notes as a device receives a packet (SO_TIMESTAMP): before the packet waits for its
- * link's delay. Forgotten, the kernel notes it as the packet is given to its socket: after the delay.
+/* Clears the receive timestamp of packets (SO_TIMESTAMP), which the kernel sets when the device receives a packet: before
+ * the link's emulated delay. The kernel then sets it again when the socket gets the packet: after the delay.
  */
 #include "../../hooks/bpf/kernel.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The IEEE 802.1Q tag of a link: `put_on` at the egress of both its devices, `take_off` at their ingress.
+/* IEEE 802.1Q tag of a link: `put_on` pushes it at egress of both devices, `take_off` pops it at ingress.
  *
- * The network stacks at the ends see packets as they were; what watches the devices (captures, samplers) sees the tag.
- * Other tags are left alone, so a VLAN device made on a device of the link must have another number.
+ * The network stacks at the ends see untagged packets; captures and samplers on the devices see the tag. Other tags
+ * are not changed, so a VLAN device on top of a device of the link needs another VLAN id.
  */
 #include "../../hooks/bpf/kernel.h"
 
@@ -11,7 +11,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define TPID 0x8100
 #define VLAN_MASK 0xFFF
 
-/* User space sets it. */
+/* VLAN id, set by user space. */
 const volatile u16 vlan = 1;
 
 SEC("classifier") int put_on(struct __sk_buff *skb)

@@ -19,7 +19,7 @@ use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::direction::Counters;
+use crate::direction::DirectionCounters;
 use crate::line::Impairment;
 use crate::node::RunningNode;
 use crate::plan::PlannedPort;
@@ -56,7 +56,7 @@ impl std::fmt::Display for Backend {
 
 /// Node and port at one end of a link.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LinkEnd<'a> {
+pub(crate) struct EmulatedEnd<'a> {
     pub(crate) node: &'a Arc<RunningNode>,
     pub(crate) port: &'a PlannedPort,
     /// Index of the port in the node.
@@ -66,7 +66,7 @@ pub(crate) struct LinkEnd<'a> {
 /// A share of one direction of a link, reserved for packets to one network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane {
-    /// A /64 network.
+    /// Destination network, a /64.
     pub(crate) to: Ipv6Addr,
     /// Reserved rate, which is also the limit.
     pub(crate) rate: BitRate,
@@ -77,7 +77,7 @@ pub(crate) trait EmulatedLink: Send {
     /// Applies impairments to both directions; the first direction starts at the first end.
     fn set(&mut self, wanted: [Impairment; 2]) -> io::Result<()>;
     /// Reads the counters of both directions.
-    fn counters(&self) -> io::Result<[Counters; 2]>;
+    fn counters(&self) -> io::Result<[DirectionCounters; 2]>;
     /// Timing error of each direction, where the backend measures it.
     fn timing_error(&self) -> [Option<TimingErrorCounts>; 2];
     /// Reserves lane `number` in each direction, or releases it (`None`).
@@ -92,7 +92,7 @@ pub(crate) trait EmulatedLink: Send {
         }
     }
     /// Counters of both directions of a lane; `None` without such a lane.
-    fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
+    fn lane_counters(&self, number: u16) -> Option<[DirectionCounters; 2]> {
         let _ = number;
         None
     }
@@ -123,7 +123,7 @@ impl Backend {
         self,
         name: &str,
         seed: u64,
-        ends: [LinkEnd<'_>; 2],
+        ends: [EmulatedEnd<'_>; 2],
     ) -> io::Result<Box<dyn EmulatedLink>> {
         Ok(match self {
             Self::Nfqueue => Box::new(nfqueue::NfqueueLink::join(name, seed, ends)?),

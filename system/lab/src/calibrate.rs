@@ -38,7 +38,7 @@ pub struct Calibration {
     pub rtt_wanted: Duration,
     /// Measured median; `None` when all probes were lost.
     pub rtt: Option<Duration>,
-    /// Measured 95th percentile.
+    /// Measured 95th percentile of the round-trip time.
     pub rtt_p95: Option<Duration>,
     /// Configured rate; `None` is unlimited.
     pub rate_wanted: Option<BitRate>,

@@ -8,19 +8,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use penstock_sys::event::Event;
+use penstock_sys::event::EventFd;
 use penstock_topology::LinkId;
 
 use crate::calibrate::LinkSockets;
-use crate::control::Measured;
-use crate::lab::Lab;
+use crate::control::MeasuredLink;
+use crate::lab::{Lab, LabError};
+
+/// A measurement that cannot begin, or failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CalibrationError {
+    #[error("links are being measured already: wait until that is done")]
+    Busy,
+    #[error("link {link}: {error}")]
+    Link { link: String, error: io::Error },
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
 
 /// A finished measurement and the client that requested it.
 #[derive(Debug)]
 pub(crate) struct FinishedCalibration {
     pub(crate) stream: UnixStream,
     pub(crate) links: Vec<LinkId>,
-    pub(crate) found: Result<Vec<Measured>, String>,
+    pub(crate) found: Result<Vec<MeasuredLink>, CalibrationError>,
 }
 
 /// Open sockets of the links to measure, by name, and the client.
@@ -34,7 +47,7 @@ pub(crate) struct PreparedCalibration {
 /// The one measurement that may run at a time: two would disturb each other.
 #[derive(Debug)]
 pub(crate) struct CalibrationTask {
-    ended: Arc<Event>,
+    ended: Arc<EventFd>,
     results_tx: Sender<FinishedCalibration>,
     results: Receiver<FinishedCalibration>,
     is_running: bool,
@@ -45,7 +58,7 @@ impl CalibrationTask {
     pub(crate) fn new() -> io::Result<Self> {
         let (results_tx, results) = mpsc::channel();
         Ok(Self {
-            ended: Arc::new(Event::new()?),
+            ended: Arc::new(EventFd::new()?),
             results_tx,
             results,
             is_running: false,
@@ -59,14 +72,14 @@ impl CalibrationTask {
         lab: &Lab,
         links: Vec<LinkId>,
         stream: UnixStream,
-    ) -> Result<PreparedCalibration, String> {
+    ) -> Result<PreparedCalibration, CalibrationError> {
         if self.is_running {
-            return Err("links are being measured already: wait until that is done".to_owned());
+            return Err(CalibrationError::Busy);
         }
         let open = |link: &LinkId| {
             let name = lab.plan().topology.links[link.0].name.clone();
-            let ends = lab.ends(*link).map_err(|error| error.to_string())?;
-            Ok::<_, String>((name, ends))
+            let ends = lab.ends(*link)?;
+            Ok::<_, CalibrationError>((name, ends))
         };
         Ok(PreparedCalibration {
             ends: links.iter().map(open).collect::<Result<_, _>>()?,
@@ -76,7 +89,7 @@ impl CalibrationTask {
     }
 
     /// Starts the measurement on a thread.
-    pub(crate) fn begin(&mut self, ready: PreparedCalibration) -> Result<(), String> {
+    pub(crate) fn begin(&mut self, ready: PreparedCalibration) -> Result<(), CalibrationError> {
         let PreparedCalibration { ends, links, stream } = ready;
         let (results_tx, ended) = (self.results_tx.clone(), Arc::clone(&self.ended));
         let cancelled = Arc::clone(&self.cancelled);
@@ -87,7 +100,7 @@ impl CalibrationTask {
             let _ = ended.signal();
         };
         let thread = thread::Builder::new().name("measure".to_owned()).spawn(work);
-        thread.map_err(|error| error.to_string())?;
+        thread?;
         self.is_running = true;
         Ok(())
     }
@@ -116,11 +129,11 @@ impl Drop for CalibrationTask {
 fn measure(
     links: &[(String, LinkSockets)],
     cancelled: &AtomicBool,
-) -> Result<Vec<Measured>, String> {
+) -> Result<Vec<MeasuredLink>, CalibrationError> {
     let running = links.iter().take_while(|_| !cancelled.load(Ordering::Relaxed));
     let measured = running.map(|(name, ends)| match ends.measure() {
-        Ok(found) => Ok(Measured::new(name, &found)),
-        Err(error) => Err(format!("link {name}: {error}")),
+        Ok(found) => Ok(MeasuredLink::new(name, &found)),
+        Err(error) => Err(CalibrationError::Link { link: name.clone(), error }),
     });
     measured.collect()
 }

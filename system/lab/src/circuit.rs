@@ -14,9 +14,9 @@ use penstock_topology::{LinkId, NodeId};
 use penstock_units::BitRate;
 
 use crate::backend::Lane;
-use crate::direction::Counters;
+use crate::direction::DirectionCounters;
 use crate::lab::{Lab, LabError};
-use crate::plan::{Plan, PlanError};
+use crate::plan::{LabPlan, PlanError};
 
 /// Circuits per lab. Their networks are `fd70:6e73:8000::/64` and following, two for each.
 const CIRCUITS_MAX: u16 = 0x3FFF;
@@ -59,7 +59,7 @@ impl CircuitPlan {
     /// # Errors
     /// When the links are not a path, or an end is reached by no host.
     pub fn new(
-        plan: &Plan,
+        plan: &LabPlan,
         number: u16,
         rate: BitRate,
         [from, to]: [&[NodeId]; 2],
@@ -107,13 +107,13 @@ impl CircuitPlan {
     }
 
     /// Adds routes to this network along the path.
-    fn route_along(&mut self, plan: &Plan, to: Ipv6Addr, way: &[NodeId], links: &[LinkId]) {
+    fn route_along(&mut self, plan: &LabPlan, to: Ipv6Addr, way: &[NodeId], links: &[LinkId]) {
         for (link, node) in links.iter().zip(way) {
             self.step(plan, *node, *link, (to, 64));
         }
     }
 
-    fn step(&mut self, plan: &Plan, node: NodeId, link: LinkId, to: (Ipv6Addr, u8)) {
+    fn step(&mut self, plan: &LabPlan, node: NodeId, link: LinkId, to: (Ipv6Addr, u8)) {
         let side = usize::from(plan.topology.links[link.0].ends[1].node == node);
         let (_, port) = plan.port_of(link, side);
         let (there, other) = plan.port_of(link, 1 - side);
@@ -125,7 +125,7 @@ impl CircuitPlan {
     }
 
     /// Adds a host's address, and the routes between the host and the circuit's end.
-    fn host(&mut self, plan: &Plan, (number, side, count): (u16, u16, usize), path: &Path) {
+    fn host(&mut self, plan: &LabPlan, (number, side, count): (u16, u16, usize), path: &Path) {
         let address = host_address(number, side, count);
         for (link, pair) in path.links.iter().zip(path.nodes.windows(2)) {
             self.step(plan, pair[0], *link, (network(number, 1 - side), 64));
@@ -139,7 +139,7 @@ impl CircuitPlan {
 
 /// Returns the nodes along the links. The path starts at the end of the first link that the second does not share; a
 /// single link starts at the end nearer to a host.
-fn walk(plan: &Plan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>, PlanError> {
+fn walk(plan: &LabPlan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>, PlanError> {
     let topology = &plan.topology;
     let ends = |link: LinkId| topology.links[link.0].ends.map(|end| end.node);
     let [one, other] = ends(links[0]);
@@ -186,7 +186,7 @@ pub struct LaneStatus {
     /// True if the link is cut.
     pub is_cut: bool,
     /// Forward, then reverse direction.
-    pub counters: [Counters; 2],
+    pub counters: [DirectionCounters; 2],
 }
 
 impl Lab {

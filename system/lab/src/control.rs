@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 
 use crate::backend::Backend;
 use crate::calibrate::Calibration;
-use crate::direction::Counters;
-use crate::lab::LinkStatus;
+use crate::direction::DirectionCounters;
+use crate::lab::DirectionStatus;
 
 /// Longest request or reply in bytes.
 pub(crate) const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -45,8 +45,8 @@ impl Directions {
 /// A request to a running lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
-pub enum Request {
-    /// Returns [`Status`].
+pub enum LabRequest {
+    /// Returns [`RunningLab`].
     Status,
     /// Changes settings of a link.
     Set {
@@ -98,7 +98,7 @@ pub enum Request {
     },
     /// Returns all circuits: a list of [`CircuitReport`].
     Circuits,
-    /// Measures links; returns a list of [`Measured`].
+    /// Measures links; returns a list of [`MeasuredLink`].
     Calibrate {
         /// Names; empty for all.
         links: Vec<String>,
@@ -111,7 +111,7 @@ pub enum Request {
 
 /// State of a running lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Status {
+pub struct RunningLab {
     /// Name of the lab.
     pub name: String,
     /// Name of the topology.
@@ -172,9 +172,9 @@ pub struct CircuitLink {
     /// True where the link is cut.
     pub is_cut: bool,
     /// Packets of the circuit from its first end to its second.
-    pub forward: Counters,
+    pub forward: DirectionCounters,
     /// Packets of the circuit back.
-    pub back: Counters,
+    pub back: DirectionCounters,
 }
 
 /// A host or a switch.
@@ -226,7 +226,7 @@ pub struct DirectionReport {
     pub to: String,
     /// Emulated rate; null where the machine is the limit.
     pub rate_bps: Option<u64>,
-    /// One-way delay.
+    /// One-way delay in seconds.
     pub delay_seconds: f64,
     /// Standard deviation of the delay.
     pub jitter_seconds: f64,
@@ -242,7 +242,7 @@ pub struct DirectionReport {
     pub is_cut: bool,
     /// Packet and byte counts.
     #[serde(flatten)]
-    pub counters: Counters,
+    pub counters: DirectionCounters,
     /// Median lateness of packets against the emulated delay; null where none was measured.
     pub late_p50_seconds: Option<f64>,
     /// 99th percentile of the lateness.
@@ -254,8 +254,8 @@ pub struct DirectionReport {
 }
 
 impl DirectionReport {
-    pub(crate) fn new(from: &str, to: &str, status: &LinkStatus) -> Self {
-        let LinkStatus { wanted, counters, late_p50, late_p99, late_max, disturbed } = status;
+    pub(crate) fn new(from: &str, to: &str, status: &DirectionStatus) -> Self {
+        let DirectionStatus { wanted, counters, late_p50, late_p99, late_max, disturbed } = status;
         let seconds = |time: &Option<Duration>| time.map(|time| time.as_secs_f64());
         Self {
             from: from.to_owned(),
@@ -279,7 +279,7 @@ impl DirectionReport {
 
 /// Measured values of a link against its settings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Measured {
+pub struct MeasuredLink {
     /// Name of the link.
     pub link: String,
     /// Emulated round-trip time.
@@ -298,7 +298,7 @@ pub struct Measured {
     pub too_slow: bool,
 }
 
-impl Measured {
+impl MeasuredLink {
     pub(crate) fn new(link: &str, found: &Calibration) -> Self {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         Self {
@@ -345,7 +345,7 @@ pub enum ControlError {
 ///
 /// # Errors
 /// When the lab is not up, refuses, or does not reply within ten minutes.
-pub fn ask<T: DeserializeOwned>(directory: &Path, request: &Request) -> Result<T, ControlError> {
+pub fn ask<T: DeserializeOwned>(directory: &Path, request: &LabRequest) -> Result<T, ControlError> {
     let name = || directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let stream = connect(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::Down(name()),
@@ -366,7 +366,7 @@ fn connect(directory: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(format!("/proc/self/fd/{}/control", directory.as_raw_fd()))
 }
 
-fn exchange(stream: &UnixStream, request: &Request) -> io::Result<Reply> {
+fn exchange(stream: &UnixStream, request: &LabRequest) -> io::Result<Reply> {
     stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     let mut line = serde_json::to_string(request)?;
     line.push('\n');

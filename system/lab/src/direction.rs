@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use penstock_sys::event::Event;
+use penstock_sys::event::EventFd;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::line::{Impairment, Packet, PacketOutcome};
+use crate::line::{EmulatedPacket, Impairment, PacketOutcome};
 use crate::timing_error::TimingErrorHistogram;
 
 /// Packet counters of a direction. A super-packet counts once, with the bytes of all its segments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Counters {
+pub struct DirectionCounters {
     /// Packets that arrived at the far end.
     pub packets: u64,
     /// Bytes of these packets on the wire.
@@ -28,7 +28,7 @@ pub struct Counters {
     pub marked: u64,
 }
 
-impl Counters {
+impl DirectionCounters {
     /// Difference to earlier counters.
     #[must_use]
     pub(crate) const fn since(self, earlier: Self) -> Self {
@@ -62,7 +62,7 @@ pub(crate) struct DirectionState {
     pub(crate) name: String,
     wanted: Mutex<Impairment>,
     /// Set after a change of `wanted` or `stopped`.
-    pub(crate) changed: Event,
+    pub(crate) changed: EventFd,
     stopped: AtomicBool,
     packets: AtomicU64,
     wire_bytes: AtomicU64,
@@ -78,7 +78,7 @@ impl DirectionState {
         Ok(Self {
             name,
             wanted: Mutex::new(wanted),
-            changed: Event::new()?,
+            changed: EventFd::new()?,
             stopped: AtomicBool::new(false),
             packets: AtomicU64::new(0),
             wire_bytes: AtomicU64::new(0),
@@ -110,7 +110,7 @@ impl DirectionState {
     }
 
     /// Counts the outcome of a packet.
-    pub(crate) fn count(&self, fate: PacketOutcome, packet: Packet) {
+    pub(crate) fn count(&self, fate: PacketOutcome, packet: EmulatedPacket) {
         let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
         match fate {
             PacketOutcome::Arrives { marked, .. } => {
@@ -124,9 +124,9 @@ impl DirectionState {
         }
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> DirectionCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
+        DirectionCounters {
             packets: get(&self.packets),
             wire_bytes: get(&self.wire_bytes),
             lost: get(&self.lost),

@@ -8,17 +8,17 @@ use penstock_sys::namespace::NetworkNamespace;
 use penstock_topology::{LinkId, NodeId};
 use std::time::Duration;
 
-use crate::backend::{Backend, EmulatedLink, Lane, LinkEnd};
+use crate::backend::{Backend, EmulatedEnd, EmulatedLink, Lane};
 use crate::circuit::ActiveCircuit;
-use crate::direction::{Counters, timing_error_max};
+use crate::direction::{DirectionCounters, timing_error_max};
 use crate::line::Impairment;
 use crate::node::RunningNode;
-use crate::plan::{Party, Plan, PlanError, PlannedPort};
+use crate::plan::{LabPlan, Party, PlanError, PlannedPort};
 use crate::timing_error::TimingErrorCounts;
 
 /// Hosts, switches and links of a topology; dropping it removes them.
 pub struct Lab {
-    plan: Plan,
+    plan: LabPlan,
     backend: Backend,
     // Dropped before the nodes: threads stop before their namespaces are removed.
     links: Vec<RunningLink>,
@@ -33,9 +33,9 @@ struct RunningLink {
     /// Snapshot since which timing errors count.
     timing_baseline: [Option<TimingErrorCounts>; 2],
     /// Counters of calibration traffic.
-    uncounted: [Counters; 2],
+    uncounted: [DirectionCounters; 2],
     /// Counters at the start of a running calibration.
-    paused_at: Option<[Counters; 2]>,
+    paused_at: Option<[DirectionCounters; 2]>,
 }
 
 /// A lab that cannot be created or changed.
@@ -72,16 +72,16 @@ pub enum LabError {
 
 /// State of one direction of a link.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LinkStatus {
-    /// Configured impairment.
+pub struct DirectionStatus {
+    /// Configured impairment of the direction.
     pub wanted: Impairment,
     /// Counters since creation, without calibration traffic.
-    pub counters: Counters,
-    /// Median timing error.
+    pub counters: DirectionCounters,
+    /// Median timing error of its packets.
     pub late_p50: Option<Duration>,
     /// 99th percentile of the timing error.
     pub late_p99: Option<Duration>,
-    /// Largest timing error.
+    /// Largest timing error of its packets.
     pub late_max: Option<Duration>,
     /// True if the 99th percentile invalidates measurements over this direction.
     pub disturbed: bool,
@@ -92,7 +92,7 @@ impl Lab {
     ///
     /// # Errors
     /// The kernel's error; everything created before is removed.
-    pub fn new(plan: Plan, backend: Backend, seed: u64) -> Result<Self, LabError> {
+    pub fn new(plan: LabPlan, backend: Backend, seed: u64) -> Result<Self, LabError> {
         let mut lab =
             Self { plan, backend, links: Vec::new(), nodes: Vec::new(), circuits: BTreeMap::new() };
         for node in &lab.plan.nodes {
@@ -128,7 +128,7 @@ impl Lab {
         let place = |side| {
             let (node, number) = self.plan.port_of(link, side);
             let port = &self.plan.nodes[node.0].ports[number];
-            LinkEnd { node: &self.nodes[node.0], port, number }
+            EmulatedEnd { node: &self.nodes[node.0], port, number }
         };
         self.backend.join(&self.plan.topology.links[link.0].name, seed, [place(0), place(1)])
     }
@@ -139,7 +139,7 @@ impl Lab {
 
     /// Plan of the lab.
     #[must_use]
-    pub const fn plan(&self) -> &Plan {
+    pub const fn plan(&self) -> &LabPlan {
         &self.plan
     }
 
@@ -209,7 +209,11 @@ impl Lab {
         set.map_err(|source| self.link_error(link, source))
     }
 
-    pub(crate) fn lane_counters(&self, link: LinkId, number: u16) -> Option<[Counters; 2]> {
+    pub(crate) fn lane_counters(
+        &self,
+        link: LinkId,
+        number: u16,
+    ) -> Option<[DirectionCounters; 2]> {
         self.links[link.0].wire.lane_counters(number)
     }
 
@@ -229,7 +233,7 @@ impl Lab {
     ///
     /// # Errors
     /// The kernel's error for its counters.
-    pub fn status(&self, link: LinkId) -> Result<[LinkStatus; 2], LabError> {
+    pub fn status(&self, link: LinkId) -> Result<[DirectionStatus; 2], LabError> {
         let one = &self.links[link.0];
         let counted = || one.wire.counters().map_err(|source| self.link_error(link, source));
         let counters = one.paused_at.map_or_else(counted, Ok)?;
@@ -243,7 +247,7 @@ impl Lab {
                 });
             let late = |share| counted.as_ref().and_then(|counted| counted.quantile(share));
             let late_p99 = late(0.99);
-            LinkStatus {
+            DirectionStatus {
                 wanted,
                 counters: counters[side].since(one.uncounted[side]),
                 late_p50: late(0.5),

@@ -1,6 +1,6 @@
 //! Network emulation on one machine: hosts and switches as network namespaces, links with rate, delay and loss.
 //!
-//! For: running a [`Plan`](plan::Plan) ([`Lab`]), changing its links while traffic runs, measuring how well links match
+//! For: running a [`plan::LabPlan`] ([`Lab`]), changing its links while traffic runs, measuring how well links match
 //! their settings ([`Lab::calibrate`]). Not for: the programs that run in it, or topologies (`core/topology`).
 //!
 //! Namespaces have no names and no mounts: the kernel removes them when the supervising process ends.
@@ -20,7 +20,6 @@ mod lab;
 pub mod line;
 mod node;
 pub mod plan;
-mod random;
 pub mod scenario;
 mod setting;
 pub mod supervisor;
@@ -29,6 +28,6 @@ mod timing_error;
 pub use backend::Backend;
 pub use calibrate::Calibration;
 pub use circuit::{CircuitPlan, LaneStatus};
-pub use direction::Counters;
-pub use lab::{Lab, LabError, LinkStatus};
+pub use direction::DirectionCounters;
+pub use lab::{DirectionStatus, Lab, LabError};
 pub use setting::{LinkSetting, LinkSettingError};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penstock_units::{BitRate, ByteCount, display_latency};
 
-use crate::random::SplitMix64;
+use penstock_random::Random;
 
 /// Ethernet framing per packet: header 14, frame check sequence 4, preamble 8, inter-frame gap 12.
 pub const ETHERNET_BYTES: u64 = 38;
@@ -67,30 +67,26 @@ impl Impairment {
     /// Checks that the parameters are consistent.
     ///
     /// # Errors
-    /// The contradiction, for users.
-    pub fn check(&self) -> Result<(), String> {
+    /// With the contradiction.
+    pub fn check(&self) -> Result<(), ImpairmentError> {
         // Gilbert model: at least one packet arrives between two bursts.
         let loss_max = self.loss_burst / (self.loss_burst + 1.0);
         if self.loss_burst > 1.0 && self.loss > loss_max {
-            return Err(format!(
-                "so much is not lost in bursts of {}: at most {:.1} %, since a packet arrives between two of them",
-                self.loss_burst,
-                loss_max * 100.0
-            ));
+            return Err(ImpairmentError::Loss {
+                burst: self.loss_burst,
+                max_percent: loss_max * 100.0,
+            });
         }
         if self.jitter > self.delay {
-            let delay = display_latency(self.delay);
-            return Err(format!("a jitter is at most the delay, which is {delay}"));
+            return Err(ImpairmentError::Jitter(self.delay));
         }
         if self.queue == Some(ByteCount(0)) {
-            return Err("a queue has room for a packet at least: none is the usual".to_owned());
+            return Err(ImpairmentError::Queue);
         }
         match self.mark {
-            Some(ByteCount(0)) => Err("a mark is at least 1 byte: none marks nothing".to_owned()),
+            Some(ByteCount(0)) => Err(ImpairmentError::Mark),
             Some(mark) => match self.queue.filter(|queue| mark > *queue) {
-                Some(queue) => {
-                    Err(format!("a mark is at most the queue ({queue}): nothing waits beyond that"))
-                }
+                Some(queue) => Err(ImpairmentError::MarkAboveQueue(queue)),
                 None => Ok(()),
             },
             None => Ok(()),
@@ -108,16 +104,43 @@ impl Impairment {
     }
 }
 
+/// Parameters of a link that contradict each other.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ImpairmentError {
+    /// More loss than bursts of this length allow.
+    #[error(
+        "so much is not lost in bursts of {burst}: at most {max_percent:.1} %, since a packet arrives between two of them"
+    )]
+    Loss {
+        /// Mean number of packets lost together.
+        burst: f64,
+        /// Largest loss with these bursts.
+        max_percent: f64,
+    },
+    /// Jitter above this delay.
+    #[error("a jitter is at most the delay, which is {}", display_latency(*.0))]
+    Jitter(Duration),
+    /// A queue of 0 bytes.
+    #[error("a queue has room for a packet at least: none is the usual")]
+    Queue,
+    /// A marking threshold of 0 bytes.
+    #[error("a mark is at least 1 byte: none marks nothing")]
+    Mark,
+    /// A marking threshold above the size of the queue.
+    #[error("a mark is at most the queue ({0}): nothing waits beyond that")]
+    MarkAboveQueue(ByteCount),
+}
+
 /// Properties of a packet, or of a super-packet, for the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
+pub struct EmulatedPacket {
     /// Bytes on the wire, with all headers of all its segments.
     pub wire_bytes: u64,
     /// True if it is ECN-capable (ECT).
     pub markable: bool,
 }
 
-impl Packet {
+impl EmulatedPacket {
     /// Parses the first bytes of an IP packet of length `bytes`. `ethernet_bytes` is the framing per segment
     /// ([`ETHERNET_BYTES`], and a tag). An unreadable packet counts as one segment.
     #[must_use]
@@ -185,7 +208,7 @@ pub enum PacketOutcome {
 #[derive(Debug, Clone)]
 pub struct Line {
     impairment: Impairment,
-    random: SplitMix64,
+    random: Random,
     /// End of the last transmission.
     free_at: Duration,
     /// Arrival of the last packet.
@@ -200,14 +223,14 @@ impl Line {
     pub fn new(impairment: Impairment, seed: u64, name: &str) -> Self {
         Self {
             impairment,
-            random: SplitMix64::new(seed, name),
+            random: Random::named(seed, name),
             free_at: Duration::ZERO,
             last_at: Duration::ZERO,
             bad: false,
         }
     }
 
-    /// Current parameters.
+    /// Parameters now in force.
     #[must_use]
     pub const fn impairment(&self) -> &Impairment {
         &self.impairment
@@ -219,7 +242,7 @@ impl Line {
     }
 
     /// Decides the outcome of a packet sent at `now`, which must not decrease.
-    pub fn offer(&mut self, now: Duration, packet: Packet) -> PacketOutcome {
+    pub fn offer(&mut self, now: Duration, packet: EmulatedPacket) -> PacketOutcome {
         if self.impairment.cut {
             return PacketOutcome::Cut;
         }
@@ -230,7 +253,7 @@ impl Line {
     }
 
     /// Decides queueing and delay of a packet that passed cut and loss.
-    pub(crate) fn carry(&mut self, now: Duration, packet: Packet) -> PacketOutcome {
+    pub(crate) fn carry(&mut self, now: Duration, packet: EmulatedPacket) -> PacketOutcome {
         let mut marked = false;
         let mut leaves = now;
         if let Some(rate) = self.impairment.rate {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_sys::namespace::NetworkNamespace;
-use penstock_sys::net::{Configurator, Diversion, NewDevice, Route, divert};
+use penstock_sys::net::{Configurator, Diversion, NewDevice, UnicastRoute, divert};
 use penstock_topology::NodeKind;
 
 use crate::plan::{NodePlan, PlannedPort};
@@ -118,7 +118,7 @@ impl RunningNode {
             let port = &plan.ports[route.port];
             let mine = port.addresses.each().map(|(address, _)| address);
             let source = mine.into_iter().find(|address| address.is_ipv4() == route.via.is_ipv4());
-            self.network.replace_route(&Route {
+            self.network.replace_route(&UnicastRoute {
                 to: route.to,
                 via: Some(route.via),
                 device: devices[route.port],
@@ -146,7 +146,7 @@ impl RunningNode {
         *count += 1;
         let table = 10_000 + *count;
         let to_all = if to.is_ipv4() { 32 } else { 128 };
-        self.network.replace_route(&Route {
+        self.network.replace_route(&UnicastRoute {
             to: (to, to_all),
             via: Some(via),
             device: self.device(port)?,
@@ -166,8 +166,13 @@ impl RunningNode {
         port: &PlannedPort,
         on: bool,
     ) -> io::Result<()> {
-        let route =
-            Route { to, via: Some(via), device: self.device(port)?, source: None, table: None };
+        let route = UnicastRoute {
+            to,
+            via: Some(via),
+            device: self.device(port)?,
+            source: None,
+            table: None,
+        };
         match on {
             true => self.network.replace_route(&route),
             false => self.network.remove_route(&route),

@@ -104,16 +104,35 @@ pub struct NodePlan {
 
 /// Plan of a whole lab.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// The planned topology.
+pub struct LabPlan {
+    /// Topology from which the plan was made.
     pub topology: Topology,
     /// In the order of the topology's nodes.
     pub nodes: Vec<NodePlan>,
 }
 
+/// A name that the topology does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {kind} {name:?}: there are {known}")]
+pub struct UnknownName {
+    kind: &'static str,
+    name: String,
+    /// Some of the names that exist.
+    known: String,
+}
+
+impl UnknownName {
+    fn new<'a>(kind: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        Self { kind, name: name.to_owned(), known: some_of(known) }
+    }
+}
+
 /// A topology that cannot be emulated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
+    /// A name that the topology does not have.
+    #[error(transparent)]
+    Name(#[from] UnknownName),
     /// More than [`LINKS_MAX`] links.
     #[error("{0} links are more than a lab has: at most {LINKS_MAX}")]
     Links(usize),
@@ -125,7 +144,7 @@ pub enum PlanError {
     Path(String),
 }
 
-impl Plan {
+impl LabPlan {
     /// Plans a lab for a topology.
     ///
     /// # Errors
@@ -233,28 +252,26 @@ impl Plan {
     ///
     /// # Errors
     /// Lists the existing links.
-    pub fn link_named(&self, name: &str) -> Result<LinkId, String> {
+    pub fn link_named(&self, name: &str) -> Result<LinkId, UnknownName> {
         let all = self.topology.links.iter().map(|link| link.name.as_str());
         let found = self.topology.link(name);
-        found.ok_or_else(|| format!("there is no link {name:?}: there are {}", some_of(all)))
+        found.ok_or_else(|| UnknownName::new("link", name, all))
     }
 
     /// Looks a host or switch up by name.
     ///
     /// # Errors
     /// Lists the existing nodes.
-    pub fn node_named(&self, name: &str) -> Result<NodeId, String> {
+    pub fn node_named(&self, name: &str) -> Result<NodeId, UnknownName> {
         let all = self.topology.nodes.iter().map(|node| node.name.as_str());
-        self.topology.node(name).ok_or_else(|| {
-            format!("there is no host or switch {name:?}: there are {}", some_of(all))
-        })
+        self.topology.node(name).ok_or_else(|| UnknownName::new("host or switch", name, all))
     }
 
     /// Looks a host up by name, or one of its interfaces as `HOST-INTERFACE`.
     ///
     /// # Errors
     /// Lists the existing hosts and switches.
-    pub fn party_named(&self, name: &str) -> Result<Party, String> {
+    pub fn party_named(&self, name: &str) -> Result<Party, UnknownName> {
         let by_interface = self.nodes.iter().enumerate().find_map(|(number, node)| {
             let device = name.strip_prefix(&node.name)?.strip_prefix('-')?;
             let port = node.ports.iter().position(|port| port.device == device)?;

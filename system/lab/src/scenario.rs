@@ -36,7 +36,7 @@ use penstock_topology::{LinkId, Scale};
 use penstock_units::parse_duration;
 use serde::{Deserialize, Deserializer, de};
 
-use crate::plan::Plan;
+use crate::plan::{LabPlan, PlanError};
 use crate::setting::LinkSetting;
 
 /// Largest scenario file in bytes.
@@ -214,18 +214,17 @@ impl Scenario {
     ///
     /// # Errors
     /// The first missing one.
-    pub fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
+    pub fn check(&self, plan: &LabPlan) -> Result<(), ScenarioError> {
         for (number, step) in self.step.iter().enumerate() {
             let checked = step.action().map_err(str::to_owned).and_then(|action| match action {
-                StepAction::Run { host, .. } => plan.node_named(host).map(|_| ()),
-                StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
-                    plan.link_named(link).map(|_| ())
+                StepAction::Run { host, .. } => {
+                    plan.node_named(host).map(|_| ()).map_err(|error| error.to_string())
                 }
-                StepAction::Route([from, to], links) => {
-                    let links = links.iter().map(|link| plan.link_named(link));
-                    let links: Vec<LinkId> = links.collect::<Result<_, _>>()?;
-                    let pins = plan.pin(plan.party_named(from)?, plan.party_named(to)?, &links);
-                    pins.map(|_| ()).map_err(|error| error.to_string())
+                StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
+                    plan.link_named(link).map(|_| ()).map_err(|error| error.to_string())
+                }
+                StepAction::Route(ends, links) => {
+                    check_route(plan, ends, links).map_err(|error| error.to_string())
                 }
             });
             checked.map_err(|why| ScenarioError::Step { number: number + 1, why })?;
@@ -246,8 +245,18 @@ impl Scenario {
     }
 }
 
+fn check_route(
+    plan: &LabPlan,
+    [from, to]: &[String; 2],
+    links: &[String],
+) -> Result<(), PlanError> {
+    let links: Vec<LinkId> =
+        links.iter().map(|link| plan.link_named(link)).collect::<Result<_, _>>()?;
+    plan.pin(plan.party_named(from)?, plan.party_named(to)?, &links).map(|_| ())
+}
+
 impl ScenarioStep {
-    /// Returns the action.
+    /// Returns the one action of the step.
     ///
     /// # Errors
     /// When the step does not have exactly one.
@@ -359,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_one_thing_each() {
+    fn step_has_exactly_one_action() {
         let scenario = Scenario::read(TEXT, &values(&[])).unwrap();
         let actions: Vec<StepAction<'_>> =
             scenario.step.iter().map(|step| step.action().unwrap()).collect();
@@ -399,7 +408,7 @@ mod tests {
             ends = ["a", "b"]
             rate = "1G"
         "#;
-        let plan = Plan::new(penstock_topology::Topology::read(network).unwrap()).unwrap();
+        let plan = LabPlan::new(penstock_topology::Topology::read(network).unwrap()).unwrap();
         assert_eq!(Scenario::read(TEXT, &values(&[])).unwrap().check(&plan), Ok(()));
         for (from, to, why) in [
             (

@@ -12,8 +12,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_sys::event::{Event, Interest, poll};
-use penstock_sys::lock::FileLock;
+use penstock_sys::event::{EventFd, Interest, poll};
+use penstock_sys::lock::ExclusiveFileLock;
 use penstock_sys::machine;
 use penstock_sys::namespace::{NetworkNamespace, network_cookie};
 use penstock_topology::{LinkId, NodeId, NodeKind};
@@ -22,18 +22,30 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
-use crate::calibration_task::CalibrationTask;
+use crate::calibration_task::{CalibrationError, CalibrationTask};
 use crate::control::{
     CircuitLink, CircuitReport, DirectionReport, Directions, InterfaceStatus, LINE_BYTES_MAX,
-    LinkReport, NodeStatus, Reply, Request, ShutdownReport, Status,
+    LabRequest, LinkReport, NodeStatus, Reply, RunningLab, ShutdownReport,
 };
 use crate::lab::{Lab, LabError};
-use crate::plan::Plan;
-use crate::setting::LinkSetting;
+use crate::line::ImpairmentError;
+use crate::plan::{LabPlan, UnknownName};
+use crate::setting::{LinkSetting, LinkSettingError};
 
 /// Environment variable with the lab's directory, set for processes in a lab.
 pub const LAB_VARIABLE: &str = "PENSTOCK_LAB";
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A request that the lab refuses.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum RequestError {
+    Lab(#[from] LabError),
+    Name(#[from] UnknownName),
+    Setting(#[from] LinkSettingError),
+    Impairment(#[from] ImpairmentError),
+    Calibration(#[from] CalibrationError),
+}
 
 /// Identifies the namespaces of a lab after its supervisor died.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -55,7 +67,7 @@ pub struct Supervisor {
     notes: Vec<String>,
     calibration: CalibrationTask,
     // Dropped last: no other lab starts before this one is removed.
-    _lock: FileLock,
+    _lock: ExclusiveFileLock,
 }
 
 /// A lab that cannot start.
@@ -84,7 +96,7 @@ impl Supervisor {
     /// When one is up, or this machine cannot emulate it.
     pub fn start(
         directory: &Path,
-        plan: Plan,
+        plan: LabPlan,
         backend: Backend,
         seed: u64,
         user_namespace: Option<PathBuf>,
@@ -92,7 +104,7 @@ impl Supervisor {
         let fault = |reason| SupervisorError::Directory { path: directory.to_owned(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(fault)?;
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let lock = FileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;
+        let lock = ExclusiveFileLock::try_lock_at(&directory.join("lock")).map_err(fault)?;
         let lock = lock.ok_or(SupervisorError::Up(name))?;
         sweep(directory).map_err(fault)?;
         let hosts = plan.hosts_file();
@@ -134,11 +146,11 @@ impl Supervisor {
         })
     }
 
-    /// Serves requests until [`Request::Down`] or `stop`; then kills all processes in the lab.
+    /// Serves requests until [`LabRequest::Down`] or `stop`; then kills all processes in the lab.
     ///
     /// # Errors
     /// The error of `poll`.
-    pub fn run(mut self, stop: &Event) -> io::Result<()> {
+    pub fn run(mut self, stop: &EventFd) -> io::Result<()> {
         loop {
             let sources = [
                 (self.listener.as_fd(), Interest::READ),
@@ -182,81 +194,78 @@ impl Supervisor {
         let mut line = String::new();
         BufReader::new(io::Read::take(stream, LINE_BYTES_MAX)).read_line(&mut line)?;
         let answer = match serde_json::from_str(&line) {
-            Ok(Request::Down) => return Ok(true),
-            Ok(Request::Calibrate { links }) => match self.calibrate(&links, stream) {
+            Ok(LabRequest::Down) => return Ok(true),
+            Ok(LabRequest::Calibrate { links }) => match self.calibrate(&links, stream) {
                 // The reply follows the measurement.
                 Ok(()) => return Ok(false),
-                Err(why) => Reply::Error(why),
+                Err(error) => Reply::Error(error.to_string()),
             },
             Ok(request) => match self.answer(request) {
                 Ok(value) => Reply::Ok(value),
-                Err(why) => Reply::Error(why),
+                Err(error) => Reply::Error(error.to_string()),
             },
             Err(error) => Reply::Error(format!("not a request: {error}")),
         };
         reply(stream, &answer).map(|()| false)
     }
 
-    fn answer(&mut self, request: Request) -> Result<Value, String> {
+    fn answer(&mut self, request: LabRequest) -> Result<Value, RequestError> {
         let value = match request {
-            Request::Status => json!(self.status().map_err(|error| error.to_string())?),
-            Request::Set { link, settings, directions } => {
+            LabRequest::Status => json!(self.status()?),
+            LabRequest::Set { link, settings, directions } => {
                 let settings: Vec<LinkSetting> = settings
                     .iter()
-                    .map(|text| {
-                        text.parse().map_err(|error: crate::LinkSettingError| error.to_string())
-                    })
+                    .map(|text| text.parse::<LinkSetting>())
                     .collect::<Result<_, _>>()?;
                 self.change(&link, directions, |mut one| {
                     settings.iter().for_each(|setting| one = setting.apply(one));
                     one
                 })?
             }
-            Request::Cut { link, directions } => {
+            LabRequest::Cut { link, directions } => {
                 self.change(&link, directions, |one| crate::line::Impairment { cut: true, ..one })?
             }
-            Request::Mend { link } => self.change(&link, Directions::Both, |one| {
+            LabRequest::Mend { link } => self.change(&link, Directions::Both, |one| {
                 crate::line::Impairment { cut: false, ..one }
             })?,
-            Request::Route { from, to, links } => {
+            LabRequest::Route { from, to, links } => {
                 let plan = self.lab.plan();
                 let (from, to) = (plan.party_named(&from)?, plan.party_named(&to)?);
                 let links: Vec<LinkId> =
                     links.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?;
-                self.lab.pin(from, to, &links).map_err(|error| error.to_string())?;
+                self.lab.pin(from, to, &links)?;
                 Value::Null
             }
-            Request::Circuit { name, rate_bps, from, to, links } => {
-                let nodes = |names: &[String]| -> Result<Vec<NodeId>, String> {
+            LabRequest::Circuit { name, rate_bps, from, to, links } => {
+                let nodes = |names: &[String]| -> Result<Vec<NodeId>, UnknownName> {
                     names.iter().map(|one| self.node(one)).collect()
                 };
                 let (from, to) = (nodes(&from)?, nodes(&to)?);
                 let links: Vec<LinkId> =
                     links.iter().map(|link| self.link(link)).collect::<Result<_, _>>()?;
-                let made = self.lab.make_circuit(&name, BitRate(rate_bps), [&from, &to], &links);
-                made.map_err(|error| error.to_string())?;
+                self.lab.make_circuit(&name, BitRate(rate_bps), [&from, &to], &links)?;
                 json!(self.circuit(&name))
             }
-            Request::Release { name } => {
-                self.lab.release_circuit(&name).map_err(|error| error.to_string())?;
+            LabRequest::Release { name } => {
+                self.lab.release_circuit(&name)?;
                 Value::Null
             }
-            Request::Circuits => json!(self.circuits()),
-            Request::Forgive => {
+            LabRequest::Circuits => json!(self.circuits()),
+            LabRequest::Forgive => {
                 let all: Vec<LinkId> = self.lab.plan().all_links().collect();
                 self.lab.reset_timing_error(&all);
                 Value::Null
             }
-            Request::Calibrate { .. } | Request::Down => Value::Null,
+            LabRequest::Calibrate { .. } | LabRequest::Down => Value::Null,
         };
         Ok(value)
     }
 
-    fn link(&self, name: &str) -> Result<LinkId, String> {
+    fn link(&self, name: &str) -> Result<LinkId, UnknownName> {
         self.lab.plan().link_named(name)
     }
 
-    fn node(&self, name: &str) -> Result<NodeId, String> {
+    fn node(&self, name: &str) -> Result<NodeId, UnknownName> {
         self.lab.plan().node_named(name)
     }
 
@@ -265,7 +274,7 @@ impl Supervisor {
         link: &str,
         directions: Directions,
         change: impl Fn(crate::line::Impairment) -> crate::line::Impairment,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, RequestError> {
         let link = self.link(link)?;
         let mut wanted = self.lab.wanted(link);
         for (one, meant) in wanted.iter_mut().zip(directions.each()) {
@@ -278,21 +287,22 @@ impl Supervisor {
                 *one = changed;
             }
         }
-        self.lab.set(link, wanted).map_err(|error| error.to_string())?;
-        let report = self.report(link).map_err(|error| error.to_string())?;
+        self.lab.set(link, wanted)?;
+        let report = self.report(link)?;
         Ok(json!(report))
     }
 
-    fn calibrate(&mut self, names: &[String], stream: &UnixStream) -> Result<(), String> {
+    fn calibrate(&mut self, names: &[String], stream: &UnixStream) -> Result<(), RequestError> {
         let links: Vec<LinkId> = if names.is_empty() {
             self.lab.plan().all_links().collect()
         } else {
             names.iter().map(|name| self.link(name)).collect::<Result<_, _>>()?
         };
-        let stream = stream.try_clone().map_err(|error| error.to_string())?;
+        let stream = stream.try_clone().map_err(CalibrationError::Io)?;
         let ready = self.calibration.prepare(&self.lab, links.clone(), stream)?;
         self.lab.pause_counters(&links);
-        self.calibration.begin(ready).inspect_err(|_| self.lab.resume_counters())
+        self.calibration.begin(ready).inspect_err(|_| self.lab.resume_counters())?;
+        Ok(())
     }
 
     fn send_calibration(&mut self) {
@@ -302,7 +312,7 @@ impl Supervisor {
         self.lab.resume_counters();
         let answer = match done.found {
             Ok(measured) => Reply::Ok(json!(measured)),
-            Err(why) => Reply::Error(why),
+            Err(error) => Reply::Error(error.to_string()),
         };
         if let Err(error) = reply(&done.stream, &answer) {
             tracing::debug!("cannot send the measurement: {error}");
@@ -313,10 +323,10 @@ impl Supervisor {
     ///
     /// # Errors
     /// The kernel's error for a counter.
-    pub fn status(&self) -> Result<Status, LabError> {
+    pub fn status(&self) -> Result<RunningLab, LabError> {
         let plan = self.lab.plan();
         let links = (0..plan.topology.links.len()).map(|link| self.report(LinkId(link)));
-        Ok(Status {
+        Ok(RunningLab {
             name: self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             topology: plan.topology.name.clone(),
             backend: self.lab.backend(),
@@ -426,7 +436,7 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
 #[must_use]
 pub fn is_up(directory: &Path) -> bool {
     let lock = fs::File::open(directory.join("lock"));
-    lock.is_ok_and(|lock| matches!(FileLock::try_lock(lock), Ok(None)))
+    lock.is_ok_and(|lock| matches!(ExclusiveFileLock::try_lock(lock), Ok(None)))
 }
 
 /// True if the supervisor of this directory's lab died and left its record.
@@ -440,7 +450,7 @@ pub fn has_died(directory: &Path) -> bool {
 /// # Errors
 /// When its directory or `/proc` cannot be read.
 pub fn kill_leftovers(directory: &Path) -> io::Result<Option<usize>> {
-    match FileLock::try_lock_at(&directory.join("lock"))? {
+    match ExclusiveFileLock::try_lock_at(&directory.join("lock"))? {
         Some(_lock) if directory.join("record").exists() => sweep(directory).map(Some),
         _ => Ok(None),
     }

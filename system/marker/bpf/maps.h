@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* The maps of the marker and what is in them; src/maps.rs has the same as bytes. */
+/* Maps of the marker with their keys and values; src/maps.rs encodes the same layouts as bytes. */
 #ifndef PENSTOCK_MARKER_MAPS_H
 #define PENSTOCK_MARKER_MAPS_H
 
@@ -8,7 +8,7 @@
 #define SHAPES_MAX 32
 #define LABELS_MAX 4096
 
-/* 1024 flows for each CPU, in values that the allocator of per-CPU memory can have. */
+/* Flow cache of 1024 entries per CPU, in pages that fit the kernel's per-CPU allocator. */
 #define KNOWN_PAGES 16
 #define KNOWN_PER_PAGE 64
 #define FLOW_WORDS 5
@@ -38,8 +38,8 @@ struct action {
     u8 method;
 };
 
-/* Of a socket: an explicit action where its method is not 0; the program and the cgroup that made it,
- * where there is a rule for them. */
+/* Tag of a socket: an explicit action if its method is not 0; name and cgroup of the process that created it,
+ * if there is a rule for them. */
 struct tag {
     struct action action;
     u8 program[16];
@@ -71,7 +71,7 @@ struct rule {
     u8 pad;
 };
 
-/* What an address rule does; the rest is user space's. */
+/* Value of an address rule. Only user space uses the fields after the action. */
 struct kept {
     struct action action;
     u8 origin;
@@ -142,7 +142,7 @@ struct {
     __type(value, struct action);
 } programs SEC(".maps");
 
-/* The last packets of a connection leave after its socket is gone. */
+/* Actions of closing connections: their last packets are sent after the socket was destroyed. */
 struct {
     __uint(type, MAP_LRU_HASH);
     __uint(max_entries, 16384);
@@ -150,7 +150,7 @@ struct {
     __type(value, struct action);
 } leaving SEC(".maps");
 
-/* Where in `labelled` a tag is counted. */
+/* Index of each tag's counter in `labelled`. */
 struct {
     __uint(type, MAP_HASH);
     __uint(map_flags, F_NO_PREALLOC);
@@ -159,7 +159,7 @@ struct {
     __type(value, u32);
 } slots SEC(".maps");
 
-/* How many places of `labelled` are taken. */
+/* Number of counters in use in `labelled`. */
 struct {
     __uint(type, MAP_ARRAY);
     __uint(max_entries, 1);
@@ -174,7 +174,7 @@ struct {
     __type(value, struct count);
 } labelled SEC(".maps");
 
-/* What this CPU knows of a flow, in a cache line. Another flow may take its place at any time. */
+/* Cache entry of a flow on this CPU, one cache line. Another flow with the same index replaces it. */
 struct known {
     u64 flow[FLOW_WORDS];
     u32 epoch;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Labels IPv6 packets of other programs with a scitag, and counts what it did.
+/* Labels IPv6 packets of other programs with a scitag, and counts labelled and unlabelled packets.
  *
  * `mark_frame` and `mark_packet` run at tc egress of devices with and without Ethernet header,
- * `make_room_frame` and `make_room_packet` at tc ingress, `name_socket` where a process makes a socket. Which packet gets
- * which label comes from the maps, which user space fills; maps.h has their layouts.
+ * `make_room_frame` and `make_room_packet` at tc ingress, `name_socket` when a process creates a socket. User space
+ * writes the labelling rules to the maps; maps.h has their layouts.
  *
- * What a packet costs is cache lines more than instructions, so a CPU remembers what it found out about a flow
- * (`flows`): rules are looked up once for each flow and change of rules, tags of sockets with every packet.
+ * Cache misses dominate the cost of a packet, so each CPU caches the address rule of a flow (`flows`): address rules
+ * are looked up once per flow and change of rules, socket tags with every packet.
  *
- * Whatever goes wrong the packet goes on as it was, and the reason is counted. No verdict but "next".
- * Of a label only the 20 bits change: traffic class (DSCP, ECN) and everything else stay.
+ * On an error the packet passes unchanged and the reason is counted. The only verdict is TC_ACT_UNSPEC.
+ * Labelling changes the 20 bits of the flow label only: traffic class (DSCP, ECN) and other fields stay.
  */
 #include "maps.h"
 
@@ -35,7 +35,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define MSS_OPTION 2
-/* RFC 9293 section 3.7.1: 536 + 8 is the least that may become smaller. */
+/* Smallest MSS that is lowered: the default of 536 (RFC 9293 section 3.7.1) plus the option's 8 bytes. */
 #define MSS_MIN 544
 #define TCP_OPTIONS_MAX 40
 
@@ -45,7 +45,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define OPTION_BYTES 8
 
 struct flow {
-    /* These 40 bytes say which flow it is. */
+    /* The first 40 bytes identify the flow. */
     u64 source[2];
     u64 destination[2];
     u16 source_port;
@@ -77,7 +77,7 @@ static ALWAYS_INLINE void pass(u32 reason, u64 packets, u64 bytes)
         add(count, packets, bytes);
 }
 
-/* The place of a tag in `labelled`, taken if it has none; LABELS_MAX where all are taken. */
+/* Index of a tag's counter in `labelled`, allocated on first use; LABELS_MAX if all are in use. */
 static NOINLINE u32 slot_of(const struct counted *tag)
 {
     u32 *slot = map_lookup(&slots, tag);
@@ -89,7 +89,7 @@ static NOINLINE u32 slot_of(const struct counted *tag)
         return LABELS_MAX;
     u32 next = __sync_fetch_and_add(taken, 1);
     map_update(&slots, tag, &next, MAP_NOEXIST);
-    /* Another CPU may have been first. */
+    /* Another CPU may have inserted the tag first. */
     slot = map_lookup(&slots, tag);
     return slot ? *slot : LABELS_MAX;
 }
@@ -110,7 +110,7 @@ static ALWAYS_INLINE void count_label(
         pass(UNCOUNTED, packets, bytes);
 }
 
-/* What the frame carries and where it begins, behind at most two VLAN tags; 0 where it is cut off. */
+/* Ethertype and offset of the payload, behind at most two VLAN tags; 0 for a truncated frame. */
 static ALWAYS_INLINE u16 ethertype(struct __sk_buff *skb, u32 *offset)
 {
     u16 type = skb->protocol;
@@ -133,7 +133,7 @@ static ALWAYS_INLINE u16 ethertype(struct __sk_buff *skb, u32 *offset)
     return type;
 }
 
-/* Walks the extension headers up to the transport header. False where the packet is cut off. */
+/* Parses the extension headers up to the transport header. Returns false for a truncated packet. */
 static ALWAYS_INLINE int walk(struct __sk_buff *skb, struct flow *flow, u8 next)
 {
     u32 at = flow->l3 + IPV6_HEADER;
@@ -156,7 +156,7 @@ static ALWAYS_INLINE int walk(struct __sk_buff *skb, struct flow *flow, u8 next)
                 return 1;
             }
         } else {
-            /* RFC 2675: the jumbo payload option, which BIG TCP puts there until the driver. */
+            /* RFC 2675: jumbo payload option, which BIG TCP packets have between TCP and the driver. */
             if (next == NEXT_HOP_BY_HOP && head[1] == 0 && head[2] == 0xC2 && head[3] == 4)
                 flow->jumbo = 1;
             at += ((u32)head[1] + 1) * 8;
@@ -183,7 +183,7 @@ static ALWAYS_INLINE int walk(struct __sk_buff *skb, struct flow *flow, u8 next)
     return 1;
 }
 
-/* An IPv6 header with TCP behind it. */
+/* An IPv6 header followed by a TCP header. */
 struct start {
     u8 version, class_low, label[2];
     u16 payload;
@@ -205,7 +205,7 @@ static ALWAYS_INLINE void read_header(const struct start *header, struct flow *f
     flow->payload = ntohs(header->payload);
 }
 
-/* Whatever it is and however the packet lies in memory. */
+/* Slow path of read_flow: any IPv6 packet, also in non-linear memory. */
 static NOINLINE int read_any(struct __sk_buff *skb, struct flow *flow)
 {
     struct start header;
@@ -222,7 +222,7 @@ static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *f
     if ((void *)(header + 1) > (void *)(u64)skb->data_end || header->version >> 4 != 6
         || header->next != NEXT_TCP)
         return read_any(skb, flow);
-    /* Nearly always. */
+    /* Fast path: linear memory, TCP directly behind IPv6. */
     read_header(header, flow);
     flow->plain = 1;
     flow->protocol = NEXT_TCP;
@@ -234,7 +234,7 @@ static ALWAYS_INLINE int read_flow(struct __sk_buff *skb, u32 l3, struct flow *f
     return 1;
 }
 
-/* One masked look-up for each shape, most specific first. */
+/* Longest match: one masked look-up per shape, most specific first. */
 static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 epoch)
 {
     u32 index = epoch & 1;
@@ -263,7 +263,7 @@ static ALWAYS_INLINE struct action *by_address(const struct flow *flow, u32 epoc
     return 0;
 }
 
-/* A hash of addresses and ports, the same for as long as the flow lives. */
+/* Hash of addresses, ports and protocol; constant for the lifetime of a flow. */
 static ALWAYS_INLINE u64 hash(const struct flow *flow)
 {
     u64 ports = flow->fragment ? 0 : (u64)flow->source_port << 16 | flow->destination_port;
@@ -274,8 +274,8 @@ static ALWAYS_INLINE u64 hash(const struct flow *flow)
     return mixed * 0xD6E8FEB86659FD93ULL;
 }
 
-/* What this CPU knows of the flow; its address rule is looked up where the flow is new or rules changed.
- * Nothing else runs on this CPU meanwhile: packets leave with bottom halves disabled. */
+/* Returns the cache entry of a flow; looks up its address rule if the flow is new or the rules have changed.
+ * The entry has one user at a time: egress runs with bottom halves disabled. */
 static ALWAYS_INLINE struct known *know(const struct flow *flow, u64 hash, u32 epoch)
 {
     u32 index = hash >> 32 & (KNOWN_PAGES - 1);
@@ -314,8 +314,8 @@ static ALWAYS_INLINE void exact(const struct flow *flow, struct rule *key)
     key->pad = 0;
 }
 
-/* The rule of the deepest cgroup that has one; `levels` has a bit for each level with rules. Linux 6.1 takes a
- * loop only where its way back is a jump: clang makes one of a body without `continue`. */
+/* Rule of the deepest cgroup with one; `levels` has a bit for each level with rules. The verifier of Linux 6.1
+ * accepts a loop only if its back edge is a single jump, which clang emits for a body without `continue`. */
 static NOINLINE struct action *by_cgroup(struct __sk_buff *skb, u32 levels)
 {
     LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
@@ -338,7 +338,7 @@ static ALWAYS_INLINE struct action *find(
     struct bpf_sock *sock = skb->sk;
     if (sock) {
         tag = sk_storage_get(&sockets, sock, 0, 0);
-        /* A SYN-ACK belongs to a request; its listener has the tag. */
+        /* A SYN-ACK belongs to a request socket; the tag is on its listener. */
         if (!tag && flow->tcp_flags & TCP_SYN) {
             struct bpf_sock *listener = get_listener_sock(sock);
             if (listener)
@@ -375,8 +375,8 @@ of_socket:
     return action;
 }
 
-/* Five bits of the hash are the label's entropy. Not written through skb->data: a program that does has the
- * whole head of every packet made writable before it runs, and the kernel drops the packet where that fails. */
+/* Five bits of the hash are the label's entropy. Uses store_bytes, because for a program that writes skb->data the
+ * kernel makes the head of every packet writable before it runs, and drops the packet if that fails. */
 static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *flow, u32 base, u64 hash)
 {
     u32 bits = hash >> 59;
@@ -385,7 +385,7 @@ static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *f
     return store_bytes(skb, flow->l3 + 1, bytes, sizeof(bytes), 0) == 0;
 }
 
-/* Whether the packet, or each of its segments, may have 8 bytes more. */
+/* True if the packet, or each of its segments, fits the MTU with 8 more bytes. */
 static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow)
 {
     u32 mtu = 0;
@@ -396,7 +396,7 @@ static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow
     check_mtu(skb, 0, &mtu, 0, 0);
     if (length > mtu)
         return 0;
-    /* The way may have less than the device; the kernel knows it where it has heard of it. */
+    /* The path MTU may be lower than the device's, if the kernel has learned it. */
     struct bpf_fib_lookup way = {};
     way.family = 10; /* AF_INET6 */
     way.l4_protocol = flow->protocol;
@@ -410,7 +410,7 @@ static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow
            != FIB_FRAGMENTATION_NEEDED;
 }
 
-/* 0, or the reason why there is no option in the packet now. */
+/* Inserts the option. Returns 0, or the reason why the packet has none. */
 static ALWAYS_INLINE int write_option(
     struct __sk_buff *skb, const struct flow *flow, const struct action *action)
 {
@@ -418,7 +418,7 @@ static ALWAYS_INLINE int write_option(
         return UNSUPPORTED;
     if (flow->protocol != NEXT_TCP && flow->protocol != NEXT_UDP)
         return UNSUPPORTED;
-    /* BIG TCP of later kernels: a length of 0 without the temporary header. */
+    /* BIG TCP of later kernels: payload length 0 without a jumbo header. */
     if (skb->gso_size && (flow->protocol != NEXT_TCP || !flow->payload))
         return UNSUPPORTED;
     if (flow->payload > 0xFFFF - OPTION_BYTES)
@@ -453,7 +453,7 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
         pass(MALFORMED, packets, bytes);
         return TC_ACT_UNSPEC;
     }
-    /* The jumbo header is gone before the wire. */
+    /* The driver removes the jumbo header before transmission. */
     if (flow.jumbo && skb->gso_size)
         bytes -= 8 * packets;
     u32 zero = 0;
@@ -503,7 +503,7 @@ SEC("classifier") int mark_packet(struct __sk_buff *skb)
     return mark(skb, skb->protocol, 0);
 }
 
-/* Whether what this host sends to the sender of this packet gets destination options. */
+/* True if packets that this host sends in the reverse direction get destination options. */
 static ALWAYS_INLINE int answers_with_option(
     struct __sk_buff *skb, const struct flow *flow, const struct settings *now)
 {
@@ -534,7 +534,7 @@ static ALWAYS_INLINE int answers_with_option(
     return answer;
 }
 
-/* Where the value of the MSS option is, or 0. Not inlined: it is verified once for itself. */
+/* Offset of the value of the MSS option, or 0. Not inlined, so that it is verified once on its own. */
 __attribute__((noinline)) u32 mss_at(struct __sk_buff *skb, u32 l4, u32 words)
 {
     u32 at = l4 + 20;
@@ -555,7 +555,7 @@ __attribute__((noinline)) u32 mss_at(struct __sk_buff *skb, u32 l4, u32 words)
     return 0;
 }
 
-/* The MTU of the device, or of the route back where that has less; 0 where neither is known. */
+/* Lower of the device's MTU and that of the return path; 0 if neither is known. */
 static ALWAYS_INLINE u32 way_mtu(struct __sk_buff *skb, const struct flow *flow)
 {
     u32 mtu = 0;
@@ -569,13 +569,13 @@ static ALWAYS_INLINE u32 way_mtu(struct __sk_buff *skb, const struct flow *flow)
     __builtin_memcpy(way.src, flow->destination, 16);
     __builtin_memcpy(way.dst, flow->source, 16);
     long found = fib_lookup(skb, &way, sizeof(way), FIB_LOOKUP_OUTPUT | FIB_LOOKUP_SKIP_NEIGH);
-    /* The field is the MTU on return. */
+    /* tot_len holds the MTU on return. */
     if (!found && way.tot_len && way.tot_len < mtu)
         return way.tot_len;
     return mtu;
 }
 
-/* Lowers the MSS that the other end offers, so that TCP leaves room for the option. */
+/* Lowers the MSS in a received SYN or SYN-ACK, so that this host's segments have room for the option. */
 static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
 {
     u32 zero = 0;
@@ -590,7 +590,7 @@ static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
     u16 old;
     if (!at || load_bytes(skb, at, &old, 2) || ntohs(old) < MSS_MIN)
         return TC_ACT_UNSPEC;
-    /* What goes back is bounded by the own way, too: the lesser of both has to become less. */
+    /* Segments are limited by the peer's MSS and by the own path MTU: reduce the lower of both. */
     u32 mtu = way_mtu(skb, &flow);
     u32 offered = ntohs(old);
     if (mtu >= IPV6_MTU_MIN && offered > mtu - IPV6_HEADER - TCP_HEADER)
@@ -598,7 +598,7 @@ static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
     u16 mss = htons(offered - OPTION_BYTES);
     if (store_bytes(skb, at, &mss, 2, 0))
         return TC_ACT_UNSPEC;
-    /* RFC 1624 sums 16-bit words: at an odd offset the bytes belong to the other halves. */
+    /* RFC 1624 sums 16-bit words: at an odd offset the bytes of the value are swapped. */
     if ((at - flow.l4) & 1)
         l4_csum_replace(skb, flow.l4 + 16, __builtin_bswap16(old), __builtin_bswap16(mss), 2);
     else
@@ -618,7 +618,7 @@ SEC("classifier") int make_room_packet(struct __sk_buff *skb)
     return clamp(skb, skb->protocol, 0);
 }
 
-/* The id of the deepest cgroup with a rule that this process is in, or 0. */
+/* Id of the deepest cgroup of this process that has a rule, or 0. */
 static NOINLINE u64 own_cgroup(u32 levels)
 {
     LOOP for (u32 i = 1; i <= CGROUP_LEVELS_MAX; i++) {
@@ -632,8 +632,8 @@ static NOINLINE u64 own_cgroup(u32 levels)
     return 0;
 }
 
-/* Where a process makes a socket: notes its name and its cgroup, if a rule asks for them. The cgroup is
- * for make_room alone: a packet that arrives does not tell it. */
+/* Records process name and cgroup of a new socket, if a rule needs them. Only make_room uses the cgroup: at
+ * ingress the packet does not have it. */
 SEC("cgroup/sock_create") int name_socket(struct bpf_sock *sock)
 {
     u32 zero = 0;

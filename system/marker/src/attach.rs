@@ -1,8 +1,8 @@
-//! Attachment of the programs to devices: by TCX where the kernel has it, else by clsact; other programs stay.
+//! Attachment of the programs to devices: by TCX where the kernel supports it, else by clsact; other programs stay.
 //!
 //! A TCX link is pinned as `egress-INDEX` or `ingress-INDEX` (file names of bpffs have no dots, names of
-//! devices may). Where it exists its program is replaced in place. At clsact the program is a filter with a
-//! handle of its own, found again by that handle; a pin `filter-egress-INDEX` of the program remembers it.
+//! devices may). The program of an existing link is replaced in place. At clsact the program is a filter with a
+//! unique handle, by which it is found again; a pin `filter-egress-INDEX` of the program records it.
 //! Indexes and names are those of one network namespace: symbolic links `netns` and `name-INDEX` record the namespace and
 //! the device names, for readers in other namespaces.
 //! Removal keeps the clsact qdisc: other programs may use it.
@@ -16,7 +16,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcHandle};
 use aya::programs::{CgroupAttachMode, CgroupSock, LinkOrder, ProgramError, TcAttachType};
 use penstock_hooks::{Attach, Filters, KernelError, attach_tcx, classifier, is_unsupported};
-use penstock_sys::net::Link;
+use penstock_sys::net::LinkAttributes;
 
 use crate::error::MarkerError;
 use crate::marker::{Marker, cgroup_root};
@@ -31,9 +31,9 @@ const SOCKET_LINK: &str = "sock_create";
 const NAMESPACE: &str = "netns";
 const OWN_NAMESPACE: &str = "/proc/self/ns/net";
 
-/// An attached program.
+/// A program attached to a device at one hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
+pub struct AttachedMarker {
     /// Interface index of the device.
     pub index: u32,
     /// Name of the device; its index after removal of the device.
@@ -53,7 +53,7 @@ struct Hook {
 }
 
 const HOOKS: [Hook; 2] = [
-    // Ingress first: a connection that is labelled has room from its start.
+    // Ingress first, so that the MSS of every labelled connection is lowered from its start.
     Hook {
         direction: "ingress",
         kind: TcAttachType::Ingress,
@@ -73,12 +73,16 @@ impl Marker {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn attach(&mut self, link: &Link, how: Attach) -> Result<Vec<Attached>, MarkerError> {
+    pub fn attach(
+        &mut self,
+        link: &LinkAttributes,
+        how: Attach,
+    ) -> Result<Vec<AttachedMarker>, MarkerError> {
         let mut attached = Vec::new();
         self.note_device(link)?;
         for hook in HOOKS {
             let by = self.attach_hook(link, hook, how)?;
-            attached.push(Attached {
+            attached.push(AttachedMarker {
                 index: link.index,
                 interface: link.name.clone(),
                 direction: hook.direction,
@@ -88,7 +92,7 @@ impl Marker {
         Ok(attached)
     }
 
-    fn note_device(&self, link: &Link) -> Result<(), MarkerError> {
+    fn note_device(&self, link: &LinkAttributes) -> Result<(), MarkerError> {
         for (pin, target) in [
             (self.pin.join(NAMESPACE), fs::read_link(OWN_NAMESPACE)?),
             (name_pin(&self.pin, link.index), PathBuf::from(&link.name)),
@@ -104,12 +108,12 @@ impl Marker {
 
     fn attach_hook(
         &mut self,
-        link: &Link,
+        link: &LinkAttributes,
         hook: Hook,
         how: Attach,
     ) -> Result<&'static str, MarkerError> {
         let filter = filter_pin(&self.pin, hook, link.index);
-        // A filter that is there stays one: with a link beside it packets would be counted twice.
+        // Keeps an existing filter: with a TCX link as well, packets would be counted twice.
         if how != Attach::Clsact && (how == Attach::Tcx || !filter.exists()) {
             match self.attach_tcx(link, hook) {
                 Ok(()) => return Ok("tcx"),
@@ -124,7 +128,7 @@ impl Marker {
         Ok("clsact")
     }
 
-    fn attach_tcx(&mut self, link: &Link, hook: Hook) -> Result<(), ProgramError> {
+    fn attach_tcx(&mut self, link: &LinkAttributes, hook: Hook) -> Result<(), ProgramError> {
         let pin = link_pin(&self.pin, hook, link.index);
         let name = if link.ethernet { hook.frame } else { hook.packet };
         let program: &mut aya::programs::SchedClassifier =
@@ -136,7 +140,7 @@ impl Marker {
                 drop(program.take_link(id)?);
                 return Ok(());
             }
-            // Of a device that is gone.
+            // The pin belongs to a removed device.
             let _ = fs::remove_file(&pin);
         }
         let new = attach_tcx(program, &link.name, hook.kind, LinkOrder::first())?;
@@ -148,7 +152,7 @@ impl Marker {
         Ok(())
     }
 
-    fn attach_clsact(&mut self, link: &Link, hook: Hook) -> Result<(), MarkerError> {
+    fn attach_clsact(&mut self, link: &LinkAttributes, hook: Hook) -> Result<(), MarkerError> {
         let pin = filter_pin(&self.pin, hook, link.index);
         let name = if link.ethernet { hook.frame } else { hook.packet };
         let program = classifier(&mut self.ebpf, name)?;
@@ -172,7 +176,7 @@ impl Marker {
             .map_err(what)?
             .try_into()
             .map_err(|error| MarkerError::kernel("attach to the root of cgroup2", error))?;
-        // The new one runs before the old one goes.
+        // Attaches the new link before the old one is removed.
         let (new, pin) = (self.pin.join("sock_create_new"), self.pin.join(SOCKET_LINK));
         let _ = fs::remove_file(&new);
         link.pin(&new).map_err(|error| MarkerError::kernel("pin a link", error))?;
@@ -200,8 +204,8 @@ impl Marker {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn detach_others(&self, wanted: &[u32]) -> Result<Vec<Attached>, MarkerError> {
-        let others: Vec<Attached> =
+    pub fn detach_others(&self, wanted: &[u32]) -> Result<Vec<AttachedMarker>, MarkerError> {
+        let others: Vec<AttachedMarker> =
             attachments(&self.pin).into_iter().filter(|one| !wanted.contains(&one.index)).collect();
         for one in &others {
             detach(&self.pin, one)?;
@@ -230,14 +234,14 @@ fn other_namespace(pin: &Path) -> Option<String> {
 }
 
 /// Lists the programs attached by this pin directory.
-pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
+pub(crate) fn attachments(pin: &Path) -> Vec<AttachedMarker> {
     let mut found = Vec::new();
     let elsewhere = other_namespace(pin).is_some();
     let name_of = |index| {
         let name = if elsewhere {
             fs::read_link(name_pin(pin, index)).ok().map(|name| name.display().to_string())
         } else {
-            Link::indexed(index).ok().map(|link| link.name)
+            LinkAttributes::indexed(index).ok().map(|link| link.name)
         };
         name.unwrap_or_else(|| format!("#{index}"))
     };
@@ -251,7 +255,7 @@ pub(crate) fn attachments(pin: &Path) -> Vec<Attached> {
             let index = rest.strip_prefix(hook.direction).and_then(|rest| rest.strip_prefix('-'));
             let Some(index) = index.and_then(|index| index.parse().ok()) else { continue };
             let interface = name_of(index);
-            found.push(Attached { index, interface, direction: hook.direction, by });
+            found.push(AttachedMarker { index, interface, direction: hook.direction, by });
         }
     }
     found.sort_by(|a, b| (a.index, a.direction).cmp(&(b.index, b.direction)));
@@ -263,7 +267,7 @@ pub(crate) fn names_sockets(pin: &Path) -> bool {
     pin.join(SOCKET_LINK).exists()
 }
 
-fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
+fn detach(pin: &Path, one: &AttachedMarker) -> Result<(), MarkerError> {
     let hook = HOOKS.into_iter().find(|hook| hook.direction == one.direction).unwrap_or(HOOKS[0]);
     let path = if one.by == "tcx" {
         link_pin(pin, hook, one.index)
@@ -280,7 +284,7 @@ fn detach(pin: &Path, one: &Attached) -> Result<(), MarkerError> {
     };
     fs::remove_file(&path)
         .map_err(|error| MarkerError::Pin { path, text: penstock_sys::fs::describe(&error) })?;
-    // Gone already after the other direction.
+    // Already removed with the other direction.
     let _ = fs::remove_file(name_pin(pin, one.index));
     Ok(())
 }

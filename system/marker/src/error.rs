@@ -16,23 +16,23 @@ pub enum MarkerError {
     Pin {
         /// The directory.
         path: PathBuf,
-        /// Why, and what to do.
+        /// Reason and remedy, as one line.
         text: String,
     },
-    /// No such device.
+    /// The device does not exist.
     #[error("no network interface '{0}' in this network namespace: `ip link` lists them")]
     Interface(String),
-    /// The device cannot have destination options.
+    /// Packets of the device cannot have destination options.
     #[error(
         "destination options cannot be used on {interface}: it has BIG TCP (gso_max_size {gso_max_size}), with which the kernel sends broken frames: use labels, or `ip link set {interface} gso_max_size 65536`"
     )]
     BigTcp {
-        /// Which device.
+        /// Name of the device.
         interface: String,
-        /// In bytes.
+        /// Limit of a super-packet on the device, in bytes.
         gso_max_size: u32,
     },
-    /// A feature that the kernel does not have.
+    /// The kernel lacks a required feature.
     #[error("this kernel has no {what}: {remedy}")]
     Feature {
         /// Missing feature.
@@ -40,16 +40,16 @@ pub enum MarkerError {
         /// Remedy without it.
         remedy: &'static str,
     },
-    /// Rules that the kernel's tables have no room for.
+    /// Rules that exceed the kernel's tables.
     #[error("{0}")]
     Rules(String),
-    /// Another marker runs.
+    /// Another marker is running with this directory or device.
     #[error("{0}")]
     Busy(String),
-    /// Nothing is there.
+    /// No marker has pinned maps in this directory.
     #[error("no marker is pinned at {}: start one with penstock tag run, or give its --pin DIR", .0.display())]
     Absent(PathBuf),
-    /// Plain input and output.
+    /// Any other I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -11,17 +11,17 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
 use aya::programs::{SchedClassifier, TcAttachType};
-use penstock_sys::lock::FileLock;
-use penstock_sys::net::Link;
+use penstock_sys::lock::ExclusiveFileLock;
+use penstock_sys::net::LinkAttributes;
 
 use crate::error::MarkerError;
 use crate::marker::{CLASSIFIERS, Marker, prepare};
 
-/// Held while a marker runs.
+/// Locks of a running marker, released on drop.
 #[derive(Debug)]
 pub struct Exclusive {
-    _pin: FileLock,
-    /// Abstract names belong to a network namespace, as devices do.
+    _pin: ExclusiveFileLock,
+    /// Abstract Unix sockets, whose names are local to a network namespace, as devices are.
     _devices: Vec<UnixDatagram>,
 }
 
@@ -29,10 +29,10 @@ impl Exclusive {
     /// Takes the locks of devices and of a pin directory, which is created if missing.
     ///
     /// # Errors
-    /// [`MarkerError::Busy`] where another marker has one of them; where no pins can be.
-    pub fn take(pin: &Path, links: &[Link]) -> Result<Self, MarkerError> {
+    /// [`MarkerError::Busy`] if another marker holds one of them; [`MarkerError::Pin`] if the directory cannot hold pins.
+    pub fn take(pin: &Path, links: &[LinkAttributes]) -> Result<Self, MarkerError> {
         prepare(pin)?;
-        let lock = FileLock::try_lock(File::open(pin)?)?.ok_or_else(|| {
+        let lock = ExclusiveFileLock::try_lock(File::open(pin)?)?.ok_or_else(|| {
             MarkerError::Busy(format!(
                 "another penstock tag run uses {}: stop that one, send its rules by its --pipe or --http, or give another --pin DIR with other interfaces",
                 pin.display()
@@ -43,7 +43,7 @@ impl Exclusive {
     }
 }
 
-fn device(link: &Link) -> Result<UnixDatagram, MarkerError> {
+fn device(link: &LinkAttributes) -> Result<UnixDatagram, MarkerError> {
     let name = SocketAddr::from_abstract_name(format!("penstock-marker-{}", link.index))?;
     UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => MarkerError::Busy(format!(
@@ -55,12 +55,12 @@ fn device(link: &Link) -> Result<UnixDatagram, MarkerError> {
 }
 
 impl Marker {
-    /// How many programs of markers with other pin directories are attached to a device; 0 where the kernel does not
-    /// say (before TCX).
+    /// Number of attached programs of markers with other pin directories on a device; 0 on kernels without TCX, which do
+    /// not report them.
     #[must_use]
-    pub fn attached_by_others(&self, link: &Link) -> usize {
+    pub fn attached_by_others(&self, link: &LinkAttributes) -> usize {
         let own: Vec<u32> = self.own_programs();
-        // The kernel keeps 15 bytes of a name.
+        // The kernel truncates names to 15 bytes.
         let ours = |name: &str| CLASSIFIERS.iter().any(|one| name == &one[..one.len().min(15)]);
         [TcAttachType::Ingress, TcAttachType::Egress]
             .into_iter()

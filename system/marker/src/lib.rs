@@ -1,13 +1,12 @@
-//! Labels the IPv6 packets of any program with a scitag, by eBPF where packets leave, and counts them.
+//! Labels outgoing IPv6 packets of any program with a scitag, by eBPF at tc egress, and counts them.
 //!
-//! For: loading and attaching the programs of `bpf/` beside what is there ([`Marker`]), the rules that say
-//! which packet gets what ([`rule`], [`table`]), tags of single sockets ([`SocketTags`]), and reading what
-//! was done ([`status`]). Everything lives in maps and links that are pinned in a directory of bpffs, so it
-//! goes on while no process of ours runs, and the next one takes it over without a gap.
+//! For: loading and attaching the programs of `bpf/` ([`Marker`]), labelling rules ([`rule`], [`table`]), tags of single
+//! sockets ([`SocketTags`]), and counters ([`status`]). All state is in maps and links pinned in a directory of bpffs, so
+//! labelling continues without a running process, and the next process takes over without a gap.
 //!
-//! Not for: configuration, names of tags, HTTP; nor for the mover's own sockets, which need no privilege.
+//! Not for: configuration, names of tags, HTTP, or the mover's own sockets, which it labels without privilege.
 //!
-//! Fails with [`MarkerError`], one line each; where the kernel refuses a program its log is kept.
+//! Fails with [`MarkerError`], formatted as one line; the error of a rejected program has the verifier's log.
 
 #![forbid(unsafe_code)]
 
@@ -22,13 +21,13 @@ mod sockets;
 pub mod status;
 pub mod table;
 
-pub use attach::Attached;
+pub use attach::AttachedMarker;
 pub use error::MarkerError;
 pub use exclusive::Exclusive;
 pub use marker::{Marker, remove};
 pub use penstock_hooks::{Attach, KernelError};
-pub use rule::{Action, AddressMatch, Method, Prefix, Protocol};
+pub use rule::{AddressMatch, LabelAction, Method, Prefix, Protocol};
 pub use sockets::SocketTags;
 
-/// Where the pinned maps and links are unless said otherwise.
+/// Default directory of the pinned maps and links.
 pub const DEFAULT_PIN: &str = "/sys/fs/bpf/penstock";

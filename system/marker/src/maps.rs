@@ -1,13 +1,13 @@
-//! Layouts of keys and values in the kernel's maps, as bytes; `bpf/maps.h` has the same as C.
+//! Layouts of keys and values in the kernel's maps, as bytes; `bpf/maps.h` declares the same in C.
 //!
-//! Byte arrays, so that no unsafe code is needed to hand them over. Numbers are in the machine's order,
-//! addresses and ports in the network's. A change of any layout needs another [`FORMAT`].
+//! Byte arrays, so that no unsafe code is needed to pass them to the kernel. Numbers are in native byte order,
+//! addresses and ports in network order. A change of any layout needs another [`FORMAT`].
 
 use std::net::Ipv6Addr;
 
 use penstock_scitags::Scitag;
 
-use crate::rule::{Action, AddressMatch, Method, Prefix, Protocol, mask};
+use crate::rule::{AddressMatch, LabelAction, Method, Prefix, Protocol, mask};
 
 /// Directory of the pinned maps; versions with another layout use another one.
 pub(crate) const FORMAT: &str = "maps2";
@@ -79,7 +79,7 @@ impl Origin {
     }
 }
 
-pub(crate) fn action_bytes(action: Action) -> ActionBytes {
+pub(crate) fn action_bytes(action: LabelAction) -> ActionBytes {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&action.base_label().to_ne_bytes());
     bytes[4..6].copy_from_slice(&action.tag().owner().to_be_bytes());
@@ -88,13 +88,13 @@ pub(crate) fn action_bytes(action: Action) -> ActionBytes {
     bytes
 }
 
-pub(crate) fn action_of(bytes: &[u8]) -> Option<Action> {
+pub(crate) fn action_of(bytes: &[u8]) -> Option<LabelAction> {
     let owner = u16::from_be_bytes(bytes.get(4..6)?.try_into().ok()?);
     let tag = Scitag::new(owner.into(), (*bytes.get(6)?).into()).ok()?;
-    Action::new(tag, Method::from_bits(*bytes.get(7)?)?).ok()
+    LabelAction::new(tag, Method::from_bits(*bytes.get(7)?)?).ok()
 }
 
-pub(crate) fn rule_value(action: Action, origin: Origin, until_s: u32) -> RuleValue {
+pub(crate) fn rule_value(action: LabelAction, origin: Origin, until_s: u32) -> RuleValue {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&action_bytes(action));
     bytes[8] = origin as u8;
@@ -102,7 +102,7 @@ pub(crate) fn rule_value(action: Action, origin: Origin, until_s: u32) -> RuleVa
     bytes
 }
 
-pub(crate) fn rule_of(value: &RuleValue) -> Option<(Action, Origin, u32)> {
+pub(crate) fn rule_of(value: &RuleValue) -> Option<(LabelAction, Origin, u32)> {
     let origin = [Origin::File, Origin::Pipe, Origin::Api]
         .into_iter()
         .find(|origin| *origin as u8 == value[8])?;
@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rules_go_there_and_back(
+        fn rules_round_trip(
             source: u128, destination: u128, source_bits in 0_u8..=128, destination_bits in 0_u8..=128,
             source_port: Option<u16>, destination_port: Option<u16>, protocol: bool, until: u32,
         ) {
@@ -276,7 +276,7 @@ mod tests {
             };
             let shapes = shapes_of(&shapes_value(&[RuleShape::of(&AddressMatch::ALL), RuleShape::of(&rule)]));
             prop_assert_eq!(match_of(&rule_key(&rule, 1, 1), &shapes), Some(rule));
-            let action = Action::new(Scitag::new(3, 14).unwrap(), Method::Both).unwrap();
+            let action = LabelAction::new(Scitag::new(3, 14).unwrap(), Method::Both).unwrap();
             prop_assert_eq!(
                 rule_of(&rule_value(action, Origin::Pipe, until)),
                 Some((action, Origin::Pipe, until))
@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_in_a_map_is_no_panic(key: [u8; 32], value: [u8; 16]) {
+        fn arbitrary_map_bytes_never_panic(key: [u8; 32], value: [u8; 16]) {
             let mut rule = [0; 40];
             rule[8..].copy_from_slice(&key);
             let _ = match_of(&rule, &[RuleShape::of(&AddressMatch::ALL)]);

@@ -1,8 +1,7 @@
 //! The programs and maps of one pin directory: loading, rules, removal.
 //!
-//! A reload never leaves a packet between the rules: those of a new set of shapes are written beside the old
-//! ones under the other generation, one write switches, and then the old ones go. What a process before this
-//! one left in the maps is taken over the same way.
+//! Rules are replaced atomically: the new set is written under the other generation, one write activates it, then the old
+//! set is deleted. A new process takes over the rules that an earlier one left in the maps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -21,9 +20,9 @@ use crate::maps::{
     SettingsValue, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of,
     shapes_of, shapes_value,
 };
-use crate::rule::Action;
+use crate::rule::LabelAction;
 use crate::sockets::SocketTags;
-use crate::table::{self, Entry, Rules};
+use crate::table::{self, AddressRules, RuleEntry};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../bpf/marker.bpfel.o");
 
@@ -58,8 +57,8 @@ pub struct Marker {
     sockets: SocketTags,
     now: ProgramSettings,
     shapes: Vec<RuleShape>,
-    rules: Rules,
-    /// How many address rules ask for destination options, and whether any by cgroup or program does.
+    rules: AddressRules,
+    /// Number of address rules with destination options, and true if a rule by cgroup or program has them.
     rules_with_options: usize,
     owners_with_options: bool,
 }
@@ -75,7 +74,7 @@ impl fmt::Debug for Marker {
 }
 
 impl Marker {
-    /// Loads the programs, with the maps pinned in `pin` if they are there. Attaches nothing.
+    /// Loads the programs with the maps pinned in `pin`, if any. Attaches nothing.
     ///
     /// # Errors
     /// Without privilege, where `pin` is not on bpffs, and when the kernel refuses.
@@ -116,19 +115,19 @@ impl Marker {
             sockets,
             now: ProgramSettings::default(),
             shapes: Vec::new(),
-            rules: Rules::new(),
+            rules: AddressRules::new(),
             rules_with_options: 0,
             owners_with_options: false,
         };
         marker.take_over()?;
-        // The process before may have ended between a change and what makes it count.
+        // An earlier process may have ended after a change and before its activation.
         marker.write_changed(2)?;
-        // A kernel that refuses this one is told when a rule needs it.
+        // If the kernel refuses this program, the error is reported when a rule needs it.
         let _ = marker.load_sockets();
         Ok(marker)
     }
 
-    /// Reads the rules that are in force.
+    /// Reads the active rules from the maps.
     fn take_over(&mut self) -> Result<(), MarkerError> {
         let failed = |error| MarkerError::kernel("read the rules in force", error);
         self.now = ProgramSettings::of(&self.settings.get(&0, 0).map_err(failed)?);
@@ -142,7 +141,7 @@ impl Marker {
             if let (Some(rule), Some((action, origin, until_s))) =
                 (match_of(&key, &self.shapes), rule_of(&value))
             {
-                self.rules.insert(rule, Entry { action, origin, until_s });
+                self.rules.insert(rule, RuleEntry { action, origin, until_s });
             }
         }
         self.rules_with_options = self.rules.values().filter(|entry| has_options(entry)).count();
@@ -155,13 +154,13 @@ impl Marker {
         Ok(())
     }
 
-    /// The address rules in force; after [`Self::open`] those that the process before left.
+    /// Active address rules; after [`Self::open`] those that an earlier process left.
     #[must_use]
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &AddressRules {
         &self.rules
     }
 
-    /// Numbers of the programs that this process has loaded.
+    /// Kernel ids of the programs that this process has loaded.
     pub(crate) fn own_programs(&self) -> Vec<u32> {
         let programs = CLASSIFIERS.iter().filter_map(|name| self.ebpf.program(name));
         programs.filter_map(|program| Some(program.info().ok()?.id())).collect()
@@ -181,8 +180,8 @@ impl Marker {
     /// Adds or replaces one address rule.
     ///
     /// # Errors
-    /// When there is no room for it.
-    pub fn put(&mut self, rule: crate::AddressMatch, entry: Entry) -> Result<(), MarkerError> {
+    /// When the rules exceed the kernel's tables.
+    pub fn put(&mut self, rule: crate::AddressMatch, entry: RuleEntry) -> Result<(), MarkerError> {
         if let Some(index) = self.shape_of(&rule) {
             if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
                 let text =
@@ -213,7 +212,7 @@ impl Marker {
     fn insert(
         &mut self,
         rule: crate::AddressMatch,
-        entry: Entry,
+        entry: RuleEntry,
         shape: usize,
     ) -> Result<(), MarkerError> {
         let key = maps::rule_key(&rule, shape as u8, self.now.generation());
@@ -244,9 +243,10 @@ impl Marker {
     /// Replaces all address rules.
     ///
     /// # Errors
-    /// When they do not fit; those of before stay then.
-    pub fn set_rules(&mut self, rules: Rules) -> Result<(), MarkerError> {
-        let shapes = table::shapes(&rules).map_err(MarkerError::Rules)?;
+    /// When they exceed the kernel's tables; the former rules then stay active.
+    pub fn set_rules(&mut self, rules: AddressRules) -> Result<(), MarkerError> {
+        let shapes =
+            table::shapes(&rules).map_err(|error| MarkerError::Rules(error.to_string()))?;
         let failed = |error| MarkerError::kernel("write the rules", error);
         if shapes == self.shapes {
             for (rule, entry) in &rules {
@@ -285,15 +285,15 @@ impl Marker {
         Ok(())
     }
 
-    /// Puts exactly these rules by cgroup and by program in force; cgroups as directories below the mount
-    /// of cgroup2, programs by the names that the kernel has of them.
+    /// Replaces the rules by cgroup and by program. Cgroups are directories below the mount point of cgroup2, programs
+    /// names of at most 15 bytes, as in `/proc/PID/comm`.
     ///
     /// # Errors
-    /// For a cgroup that is not there, and names that cannot be.
+    /// For a missing cgroup, or an invalid program name.
     pub fn set_owners(
         &mut self,
-        cgroups: &BTreeMap<PathBuf, Action>,
-        programs: &BTreeMap<String, Action>,
+        cgroups: &BTreeMap<PathBuf, LabelAction>,
+        programs: &BTreeMap<String, LabelAction>,
     ) -> Result<(), MarkerError> {
         if cgroups.len() > CGROUPS_MAX || programs.len() > PROGRAMS_MAX {
             let text =
@@ -332,14 +332,14 @@ impl Marker {
     }
 
     fn write_settings(&mut self) -> Result<(), MarkerError> {
-        // Whether the programs have to look at arriving connections, too.
+        // The ingress programs are needed only for destination options.
         self.now.destination = self.owners_with_options || self.rules_with_options > 0;
         let written = self.settings.set(0, self.now.value(), 0);
         written.map_err(|error| MarkerError::kernel("write the settings", error))
     }
 }
 
-fn has_options(entry: &Entry) -> bool {
+fn has_options(entry: &RuleEntry) -> bool {
     entry.action.method().has_destination()
 }
 
@@ -372,7 +372,7 @@ fn gone(removed: Result<(), MapError>) -> Result<(), MarkerError> {
     }
 }
 
-/// The id of a cgroup and how deep it is below the root.
+/// Id of a cgroup and its depth below the root.
 fn cgroup(path: &Path) -> Result<(u64, usize), MarkerError> {
     let root = cgroup_root()?;
     let inside = path.strip_prefix("/").unwrap_or(path);
@@ -392,7 +392,7 @@ fn cgroup(path: &Path) -> Result<(u64, usize), MarkerError> {
             root.display()
         ))
     })?;
-    // kernfs: the id of a cgroup is the inode of its directory.
+    // kernfs: the id of a cgroup is the inode number of its directory.
     Ok((facts.ino(), level))
 }
 
@@ -488,7 +488,7 @@ pub fn remove(pin: &Path) -> Result<Vec<String>, MarkerError> {
         }
     }
     fs::remove_dir(&directory).map_err(|error| failed(&directory, error))?;
-    // Somebody else may keep something there, too.
+    // Fails if the directory holds files of other programs.
     let _ = fs::remove_dir(pin);
     Ok(removed)
 }

@@ -1,7 +1,7 @@
 //! Records the process names of existing sockets, once when a rule for a program is added.
 //!
-//! The eBPF program records later sockets. A program that runs as many threads with names of
-//! their own is known by the name of the thread that makes the socket.
+//! The eBPF program records later sockets. In a program whose threads have different names, the name of the thread that
+//! creates the socket counts.
 
 use std::collections::BTreeSet;
 use std::fs;

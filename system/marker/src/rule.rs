@@ -1,4 +1,4 @@
-//! Which packets, and what is done with them: plain values, nothing of the kernel.
+//! Labelling rules: match and action, as plain values independent of the kernel's maps.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -7,21 +7,21 @@ use std::str::FromStr;
 use penstock_scitags::tag::FirefliesOnly;
 use penstock_scitags::{FlowLabel, Scitag};
 
-/// How packets carry the tag.
+/// Packet fields that carry the tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// In the flow label.
+    /// Flow label of the IPv6 header.
     Label,
-    /// In a destination option of 8 bytes.
+    /// IPv6 Destination Options header of 8 bytes.
     Destination,
-    /// In both.
+    /// Flow label and Destination Options header.
     Both,
     /// Unlabelled, even if a less specific rule matches.
     None,
 }
 
 impl Method {
-    /// As bits: 1 the label, 2 the destination option, 4 neither on purpose.
+    /// Encodes as bits: 1 label, 2 destination option, 4 explicitly unlabelled.
     #[must_use]
     pub fn bits(self) -> u8 {
         match self {
@@ -32,7 +32,7 @@ impl Method {
         }
     }
 
-    /// The method of these bits.
+    /// Decodes the bits of [`Self::bits`].
     #[must_use]
     pub fn from_bits(bits: u8) -> Option<Self> {
         [Self::Label, Self::Destination, Self::Both, Self::None]
@@ -46,7 +46,7 @@ impl Method {
         self.bits() & 2 != 0
     }
 
-    /// `label`, `destination`, `both` or `none`.
+    /// Name: `label`, `destination`, `both` or `none`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Method {
     }
 }
 
-/// `flow` and `label` are the same.
+/// Parses a name; `flow` is an alias of `label`.
 impl FromStr for Method {
     type Err = String;
 
@@ -73,15 +73,15 @@ impl FromStr for Method {
     }
 }
 
-/// A tag and how packets carry it.
+/// A tag and the method by which packets carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Action {
+pub struct LabelAction {
     tag: Scitag,
     method: Method,
 }
 
-impl Action {
-    /// This tag by this method.
+impl LabelAction {
+    /// Creates an action of a tag and a method.
     ///
     /// # Errors
     /// For owners that packets cannot carry.
@@ -96,13 +96,13 @@ impl Action {
         self.tag
     }
 
-    /// Way in which packets carry the tag.
+    /// Method by which packets carry the tag.
     #[must_use]
     pub fn method(self) -> Method {
         self.method
     }
 
-    /// The label without entropy.
+    /// Flow label without entropy bits.
     pub(crate) fn base_label(self) -> u32 {
         FlowLabel::new(self.tag, 0).map_or(0, FlowLabel::value)
     }
@@ -119,7 +119,7 @@ impl Prefix {
     /// Prefix of length 0, which contains all addresses.
     pub const ALL: Self = Self { bits: 0, length: 0 };
 
-    /// The prefix of `length` bits, at most 128, that `address` lies in.
+    /// Creates the prefix of `length` bits, at most 128, that contains `address`.
     #[must_use]
     pub fn new(address: Ipv6Addr, length: u8) -> Self {
         let length = length.min(128);
@@ -132,19 +132,19 @@ impl Prefix {
         Ipv6Addr::from_bits(self.bits)
     }
 
-    /// In bits, 0..=128.
+    /// Prefix length in bits, 0..=128.
     #[must_use]
     pub fn length(self) -> u8 {
         self.length
     }
 }
 
-/// The first `length` bits.
+/// Mask of the first `length` bits.
 pub(crate) fn mask(length: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
-/// `2001:db8::/32`, or an address alone.
+/// Parses `2001:db8::/32`, or an address without length.
 impl FromStr for Prefix {
     type Err = String;
 
@@ -183,16 +183,16 @@ impl fmt::Display for Prefix {
 /// Transport protocol with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// 6
+    /// TCP, protocol number 6.
     Tcp,
-    /// 17
+    /// UDP, protocol number 17.
     Udp,
-    /// 132
+    /// SCTP, protocol number 132.
     Sctp,
 }
 
 impl Protocol {
-    /// Its number in the IP header.
+    /// Protocol number in the IP header.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -202,13 +202,13 @@ impl Protocol {
         }
     }
 
-    /// The protocol of this number.
+    /// Returns the protocol of a number; `None` for others.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|one| one.number() == number)
     }
 
-    /// `tcp`, `udp` or `sctp`.
+    /// Name: `tcp`, `udp` or `sctp`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_go_there_and_back() {
+    fn methods_round_trip() {
         for method in [Method::Label, Method::Destination, Method::Both, Method::None] {
             assert_eq!(Method::from_bits(method.bits()), Some(method));
             assert_eq!(method.as_str().parse(), Ok(method));
@@ -304,6 +304,6 @@ mod tests {
     #[test]
     fn owner_beyond_label_is_refused() {
         let tag = Scitag::new(600, 1).unwrap();
-        assert!(Action::new(tag, Method::Label).is_err());
+        assert!(LabelAction::new(tag, Method::Label).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Tags of single sockets: the strongest rule there is, for sockets that were accepted and for ones in use.
+//! Tags of single sockets, also accepted and connected ones. They take precedence over all rules.
 //!
-//! The map is pinned as `maps2/sockets`; who may open it may tag its own sockets, without other privilege
-//! on kernels since 5.19. A tag on a listening socket is inherited by what it accepts. The value has 32
-//! bytes: label without entropy (4, the machine's order), owner (2, high first), activity, method (1
+//! The map is pinned as `maps2/sockets`; a process with access to it may tag its own sockets, without other privilege
+//! since Linux 5.19. Accepted sockets inherit the tag of the listening socket. The value has 32
+//! bytes: label without entropy (4, native order), owner (2, big-endian), activity, method (1
 //! label, 2 destination, 3 both, 4 none, 0 for no tag), name of the program (16), cgroup (8).
 
 use std::os::fd::AsRawFd;
@@ -13,9 +13,9 @@ use aya::maps::{Map, MapData, SkStorage};
 use crate::error::MarkerError;
 use crate::maps::{FORMAT, TagValue, action_bytes, action_of, program_key};
 use crate::marker::typed;
-use crate::rule::Action;
+use crate::rule::LabelAction;
 
-/// The map of sockets.
+/// Access to the map of socket tags.
 #[derive(Debug)]
 pub struct SocketTags {
     map: SkStorage<MapData, TagValue>,
@@ -26,7 +26,7 @@ impl SocketTags {
         Self { map }
     }
 
-    /// The map that a marker pinned in `pin`.
+    /// Opens the map that a marker pinned in `pin`.
     ///
     /// # Errors
     /// When there is none, or this user may not open it.
@@ -42,27 +42,27 @@ impl SocketTags {
         Ok(Self { map: typed(map)? })
     }
 
-    /// The tag of `socket`.
+    /// Returns the tag of `socket`, if it has one.
     #[must_use]
-    pub fn get(&self, socket: &impl AsRawFd) -> Option<Action> {
+    pub fn get(&self, socket: &impl AsRawFd) -> Option<LabelAction> {
         self.map.get(socket, 0).ok().and_then(|value| action_of(&value))
     }
 
-    /// Tags `socket` from its next packet on; `None` takes the tag away.
+    /// Tags `socket` from its next packet on; `None` removes the tag.
     ///
     /// # Errors
-    /// When it is no socket, or the kernel refuses.
+    /// When the descriptor is not a socket, or the kernel refuses.
     pub fn set(
         &mut self,
         socket: &impl AsRawFd,
-        action: Option<Action>,
+        action: Option<LabelAction>,
     ) -> Result<(), MarkerError> {
         let mut value = self.map.get(socket, 0).unwrap_or([0; 32]);
         value[..8].copy_from_slice(&action.map_or([0; 8], action_bytes));
         self.write(socket, value)
     }
 
-    /// Notes that a program of this name has `socket`.
+    /// Records the process name of `socket` for rules by program.
     pub(crate) fn note(&mut self, socket: &impl AsRawFd, program: &str) -> Result<(), MarkerError> {
         let Some(key) = program_key(program) else { return Ok(()) };
         let mut value = self.map.get(socket, 0).unwrap_or([0; 32]);

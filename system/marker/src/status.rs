@@ -6,22 +6,22 @@ use std::path::Path;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use penstock_scitags::Scitag;
 
-use crate::attach::{Attached, attachments, names_sockets};
+use crate::attach::{AttachedMarker, attachments, names_sockets};
 use crate::error::MarkerError;
 use crate::maps::{
     ActionBytes, CountValue, FORMAT, LabelKey, ProgramKey, ProgramSettings, RuleKey, RuleValue,
     SettingsValue, ShapesValue, action_of, count_of, generation_of, match_of, rule_of, shapes_of,
 };
 use crate::marker::typed;
-use crate::rule::{Action, Method};
-use crate::table::{Entry, Rules};
+use crate::rule::{LabelAction, Method};
+use crate::table::{AddressRules, RuleEntry};
 
 /// Packets and bytes on the wire, Ethernet header included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Packets, those of a super-packet one by one.
+    /// Packets; a super-packet counts as its segments.
     pub packets: u64,
-    /// Bytes, with the headers of each.
+    /// Bytes, with the headers of each segment.
     pub bytes: u64,
 }
 
@@ -44,37 +44,37 @@ pub type Labelled = BTreeMap<(Scitag, Method), Count>;
 
 /// Rules and counters of a marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Attached programs.
-    pub attached: Vec<Attached>,
+pub struct MarkerStatus {
+    /// Programs attached to devices.
+    pub attached: Vec<AttachedMarker>,
     /// True if process names of sockets are recorded.
     pub names_sockets: bool,
     /// Address rules in force.
-    pub rules: Rules,
-    /// How many look-ups a packet without a rule costs.
+    pub rules: AddressRules,
+    /// Look-ups for a packet that matches no address rule.
     pub shapes: usize,
-    /// Rules by cgroup: its id.
-    pub cgroups: BTreeMap<u64, Action>,
+    /// Rules by cgroup id.
+    pub cgroups: BTreeMap<u64, LabelAction>,
     /// Rules by process name.
-    pub programs: BTreeMap<String, Action>,
+    pub programs: BTreeMap<String, LabelAction>,
     /// Counters of labelled packets.
     pub labelled: Labelled,
     /// Counters of unlabelled packets, in the order of [`REASONS`].
     pub passed: [Count; REASONS.len()],
 }
 
-/// Reads all of it.
+/// Reads rules and counters from the pinned maps.
 ///
 /// # Errors
-/// When no marker is there, or this user may not read its maps.
-pub fn read(pin: &Path) -> Result<Status, MarkerError> {
+/// When no marker has pinned its maps there, or this user may not read them.
+pub fn read(pin: &Path) -> Result<MarkerStatus, MarkerError> {
     let failed = |error| MarkerError::kernel("read the pinned maps", error);
     let settings: Array<_, SettingsValue> = typed(open(pin, "settings")?)?;
     let settings = ProgramSettings::of(&settings.get(&0, 0).map_err(failed)?);
     let shapes: Array<_, ShapesValue> = typed(open(pin, "shapes")?)?;
     let shapes = shapes_of(&shapes.get(&settings.generation().into(), 0).map_err(failed)?);
     let table: HashMap<_, RuleKey, RuleValue> = typed(open(pin, "rules")?)?;
-    let mut rules = Rules::new();
+    let mut rules = AddressRules::new();
     for (key, value) in table.iter().filter_map(Result::ok) {
         if generation_of(&key) != settings.generation() {
             continue;
@@ -82,7 +82,7 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
         if let (Some(rule), Some((action, origin, until_s))) =
             (match_of(&key, &shapes), rule_of(&value))
         {
-            rules.insert(rule, Entry { action, origin, until_s });
+            rules.insert(rule, RuleEntry { action, origin, until_s });
         }
     }
     let table: HashMap<_, u64, ActionBytes> = typed(open(pin, "cgroups")?)?;
@@ -101,7 +101,7 @@ pub fn read(pin: &Path) -> Result<Status, MarkerError> {
         })
         .collect();
     let (labelled, passed) = counters(pin)?;
-    Ok(Status {
+    Ok(MarkerStatus {
         attached: attachments(pin),
         names_sockets: names_sockets(pin),
         rules,

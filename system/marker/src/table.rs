@@ -1,54 +1,64 @@
-//! Address rules as the kernel looks them up: one hash look-up for each shape, most specific first.
+//! Address rules by shape: the kernel does one hash look-up per shape, most specific first.
 //!
-//! A shape is which parts of a packet a rule looks at. Ten thousand rules of one shape cost one look-up;
-//! more than [`SHAPES_MAX`] shapes are refused. Pure: the maps are written by [`crate::Marker`].
+//! A shape is the set of fields that a rule matches: prefix lengths, ports, protocol. Ten thousand rules of one shape cost
+//! one look-up; more than [`SHAPES_MAX`] shapes are refused. Pure: [`crate::Marker`] writes the maps.
 
 use std::collections::BTreeMap;
 
 pub use crate::maps::{Origin, SHAPES_MAX};
 use crate::maps::{RuleKey, RuleShape, RuleValue, rule_key, rule_value};
-use crate::rule::{Action, AddressMatch};
+use crate::rule::{AddressMatch, LabelAction};
 
-/// Most address rules at once. The kernel's map holds them twice while they change.
+/// Most active address rules. The kernel's map holds two sets during a change.
 pub const RULES_MAX: usize = 100_000;
 
 /// Action, source and expiry of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// Tag and method.
-    pub action: Action,
+pub struct RuleEntry {
+    /// Tag and the method that carries it.
+    pub action: LabelAction,
     /// Source of the rule.
     pub origin: Origin,
-    /// Seconds since boot when it ends; 0 for never.
+    /// Expiry in seconds since boot; 0 for never.
     pub until_s: u32,
 }
 
 /// Address rules by their match.
-pub type Rules = BTreeMap<AddressMatch, Entry>;
+pub type AddressRules = BTreeMap<AddressMatch, RuleEntry>;
 
-/// The shapes of `rules`, most specific first.
+/// Rules that exceed the kernel's tables.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RuleTableError {
+    /// More than [`RULES_MAX`] address rules.
+    #[error("{0} address rules: at most {RULES_MAX} are possible")]
+    Rules(usize),
+    /// More than [`SHAPES_MAX`] shapes; holds their number.
+    #[error(
+        "the address rules have {0} different shapes (lengths of prefixes, and whether they name ports and protocol) and at most {SHAPES_MAX} are possible: give prefixes the same lengths"
+    )]
+    Shapes(usize),
+}
+
+/// Returns the shapes of `rules`, most specific first.
 ///
 /// # Errors
-/// With one line when there are too many rules or shapes.
-pub(crate) fn shapes(rules: &Rules) -> Result<Vec<RuleShape>, String> {
+/// When there are too many rules or shapes.
+pub(crate) fn shapes(rules: &AddressRules) -> Result<Vec<RuleShape>, RuleTableError> {
     if rules.len() > RULES_MAX {
-        return Err(format!("{} address rules: at most {RULES_MAX} are possible", rules.len()));
+        return Err(RuleTableError::Rules(rules.len()));
     }
     let mut shapes: Vec<RuleShape> = rules.keys().map(RuleShape::of).collect();
     shapes.sort_by_key(|shape| (std::cmp::Reverse(shape.bits()), std::cmp::Reverse(*shape)));
     shapes.dedup();
     if shapes.len() > SHAPES_MAX {
-        return Err(format!(
-            "the address rules have {} different shapes (lengths of prefixes, and whether they name ports and protocol) and at most {SHAPES_MAX} are possible: give prefixes the same lengths",
-            shapes.len()
-        ));
+        return Err(RuleTableError::Shapes(shapes.len()));
     }
     Ok(shapes)
 }
 
 /// Keys and values in the kernel's map.
 pub(crate) fn entries<'a>(
-    rules: &'a Rules,
+    rules: &'a AddressRules,
     shapes: &'a [RuleShape],
     generation: u8,
 ) -> impl Iterator<Item = (RuleKey, RuleValue)> + 'a {
@@ -67,9 +77,9 @@ mod tests {
     use super::*;
     use crate::rule::{Method, Prefix};
 
-    fn entry() -> Entry {
-        let action = Action::new(Scitag::new(3, 14).unwrap(), Method::Label).unwrap();
-        Entry { action, origin: Origin::File, until_s: 0 }
+    fn entry() -> RuleEntry {
+        let action = LabelAction::new(Scitag::new(3, 14).unwrap(), Method::Label).unwrap();
+        RuleEntry { action, origin: Origin::File, until_s: 0 }
     }
 
     fn to(text: &str, port: Option<u16>) -> AddressMatch {
@@ -78,9 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_shape_is_first() {
+    fn most_specific_shape_is_first() {
         let rules = [to("::/0", None), to("2001:db8::/32", None), to("2001:db8::/32", Some(1094))];
-        let rules: Rules = rules.into_iter().map(|rule| (rule, entry())).collect();
+        let rules: AddressRules = rules.into_iter().map(|rule| (rule, entry())).collect();
         let shapes = shapes(&rules).unwrap();
         assert_eq!(shapes.iter().map(RuleShape::bits).collect::<Vec<_>>(), [48, 32, 0]);
         assert_eq!(entries(&rules, &shapes, 1).count(), 3);
@@ -88,13 +98,13 @@ mod tests {
 
     #[test]
     fn one_shape_is_one_lookup() {
-        let many: Rules =
+        let many: AddressRules =
             (0..10_000).map(|i| (to(&format!("2001:db8::{i:x}"), None), entry())).collect();
         assert_eq!(shapes(&many).unwrap().len(), 1);
-        let lengths = |count: u8| -> Rules {
+        let lengths = |count: u8| -> AddressRules {
             (0..count).map(|i| (to(&format!("::/{i}"), None), entry())).collect()
         };
         assert_eq!(shapes(&lengths(32)).unwrap().len(), 32);
-        assert!(shapes(&lengths(33)).unwrap_err().contains("33 different shapes"));
+        assert!(shapes(&lengths(33)).unwrap_err().to_string().contains("33 different shapes"));
     }
 }

@@ -10,36 +10,70 @@
 //! Buffers of one block each are the only coupling between stages: a slow stage leaves its neighbours
 //! without buffers, and TCP closes its window. The pool bounds memory.
 //!
-//! Not here: HTTP, configuration, authorisation (an agent calls its gatekeeper) and printing.
+//! # Entry points
+//!
+//! | to | use |
+//! |---|---|
+//! | serve transfers on a port | [`Agent::start`] with an [`AgentConfig`] and a [`Gatekeeper`] |
+//! | copy to or from an agent | [`PeerConnector`] over a [`Dial`], [`ClientTransfer::start`] |
+//! | copy between two agents | [`ThirdPartyTransfer::start`] |
+//! | copy on this machine | two [`Endpoint`]s of a [`SessionBuilder`], [`join_locally`] |
+//! | send on a controller's order | [`Agent::send`] with an [`OutgoingRequest`] |
+//! | list a tree | [`TreeWalk`] |
+//!
+//! # Folders
+//!
+//! Each folder depends only on those before it: `base` (threads, locks, limits), `net` (connections),
+//! `session` (what the threads of a session share), `source` and `sink` (storage at either side),
+//! `endpoint` (either end of a session), `client` (connecting side), `server` (accepting side).
+//! `cargo xtask tidy` enforces the order.
+//!
+//! Not here: HTTP, configuration, authorisation (an agent calls its gatekeeper), printing, and
+//! certificates (`penstock-identity`).
 
 #![forbid(unsafe_code)]
 
-pub mod agent;
-pub mod bottleneck;
-pub mod channel;
-pub mod client;
-pub mod connector;
-pub mod control;
-pub mod delegate;
-pub mod dial;
-pub mod engine;
-pub mod firefly;
-pub mod frame;
-pub mod handshake;
-pub mod identity;
-pub mod labels;
-pub mod memory;
-pub mod nettest;
-mod packer;
-pub mod pending_connections;
-pub mod reader;
-pub mod scan;
-pub mod sender;
-pub mod session;
-pub mod session_setup;
-pub mod sink;
-pub mod third_party;
-mod tls;
-pub mod totals;
-pub mod transport;
-pub mod worker_pool;
+mod base;
+mod client;
+mod endpoint;
+mod net;
+mod server;
+mod session;
+mod sink;
+mod source;
+
+pub use base::engine::{Engine, UnknownEngine};
+pub use base::limits::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
+pub use client::third_party::{ThirdPartyConfig, ThirdPartyTransfer};
+pub use client::transfer::{
+    ClientTransfer, MakeEnd, SessionOrigin, TransferConfig, TransferSnapshot, join_locally,
+    key_hasher,
+};
+pub use endpoint::end::Endpoint;
+pub use endpoint::rate_meter::RateMeter;
+pub use endpoint::receiver::{ReceiverControl, ReceiverEnd};
+pub use endpoint::sender::{SenderControl, SenderEnd};
+pub use endpoint::session_setup::{BuiltSession, SessionBuilder, check_options, target_at};
+pub use net::channel::Channel;
+pub use net::connector::{Backoff, CopyError, PeerConnector, certificate_of};
+pub use net::dial::{Dial, DialedPair, SshDial, TcpDial};
+pub use net::firefly::{FireflyCounters, STATES as FIREFLY_STATES};
+pub use net::handshake::random;
+pub use net::labels::{Labelling, label_accepted};
+pub use net::transport::Transport;
+pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
+pub use server::limits::AgentLimits;
+pub use server::listing::ListedTransfer;
+pub use server::outgoing::{OutgoingRequest, OutgoingTransfer};
+pub use session::control::{ControlEndpoint, ProtocolFault};
+pub use session::counters::AgentCounters;
+pub use session::gatekeeper::{Caller, Gatekeeper, ResolvedPath};
+pub use session::outcome::SessionOutcome;
+pub use session::rate_limit::SharedPacer;
+pub use session::state::Session;
+pub use sink::destination::{Destination, ReleasePartial, TransferTarget};
+pub use sink::file_locks::FileLocks;
+pub use sink::orphans::PART;
+pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
+pub use sink::storage::DirectoryHandle;
+pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

@@ -7,21 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_host::facts::cpu::Node;
+use penstock_host::facts::cpu::NumaNode;
 use penstock_host::facts::disks::disk_of;
 use penstock_host::facts::{Disk, Facts, Nic};
 use penstock_host::placement::NumaPlacement;
-use penstock_mover::agent::{Agent, Caller, Config, Gatekeeper, Limits, ResolvedPath};
-use penstock_mover::client::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
-use penstock_mover::connector::{CopyError, PeerConnector};
-use penstock_mover::dial::TcpDial;
-use penstock_mover::engine::Engine;
-use penstock_mover::identity::{Fingerprint, Identity, tls_client_config};
-use penstock_mover::scan::ScanRoot;
-use penstock_mover::sender::{SenderControl, SenderEnd};
-use penstock_mover::session::Session;
-use penstock_mover::session_setup::{Endpoint, SessionBuilder};
-use penstock_mover::sink::Target;
+use penstock_identity::{Fingerprint, Identity, tls_client_config};
+use penstock_mover::{
+    Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, Endpoint, Engine,
+    Gatekeeper, PeerConnector, ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session,
+    SessionBuilder, SessionOrigin, TcpDial, TransferConfig, TransferSnapshot, TransferTarget,
+};
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{
@@ -95,15 +90,16 @@ impl Site {
         };
         let (source, export, state) = (path("source"), path("export"), path("state"));
         let identity = Arc::new(Identity::generate().expect("randomness"));
-        let agent = Agent::start(Config {
+        let agent = Agent::start(AgentConfig {
             listen: vec!["127.0.0.1:0".parse().expect("an address")],
             identity: Arc::clone(&identity),
             gatekeeper: Arc::new(OneExport(export.clone())),
             state: state.clone(),
-            limits: Limits::default(),
+            limits: AgentLimits::default(),
             collectors: Vec::new(),
             marker: PathBuf::from("/nonexistent"),
             homes: homes.clone(),
+            decline_nettest: |_| Err(std::io::ErrorKind::Unsupported.into()),
         })
         .expect("a port");
         Self { _temporary: temporary, source, export, state, agent, identity, homes }
@@ -113,7 +109,7 @@ impl Site {
         &self,
         request: Request,
         options: &Options,
-        make_end: Box<penstock_mover::client::MakeEnd>,
+        make_end: Box<penstock_mover::MakeEnd>,
     ) -> TransferConfig {
         let address = self.agent.addresses()[0];
         let dial = TcpDial::new("127.0.0.1", address.port(), &[], &[], None).expect("loopback");
@@ -170,7 +166,7 @@ impl Site {
         let keeper = OneExport(self.export.clone());
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
-            let target = Target::new(base, None, [6; 16], true);
+            let target = TransferTarget::new(base, None, [6; 16], true);
             let caller = Caller { name: "local".to_owned(), pass: None, token: None };
             let grant = SessionBuilder {
                 keeper: &keeper,
@@ -335,7 +331,7 @@ fn threads_run_near_their_devices() {
     // Loopback is on one processor, the disk on another.
     let mut facts = Facts::default();
     facts.cpu.nodes = [(0, first), (1, last)]
-        .map(|(number, cpu)| Node { number, cpus: cpu.to_string() })
+        .map(|(number, cpu)| NumaNode { number, cpus: cpu.to_string() })
         .to_vec();
     facts.nics = vec![Nic { name: "lo".to_owned(), numa_node: Some(0), ..Nic::default() }];
     facts.disks = vec![Disk { name: disk, numa_node: Some(1), ..Disk::default() }];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* Takes one of N packets at random and hands its first bytes to user space.
+/* Samples one of N packets at random and passes its first bytes to user space.
  *
- * `sample_ingress` and `sample_egress` run at tc ingress and egress of a device. Every packet is taken with the
- * probability 1/N on its own, whatever came before: instead of a random number for each packet there is one for each
- * sample, the gap to the next, which is then geometrically distributed with mean N. Counting down the gap is all
- * that most packets cost. As a gap has no memory it may start anywhere, on any CPU, without bias.
+ * `sample_ingress` and `sample_egress` run at tc ingress and egress of a device. Every packet is sampled independently
+ * with probability 1/N. Instead of a random number per packet, the program draws the gap to the next sample, which is
+ * geometrically distributed with mean N, so most packets only decrement a counter. The distribution is memoryless, so
+ * each CPU may start a gap at any time without bias.
  *
- * A super-packet (TSO, GRO, BIG TCP) is as many packets as it has segments: it counts so, and so many of its
- * segments may be taken. One record tells of all of them.
+ * A super-packet (TSO, GRO, BIG TCP) counts as its segments, of which several may be sampled. One record reports all
+ * sampled segments of a super-packet.
  *
- * Nothing is changed and no verdict given but "next".
+ * Packets are not modified. The only verdict is TC_ACT_UNSPEC.
  */
 #include "../../hooks/bpf/kernel.h"
 
@@ -18,20 +18,20 @@ char LICENSE[] SEC("license") = "GPL";
 #define HEADER_BYTES 160
 #define DEVICES_MAX 1024
 
-/* Of a packet whose segments the kernel has not counted (from a virtual machine): headers of Ethernet, IPv4 and
- * TCP are taken off, the least that there can be. */
+/* Smallest headers (Ethernet, IPv4, TCP), to estimate the segments of a super-packet whose count the kernel does not
+ * have (from a virtual machine). */
 #define HEADERS_LEAST 54
 
-/* Twenty samples: four datagrams. */
+/* About 20 samples, or four datagrams. */
 #define WAKE_BYTES 4096
 
-/* Segments of one super-packet. With N = 2, the least that draws, that is one of 1000 segments. */
+/* Most sampled segments of a super-packet: with N = 2, the lowest random rate, those of about 1000 segments. */
 #define TAKEN_MAX 512
 
 #define INGRESS 0
 #define EGRESS 1
 
-/* What is sampled, for each CPU. User space sets the scale and reads the rest. */
+/* Sampling state of a device and direction on one CPU. User space sets the scale and reads the counters. */
 struct source {
     u64 packets; /* seen */
     u64 samples; /* handed over */
@@ -71,7 +71,7 @@ struct {
     __type(value, struct source);
 } sources SEC(".maps");
 
-/* User space says how long it is. */
+/* User space sets the size. */
 struct {
     __uint(type, MAP_RINGBUF);
     __uint(max_entries, 1 << 20);
@@ -92,17 +92,17 @@ static const u64 LOGARITHMS[65] = {
     0x0F446359B, 0x0F73DA38E, 0x0FA2F045E, 0x0FD1A708C, 0x100000000,
 };
 
-/* -log2 of a number evenly distributed between 0 and 1, times 2^32. A 32-bit number gives at most 32. */
+/* -log2 of a uniform random number in (0, 1], times 2^32; at most 32 for a 32-bit number. */
 static ALWAYS_INLINE u64 exponential(u32 random)
 {
     u64 x = (u64)random + 1; /* 1 to 2^32 */
     u32 bits = 0;
-    /* Where the highest bit is, in five steps. */
+    /* Position of the highest set bit, by binary search. */
 #pragma unroll
     for (u32 step = 32; step; step >>= 1)
         if (x >> bits >> step)
             bits += step;
-    /* Its 32 bits after the first. */
+    /* The 32 bits below the highest one. */
     u64 fraction = (x << (32 - bits)) & 0xFFFFFFFFULL;
     u32 index = fraction >> 26 & 63;
     u64 low = LOGARITHMS[index];
@@ -111,21 +111,21 @@ static ALWAYS_INLINE u64 exponential(u32 random)
     return (32ULL << 32) - ((u64)bits << 32) - logarithm;
 }
 
-/* How many packets to pass before the next: geometrically distributed from 0 on, with mean N - 1. Not static, so
- * that the verifier looks at it once and not wherever it is called. */
+/* Draws the number of packets to skip before the next sample: geometrically distributed from 0, with mean N - 1. Not
+ * static, so that the verifier checks it once and not at every call. */
 NOINLINE u64 draw(u64 scale)
 {
     if (!scale)
         return 0;
-    /* At most 2^37 times at most 2^56: the higher half of the product, in parts. */
+    /* Upper half of the product of factors up to 2^37 and 2^56, computed in parts. */
     u64 drawn = exponential(get_prandom_u32());
     u64 low = (drawn & 0xFFFFFFFFULL) * (scale & 0xFFFFFFFFULL) >> 32;
     u64 middle = (drawn >> 32) * (scale & 0xFFFFFFFFULL) + (drawn & 0xFFFFFFFFULL) * (scale >> 32) + low;
     return (middle >> 32) + (drawn >> 32) * (scale >> 32);
 }
 
-/* User space comes by itself ten times a second, and is woken where much waits: a few datagrams' worth, so that
- * they do not leave all at once, which small buffers of collectors do not stand. */
+/* User space polls ten times a second. It is woken earlier when samples of a few datagrams are pending, so that
+ * datagrams are not sent in bursts, which would overflow small receive buffers of collectors. */
 static ALWAYS_INLINE u64 wakeup(void)
 {
     u64 waiting = ringbuf_query(&samples, RB_AVAIL_DATA);
@@ -142,7 +142,7 @@ static ALWAYS_INLINE int hand_over(
     if (!sample)
         return 0;
     u32 bytes = skb->len;
-    /* Or clang moves the comparison to where the verifier does not see it. */
+    /* Keeps clang from moving the comparison to a place where the verifier does not track it. */
     asm volatile("" : "+r"(bytes));
     if (bytes > HEADER_BYTES)
         bytes = HEADER_BYTES;
@@ -169,7 +169,7 @@ static ALWAYS_INLINE int hand_over(
     return 1;
 }
 
-/* Which of these segments are taken, and where the next one is. */
+/* Selects the sampled segments of a packet and draws the next gap. */
 static NOINLINE void take(struct __sk_buff *skb, struct source *source, u32 direction, u32 segments)
 {
     u32 taken = 0, last = 0;
@@ -190,7 +190,7 @@ static NOINLINE void take(struct __sk_buff *skb, struct source *source, u32 dire
             next += draw(scale) + 1;
         }
     }
-    /* More than TAKEN_MAX: the rest of this one is lost, and what has no memory may start anew. */
+    /* More than TAKEN_MAX: the further samples of this packet are lost, and a new gap starts. */
     if (next > segments)
         source->next = next - segments;
     else {

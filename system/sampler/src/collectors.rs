@@ -11,26 +11,26 @@ const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A socket to one collector, with its counters.
 #[derive(Debug)]
-pub(crate) struct Collector {
+pub(crate) struct CollectorSocket {
     socket: UdpSocket,
     pub(crate) address: SocketAddr,
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) failed: u64,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 /// Result of sending a datagram.
 #[derive(Debug)]
 pub(crate) enum SendResult {
-    /// SendResult, or a failure that was reported lately.
+    /// Success, or a failure within [`FAILURE_REPORT_INTERVAL`] of the last report.
     Quiet,
     /// A failure to report.
     Failed(io::Error),
 }
 
-impl Collector {
-    /// Opens a socket towards it.
+impl CollectorSocket {
+    /// Opens a socket connected to a collector.
     pub(crate) fn new(address: SocketAddr) -> Result<Self, SamplerError> {
         let any: IpAddr = match address {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -38,7 +38,7 @@ impl Collector {
         };
         let open = || {
             let socket = UdpSocket::bind((any, 0))?;
-            // Connected, so that a port where nobody listens is told of by the next datagram.
+            // Connected, so that the kernel reports ICMP port unreachable with the next datagram.
             socket.connect(address)?;
             socket.set_nonblocking(true)?;
             Ok(socket)
@@ -48,20 +48,20 @@ impl Collector {
             reason: penstock_sys::fs::describe(&error),
         };
         let socket = open().map_err(failed)?;
-        Ok(Self { socket, address, sent: 0, sent_bytes: 0, failed: 0, told: None })
+        Ok(Self { socket, address, sent: 0, sent_bytes: 0, failed: 0, reported_at: None })
     }
 
-    /// The address of this host that it sees.
+    /// Local address of the socket, which the collector sees without NAT.
     pub(crate) fn own_address(&self) -> io::Result<IpAddr> {
         Ok(self.socket.local_addr()?.ip())
     }
 
-    /// Sends it. Never waits.
+    /// Sends a datagram without blocking.
     pub(crate) fn send(&mut self, datagram: &[u8], now: Instant) -> SendResult {
         let mut sent = self.socket.send(datagram);
         let mut refused = None;
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            // The kernel tells so of an earlier datagram, in place of sending this one.
+            // The error belongs to an earlier datagram; this one was not sent.
             self.failed += 1;
             refused = std::mem::replace(&mut sent, self.socket.send(datagram)).err();
         }
@@ -75,10 +75,12 @@ impl Collector {
                 refused = Some(error);
             }
         }
-        let due = self.told.is_none_or(|told| now.duration_since(told) >= FAILURE_REPORT_INTERVAL);
+        let due = self
+            .reported_at
+            .is_none_or(|reported_at| now.duration_since(reported_at) >= FAILURE_REPORT_INTERVAL);
         match refused {
             Some(error) if due => {
-                self.told = Some(now);
+                self.reported_at = Some(now);
                 SendResult::Failed(error)
             }
             _ => SendResult::Quiet,
@@ -91,17 +93,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_port_is_reported_once_a_minute() {
+    fn closed_port_is_reported_each_minute() {
         let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let mut collector = Collector::new(gone).unwrap();
+        let mut collector = CollectorSocket::new(gone).unwrap();
         let begun = Instant::now();
-        let mut told = |at| {
-            // The kernel tells of the port with the datagram after the one that came to nobody.
+        let mut is_reported = |at| {
+            // The kernel reports the closed port with a later datagram.
             (0..4).any(|_| matches!(collector.send(b"sample", begun + at), SendResult::Failed(_)))
         };
-        assert!(told(Duration::ZERO));
-        assert!(!told(Duration::from_secs(59)));
-        assert!(told(Duration::from_secs(60)));
+        assert!(is_reported(Duration::ZERO));
+        assert!(!is_reported(Duration::from_secs(59)));
+        assert!(is_reported(Duration::from_secs(60)));
         assert!(collector.failed >= 3 && collector.sent >= 3, "{collector:?}");
     }
 }

@@ -1,37 +1,37 @@
-//! Why a sampler does not start, a line each.
+//! Errors of starting a sampler, formatted as one line.
 
 use std::io;
 
 use penstock_hooks::KernelError;
 
-/// Why it does not start.
+/// Error of starting a sampler.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
-    /// The kernel refuses.
+    /// The kernel refused a program or its attachment.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// No such device.
+    /// The device does not exist.
     #[error("no network interface '{0}' in this network namespace: `ip link` lists them")]
     Interface(String),
-    /// No device was named, and none is hardware.
+    /// No device was named, and the machine has no physical one.
     #[error(
         "no physical network interface here: name one with --interface IF (`ip link` lists them)"
     )]
     NoInterface,
-    /// A value that cannot be.
+    /// A configuration value is out of range.
     #[error("{0}")]
     Value(String),
-    /// A collector cannot be reached at all.
+    /// There is no route to a collector.
     #[error(
         "collector {collector}: {reason}: give ADDRESS:PORT of one that this host has a route to"
     )]
     Collector {
-        /// As it was given.
+        /// Address as configured.
         collector: String,
-        /// Why.
+        /// Error text of the system.
         reason: String,
     },
-    /// Plain input and output.
+    /// Any other I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

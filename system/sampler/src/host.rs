@@ -1,6 +1,6 @@
-//! Counters of this machine: processors, memory, disks, network, from procfs.
+//! Host counters of sFlow (CPU, memory, disks, network) from procfs.
 //!
-//! What cannot be read is left out or 0, as sFlow has it; the rest goes on.
+//! Unreadable values are omitted or 0, as sFlow specifies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,19 +15,19 @@ use penstock_sys::net::CountedDevice;
 
 use crate::interface::low;
 
-/// USER_HZ of /proc/stat: 100 on every architecture that Linux runs on today.
+/// Milliseconds per USER_HZ tick of /proc/stat: USER_HZ is 100 on all current architectures.
 const MS_PER_TICK: u64 = 10;
-/// Of /proc/diskstats, always.
+/// Sector size in /proc/diskstats, independent of the device.
 const SECTOR_BYTES: u64 = 512;
 
-/// sFlow's numbers of machines and systems.
+/// Machine types and operating systems of sFlow's host_descr.
 const MACHINE_UNKNOWN: u32 = 0;
 const MACHINE_OTHER: u32 = 1;
 const MACHINE_X86_64: u32 = 3;
 const MACHINE_ARM: u32 = 10;
 const OS_LINUX: u32 = 2;
 
-/// Most adapters that are told: their record must fit a datagram.
+/// Most adapters that are reported: their record must fit a datagram.
 const ADAPTERS_MAX: usize = 32;
 
 /// Host description that does not change at run time.
@@ -72,7 +72,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
 }
 
-/// The adapters; `macs` and `adapters` are room for their bytes.
+/// Record of the network adapters; `macs` and `adapters` are buffers for the encoded lists.
 pub(crate) fn adapters<'a>(
     devices: &[CountedDevice],
     macs: &'a mut Vec<Vec<u8>>,
@@ -93,7 +93,7 @@ pub(crate) fn adapters<'a>(
     CounterRecord::HostAdapters(HostAdapters { adapters: XdrList::of(&list, adapters) })
 }
 
-/// Processors, memory, disks and the network of these devices.
+/// Records of CPU, memory, disks, and the network traffic of these devices.
 pub(crate) fn records(devices: &[CountedDevice]) -> [CounterRecord<'static>; 4] {
     let read = |name: &str| fs::read_to_string(Path::new("/proc").join(name)).unwrap_or_default();
     let [stat, loadavg, uptime, cpuinfo] = ["stat", "loadavg", "uptime", "cpuinfo"].map(read);
@@ -183,7 +183,7 @@ fn disk(diskstats: &str, mounts: &str) -> HostDisk {
     for line in mounts.lines() {
         let mut words = line.split(' ');
         let (Some(device), Some(path)) = (words.next(), words.next()) else { continue };
-        // A path with a blank is written otherwise, and left out.
+        // Paths with blanks are escaped in /proc/mounts; they are skipped.
         if !device.starts_with("/dev/") || path.contains('\\') || !seen.insert(device) {
             continue;
         }
@@ -218,7 +218,7 @@ fn disk(diskstats: &str, mounts: &str) -> HostDisk {
     }
 }
 
-/// Whole disks, by the names that Linux gives them: what lies on others (partitions, dm, md, loop) counts there.
+/// True for whole disks, by device name. I/O of partitions, dm, md and loop devices is counted on the disks below.
 fn is_disk(name: &str) -> bool {
     let letters = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| {
@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_there_is_no_panic(text in "[a-z0-9 :/.\n-]{0,200}") {
+        fn arbitrary_proc_text_never_panics(text in "[a-z0-9 :/.\n-]{0,200}") {
             let _ = cpu(&text, &text, &text, &text);
             let _ = memory(&text, &text);
             let _ = disk(&text, "");

@@ -1,11 +1,11 @@
-//! Counters of a network device as sFlow writes them, and how many of its packets are sampled.
+//! Interface counters of sFlow, and the default sampling rate by interface speed.
 //!
-//! Octets are those of RFC 2863, with the check sequence, as lengths of samples are: four bytes more for each packet
-//! than Linux counts. What Linux does not count is all ones, which means unknown.
+//! Octets are those of RFC 2863 and include the frame check sequence, as the lengths of samples do: four bytes per packet
+//! more than in Linux's counters. Counters that Linux lacks are all ones, which means unknown.
 //!
 //! A virtual device (veth, virtio, bridge, ...) counts a super-packet (TSO, GRO, BIG TCP) as one packet with its headers
-//! once; a network card counts the segments. The eBPF program counts segments on both, so the difference is what the
-//! device leaves out, and each segment of it has headers that the device did not count ([`Uncounted`]).
+//! once; a network card counts the segments. The eBPF program always counts segments, so the difference is the number of
+//! segments, and of their headers, that the device did not count ([`Uncounted`]).
 
 use penstock_flows::sflow::counters::{
     CounterRecord, EthernetInterface, GenericInterface, PortName, STATUS_ADMIN_UP, STATUS_OPER_UP,
@@ -15,16 +15,16 @@ use penstock_sys::net::{CountedDevice, DeviceStatistics};
 
 use crate::record::FCS_BYTES;
 
-/// One of at most so many packets.
+/// Highest sampling rate N, for 1 of N packets.
 pub const RATE_MAX: u32 = 1 << 24;
 
-/// Bits per second for each 1 of N. A full link of frames of 1,518 bytes gives 1,626 samples a second whatever its
-/// speed, an error of 4.9 % in each; of 9,018 bytes 277 and 11.8 %.
+/// Interface speed in bits per second per unit of the sampling rate N. A full link then gives 1,626 samples per second
+/// with frames of 1,518 bytes (95 % error of one second: 4.9 %), and 277 with frames of 9,018 bytes (11.8 %).
 const BPS_PER_RATE: u64 = 20_000_000;
 const RATE_LEAST: u32 = 50;
 const RATE_OF_UNKNOWN_SPEED: u32 = 1000;
 
-/// One of how many packets of an interface of this speed.
+/// Default sampling rate N (1 of N packets) for an interface of this speed.
 #[must_use]
 pub fn default_rate(speed_bps: Option<u64>) -> u32 {
     let Some(speed_bps) = speed_bps else { return RATE_OF_UNKNOWN_SPEED };
@@ -34,39 +34,39 @@ pub fn default_rate(speed_bps: Option<u64>) -> u32 {
 
 const COUNTER_UNKNOWN: u32 = u32::MAX;
 
-/// IANAifType.
+/// Interface types of IANAifType-MIB.
 const IF_TYPE_ETHERNET_CSMACD: u32 = 6;
 const IF_TYPE_SOFTWARE_LOOPBACK: u32 = 24;
 const IF_TYPE_OTHER: u32 = 1;
 
-/// Ethernet, IPv4 and TCP with timestamps: headers of a segment before a super-packet was sampled.
+/// Assumed headers of a segment until a super-packet was sampled: Ethernet, IPv4 and TCP with timestamps.
 const HEADER_BYTES_USUAL: f64 = 66.0;
 
-/// A device counts super-packets as one where the program counts more by this factor. Below it the difference may be one
-/// of time: some drivers read their card's counters once a second.
+/// Ratio of packets counted by the program to those of the device, above which the device counts super-packets as one.
+/// Smaller differences may be delays: some drivers read the counters of their card once a second.
 const SEGMENTS_FACTOR: f64 = 1.1;
 
-/// Segments of super-packets that a device counts as one packet, of one direction.
+/// Segments that a device did not count because it counts super-packets as one packet, in one direction.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Uncounted {
-    /// Packets by the program and by the device when counters were sent last.
+    /// Packet counts of program and device at the last update.
     last: Option<(u64, u64)>,
-    /// Headers of the super-packets that were sampled, and how many were.
+    /// Sum of the header bytes of sampled super-packets, and their number.
     header_bytes: u64,
     headers: u64,
-    /// Segments that the device did not count, and their headers' bytes.
+    /// Segments that the device did not count, and the bytes of their headers.
     packets: u64,
     octets: u64,
 }
 
 impl Uncounted {
-    /// A super-packet was sampled whose headers have so many bytes.
+    /// Records the header length of a sampled super-packet.
     pub(crate) fn sampled(&mut self, header_bytes: u32) {
         self.header_bytes = self.header_bytes.saturating_add(header_bytes.into());
         self.headers += 1;
     }
 
-    /// The program has seen `seen` packets and the device has counted `counted`, both since their start.
+    /// Updates the estimate from the total packet counts of the program (`seen`) and of the device (`counted`).
     pub(crate) fn update(&mut self, seen: u64, counted: u64) {
         let Some((seen_last, counted_last)) = self.last.replace((seen, counted)) else { return };
         let seen = seen.saturating_sub(seen_last);
@@ -83,7 +83,7 @@ impl Uncounted {
     }
 }
 
-/// The records of a device; `uncounted` is of what it receives and of what it sends.
+/// Counter records of a device; `uncounted` is for received and sent packets.
 pub(crate) fn records<'a>(
     device: &'a CountedDevice,
     speed: Option<(u64, bool)>,
@@ -123,14 +123,14 @@ pub(crate) fn records<'a>(
         status,
         in_octets: octets(of.rx_bytes.wrapping_add(received.octets), rx_packets),
         in_unicast: low(rx_packets.saturating_sub(of.multicast)),
-        // Linux counts broadcasts among them.
+        // Includes broadcasts, as Linux counts them.
         in_multicast: low(of.multicast),
         in_broadcast: COUNTER_UNKNOWN,
         in_discards: low(of.rx_dropped),
         in_errors: low(of.rx_errors),
         in_unknown_protocols: COUNTER_UNKNOWN,
         out_octets: octets(of.tx_bytes.wrapping_add(sent.octets), tx_packets),
-        // Linux does not tell them apart.
+        // Includes multicast and broadcast: Linux has no separate transmit counters.
         out_unicast: low(tx_packets),
         out_multicast: COUNTER_UNKNOWN,
         out_broadcast: COUNTER_UNKNOWN,
@@ -164,7 +164,7 @@ fn ethernet(of: &DeviceStatistics) -> EthernetInterface {
     }
 }
 
-/// Counters of 32 bits start over.
+/// Truncates to 32 bits: sFlow's counters of that size wrap.
 pub(crate) fn low(counter: u64) -> u32 {
     (counter & u64::from(u32::MAX)) as u32
 }
@@ -178,7 +178,7 @@ mod tests {
         let mut of = Uncounted::default();
         of.update(1_000, 500);
         assert_eq!((of.packets, of.octets), (0, 0), "nothing to compare with");
-        // A card that counts segments, a little late.
+        // A card that counts segments, with a delay.
         of.update(2_000, 1_450);
         of.update(3_000, 2_500);
         assert_eq!((of.packets, of.octets), (0, 0));
@@ -189,13 +189,13 @@ mod tests {
         of.sampled(74);
         of.update(7_040, 2_601);
         assert_eq!((of.packets, of.octets), (3_939, 3_900 * 66 + 39 * 80));
-        // The device was made anew.
+        // The device was recreated.
         of.update(7_040, 0);
         assert_eq!(of.packets, 3_939);
     }
 
     #[test]
-    fn the_rate_follows_the_speed() {
+    fn default_rate_follows_speed() {
         let gbps = |speed: u64| default_rate(Some(speed * 1_000_000_000));
         assert_eq!([400, 100, 25, 10, 1].map(gbps), [20_000, 5_000, 1_250, 500, 50]);
         assert_eq!(default_rate(Some(10_000_000)), 50);

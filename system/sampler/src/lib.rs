@@ -1,13 +1,13 @@
-//! Samples the packets of this machine and sends them, with its counters, as sFlow version 5.
+//! sFlow version 5 agent: samples packets of this machine by eBPF and exports them with its counters.
 //!
-//! For: one of N packets at ingress and egress of network devices, taken in the kernel by eBPF (`program`,
-//! `record`), counters of interfaces and of the machine (`interface`, `host`), datagrams to `collectors`, and
-//! the loop that ties them together ([`Sampler`]). What was lost is counted and told, in the datagrams too.
+//! For: sampling 1 of N packets at ingress and egress of network devices (`program`, `record`), counters of interfaces
+//! and of the machine (`interface`, `host`), datagrams to `collectors`, and the main loop ([`Sampler`]). Lost samples are
+//! counted and reported, also in the datagrams.
 //!
-//! Not for: reading sFlow (`penstock-flows`), what a label means, the command line.
+//! Not for: decoding sFlow (`penstock-flows`), flow labels, the command line.
 //!
-//! Fails with [`SamplerError`] while it starts. Afterwards it goes on: a collector that is away, or an interface that
-//! is gone, is a [`Notice`].
+//! Fails with [`SamplerError`] during start only. Later failures, such as an unreachable collector or a removed
+//! interface, are reported as a [`Notice`].
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,6 @@ mod sampler;
 pub use error::SamplerError;
 pub use interface::{RATE_MAX, default_rate};
 pub use penstock_hooks::{Attach, KernelError};
-pub use program::{Attached, Direction, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
-pub use record::{Frame, Taken};
-pub use sampler::{CollectorStatus, Config, InterfaceStatus, Notice, Sampler, Status};
+pub use program::{AttachedSampler, PacketDirection, RING_BYTES, RING_BYTES_MAX, RING_BYTES_MIN};
+pub use record::{Frame, SampledSegments};
+pub use sampler::{CollectorStatus, Config, Notice, SampledInterface, Sampler, SamplerStatus};

@@ -1,7 +1,7 @@
 //! The eBPF programs: loading, attaching, the ring of samples, and their counters.
 //!
-//! Links belong to this process: when it ends, however it ends, the kernel takes TCX links away. Filters at clsact go
-//! when this is dropped; those that a killed process left are taken over by the next one there.
+//! The kernel removes TCX links when the process ends. Filters at clsact are removed on drop; the next sampler replaces
+//! those of a killed process.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,19 +13,19 @@ use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use penstock_hooks::{Attach, Filters, KernelError, classifier};
 
-use crate::record::Record;
+use crate::record::RingRecord;
 
 static OBJECT: &[u8] = include_bytes_aligned!("../bpf/sampler.bpfel.o");
 
-/// Our filters: "pens". Behind those of the marker, whose labels are to be seen.
+/// Handle "pens" and priorities of the sampler's tc filters, after the marker's, so that samples show its labels.
 const FILTERS: Filters = Filters {
     handle: TcHandle::new(0x7065, 0x6E73),
     priorities: RangeInclusive::new(0xC000, 0xC007),
 };
 
-/// Room for samples that wait to be read, in bytes: 5,000 of them.
+/// Default size of the ring buffer in bytes: about 5,000 samples.
 pub const RING_BYTES: u32 = 1 << 20;
-/// The least: a page.
+/// Smallest ring buffer in bytes: one page.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Largest ring: 256 MiB.
 pub const RING_BYTES_MAX: u32 = 1 << 28;
@@ -35,14 +35,14 @@ type SourceValue = [u8; 40];
 
 /// Direction of packets at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// In.
+pub enum PacketDirection {
+    /// Packets that the device receives.
     Ingress,
-    /// Out.
+    /// Packets that the device sends.
     Egress,
 }
 
-impl Direction {
+impl PacketDirection {
     /// Name: `ingress` or `egress`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -74,7 +74,7 @@ impl Direction {
         }
     }
 
-    /// As close to the wire as can be: first of those that see what arrives, last of those that see what leaves.
+    /// Position next to the wire: first at ingress, last at egress.
     fn order(self) -> LinkOrder {
         match self {
             Self::Ingress => LinkOrder::first(),
@@ -85,11 +85,11 @@ impl Direction {
 
 /// A sampling program attached to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
+pub struct AttachedSampler {
     /// Name of the device.
     pub interface: String,
     /// Direction of the sampled packets.
-    pub direction: Direction,
+    pub direction: PacketDirection,
     /// Mechanism: `tcx` or `clsact`.
     pub by: &'static str,
 }
@@ -117,13 +117,13 @@ impl std::fmt::Debug for Programs {
 }
 
 impl Programs {
-    /// Loads them; `ring_bytes` is a power of two of at least a page.
+    /// Loads the programs; `ring_bytes` is a power of two of at least a page.
     pub(crate) fn load(ring_bytes: u32) -> Result<Self, KernelError> {
         let mut loader = EbpfLoader::new();
         loader.map_max_entries("samples", ring_bytes);
         let failed = |error| KernelError::new("load the maps of the sampler", error);
         let mut ebpf = loader.load(OBJECT).map_err(failed)?;
-        for direction in [Direction::Ingress, Direction::Egress] {
+        for direction in [PacketDirection::Ingress, PacketDirection::Egress] {
             let name = direction.program();
             let loaded = classifier(&mut ebpf, name)?.load();
             loaded.map_err(|error| KernelError::program(name, error))?;
@@ -143,10 +143,10 @@ impl Programs {
         &mut self,
         device: &str,
         index: u32,
-        direction: Direction,
+        direction: PacketDirection,
         rate: u32,
         how: Attach,
-    ) -> Result<Attached, KernelError> {
+    ) -> Result<AttachedSampler, KernelError> {
         let failed = |error| KernelError::new(format!("prepare {device}"), error);
         let mut value: SourceValue = [0; 40];
         value[24..32].copy_from_slice(&scale(rate).to_ne_bytes());
@@ -159,16 +159,16 @@ impl Programs {
         let link = FILTERS.attach_how(program, device, kind, order, how)?;
         let by = link.by();
         self.links.push(link);
-        Ok(Attached { interface: device.to_owned(), direction, by })
+        Ok(AttachedSampler { interface: device.to_owned(), direction, by })
     }
 
-    /// Readable when samples wait; who waits for it is woken when they are some.
+    /// Descriptor that is readable when samples are pending. The program signals it once several are.
     pub(crate) fn ring_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 
-    /// The sample that waits longest.
-    pub(crate) fn next_sample(&mut self) -> Option<Record> {
+    /// Removes and returns the oldest sample.
+    pub(crate) fn next_sample(&mut self) -> Option<RingRecord> {
         // The program writes nothing else.
         self.ring.next()?.as_ref().try_into().ok()
     }
@@ -176,8 +176,8 @@ impl Programs {
     /// Reads the counters of a device, both directions together.
     pub(crate) fn counted(&self, index: u32) -> DeviceCounts {
         let mut sum = DeviceCounts::default();
-        for direction in [Direction::Ingress, Direction::Egress] {
-            // Where that direction is not sampled there is nothing.
+        for direction in [PacketDirection::Ingress, PacketDirection::Egress] {
+            // `None` if this direction is not sampled.
             let Some(counted) = self.counted_in(index, direction) else { continue };
             sum.packets = sum.packets.wrapping_add(counted.packets);
             sum.samples = sum.samples.wrapping_add(counted.samples);
@@ -187,7 +187,11 @@ impl Programs {
     }
 
     /// Reads the packet count of one direction; `None` where it is not sampled.
-    pub(crate) fn counted_in(&self, index: u32, direction: Direction) -> Option<DeviceCounts> {
+    pub(crate) fn counted_in(
+        &self,
+        index: u32,
+        direction: PacketDirection,
+    ) -> Option<DeviceCounts> {
         let values = self.sources.get(&source_key(index, direction), 0).ok()?;
         let mut sum = DeviceCounts::default();
         for value in values.iter() {
@@ -201,14 +205,15 @@ impl Programs {
     }
 }
 
-fn source_key(index: u32, direction: Direction) -> SourceKey {
+fn source_key(index: u32, direction: PacketDirection) -> SourceKey {
     let mut key = [0; 8];
     key[..4].copy_from_slice(&index.to_ne_bytes());
     key[4..].copy_from_slice(&(direction as u32).to_ne_bytes());
     key
 }
 
-/// Factor of -log2 of a random number, times 2^32, in the program, for a sampling probability of 1/rate: a gap of at least n packets has the probability (1 - 1/rate)^n.
+/// Scale factor of the program for a sampling probability of 1/rate: 2^32 / -log2(1 - 1/rate), so that a gap of at
+/// least n packets has the probability (1 - 1/rate)^n.
 fn scale(rate: u32) -> u64 {
     if rate <= 1 {
         return 0;
@@ -221,7 +226,7 @@ fn scale(rate: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// The program's arithmetic, step by step (`exponential` and `draw` of bpf/sampler.bpf.c).
+    /// Reimplements `exponential` and `draw` of bpf/sampler.bpf.c.
     fn gap(random: u32, scale: u64) -> u64 {
         let x = u64::from(random) + 1;
         let bits = x.ilog2();
@@ -236,7 +241,7 @@ mod tests {
     #[test]
     fn mean_gap_equals_the_rate() {
         for rate in [2_u32, 10, 50, 1000, 20_000, 1_000_000] {
-            // Evenly spread numbers in place of random ones: no chance, no seed.
+            // Equidistant numbers in place of random ones.
             const DRAW_COUNT: u32 = 1 << 20;
             let (mut sum, mut none) = (0_u64, 0_u32);
             for number in 0..DRAW_COUNT {
@@ -248,7 +253,7 @@ mod tests {
             assert!((mean - 1.0).abs() < 2e-4, "rate {rate}: mean gap {mean} of it");
             let share = f64::from(none) / f64::from(DRAW_COUNT) * f64::from(rate);
             let grain = f64::from(rate) / f64::from(DRAW_COUNT);
-            // The logarithm is drawn in straight lines, whose slope is off by up to 0.4 %.
+            // Linear interpolation of the logarithm has an error of up to 0.4 %.
             assert!((share - 1.0).abs() < 5e-3 + 1.01 * grain, "rate {rate}: {share}");
         }
         assert_eq!(scale(1), 0);

@@ -1,89 +1,89 @@
-//! A record of the ring: what the program noted of a packet, and what it was on the wire.
+//! Record of the ring buffer: a sampled packet, and its lengths on the wire.
 //!
-//! A super-packet is cut into segments by the device, or was joined from them, so its own length is none that a link
-//! has seen. Each segment has the headers of the whole; how long they are is found by walking through them.
+//! A super-packet is segmented by the device, or was merged from segments, so its own length does not occur on a link.
+//! Each segment repeats its headers, whose length comes from parsing them.
 
 use penstock_flows::packet::{Extensions, FirstHeader, Packet};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, HEADER_IPV4, HEADER_IPV6};
 
-use crate::program::Direction;
+use crate::program::PacketDirection;
 
-/// First bytes of a packet that are kept, and those of a record: `struct sample` of bpf/sampler.bpf.c.
+/// Sampled bytes of a packet, and fixed bytes of a record: `struct sample` of bpf/sampler.bpf.c.
 pub(crate) const HEADER_BYTES: usize = 160;
 const FIXED_BYTES: usize = 56;
 
-/// A record as it is in the ring.
-pub(crate) type Record = [u8; FIXED_BYTES + HEADER_BYTES];
+/// Encoded record (`struct sample`).
+pub(crate) type RingRecord = [u8; FIXED_BYTES + HEADER_BYTES];
 
 const VLAN_BYTES: usize = 4;
-/// Where the tag stands in a frame: behind both addresses.
+/// Offset of the VLAN tag in a frame, behind both addresses.
 const VLAN_AT: usize = 12;
 
-/// The check sequence of Ethernet, which the kernel does not see.
+/// Ethernet frame check sequence, which the kernel does not see.
 pub(crate) const FCS_BYTES: u32 = 4;
 
-/// The temporary header of BIG TCP over IPv6 (RFC 2675), which is gone on the wire.
+/// Jumbo payload header of BIG TCP over IPv6 (RFC 2675), which the driver removes.
 const JUMBO_BYTES: u32 = 8;
 
 /// A sampled packet, or the sampled segments of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken<'a> {
+pub struct SampledSegments<'a> {
     pub(crate) index: u32,
-    pub(crate) direction: Direction,
-    /// Packets that this CPU has seen there, this one included.
+    pub(crate) direction: PacketDirection,
+    /// Packets counted by this CPU in this direction, this one included.
     pub(crate) packets: u64,
     pub(crate) cpu: u32,
     length: u32,
     segments: u32,
     segment_bytes: u32,
-    /// How many segments were sampled.
+    /// Number of sampled segments.
     pub(crate) count: u32,
     /// True if the last segment is among them.
     last: bool,
-    /// A tag that the device took off, or will put on.
+    /// VLAN tag that the device stripped or will insert.
     vlan: Option<[u8; VLAN_BYTES]>,
     header: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// The bytes that are sampled, and how long the packet was on the wire: every segment, and the last one.
+    /// Returns the sampled bytes, and the lengths on the wire of a full segment and of the last one.
     #[must_use]
     pub fn sampled(&self) -> (&[u8], u32, u32) {
         (self.header, self.length, self.last_length)
     }
 }
 
-/// Packet of a sample.
+/// Sampled packet in its form on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// Header protocol number of sFlow version 5.
     pub(crate) protocol: u32,
-    /// On the wire, with check sequence: of all segments but the last.
+    /// Length on the wire with frame check sequence, of all segments but the last.
     pub(crate) length: u32,
-    /// Of the last one.
+    /// Length on the wire of the last segment.
     pub(crate) last_length: u32,
-    /// How many of the sampled ones are the last: 0 or 1.
+    /// 1 if the last segment was sampled, else 0.
     pub(crate) last: u32,
-    /// Bytes of `length` that are not in reach: the check sequence.
+    /// Bytes of `length` that cannot be sampled: the frame check sequence.
     pub(crate) stripped: u32,
     pub(crate) header: &'a [u8],
 }
 
-impl<'a> Taken<'a> {
-    /// Reads a record; `None` for what is none.
+impl<'a> SampledSegments<'a> {
+    /// Parses a record; `None` if it is malformed.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let half = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let kept = (word(28)? as usize).min(HEADER_BYTES);
         let vlan = (half(32)? != 0).then_some(()).and_then(|()| {
-            // The protocol is in the network's order already.
+            // The TPID is in network order already.
             let ([a, b], [c, d]) = (half(36)?.to_ne_bytes(), half(34)?.to_be_bytes());
             Some([a, b, c, d])
         });
         Some(Self {
             index: word(0)?,
-            direction: Direction::of(word(4)?)?,
+            direction: PacketDirection::of(word(4)?)?,
             packets: u64::from_ne_bytes(bytes.get(40..48)?.try_into().ok()?),
             cpu: word(48)?,
             length: word(8)?,
@@ -96,7 +96,8 @@ impl<'a> Taken<'a> {
         })
     }
 
-    /// As the wire has it. `ethernet` says whether it begins with such a header; `room` is for one with its tag.
+    /// Returns the packet as on the wire. `ethernet` is true if it begins with an Ethernet header; `room` is the buffer for
+    /// a header with its VLAN tag inserted.
     pub fn frame<'b>(&self, ethernet: bool, room: &'b mut Vec<u8>) -> Frame<'b>
     where
         'a: 'b,
@@ -128,8 +129,7 @@ impl<'a> Taken<'a> {
         Frame { protocol, length, last_length, last, stripped, header }
     }
 
-    /// Bytes of the headers that each segment of a super-packet has; `None` for a packet that is one, and behind headers
-    /// that are not known.
+    /// Header bytes of each segment of a super-packet; `None` for a single packet, or if the headers cannot be parsed.
     pub(crate) fn segment_header_bytes(&self, ethernet: bool) -> Option<u32> {
         if self.segments == 1 || self.segment_bytes == 0 {
             return None;
@@ -146,14 +146,14 @@ impl<'a> Taken<'a> {
         Some(if jumbo { at.saturating_sub(JUMBO_BYTES) } else { at })
     }
 
-    /// Of a segment, and of the last one, without check sequence.
+    /// Lengths of a full segment and of the last one, without frame check sequence.
     fn lengths(&self, packet: &Packet) -> (u32, u32) {
         if self.segments == 1 || self.segment_bytes == 0 {
             return (self.length, self.length);
         }
         let at = packet.payload_at.map(u32::from);
         let (Some(at), Some(headers)) = (at, self.headers(packet)) else {
-            // Behind headers that are not known: the mean, too short by those of the other segments.
+            // Unknown headers: the mean length, which lacks the repeated headers.
             return (self.length.div_ceil(self.segments), self.length.div_ceil(self.segments));
         };
         let before = self.segment_bytes.saturating_mul(self.segments - 1);
@@ -190,7 +190,8 @@ mod tests {
     }
 
     fn lengths(bytes: &[u8]) -> (u32, u32, u32) {
-        let frame = Taken::read(bytes).unwrap().frame(true, &mut Vec::new()).clone_lengths();
+        let frame =
+            SampledSegments::read(bytes).unwrap().frame(true, &mut Vec::new()).clone_lengths();
         (frame.0, frame.1, frame.2)
     }
 
@@ -207,11 +208,11 @@ mod tests {
         let length = 86 + 2 * 1428 + 100;
         let words = [7, 1, length, 3, 1428, 2, 1, plain.len() as u32];
         assert_eq!(lengths(&record(words, [0; 4], &plain)), (86 + 1428 + 4, 86 + 100 + 4, 1));
-        // BIG TCP: a temporary header of 8 bytes.
+        // BIG TCP: a jumbo header of 8 bytes.
         let jumbo = header(0, &[6, 0, 0xC2, 4, 0, 1, 0, 0]);
         let words = [7, 1, length + 8, 3, 1428, 1, 0, jumbo.len() as u32];
         assert_eq!(lengths(&record(words, [0; 4], &jumbo)), (86 + 1428 + 4, 86 + 100 + 4, 0));
-        // One packet is what it is.
+        // A single packet keeps its length.
         let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
         assert_eq!(lengths(&record(words, [0; 4], &plain)), (1004, 1004, 0));
     }
@@ -222,7 +223,7 @@ mod tests {
         let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
         let record = record(words, [1, 0x2064, 0x8100_u16.to_be(), 0], &plain);
         let mut room = Vec::new();
-        let frame = Taken::read(&record).unwrap().frame(true, &mut room);
+        let frame = SampledSegments::read(&record).unwrap().frame(true, &mut room);
         assert_eq!((frame.length, frame.stripped), (1008, 4));
         let packet = Packet::read(FirstHeader::Ethernet, frame.header);
         assert_eq!(packet.vlan, Some(0x64));
@@ -231,17 +232,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_ring_holds_is_no_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220), small: bool) {
+        fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220), small: bool) {
             let mut bytes = bytes;
             if small {
-                // Directions and lengths that can be.
+                // Makes directions and lengths plausible.
                 for at in [5, 6, 7, 10, 11, 14, 15, 30, 31] {
                     if let Some(byte) = bytes.get_mut(at) {
                         *byte = 0;
                     }
                 }
             }
-            if let Some(taken) = Taken::read(&bytes) {
+            if let Some(taken) = SampledSegments::read(&bytes) {
                 for ethernet in [false, true] {
                     let _ = taken.frame(ethernet, &mut Vec::new());
                 }

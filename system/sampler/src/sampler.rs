@@ -1,7 +1,7 @@
-//! The loop: samples out of the ring, counters when they are due, datagrams to every collector.
+//! Main loop: reads samples from the ring buffer, polls counters, sends datagrams to all collectors.
 //!
-//! One thread does it all: it sleeps until some samples wait (the program says when), or a tenth of a second has passed. A
-//! datagram leaves when it is full or its first sample is a second old.
+//! A single thread, which sleeps until the program signals pending samples, or for 100 ms. A datagram is sent when it is
+//! full, or 500 ms after its first sample.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,59 +13,59 @@ use penstock_flows::sflow::counters::CounterRecord;
 use penstock_flows::sflow::encode::FlowHead;
 use penstock_flows::sflow::record::SampledHeader;
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source, TooLong};
+use penstock_flows::sflow::{Encoder, FlowRecord, SflowInterface, Source, TooLong};
 use penstock_hooks::Attach;
-use penstock_sys::event::{Event, Interest, poll};
+use penstock_sys::event::{EventFd, Interest, poll};
 use penstock_sys::net::{CountedDevice, speed_bps};
 
-use crate::collectors::{Collector, SendResult};
+use crate::collectors::{CollectorSocket, SendResult};
 use crate::error::SamplerError;
 use crate::host::{self, HostIdentity};
 use crate::interface::{self, RATE_MAX, Uncounted, default_rate, low};
-use crate::program::{Attached, DeviceCounts, Direction, Programs};
-use crate::record::{Record, Taken};
+use crate::program::{AttachedSampler, DeviceCounts, PacketDirection, Programs};
+use crate::record::{RingRecord, SampledSegments};
 
-/// How long samples may lie in the ring.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Longest time that samples stay in the ring buffer.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long they may wait in a datagram.
+/// Longest time that samples stay in an incomplete datagram.
 const FLUSH_AFTER: Duration = Duration::from_millis(500);
 
-/// How long samples that wait are sent after the end was asked for.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time limit for sending pending samples after the stop signal.
+const STOP_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Samples between two looks at everything else: hundreds of datagrams.
+/// Samples encoded before other events are checked: some hundred datagrams.
 const SAMPLES_PER_BATCH_MAX: usize = 1024;
 
-/// sFlow's class of data sources that the machine itself is.
+/// sFlow data source of the machine itself (class 2, physical entity).
 const MACHINE: Source = Source { class: 2, index: 1 };
 
 /// Sampling configuration and collectors.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Names of devices; none for all that are hardware and up.
+    /// Names of devices; empty for all physical devices that are up.
     pub interfaces: Vec<String>,
     /// Directions in which packets are sampled.
-    pub directions: Vec<Direction>,
-    /// One of how many packets; `None` by the speed of each device.
+    pub directions: Vec<PacketDirection>,
+    /// Sampling rate N (1 of N packets); `None` for the default by speed of each device.
     pub rate: Option<u32>,
     /// Addresses of the collectors.
     pub collectors: Vec<SocketAddr>,
-    /// The agent's address; `None` for the one that the first collector sees.
+    /// Address of the agent; `None` for the local address towards the first collector.
     pub agent: Option<IpAddr>,
-    /// Tells the processes of one agent apart.
+    /// Sub-agent id, unique per process of one agent.
     pub sub_agent: u32,
-    /// How often counters are sent.
+    /// Interval of counter samples.
     pub polling: Duration,
-    /// Room for samples that wait, in bytes: a power of two.
+    /// Size of the ring buffer in bytes, a power of two.
     pub ring_bytes: u32,
     /// Longest datagram in bytes.
     pub datagram_bytes: usize,
-    /// How programs get to devices.
+    /// Mechanism by which programs are attached to devices.
     pub attach: Attach,
 }
 
-/// One device.
+/// State of a sampled device.
 #[derive(Debug)]
 struct Sampled {
     name: String,
@@ -76,41 +76,41 @@ struct Sampled {
     flow_sequence: u32,
     counter_sequence: u32,
     counted: DeviceCounts,
-    /// The sample pool by what the samples say: collectors take it for the packets between one sample and the next.
+    /// Sample pool: sum of the packets between samples, from the packet counts in the samples.
     pool: u64,
     /// Segments missing in the device's counters, received and sent.
     uncounted: [Uncounted; 2],
     /// Packet count of each CPU at its last sample, per direction.
-    seen: HashMap<(Direction, u32), u64>,
+    seen: HashMap<(PacketDirection, u32), u64>,
 }
 
-/// Something that an operator should know.
+/// Event to report to the operator.
 #[derive(Debug)]
 pub enum Notice {
-    /// Datagrams to a collector do not leave; told once a minute. Sampling goes on.
+    /// Datagrams to a collector cannot be sent; reported at most once a minute. Sampling continues.
     Collector {
-        /// Which one.
+        /// Address of the collector.
         collector: SocketAddr,
-        /// How many did not leave so far.
+        /// Datagrams that were not sent so far.
         failed: u64,
-        /// Why.
+        /// Error of the last attempt.
         error: io::Error,
     },
-    /// A device is gone, and with it what was attached to it.
+    /// A device was removed, with the attached programs.
     Gone(String),
-    /// Counters cannot be read now.
+    /// The device counters could not be read.
     Counters(io::Error),
-    /// Counters were sent: how things are.
-    Counted(Status),
+    /// Counters were sent; holds the current status.
+    Counted(SamplerStatus),
 }
 
 /// Status of the sampler.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct SamplerStatus {
     /// Time since the start.
     pub uptime: Duration,
     /// Status of each sampled device.
-    pub interfaces: Vec<InterfaceStatus>,
+    pub interfaces: Vec<SampledInterface>,
     /// Status of each collector.
     pub collectors: Vec<CollectorStatus>,
     /// Datagrams that the sampler encoded.
@@ -119,14 +119,14 @@ pub struct Status {
     pub too_long: u64,
 }
 
-/// How things are with a device.
+/// Status of a sampled device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InterfaceStatus {
+pub struct SampledInterface {
     /// Name of the device.
     pub name: String,
     /// Interface index (ifIndex) of the device.
     pub index: u32,
-    /// One of so many packets is sampled.
+    /// Sampling rate N: 1 of N packets.
     pub rate: u32,
     /// Packets that the program counted.
     pub packets: u64,
@@ -136,7 +136,7 @@ pub struct InterfaceStatus {
     pub drops: u64,
 }
 
-/// How things are with a collector.
+/// Status of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectorStatus {
     /// Address of the collector.
@@ -145,48 +145,51 @@ pub struct CollectorStatus {
     pub datagrams: u64,
     /// Bytes of the sent datagrams.
     pub bytes: u64,
-    /// Datagrams that did not leave, or that the other end refused.
+    /// Datagrams that could not be sent or were refused (ICMP port unreachable).
     pub errors: u64,
 }
 
-/// A sampler that is attached.
+/// A running sampler; dropping it detaches its programs.
 #[derive(Debug)]
 pub struct Sampler {
     programs: Programs,
-    attached: Vec<Attached>,
+    attached: Vec<AttachedSampler>,
     sampled: BTreeMap<u32, Sampled>,
     out: Out,
     identity: HostIdentity,
     polling: Duration,
     machine_sequence: u32,
-    batch: Vec<Record>,
+    batch: Vec<RingRecord>,
 }
 
-/// Datagrams on their way.
+/// Encoder and sockets of the collectors.
 #[derive(Debug)]
 struct Out {
     begun: Instant,
     agent: IpAddr,
     encoder: Encoder,
-    collectors: Vec<Collector>,
+    collectors: Vec<CollectorSocket>,
     datagrams: u64,
     too_long: u64,
-    /// Since when samples wait in the encoder.
+    /// Time of the first sample in the incomplete datagram.
     waiting: Option<Instant>,
 }
 
 impl Sampler {
-    /// Attaches to the devices.
+    /// Loads the programs and attaches them to the devices.
     ///
     /// # Errors
-    /// With one line; nothing stays attached then.
+    /// The first failure; nothing stays attached then.
     pub fn start(config: &Config) -> Result<Self, SamplerError> {
         if config.rate.is_some_and(|rate| rate == 0 || rate > RATE_MAX) {
             return Err(SamplerError::Value(format!("sample 1 of 1 to {RATE_MAX} packets")));
         }
         let devices = devices(&config.interfaces)?;
-        let collectors: Vec<Collector> =
-            config.collectors.iter().map(|one| Collector::new(*one)).collect::<Result<_, _>>()?;
+        let collectors: Vec<CollectorSocket> = config
+            .collectors
+            .iter()
+            .map(|one| CollectorSocket::new(*one))
+            .collect::<Result<_, _>>()?;
         let first = collectors
             .first()
             .ok_or_else(|| SamplerError::Value("no collector to send to".to_owned()))?;
@@ -197,7 +200,7 @@ impl Sampler {
         let mut programs = Programs::load(config.ring_bytes)?;
         let (mut attached, mut sampled) = (Vec::new(), BTreeMap::new());
         for device in devices {
-            // Many devices have none.
+            // Many devices report no speed.
             let speed = speed_bps(&device.name).ok().flatten();
             let rate = config.rate.unwrap_or_else(|| default_rate(speed.map(|(bps, _)| bps)));
             for direction in &config.directions {
@@ -248,9 +251,9 @@ impl Sampler {
         })
     }
 
-    /// Where the programs are.
+    /// Devices and directions with attached programs.
     #[must_use]
-    pub fn attached(&self) -> &[Attached] {
+    pub fn attached(&self) -> &[AttachedSampler] {
         &self.attached
     }
 
@@ -260,12 +263,12 @@ impl Sampler {
         self.out.agent
     }
 
-    /// How things are now.
+    /// Returns the current status of devices and collectors.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> SamplerStatus {
         let interfaces = self.sampled.iter().map(|(index, one)| {
             let counted = self.programs.counted(*index);
-            InterfaceStatus {
+            SampledInterface {
                 name: one.name.clone(),
                 index: *index,
                 rate: one.rate,
@@ -280,7 +283,7 @@ impl Sampler {
             bytes: one.sent_bytes,
             errors: one.failed,
         });
-        Status {
+        SamplerStatus {
             uptime: self.out.begun.elapsed(),
             interfaces: interfaces.collect(),
             collectors: collectors.collect(),
@@ -289,41 +292,41 @@ impl Sampler {
         }
     }
 
-    /// Runs until `stop` is signalled, then sends what waits. Detaches when it is dropped.
+    /// Runs until `stop` is signalled, then sends pending samples.
     ///
     /// # Errors
     /// When waiting for samples fails.
-    pub fn run(&mut self, stop: &Event, told: &mut dyn FnMut(Notice)) -> io::Result<()> {
+    pub fn run(&mut self, stop: &EventFd, notify: &mut dyn FnMut(Notice)) -> io::Result<()> {
         let mut counters_due = Instant::now();
         loop {
             let now = Instant::now();
-            let more = self.take_samples(now, told);
+            let more = self.take_samples(now, notify);
             if now >= counters_due {
-                self.send_counters(now, told);
-                // After a pause of the whole machine they are not sent all at once.
+                self.send_counters(now, notify);
+                // After a suspend of the machine, missed intervals are skipped.
                 counters_due = now.max(counters_due + self.polling);
-                told(Notice::Counted(self.status()));
+                notify(Notice::Counted(self.status()));
             }
             if self.out.waiting.is_some_and(|since| now.duration_since(since) >= FLUSH_AFTER) {
-                self.out.flush(now, told);
+                self.out.flush(now, notify);
             }
             let due = counters_due.saturating_duration_since(now);
-            let timeout = if more { Duration::ZERO } else { LOOK_EVERY.min(due) };
+            let timeout = if more { Duration::ZERO } else { POLL_INTERVAL.min(due) };
             let wanted =
                 [(stop.as_fd(), Interest::READ), (self.programs.ring_fd(), Interest::READ)];
             let ready = stopped_within(&wanted, timeout)?;
             if ready {
-                // All that waits, but not for ever what comes meanwhile.
+                // Sends pending samples, but limits the time, because new ones arrive.
                 let now = Instant::now();
-                while self.take_samples(now, told) && now.elapsed() < LAST_WORDS {}
-                self.out.flush(now, told);
+                while self.take_samples(now, notify) && now.elapsed() < STOP_FLUSH_TIMEOUT {}
+                self.out.flush(now, notify);
                 return Ok(());
             }
         }
     }
 
-    /// Encodes waiting samples up to a limit; true if more may wait.
-    fn take_samples(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) -> bool {
+    /// Encodes pending samples up to a limit; returns true if more may be pending.
+    fn take_samples(&mut self, now: Instant, notify: &mut dyn FnMut(Notice)) -> bool {
         let Self { programs, sampled, out, batch, .. } = self;
         batch.clear();
         while batch.len() < SAMPLES_PER_BATCH_MAX
@@ -331,38 +334,38 @@ impl Sampler {
         {
             batch.push(record);
         }
-        // After the samples: what was lost between them is counted by now.
+        // Read after the samples, so that the drops between them are included.
         for (index, one) in sampled.iter_mut() {
             one.counted = programs.counted(*index);
         }
         let mut room = Vec::new();
         for record in &*batch {
-            let Some(taken) = Taken::read(record) else { continue };
+            let Some(taken) = SampledSegments::read(record) else { continue };
             let Some(source) = sampled.get_mut(&taken.index) else { continue };
-            source.add(&taken, &mut room, out, now, told);
+            source.add(&taken, &mut room, out, now, notify);
         }
         batch.len() == SAMPLES_PER_BATCH_MAX
     }
 
-    fn send_counters(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) {
-        // Before the devices' counters: a packet between both readings is not taken for a segment.
+    fn send_counters(&mut self, now: Instant, notify: &mut dyn FnMut(Notice)) {
+        // Read before the devices' counters, so that packets in between do not count as segments.
         let seen: Vec<[Option<u64>; 2]> = self
             .sampled
             .keys()
             .map(|index| {
-                [Direction::Ingress, Direction::Egress].map(|direction| {
+                [PacketDirection::Ingress, PacketDirection::Egress].map(|direction| {
                     self.programs.counted_in(*index, direction).map(|counted| counted.packets)
                 })
             })
             .collect();
         let devices = match CountedDevice::all() {
             Ok(devices) => devices,
-            Err(error) => return told(Notice::Counters(error)),
+            Err(error) => return notify(Notice::Counters(error)),
         };
         for ((index, one), seen) in self.sampled.iter_mut().zip(seen) {
             let Some(device) = devices.iter().find(|device| device.index == *index) else {
                 if !std::mem::replace(&mut one.gone, true) {
-                    told(Notice::Gone(one.name.clone()));
+                    notify(Notice::Gone(one.name.clone()));
                 }
                 continue;
             };
@@ -374,18 +377,24 @@ impl Sampler {
                 }
             }
             let records = interface::records(device, one.speed, one.uncounted);
-            self.out.counters(one.counter_sequence, Source::interface(*index), &records, now, told);
+            self.out.counters(
+                one.counter_sequence,
+                Source::interface(*index),
+                &records,
+                now,
+                notify,
+            );
         }
         self.machine_sequence = self.machine_sequence.wrapping_add(1);
         let (mut macs, mut adapters) = (Vec::new(), Vec::new());
         let mut records: Vec<CounterRecord<'_>> =
             vec![self.identity.record(), host::adapters(&devices, &mut macs, &mut adapters)];
         records.extend(host::records(&devices));
-        self.out.counters(self.machine_sequence, MACHINE, &records, now, told);
+        self.out.counters(self.machine_sequence, MACHINE, &records, now, notify);
     }
 }
 
-/// Waits; whether the first descriptor is ready.
+/// Polls the descriptors; returns true if the first one is readable.
 fn stopped_within(
     wanted: &[(std::os::fd::BorrowedFd<'_>, Interest)],
     timeout: Duration,
@@ -393,7 +402,7 @@ fn stopped_within(
     Ok(poll(wanted, Some(timeout))?.first().is_some_and(|stop| stop.readable))
 }
 
-/// Those that are named, or all that are hardware and up.
+/// Returns the named devices, or all physical devices that are up.
 fn devices(names: &[String]) -> Result<Vec<CountedDevice>, SamplerError> {
     let all = CountedDevice::all()?;
     if names.is_empty() {
@@ -413,19 +422,19 @@ fn devices(names: &[String]) -> Result<Vec<CountedDevice>, SamplerError> {
 }
 
 impl Sampled {
-    /// A sample for each segment that was taken.
+    /// Encodes one flow sample per sampled segment.
     fn add(
         &mut self,
-        taken: &Taken<'_>,
+        taken: &SampledSegments<'_>,
         room: &mut Vec<u8>,
         out: &mut Out,
         now: Instant,
-        told: &mut dyn FnMut(Notice),
+        notify: &mut dyn FnMut(Notice),
     ) {
-        let device = Interface::Index(taken.index);
+        let device = SflowInterface::Index(taken.index);
         let (input, output) = match taken.direction {
-            Direction::Ingress => (device, Interface::Unknown),
-            Direction::Egress => (Interface::Unknown, device),
+            PacketDirection::Ingress => (device, SflowInterface::Unknown),
+            PacketDirection::Egress => (SflowInterface::Unknown, device),
         };
         if let Some(header_bytes) = taken.segment_header_bytes(self.ethernet) {
             self.uncounted[taken.direction as usize].sampled(header_bytes);
@@ -437,7 +446,7 @@ impl Sampled {
         let before = self.pool;
         self.pool += since;
         for number in 0..taken.count {
-            // Of several segments of one packet each has its share.
+            // The pool increase is divided among the sampled segments of a packet.
             let share = since * u64::from(number + 1) / u64::from(taken.count);
             self.flow_sequence = self.flow_sequence.wrapping_add(1);
             let head = FlowHead {
@@ -457,7 +466,7 @@ impl Sampled {
                 header: Opaque(frame.header),
             };
             let full = out.encoder.flow(out.uptime(now), &head, &[FlowRecord::Header(header)]);
-            out.added(full, now, told);
+            out.added(full, now, notify);
         }
     }
 }
@@ -473,17 +482,17 @@ impl Out {
         source: Source,
         records: &[CounterRecord<'_>],
         now: Instant,
-        told: &mut dyn FnMut(Notice),
+        notify: &mut dyn FnMut(Notice),
     ) {
         let full = self.encoder.counters(self.uptime(now), sequence, source, records);
-        self.added(full, now, told);
+        self.added(full, now, notify);
     }
 
     fn added(
         &mut self,
         full: Result<Option<Vec<u8>>, TooLong>,
         now: Instant,
-        told: &mut dyn FnMut(Notice),
+        notify: &mut dyn FnMut(Notice),
     ) {
         match full {
             Ok(None) => {
@@ -491,25 +500,25 @@ impl Out {
             }
             Ok(Some(datagram)) => {
                 self.waiting = Some(now);
-                self.send(&datagram, now, told);
+                self.send(&datagram, now, notify);
             }
             Err(TooLong { .. }) => self.too_long += 1,
         }
     }
 
-    fn flush(&mut self, now: Instant, told: &mut dyn FnMut(Notice)) {
+    fn flush(&mut self, now: Instant, notify: &mut dyn FnMut(Notice)) {
         self.waiting = None;
         if let Some(datagram) = self.encoder.take(self.uptime(now)) {
-            self.send(&datagram, now, told);
+            self.send(&datagram, now, notify);
         }
     }
 
-    fn send(&mut self, datagram: &[u8], now: Instant, told: &mut dyn FnMut(Notice)) {
+    fn send(&mut self, datagram: &[u8], now: Instant, notify: &mut dyn FnMut(Notice)) {
         self.datagrams += 1;
         for collector in &mut self.collectors {
             if let SendResult::Failed(error) = collector.send(datagram, now) {
                 let (address, failed) = (collector.address, collector.failed);
-                told(Notice::Collector { collector: address, failed, error });
+                notify(Notice::Collector { collector: address, failed, error });
             }
         }
     }

@@ -11,11 +11,18 @@
 use std::alloc::{Layout, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod free_list;
 mod mapping;
 
+/// Primitives of `free_list`, which tests of the mover replace by those of a scheduler.
+mod sync {
+    pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+}
+
+use free_list::FreeList;
 use mapping::Mapping;
 
 /// Buffers start at a multiple of this and are a multiple of it long: enough for `O_DIRECT` on any common device.
@@ -29,127 +36,55 @@ pub struct BufferPool {
 
 struct PoolInner {
     len: usize,
-    state: Mutex<PoolState>,
-    returned: Condvar,
-}
-
-struct PoolState {
-    free: Vec<Mapping>,
-    allocated: usize,
-    limit: usize,
-    closed: bool,
-    waits: u64,
-    waited: Duration,
+    list: FreeList<Mapping>,
 }
 
 impl BufferPool {
     /// Creates a pool of at most `count` buffers of `len` bytes each, `len` rounded up to a multiple of
     /// [`BUFFER_ALIGNMENT`]. Maps no memory yet.
     pub fn new(count: usize, len: usize) -> Self {
-        Self {
-            shared: Arc::new(PoolInner {
-                len: len.max(1).next_multiple_of(BUFFER_ALIGNMENT),
-                state: Mutex::new(PoolState {
-                    free: Vec::new(),
-                    allocated: 0,
-                    limit: count,
-                    closed: false,
-                    waits: 0,
-                    waited: Duration::ZERO,
-                }),
-                returned: Condvar::new(),
-            }),
-        }
+        let len = len.max(1).next_multiple_of(BUFFER_ALIGNMENT);
+        Self { shared: Arc::new(PoolInner { len, list: FreeList::new(count) }) }
     }
 
     /// Takes a buffer; blocks until one is free. `None` once the pool is closed.
     pub fn take(&self) -> Option<Buffer> {
-        self.take_until(None)
+        self.buffer(self.shared.list.take(None, |is_first| self.map(is_first)))
     }
 
     /// Takes a buffer; blocks at most `timeout`.
     pub fn take_timeout(&self, timeout: Duration) -> Option<Buffer> {
         // A timeout too long to add to the clock is no timeout.
-        self.take_until(Instant::now().checked_add(timeout))
+        let deadline = Instant::now().checked_add(timeout);
+        self.buffer(self.shared.list.take(deadline, |is_first| self.map(is_first)))
     }
 
     /// Takes a buffer if one is free now.
     pub fn try_take(&self) -> Option<Buffer> {
-        self.take_now(&mut self.shared.lock())
+        self.buffer(self.shared.list.try_take(|is_first| self.map(is_first)))
     }
 
-    fn take_until(&self, deadline: Option<Instant>) -> Option<Buffer> {
-        let mut state = self.shared.lock();
-        if let Some(buffer) = self.take_now(&mut state) {
-            return Some(buffer);
-        }
-        if state.closed {
-            return None;
-        }
-        let began = Instant::now();
-        state.waits += 1;
-        let taken = loop {
-            state = match deadline {
-                None => self.shared.returned.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    self.shared
-                        .returned
-                        .wait_timeout(state, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-            };
-            // Looked at before the clock, so that a wake-up that meets the deadline is not lost to the other waiters.
-            if let Some(buffer) = self.take_now(&mut state) {
-                break Some(buffer);
-            }
-            if state.closed || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                break None;
-            }
-        };
-        state.waited += began.elapsed();
-        taken
+    fn buffer(&self, mapping: Option<Mapping>) -> Option<Buffer> {
+        mapping.map(|mapping| Buffer { mapping, shared: Arc::clone(&self.shared) })
     }
 
-    fn take_now(&self, state: &mut PoolState) -> Option<Buffer> {
-        if state.closed {
-            return None;
+    /// Maps another buffer. Without memory for the first one the process aborts.
+    fn map(&self, is_first: bool) -> Option<Mapping> {
+        match Mapping::new(self.shared.len) {
+            Ok(mapping) => Some(mapping),
+            Err(_) if !is_first => None,
+            Err(_) => no_memory(self.shared.len),
         }
-        let mapping = match state.free.pop() {
-            Some(mapping) => mapping,
-            None if state.allocated < state.limit => match Mapping::new(self.shared.len) {
-                Ok(mapping) => {
-                    state.allocated += 1;
-                    mapping
-                }
-                Err(_) if state.allocated > 0 => return None,
-                Err(_) => no_memory(self.shared.len),
-            },
-            None => return None,
-        };
-        Some(Buffer { mapping, shared: Arc::clone(&self.shared) })
     }
 
     /// Changes the limit on allocated buffers. Surplus free buffers are unmapped at once, those in use on return.
     pub fn resize(&self, count: usize) {
-        let mut state = self.shared.lock();
-        state.limit = count;
-        while state.allocated > count && state.free.pop().is_some() {
-            state.allocated -= 1;
-        }
-        drop(state);
-        self.shared.returned.notify_all();
+        self.shared.list.resize(count);
     }
 
     /// Closes the pool: blocked and later takes return `None`. Buffers in use stay valid until dropped.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
-        state.closed = true;
-        state.allocated -= state.free.len();
-        state.free.clear();
-        drop(state);
-        self.shared.returned.notify_all();
+        self.shared.list.close();
     }
 
     /// Length of each buffer in bytes.
@@ -159,33 +94,33 @@ impl BufferPool {
 
     /// Limit on allocated buffers.
     pub fn limit(&self) -> usize {
-        self.shared.lock().limit
+        self.shared.list.lock().limit
     }
 
     /// Count of takes that had to wait.
     pub fn waits(&self) -> u64 {
-        self.shared.lock().waits
+        self.shared.list.lock().waits
     }
 
     /// Total time of all finished waits.
     pub fn waited(&self) -> Duration {
-        self.shared.lock().waited
+        self.shared.list.lock().waited
     }
 
     /// Allocated buffers, in use or free.
     pub fn allocated(&self) -> usize {
-        self.shared.lock().allocated
+        self.shared.list.lock().allocated
     }
 
     /// Allocated buffers that are not in use.
     pub fn free(&self) -> usize {
-        self.shared.lock().free.len()
+        self.shared.list.lock().free.len()
     }
 }
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.lock();
+        let state = self.shared.list.lock();
         f.debug_struct("BufferPool")
             .field("buffer_len", &self.shared.len)
             .field("limit", &state.limit)
@@ -193,26 +128,6 @@ impl fmt::Debug for BufferPool {
             .field("free", &state.free.len())
             .field("closed", &state.closed)
             .finish()
-    }
-}
-
-impl PoolInner {
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        // No code that can panic runs between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn give_back(&self, mapping: Mapping) {
-        let mut state = self.lock();
-        if state.closed || state.allocated > state.limit {
-            state.allocated -= 1;
-            drop(state);
-            drop(mapping);
-        } else {
-            state.free.push(mapping);
-            drop(state);
-            self.returned.notify_one();
-        }
     }
 }
 
@@ -258,7 +173,7 @@ impl AsMut<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mapping = std::mem::replace(&mut self.mapping, Mapping::NONE);
-        self.shared.give_back(mapping);
+        self.shared.list.give_back(mapping);
     }
 }
 
@@ -316,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_returned_goes_out_first() {
+    fn last_returned_buffer_is_reused_first() {
         let pool = BufferPool::new(3, 4096);
         let (first, second) = (pool.take().unwrap(), pool.take().unwrap());
         let address = first.as_ptr();

@@ -1,6 +1,6 @@
 //! Wake-ups between threads (eventfd) and waiting for descriptors (poll).
 //!
-//! For: [`Event`], to stop or wake a thread from another, and [`poll`], to wait for it beside sockets.
+//! For: [`EventFd`], to stop or wake a thread from another, and [`poll`], to wait for it beside sockets.
 //! Not for: many descriptors or carrying data.
 //!
 //! Fails with the errors of `eventfd` and `poll`; retries on EINTR.
@@ -14,11 +14,11 @@ use rustix::io::Errno;
 
 /// A signal between threads that stays set until drained (eventfd). Its descriptor is readable while set.
 #[derive(Debug)]
-pub struct Event {
+pub struct EventFd {
     fd: OwnedFd,
 }
 
-impl Event {
+impl EventFd {
     /// Creates an event that is not set.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
@@ -55,7 +55,7 @@ impl Event {
     }
 }
 
-impl AsFd for Event {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -147,8 +147,8 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn an_event_stays_on_until_drained() {
-        let event = Event::new().unwrap();
+    fn event_stays_set_until_drained() {
+        let event = EventFd::new().unwrap();
         assert!(!event.drain().unwrap());
         assert!(!event.wait(Some(Duration::ZERO)).unwrap());
         event.signal().unwrap();
@@ -160,8 +160,8 @@ mod tests {
     }
 
     #[test]
-    fn an_event_wakes_another_thread() {
-        let event = Event::new().unwrap();
+    fn event_wakes_another_thread() {
+        let event = EventFd::new().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| event.wait(None).unwrap());
             event.signal().unwrap();
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn poll_reports_each_descriptor() {
-        let event = Event::new().unwrap();
+        let event = EventFd::new().unwrap();
         let (reader, mut writer) = io::pipe().unwrap();
         let ready = |timeout| {
             let fds = [
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn poll_waits_for_the_timeout() {
-        let event = Event::new().unwrap();
+        let event = EventFd::new().unwrap();
         let began = Instant::now();
         let ready =
             poll(&[(event.as_fd(), Interest::READ)], Some(Duration::from_millis(5))).unwrap();

@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 /// An exclusive lock on a file, released on drop. Clones of the file share it.
 #[derive(Debug)]
-pub struct FileLock {
+pub struct ExclusiveFileLock {
     file: File,
 }
 
-impl FileLock {
+impl ExclusiveFileLock {
     /// Locks `file` without waiting; `None` where another open file holds the lock.
     pub fn try_lock(file: File) -> io::Result<Option<Self>> {
         loop {
@@ -58,7 +58,7 @@ impl FileLock {
     }
 }
 
-impl Drop for FileLock {
+impl Drop for ExclusiveFileLock {
     fn drop(&mut self) {
         // Closing is not enough where a child process has inherited the open file.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
@@ -75,12 +75,12 @@ mod tests {
     fn one_holder_at_a_time() {
         let path = tempfile::NamedTempFile::new().unwrap();
         let open = || File::options().read(true).write(true).open(path.path()).unwrap();
-        let held = FileLock::try_lock(open()).unwrap().expect("a free lock");
-        assert!(FileLock::try_lock(open()).unwrap().is_none());
+        let held = ExclusiveFileLock::try_lock(open()).unwrap().expect("a free lock");
+        assert!(ExclusiveFileLock::try_lock(open()).unwrap().is_none());
         held.file().write_all(b"still usable").unwrap();
         let clone = held.file().try_clone().unwrap();
         drop(held);
-        assert!(FileLock::try_lock(open()).unwrap().is_some());
+        assert!(ExclusiveFileLock::try_lock(open()).unwrap().is_some());
         drop(clone);
     }
 
@@ -93,7 +93,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     while held.load(Ordering::SeqCst) < 4000 {
-                        let Some(lock) = FileLock::try_lock_at(&path).unwrap() else { continue };
+                        let Some(lock) = ExclusiveFileLock::try_lock_at(&path).unwrap() else {
+                            continue;
+                        };
                         assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
                         held.fetch_add(1, Ordering::SeqCst);
                         holders.fetch_sub(1, Ordering::SeqCst);

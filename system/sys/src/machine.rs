@@ -295,7 +295,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn the_boot_id_is_a_uuid() {
+    fn boot_id_is_a_uuid() {
         let id = boot_id().unwrap();
         assert_eq!(id.len(), 36);
         assert_eq!(id, boot_id().unwrap());
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_thread_has_one_core() {
+    fn pinned_thread_has_one_core() {
         thread::spawn(|| {
             let allowed = allowed_cpus().unwrap();
             assert_eq!(allowed.len(), cores());

@@ -166,7 +166,7 @@ pub fn mount_sys() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Link;
+    use crate::net::LinkAttributes;
 
     #[test]
     fn new_namespace_has_own_loopback() {
@@ -178,7 +178,7 @@ mod tests {
         let there = namespace.inside(|| NetworkNamespace::current().unwrap().inode().unwrap());
         assert_eq!(there.unwrap(), namespace.inode().unwrap());
         assert_ne!(namespace.inode().unwrap(), here);
-        assert_eq!(namespace.inside(|| Link::named("lo").unwrap().name).unwrap(), "lo");
+        assert_eq!(namespace.inside(|| LinkAttributes::named("lo").unwrap().name).unwrap(), "lo");
         let cookie = network_cookie().unwrap();
         assert_ne!(namespace.inside(network_cookie).unwrap().unwrap(), cookie);
         // The test's thread did not move.

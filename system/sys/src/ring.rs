@@ -23,7 +23,7 @@ mod batch;
 mod uring;
 
 pub use batch::{BatchRead, BatchReader};
-pub use uring::Ring;
+pub use uring::{Ring, UringUnavailable};
 
 /// Direction of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ pub fn block_io(depth: usize) -> (Box<dyn BlockIo>, Option<String>) {
                 format!("io_uring with depth {depth} failed: {}", crate::fs::describe(&error))
             }
         },
-        Err(reason) => reason,
+        Err(reason) => reason.to_string(),
     };
     (Box::new(SyncIo::new()), Some(reason))
 }

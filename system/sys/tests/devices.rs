@@ -1,5 +1,4 @@
-//! Settings of network devices, set and read in a network namespace of the test's own thread: what the kernel took is
-//! what it tells. Needs root; goes with the thread.
+//! Settings of network devices are set and read back, in a network namespace of the test's thread. Needs root.
 
 use std::io;
 use std::process::Command;
@@ -11,7 +10,7 @@ use penstock_sys::net::device::{
 use penstock_sys::net::ethtool::{DriverSetting, Ethtool};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs `test` on a thread in a namespace of its own, with a veth pair of two queues and a tap device.
+/// Runs `test` on a thread in a new network namespace with a veth pair of two queues and a TAP device.
 fn in_a_namespace(test: fn()) {
     if !penstock_sys::machine::is_superuser() {
         penstock_testkit::skip(
@@ -42,7 +41,7 @@ fn device(name: &str) -> NetDevice {
 }
 
 #[test]
-fn numbers_of_a_device() {
+fn device_settings_are_set() {
     in_a_namespace(|| {
         let index = device("ve0").index;
         for (setting, value) in [
@@ -57,7 +56,7 @@ fn numbers_of_a_device() {
             assert_eq!(setting.of(&device("ve0")), Some(value), "{setting:?}");
         }
         assert_eq!(device("ve0").kind.as_deref(), Some("veth"));
-        // The kernel's own words for what it does not take.
+        // The error has the kernel's text (NETLINK_EXT_ACK).
         let error = set_device(index, DeviceSetting::Mtu, 1 << 20).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains("mtu greater than device maximum"), "{error}");
@@ -65,7 +64,7 @@ fn numbers_of_a_device() {
 }
 
 #[test]
-fn disciplines_come_and_go() {
+fn root_qdisc_is_set_and_removed() {
     in_a_namespace(|| {
         let root = || {
             let index = device("ve0").index;
@@ -84,7 +83,7 @@ fn disciplines_come_and_go() {
 }
 
 #[test]
-fn knobs_and_offloads_of_a_driver() {
+fn driver_settings_and_offloads_are_set() {
     in_a_namespace(|| {
         let mut ethtool = Ethtool::open().unwrap();
         let channels = |ethtool: &mut Ethtool| ethtool.settings("ve0")[&DriverSetting::RxChannels];
@@ -94,7 +93,7 @@ fn knobs_and_offloads_of_a_driver() {
             assert_eq!(channels(&mut ethtool).value, count);
         }
         assert!(ethtool.set("ve0", DriverSetting::RxChannels, 3).is_err());
-        // A tap device holds frames back until there are so many.
+        // A TAP device delays frames until this many are pending.
         ethtool.set("tap0", DriverSetting::RxFrames, 16).unwrap();
         assert_eq!(ethtool.settings("tap0")[&DriverSetting::RxFrames].value, 16);
         assert!(ethtool.set("ve0", DriverSetting::RxRing, 512).is_err());
@@ -106,7 +105,7 @@ fn knobs_and_offloads_of_a_driver() {
             assert!(!features["tx-tcp-segmentation"].fixed);
         }
         assert!(ethtool.set_feature("ve0", "no-such-feature", true).is_err());
-        // The device of another namespace is not there.
+        // A device of another namespace is not found.
         let error = ethtool.features("ve7").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     });

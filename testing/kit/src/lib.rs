@@ -1,11 +1,12 @@
-//! Test kit of the workspace: one random generator, one seed variable, one way to say that a test cannot run here.
+//! Test kit of the workspace: one seed variable for the random generator, one way to report that a test cannot run here.
 //!
 //! Crates depend on it for their tests alone.
 
 #![forbid(unsafe_code)]
 
-mod random;
 mod requirement;
+mod seed;
 
-pub use random::Random;
+pub use penstock_random::Random;
 pub use requirement::{Requirement, SKIPPED_FILE_VARIABLE, skip};
+pub use seed::{SEED_VARIABLE, seed, seeded};

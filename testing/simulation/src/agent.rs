@@ -8,13 +8,13 @@ use penstock_agent::controller::timing::{
     ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX, Lease, ReportTimer,
 };
 use penstock_agent::orders::OrderExecutor;
-use penstock_operations::orders::{
-    Capacity, Instructions, InterfaceCounters, Order, OrderId, OrderTask, Report,
+use penstock_control::orders::{
+    Capacity, Instructions, InterfaceCounters, Order, OrderId, OrderTask, Report, Send,
 };
-use penstock_testkit::Random;
+use penstock_random::Random;
 
 use crate::engine::{SharedPlane, SimulatedEngine, lock};
-use crate::scenario::SimulatedHost;
+use crate::scenario::{Defect, SimulatedHost};
 
 /// A request of an agent to the controller, as bytes on the network.
 #[derive(Debug, Clone)]
@@ -55,8 +55,8 @@ pub(crate) struct AgentProcess {
     exchange: Option<Exchange>,
     plane: SharedPlane,
     random: Random,
-    /// Tickets of orders to send, by order.
-    sent_tickets: BTreeMap<OrderId, String>,
+    /// Orders to send.
+    sent: BTreeMap<OrderId, Box<Send>>,
     begun: BTreeSet<OrderId>,
 }
 
@@ -80,7 +80,7 @@ impl AgentProcess {
             exchange: None,
             plane: Arc::clone(plane),
             random,
-            sent_tickets: BTreeMap::new(),
+            sent: BTreeMap::new(),
             begun: BTreeSet::new(),
             spec,
         }
@@ -92,7 +92,8 @@ impl AgentProcess {
         now: Instant,
         next_request: &mut u64,
     ) -> Option<(u64, AgentRequest)> {
-        if self.lease.expire(now) {
+        let is_ignored = lock(&self.plane).defect == Some(Defect::LeaseIgnored);
+        if self.lease.expire(now) && !is_ignored {
             self.executor.lapse();
         }
         self.executor.advance(now);
@@ -117,7 +118,7 @@ impl AgentProcess {
 
     fn fail(&mut self) {
         self.exchange = None;
-        let jitter = self.random.next() as u8;
+        let jitter = self.random.next_bits() as u8;
         self.timer.fail(jitter);
     }
 
@@ -152,7 +153,7 @@ impl AgentProcess {
                 if let Some(bytes) = bytes {
                     let order: Order = serde_json::from_slice(&bytes).expect("an order");
                     if let OrderTask::Send(send) = &order.task {
-                        self.sent_tickets.insert(order.order, send.ticket.clone());
+                        self.sent.insert(order.order, send.clone());
                     }
                     self.begun.insert(order.order);
                     self.executor.begin(order, bytes.len(), now);
@@ -172,8 +173,10 @@ impl AgentProcess {
         let listed: BTreeSet<OrderId> = instructions.orders.iter().map(|one| one.order).collect();
         let mut plane = lock(&self.plane);
         for order in self.begun.iter().filter(|order| !listed.contains(order)) {
-            if let Some(ticket) = self.sent_tickets.get(order) {
-                plane.withdrawn.insert((self.spec.name.clone(), self.start, ticket.clone()));
+            let Some(send) = self.sent.get(order) else { continue };
+            plane.withdrawn.insert((self.spec.name.clone(), self.start, send.ticket.clone()));
+            if plane.defect == Some(Defect::WithdrawnOrdersBegun) {
+                let _ = plane.send(&self.spec.name, send, Vec::new(), None);
             }
         }
     }

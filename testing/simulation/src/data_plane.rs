@@ -1,18 +1,20 @@
 //! Simulated movers: hosts, the files at their sites, and transfers that move bytes at the ordered rate.
 //!
-//! A transfer connects, shows its ticket, writes its files one by one and commits each. It waits while an end is down,
-//! does not run or cannot be reached. All hosts of a site share its files.
+//! A transfer connects, shows its ticket, and copies its files by the mover's protocol ([`crate::session`]). It waits while
+//! an end is down, does not run or cannot be reached. All hosts of a site share its files.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use penstock_agent::orders::FailureAction;
-use penstock_mover::client::TransferSnapshot;
-use penstock_mover::connector::CopyError;
-use penstock_operations::orders::OrderId;
-use penstock_protocol::control::{Failure, FailureKind, Settled};
-use penstock_protocol::digest::Digest;
+use penstock_control::orders::OrderId;
+use penstock_mover::CopyError;
+use penstock_mover::TransferSnapshot;
+use penstock_protocol::control::Settled;
 use penstock_protocol::open::{Refusal, RefusalKind};
-use penstock_testkit::Random;
+use penstock_random::Random;
+
+use crate::scenario::Defect;
+use crate::session::{PartialFile, ProtocolSession};
 
 /// Time for which a transfer reconnects by itself.
 const RECONNECT_MS: u64 = 20_000;
@@ -70,20 +72,18 @@ pub(crate) struct DataPlaneTransfer {
     pub(crate) from: String,
     pub(crate) to: String,
     ticket: String,
-    source: String,
-    target: String,
-    files: VecDeque<String>,
-    /// Bytes of the first file that are written.
-    part_bytes: u64,
-    /// Time of the commit of the first file, once it is written.
-    commit_ms: Option<u64>,
+    pub(crate) source: String,
+    pub(crate) target: String,
+    /// Paths without an outcome.
+    pub(crate) files: Vec<String>,
     pub(crate) rate_bps: Option<u64>,
     connection: SimulatedConnection,
-    settled: Vec<Settled>,
-    moved_bytes: u64,
+    pub(crate) session: Option<Box<ProtocolSession>>,
+    pub(crate) settled: Vec<Settled>,
+    pub(crate) moved_bytes: u64,
     sessions: u32,
     pub(crate) cancelled: Option<String>,
-    outcome: Option<Result<(), CopyError>>,
+    pub(crate) outcome: Option<Result<(), CopyError>>,
     /// Set once no order asks for it any more.
     pub(crate) is_released: bool,
 }
@@ -102,6 +102,11 @@ pub(crate) struct DataPlane {
     /// Pairs of hosts that cannot connect.
     pub(crate) cut: BTreeSet<(String, String)>,
     pub(crate) file_faults_permille: u64,
+    /// Share of steps of a session in which its control link or a stream breaks, in thousandths.
+    pub(crate) session_faults_permille: u64,
+    /// Unfinished files at their destinations, by path and content of the source.
+    pub(crate) partials: BTreeMap<(FileKey, FileContent), PartialFile>,
+    pub(crate) defect: Option<Defect>,
     /// Orders that wrote a file, the last one at the end.
     writers: BTreeMap<FileKey, Vec<OrderId>>,
     /// Tickets of withdrawn orders by the sending host and the start of its process.
@@ -129,6 +134,9 @@ impl DataPlane {
             next_transfer: 1,
             cut: BTreeSet::new(),
             file_faults_permille,
+            session_faults_permille: 0,
+            partials: BTreeMap::new(),
+            defect: None,
             writers: BTreeMap::new(),
             withdrawn: BTreeSet::new(),
             violation: None,
@@ -144,7 +152,7 @@ impl DataPlane {
     pub(crate) fn send(
         &mut self,
         from: &str,
-        order: &penstock_operations::orders::Send,
+        order: &penstock_control::orders::Send,
         paths: Vec<String>,
         rate_bps: Option<u64>,
     ) -> Result<u64, FailureAction> {
@@ -162,14 +170,13 @@ impl DataPlane {
             ticket: order.ticket.clone(),
             source: order.from.clone(),
             target: order.to.clone(),
-            files: paths.into(),
-            part_bytes: 0,
-            commit_ms: None,
+            files: paths,
             rate_bps,
             connection: SimulatedConnection::Connecting {
                 since_ms: self.now_ms,
                 next_ms: self.now_ms + 20,
             },
+            session: None,
             settled: Vec::new(),
             moved_bytes: 0,
             sessions: 0,
@@ -197,7 +204,18 @@ impl DataPlane {
         (state.is_up, state.is_hung, state.start) = (true, false, state.start + 1);
     }
 
+    /// Revokes the ticket of an order at a receiving host.
+    pub(crate) fn revoke_ticket(&mut self, host: &str, order: OrderId) {
+        if self.defect != Some(Defect::TicketsKept) {
+            let host = self.hosts.get_mut(host).expect("a host of the scenario");
+            host.tickets.retain(|_, (granted, _)| *granted != order);
+        }
+    }
+
     pub(crate) fn end_sessions(&mut self, host: &str, ended: OrderId) {
+        if matches!(self.defect, Some(Defect::TicketsKept | Defect::CancelledWritersKept)) {
+            return;
+        }
         let to_host = self.transfers.values_mut().filter(|transfer| transfer.to == host);
         for transfer in to_host {
             if let SimulatedConnection::Session { order, is_ended, .. } = &mut transfer.connection {
@@ -224,12 +242,18 @@ impl DataPlane {
             return None;
         };
         let is_live = transfer.outcome.is_none()
-            && transfer.cancelled.is_none()
+            && self.cancellation(transfer).is_none()
             && self.runs(&transfer.from)
             && self.runs(&transfer.to)
             && self.hosts[&transfer.to].start == start
             && self.connects(&transfer.from, &transfer.to);
         is_live.then_some(order)
+    }
+
+    /// Returns the reason for which a transfer has to stop.
+    fn cancellation<'a>(&self, transfer: &'a DataPlaneTransfer) -> Option<&'a String> {
+        let is_ignored = self.defect == Some(Defect::CancelledWritersKept);
+        transfer.cancelled.as_ref().filter(|_| !is_ignored)
     }
 
     /// Transfers that have not ended.
@@ -259,7 +283,7 @@ impl DataPlane {
     fn step(&mut self, transfer: &mut DataPlaneTransfer, elapsed_ms: u64) {
         match transfer.connection {
             SimulatedConnection::Connecting { since_ms, next_ms } => {
-                if let Some(reason) = &transfer.cancelled {
+                if let Some(reason) = self.cancellation(transfer) {
                     transfer.outcome = Some(Err(CopyError::Cancelled(reason.clone())));
                 } else if self.now_ms >= next_ms {
                     self.connect(transfer, since_ms);
@@ -277,20 +301,17 @@ impl DataPlane {
                         transfer.outcome = Some(Err(CopyError::Failed(text)));
                         return;
                     }
-                    if self.random.one_in(2) {
-                        transfer.part_bytes = 0;
-                    }
-                    transfer.commit_ms = None;
+                    self.lose_session(transfer);
                     transfer.connection = SimulatedConnection::Connecting {
                         since_ms: self.now_ms,
                         next_ms: self.now_ms + CONNECT_INTERVAL_MS,
                     };
                 } else if self.hosts[&transfer.to].is_hung {
                     // The connection stays, and nothing moves.
-                } else if let Some(reason) = &transfer.cancelled {
+                } else if let Some(reason) = self.cancellation(transfer) {
                     transfer.outcome = Some(Err(CopyError::Cancelled(reason.clone())));
                 } else {
-                    self.write(transfer, order, elapsed_ms);
+                    self.advance_session(transfer, order, elapsed_ms);
                 }
             }
         }
@@ -321,79 +342,38 @@ impl DataPlane {
                 let (order, start) = (*order, host.start);
                 transfer.connection =
                     SimulatedConnection::Session { order, start, is_ended: false };
+                transfer.session = Some(Box::new(self.begin_session(transfer)));
                 transfer.sessions += 1;
                 None
             }
         };
     }
 
-    /// Writes and commits files within a session.
-    fn write(&mut self, transfer: &mut DataPlaneTransfer, order: OrderId, elapsed_ms: u64) {
+    /// Moves bytes within a session, at the rate of the transfer.
+    fn advance_session(
+        &mut self,
+        transfer: &mut DataPlaneTransfer,
+        order: OrderId,
+        elapsed_ms: u64,
+    ) {
         let slowness = self.hosts[&transfer.from].slowness.max(self.hosts[&transfer.to].slowness);
         let rate_bps = transfer.rate_bps.filter(|rate| *rate > 0).unwrap_or(UNLIMITED_BPS);
         let bytes = u128::from(rate_bps) * u128::from(elapsed_ms) / 8000 / u128::from(slowness);
-        let mut left = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let source_site = self.hosts[&transfer.from].site.clone();
-        let target_site = self.hosts[&transfer.to].site.clone();
-        while let Some(path) = transfer.files.front().cloned() {
-            let source = (source_site.clone(), join(&transfer.source, &path));
-            let target = (target_site.clone(), join(&transfer.target, &path));
-            let settle = |bytes, was_there, result| Settled {
-                path: path.clone().into_bytes(),
-                bytes,
-                was_there,
-                result,
-            };
-            let Some(content) = self.files.get(&source).copied() else {
-                let failure = Failure::new(FailureKind::Source, "no such file");
-                transfer.settled.push(settle(0, false, Err(failure)));
-                transfer.finish_file();
-                continue;
-            };
-            let digest = Digest((content.identity as u32).to_be_bytes().to_vec());
-            if transfer.part_bytes == 0 && self.files.get(&target) == Some(&content) {
-                self.committed.insert((target, content));
-                transfer.settled.push(settle(content.bytes, true, Ok(digest)));
-                transfer.finish_file();
-                continue;
-            }
-            if left == 0 && transfer.commit_ms.is_none() {
-                break;
-            }
-            self.note_write(&target, order, transfer);
-            let more = (content.bytes - transfer.part_bytes).min(left);
-            (transfer.part_bytes, left) = (transfer.part_bytes + more, left - more);
-            transfer.moved_bytes += more;
-            if transfer.part_bytes < content.bytes {
-                break;
-            }
-            let at = *transfer.commit_ms.get_or_insert_with(|| self.now_ms + 10 * slowness);
-            if self.now_ms < at {
-                break;
-            }
-            if self.random.below(1000) < self.file_faults_permille {
-                let kind = self.random.pick(&[
-                    FailureKind::Changed,
-                    FailureKind::Destination,
-                    FailureKind::Integrity,
-                ]);
-                let failure = Failure::new(kind, "a simulated fault");
-                transfer.settled.push(settle(content.bytes, false, Err(failure)));
-            } else {
-                self.notes.push(format!("order {order} commits {}:{}", target.0, target.1));
-                self.files.insert(target.clone(), content);
-                self.committed.insert((target, content));
-                transfer.settled.push(settle(content.bytes, false, Ok(digest)));
-            }
-            transfer.finish_file();
-        }
-        if transfer.files.is_empty() {
-            transfer.outcome = Some(Ok(()));
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let Some(mut session) = transfer.session.take() else { return };
+        self.run_session(&mut session, transfer, order, bytes);
+        if transfer.outcome.is_none() {
+            transfer.session = Some(session);
         }
     }
 
     /// Checks that no other order writes the file, and that orders do not alternate.
-    fn note_write(&mut self, target: &FileKey, order: OrderId, transfer: &DataPlaneTransfer) {
+    pub(crate) fn note_write(
+        &mut self,
+        target: &FileKey,
+        order: OrderId,
+        transfer: &DataPlaneTransfer,
+    ) {
         let writers = self.writers.entry(target.clone()).or_default();
         let (site, path) = target;
         if writers.last() != Some(&order) {
@@ -425,7 +405,12 @@ impl DataPlane {
 
     pub(crate) fn outcome(&self, id: u64) -> Option<Result<(), CopyError>> {
         match self.transfers.get(&id) {
-            Some(transfer) => transfer.outcome.clone(),
+            Some(transfer) => match &transfer.cancelled {
+                Some(reason) if self.defect == Some(Defect::CancelledWritersKept) => {
+                    Some(Err(CopyError::Cancelled(reason.clone())))
+                }
+                _ => transfer.outcome.clone(),
+            },
             None => Some(Err(CopyError::Failed("the transfer is gone".to_owned()))),
         }
     }
@@ -453,11 +438,6 @@ impl DataPlane {
 }
 
 impl DataPlaneTransfer {
-    fn finish_file(&mut self) {
-        self.files.pop_front();
-        (self.part_bytes, self.commit_ms) = (0, None);
-    }
-
     pub(crate) fn is_connected(&self) -> bool {
         matches!(self.connection, SimulatedConnection::Session { .. })
     }

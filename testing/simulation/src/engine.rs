@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_agent::orders::{
-    EngineTransfer, FailureAction, FileListing, Outbox, TransferEngine, TransferRequest,
+    EngineTransfer, FailureAction, FileListing, OrderPathError, Outbox, TransferEngine,
+    TransferRequest,
 };
-use penstock_agent::state::StateError;
-use penstock_mover::client::TransferSnapshot;
-use penstock_mover::connector::CopyError;
-use penstock_operations::orders::{AddressPair, FaultKind, ListedFile, OrderFault, OrderId};
+use penstock_control::orders::{AddressPair, FaultKind, ListedFile, OrderFault, OrderId};
+use penstock_daemon::state::StateError;
+use penstock_mover::CopyError;
+use penstock_mover::TransferSnapshot;
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::open::Refusal;
 
@@ -72,9 +73,7 @@ impl TransferEngine for SimulatedEngine {
     }
 
     fn revoke_ticket(&self, order: OrderId) {
-        let mut plane = lock(&self.plane);
-        let host = plane.hosts.get_mut(&self.host).expect("a host of the scenario");
-        host.tickets.retain(|_, (granted, _)| *granted != order);
+        lock(&self.plane).revoke_ticket(&self.host, order);
     }
 
     fn end_sessions(&self, order: OrderId, _reason: &str) {
@@ -93,7 +92,7 @@ impl TransferEngine for SimulatedEngine {
     }
 
     fn random(&self) -> u64 {
-        lock(&self.plane).random.next()
+        lock(&self.plane).random.next_bits()
     }
 }
 
@@ -120,7 +119,7 @@ impl EngineTransfer for SimulatedTransfer {
         }
     }
 
-    fn use_path(&self, _path: &[AddressPair]) -> Result<(), String> {
+    fn use_path(&self, _path: &[AddressPair]) -> Result<(), OrderPathError> {
         Ok(())
     }
 

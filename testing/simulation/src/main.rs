@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     let options = Options {
         active_ms: args.hours.map(|hours| (hours * 3_600_000.0).max(1000.0) as u64),
         intensity: if args.calm { Intensity::None } else { Intensity::Full },
+        ..Options::default()
     };
     let begun = Instant::now();
     let next = AtomicU64::new(0);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use penstock_control::batch::BatchLimits;
+use penstock_control::class::WorkClass;
 use penstock_controller::config::Config;
 use penstock_controller::simulation::{ClientRequest, DrainKind};
-use penstock_operations::batch::BatchLimits;
-use penstock_operations::class::WorkClass;
-use penstock_testkit::Random;
+use penstock_random::Random;
 use penstock_topology::Topology;
 
 /// Share of faults in a scenario.
@@ -18,6 +18,25 @@ pub enum Intensity {
     Full,
 }
 
+/// Deliberate error in a simulated part, which shows that an invariant detects it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defect {
+    /// Agents keep the ordered rates after their lease has expired.
+    LeaseIgnored,
+    /// Receiving hosts keep the tickets and sessions of withdrawn orders.
+    TicketsKept,
+    /// Cancelled transfers report their end and go on writing.
+    CancelledWritersKept,
+    /// Hosts report files as done that they have not committed.
+    CommitSkipped,
+    /// The controller's topology has twice the capacity of the network.
+    CapacityDoubled,
+    /// Agents stop when the faults end.
+    AgentsStopped,
+    /// Agents begin withdrawn orders again.
+    WithdrawnOrdersBegun,
+}
+
 /// Options of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -25,11 +44,13 @@ pub struct Options {
     pub active_ms: Option<u64>,
     /// Frequency of injected faults.
     pub intensity: Intensity,
+    /// Error in a simulated part; none but in tests of the invariants.
+    pub defect: Option<Defect>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { active_ms: None, intensity: Intensity::Full }
+        Self { active_ms: None, intensity: Intensity::Full, defect: None }
     }
 }
 
@@ -62,6 +83,8 @@ pub(crate) struct InjectedFault {
 pub(crate) enum InjectedFaultKind {
     /// Messages between this agent and the controller are lost.
     Partition(usize),
+    /// Messages between all agents and the controller are lost.
+    ControllerPartition,
     /// This share of all messages is lost, in thousandths.
     Loss(u64),
     /// Messages take up to this time, so that they arrive in another order.
@@ -113,7 +136,10 @@ pub(crate) struct SimulationScenario {
     pub(crate) calm_ms: u64,
     /// Share of files that fail once, in thousandths.
     pub(crate) file_faults_permille: u64,
+    /// Share of steps of a session with a fault of its connections or of its storage, in thousandths.
+    pub(crate) session_faults_permille: u64,
     pub(crate) safe_rate_bps: u64,
+    pub(crate) defect: Option<Defect>,
 }
 
 const GIGABIT_BPS: u64 = 1_000_000_000;
@@ -123,7 +149,8 @@ const MEGABYTE_BYTES: u64 = 1_000_000;
 impl SimulationScenario {
     /// Draws the scenario of a seed.
     pub(crate) fn draw(random: &mut Random, options: &Options) -> Self {
-        let (hosts, links, topology) = draw_network(random);
+        let controller_factor = if options.defect == Some(Defect::CapacityDoubled) { 2 } else { 1 };
+        let (hosts, links, topology) = draw_network(random, controller_factor);
         let is_calm = options.intensity == Intensity::None;
         let active_ms = options.active_ms.unwrap_or_else(|| random.between(20, 150) * 1000);
         let mut config = Config::new(topology, vec![WorkClass::new("default")]);
@@ -145,7 +172,9 @@ impl SimulationScenario {
             faults: Vec::new(),
             calm_ms: active_ms,
             file_faults_permille: if is_calm { 0 } else { random.pick(&[0, 0, 50, 200]) },
+            session_faults_permille: if is_calm { 0 } else { random.pick(&[0, 2, 20, 100]) },
             safe_rate_bps: random.pick(&[50, 200, 1000]) * MEGABYTE_BYTES,
+            defect: options.defect,
         };
         scenario.draw_requests(random, is_calm);
         if !is_calm {
@@ -165,7 +194,8 @@ impl SimulationScenario {
         let sites = self.sites();
         let minutes = self.calm_ms / 60_000;
         let count = random.between(1, 5) + minutes / 2;
-        for number in 0..count as usize {
+        for _ in 0..count {
+            let number = self.requests.len();
             let at = random.below(self.calm_ms * 2 / 3 + 1);
             let source = random.below(sites.len() as u64) as usize;
             let other = (source + 1 + random.below(sites.len() as u64 - 1) as usize) % sites.len();
@@ -207,7 +237,11 @@ impl SimulationScenario {
                 self.calls.push((at + random.below(60_000), ClientCall::Submit(number)));
             }
             if random.one_in(4) {
-                self.calls.push((at + random.below(60_000), ClientCall::Cancel(number)));
+                let cancel = at + random.below(60_000);
+                self.calls.push((cancel, ClientCall::Cancel(number)));
+                if random.one_in(2) {
+                    self.draw_resubmission(random, number, cancel);
+                }
             }
             if random.one_in(5) {
                 let pause = at + random.below(40_000);
@@ -224,13 +258,26 @@ impl SimulationScenario {
         }
     }
 
+    /// A cancelled request's files are requested again under another key; a refused client repeats its call.
+    fn draw_resubmission(&mut self, random: &mut Random, cancelled: usize, cancel_ms: u64) {
+        let number = self.requests.len();
+        let mut again = self.requests[cancelled].clone();
+        again.key = format!("key-{number}");
+        self.requests.push(again);
+        let mut at_ms = cancel_ms;
+        for _ in 0..4 {
+            at_ms += random.pick(&[100, 3_000, 20_000]);
+            self.calls.push((at_ms, ClientCall::Submit(number)));
+        }
+    }
+
     fn draw_faults(&mut self, random: &mut Random) {
         let count = random.below(7) + self.calm_ms / 60_000;
         for _ in 0..count {
             let hosts = self.hosts.len() as u64;
             let host = random.below(hosts) as usize;
             let other = (host + 1 + random.below(hosts - 1) as usize) % self.hosts.len();
-            let kind = match random.below(13) {
+            let kind = match random.below(14) {
                 0 | 1 => InjectedFaultKind::Partition(host),
                 2 => InjectedFaultKind::Loss(random.pick(&[20, 200, 600])),
                 3 => InjectedFaultKind::Delay(random.pick(&[500, 5_000, 20_000])),
@@ -241,6 +288,7 @@ impl SimulationScenario {
                 9 => InjectedFaultKind::ControllerCrash { after_commit: false },
                 10 => InjectedFaultKind::ControllerCrash { after_commit: true },
                 11 => InjectedFaultKind::SlowDatabase(random.pick(&[300, 3_000, 9_000])),
+                12 => InjectedFaultKind::ControllerPartition,
                 _ => {
                     let size = random.pick(&[500, 5_000, 60_000, 600_000]);
                     InjectedFaultKind::ClockJump(if random.one_in(2) { size } else { -size })
@@ -258,7 +306,8 @@ impl SimulationScenario {
     }
 }
 
-fn draw_network(random: &mut Random) -> (Vec<SimulatedHost>, Vec<LinkSpec>, Topology) {
+/// Draws a network, and a topology in which each link has `factor` times its rate.
+fn draw_network(random: &mut Random, factor: u64) -> (Vec<SimulatedHost>, Vec<LinkSpec>, Topology) {
     let sites = random.between(2, 4) as usize;
     let extra = random.below(3) as usize;
     let mut hosts = Vec::new();
@@ -287,13 +336,13 @@ fn draw_network(random: &mut Random) -> (Vec<SimulatedHost>, Vec<LinkSpec>, Topo
     }
     for host in &hosts {
         let SimulatedHost { name, site, rate_bps } = host;
-        let rate = rate_bps / GIGABIT_BPS;
+        let rate = rate_bps / GIGABIT_BPS * factor;
         text += &format!(
             "[[host]]\nname = \"{name}\"\nsite = \"{site}\"\ninterface = [{{ name = \"eth0\", rate = \"{rate}G\" }}]\n"
         );
     }
     for LinkSpec { name, ends: [one, other], rate_bps } in &links {
-        let rate = rate_bps / GIGABIT_BPS;
+        let rate = rate_bps / GIGABIT_BPS * factor;
         text += &format!(
             "[[link]]\nname = \"{name}\"\nends = [\"{one}\", \"{other}\"]\nrate = \"{rate}G\"\n"
         );

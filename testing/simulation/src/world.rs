@@ -6,18 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use penstock_control::orders::Report;
 use penstock_controller::simulation::{
     ClientRequest, FileStatus, SimulatedController, SubmitReply,
 };
-use penstock_operations::orders::Report;
-use penstock_testkit::Random;
+use penstock_random::Random;
 
 use crate::agent::{AgentProcess, AgentRequest, Answer};
 use crate::data_plane::{DataHost, DataPlane, FileContent, FileKey, join};
 use crate::engine::{SharedPlane, lock};
 use crate::events::SimulationQueue;
-use crate::invariants::{Invariants, check_allotments};
-use crate::scenario::{ClientCall, InjectedFault, InjectedFaultKind, Options, SimulationScenario};
+use crate::invariants::{InvariantError, Invariants, check_allotments, violated};
+use crate::scenario::{
+    ClientCall, Defect, InjectedFault, InjectedFaultKind, Options, SimulationScenario,
+};
 
 /// Unix milliseconds at the begin.
 const BEGIN_MS: i64 = 1_795_392_000_000;
@@ -151,21 +153,25 @@ pub fn run(seed: u64, options: &Options) -> Result<SimulationSummary, Box<Invari
     let mut random = Random::new(seed);
     let scenario = SimulationScenario::draw(&mut random, options);
     let mut world = World::new(random, scenario)
-        .map_err(|text| Box::new(InvariantViolation { seed, text, trace: Vec::new() }))?;
+        .map_err(|found| Box::new(InvariantViolation { seed, text: found.0, trace: Vec::new() }))?;
     match world.play() {
         Ok(()) => Ok(world.summary),
-        Err(text) => Err(Box::new(InvariantViolation { seed, text, trace: world.trace.into() })),
+        Err(InvariantError(text)) => {
+            Err(Box::new(InvariantViolation { seed, text, trace: world.trace.into() }))
+        }
     }
 }
 
 impl World {
-    fn new(mut random: Random, scenario: SimulationScenario) -> Result<Self, String> {
+    fn new(mut random: Random, scenario: SimulationScenario) -> Result<Self, InvariantError> {
         // Databases in memory of one process need different names.
         static DATABASES: AtomicU64 = AtomicU64::new(0);
         let number = DATABASES.fetch_add(1, Ordering::Relaxed);
         let name = format!("simulation-{number}");
         let controller = SimulatedController::open(scenario.config.clone(), &name)?;
         let mut plane = DataPlane::new(random.fork(), scenario.file_faults_permille);
+        plane.defect = scenario.defect;
+        plane.session_faults_permille = scenario.session_faults_permille;
         for (number, file) in scenario.sources.iter().enumerate() {
             let content = FileContent { identity: number as u64 + 1, bytes: file.bytes };
             plane.files.insert((file.site.clone(), file.path.clone()), content);
@@ -247,7 +253,7 @@ impl World {
         self.trace.push_back(line);
     }
 
-    fn play(&mut self) -> Result<(), String> {
+    fn play(&mut self) -> Result<(), InvariantError> {
         let mut ended_ms = None;
         while let Some((at_ms, event)) = self.events.next() {
             self.now_ms = at_ms;
@@ -261,13 +267,13 @@ impl World {
             }
             let is_over = self.check_store()? && self.is_calm;
             if !is_over && at_ms > self.scenario.calm_ms + END_MS {
-                return Err(self.describe_open()?);
+                return violated(self.describe_open()?);
             }
             ended_ms = if is_over { ended_ms.or(Some(at_ms)) } else { None };
             if let Some(ended_ms) = ended_ms {
                 match self.busy() {
                     None => break,
-                    Some(text) if at_ms > ended_ms + REST_MS => return Err(text),
+                    Some(text) if at_ms > ended_ms + REST_MS => return violated(text),
                     Some(_) => {}
                 }
             }
@@ -276,7 +282,7 @@ impl World {
         Ok(())
     }
 
-    fn handle(&mut self, event: SimulationEvent) -> Result<(), String> {
+    fn handle(&mut self, event: SimulationEvent) -> Result<(), InvariantError> {
         match event {
             SimulationEvent::Step { host, start } => self.step_agent(host, start),
             SimulationEvent::Arrival { host, start, request, content } => {
@@ -331,7 +337,8 @@ impl World {
     }
 
     fn step_agent(&mut self, host: usize, start: u64) {
-        if start != self.start_of(host) || self.agents[host].is_none() {
+        let is_stopped = self.is_calm && self.scenario.defect == Some(Defect::AgentsStopped);
+        if start != self.start_of(host) || self.agents[host].is_none() || is_stopped {
             return;
         }
         let now = self.now();
@@ -360,6 +367,7 @@ impl World {
         for fault in self.faults() {
             match fault {
                 InjectedFaultKind::Partition(of) => is_cut |= *of == host,
+                InjectedFaultKind::ControllerPartition => is_cut = true,
                 InjectedFaultKind::Loss(share) => permille = permille.max(*share),
                 InjectedFaultKind::Delay(ms) => longest_ms = longest_ms.max(*ms),
                 _ => {}
@@ -403,7 +411,7 @@ impl World {
         start: u64,
         request: u64,
         content: AgentRequest,
-    ) -> Result<(), String> {
+    ) -> Result<(), InvariantError> {
         let crash = self.crash.take();
         if crash == Some(false) {
             self.crash_controller();
@@ -415,8 +423,8 @@ impl World {
         let name = self.scenario.hosts[host].name.clone();
         let answer = match content {
             AgentRequest::Report(bytes) => {
-                let report: Report =
-                    serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+                let report: Report = serde_json::from_slice(&bytes)
+                    .map_err(|error| InvariantError(error.to_string()))?;
                 let instructions = self.controller.report(&name, report)?;
                 self.invariants.check_instructions(&name, &instructions)?;
                 Answer::Instructions(serde_json::to_vec(&instructions).expect("plain data"))
@@ -460,7 +468,7 @@ impl World {
         self.events.add(self.now_ms + self.crash_lasts_ms, SimulationEvent::ControllerStart);
     }
 
-    fn call(&mut self, call: ClientCall) -> Result<(), String> {
+    fn call(&mut self, call: ClientCall) -> Result<(), InvariantError> {
         if self.is_calm
             && matches!(call, ClientCall::Pause(_, true) | ClientCall::Drain(_, Some(_)))
         {
@@ -482,7 +490,9 @@ impl World {
                     (SubmitReply::Same(id), Some(first)) if id == *first => {}
                     (SubmitReply::Refused, None) => {}
                     (reply, first) => {
-                        return Err(format!("request {number} is {first:?} and now {reply:?}"));
+                        return violated(format!(
+                            "request {number} is {first:?} and now {reply:?}"
+                        ));
                     }
                 }
             }
@@ -582,7 +592,7 @@ impl World {
     }
 
     /// Ends all faults, drains and pauses.
-    fn calm(&mut self) -> Result<(), String> {
+    fn calm(&mut self) -> Result<(), InvariantError> {
         if !self.is_controller_up {
             self.events.add(self.now_ms + 1000, SimulationEvent::Calm);
             return Ok(());
@@ -593,6 +603,7 @@ impl World {
         }
         self.note("all faults end");
         lock(&self.plane).file_faults_permille = 0;
+        lock(&self.plane).session_faults_permille = 0;
         for host in 0..self.scenario.hosts.len() {
             if self.agents[host].is_none() {
                 self.start_agent(host);
@@ -607,7 +618,7 @@ impl World {
     }
 
     /// Checks what concerns agents and files.
-    fn check_plane(&mut self) -> Result<(), String> {
+    fn check_plane(&mut self) -> Result<(), InvariantError> {
         let (notes, violation) = {
             let mut plane = lock(&self.plane);
             (std::mem::take(&mut plane.notes), plane.violation.take())
@@ -616,7 +627,7 @@ impl World {
             self.note(note);
         }
         if let Some(text) = violation {
-            return Err(text);
+            return violated(text);
         }
         let now = self.now();
         // A step later than the expiry of its lease an agent sends at the safe rate at most.
@@ -638,14 +649,16 @@ impl World {
                 Some(rate) if rate > 0 && rate <= safe => None,
                 other => Some(other),
             }) {
-                return Err(format!("{name}: its lease has expired, and it sends at {rate:?}"));
+                return violated(format!(
+                    "{name}: its lease has expired, and it sends at {rate:?}"
+                ));
             }
         }
         Ok(())
     }
 
     /// Checks what the controller has stored. Returns true if all requests have ended.
-    fn check_store(&mut self) -> Result<bool, String> {
+    fn check_store(&mut self) -> Result<bool, InvariantError> {
         let requests = self.controller.requests()?;
         if requests.is_empty() {
             return Ok(true);
@@ -671,7 +684,7 @@ impl World {
     }
 
     /// Describes the requests that have not ended.
-    fn describe_open(&self) -> Result<String, String> {
+    fn describe_open(&self) -> Result<String, InvariantError> {
         let open = self.controller.requests()?.into_iter().filter(|one| !one.state.is_final());
         let open: Vec<String> = open.map(|one| format!("{one:?}")).collect();
         let minutes = END_MS / 60_000;

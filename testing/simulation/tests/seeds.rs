@@ -3,21 +3,17 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_simulation::{Intensity, Options, run};
+use penstock_simulation::{Defect, Intensity, Options, run};
 
 /// Seeds of the test with faults.
 const SEEDS_WITH_FAULTS: u64 = 1_000;
 
-fn first_seed() -> u64 {
-    let given = std::env::var("PENSTOCK_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or(1);
-    println!("first seed: PENSTOCK_SEED={seed}");
-    seed
-}
+/// Most seeds until an invariant detects a defect.
+const SEEDS_PER_DEFECT: u64 = 100;
 
 /// Runs seeds on all processors; returns the first failure.
 fn run_seeds(count: u64, options: &Options) -> Option<String> {
-    let first = first_seed();
+    let first = penstock_testkit::seed(1);
     let next = AtomicU64::new(0);
     let failure = Mutex::new(None);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -59,8 +55,29 @@ fn invariants_hold_under_faults() {
 
 #[test]
 fn same_seed_repeats_every_event() {
-    for seed in first_seed()..first_seed() + 20 {
+    let first = penstock_testkit::seed(1);
+    for seed in first..first + 20 {
         let outcomes: Vec<_> = (0..2).map(|_| run(seed, &Options::default())).collect();
         assert_eq!(outcomes[0], outcomes[1], "seed {seed}");
+    }
+}
+
+/// Each invariant finds the defect that it exists for, within a few seeds.
+#[test]
+fn invariants_detect_each_defect() {
+    let cases = [
+        (Defect::LeaseIgnored, "its lease has expired"),
+        (Defect::TicketsKept, "is left"),
+        (Defect::CancelledWritersKept, "write"),
+        (Defect::CommitSkipped, "was never committed"),
+        (Defect::CapacityDoubled, "allotted of"),
+        (Defect::AgentsStopped, "after the last fault"),
+        (Defect::WithdrawnOrdersBegun, "withdrawn"),
+    ];
+    for (defect, expected) in cases {
+        let options = Options { defect: Some(defect), ..Options::default() };
+        let found = run_seeds(SEEDS_PER_DEFECT, &options);
+        let found = found.unwrap_or_else(|| panic!("{defect:?} was not detected"));
+        assert!(found.contains(expected), "{defect:?}: {found}");
     }
 }

@@ -11,7 +11,7 @@ use super::process::check_interrupt;
 
 /// Measurements of one run.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Sample {
+pub(super) struct RunSample {
     /// Wall time of the client command.
     pub(super) seconds: f64,
     /// Wall time with a sync of the destination's file system.
@@ -29,7 +29,7 @@ pub(super) trait Contestant {
     /// The command line, for the report.
     fn how(&self) -> String;
     /// Runs once; the figures of the warm-up, which comes first, are dropped.
-    fn run(&mut self, warm_up: bool) -> Result<Sample>;
+    fn run(&mut self, warm_up: bool) -> Result<RunSample>;
     /// Remark about the figures for the report.
     fn note(&self) -> Option<String> {
         None
@@ -43,7 +43,7 @@ pub(super) struct Series {
     pub(super) how: String,
     pub(super) note: Option<String>,
     pub(super) failure: Option<String>,
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<RunSample>,
 }
 
 impl Series {
@@ -64,11 +64,11 @@ impl Series {
         self.median(|sample| sample.seconds)
     }
 
-    pub(super) fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
+    pub(super) fn median(&self, value: impl Fn(&RunSample) -> f64) -> Option<f64> {
         median(self.samples.iter().map(value))
     }
 
-    pub(super) fn extremes(&self, value: impl Fn(&Sample) -> f64) -> Option<(f64, f64)> {
+    pub(super) fn extremes(&self, value: impl Fn(&RunSample) -> f64) -> Option<(f64, f64)> {
         let least = self.samples.iter().map(&value).min_by(f64::total_cmp)?;
         let most = self.samples.iter().map(&value).max_by(f64::total_cmp)?;
         Some((least, most))
@@ -146,8 +146,8 @@ mod tests {
             String::new()
         }
 
-        fn run(&mut self, _warm_up: bool) -> Result<Sample> {
-            Ok(Sample { seconds: self.0.remove(0)?, bytes: 1.0, ..Sample::default() })
+        fn run(&mut self, _warm_up: bool) -> Result<RunSample> {
+            Ok(RunSample { seconds: self.0.remove(0)?, bytes: 1.0, ..RunSample::default() })
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
             String::new()
         }
 
-        fn run(&mut self, _warm_up: bool) -> Result<Sample> {
+        fn run(&mut self, _warm_up: bool) -> Result<RunSample> {
             anyhow::bail!("{}", self.reason)
         }
     }

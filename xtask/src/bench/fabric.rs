@@ -1,8 +1,8 @@
 //! `cargo xtask bench fabric`: packet hops per second of the simulator.
 //!
-//! Runs `core/fabric/examples/speed.rs` in a process of its own for each case, several times; the best run counts, as
-//! others on the machine can only slow it down. Seconds on the processor and on the wall are both kept. Where ns-3 is
-//! installed (`tools/setup.sh ns3`) the same packets over two links are sent by it in the same run (`bench/ns3/peer.cc`).
+//! Runs `core/fabric/examples/speed.rs` several times for each case, each run in a new process; the best run counts,
+//! because other load can only slow it down. Records CPU time and wall time. Where ns-3 is installed (`tools/setup.sh
+//! ns3`) it sends the same packets over two links, alternating with our runs (`bench/ns3/peer.cc`).
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -49,7 +49,7 @@ pub fn run(options: &Options) -> Result<()> {
         .context("cannot start cargo")?;
     ensure!(status.success(), "the example does not build");
     let program = root.join("target/release/examples/speed");
-    // In turns, so that other load of the machine affects all cases alike.
+    // Cases alternate, so that other load of the machine affects all alike.
     let mut best: [Option<Value>; CASES.len()] = Default::default();
     for _ in 0..options.runs {
         for (case, best) in CASES.iter().zip(&mut best) {
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Best hops per CPU second of ours and of ns-3, measured in turns; none without ns-3.
+/// Best hops per CPU second of our simulator and of ns-3, measured alternately; `None` without ns-3.
 fn beside_ns3(root: &Path, ours: &Path, runs: usize) -> Result<Option<[f64; 2]>> {
     if !Path::new("/usr/include/ns3/core-module.h").exists() {
         println!("ns-3 is not installed (tools/setup.sh ns3): not compared");

@@ -1,8 +1,8 @@
 //! `cargo xtask bench lab`: accuracy and speed of the lab's links, measured by independent programs.
 //!
-//! Round trips are those of datagrams from program to program (ping rounds to a millisecond above 100), rates and speeds
-//! iperf3's, losses ping's. What rattan
-//! (crates.io) does at the same settings stands beside, where its binary is given.
+//! Round-trip times are measured with UDP datagrams between two programs (ping rounds to a millisecond above 100 ms),
+//! rates and speeds with iperf3, losses with ping. With `--rattan`, the table has a column for rattan (crates.io) at the
+//! same settings.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ const RTTS_MS: [u32; 3] = [10, 65, 180];
 const RATES_BPS: [u64; 4] = [10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000];
 const LOSS_SHARES: [f64; 3] = [0.001, 0.01, 0.1];
 const MTU_BYTES: u32 = 9000;
-/// Of IPv6 and of TCP with timestamps.
+/// Headers of IPv6 and of TCP with timestamps.
 const HEADER_BYTES: f64 = 72.0;
 const ETHERNET_BYTES: f64 = 38.0;
-/// Until a stream is as fast as it gets.
+/// Time for a stream to reach its full rate.
 const GROWTH_S: u32 = 6;
-/// Room for 30 Gb/s at 65 ms, twice.
+/// Twice the bandwidth-delay product of 30 Gb/s at 65 ms.
 const TCP_MEMORY: &str = "4096 131072 1073741824";
 const TOPOLOGY: &str = r#"
 name = "bench"
@@ -41,7 +41,7 @@ name = "wan"
 ends = ["a:eth0", "b:eth0"]
 "#;
 
-/// Sends datagrams back; the far end of round trips. Both ends go before other programs: it is the link that is measured.
+/// Echoes datagrams at the far end. Both ends run with real-time priority, so that scheduling delays do not count.
 const ECHO: &str = "
 import os, socket
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -49,7 +49,7 @@ s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 7))
 while True:
     data, peer = s.recvfrom(99); s.sendto(data, peer)";
 
-/// So many round trips, fifty begun in a second, to that address; prints milliseconds.
+/// Measures a number of round trips to an address, 50 per second; prints milliseconds.
 const PROBE: &str = "
 import os, socket, struct, sys, time
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -93,7 +93,7 @@ pub struct Options {
     results: Option<PathBuf>,
 }
 
-/// A figure beside what was wanted.
+/// A measured value beside the configured one.
 #[derive(Debug, Serialize)]
 struct LabRow {
     what: String,
@@ -112,7 +112,7 @@ pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
     ensure!(penstock.exists(), "{} is missing: cargo build --release", penstock.display());
-    let lab = Lab::up(std::path::absolute(penstock)?)?;
+    let lab = BenchLab::up(std::path::absolute(penstock)?)?;
     let rattan = options.rattan.as_ref().map(|path| Rattan::new(path)).transpose()?;
     let mut rows = Vec::new();
     let mut note = |row: LabRow| {
@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> Result<()> {
     write(&folder, &facts, &rows, options)
 }
 
-fn round_trips(lab: &Lab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> Result<LabRow> {
+fn round_trips(lab: &BenchLab, rattan: Option<&Rattan>, rtt_ms: u32, pings: u32) -> Result<LabRow> {
     lab.set(&format!("delay={}us rate=none loss=0", rtt_ms * 500))?;
     let probe = |to: &str| format!("python3 -c \"{PROBE}\" {pings} {to}");
     let got = Trips::of(&lab.exec("a", &probe("b"))?)?;
@@ -165,7 +165,7 @@ struct Trips {
 }
 
 impl Trips {
-    /// Of what [`PROBE`] prints.
+    /// Parses the output of [`PROBE`].
     fn of(text: &str) -> Result<Self> {
         let mut times: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
         times.sort_by(f64::total_cmp);
@@ -179,11 +179,11 @@ impl Trips {
 }
 
 /// Loss in one direction only, so that each probe passes it once.
-fn losses(lab: &Lab, loss: f64) -> Result<LabRow> {
+fn losses(lab: &BenchLab, loss: f64) -> Result<LabRow> {
     lab.set("delay=0 rate=none loss=0")?;
     lab.set_one_way(&format!("loss={}%", loss * 100.0))?;
     let count = 20_000.0;
-    // Flooding, ping waits for an answer or 10 ms.
+    // With -f, ping waits for a reply or 10 ms.
     let text = lab.exec("a", &format!("ping -q -n -f -c {count} b"))?;
     lab.set_one_way("loss=0")?;
     let received: f64 = text
@@ -201,7 +201,7 @@ fn losses(lab: &Lab, loss: f64) -> Result<LabRow> {
     })
 }
 
-fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<LabRow> {
+fn rate_of(lab: &BenchLab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<LabRow> {
     lab.set(&format!("delay={delay_ms}ms rate={rate_bps}b/s loss=0 queue=none"))?;
     let seconds = if rate_bps <= 10_000_000 { seconds * 5 } else { seconds };
     let (bps, _) = lab.iperf(seconds, 2)?;
@@ -219,7 +219,7 @@ fn rate_of(lab: &Lab, rate_bps: u64, delay_ms: u32, seconds: u32) -> Result<LabR
 }
 
 fn speed(
-    lab: &Lab,
+    lab: &BenchLab,
     rattan: Option<&Rattan>,
     streams: u32,
     cap: Option<u64>,
@@ -228,7 +228,7 @@ fn speed(
 ) -> Result<LabRow> {
     let rate = cap.map_or("none".to_owned(), |cap| format!("{cap}b/s"));
     lab.set(&format!("delay=32500us rate={rate} loss=0 queue=none"))?;
-    // Without a cap no queue ends cubic's slow start, and HyStart would do so at random.
+    // Without a rate limit no queue ends cubic's slow start, and HyStart would end it at random.
     let hystart = if cap.is_none() { Some(WithoutHystart::begin()?) } else { None };
     let (mut ours, mut theirs, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..options.rounds {
@@ -278,13 +278,13 @@ fn list(values: &[f64]) -> String {
     values.iter().map(|value| format!("{value:.2}")).collect::<Vec<_>>().join(", ")
 }
 
-/// A lab of two hosts and a link; ended when dropped.
-struct Lab {
+/// A lab of two hosts and a link; dropping it shuts it down.
+struct BenchLab {
     penstock: PathBuf,
     state: tempfile::TempDir,
 }
 
-impl Lab {
+impl BenchLab {
     fn up(penstock: PathBuf) -> Result<Self> {
         let state = tempfile::tempdir()?;
         let file = state.path().join("bench.toml");
@@ -334,7 +334,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for BenchLab {
     fn drop(&mut self) {
         let _ = self.penstock(&["down"]);
     }
@@ -393,7 +393,12 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-fn write(folder: &Path, facts: &machine::Facts, rows: &[LabRow], options: &Options) -> Result<()> {
+fn write(
+    folder: &Path,
+    facts: &machine::MachineFacts,
+    rows: &[LabRow],
+    options: &Options,
+) -> Result<()> {
     let mut page = format!(
         "# The lab's links, {}\n\n{}, {} cores, {} GiB, Linux {}; commit {}; load at the end {}\n\n\
          iperf3 with cubic (without a cap also without HyStart) for {} s after {GROWTH_S} s to grow; MTU {MTU_BYTES}, tcp_rmem and tcp_wmem to 1 GiB; speeds are medians of \

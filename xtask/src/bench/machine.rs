@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Everything that a reader needs to judge or repeat the figures.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Facts {
+pub(super) struct MachineFacts {
     pub(super) date: String,
     pub(super) commit: String,
     pub(super) cpu: String,
@@ -22,7 +22,7 @@ pub(super) struct Facts {
     pub(super) tools: Vec<String>,
 }
 
-impl Facts {
+impl MachineFacts {
     /// Machine part of a result file's name, such as `amd-epyc-2cpu-23gib`.
     pub(super) fn words(&self) -> String {
         let plain: String = self
@@ -39,7 +39,7 @@ impl Facts {
     }
 }
 
-pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
+pub(super) fn facts(root: &Path, work: &Path) -> Result<MachineFacts> {
     let cpu_info = read("/proc/cpuinfo");
     let cpu = cpu_info
         .lines()
@@ -54,7 +54,7 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<Facts> {
     } else {
         " and changes not committed"
     };
-    Ok(Facts {
+    Ok(MachineFacts {
         date: output("date", &["-u", "+%Y-%m-%d"]),
         commit: output(
             "git",

@@ -2,7 +2,7 @@
 //!
 //! Every round runs each contestant once, unmarked first; figures are medians over the rounds of the ratio
 //! to the unmarked run of the same round, so that other load of the machine affects all alike. The
-//! cost per packet is the kernel's own count (bpf_stats_enabled), taken in rounds of their own. flowd-go is a
+//! cost per packet is measured by the kernel (bpf_stats_enabled) in separate rounds. flowd-go is a
 //! contestant where its binary is given.
 
 use std::fmt::Write as _;
@@ -161,7 +161,7 @@ impl MarkingContestant {
 
     /// Number of the contestant that it is compared with. Of two flows over veth with segments of different
     /// size one may be twice as fast without any label, so options, for which TCP makes segments 8 bytes
-    /// smaller, are compared with unmarked ones of their size. flowd-go leaves segments as they are.
+    /// smaller, are compared with unmarked ones of their size. flowd-go does not change the segment size.
     fn beside(self) -> usize {
         match self {
             Self::Unmarked { smaller: true } | Self::Ours { method: "destination", .. } => 1,
@@ -421,7 +421,7 @@ fn flowd_go_file(method: &str, dir: &Path) -> String {
 
 fn write(
     folder: &Path,
-    facts: &machine::Facts,
+    facts: &machine::MachineFacts,
     rows: &[MarkingRow],
     options: &Options,
 ) -> Result<()> {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::contest::{Contestant, Sample};
+use super::contest::{Contestant, RunSample};
 use super::movers::find_program;
 use super::process::{Server, free_port, run_client};
-use super::work::{Dataset, Work};
+use super::work::{BenchDataset, Work};
 
 /// Name of the row with the device's concurrent read and write rate.
 pub(super) const DEVICE: &str = "device limit (fio)";
@@ -120,7 +120,7 @@ impl Contestant for NetTest {
         self.note.clone()
     }
 
-    fn run(&mut self, _warm_up: bool) -> Result<Sample> {
+    fn run(&mut self, _warm_up: bool) -> Result<RunSample> {
         let log = self.work.log(&self.name());
         if self.server.is_none() {
             let port = free_port()?;
@@ -150,13 +150,13 @@ impl Contestant for NetTest {
                     .context("no received rate in the JSON")?
             }
         };
-        Ok(Sample {
+        Ok(RunSample {
             seconds: self.seconds as f64,
             bytes: bits_per_second * self.seconds as f64 / 8.0,
             cpu_seconds: Some(cost.cpu_seconds),
             client_peak_bytes: cost.client_peak_bytes,
             server_peak_bytes: cost.server_peak_bytes,
-            ..Sample::default()
+            ..RunSample::default()
         })
     }
 }
@@ -164,7 +164,7 @@ impl Contestant for NetTest {
 /// Direct reads of the source and direct writes beside the destination at once, 4 MiB blocks, kept in step by fio as a
 /// copy would keep them. Left free, reads crowd out writes and the lesser rate is half of what the device can copy.
 pub(super) struct Device {
-    pub(super) data: Dataset,
+    pub(super) data: BenchDataset,
     pub(super) work: Rc<Work>,
     pub(super) seconds: u64,
     pub(super) stop: Arc<AtomicBool>,
@@ -231,13 +231,13 @@ impl Contestant for Device {
         Some("the lesser of the read and the write rate".to_owned())
     }
 
-    fn run(&mut self, _warm_up: bool) -> Result<Sample> {
+    fn run(&mut self, _warm_up: bool) -> Result<RunSample> {
         if self.best.is_none() {
             self.best = Some(self.find_best()?);
         }
         let Some(engine) = self.best else { bail!("no engine") };
         let rate = self.measure(engine)?;
         let seconds = self.seconds as f64;
-        Ok(Sample { seconds, bytes: rate * seconds, files: 1, ..Sample::default() })
+        Ok(RunSample { seconds, bytes: rate * seconds, files: 1, ..RunSample::default() })
     }
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask bench mover`: our mover and established programs, side by side in one run.
+//! `cargo xtask bench mover`: our mover compared with established programs in one run.
 //!
-//! Everything runs in a network namespace of its own with cubic as its congestion control, so that the machine's
-//! settings stay as they are and all programs meet the same ones. What the run needs is made under one folder, which
-//! is removed at the end, also after Ctrl-C. The results name the machine by its parts, never by its host name.
+//! All programs run in a new network namespace with cubic as congestion control, so that all have the same settings and
+//! those of the machine do not change. All files are under one working folder, which is removed at the end, also after
+//! Ctrl-C. The results describe the machine by its hardware, never by its host name.
 
 mod contest;
 pub mod controller;
@@ -32,7 +32,7 @@ use contest::{Contestant, alternate};
 use meters::{Device, NetTest, Tester};
 use movers::{Mover, RecipeFolders, recipes};
 use report::RowReport;
-use work::{Dataset, Work};
+use work::{BenchDataset, Work};
 
 const LARGE_BYTES: u64 = 4 << 30;
 const INSIDE: &str = "PENSTOCK_BENCH_NAMESPACE";
@@ -53,7 +53,7 @@ const PACKAGES: [&str; 9] = [
 pub struct Options {
     /// Rows to measure, separated by commas; all by default.
     #[arg(long, value_delimiter = ',', value_enum)]
-    rows: Vec<Row>,
+    rows: Vec<BenchTable>,
     /// Fewer and shorter runs of smaller data: under 8 minutes for all rows, with more variance.
     #[arg(long)]
     quick: bool,
@@ -76,7 +76,7 @@ pub struct Options {
 
 /// One table of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Row {
+pub(crate) enum BenchTable {
     /// One TCP stream, memory to memory.
     Nettest,
     /// A 4 GiB file, disk to disk, checked but not encrypted.
@@ -91,7 +91,7 @@ pub(crate) enum Row {
     Small1k,
 }
 
-/// Measures the rows asked for and writes the results.
+/// Measures the selected rows and writes the results.
 pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
@@ -99,7 +99,7 @@ pub fn run(options: &Options) -> Result<()> {
         prepare(&root, options)?;
         return Err(enter_namespace());
     }
-    let bench = Bench {
+    let bench = BenchRun {
         quick: options.quick,
         runs: options.runs,
         penstock: std::path::absolute(penstock)?,
@@ -114,18 +114,23 @@ pub fn run(options: &Options) -> Result<()> {
             "warning: the congestion control is {congestion}, not cubic; over loopback that may be much slower"
         );
     }
-    let rows =
-        if options.rows.is_empty() { Row::value_variants().to_vec() } else { options.rows.clone() };
+    let rows = if options.rows.is_empty() {
+        BenchTable::value_variants().to_vec()
+    } else {
+        options.rows.clone()
+    };
     let mut reports = Vec::new();
-    if rows.contains(&Row::Nettest) {
+    if rows.contains(&BenchTable::Nettest) {
         reports.push(bench.nettest()?);
     }
-    if rows.contains(&Row::Large) || rows.contains(&Row::LargeTls) {
-        reports.extend(bench.large(rows.contains(&Row::Large), rows.contains(&Row::LargeTls))?);
+    if rows.contains(&BenchTable::Large) || rows.contains(&BenchTable::LargeTls) {
+        reports.extend(
+            bench.large(rows.contains(&BenchTable::Large), rows.contains(&BenchTable::LargeTls))?,
+        );
     }
     for (row, title, name, files, bytes) in [
-        (Row::Small64k, "files of 64 KiB", "small64k", 20_000, 65_536),
-        (Row::Small1k, "files of 1 KiB", "small1k", 200_000, 1024),
+        (BenchTable::Small64k, "files of 64 KiB", "small64k", 20_000, 65_536),
+        (BenchTable::Small1k, "files of 1 KiB", "small1k", 200_000, 1024),
     ] {
         if rows.contains(&row) {
             reports.push(bench.small(row, title, name, files, bytes)?);
@@ -192,7 +197,7 @@ fn enter_namespace() -> anyhow::Error {
     anyhow::Error::from(command.exec()).context("cannot start sh")
 }
 
-struct Bench {
+struct BenchRun {
     quick: bool,
     runs: Option<usize>,
     penstock: PathBuf,
@@ -200,7 +205,7 @@ struct Bench {
     stop: Arc<AtomicBool>,
 }
 
-impl Bench {
+impl BenchRun {
     fn runs(&self, full: usize) -> usize {
         self.runs.unwrap_or(if self.quick { 3 } else { full })
     }
@@ -220,7 +225,7 @@ impl Bench {
                 as Box<dyn Contestant>
         });
         let series = alternate(all.collect(), self.runs(7), &self.stop)?;
-        Ok(RowReport { row: Row::Nettest, title: title.to_owned(), series })
+        Ok(RowReport { row: BenchTable::Nettest, title: title.to_owned(), series })
     }
 
     /// Both protections share one contest and so one set of the peers' figures.
@@ -245,14 +250,14 @@ impl Bench {
             let mut series = series.clone();
             series.retain(|one| one.name != report::OURS_ENCRYPTED);
             reports.push(RowReport {
-                row: Row::Large,
+                row: BenchTable::Large,
                 title: format!("{title}, integrity only"),
                 series,
             });
         }
         if encrypted {
             reports.push(RowReport {
-                row: Row::LargeTls,
+                row: BenchTable::LargeTls,
                 title: format!("{title}, encrypted (peers are not)"),
                 series,
             });
@@ -263,7 +268,7 @@ impl Bench {
 
     fn small(
         &self,
-        row: Row,
+        row: BenchTable,
         title: &str,
         name: &str,
         files: u64,
@@ -286,8 +291,8 @@ impl Bench {
         folder: bool,
         encrypted: bool,
         integrity: bool,
-        data: &Dataset,
-        part: Option<&Dataset>,
+        data: &BenchDataset,
+        part: Option<&BenchDataset>,
     ) -> Vec<Box<dyn Contestant>> {
         let place = RecipeFolders {
             destination: self.work.destination(),

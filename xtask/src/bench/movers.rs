@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::contest::{Contestant, Sample};
+use super::contest::{Contestant, RunSample};
 use super::process::{Cost, Server, free_port, run_client};
-use super::work::{Dataset, Work};
+use super::work::{BenchDataset, Work};
 
 /// Time limit of a client.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
@@ -27,8 +27,8 @@ pub(super) struct Recipe {
     pub(super) name: &'static str,
     programs: &'static [&'static str],
     serve: fn(&RecipeFolders, u16) -> Result<Command>,
-    copy: fn(&RecipeFolders, u16, &Dataset) -> Command,
-    /// Always measured on the whole data set.
+    copy: fn(&RecipeFolders, u16, &BenchDataset) -> Command,
+    /// True if it is always measured on the whole data set.
     whole: bool,
     note: &'static str,
 }
@@ -163,7 +163,7 @@ fn penstock_state(place: &RecipeFolders, port: u16) -> PathBuf {
     place.configuration.join(format!("penstock-{port}"))
 }
 
-fn copy_penstock(place: &RecipeFolders, port: u16, data: &Dataset, protect: &str) -> Command {
+fn copy_penstock(place: &RecipeFolders, port: u16, data: &BenchDataset, protect: &str) -> Command {
     let mut command = Command::new(&place.penstock);
     command.arg("cp").arg(&data.path).arg(format!("penstock://127.0.0.1:{port}/"));
     command
@@ -211,7 +211,12 @@ fn serve_gridftp(_: &RecipeFolders, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-fn copy_gridftp(place: &RecipeFolders, port: u16, data: &Dataset, options: &[&str]) -> Command {
+fn copy_gridftp(
+    place: &RecipeFolders,
+    port: u16,
+    data: &BenchDataset,
+    options: &[&str],
+) -> Command {
     let slash = if data.is_folder { "/" } else { "" };
     let mut command = command("globus-url-copy", options);
     command.arg(format!("file://{}{slash}", data.path.display()));
@@ -223,14 +228,14 @@ fn copy_gridftp(place: &RecipeFolders, port: u16, data: &Dataset, options: &[&st
     command
 }
 
-/// A program with its server, running one data set again and again.
+/// A program with its server, which copies one data set repeatedly.
 pub(super) struct Mover {
     recipe: Recipe,
     place: RecipeFolders,
     work: Rc<Work>,
-    data: Dataset,
+    data: BenchDataset,
     /// Part of the data, for programs that are too slow for all of it.
-    part: Option<Dataset>,
+    part: Option<BenchDataset>,
     use_part: bool,
     server: Option<(Server, u16)>,
     stop: Arc<AtomicBool>,
@@ -241,14 +246,14 @@ impl Mover {
         recipe: Recipe,
         place: RecipeFolders,
         work: Rc<Work>,
-        data: (Dataset, Option<Dataset>),
+        data: (BenchDataset, Option<BenchDataset>),
         stop: Arc<AtomicBool>,
     ) -> Self {
         let part = data.1.filter(|_| !recipe.whole);
         Self { recipe, place, work, data: data.0, part, use_part: false, server: None, stop }
     }
 
-    fn measure(&mut self, data: &Dataset) -> Result<Sample> {
+    fn measure(&mut self, data: &BenchDataset) -> Result<RunSample> {
         let log = self.work.log(self.recipe.name);
         if self.server.is_none() {
             self.require_programs()?;
@@ -264,7 +269,7 @@ impl Mover {
         let sync = self.work.time_to_durable()?;
         self.work.check_delivered(data)?;
         let seconds = cost.wall.as_secs_f64();
-        Ok(Sample {
+        Ok(RunSample {
             seconds,
             durable_seconds: Some(seconds + sync.as_secs_f64()),
             bytes: data.bytes as f64,
@@ -306,7 +311,7 @@ impl Contestant for Mover {
         format!("{program} {}", options.join(" ").replace(&root, "").replace("127.0.0.1:0", "HOST"))
     }
 
-    fn run(&mut self, warm_up: bool) -> Result<Sample> {
+    fn run(&mut self, warm_up: bool) -> Result<RunSample> {
         let whole = self.data.clone();
         let Some(part) = self.part.clone() else {
             return self.measure(&whole);

@@ -1,7 +1,7 @@
-//! Starting, measuring and ending other programs: servers, and clients with a time limit.
+//! Starts, measures and ends other programs: servers, and clients with a time limit.
 //!
-//! Processor time and memory are read from `/proc`, of a program and all it started, so that a server which forks per
-//! connection is counted whole. A server lives as long as its value and is killed with its process group on drop.
+//! CPU time and memory are those of the whole process tree in `/proc`, so that a server that forks for each connection
+//! is counted completely. Dropping a [`Server`] kills its process group.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Interval of memory samples while a client runs; reading `/proc` more often would cost measurable CPU time.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 
-/// Set by Ctrl-C or SIGTERM; every wait looks at it, so that servers and files are cleaned up on the way out.
+/// Returns a flag that SIGINT and SIGTERM set; every wait checks it, so that servers and files are cleaned up.
 pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in
@@ -32,7 +32,7 @@ pub(super) fn interrupt_flag() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Fails when the user asked to stop.
+/// Fails if the user interrupted the run.
 pub(super) fn check_interrupt(stop: &AtomicBool) -> Result<()> {
     if stop.load(Ordering::Relaxed) {
         bail!("interrupted");
@@ -83,9 +83,9 @@ impl Drop for Server {
 /// Resources used by one run of a client.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cost {
-    /// From the start of the client to its end.
+    /// Wall time of the client.
     pub(super) wall: Duration,
-    /// User and system time of client and server, with all they started.
+    /// User and system time of client and server, child processes included.
     pub(super) cpu_seconds: f64,
     pub(super) client_peak_bytes: u64,
     pub(super) server_peak_bytes: u64,
@@ -132,7 +132,7 @@ pub(super) fn run_client(
         std::thread::sleep(POLL_INTERVAL);
     };
     cost.wall = started.elapsed();
-    // A server's worker may still be closing its files when the client has gone.
+    // A server's worker may still be closing its files after the client has ended.
     std::thread::sleep(Duration::from_millis(50));
     let server_ticks = server
         .map_or(0, |server| tree_usage(server.pid()).ticks)
@@ -145,7 +145,7 @@ pub(super) fn run_client(
     Ok(cost)
 }
 
-/// A port that nothing listens on now.
+/// Returns a free TCP port.
 pub(super) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

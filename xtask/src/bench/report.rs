@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
 
-use super::Row;
-use super::contest::{Sample, Series};
-use super::machine::Facts;
+use super::BenchTable;
+use super::contest::{RunSample, Series};
+use super::machine::MachineFacts;
 use super::meters::DEVICE;
 
 const OURS_INTEGRITY: &str = "penstock cp, integrity";
@@ -20,7 +20,7 @@ const MEMORY_LIMIT_MIB: f64 = 300.0;
 /// One row of the comparison with all runs of its contestants.
 #[derive(Debug, Clone)]
 pub(super) struct RowReport {
-    pub(super) row: Row,
+    pub(super) row: BenchTable,
     pub(super) title: String,
     pub(super) series: Vec<Series>,
 }
@@ -28,14 +28,14 @@ pub(super) struct RowReport {
 impl RowReport {
     fn ours(&self) -> &'static str {
         match self.row {
-            Row::Nettest => OURS_NETTEST,
-            Row::LargeTls => OURS_ENCRYPTED,
-            Row::Large | Row::Small64k | Row::Small1k => OURS_INTEGRITY,
+            BenchTable::Nettest => OURS_NETTEST,
+            BenchTable::LargeTls => OURS_ENCRYPTED,
+            BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => OURS_INTEGRITY,
         }
     }
 
     fn counts_files(&self) -> bool {
-        matches!(self.row, Row::Small64k | Row::Small1k)
+        matches!(self.row, BenchTable::Small64k | BenchTable::Small1k)
     }
 
     /// Compared rate: files per second for many files, else bits per second. Peers measured on a part of the files are
@@ -62,13 +62,13 @@ impl RowReport {
 
 /// A promise, its measured figure, and whether it is kept; unknown if a figure is missing.
 #[derive(Debug, Clone, Serialize)]
-struct Verdict {
+struct PromiseVerdict {
     promise: String,
     measured: Option<f64>,
     met: Option<bool>,
 }
 
-impl Verdict {
+impl PromiseVerdict {
     fn at_least(promise: &str, wanted: f64, measured: Option<f64>) -> Self {
         let promise = format!("{promise}: at least {wanted}");
         Self { promise, measured, met: measured.map(|value| value >= wanted) }
@@ -76,7 +76,12 @@ impl Verdict {
 }
 
 /// Writes `mover-<date>-<machine>.md` and `.json` into `folder`, and the verdicts to the terminal.
-pub(super) fn write(folder: &Path, facts: &Facts, rows: &[RowReport], quick: bool) -> Result<()> {
+pub(super) fn write(
+    folder: &Path,
+    facts: &MachineFacts,
+    rows: &[RowReport],
+    quick: bool,
+) -> Result<()> {
     let verdicts = verdicts(rows);
     let page = page(facts, rows, &verdicts, quick);
     let rows_json: Vec<_> = rows
@@ -94,49 +99,49 @@ pub(super) fn write(folder: &Path, facts: &Facts, rows: &[RowReport], quick: boo
     Ok(())
 }
 
-fn verdicts(rows: &[RowReport]) -> Vec<Verdict> {
+fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
     let mut all = Vec::new();
     for row in rows {
         let ours = row.rate_of(row.ours());
         let over = |other: Option<f64>| Some(ours? / other?);
         let peer = |name: &str| over(row.rate_of(name));
         match row.row {
-            Row::Nettest => {
+            BenchTable::Nettest => {
                 let best = over(row.best_peer().map(|(rate, _)| rate));
-                all.push(Verdict::at_least(
+                all.push(PromiseVerdict::at_least(
                     "nettest, one stream, over the best of iperf3",
                     1.25,
                     best,
                 ));
             }
-            Row::Large => {
-                all.push(Verdict::at_least(
+            BenchTable::Large => {
+                all.push(PromiseVerdict::at_least(
                     "large file, integrity, over the device's limit",
                     0.9,
                     peer(DEVICE),
                 ));
-                all.push(Verdict::at_least(
+                all.push(PromiseVerdict::at_least(
                     "large file, integrity, over the rsync daemon",
                     2.5,
                     peer("rsync daemon"),
                 ));
             }
-            Row::LargeTls => {
-                all.push(Verdict::at_least(
+            BenchTable::LargeTls => {
+                all.push(PromiseVerdict::at_least(
                     "large file, encrypted over integrity only",
                     0.85,
                     peer(OURS_INTEGRITY),
                 ));
             }
-            Row::Small64k => {
-                all.push(Verdict::at_least(
+            BenchTable::Small64k => {
+                all.push(PromiseVerdict::at_least(
                     "files of 64 KiB over the rsync daemon",
                     2.0,
                     peer("rsync daemon"),
                 ));
             }
-            Row::Small1k => {
-                all.push(Verdict::at_least(
+            BenchTable::Small1k => {
+                all.push(PromiseVerdict::at_least(
                     "files of 1 KiB over the rsync daemon",
                     1.5,
                     peer("rsync daemon"),
@@ -151,20 +156,21 @@ fn verdicts(rows: &[RowReport]) -> Vec<Verdict> {
             .filter(|one| one.samples.is_empty() && !one.name.starts_with("penstock"))
             .count();
         let missing = if failed > 0 { format!(", {failed} not measured") } else { String::new() };
-        all.push(Verdict::at_least(
+        all.push(PromiseVerdict::at_least(
             &format!("{}: over the fastest peer ({name}{missing})", row.title),
             1.0,
             best,
         ));
     }
-    let copies = rows.iter().filter(|row| row.row != Row::Nettest).flat_map(|row| &row.series);
+    let copies =
+        rows.iter().filter(|row| row.row != BenchTable::Nettest).flat_map(|row| &row.series);
     let ours = copies
         .filter(|series| series.name.starts_with("penstock"))
         .flat_map(|series| &series.samples);
     let most = ours
         .map(|sample| mib(sample.client_peak_bytes.max(sample.server_peak_bytes)))
         .max_by(f64::total_cmp);
-    all.push(Verdict {
+    all.push(PromiseVerdict {
         promise: format!("resident memory per end: under {MEMORY_LIMIT_MIB} MiB"),
         measured: most,
         met: most.map(|most| most < MEMORY_LIMIT_MIB),
@@ -176,7 +182,12 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-fn page(facts: &Facts, rows: &[RowReport], verdicts: &[Verdict], quick: bool) -> String {
+fn page(
+    facts: &MachineFacts,
+    rows: &[RowReport],
+    verdicts: &[PromiseVerdict],
+    quick: bool,
+) -> String {
     let mut page = format!("# Mover, measured {}\n\n", facts.date);
     let how = if quick { " --quick" } else { "" };
     let _ = writeln!(page, "`cargo xtask bench mover{how}` at commit {}.\n", facts.commit);
@@ -245,7 +256,7 @@ fn remarks(series: &Series) -> String {
 }
 
 fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
-    let rate = |sample: &Sample| match row.counts_files() {
+    let rate = |sample: &RunSample| match row.counts_files() {
         true => sample.files as f64 / sample.seconds,
         false => sample.bytes * 8e-9 / sample.seconds,
     };
@@ -259,7 +270,7 @@ fn line(row: &RowReport, series: &Series, ours: Option<f64>) -> String {
     let durable = series.samples.iter().all(|sample| sample.durable_seconds.is_some());
     let measured_cpu = series.samples.iter().all(|sample| sample.cpu_seconds.is_some());
     let cpu = series.median(|sample| sample.cpu_seconds.unwrap_or(0.0) / (sample.bytes * 1e-9));
-    let peak = |value: fn(&Sample) -> u64| {
+    let peak = |value: fn(&RunSample) -> u64| {
         let most = series.samples.iter().map(value).max().unwrap_or(0);
         if most == 0 { String::new() } else { format!("{:.0}", mib(most)) }
     };

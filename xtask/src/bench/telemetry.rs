@@ -1,8 +1,8 @@
-//! `cargo xtask bench telemetry`: flow samples by UDP over loopback into the collector, until they are stored.
+//! `cargo xtask bench telemetry`: throughput of the flow collector, from UDP datagrams on loopback to stored minutes.
 //!
-//! One sender writes the same sFlow datagrams to each contestant at a rate; what each uses of the processors is read from
-//! `/proc`, and its losses from the kernel's drop counter of its socket. Contestants take turns, and
-//! ratios are of medians. goflow2 writes JSON to /dev/null and sfacctd sums in memory; neither stores anything, ours does.
+//! One sender sends the same sFlow datagrams to each contestant at a fixed rate. CPU time comes from `/proc`, losses
+//! from the kernel's drop counter of the socket. Contestants alternate, and ratios are of medians. goflow2 writes JSON to
+//! /dev/null and sfacctd aggregates in memory; only ours stores its results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,8 @@ use clap::Args;
 use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
-use penstock_flows::sflow::{Encoder, FlowRecord, Interface, Source};
+use penstock_flows::sflow::{Encoder, FlowRecord, SflowInterface, Source};
+use penstock_random::Random;
 use penstock_scitags::{FlowLabel, Registry};
 use penstock_sys::net::{DATAGRAMS_PER_CALL_MAX, DatagramSender};
 use serde::Serialize;
@@ -70,30 +71,21 @@ struct SflowLoad {
     next: usize,
 }
 
-/// splitmix64.
-fn mixed(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *seed;
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ z >> 31
-}
-
 fn host(number: u64) -> [u8; 16] {
     Ipv6Addr::new(0x2001, 0xdb8, (number % 8) as u16, 0, 0, 0, 0, (number / 8) as u16 + 1).octets()
 }
 
 fn header(flow: u64) -> [u8; 128] {
-    let mut seed = flow;
+    let mut random = Random::new(flow);
     let tags: Vec<_> = Registry::builtin().tags().collect();
-    let tag = tags[mixed(&mut seed) as usize % tags.len()];
+    let tag = tags[random.next_bits() as usize % tags.len()];
     let label = FlowLabel::new(tag, flow as u8).map_or(0, |label| label.value());
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0x0B, 0xB8, 0x86, 0xDD];
     bytes.extend((6 << 28 | label).to_be_bytes());
     bytes.extend([0x22, 0xF8, 6, 64]);
-    bytes.extend(host(mixed(&mut seed) % 400));
-    bytes.extend(host(mixed(&mut seed) % 400));
-    bytes.extend((mixed(&mut seed) as u16).to_be_bytes());
+    bytes.extend(host(random.next_bits() % 400));
+    bytes.extend(host(random.next_bits() % 400));
+    bytes.extend((random.next_bits() as u16).to_be_bytes());
     bytes.extend([0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 255, 255, 0, 0, 0, 0]);
     bytes.resize(128, 0xA5);
     bytes.try_into().expect("128 bytes")
@@ -101,7 +93,8 @@ fn header(flow: u64) -> [u8; 128] {
 
 impl SflowLoad {
     fn new() -> Result<Self> {
-        let (mut seed, mut datagrams, mut samples) = (0x5EED, Vec::new(), Vec::new());
+        let (mut random, mut datagrams, mut samples) =
+            (Random::new(0x5EED), Vec::new(), Vec::new());
         let mut encoders: Vec<_> = (0..AGENT_COUNT)
             .map(|agent| Encoder::new(IpAddr::from([192, 0, 2, agent as u8]), 0, DATAGRAM_BYTES))
             .collect();
@@ -110,7 +103,7 @@ impl SflowLoad {
         let mut agent = 0;
         while datagrams.len() < DATAGRAM_COUNT {
             // Skewed flow sizes: 1 % of the flows have half of the packets.
-            let share = mixed(&mut seed) as f64 / u64::MAX as f64;
+            let share = random.next_bits() as f64 / u64::MAX as f64;
             let flow = ((FLOW_COUNT as f64).powf(share) as usize).min(FLOW_COUNT as usize - 1);
             sequence[agent] += 1;
             let port = flow as u32 % 32 + 1;
@@ -120,8 +113,8 @@ impl SflowLoad {
                 sampling_rate: 10_000,
                 sample_pool: sequence[agent].wrapping_mul(10_000),
                 drops: 0,
-                input: Interface::Index(port),
-                output: Interface::Index(40),
+                input: SflowInterface::Index(port),
+                output: SflowInterface::Index(40),
             };
             let record = FlowRecord::Header(SampledHeader {
                 protocol: HEADER_ETHERNET,
@@ -488,7 +481,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn write(
     folder: &Path,
-    facts: &machine::Facts,
+    facts: &machine::MachineFacts,
     rates: &[Rate],
     figures: &mut BTreeMap<TelemetryContestant, Vec<f64>>,
     decode: &str,

@@ -10,17 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use penstock_random::Random;
 
 /// A file, or a folder of files of equal size, to copy.
 #[derive(Debug, Clone)]
-pub(super) struct Dataset {
+pub(super) struct BenchDataset {
     pub(super) path: PathBuf,
     pub(super) is_folder: bool,
     pub(super) files: u64,
     pub(super) bytes: u64,
 }
 
-impl Dataset {
+impl BenchDataset {
     pub(super) fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -65,7 +66,7 @@ impl Work {
     }
 
     /// One file of `bytes`.
-    pub(super) fn make_file(&self, name: &str, bytes: u64) -> Result<Dataset> {
+    pub(super) fn make_file(&self, name: &str, bytes: u64) -> Result<BenchDataset> {
         let path = self.root.join("src").join(name);
         let mut random = Random::new(bytes);
         let mut buffer = vec![0; 4 << 20];
@@ -79,11 +80,11 @@ impl Work {
             left -= part as u64;
         }
         file.sync_all()?;
-        Ok(Dataset { path, is_folder: false, files: 1, bytes })
+        Ok(BenchDataset { path, is_folder: false, files: 1, bytes })
     }
 
     /// A folder of `files` files of `bytes` each, 1,000 to a folder as real data sets have them.
-    pub(super) fn make_folder(&self, name: &str, files: u64, bytes: usize) -> Result<Dataset> {
+    pub(super) fn make_folder(&self, name: &str, files: u64, bytes: usize) -> Result<BenchDataset> {
         let path = self.root.join("src").join(name);
         let mut random = Random::new(files);
         let mut buffer = vec![0; bytes];
@@ -97,7 +98,7 @@ impl Work {
             std::fs::write(folder.join(format!("f{number:06}.dat")), &buffer)?;
         }
         sync_file_system(&path)?;
-        Ok(Dataset { path, is_folder: true, files, bytes: files * bytes as u64 })
+        Ok(BenchDataset { path, is_folder: true, files, bytes: files * bytes as u64 })
     }
 
     /// Clears the destination and the page cache, so that each run of each program starts alike.
@@ -134,7 +135,7 @@ impl Work {
     }
 
     /// Fails unless the destination has the files and bytes of `source`, and for a single file the same sampled content.
-    pub(super) fn check_delivered(&self, source: &Dataset) -> Result<()> {
+    pub(super) fn check_delivered(&self, source: &BenchDataset) -> Result<()> {
         let (mut files, mut bytes, mut any) = (0, 0, PathBuf::new());
         let mut folders = vec![self.destination()];
         while let Some(folder) = folders.pop() {
@@ -197,24 +198,4 @@ pub(super) fn sync_file_system(path: &Path) -> Result<()> {
 fn drop_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3")
         .context("cannot drop the page cache, and a source in memory would not measure the disk: run as root")
-}
-
-/// splitmix64 (Steele, Lea, Flood 2014): fast, seeded, incompressible.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn fill(&mut self, buffer: &mut [u8]) {
-        for chunk in buffer.chunks_mut(8) {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let bytes = (z ^ (z >> 31)).to_le_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
-        }
-    }
 }

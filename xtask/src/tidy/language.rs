@@ -10,27 +10,27 @@ use anyhow::{Context, Result, bail};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::Fault;
+use super::TidyFault;
 
 /// File of the committed counts, relative to the root.
 const LIMITS_FILE: &str = "xtask/language.toml";
 
-/// First words of doc comments that ask instead of naming their subject.
+/// First words of doc comments that are questions instead of descriptions.
 const QUESTION_WORDS: [&str; 5] = ["what", "who", "whoever", "whether", "nobody"];
 /// Public items need more words than this, or none where the name says it all.
 const DOC_WORDS_SHORT: usize = 3;
 /// Longest name of a test, in words.
 const TEST_NAME_WORDS_MAX: usize = 6;
-/// Words of a function's name that stand for sending, reporting or receiving.
+/// Words in function names that should be send, report or receive.
 const SPEECH_WORDS: [&str; 3] = ["tell", "told", "hear"];
-/// Type names that every crate or module may have: the module says what they are of.
+/// Type names that may occur in several crates or modules.
 const SHARED_TYPE_NAMES: [&str; 10] = [
     "Args", "Builder", "Config", "Counts", "Error", "Iter", "Options", "Report", "Result", "Stats",
 ];
 
 /// A rule that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rule {
+enum LanguageRule {
     QuestionDocComments,
     ShortDocComments,
     LongTestNames,
@@ -39,7 +39,7 @@ enum Rule {
     SpeechFunctions,
 }
 
-impl Rule {
+impl LanguageRule {
     const ALL: [Self; 6] = [
         Self::QuestionDocComments,
         Self::ShortDocComments,
@@ -82,15 +82,15 @@ impl Rule {
 
 /// A place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Violation {
     path: PathBuf,
     line: usize,
     text: String,
 }
 
-type Places = BTreeMap<Rule, Vec<Place>>;
+type Places = BTreeMap<LanguageRule, Vec<Violation>>;
 
-pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
+pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<TidyFault>> {
     let limits = read_limits(root)?;
     let mut faults = Vec::new();
     for (rule, places) in collect(root, files)? {
@@ -104,19 +104,20 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
             places.len(),
             rule.advice()
         );
-        faults.push(Fault { path: LIMITS_FILE.into(), line: 0, message });
+        faults.push(TidyFault { path: LIMITS_FILE.into(), line: 0, message });
     }
     Ok(faults)
 }
 
 /// Every place that breaks the rule called `key`, one line each.
 pub fn list(root: &Path, key: &str) -> Result<Vec<String>> {
-    let Some(rule) = Rule::ALL.into_iter().find(|rule| rule.key() == key) else {
-        let known: Vec<_> = Rule::ALL.iter().map(|rule| rule.key()).collect();
+    let Some(rule) = LanguageRule::ALL.into_iter().find(|rule| rule.key() == key) else {
+        let known: Vec<_> = LanguageRule::ALL.iter().map(|rule| rule.key()).collect();
         bail!("no rule `{key}`: the rules are {}", known.join(", "));
     };
     let places = collect(root, &super::checkout_files(root)?)?.remove(&rule).unwrap_or_default();
-    let line = |place: Place| format!("{}:{}: {}", place.path.display(), place.line, place.text);
+    let line =
+        |place: Violation| format!("{}:{}: {}", place.path.display(), place.line, place.text);
     Ok(places.into_iter().map(line).collect())
 }
 
@@ -147,8 +148,8 @@ fn read_limits(root: &Path) -> Result<BTreeMap<String, usize>> {
 }
 
 fn collect(root: &Path, files: &[PathBuf]) -> Result<Places> {
-    let mut places: Places = Rule::ALL.into_iter().map(|rule| (rule, Vec::new())).collect();
-    let mut types: BTreeMap<String, Vec<Place>> = BTreeMap::new();
+    let mut places: Places = LanguageRule::ALL.into_iter().map(|rule| (rule, Vec::new())).collect();
+    let mut types: BTreeMap<String, Vec<Violation>> = BTreeMap::new();
     for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
         let text = std::fs::read_to_string(root.join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -160,7 +161,7 @@ fn collect(root: &Path, files: &[PathBuf]) -> Result<Places> {
         reader.doc(&file.attrs, false, file.span().start().line);
         reader.visit_file(&file);
     }
-    let repeated = places.entry(Rule::RepeatedTypeNames).or_default();
+    let repeated = places.entry(LanguageRule::RepeatedTypeNames).or_default();
     for (_, mut same) in types.into_iter().filter(|(_, same)| same.len() > 1) {
         repeated.append(&mut same);
     }
@@ -179,13 +180,13 @@ fn is_test_file(path: &Path) -> bool {
 struct Reader<'a> {
     path: &'a Path,
     places: &'a mut Places,
-    types: &'a mut BTreeMap<String, Vec<Place>>,
+    types: &'a mut BTreeMap<String, Vec<Violation>>,
     in_test: bool,
 }
 
 impl Reader<'_> {
-    fn note(&mut self, rule: Rule, line: usize, text: impl Into<String>) {
-        let place = Place { path: self.path.to_owned(), line, text: text.into() };
+    fn note(&mut self, rule: LanguageRule, line: usize, text: impl Into<String>) {
+        let place = Violation { path: self.path.to_owned(), line, text: text.into() };
         self.places.entry(rule).or_default().push(place);
     }
 
@@ -194,10 +195,10 @@ impl Reader<'_> {
         let text = doc_text(attributes);
         let Some(first) = words(&text).next() else { return };
         if QUESTION_WORDS.contains(&first.to_lowercase().as_str()) {
-            self.note(Rule::QuestionDocComments, line, text.clone());
+            self.note(LanguageRule::QuestionDocComments, line, text.clone());
         }
         if is_public && words(&text).count() <= DOC_WORDS_SHORT {
-            self.note(Rule::ShortDocComments, line, text);
+            self.note(LanguageRule::ShortDocComments, line, text);
         }
     }
 
@@ -211,24 +212,24 @@ impl Reader<'_> {
             attribute.path().segments.last().is_some_and(|last| last.ident == "test")
         });
         if is_test && name.split('_').count() > TEST_NAME_WORDS_MAX {
-            self.note(Rule::LongTestNames, line, name.clone());
+            self.note(LanguageRule::LongTestNames, line, name.clone());
         }
         if !is_test && name.split('_').any(|word| SPEECH_WORDS.contains(&word)) {
-            self.note(Rule::SpeechFunctions, line, name);
+            self.note(LanguageRule::SpeechFunctions, line, name);
         }
     }
 
     fn constant(&mut self, name: &syn::Ident, kind: &syn::Type) {
         let (line, name) = (name.span().start().line, name.to_string());
         if !name.contains('_') && is_numeric(kind) {
-            self.note(Rule::OneWordConstants, line, name);
+            self.note(LanguageRule::OneWordConstants, line, name);
         }
     }
 
     fn type_name(&mut self, name: &syn::Ident) {
         let (line, name) = (name.span().start().line, name.to_string());
         if !self.in_test && !SHARED_TYPE_NAMES.contains(&name.as_str()) {
-            let place = Place { path: self.path.to_owned(), line, text: name.clone() };
+            let place = Violation { path: self.path.to_owned(), line, text: name.clone() };
             self.types.entry(name).or_default().push(place);
         }
     }
@@ -350,7 +351,7 @@ fn is_numeric(kind: &syn::Type) -> bool {
 /// Names of all rules, for help.
 #[must_use]
 pub fn rules() -> BTreeSet<&'static str> {
-    Rule::ALL.iter().map(|rule| rule.key()).collect()
+    LanguageRule::ALL.iter().map(|rule| rule.key()).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! Project rules that no compiler checks, as one list of faults.
+//! Project rules that the compiler does not check; returns one list of faults.
 //!
-//! `floors` reads the manifests, `source` the Rust files, `language` their names and comments, `text` the documents. Each takes the root of a checkout, so
-//! the tests can show that a broken checkout is noticed. A fault names the file, what is wrong and what mends it.
+//! `layers` checks the manifests, `folders` the imports inside a crate, `source` the Rust files, `language` their names and
+//! comments, `text` the documents. Each takes the root of a checkout, so that tests can check a broken one. A fault names
+//! the file, the error and the remedy.
 
-mod floors;
+mod folders;
 mod language;
+mod layers;
 mod source;
 mod text;
 
@@ -17,16 +19,16 @@ pub use language::{list, lower, rules};
 
 /// A broken rule with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// Where, relative to the root.
+pub struct TidyFault {
+    /// File, relative to the root.
     pub path: PathBuf,
-    /// Line, 0 when the whole file is meant.
+    /// Line number from 1; 0 for the whole file.
     pub line: usize,
     /// Description of the fault, and its remedy.
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TidyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}: {}", self.path.display(), self.message),
@@ -36,9 +38,10 @@ impl fmt::Display for Fault {
 }
 
 /// All faults of the checkout at `root`, in the order of their files.
-pub fn check(root: &Path) -> Result<Vec<Fault>> {
+pub fn check(root: &Path) -> Result<Vec<TidyFault>> {
     let files = checkout_files(root)?;
-    let mut faults = floors::check(root)?;
+    let mut faults = layers::check(root)?;
+    faults.extend(folders::check(root, &files)?);
     faults.extend(source::check(root, &files)?);
     faults.extend(text::check(root, &files)?);
     faults.extend(language::check(root, &files)?);
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_checkout_has_no_faults() {
+    fn sound_checkout_has_no_faults() {
         assert_eq!(messages(sound().path()), Vec::<String>::new());
     }
 
@@ -147,6 +150,15 @@ mod tests {
     }
 
     #[test]
+    fn sql_outside_repository_is_fault() {
+        let dir = sound();
+        let text = "//! B: sqlx.\nuse sqlx::Row;\n";
+        write(dir.path(), "services/controller/src/repository/b.rs", text);
+        write(dir.path(), "services/controller/src/api/b.rs", text);
+        assert_one(dir.path(), "services/controller/src/api/b.rs:2", "repository");
+    }
+
+    #[test]
     fn crate_root_must_forbid_unsafe() {
         let dir = sound();
         write(dir.path(), "core/a/src/lib.rs", "//! A. #![forbid(unsafe_code)]\n");
@@ -171,6 +183,35 @@ mod tests {
             "```\n[x](gone.md)\n```\n\n[y](gone.md) [z](https://example.org/)\n",
         );
         assert_one(dir.path(), "ARCHITECTURE.md:5", "gone.md");
+    }
+
+    #[test]
+    fn import_from_higher_folder_is_fault() {
+        let dir = sound();
+        let file = |path: &str, text: &str| {
+            write(dir.path(), &format!("system/mover/src/{path}"), &format!("//! M.\n{text}"));
+        };
+        file("net/dial.rs", "use crate::base::lock::lock;\nuse super::frame::Frame;\n");
+        file("source/scan.rs", "#[cfg(test)]\nmod tests {\n    use crate::server::agent;\n}\n");
+        assert_eq!(messages(dir.path()), Vec::<String>::new());
+        file("source/scan.rs", "use crate::sink::file::File;\n");
+        assert_one(dir.path(), "system/mover/src/source/scan.rs", "`sink::file`");
+    }
+
+    #[test]
+    fn cycle_of_four_modules_is_fault() {
+        let dir = sound();
+        let file = |name: &str, to: &str| {
+            let text = format!("//! M.\nuse super::{to}::X;\n");
+            write(dir.path(), &format!("system/mover/src/net/{name}.rs"), &text);
+        };
+        file("a", "b");
+        file("b", "c");
+        file("c", "a");
+        assert_eq!(messages(dir.path()), Vec::<String>::new());
+        file("c", "d");
+        file("d", "a");
+        assert_one(dir.path(), "system/mover/src", "4 modules");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rules for Rust files: where `unsafe` may stand, how long a file may be, and that it says what it is for.
+//! Rules for Rust files: `unsafe` in one crate only, a maximum length, and a module comment.
 //!
 //! `code_only` blanks comments and literals; it is a scanner for these rules, not a Rust parser.
 
@@ -6,19 +6,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::Fault;
+use super::TidyFault;
 
-/// The one crate that may hold unsafe code.
+/// The only crate that may contain unsafe code.
 const UNSAFE_HOME: &str = "system/sys";
 const LONGEST_FILE_LINES: usize = 800;
 
-pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
+/// The sources of the controller, and the folder there that holds all its SQL.
+const CONTROLLER_SOURCES: &str = "services/controller/src";
+const CONTROLLER_REPOSITORY: &str = "services/controller/src/repository";
+
+pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<TidyFault>> {
     let mut faults = Vec::new();
     for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
         let text = std::fs::read_to_string(root.join(path))
             .with_context(|| format!("cannot read {}", path.display()))?;
         let mut fault =
-            |line, message: String| faults.push(Fault { path: path.clone(), line, message });
+            |line, message: String| faults.push(TidyFault { path: path.clone(), line, message });
 
         let lines = text.lines().count();
         if lines > LONGEST_FILE_LINES {
@@ -36,7 +40,17 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
             continue;
         }
         let code = code_only(&text);
+        let is_without_sql =
+            path.starts_with(CONTROLLER_SOURCES) && !path.starts_with(CONTROLLER_REPOSITORY);
         for (at, line) in code.lines().enumerate() {
+            if is_without_sql && words(line).any(|word| word == "sqlx") {
+                fault(
+                    at + 1,
+                    format!(
+                        "`sqlx` outside {CONTROLLER_REPOSITORY}: call a function of that folder"
+                    ),
+                );
+            }
             if words(line).any(|word| word == "unsafe") {
                 fault(
                     at + 1,
@@ -65,8 +79,8 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !(c.is_alphanumeric() || c == '_'))
 }
 
-/// The text with comments, strings and character literals blanked; line breaks stay, so line numbers hold.
-fn code_only(text: &str) -> String {
+/// Replaces comments, strings and character literals by blanks; line numbers stay the same.
+pub(super) fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = vec![b' '; bytes.len()];
     let mut at = 0;
@@ -93,7 +107,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Length of the comment or literal at the start of `rest`, 0 when code stands there.
+/// Length of the comment or literal at the start of `rest`; 0 for code.
 fn literal_length(rest: &[u8], in_word: bool) -> usize {
     if rest.starts_with(b"//") {
         return rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len());

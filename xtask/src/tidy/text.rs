@@ -1,24 +1,24 @@
-//! Rules for documents: links lead somewhere, the README names every verb, a change log exists, no stray words.
+//! Rules for documents: no dead links, every verb in the README, a change log, no forbidden words.
 //!
-//! Which verbs exist is read from `docs/help/*.txt`; the test of the binary keeps those files equal to `--help`.
+//! The verbs are those of `docs/help/*.txt`, which a test of the binary keeps equal to `--help`.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::Fault;
+use super::TidyFault;
 
-/// Words that have no place in a published repository. Split, so that this file does not name itself.
+/// Words that must not occur in a published repository. Split, so that this file does not contain them.
 const STRAY_WORDS: [&str; 3] =
     [concat!("cla", "ude"), concat!("sub", "agent"), concat!("as an ", "ai ")];
-/// Endings of the files that people read.
+/// File name extensions of text files that are checked.
 const READABLE: [&str; 10] = ["md", "rs", "toml", "txt", "sh", "py", "js", "html", "css", "json"];
 
-pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
+pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<TidyFault>> {
     let mut faults = Vec::new();
     for needed in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
         if !root.join(needed).is_file() {
-            faults.push(Fault {
+            faults.push(TidyFault {
                 path: needed.into(),
                 line: 0,
                 message: "is missing: every checkout has one".to_owned(),
@@ -39,7 +39,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
             for word in STRAY_WORDS.iter().filter(|word| lower.contains(**word)) {
                 let message =
                     format!("`{word}` is not for this repository: say what the reader needs");
-                faults.push(Fault { path: path.clone(), line: at + 1, message });
+                faults.push(TidyFault { path: path.clone(), line: at + 1, message });
             }
         }
         if ending == "md" {
@@ -49,7 +49,7 @@ pub(super) fn check(root: &Path, files: &[PathBuf]) -> Result<Vec<Fault>> {
     Ok(faults)
 }
 
-fn verbs_in_readme(root: &Path, files: &[PathBuf]) -> Vec<Fault> {
+fn verbs_in_readme(root: &Path, files: &[PathBuf]) -> Vec<TidyFault> {
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap_or_default();
     let help = files.iter().filter(|path| path.parent() == Some(Path::new("docs/help")));
     let verbs = help.filter_map(|path| path.file_stem()?.to_str());
@@ -57,7 +57,7 @@ fn verbs_in_readme(root: &Path, files: &[PathBuf]) -> Vec<Fault> {
         .filter(|verb| *verb != "penstock")
         .map(|verb| format!("penstock {verb}"))
         .filter(|command| !readme.contains(command.as_str()))
-        .map(|command| Fault {
+        .map(|command| TidyFault {
             path: "README.md".into(),
             line: 0,
             message: format!("does not mention `{command}`"),
@@ -65,8 +65,8 @@ fn verbs_in_readme(root: &Path, files: &[PathBuf]) -> Vec<Fault> {
         .collect()
 }
 
-/// Relative links whose target does not exist. Fenced blocks and links with a scheme are left alone.
-fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<Fault> {
+/// Relative links whose target does not exist. Ignores fenced blocks and links with a scheme.
+fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<TidyFault> {
     let mut faults = Vec::new();
     let mut fenced = false;
     for (at, line) in text.lines().enumerate() {
@@ -87,7 +87,7 @@ fn dead_links(root: &Path, path: &Path, text: &str) -> Vec<Fault> {
                 None => root.join(path).parent().unwrap_or(root).join(file),
             };
             if !from.exists() {
-                faults.push(Fault {
+                faults.push(TidyFault {
                     path: path.to_path_buf(),
                     line: at + 1,
                     message: format!("link to `{file}`, which does not exist"),

@@ -1,10 +1,10 @@
-//! DCQCN as ConnectX-4 and later do it, and as the HPCC paper ran it: marks come back with acknowledgements, alpha is
-//! renewed at short intervals, cuts have an interval of their own, and rates grow by time alone.
+//! DCQCN as implemented by ConnectX-4 and later and simulated by the HPCC paper: acknowledgements echo marks, alpha is
+//! updated at short intervals, rate cuts have an interval of their own, and the rate increases by the timer alone.
 //!
-//! After the first mark at t: alpha is renewed at t + n T_a, cuts happen at t + n T_d + 1 ns where a mark came since
-//! the last, and the rate grows T_i after the last cut or growth.
+//! After the first mark at time t, alpha is updated at t + n T_a, the rate is cut at t + n T_d + 1 ns if a mark arrived
+//! since the last cut, and it increases T_i after the last cut or increase.
 
-use super::{Ack, Congestion, Pace, Path, power, rate_min_bps, scaled};
+use super::{Ack, Congestion, Pace, PathProperties, power, rate_min_bps, scale_to_line};
 use crate::parameters::Parameters;
 use crate::time::PS_PER_NANOSECOND;
 
@@ -28,19 +28,19 @@ pub(super) struct Dcqcn {
     stage: u32,
     marked_for_alpha: bool,
     marked_for_cut: bool,
-    /// When the next of each is due; none before the first mark.
-    due: Option<Due>,
+    /// Next expirations of the timers; none before the first mark.
+    due: Option<TimerExpiry>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Due {
+struct TimerExpiry {
     alpha: u64,
     cut: u64,
-    growth: u64,
+    increase: u64,
 }
 
 impl Dcqcn {
-    pub(super) fn new(parameters: &Parameters, path: &Path) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties) -> Self {
         let line = path.line_bps as f64;
         Self {
             line,
@@ -50,8 +50,8 @@ impl Dcqcn {
             decrease_interval: parameters.dcqcn_decrease_interval.0,
             increase_interval: parameters.dcqcn_increase_interval.0,
             recovery_stages: parameters.dcqcn_recovery_stages,
-            additive: scaled(parameters.dcqcn_additive, 5e6, 25e9, path),
-            hyper: scaled(parameters.dcqcn_hyper, 50e6, 25e9, path),
+            additive: scale_to_line(parameters.dcqcn_additive, 5e6, 25e9, path),
+            hyper: scale_to_line(parameters.dcqcn_hyper, 50e6, 25e9, path),
             clamp: parameters.dcqcn_clamp,
             alpha: 1.0,
             rate: line,
@@ -66,16 +66,16 @@ impl Dcqcn {
     /// Applies the timers that expired up to `now`, in the order of their times.
     fn advance(&mut self, now: u64, pace: &mut Pace) {
         let Some(mut due) = self.due else { return };
-        if now < due.alpha.min(due.cut).min(due.growth) {
+        if now < due.alpha.min(due.cut).min(due.increase) {
             return;
         }
         loop {
-            if due.alpha <= due.cut && due.alpha <= due.growth && due.alpha <= now {
-                // Without marks until the next other timer: all at once.
+            if due.alpha <= due.cut && due.alpha <= due.increase && due.alpha <= now {
+                // Without a mark, all updates before the next other timer are applied in one step.
                 let until = if self.marked_for_alpha {
                     due.alpha
                 } else {
-                    let other = if self.marked_for_cut { due.cut.min(due.growth) } else { now };
+                    let other = if self.marked_for_cut { due.cut.min(due.increase) } else { now };
                     other.min(now).max(due.alpha)
                 };
                 let steps = (until - due.alpha) / self.alpha_interval + 1;
@@ -84,23 +84,23 @@ impl Dcqcn {
                     self.alpha += self.gain;
                 }
                 due.alpha += steps * self.alpha_interval;
-            } else if due.cut <= due.growth && due.cut <= now {
+            } else if due.cut <= due.increase && due.cut <= now {
                 if std::mem::take(&mut self.marked_for_cut) {
                     if self.clamp || self.stage != 0 {
                         self.target = self.rate;
                     }
                     self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(self.rate_min);
                     self.stage = 0;
-                    due.growth = due.cut + self.increase_interval;
+                    due.increase = due.cut + self.increase_interval;
                     due.cut += self.decrease_interval;
                 } else {
-                    // Nothing is cut until a mark comes, which is not before now.
+                    // No mark is pending, and the next one cannot arrive before now: skip these expirations.
                     let steps = (now - due.cut) / self.decrease_interval + 1;
                     due.cut += steps * self.decrease_interval;
                 }
-            } else if due.growth <= now {
-                self.grow();
-                due.growth += self.increase_interval;
+            } else if due.increase <= now {
+                self.increase_rate();
+                due.increase += self.increase_interval;
             } else {
                 break;
             }
@@ -109,7 +109,7 @@ impl Dcqcn {
         self.update_pace(pace);
     }
 
-    fn grow(&mut self) {
+    fn increase_rate(&mut self) {
         let step = match self.stage.cmp(&self.recovery_stages) {
             std::cmp::Ordering::Less => 0.0,
             std::cmp::Ordering::Equal => self.additive,
@@ -141,10 +141,10 @@ impl Congestion for Dcqcn {
         self.marked_for_alpha = true;
         self.marked_for_cut = true;
         if self.due.is_none() {
-            self.due = Some(Due {
+            self.due = Some(TimerExpiry {
                 alpha: now + self.alpha_interval,
                 cut: now + self.decrease_interval + PS_PER_NANOSECOND,
-                growth: now + self.increase_interval,
+                increase: now + self.increase_interval,
             });
             self.update_pace(pace);
         }
@@ -166,17 +166,17 @@ mod tests {
         Ack { now_ps, acknowledged: 0, next: 0, packets: 1, marks: 1, ..Ack::default() }
     }
 
-    fn begun() -> (Dcqcn, Pace) {
+    fn new_dcqcn() -> (Dcqcn, Pace) {
         let pace = Pace { rate_bps: 0, window_bytes: u64::MAX, has_timers: false };
         let dcqcn = Dcqcn::new(&Parameters::default(), &path());
         (dcqcn, pace)
     }
 
-    /// By hand: one mark at 0. Alpha is 1 until 1 us (marked: stays 1), then decays at 2, 3 and 4 us; the cut at
-    /// 4.001 us halves by that.
+    /// Computed by hand for one mark at 0: alpha stays 1 at 1 us (marked) and decays at 2, 3 and 4 us; the cut at
+    /// 4.001 us uses half of it.
     #[test]
     fn mark_cuts_rate_then_fast_recovery() {
-        let (mut dcqcn, mut pace) = begun();
+        let (mut dcqcn, mut pace) = new_dcqcn();
         dcqcn.on_ack(&ack(0), &mut pace);
         dcqcn.on_send(4 * PS_PER_US, 0, &mut pace);
         assert_eq!(pace.rate_bps, 100_000_000_000);
@@ -184,19 +184,19 @@ mod tests {
         let alpha = (255.0_f64 / 256.0).powi(3);
         let cut = 100e9 * (1.0 - alpha / 2.0);
         assert!((dcqcn.rate - cut).abs() < 1.0, "{} {cut}", dcqcn.rate);
-        // The target is still the line, as the clamp is off and no stage had passed.
+        // The target remains the line rate, as the clamp is off and no increase preceded the cut.
         dcqcn.on_send(305 * PS_PER_US, 0, &mut pace);
         assert!((dcqcn.rate - f64::midpoint(cut, 100e9)).abs() < 1.0);
-        // Additive then hyper increases: the target cannot pass the line.
+        // Additive, then hyper increase; the target is bounded by the line rate.
         dcqcn.on_send(10_000 * PS_PER_US, 0, &mut pace);
         assert!(pace.rate_bps > 99_990_000_000 && dcqcn.target <= 100e9, "{}", pace.rate_bps);
     }
 
-    /// Timers that are applied late give the same state as timers applied in time.
+    /// Timers applied late give the same state as timers applied on time.
     #[test]
     fn late_timers_give_same_state() {
-        let (mut often, mut pace) = begun();
-        let (mut rarely, mut other) = begun();
+        let (mut often, mut pace) = new_dcqcn();
+        let (mut rarely, mut other) = new_dcqcn();
         for step in 0..4000_u64 {
             let now = step * PS_PER_US / 2;
             if step % 97 < 5 {

@@ -1,7 +1,7 @@
-//! DCQCN as it was published (Zhu et al., SIGCOMM 2015, section 3): the receiver sends notifications at intervals, each
-//! cuts at once, and rates grow by time and by bytes.
+//! DCQCN as published (Zhu et al., SIGCOMM 2015, section 3): the receiver sends CNPs at a minimum interval, each CNP
+//! cuts the rate at once, and the rate increases by a timer and a byte counter.
 
-use super::{Ack, Congestion, Pace, Path, power, rate_min_bps};
+use super::{Ack, Congestion, Pace, PathProperties, power, rate_min_bps};
 use crate::parameters::Parameters;
 
 /// State of one queue pair.
@@ -23,12 +23,12 @@ pub(super) struct DcqcnPaper {
     bytes: u64,
     byte_stage: u32,
     time_stage: u32,
-    /// When alpha decays and the rate grows; none before the first notification.
+    /// Next expirations of the alpha timer and the rate increase timer; none before the first CNP.
     due: Option<(u64, u64)>,
 }
 
 impl DcqcnPaper {
-    pub(super) fn new(parameters: &Parameters, path: &Path) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties) -> Self {
         let line = path.line_bps as f64;
         Self {
             line,
@@ -51,26 +51,27 @@ impl DcqcnPaper {
     }
 
     fn advance(&mut self, now: u64, pace: &mut Pace) {
-        let Some((mut alpha_at, mut growth_at)) = self.due else { return };
+        let Some((mut alpha_at, mut increase_at)) = self.due else { return };
         if alpha_at <= now {
             let steps = (now - alpha_at) / self.alpha_interval + 1;
             self.alpha *= power(1.0 - self.gain, steps);
             alpha_at += steps * self.alpha_interval;
         }
-        while growth_at <= now && self.rate < self.line {
+        while increase_at <= now && self.rate < self.line {
             self.time_stage += 1;
-            self.grow();
-            growth_at += self.increase_interval;
+            self.increase_rate();
+            increase_at += self.increase_interval;
         }
-        if growth_at <= now {
-            growth_at = now + self.increase_interval;
+        if increase_at <= now {
+            increase_at = now + self.increase_interval;
         }
-        self.due = Some((alpha_at, growth_at));
+        self.due = Some((alpha_at, increase_at));
         pace.rate_bps = self.rate as u64;
     }
 
-    /// After both stages are new: fast recovery while neither is over, hyper increase when both are.
-    fn grow(&mut self) {
+    /// Rate increase after a timer or byte counter expired: fast recovery while neither stage exceeds the threshold,
+    /// additive increase if one does, hyper increase if both do.
+    fn increase_rate(&mut self) {
         let (less, more) =
             (self.byte_stage.min(self.time_stage), self.byte_stage.max(self.time_stage));
         if less > self.recovery_stages {
@@ -106,7 +107,7 @@ impl Congestion for DcqcnPaper {
         if self.bytes >= self.increase_bytes {
             self.bytes -= self.increase_bytes;
             self.byte_stage += 1;
-            self.grow();
+            self.increase_rate();
             pace.rate_bps = self.rate as u64;
         }
     }
@@ -143,14 +144,14 @@ mod tests {
         let mut dcqcn = DcqcnPaper::new(&parameters, &path());
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         (0..40).for_each(|_| dcqcn.on_cnp(0, &mut pace));
-        assert_eq!(pace.rate_bps, 100_000_000, "no rate is below");
+        assert_eq!(pace.rate_bps, 100_000_000, "minimum rate");
         let target = dcqcn.target;
         for _ in 0..6 {
             dcqcn.on_send(1, 10_000_000, &mut pace);
         }
         assert!((dcqcn.target - target - 40e6).abs() < 1.0, "one additive step");
         dcqcn.on_send(6 * 55 * PS_PER_US, 0, &mut pace);
-        // Five additive steps more, and one of hyper increase.
+        // Five more additive steps and one hyper increase.
         assert!(
             (dcqcn.target - target - 6.0 * 40e6 - 200e6).abs() < 1.0,
             "{}",

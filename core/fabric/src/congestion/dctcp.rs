@@ -1,7 +1,7 @@
-//! DCTCP (RFC 8257) with a rate and a window in step, as the HPCC paper compared it: the share of marked packets of a
-//! round trip sets how deep a cut is.
+//! DCTCP (RFC 8257) with a rate proportional to the window, as compared in the HPCC paper: the share of marked packets
+//! per RTT determines the depth of a cut.
 
-use super::{Ack, Congestion, Pace, Path, rate_min_bps};
+use super::{Ack, Congestion, Pace, PathProperties, rate_min_bps};
 use crate::parameters::Parameters;
 use crate::time::PS_PER_SECOND;
 
@@ -18,14 +18,14 @@ pub(super) struct Dctcp {
     rate: f64,
     packets: u64,
     marks: u64,
-    /// A round trip ends with the acknowledgement of more than this.
+    /// The observation window ends when a higher number is acknowledged.
     round_after: u64,
-    /// After a cut: until when there is no other.
+    /// After a cut: no further cut until a higher number is acknowledged.
     cut_until: Option<u64>,
 }
 
 impl Dctcp {
-    pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties, pace: &mut Pace) -> Self {
         pace.window_bytes = path.bdp_bytes();
         let packet = f64::from(path.mtu) * 8.0 * PS_PER_SECOND as f64 / path.base_rtt_ps as f64;
         Self {
@@ -84,16 +84,16 @@ mod tests {
     fn alpha_cuts_once_per_rtt() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut dctcp = Dctcp::new(&Parameters::default(), &path(), &mut pace);
-        // 1000 bytes in 13 us: 615 Mb/s, as the HPCC paper has it.
+        // 1000 bytes in 13 us: 615 Mb/s, as in the HPCC paper.
         assert!((dctcp.additive - 615e6).abs() < 1e6);
         dctcp.on_ack(&ack(1, 100, 1), &mut pace);
         assert_eq!(pace.rate_bps, 50_000_000_000);
         assert_eq!(pace.window_bytes, 81_250);
         (2..=100).for_each(|number| dctcp.on_ack(&ack(number, 150, 1), &mut pace));
-        assert_eq!(pace.rate_bps, 50_000_000_000, "once");
+        assert_eq!(pace.rate_bps, 50_000_000_000, "one cut per RTT");
         dctcp.on_ack(&ack(101, 200, 0), &mut pace);
         let alpha = 15.0 / 16.0 + 99.0 / 100.0 / 16.0;
         assert!((dctcp.alpha - alpha).abs() < 1e-9, "{}", dctcp.alpha);
-        assert!((dctcp.rate - 50e9 - dctcp.additive).abs() < 1.0, "and then it grows");
+        assert!((dctcp.rate - 50e9 - dctcp.additive).abs() < 1.0, "additive increase");
     }
 }

@@ -1,16 +1,17 @@
-//! HPCC (Li et al., SIGCOMM 2019, algorithm 1): the utilisation of the busiest hop, from what switches tell, sets window
-//! and rate once in a round trip by a factor, and with each acknowledgement in between from the same reference.
+//! HPCC (Li et al., SIGCOMM 2019, algorithm 1): in-band telemetry yields the utilisation of the busiest hop, which
+//! scales rate and window relative to a reference that is updated once per RTT; acknowledgements in between use the
+//! same reference.
 
-use super::{Ack, Congestion, Pace, Path, rate_min_bps, scaled};
+use super::{Ack, Congestion, Pace, PathProperties, rate_min_bps, scale_to_line};
 use crate::packet::{HOPS_MAX, Hop, Hops};
 use crate::parameters::Parameters;
 use crate::time::{PS_PER_NANOSECOND, PS_PER_SECOND};
 
-/// Steps of the telemetry of the HPCC simulator, in bytes that were sent and that wait.
+/// Resolution of the HPCC simulator's telemetry in bytes: transmitted bytes and queue length.
 const SENT_STEP: u64 = 128;
 const QUEUE_STEP: u64 = 80;
 
-/// A rate and what it follows from: of the whole path, or of a hop.
+/// Reference rate with utilisation and increase stage, of the whole path or of one hop.
 #[derive(Debug, Clone, Copy)]
 struct Reference {
     utilisation: f64,
@@ -33,14 +34,14 @@ pub(super) struct Hpcc {
     unit: u64,
 
     path: Reference,
-    /// Of each hop, where each has a rate of its own.
+    /// References per hop with `hpcc_per_hop`.
     hops: Option<Box<[Reference; HOPS_MAX]>>,
-    /// The packet after which the reference changes next.
+    /// The reference changes when a higher packet number is acknowledged.
     update_after: u64,
     last: Hops,
 }
 
-/// The load of a hop, as a share of what fits, and over how long it was measured, in picoseconds.
+/// Load of a hop relative to its capacity, and the measurement interval in picoseconds.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     share: f64,
@@ -48,14 +49,14 @@ struct Load {
 }
 
 impl Hpcc {
-    pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties, pace: &mut Pace) -> Self {
         let line = path.line_bps as f64;
         pace.window_bytes = path.bdp_bytes();
         let reference = Reference { utilisation: 1.0, rate: line, stage: 0 };
         Self {
             line,
             rate_min: rate_min_bps(parameters),
-            additive: scaled(parameters.hpcc_additive, 10e6, 25e9, path),
+            additive: scale_to_line(parameters.hpcc_additive, 10e6, 25e9, path),
             target: parameters.hpcc_target,
             stages: parameters.hpcc_stages,
             base_rtt: path.base_rtt_ps as f64,
@@ -70,8 +71,8 @@ impl Hpcc {
         }
     }
 
-    /// A hop as the telemetry carries it.
-    fn rounded(&self, hop: &Hop) -> Hop {
+    /// Rounds the telemetry of a hop to the resolution of `hpcc_unit`.
+    fn quantise(&self, hop: &Hop) -> Hop {
         if self.unit == 0 {
             return *hop;
         }
@@ -84,8 +85,8 @@ impl Hpcc {
         }
     }
 
-    /// Bytes under way at a hop since the telemetry before (function MeasureInflight); none where no time has passed.
-    fn load(&self, new: &Hop, old: &Hop) -> Option<Load> {
+    /// Measures the load of a hop since the previous telemetry (function MeasureInflight); none if no time has passed.
+    fn measure_load(&self, new: &Hop, old: &Hop) -> Option<Load> {
         let interval = new.time_ps.saturating_sub(old.time_ps) as f64;
         if interval <= 0.0 {
             return None;
@@ -98,14 +99,14 @@ impl Hpcc {
         Some(Load { share: busy + waiting, interval })
     }
 
-    /// The moving mean of a load.
-    fn mean(&self, before: f64, load: Load) -> f64 {
+    /// Updates the moving average of a load.
+    fn moving_average(&self, before: f64, load: Load) -> f64 {
         let weight = (load.interval / self.base_rtt).min(1.0);
         before * (1.0 - weight) + load.share * weight
     }
 
-    /// The rate that follows from a reference, and its stage then.
-    fn rate(&self, from: &Reference) -> (f64, u32) {
+    /// Computes rate and next stage from a reference.
+    fn next_rate(&self, from: &Reference) -> (f64, u32) {
         let over = from.utilisation / self.target;
         let (rate, stage) = if over >= 1.0 || from.stage >= self.stages {
             (from.rate / over + self.additive, 0)
@@ -115,8 +116,8 @@ impl Hpcc {
         (rate.clamp(self.rate_min, self.line), stage)
     }
 
-    /// The rate by the busiest hop.
-    fn rate_of_path(&mut self, loads: &[Option<Load>], is_update: bool) -> f64 {
+    /// Computes the rate from the busiest hop.
+    fn update_path_rate(&mut self, loads: &[Option<Load>], is_update: bool) -> f64 {
         let mut busiest: Option<Load> = None;
         for load in loads.iter().flatten() {
             if busiest.is_none_or(|most| load.share > most.share) {
@@ -124,17 +125,17 @@ impl Hpcc {
             }
         }
         if let Some(load) = busiest {
-            self.path.utilisation = self.mean(self.path.utilisation, load);
+            self.path.utilisation = self.moving_average(self.path.utilisation, load);
         }
-        let (rate, stage) = self.rate(&self.path);
+        let (rate, stage) = self.next_rate(&self.path);
         if is_update {
             (self.path.rate, self.path.stage) = (rate, stage);
         }
         rate
     }
 
-    /// The lowest of the rates of all hops; of one without news it is its reference.
-    fn rate_of_hops(
+    /// Computes the lowest rate of all hops; a hop without a new measurement contributes its reference rate.
+    fn update_hop_rates(
         &self,
         hops: &mut [Reference; HOPS_MAX],
         loads: &[Option<Load>],
@@ -146,8 +147,8 @@ impl Hpcc {
                 lowest = lowest.min(hop.rate);
                 continue;
             };
-            hop.utilisation = self.mean(hop.utilisation, *load);
-            let (rate, stage) = self.rate(hop);
+            hop.utilisation = self.moving_average(hop.utilisation, *load);
+            let (rate, stage) = self.next_rate(hop);
             lowest = lowest.min(rate);
             if is_update {
                 (hop.rate, hop.stage) = (rate, stage);
@@ -168,7 +169,7 @@ impl Congestion for Hpcc {
         let mut last = Hops::default();
         let mut has_news = !self.skip_idle;
         for (at, hop) in ack.hops.iter().take(HOPS_MAX).enumerate() {
-            let new = self.rounded(hop);
+            let new = self.quantise(hop);
             let Some(old) = self.last.as_slice().get(at) else {
                 last.push(new);
                 continue;
@@ -177,7 +178,7 @@ impl Congestion for Hpcc {
                 last.push(*old);
             } else {
                 has_news = true;
-                loads[at] = self.load(&new, old);
+                loads[at] = self.measure_load(&new, old);
                 last.push(new);
             }
         }
@@ -189,9 +190,9 @@ impl Congestion for Hpcc {
         let loads = &loads[..self.last.as_slice().len()];
         if has_news {
             let rate = match self.hops.take() {
-                None => self.rate_of_path(loads, is_update),
+                None => self.update_path_rate(loads, is_update),
                 Some(mut hops) => {
-                    let rate = self.rate_of_hops(&mut hops, loads, is_update);
+                    let rate = self.update_hop_rates(&mut hops, loads, is_update);
                     self.hops = Some(hops);
                     rate
                 }
@@ -220,9 +221,9 @@ mod tests {
         Ack { now_ps: 0, acknowledged, next, packets: 1, marks: 0, hops, ..Ack::default() }
     }
 
-    /// By hand: full for a whole round trip of 13 us with one bandwidth-delay product waiting is a share of 2.
+    /// Computed by hand: a hop that is busy for a whole RTT of 13 us with one BDP queued has a load of 2.
     #[test]
-    fn the_busiest_hop_sets_the_rate() {
+    fn busiest_hop_sets_rate() {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut hpcc = Hpcc::new(&Parameters::default(), &path(), &mut pace);
         assert_eq!(pace.window_bytes, 162_500);
@@ -233,7 +234,7 @@ mod tests {
         let expected = 100e9 / (2.0 / 0.95) + 40e6;
         assert!((hpcc.path.rate - expected).abs() < 1.0);
         assert_eq!(pace.rate_bps, expected as u64);
-        // Within the same round trip the reference stays, so that cuts do not add up.
+        // Within the same RTT the reference stays, so cuts do not accumulate.
         let more = [hop(14 * PS_PER_US, 0, 0), hop(14 * PS_PER_US, 175_000, 200_000)];
         hpcc.on_ack(&ack(&more, 12, 21), &mut pace);
         assert!((hpcc.path.rate - expected).abs() < 1.0);
@@ -249,7 +250,7 @@ mod tests {
             let hops = [hop(13 * PS_PER_US * (round + 1), 16_250 * (round + 1), 0)];
             hpcc.on_ack(&ack(&hops, 10 * round + 1, 10 * round), &mut pace);
         }
-        // Five additive steps of 40 Mb/s, then 9.5 times as much and as far as the line.
+        // Five additive steps of 40 Mb/s, then a factor of 9.5, bounded by the line rate.
         assert!(hpcc.path.rate > 80e9, "{}", hpcc.path.rate);
     }
 
@@ -260,7 +261,7 @@ mod tests {
         (Hpcc::new(&parameters, &path(), &mut pace), pace)
     }
 
-    /// Without it the rate changes once in a round trip alone.
+    /// Without fast reaction the rate changes once per RTT.
     #[test]
     fn fast_react_is_per_acknowledgement() {
         for (fast_react, expected) in [(true, 2), (false, 1)] {
@@ -277,8 +278,8 @@ mod tests {
         }
     }
 
-    /// Two hops that are over their target in turns, by hand: with a rate of each the second cut begins at the line, so that
-    /// the lowest stands; with one rate cuts add up.
+    /// Two hops exceed their target alternately, computed by hand: with rates per hop the second cut starts from the
+    /// line rate, so the lower rate applies; with one rate the cuts accumulate.
     #[test]
     fn each_hop_has_its_own_rate() {
         let rates = [false, true].map(|per_hop| {
@@ -288,7 +289,7 @@ mod tests {
                 p.hpcc_additive = Some(penstock_units::BitRate(0));
             });
             hpcc.on_ack(&ack(&[hop(0, 0, 0), hop(0, 0, 0)], 1, 10), &mut pace);
-            // A full line for a round trip and 162,500 bytes that wait, at one of the hops.
+            // One hop is busy for an RTT with 162,500 bytes queued.
             let busy = [hop(13 * PS_PER_US, 162_500, 162_500), hop(13 * PS_PER_US, 0, 0)];
             hpcc.last = Hops::default();
             [hop(0, 0, 162_500), hop(0, 0, 0)].iter().for_each(|one| hpcc.last.push(*one));
@@ -321,7 +322,7 @@ mod tests {
     #[test]
     fn telemetry_is_rounded_to_its_unit() {
         let (hpcc, _) = hpcc(|p| p.hpcc_unit = 4);
-        let rounded = hpcc.rounded(&hop(1_234_567, 1_000_000, 1_000));
+        let rounded = hpcc.quantise(&hop(1_234_567, 1_000_000, 1_000));
         assert_eq!((rounded.time_ps, rounded.sent_bytes), (1_234_000, 999_936));
         assert_eq!(rounded.queue_bytes, 960);
     }

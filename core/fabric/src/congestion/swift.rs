@@ -1,11 +1,11 @@
-//! Swift (Kumar et al., SIGCOMM 2020, section 3): a window steered towards a target delay that grows with hops and, by
-//! flow scaling, with small windows; below one packet it becomes a gap between packets.
+//! Swift (Kumar et al., SIGCOMM 2020, section 3): steers the window towards a target delay that grows with the number
+//! of hops and, by flow scaling, with smaller windows; windows below one packet become pacing gaps.
 
-use super::{Ack, Congestion, Pace, Path};
+use super::{Ack, Congestion, Pace, PathProperties};
 use crate::parameters::Parameters;
 use crate::time::PS_PER_SECOND;
 
-/// No window is smaller, in packets.
+/// Minimum window in packets.
 const WINDOW_MIN: f64 = 0.01;
 
 /// State of one queue pair.
@@ -22,14 +22,14 @@ pub(super) struct Swift {
     mtu: f64,
     window_max: f64,
 
-    /// In packets.
+    /// Congestion window in packets.
     window: f64,
     last_cut_ps: u64,
     rtt_ps: f64,
 }
 
 impl Swift {
-    pub(super) fn new(parameters: &Parameters, path: &Path, pace: &mut Pace) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties, pace: &mut Pace) -> Self {
         let range = parameters.swift_range.0 as f64;
         let (least, most) = (parameters.swift_window_min, parameters.swift_window_max);
         let scale_a = range / (1.0 / least.sqrt() - 1.0 / most.sqrt());
@@ -39,7 +39,7 @@ impl Swift {
         pace.window_bytes = (window * mtu) as u64;
         Self {
             line: path.line_bps as f64,
-            // The target is for a path without queues, whatever that takes on this one.
+            // The target is at least the base RTT of this path.
             target_base: (parameters.swift_base.0 as f64 + hops).max(path.base_rtt_ps as f64),
             scale_a,
             scale_b: -scale_a / most.sqrt(),
@@ -79,7 +79,7 @@ impl Congestion for Swift {
             self.last_cut_ps = ack.now_ps;
         }
         self.window = self.window.clamp(WINDOW_MIN, self.window_max);
-        // One packet may always be under way; how often is then a matter of the rate.
+        // One packet may always be in flight; below that the rate limits the packets per RTT.
         pace.window_bytes = (self.window.max(1.0) * self.mtu) as u64;
         pace.rate_bps = if self.window < 1.0 {
             (self.window * self.mtu * 8.0 * PS_PER_SECOND as f64 / self.rtt_ps) as u64
@@ -122,7 +122,7 @@ mod tests {
         assert!((swift.window - before * factor).abs() < 1e-3);
         let before = swift.window;
         swift.on_ack(&ack(2010, 40), &mut pace);
-        assert!((swift.window - before).abs() < 1e-9, "not again within the round trip");
+        assert!((swift.window - before).abs() < 1e-9, "one cut per RTT");
         for round in 0..40 {
             swift.on_ack(&ack(3000 + 1000 * round, 900), &mut pace);
         }

@@ -1,10 +1,10 @@
-//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): rates follow the gradient of round-trip times, once in a round
-//! trip as the simulator of the HPCC paper does.
+//! TIMELY (Mittal et al., SIGCOMM 2015, algorithm 1): the rate follows the gradient of the RTT, updated once per RTT
+//! as in the HPCC paper's simulator.
 
-use super::{Ack, Congestion, Pace, Path, rate_min_bps, scaled};
+use super::{Ack, Congestion, Pace, PathProperties, rate_min_bps, scale_to_line};
 use crate::parameters::Parameters;
 
-/// Completions of falling delay after which growth is faster.
+/// Consecutive increases after which hyperactive increase starts.
 const HYPER_AFTER: u32 = 5;
 
 /// State of one queue pair.
@@ -23,12 +23,12 @@ pub(super) struct Timely {
     rate: f64,
     difference: f64,
     last: Option<f64>,
-    growths: u32,
+    increases: u32,
     update_after: u64,
 }
 
 impl Timely {
-    pub(super) fn new(parameters: &Parameters, path: &Path) -> Self {
+    pub(super) fn new(parameters: &Parameters, path: &PathProperties) -> Self {
         Self {
             line: path.line_bps as f64,
             rate_min: rate_min_bps(parameters),
@@ -37,24 +37,24 @@ impl Timely {
             min_rtt: parameters.timely_min_rtt.0 as f64,
             gain: parameters.timely_gain,
             beta: parameters.timely_beta,
-            additive: scaled(parameters.timely_additive, 10e6, 10e9, path),
-            hyper: scaled(parameters.timely_hyper, 50e6, 10e9, path),
+            additive: scale_to_line(parameters.timely_additive, 10e6, 10e9, path),
+            hyper: scale_to_line(parameters.timely_hyper, 50e6, 10e9, path),
             rate: path.line_bps as f64,
             difference: 0.0,
             last: None,
-            growths: 0,
+            increases: 0,
             update_after: 0,
         }
     }
 
-    fn grow(&mut self) {
-        self.growths += 1;
-        let step = if self.growths > HYPER_AFTER { self.hyper } else { self.additive };
+    fn increase_rate(&mut self) {
+        self.increases += 1;
+        let step = if self.increases > HYPER_AFTER { self.hyper } else { self.additive };
         self.rate = (self.rate + step).min(self.line);
     }
 
-    fn cut(&mut self, factor: f64) {
-        self.growths = 0;
+    fn decrease_rate(&mut self, factor: f64) {
+        self.increases = 0;
         self.rate = (self.rate * factor).max(self.rate_min);
     }
 }
@@ -70,13 +70,13 @@ impl Congestion for Timely {
         self.difference = (1.0 - self.gain) * self.difference + self.gain * (rtt - last);
         let gradient = self.difference / self.min_rtt;
         if rtt < self.low {
-            self.grow();
+            self.increase_rate();
         } else if rtt > self.high {
-            self.cut(1.0 - self.beta * (1.0 - self.high / rtt));
+            self.decrease_rate(1.0 - self.beta * (1.0 - self.high / rtt));
         } else if gradient <= 0.0 {
-            self.grow();
+            self.increase_rate();
         } else {
-            self.cut((1.0 - self.beta * gradient).max(0.0));
+            self.decrease_rate((1.0 - self.beta * gradient).max(0.0));
         }
         pace.rate_bps = self.rate as u64;
     }
@@ -92,7 +92,7 @@ mod tests {
         let mut pace = Pace { rate_bps: 0, window_bytes: 0, has_timers: false };
         let mut timely = Timely::new(&Parameters::default(), &path());
         let mut number = 0;
-        let mut feel = |timely: &mut Timely, microseconds: u64| {
+        let mut acknowledge = |timely: &mut Timely, microseconds: u64| {
             number += 1;
             let ack = Ack {
                 now_ps: 0,
@@ -106,16 +106,19 @@ mod tests {
             timely.on_ack(&ack, &mut pace);
             timely.rate
         };
-        feel(&mut timely, 100);
+        acknowledge(&mut timely, 100);
         // A gradient of 0.875 * 4/20 = 0.175 cuts by 0.8 times that.
-        assert!((feel(&mut timely, 104) - 100e9 * (1.0 - 0.8 * 0.175)).abs() < 1e3);
+        assert!((acknowledge(&mut timely, 104) - 100e9 * (1.0 - 0.8 * 0.175)).abs() < 1e3);
         let before = timely.rate;
-        assert!((feel(&mut timely, 20) - before - 100e6).abs() < 1.0, "below the low threshold");
+        assert!(
+            (acknowledge(&mut timely, 20) - before - 100e6).abs() < 1.0,
+            "below the low threshold"
+        );
         let before = timely.rate;
-        assert!((feel(&mut timely, 1000) - before * 0.6).abs() < 1e3, "above the high one");
+        assert!((acknowledge(&mut timely, 1000) - before * 0.6).abs() < 1e3, "above the high one");
         (0..60).for_each(|_| {
-            feel(&mut timely, 20);
+            acknowledge(&mut timely, 20);
         });
-        assert!(timely.growths > HYPER_AFTER);
+        assert!(timely.increases > HYPER_AFTER);
     }
 }

@@ -1,14 +1,14 @@
-//! A window and pacing that the run chooses, whatever its congestion control does (HAS_WIN, VAR_WIN and RATE_BOUND of the
+//! Window and pacing set by parameters, independent of the congestion control (HAS_WIN, VAR_WIN and RATE_BOUND of the
 //! HPCC simulator).
 
-use super::{Ack, Congestion, Pace, Path};
+use super::{Ack, Congestion, Pace, PathProperties};
 use crate::parameters::{Parameters, Window};
 
-/// An algorithm whose rate is taken as it is, and whose window is replaced.
+/// Wrapper that replaces the window of an algorithm and optionally disables its pacing.
 #[derive(Debug)]
-struct Bounded {
+struct BoundedWindow {
     algorithm: Box<dyn Congestion>,
-    /// Limits of the algorithm itself, without the window of the parameters.
+    /// Rate and window of the wrapped algorithm.
     own: Pace,
     window: Window,
     window_bytes: u64,
@@ -16,31 +16,37 @@ struct Bounded {
     is_paced: bool,
 }
 
-/// Puts the parameters `window` and `paced` around an algorithm, or none, that begins with this pace.
-pub(super) fn bound(
+/// Applies the parameters `window` and `paced` to an algorithm (none: line rate) and its initial pace.
+pub(super) fn apply_window(
     parameters: &Parameters,
-    path: &Path,
+    path: &PathProperties,
     algorithm: Option<Box<dyn Congestion>>,
     pace: Pace,
 ) -> (Option<Box<dyn Congestion>>, Pace) {
     if parameters.window == Window::Auto && parameters.paced {
         return (algorithm, pace);
     }
-    let bottleneck = Path { line_bps: path.bottleneck_bps, ..*path };
+    let bottleneck = PathProperties { line_bps: path.bottleneck_bps, ..*path };
     let window_bytes =
         parameters.window_bytes.map_or_else(|| bottleneck.bdp_bytes(), |bytes| bytes.0);
     let (window, is_paced, line_bps) = (parameters.window, parameters.paced, path.line_bps);
-    let bounded = |own| pace_of(own, window, window_bytes, line_bps, is_paced);
+    let bounded = |own| bounded_pace(own, window, window_bytes, line_bps, is_paced);
     let outer = bounded(pace);
     let algorithm = algorithm.map(|algorithm| {
         let own = pace;
-        let bounded = Bounded { algorithm, own, window, window_bytes, line_bps, is_paced };
+        let bounded = BoundedWindow { algorithm, own, window, window_bytes, line_bps, is_paced };
         Box::new(bounded) as Box<dyn Congestion>
     });
     (algorithm, outer)
 }
 
-fn pace_of(own: Pace, window: Window, window_bytes: u64, line_bps: u64, is_paced: bool) -> Pace {
+fn bounded_pace(
+    own: Pace,
+    window: Window,
+    window_bytes: u64,
+    line_bps: u64,
+    is_paced: bool,
+) -> Pace {
     let window_bytes = match window {
         Window::Auto => own.window_bytes,
         Window::None => u64::MAX,
@@ -54,13 +60,14 @@ fn pace_of(own: Pace, window: Window, window_bytes: u64, line_bps: u64, is_paced
     Pace { rate_bps, window_bytes, has_timers: own.has_timers }
 }
 
-impl Bounded {
+impl BoundedWindow {
     fn update_pace(&self, pace: &mut Pace) {
-        *pace = pace_of(self.own, self.window, self.window_bytes, self.line_bps, self.is_paced);
+        *pace =
+            bounded_pace(self.own, self.window, self.window_bytes, self.line_bps, self.is_paced);
     }
 }
 
-impl Congestion for Bounded {
+impl Congestion for BoundedWindow {
     fn on_ack(&mut self, ack: &Ack<'_>, pace: &mut Pace) {
         self.algorithm.on_ack(ack, &mut self.own);
         self.update_pace(pace);
@@ -104,7 +111,7 @@ mod tests {
 
     /// 100 Gb/s times 13 us are 162,500 bytes.
     #[test]
-    fn every_control_takes_the_window() {
+    fn window_parameter_overrides_every_control() {
         for cc in CONTROLS {
             let of = |window| {
                 let parameters = Parameters { cc, window, ..Parameters::default() };
@@ -115,9 +122,9 @@ mod tests {
         }
     }
 
-    /// A mark halves DCTCP's rate: half the window, or all of it.
+    /// A mark halves DCTCP's rate: a scaled window is halved, a fixed one is not.
     #[test]
-    fn scaled_windows_follow_the_rate() {
+    fn scaled_window_follows_rate() {
         for (window, expected) in [(Window::Scaled, 81_250), (Window::Fixed, 162_500)] {
             for (paced, rate_bps) in [(true, 50_000_000_000), (false, 100_000_000_000)] {
                 let cc = CongestionControl::Dctcp;

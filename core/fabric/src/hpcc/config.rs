@@ -1,54 +1,54 @@
-//! Reading `config.txt`: keys as that simulator takes them (its `scratch/third.cc` and `rdma-hw.cc`), whatever their order.
+//! Reader of `config.txt`: keys of the HPCC simulator (its `scratch/third.cc` and `rdma-hw.cc`), in any order.
 //!
-//! A key that is missing has that simulator's default. A key that changes its results and not those of a run here, or not
-//! in the same way, becomes a note.
+//! A missing key takes that simulator's default. A key that has no effect here, or a different one, is reported as a
+//! note.
 
 use std::collections::BTreeMap;
 
 use penstock_units::{BitRate, ByteCount};
 
-use super::read::{Fault, fault, rate};
+use super::read::{HpccFileError, fault, rate};
 use crate::parameters::{CongestionControl, Parameters, Picoseconds, RoundTrip, Window, WireModel};
 use crate::time::{PS_PER_MICROSECOND, PS_PER_SECOND};
 
-/// Times of links that fail count from here, as flows usually begin here.
+/// Origin of the time of LINK_DOWN, the usual start of flows.
 const LINK_DOWN_FROM_PS: u64 = 2 * PS_PER_SECOND;
-/// The latest time of a link that fails, in microseconds.
+/// Latest time of LINK_DOWN after its origin, in microseconds.
 const LINK_DOWN_US_MAX: u64 = 1_000_000_000;
-/// Switches tell these rates alone; all others are told as the first.
+/// Link rates that the telemetry can encode; all others are encoded as the first.
 const TELEMETRY_RATES: [u64; 5] =
     [25_000_000_000, 50_000_000_000, 100_000_000_000, 200_000_000_000, 400_000_000_000];
-/// Hops for which its telemetry has room.
+/// Hops that the telemetry can hold.
 const TELEMETRY_HOPS: usize = 5;
 
 /// Contents of a `config.txt`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Its keys as parameters of this simulator.
+    /// Parameters of this simulator that the keys translate to.
     pub parameters: Parameters,
-    /// Names of the other files, as they stand there.
+    /// Name of the topology file, relative to the configuration.
     pub topology_file: String,
     /// Name of the flow file, relative to the configuration.
     pub flow_file: String,
-    /// When the run ends.
+    /// End of the run in picoseconds.
     pub until_ps: u64,
-    /// Rate, bytes and probabilities for marking, by rate of a port.
+    /// ECN marking by line rate: rate in bits per second, Kmin and Kmax in bytes, Pmax.
     pub marking: Vec<(u64, u64, u64, f64)>,
-    /// Loss on every link that has none of its own.
+    /// Frame loss ratio of links without one of their own.
     pub loss: f64,
-    /// Between which times queues are looked at, in nanoseconds.
+    /// Start and end of queue monitoring in nanoseconds.
     pub queue_times_ns: Option<(u64, u64)>,
-    /// A link that fails: when, and the nodes at its ends.
+    /// Failing link: time of the failure in picoseconds, and the nodes at its ends.
     pub link_down: Option<(u64, [usize; 2])>,
-    /// Round trip and window are the longest of all pairs of hosts (GLOBAL_T), not those of each.
+    /// True if base RTT and window are the maximum over all pairs of hosts (GLOBAL_T), not those of each pair.
     pub has_global_round_trip: bool,
-    /// Keys that have no meaning here, or another one, with their lines.
+    /// Keys with a different effect or none, with their lines.
     pub notes: Vec<String>,
 }
 
 impl Config {
-    /// Lists the differences of results from the original simulator that its telemetry causes, for a network with these link
-    /// rates and so many switches on its longest path.
+    /// Lists the differences between the telemetry of both simulators that affect results, for a network with these
+    /// link rates and `switches` switches on its longest path.
     #[must_use]
     pub fn telemetry_notes(&self, rates: &[u64], switches: usize) -> Vec<String> {
         let mut notes = Vec::new();
@@ -118,7 +118,7 @@ const KEYS: [&str; 49] = [
     "SAMPLE_FEEDBACK",
     "PINT_LOG_BASE",
     "PINT_PROB",
-    // Of descendants.
+    // Keys of derived simulators.
     "ENABLE_PFC",
     "L2_WAIT_FOR_ACK",
     "NIC_TOTAL_PAUSE_TIME",
@@ -126,19 +126,19 @@ const KEYS: [&str; 49] = [
 const LINK_DOWN: &str = "LINK_DOWN";
 const MAPS: [&str; 3] = ["KMIN_MAP", "KMAX_MAP", "PMAX_MAP"];
 
-/// Keys with their lines and values; the last of a name counts.
+/// Values of the keys with their lines; the last occurrence of a key counts.
 #[derive(Debug, Default)]
 struct Keys<'a> {
     values: BTreeMap<&'a str, (usize, &'a str)>,
     link_down: Option<(usize, [&'a str; 3])>,
-    /// By rate, as in [`MAPS`].
+    /// Values by line rate, in the order of [`MAPS`].
     maps: [BTreeMap<u64, f64>; 3],
     notes: Vec<String>,
     lines: usize,
 }
 
 impl<'a> Keys<'a> {
-    fn read(text: &'a str) -> Result<Self, Fault> {
+    fn read(text: &'a str) -> Result<Self, HpccFileError> {
         let mut keys = Self { lines: text.lines().count().max(1), ..Self::default() };
         for (number, text) in text.lines().enumerate() {
             let words: Vec<&str> = text.split_whitespace().collect();
@@ -151,7 +151,7 @@ impl<'a> Keys<'a> {
                 keys.notes.push(format!("{}: {word} has no meaning here", number + 1));
                 continue;
             }
-            // What comes after the values of a key and is no key itself is a comment.
+            // Words after the values of a key that are not keys are comments.
             while let Some((key, more)) = rest.split_first().filter(|(key, _)| is_key(key)) {
                 let taken = keys.take(number + 1, key, more)?;
                 rest = &more[taken..];
@@ -160,8 +160,13 @@ impl<'a> Keys<'a> {
         Ok(keys)
     }
 
-    /// Takes the values of a key and gives their number.
-    fn take(&mut self, line: usize, key: &'a str, words: &[&'a str]) -> Result<usize, Fault> {
+    /// Stores the values of a key and returns their number.
+    fn take(
+        &mut self,
+        line: usize,
+        key: &'a str,
+        words: &[&'a str],
+    ) -> Result<usize, HpccFileError> {
         if let Some(map) = MAPS.iter().position(|name| *name == key) {
             let (pairs, taken) = rate_map(line, words)?;
             self.maps[map].extend(pairs);
@@ -187,7 +192,7 @@ impl<'a> Keys<'a> {
         self.values.get(key).map(|(_, word)| *word)
     }
 
-    fn number(&self, key: &str) -> Result<Option<f64>, Fault> {
+    fn number(&self, key: &str) -> Result<Option<f64>, HpccFileError> {
         let Some((line, word)) = self.values.get(key) else { return Ok(None) };
         match word.parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(number)),
@@ -195,15 +200,15 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn flag(&self, key: &str, default: bool) -> Result<bool, Fault> {
+    fn flag(&self, key: &str, default: bool) -> Result<bool, HpccFileError> {
         Ok(self.number(key)?.map_or(default, |number| number != 0.0))
     }
 
-    fn rate(&self, key: &str) -> Result<Option<BitRate>, Fault> {
+    fn rate(&self, key: &str) -> Result<Option<BitRate>, HpccFileError> {
         self.values.get(key).map(|(line, word)| rate(*line, word)).transpose()
     }
 
-    fn time(&self, key: &str) -> Result<Option<Picoseconds>, Fault> {
+    fn time(&self, key: &str) -> Result<Option<Picoseconds>, HpccFileError> {
         let time = |us: f64| Picoseconds((us * PS_PER_MICROSECOND as f64) as u64);
         Ok(self.number(key)?.map(time))
     }
@@ -217,8 +222,8 @@ fn is_key(word: &str) -> bool {
     word == LINK_DOWN || MAPS.contains(&word) || KEYS.contains(&word)
 }
 
-/// Pairs of rate and value, and the number of words that they took.
-fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), Fault> {
+/// Parses pairs of rate and value; returns them with the number of words consumed.
+fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), HpccFileError> {
     let wrong = || fault(line, "a map is a number, and so many pairs of rate and value");
     let Some(count) = words.first().and_then(|word| word.parse::<usize>().ok()) else {
         return wrong();
@@ -237,8 +242,8 @@ fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), Fau
 /// Parses the text of a `config.txt`.
 ///
 /// # Errors
-/// With the first thing that is wrong, or that cannot be done here.
-pub fn config(text: &str) -> Result<Config, Fault> {
+/// Reports the first malformed or unsupported key.
+pub fn config(text: &str) -> Result<Config, HpccFileError> {
     let mut keys = Keys::read(text)?;
     let parameters = parameters(&mut keys)?;
     let seconds = |seconds: f64| (seconds * PS_PER_SECOND as f64) as u64;
@@ -264,7 +269,7 @@ pub fn config(text: &str) -> Result<Config, Fault> {
     })
 }
 
-fn marking(keys: &Keys<'_>) -> Result<Vec<(u64, u64, u64, f64)>, Fault> {
+fn marking(keys: &Keys<'_>) -> Result<Vec<(u64, u64, u64, f64)>, HpccFileError> {
     let [kmin, kmax, pmax] = &keys.maps;
     let bytes = |thousands: f64| (thousands * 1000.0) as u64;
     let all = kmin.iter().map(|(rate, kmin)| match (kmax.get(rate), pmax.get(rate)) {
@@ -274,7 +279,7 @@ fn marking(keys: &Keys<'_>) -> Result<Vec<(u64, u64, u64, f64)>, Fault> {
     all.collect()
 }
 
-fn link_down(keys: &Keys<'_>) -> Result<Option<(u64, [usize; 2])>, Fault> {
+fn link_down(keys: &Keys<'_>) -> Result<Option<(u64, [usize; 2])>, HpccFileError> {
     let Some((line, words)) = keys.link_down else { return Ok(None) };
     let numbers = words.map(|word| word.parse::<u64>().ok());
     match numbers {
@@ -287,7 +292,7 @@ fn link_down(keys: &Keys<'_>) -> Result<Option<(u64, [usize; 2])>, Fault> {
     }
 }
 
-fn congestion_control(keys: &Keys<'_>) -> Result<CongestionControl, Fault> {
+fn congestion_control(keys: &Keys<'_>) -> Result<CongestionControl, HpccFileError> {
     match keys.number("CC_MODE")?.unwrap_or(1.0) as u32 {
         1 => Ok(CongestionControl::Dcqcn),
         3 => Ok(CongestionControl::Hpcc),
@@ -300,8 +305,8 @@ fn congestion_control(keys: &Keys<'_>) -> Result<CongestionControl, Fault> {
     }
 }
 
-/// Parameters by their keys. Those of that simulator that no key sets are here, too: no time-outs, other ways at once.
-fn parameters(keys: &mut Keys<'_>) -> Result<Parameters, Fault> {
+/// Translates keys to parameters, including fixed properties of that simulator: no time-outs and immediate rerouting.
+fn parameters(keys: &mut Keys<'_>) -> Result<Parameters, HpccFileError> {
     let usual = Parameters::default();
     let whole = |number: f64| number as u32;
     let gain = keys.number("EWMA_GAIN")?;
@@ -353,13 +358,13 @@ fn parameters(keys: &mut Keys<'_>) -> Result<Parameters, Fault> {
         timely_hyper: rate_hai,
         ..usual
     };
-    refuse(keys)?;
-    note(keys, &parameters)?;
+    reject_unsupported(keys)?;
+    note_differences(keys, &parameters)?;
     Ok(parameters)
 }
 
-/// Keys with which a run here would be another one altogether.
-fn refuse(keys: &Keys<'_>) -> Result<(), Fault> {
+/// Rejects keys that would change a run fundamentally.
+fn reject_unsupported(keys: &Keys<'_>) -> Result<(), HpccFileError> {
     if keys.flag("L2_BACK_TO_ZERO", false)? {
         return fault(
             keys.line("L2_BACK_TO_ZERO"),
@@ -375,8 +380,8 @@ fn refuse(keys: &Keys<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Keys that mean something else than they seem to, or that a run here cannot follow.
-fn note(keys: &mut Keys<'_>, parameters: &Parameters) -> Result<(), Fault> {
+/// Notes keys whose effect differs from their name, or that are not modelled.
+fn note_differences(keys: &mut Keys<'_>, parameters: &Parameters) -> Result<(), HpccFileError> {
     let interval = keys.number("L2_ACK_INTERVAL")?.unwrap_or(1.0);
     if interval > f64::from(parameters.mtu) {
         keys.note(
@@ -440,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_count_whatever_their_order() {
+    fn key_order_has_no_effect() {
         let mut lines = [
             "CC_MODE 3",
             "ENABLE_QCN 0",
@@ -458,9 +463,9 @@ mod tests {
         assert_eq!(one.parameters.window, Window::Scaled);
     }
 
-    /// As its sources have them.
+    /// Defaults from the sources of that simulator.
     #[test]
-    fn missing_keys_have_its_defaults() {
+    fn missing_keys_take_ns3_defaults() {
         let config = read("");
         let p = &config.parameters;
         assert_eq!((p.cc, p.ecn, p.window), (CongestionControl::Dcqcn, true, Window::Fixed));
@@ -495,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_a_counterpart_are_noted() {
+    fn unsupported_keys_are_noted() {
         for (text, words) in [
             ("L2_ACK_INTERVAL 16", "1: L2_ACK_INTERVAL: every packet"),
             ("L2_ACK_INTERVAL 4000", "before so many bytes"),
@@ -512,9 +517,9 @@ mod tests {
         assert_eq!(missing.len(), 2, "{missing:?}");
     }
 
-    /// The documentation of that simulator has a comment behind each value.
+    /// The documentation of that simulator shows a comment after each value.
     #[test]
-    fn comments_behind_values_are_skipped() {
+    fn comments_after_values_are_skipped() {
         let config = read(
             "LINK_DOWN 10 3 4 {a b c: take down link}\nKMAX_MAP 1 25000000000 400 {a map}\nKMIN_MAP 1 25000000000 100\n\
              PMAX_MAP 1 25000000000 0.2 {x}\nKMIN_MAP 1 50000000000 200\nKMAX_MAP 1 50000000000 800\nPMAX_MAP 1 50000000000 1\n",
@@ -527,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn telemetry_that_differs_is_noted() {
+    fn telemetry_differences_are_noted() {
         let config = read("CC_MODE 3\n");
         assert_eq!(config.telemetry_notes(&[25_000_000_000, 400_000_000_000], 5).len(), 0);
         assert_eq!(config.telemetry_notes(&[10_000_000_000], 6).len(), 2);

@@ -1,31 +1,31 @@
-//! Reading `topology.txt` and `flow.txt`.
+//! Readers of `topology.txt` and `flow.txt`.
 
 use std::time::Duration;
 
 use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 use penstock_units::{BitRate, parse_duration};
 
-use crate::flow::Flow;
+use crate::flow::FlowSpec;
 use crate::time::PS_PER_SECOND;
 
 const NODES_MAX: usize = 1 << 17;
 const LINKS_MAX: usize = 1 << 20;
 
-/// An error in an input file, with its line.
+/// Error in an input file, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
-pub struct Fault {
+pub struct HpccFileError {
     /// Line of the file, from 1.
     pub line: usize,
     /// Reason in one sentence.
     pub reason: String,
 }
 
-pub(super) fn fault<T>(line: usize, reason: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault { line, reason: reason.into() })
+pub(super) fn fault<T>(line: usize, reason: impl Into<String>) -> Result<T, HpccFileError> {
+    Err(HpccFileError { line, reason: reason.into() })
 }
 
-/// Words of a text with their lines.
+/// Tokenizer: words of a text with their line numbers.
 struct Words<'a> {
     words: Vec<(usize, &'a str)>,
     at: usize,
@@ -42,13 +42,16 @@ impl<'a> Words<'a> {
         Self { words, at: 0, lines: text.lines().count().max(1) }
     }
 
-    fn next(&mut self, what: &str) -> Result<(usize, &'a str), Fault> {
+    fn next(&mut self, what: &str) -> Result<(usize, &'a str), HpccFileError> {
         let word = self.words.get(self.at).copied();
         self.at += 1;
-        word.ok_or_else(|| Fault { line: self.lines, reason: format!("it ends before {what}") })
+        word.ok_or_else(|| HpccFileError {
+            line: self.lines,
+            reason: format!("it ends before {what}"),
+        })
     }
 
-    fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<(usize, T), Fault> {
+    fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<(usize, T), HpccFileError> {
         let (line, word) = self.next(what)?;
         match word.parse() {
             Ok(number) => Ok((line, number)),
@@ -57,8 +60,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A rate of ns-3: `100Gbps`, `40Mb/s`, or bits per second alone.
-pub(super) fn rate(line: usize, word: &str) -> Result<BitRate, Fault> {
+/// Parses a rate of ns-3: `100Gbps`, `40Mb/s`, or a number of bits per second.
+pub(super) fn rate(line: usize, word: &str) -> Result<BitRate, HpccFileError> {
     let rate = match word.parse::<f64>() {
         Ok(bits) if bits.is_finite() && bits >= 0.0 => Some(BitRate(bits as u64)),
         _ => word.parse().ok(),
@@ -69,13 +72,14 @@ pub(super) fn rate(line: usize, word: &str) -> Result<BitRate, Fault> {
     }
 }
 
-/// Reads `topology.txt`: nodes are `n0`, `n1` and so on. Its first line has the numbers of nodes, switches and links; or, as
-/// PowerTCP has it, of nodes, switches, switches with hosts and links; or, as SimAI has it, of nodes, GPUs of a server,
-/// NVSwitches, switches, links and the name of a GPU, with the NVSwitches before the switches.
+/// Parses `topology.txt`; nodes are named `n0`, `n1`, …. The first line holds the numbers of nodes, switches and
+/// links; in the form of PowerTCP those of nodes, switches, switches with hosts and links; in the form of SimAI those
+/// of nodes, GPUs per server, NVSwitches, switches and links, and the name of a GPU, with the NVSwitches listed
+/// before the switches.
 ///
 /// # Errors
-/// With the first thing that is wrong.
-pub fn topology(text: &str) -> Result<Topology, Fault> {
+/// Reports the first error.
+pub fn topology(text: &str) -> Result<Topology, HpccFileError> {
     let mut words = Words::new(text);
     let heads = text.lines().next().unwrap_or_default().split_whitespace().count();
     let (line, nodes) = words.number::<usize>("number of nodes")?;
@@ -122,7 +126,7 @@ pub fn topology(text: &str) -> Result<Topology, Fault> {
         nodes: (0..nodes).map(node).collect(),
         links: Vec::with_capacity(links),
     };
-    let id_of = |words: &mut Words<'_>, what: &str| -> Result<usize, Fault> {
+    let id_of = |words: &mut Words<'_>, what: &str| -> Result<usize, HpccFileError> {
         let (line, id) = words.number::<usize>(what)?;
         if id < nodes {
             Ok(id)
@@ -173,18 +177,18 @@ fn link(number: usize, ends: [usize; 2], rate: BitRate, delay: Duration, loss: f
     }
 }
 
-/// Reads `flow.txt`: a number, and so many lines of source, destination, priority, port, bytes and start in seconds, with a
-/// flow's own number before them or not. The port is the flow's group.
+/// Parses `flow.txt`: the number of flows, then one line per flow with source, destination, priority, port, bytes and
+/// start in seconds, optionally preceded by a flow number. The port becomes the flow's group.
 ///
 /// # Errors
-/// With the first thing that is wrong.
-pub fn flows(text: &str) -> Result<Vec<Flow>, Fault> {
+/// Reports the first error.
+pub fn flows(text: &str) -> Result<Vec<FlowSpec>, HpccFileError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((_, first)) = lines.next() else { return fault(1, "it is empty") };
     let Ok(count) = first.trim().parse::<usize>() else {
         return fault(1, "the first line is the number of flows");
     };
-    let mut flows: Vec<Flow> = Vec::new();
+    let mut flows: Vec<FlowSpec> = Vec::new();
     let mut last = 1;
     for (number, text) in lines.by_ref().take(count) {
         let line = number + 1;
@@ -222,8 +226,8 @@ pub fn flows(text: &str) -> Result<Vec<Flow>, Fault> {
         if flows.last().is_some_and(|before| before.start_ps > start_ps) {
             return fault(line, "flows are in the order of their start");
         }
-        let flow = Flow::new(from, to, start_ps, bytes);
-        flows.push(Flow { priority: Some(priority as u8), group: group as u32, ..flow });
+        let flow = FlowSpec::new(from, to, start_ps, bytes);
+        flows.push(FlowSpec { priority: Some(priority as u8), group: group as u32, ..flow });
     }
     if flows.len() < count {
         return fault(last, format!("{count} flows are announced and {} are there", flows.len()));

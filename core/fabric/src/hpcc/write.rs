@@ -1,24 +1,24 @@
-//! Writing `fct.txt`, `pfc.txt` and `qlen.txt` in the columns of the HPCC simulator.
+//! Writers of `fct.txt`, `pfc.txt` and `qlen.txt` in the columns of the HPCC simulator.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::ideal_over_ns;
+use super::path_ideal_ns;
 use crate::routes::Routes;
 use crate::simulation::Simulation;
 use crate::time::PS_PER_NANOSECOND;
 
-/// The first port of a pair of hosts.
+/// First source port of a pair of hosts; each further flow of the pair increments it.
 const SOURCE_PORT: u32 = 10_000;
 const DESTINATION_PORT: u32 = 100;
 
-/// The address of a node.
+/// Returns the IPv4 address of a node.
 const fn address(node: u32) -> u32 {
     0x0b00_0001 + ((node / 256) << 16) + ((node % 256) << 8)
 }
 
-/// `sip dip sport dport size start fct ideal`, times in nanoseconds, of the flows that are done, in the order of their
-/// completion. The destination port is the flow's group, or 100.
+/// Formats `fct.txt`: `sip dip sport dport size start fct ideal` of each completed flow in the order of completion,
+/// times in nanoseconds. The destination port is the flow's group, or 100 if the group is 0.
 #[must_use]
 pub fn completions(simulation: &Simulation) -> String {
     let network = simulation.network();
@@ -31,8 +31,8 @@ pub fn completions(simulation: &Simulation) -> String {
         let own = *source_port;
         *source_port += 1;
         let Some(done) = simulation.flow_result(number).finished_ps else { continue };
-        let way = routes.way(network, flow.from, flow.to, 0).unwrap_or_default();
-        let ideal = ideal_over_ns(network, &way, flow.bytes(), payload);
+        let path = routes.find_path(network, flow.from, flow.to, 0).unwrap_or_default();
+        let ideal = path_ideal_ns(network, &path, flow.bytes(), payload);
         let to_port = if flow.group == 0 { DESTINATION_PORT } else { flow.group };
         let line = format!(
             "{:08x} {:08x} {own} {to_port} {} {} {} {ideal}",
@@ -48,8 +48,8 @@ pub fn completions(simulation: &Simulation) -> String {
     lines.into_iter().map(|(_, _, line)| line + "\n").collect()
 }
 
-/// `time node type interface pause` of each pause and its end where it arrived: type 0 is a host, 1 a switch; interfaces
-/// count from 1; 1 is a pause, 0 its end.
+/// Formats `pfc.txt`: `time node type interface pause` of each received PFC frame. Type 0 is a host, 1 a switch;
+/// interfaces count from 1; pause is 1 for Xoff, 0 for Xon.
 #[must_use]
 pub fn pauses(simulation: &Simulation) -> String {
     let network = simulation.network();
@@ -69,8 +69,8 @@ pub fn pauses(simulation: &Simulation) -> String {
     text
 }
 
-/// `time: ns`, then `switch port c0 c1 ...` of each port of a switch: c_i is how often its queue had i kB and less than
-/// i + 1.
+/// Formats `qlen.txt`: `time: ns`, then `switch port c0 c1 ...` of each switch port, where c_i counts the samples
+/// with a queue of i kB up to i + 1 kB.
 #[must_use]
 pub fn queues(simulation: &Simulation) -> String {
     let network = simulation.network();

@@ -1,4 +1,4 @@
-//! Values of parameters as text.
+//! Text form of parameter values.
 
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
@@ -7,13 +7,13 @@ use super::{
     WireModel,
 };
 
-/// A span of time in picoseconds, as text in any unit that divides it.
+/// Duration in picoseconds; formatted in the largest unit that divides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Picoseconds(pub u64);
 
-/// Something that can be read from text and written so that it is read again as the same.
-pub trait Value: Sized {
-    /// What a text has to be, as a message says it.
+/// Value with a text form that round-trips.
+pub trait ParameterValue: Sized {
+    /// Accepted form of the text, as shown in error messages.
     const FORM: &'static str;
 
     /// Parses the text of a value; none if it is malformed.
@@ -23,7 +23,7 @@ pub trait Value: Sized {
     fn show(&self) -> String;
 }
 
-impl Value for Picoseconds {
+impl ParameterValue for Picoseconds {
     const FORM: &'static str = "a time such as 55us or 800ps";
 
     fn parse(text: &str) -> Option<Self> {
@@ -46,7 +46,7 @@ impl Value for Picoseconds {
     }
 }
 
-impl Value for ByteCount {
+impl ParameterValue for ByteCount {
     const FORM: &'static str = "a number of bytes such as 600k or 32MiB";
 
     fn parse(text: &str) -> Option<Self> {
@@ -58,7 +58,7 @@ impl Value for ByteCount {
     }
 }
 
-impl Value for BitRate {
+impl ParameterValue for BitRate {
     const FORM: &'static str = "a rate such as 40M or 100G";
 
     fn parse(text: &str) -> Option<Self> {
@@ -75,7 +75,7 @@ impl Value for BitRate {
 
 macro_rules! numbers {
     ($($kind:ty: $form:literal;)+) => {$(
-        impl Value for $kind {
+        impl ParameterValue for $kind {
             const FORM: &'static str = $form;
 
             fn parse(text: &str) -> Option<Self> {
@@ -96,7 +96,7 @@ numbers! {
     bool: "true or false";
 }
 
-impl Value for f64 {
+impl ParameterValue for f64 {
     const FORM: &'static str = "a number";
 
     fn parse(text: &str) -> Option<Self> {
@@ -108,7 +108,7 @@ impl Value for f64 {
     }
 }
 
-impl<T: Value> Value for Option<T> {
+impl<T: ParameterValue> ParameterValue for Option<T> {
     const FORM: &'static str = T::FORM;
 
     fn parse(text: &str) -> Option<Self> {
@@ -116,11 +116,11 @@ impl<T: Value> Value for Option<T> {
     }
 
     fn show(&self) -> String {
-        self.as_ref().map_or_else(|| "auto".to_owned(), Value::show)
+        self.as_ref().map_or_else(|| "auto".to_owned(), ParameterValue::show)
     }
 }
 
-impl Value for [u32; 8] {
+impl ParameterValue for [u32; 8] {
     const FORM: &'static str = "eight whole numbers such as 1:1:1:4:0:0:0:0";
 
     fn parse(text: &str) -> Option<Self> {
@@ -137,7 +137,7 @@ impl Value for [u32; 8] {
 
 macro_rules! choices {
     ($($kind:ident: $form:literal $($text:literal = $variant:ident),+;)+) => {$(
-        impl Value for $kind {
+        impl ParameterValue for $kind {
             const FORM: &'static str = $form;
 
             fn parse(text: &str) -> Option<Self> {

@@ -1,11 +1,11 @@
-//! How long things take in an empty network.
+//! Base RTT and ideal completion times in an idle network.
 
-use super::model::Model;
-use super::{Flow, Operation};
+use super::model::RunModel;
+use super::{FlowSpec, RdmaOperation};
 use crate::parameters::WireModel;
 use crate::time::transmission_ps;
 
-/// Bytes on the line of the packets of a flow: the first, one in the middle, all in the middle, and the last.
+/// Packet train of a flow, in bytes on the wire: first packet, a middle packet, sum of the middle packets, last packet.
 struct Train {
     first: u32,
     middle: u32,
@@ -14,52 +14,54 @@ struct Train {
     packets: u64,
 }
 
-impl Model {
-    /// A full packet there and its acknowledgement back.
-    pub(super) fn round_trip_ps(&self, way: &[u32], back: &[u32]) -> u64 {
-        let around = self.wire.around_frame;
+impl RunModel {
+    /// Returns the base RTT: a full packet on `path` and its acknowledgement on `back`.
+    pub(super) fn round_trip_ps(&self, path: &[u32], back: &[u32]) -> u64 {
+        let around = self.wire.frame_overhead;
         let data = self.parameters.mtu + self.wire.data_headers + around;
-        self.pass_ps(way, data) + self.pass_ps(back, self.wire.acknowledgement + around)
+        self.frame_time_ps(path, data)
+            + self.frame_time_ps(back, self.wire.acknowledgement + around)
     }
 
-    /// The round trip of one flow as `base_rtt_of=own` has it: with the sizes of the HPCC simulator by its formula.
-    pub(super) fn own_round_trip_ps(&self, way: &[u32], back: &[u32]) -> u64 {
+    /// Returns the base RTT of one flow for `base_rtt_of=own`; with HPCC frame sizes by the formula of that simulator.
+    pub(super) fn own_round_trip_ps(&self, path: &[u32], back: &[u32]) -> u64 {
         match self.parameters.wire {
-            WireModel::Ethernet => self.round_trip_ps(way, back),
+            WireModel::Ethernet => self.round_trip_ps(path, back),
             WireModel::Ns3Hpcc => {
-                crate::hpcc::round_trip_ps(&self.network, way, u64::from(self.parameters.mtu)).0
+                crate::hpcc::round_trip_ps(&self.network, path, u64::from(self.parameters.mtu)).0
             }
         }
     }
 
-    /// From the start of a flow until its last acknowledgement, or for a read from its request until its last data.
-    pub(super) fn ideal_over(&self, way: &[u32], back: &[u32], flow: &Flow) -> u64 {
+    /// Returns the time from the start of a flow to its last acknowledgement; of a read to its last response.
+    pub(super) fn flow_ideal_ps(&self, path: &[u32], back: &[u32], flow: &FlowSpec) -> u64 {
         let back_frame = match flow.operation {
-            Operation::Read => self.wire.read_request,
+            RdmaOperation::Read => self.wire.read_request,
             _ => self.wire.acknowledgement,
         };
-        let delays: u64 = way.iter().map(|port| self.delay_ps(*port)).sum();
-        let lines = self.train_ps(way, &self.train(flow));
-        lines + delays + self.pass_ps(back, back_frame + self.wire.around_frame)
+        let delays: u64 = path.iter().map(|port| self.delay_ps(*port)).sum();
+        let lines = self.train_ps(path, &self.train(flow));
+        lines + delays + self.frame_time_ps(back, back_frame + self.wire.frame_overhead)
     }
 
-    /// A frame on its way through ports.
-    fn pass_ps(&self, way: &[u32], on_line: u32) -> u64 {
+    /// Returns the time of one frame along the ports of a path, `wire_bytes` bytes on the wire.
+    fn frame_time_ps(&self, path: &[u32], wire_bytes: u32) -> u64 {
         let line = |port: u32| self.network.ports[port as usize].line;
-        way.iter().map(|port| self.delay_ps(*port) + line(*port).transmission_ps(on_line)).sum()
+        path.iter().map(|port| self.delay_ps(*port) + line(*port).transmission_ps(wire_bytes)).sum()
     }
 
-    fn train(&self, flow: &Flow) -> Train {
+    fn train(&self, flow: &FlowSpec) -> Train {
         let (wire, mtu) = (&self.wire, u64::from(self.parameters.mtu));
-        let is_read = flow.operation == Operation::Read;
-        let has_first = flow.operation != Operation::Send;
+        let is_read = flow.operation == RdmaOperation::Read;
+        let has_first = flow.operation != RdmaOperation::Send;
         let each = flow.message_bytes.div_ceil(mtu);
         let payload = |is_last| {
             let rest = flow.message_bytes - (each - 1) * mtu;
             if is_last { rest as u32 } else { self.parameters.mtu }
         };
         let frame = |is_first: bool, is_last: bool| {
-            wire.around_frame + wire.data(payload(is_last), is_first && has_first, is_last, is_read)
+            wire.frame_overhead
+                + wire.data_bytes(payload(is_last), is_first && has_first, is_last, is_read)
         };
         let (first, last, middle) =
             (frame(true, each == 1), frame(each == 1, true), frame(false, false));
@@ -77,15 +79,15 @@ impl Model {
         Train { first, middle, middles, last, packets }
     }
 
-    /// Lines alone: the longest way through all packets and links, which goes down links with the first packet, over to
-    /// the last one at some link, and down with that one. Exact for a message; for several it takes all packets in
-    /// the middle as alike where they go down.
-    fn train_ps(&self, way: &[u32], train: &Train) -> u64 {
-        let line = |link: usize| self.network.ports[way[link] as usize].line;
+    /// Returns the serialization time of a train: the critical path over packets and links, which follows the first
+    /// packet to some link, passes there to the last packet, and follows that one. Exact for one message; for several
+    /// messages all middle packets are taken as equal.
+    fn train_ps(&self, path: &[u32], train: &Train) -> u64 {
+        let line = |link: usize| self.network.ports[path[link] as usize].line;
         let took = |links: std::ops::Range<usize>, bytes: u32| -> u64 {
             links.map(|link| line(link).transmission_ps(bytes)).sum()
         };
-        let links = way.len();
+        let links = path.len();
         let mut longest = 0;
         for down in 0..links {
             let before = took(0..down + 1, train.first);

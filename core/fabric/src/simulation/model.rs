@@ -1,42 +1,45 @@
-//! The immutable part of a simulation: network, flows, values derived from both, and the region of each node, port and
+//! Immutable part of a simulation: network, parameters, flows, derived values, and the region of each node, port and
 //! flow.
 
-use super::memory::Thresholds;
-use super::{Flow, Marking, Network, Operation, Parameters, Routes, SetupError, Wire, mix, needs};
+use super::shared_buffer::Thresholds;
+use super::{
+    FabricNetwork, FlowSpec, Marking, Parameters, RdmaOperation, Routes, SetupError, Wire, mix,
+    needs,
+};
 use crate::congestion::Needs;
 use crate::parameters::{CongestionControl, Recovery, Routing};
 use crate::time::PS_PER_NANOSECOND;
 
 /// Buffer of a switch for each 50 Gb/s of its fastest port (HPCC simulator, run.py).
 const BUFFER_PER_50G: u64 = 16 << 20;
-/// Acknowledgement time-outs count in this unit (InfiniBand 9.7.6.1.3).
+/// Unit of the acknowledgement time-out (InfiniBand 9.7.6.1.3).
 const TIMEOUT_UNIT_NS: u64 = 4096;
-/// More flows, ports or packets have no number.
+/// Most flows of a run.
 const FLOWS_MAX: usize = 1 << 24;
 
 /// Data that all regions read and none writes.
 #[derive(Debug)]
-pub(super) struct Model {
-    pub(super) network: Network,
+pub(super) struct RunModel {
+    pub(super) network: FabricNetwork,
     pub(super) parameters: Parameters,
-    pub(super) flows: Vec<Flow>,
+    pub(super) flows: Vec<FlowSpec>,
     pub(super) wire: Wire,
     pub(super) needs: Needs,
     pub(super) recovers_selectively: bool,
     pub(super) thresholds: Thresholds,
-    /// Priorities that are paused rather than dropped, and that have no weight.
+    /// Bit masks: priorities with PFC, and priorities with strict scheduling.
     pub(super) lossless: u8,
     pub(super) strict: u8,
     pub(super) longest_frame: u32,
     pub(super) timeout_ps: u64,
-    /// The longest of all flows.
+    /// Longest base RTT of all flows.
     pub(super) base_rtt_ps: u64,
 
-    /// Of each node: its region.
+    /// For each node: its region.
     pub(super) owners: Vec<u32>,
-    /// Of each port: its number in its region.
-    pub(super) places: Vec<u32>,
-    /// Of each flow: the numbers of who sends and who receives data, each in its region.
+    /// For each port: its number in its region.
+    pub(super) local_ports: Vec<u32>,
+    /// For each flow: the numbers of its sender and receiver in their regions.
     pub(super) ends: Vec<[u32; 2]>,
 }
 
@@ -48,17 +51,17 @@ pub(super) const fn salt(routing: Routing, seed: u64, node: u32) -> u32 {
     }
 }
 
-impl Model {
-    /// Everything but what depends on regions.
+impl RunModel {
+    /// Creates the model without the fields that depend on regions.
     ///
     /// # Errors
-    /// When parameters or flows are what cannot be.
+    /// Returns an error for invalid parameters or flows.
     pub(super) fn new(
-        network: Network,
+        network: FabricNetwork,
         parameters: Parameters,
-        flows: Vec<Flow>,
+        flows: Vec<FlowSpec>,
     ) -> Result<Self, SetupError> {
-        parameters.check().map_err(SetupError::Parameters)?;
+        parameters.check()?;
         let needs = needs(parameters.cc);
         let telemetry = if needs.telemetry { parameters.telemetry_bytes } else { 0 };
         let wire = Wire::new(&parameters, telemetry);
@@ -81,14 +84,14 @@ impl Model {
             thresholds: Thresholds::new(&parameters),
             lossless,
             strict,
-            longest_frame: wire.longest(parameters.mtu),
+            longest_frame: wire.frame_bytes_max(parameters.mtu),
             timeout_ps: match parameters.timeout_exponent {
                 0 => 0,
                 exponent => (TIMEOUT_UNIT_NS * PS_PER_NANOSECOND) << exponent,
             },
             base_rtt_ps: 0,
             owners: Vec::new(),
-            places: Vec::new(),
+            local_ports: Vec::new(),
             ends: Vec::new(),
             network,
             parameters,
@@ -99,7 +102,7 @@ impl Model {
         Ok(model)
     }
 
-    /// The ways of the network as long as these ports are up.
+    /// Computes the routes over the ports that are up.
     pub(super) fn routes(&self, is_up: impl Fn(u32) -> bool) -> Routes {
         let (routing, seed) = (self.parameters.routing, self.parameters.seed);
         Routes::new(&self.network, is_up, |node| salt(routing, seed, node))
@@ -109,12 +112,12 @@ impl Model {
         self.network.nodes[node as usize].is_host
     }
 
-    /// The region of a port.
+    /// Returns the region of a port.
     pub(super) fn owner(&self, port: u32) -> u32 {
         self.owners[self.network.ports[port as usize].node as usize]
     }
 
-    /// From the last bit sent by a port until the packet is where it is handled.
+    /// Returns the delay from the last bit transmitted by a port to the handling of the packet at the other end.
     pub(super) fn delay_ps(&self, port: u32) -> u64 {
         let parameters = &self.parameters;
         let more = if self.is_host(self.network.across(port)) {
@@ -125,19 +128,19 @@ impl Model {
         self.network.ports[port as usize].delay_ps + more.0
     }
 
-    /// The same of a pause.
+    /// Returns the delay from the last bit of a PFC frame to its effect at the other end.
     pub(super) fn pause_delay_ps(&self, port: u32) -> u64 {
         self.network.ports[port as usize].delay_ps + self.parameters.pfc_response.0
     }
 
-    /// Nothing that begins to leave by a port is at the other end before so long has passed.
+    /// Returns the lookahead of a port: minimum time from the start of a transmission to its arrival at the other end.
     pub(super) fn lookahead_ps(&self, port: u32) -> u64 {
         let line = self.network.ports[port as usize].line;
         let delay_ps = self.delay_ps(port).min(self.pause_delay_ps(port));
-        line.transmission_ps(self.wire.shortest() + self.wire.around_frame) + delay_ps
+        line.transmission_ps(self.wire.frame_bytes_min() + self.wire.frame_overhead) + delay_ps
     }
 
-    /// From which queue on a port marks: what is given, what the link says, or what the congestion control wants.
+    /// Returns the ECN thresholds of a port: from the parameters, the link, or the defaults of the congestion control.
     pub(super) fn marking(&self, port: u32) -> Option<Marking> {
         let parameters = &self.parameters;
         let of = &self.network.ports[port as usize];
@@ -165,10 +168,10 @@ impl Model {
         })
     }
 
-    /// The memory of a switch, and what of it all its ports share.
+    /// Returns the buffer of a switch and the size of its shared pool in bytes.
     ///
     /// # Errors
-    /// When reserves and headroom leave nothing.
+    /// Returns an error if reserves and headroom leave no shared pool.
     pub(super) fn memory(&self, node: u32) -> Result<(u64, u64), SetupError> {
         let of = &self.network.nodes[node as usize];
         let host_bps = self
@@ -189,18 +192,18 @@ impl Model {
         Ok((buffer, buffer - own))
     }
 
-    /// Rate of the fastest port of a node, or of those to hosts alone.
-    fn fastest(&self, node: u32, hosts_alone: bool) -> Option<u64> {
+    /// Returns the highest line rate of a node's ports, or of its ports to hosts only.
+    fn fastest(&self, node: u32, hosts_only: bool) -> Option<u64> {
         let ports = self.network.nodes[node as usize].ports.clone();
         ports
-            .filter(|port| !hosts_alone || self.is_host(self.network.across(*port)))
+            .filter(|port| !hosts_only || self.is_host(self.network.across(*port)))
             .map(|port| self.network.ports[port as usize].line.bits_per_second())
             .max()
     }
 
-    /// Memory for what comes by a port after its other end was told to pause: a frame that was the first over the
-    /// threshold, one before which the pause had to wait, one that had begun when the pause arrived, and what is on
-    /// the line and in the pipeline meanwhile.
+    /// Returns the headroom of an ingress port in bytes: the frame that crosses the threshold, a frame that delays
+    /// the PFC frame, a frame in transmission when the pause takes effect, and the bytes in flight on the link and in
+    /// the pipeline.
     pub(super) fn headroom(&self, port: u32) -> u32 {
         if let Some(headroom) = self.parameters.pfc_headroom {
             return u32::try_from(headroom.0).unwrap_or(u32::MAX);
@@ -210,8 +213,8 @@ impl Model {
             2 * of.delay_ps + self.parameters.pfc_response.0 + self.parameters.switch_latency.0;
         let bits = u128::from(of.line.bits_per_second()) * u128::from(delays_ps);
         let under_way = (bits.div_ceil(8 * 1_000_000_000_000)) as u64;
-        let frames = 3 * (self.longest_frame + self.wire.around_frame);
-        let pause = self.wire.pause + self.wire.around_frame;
+        let frames = 3 * (self.longest_frame + self.wire.frame_overhead);
+        let pause = self.wire.pause + self.wire.frame_overhead;
         u32::try_from(under_way + u64::from(frames + pause)).unwrap_or(u32::MAX)
     }
 
@@ -225,7 +228,7 @@ impl Model {
         }
         let mut releases = vec![false; self.flows.len()];
         for (number, flow) in self.flows.iter().enumerate() {
-            if let Err(reason) = self.check_flow(flow) {
+            if let Some(reason) = self.flow_error(flow) {
                 return refused(number, reason);
             }
             let Some(other) = flow.released_by else { continue };
@@ -238,7 +241,7 @@ impl Model {
             if std::mem::replace(&mut releases[other as usize], true) {
                 return refused(number, format!("flow {other} releases another one already"));
             }
-            if before.data_way().1 != flow.from {
+            if before.data_endpoints().1 != flow.from {
                 return refused(
                     number,
                     format!(
@@ -250,61 +253,62 @@ impl Model {
         Ok(())
     }
 
-    fn check_flow(&self, flow: &Flow) -> Result<(), String> {
+    /// Returns the reason why a flow is invalid, if it is.
+    fn flow_error(&self, flow: &FlowSpec) -> Option<String> {
         for node in [flow.from, flow.to] {
             match self.network.nodes.get(node as usize) {
-                None => return Err(format!("there is no node {node}")),
+                None => return Some(format!("there is no node {node}")),
                 Some(node) if !node.is_host => {
-                    return Err(format!("'{}' is no host", node.name));
+                    return Some(format!("'{}' is no host", node.name));
                 }
                 Some(_) => {}
             }
         }
         if flow.from == flow.to {
             let name = &self.network.nodes[flow.from as usize].name;
-            return Err(format!("from '{name}' to itself"));
+            return Some(format!("from '{name}' to itself"));
         }
         if flow.message_bytes == 0 || flow.messages == 0 {
-            return Err("it has nothing to move: give it a size and a number above 0".to_owned());
+            return Some("it has nothing to move: give it a size and a number above 0".to_owned());
         }
         if flow.message_bytes.checked_mul(flow.messages).is_none_or(|bytes| bytes > 1 << 60) {
-            return Err("it moves more than 2^60 bytes".to_owned());
+            return Some("it moves more than 2^60 bytes".to_owned());
         }
         if flow.depth == 0 && flow.released_by.is_none() {
-            return Err("its depth is 0, so that nothing begins: give it 1 or more".to_owned());
+            return Some("its depth is 0, so that nothing begins: give it 1 or more".to_owned());
         }
         if flow.priority.is_some_and(|priority| priority > 7) {
-            return Err("priorities are 0 to 7".to_owned());
+            return Some("priorities are 0 to 7".to_owned());
         }
-        if flow.operation == Operation::Read && self.needs.tcp {
-            return Err("TCP has no reads: use write_bw or send_bw".to_owned());
+        if flow.operation == RdmaOperation::Read && self.needs.tcp {
+            return Some("TCP has no reads: use write_bw or send_bw".to_owned());
         }
-        let is_heard = !self.needs.acknowledgements || self.recovers_selectively;
-        if flow.operation == Operation::Read && !is_heard {
-            return Err(format!(
+        let has_acks = !self.needs.acknowledgements || self.recovers_selectively;
+        if flow.operation == RdmaOperation::Read && !has_acks {
+            return Some(format!(
                 "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none, or recovery=selective",
                 self.parameters.cc
             ));
         }
-        Ok(())
+        None
     }
 
-    /// The longest round trip of all flows, with these hashes.
+    /// Returns the longest base RTT of all flows, on the paths of their ECMP hashes.
     ///
     /// # Errors
-    /// When no way leads to the other end of a flow.
+    /// Returns an error if the ends of a flow are not connected.
     pub(super) fn find_base_rtt(&self, routes: &Routes, hashes: &[u32]) -> Result<u64, SetupError> {
         let mut longest = 0;
         for (number, (flow, hash)) in self.flows.iter().zip(hashes).enumerate() {
-            let (from, to) = flow.data_way();
-            let way = routes.way(&self.network, from, to, *hash);
-            let back = routes.way(&self.network, to, from, *hash);
-            let (Some(way), Some(back)) = (way, back) else {
+            let (from, to) = flow.data_endpoints();
+            let path = routes.find_path(&self.network, from, to, *hash);
+            let back = routes.find_path(&self.network, to, from, *hash);
+            let (Some(path), Some(back)) = (path, back) else {
                 let name = |node: u32| &self.network.nodes[node as usize].name;
                 let reason = format!("no way leads from '{}' to '{}'", name(from), name(to));
                 return Err(SetupError::Flow { number, reason });
             };
-            longest = longest.max(self.round_trip_ps(&way, &back));
+            longest = longest.max(self.round_trip_ps(&path, &back));
         }
         Ok(longest)
     }

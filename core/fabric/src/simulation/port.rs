@@ -1,161 +1,161 @@
-//! Ports: queues by priority, who is next, and the line.
+//! Ports: priority queues, scheduling, transmission and propagation.
 
-use crate::event::{Event, Kind};
+use crate::event::{SimEvent, SimEventKind};
 use crate::network::Marking;
-use crate::packet::{Content, Hop, List, NO_INDEX, OnLine, PacketId};
-use crate::random::Random;
-use crate::simulation::model::Model;
+use crate::packet::{Hop, InTransit, NO_INDEX, PacketId, PacketKind, PacketList};
+use crate::simulation::model::RunModel;
 use crate::simulation::region::Region;
 use crate::time::LineRate;
+use penstock_random::Random;
 
 /// Counters of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortResult {
-    /// Frames that were sent, pauses left out.
+    /// Frames transmitted, PFC frames excluded.
     pub sent_packets: u64,
-    /// Their bytes, as counters of switches have them.
+    /// Bytes of these frames, without preamble and inter-packet gap.
     pub sent_bytes: u64,
-    /// Time in which its line was busy.
+    /// Time during which the port transmitted, in picoseconds.
     pub busy_ps: u64,
-    /// Frames that were marked.
+    /// Frames marked with ECN.
     pub marked: u64,
-    /// Frames for which there was no room, or no way.
+    /// Frames dropped for lack of buffer or route.
     pub dropped: u64,
-    /// Frames that were lost on its line.
+    /// Frames lost on the link.
     pub lost: u64,
-    /// Most bytes that waited.
+    /// Longest queue in bytes, all priorities together.
     pub queue_bytes_max: u64,
-    /// Pauses that it asked the other end for.
+    /// PFC pause frames sent to the other end.
     pub pauses_sent: u64,
-    /// Time in which the other end held up its lossless priorities.
+    /// Time during which the other end paused the port, summed over priorities, in picoseconds.
     pub paused_ps: u64,
-    /// Times that its watchdog helped.
+    /// Actions of the PFC watchdog.
     pub watchdog: u64,
-    /// Frames that its watchdog threw away.
+    /// Frames dropped by the PFC watchdog.
     pub watchdog_dropped: u64,
 }
 
-/// A port. Its first cache line is what every packet touches at either end of the line.
+/// State of a port. The first cache line holds the fields that every packet touches at either end of the link.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Port {
+pub(super) struct PortState {
     pub(super) busy_until_ps: u64,
     pub(super) line: LineRate,
     pub(super) node: u32,
     pub(super) peer: u32,
-    /// An event [`Kind::Sent`] is ahead.
-    pub(super) is_due: bool,
+    /// True while an event [`SimEventKind::TransmitDone`] is pending.
+    pub(super) has_transmit_scheduled: bool,
     pub(super) is_host: bool,
-    /// Priorities with packets in queues, with queue pairs that can send, that the other end holds up, and that
-    /// go on in spite of it.
+    /// Bit masks of priorities: with queued packets, with queue pairs that can send, paused by the other end, and with
+    /// the pause overridden by the watchdog.
     pub(super) waiting: u8,
     pub(super) ready: u8,
     pub(super) paused: u8,
-    pub(super) defiant: u8,
-    /// Priorities whose queues go on though the other end holds them up: acknowledgements of hosts, where that is set.
-    unpaused: u8,
-    /// Its link ends in another region.
-    crosses: bool,
+    pub(super) pause_ignored: u8,
+    /// Priorities whose queued packets are sent despite a pause: acknowledgements of hosts with `ack_unpaused`.
+    never_paused: u8,
+    /// True if the link ends in another region.
+    crosses_region: bool,
     pub(super) is_up: bool,
-    pub(super) on_line: OnLine,
-    /// From the last bit sent until the packet is where it is handled.
+    pub(super) in_transit: InTransit,
+    /// Delay from the last bit transmitted to the handling of the packet at the other end.
     pub(super) delay_ps: u64,
     pub(super) queued_bytes: u64,
     pub(super) result: PortResult,
-    pub(super) pauses: List,
+    pub(super) pauses: PacketList,
     pub(super) marking: Option<Marking>,
     loss: f64,
-    pub(super) queues: [List; 8],
+    pub(super) queues: [PacketList; 8],
     pub(super) queue_limit_bytes: Option<u64>,
-    pub(super) pauses_on_line: OnLine,
+    pub(super) pauses_in_transit: InTransit,
     pub(super) pause_delay_ps: u64,
     loss_burst: f64,
-    is_losing: bool,
+    is_in_loss_burst: bool,
     deficits: [i64; 8],
-    /// Whose turn it is among weighted priorities.
-    turn: u8,
+    /// Current priority of the deficit round robin.
+    drr_priority: u8,
     random: Random,
-    /// Where its link ends: the region, and what this port is there.
+    /// Region where the link ends, and the number of this port there.
     pub(super) far_region: u32,
     pub(super) far_port: u32,
 }
 
-impl Port {
-    /// A port of the network in a region, where these are the numbers of itself and its peer; `far` is the region in which
-    /// its link ends, and its number there, where that is another one.
-    pub(super) fn new(model: &Model, id: u32, peer: u32, far: Option<(u32, u32)>) -> Self {
+impl PortState {
+    /// Creates a port of the network with the local number of its peer. `far` is the region where its link ends and the
+    /// port's number there, if that is another region.
+    pub(super) fn new(model: &RunModel, id: u32, peer: u32, far: Option<(u32, u32)>) -> Self {
         let port = &model.network.ports[id as usize];
         let (far_region, far_port) = far.unwrap_or((NO_INDEX, NO_INDEX));
         Self {
             busy_until_ps: 0,
-            is_due: false,
+            has_transmit_scheduled: false,
             is_host: model.is_host(port.node),
             waiting: 0,
             ready: 0,
             paused: 0,
-            defiant: 0,
-            unpaused: if model.is_host(port.node) && model.parameters.ack_unpaused {
+            pause_ignored: 0,
+            never_paused: if model.is_host(port.node) && model.parameters.ack_unpaused {
                 0xFF
             } else {
                 0
             },
-            crosses: far.is_some(),
+            crosses_region: far.is_some(),
             is_up: true,
             node: port.node,
             peer,
             line: port.line,
             delay_ps: model.delay_ps(id),
             pause_delay_ps: model.pause_delay_ps(id),
-            on_line: OnLine::EMPTY,
+            in_transit: InTransit::EMPTY,
             queued_bytes: 0,
-            queues: [List::EMPTY; 8],
-            pauses: List::EMPTY,
-            pauses_on_line: OnLine::EMPTY,
+            queues: [PacketList::EMPTY; 8],
+            pauses: PacketList::EMPTY,
+            pauses_in_transit: InTransit::EMPTY,
             marking: model.marking(id),
             queue_limit_bytes: port.queue_bytes,
             loss: port.loss,
             loss_burst: port.loss_burst,
-            is_losing: false,
+            is_in_loss_burst: false,
             deficits: [0; 8],
-            turn: 0,
-            random: Random::new(model.parameters.seed, "port", u64::from(id)),
+            drr_priority: 0,
+            random: Random::stream(model.parameters.seed, "port", u64::from(id)),
             result: PortResult::default(),
             far_region,
             far_port,
         }
     }
 
-    /// Where its link ends: the region, and what the port is there; none where that is its own region.
-    pub(super) fn far(&self) -> Option<(u32, u32)> {
-        self.crosses.then_some((self.far_region, self.far_port))
+    /// Returns the region where the link ends and the port's number there; none if that is its own region.
+    pub(super) fn remote_line(&self) -> Option<(u32, u32)> {
+        self.crosses_region.then_some((self.far_region, self.far_port))
     }
 
-    /// Priorities that may send.
+    /// Returns the priorities that have something to send and may send it.
     const fn eligible(&self) -> u8 {
-        let held = self.paused & !self.defiant;
-        self.waiting & (!held | self.unpaused) | self.ready & !held
+        let held = self.paused & !self.pause_ignored;
+        self.waiting & (!held | self.never_paused) | self.ready & !held
     }
 
-    /// Draws whether the next frame is lost: a chain of two states whose bad one takes `loss_burst` frames on average.
-    fn loses(&mut self) -> bool {
+    /// Draws whether the next frame is lost: Gilbert model with a mean burst length of `loss_burst` frames.
+    fn draw_loss(&mut self) -> bool {
         if self.loss <= 0.0 {
             return false;
         }
-        let change = if self.is_losing {
+        let change = if self.is_in_loss_burst {
             1.0 / self.loss_burst
         } else {
             (self.loss / (self.loss_burst * (1.0 - self.loss).max(1e-12))).min(1.0)
         };
-        // Without bursts each frame is for itself.
-        self.is_losing = if self.loss_burst <= 1.0 {
+        // Without bursts losses are independent.
+        self.is_in_loss_burst = if self.loss_burst <= 1.0 {
             self.random.unit() < self.loss
         } else {
-            self.is_losing != (self.random.unit() < change)
+            self.is_in_loss_burst != (self.random.unit() < change)
         };
-        self.is_losing
+        self.is_in_loss_burst
     }
 
-    fn is_marked(&mut self, queue_bytes: u64) -> bool {
+    fn draw_mark(&mut self, queue_bytes: u64) -> bool {
         let Some(marking) = self.marking else { return false };
         if queue_bytes <= marking.least_bytes {
             false
@@ -170,45 +170,45 @@ impl Port {
 }
 
 impl Region {
-    /// Something to send is new at a port.
-    pub(super) fn kick(&mut self, port: u32) {
+    /// Transmits if the link is idle, or else schedules a transmission for when it becomes idle.
+    pub(super) fn try_transmit(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
-        if state.is_due {
+        if state.has_transmit_scheduled {
             return;
         }
         if state.busy_until_ps > self.now_ps {
-            state.is_due = true;
-            self.events.push(Event::new(state.busy_until_ps, Kind::Sent, port));
+            state.has_transmit_scheduled = true;
+            self.events.push(SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port));
         } else {
             self.transmit(port);
         }
     }
 
-    /// The line is free: the next packet goes, and if others wait, an event for its end is set.
+    /// Transmits the next frame on an idle link, PFC frames first, and schedules the next transmission if more wait.
     pub(super) fn transmit(&mut self, port: u32) {
         if !self.ports[port as usize].is_up {
             return;
         }
         if let Some(id) = self.ports[port as usize].pauses.pop(&self.packets) {
-            self.launch_pause(port, id);
+            self.start_pause_transmission(port, id);
         } else if !self.transmit_packet(port) {
             return;
         }
         let state = &mut self.ports[port as usize];
-        if !state.is_due && (!state.pauses.is_empty() || state.eligible() != 0) {
-            state.is_due = true;
-            self.events.push(Event::new(state.busy_until_ps, Kind::Sent, port));
+        if !state.has_transmit_scheduled && (!state.pauses.is_empty() || state.eligible() != 0) {
+            state.has_transmit_scheduled = true;
+            self.events.push(SimEvent::new(state.busy_until_ps, SimEventKind::TransmitDone, port));
         }
     }
 
-    /// False where nothing may be sent.
+    /// Transmits the next packet; returns false if no priority may send.
     fn transmit_packet(&mut self, port: u32) -> bool {
         loop {
             let eligible = self.ports[port as usize].eligible();
             if eligible == 0 {
                 return false;
             }
-            let priority = self.choose(port, eligible);
+            let priority = self.select_priority(port, eligible);
             let state = &mut self.ports[port as usize];
             if let Some(id) = state.queues[usize::from(priority)].pop(&self.packets) {
                 let bytes = u64::from(self.packets[id].bytes);
@@ -217,12 +217,12 @@ impl Region {
                     state.waiting &= !(1 << priority);
                 }
                 if state.is_host {
-                    self.launch(port, id);
+                    self.start_transmission(port, id);
                 } else {
                     let packet = &self.packets[id];
                     let (ingress, bytes) = (packet.ingress, packet.bytes);
-                    self.leave_switch(port, id);
-                    self.launch(port, id);
+                    self.mark_and_stamp(port, id);
+                    self.start_transmission(port, id);
                     self.release(ingress, priority, bytes);
                 }
                 return true;
@@ -233,31 +233,32 @@ impl Region {
         }
     }
 
-    /// Strict priorities by their number, then weighted ones by deficit round robin (Shreedhar and Varghese 1995).
-    fn choose(&mut self, port: u32, eligible: u8) -> u8 {
+    /// Selects a priority: strict ones from the highest number, then weighted ones by deficit round robin (Shreedhar
+    /// and Varghese 1995).
+    fn select_priority(&mut self, port: u32, eligible: u8) -> u8 {
         let strict = eligible & self.model.strict;
         if strict != 0 {
             return 7 - strict.leading_zeros() as u8;
         }
         loop {
             let state = &mut self.ports[port as usize];
-            let turn = usize::from(state.turn);
-            if eligible & (1 << turn) != 0 {
-                let head = state.queues[turn].head();
+            let drr_priority = usize::from(state.drr_priority);
+            if eligible & (1 << drr_priority) != 0 {
+                let head = state.queues[drr_priority].head();
                 let bytes = if head == NO_INDEX {
                     i64::from(self.model.longest_frame)
                 } else {
                     i64::from(self.packets[head].bytes)
                 };
-                if state.deficits[turn] >= bytes {
-                    state.deficits[turn] -= bytes;
-                    return turn as u8;
+                if state.deficits[drr_priority] >= bytes {
+                    state.deficits[drr_priority] -= bytes;
+                    return drr_priority as u8;
                 }
             } else {
-                state.deficits[turn] = 0;
+                state.deficits[drr_priority] = 0;
             }
-            state.turn = ((turn + 1) % 8) as u8;
-            let next = usize::from(state.turn);
+            state.drr_priority = ((drr_priority + 1) % 8) as u8;
+            let next = usize::from(state.drr_priority);
             if eligible & (1 << next) != 0 {
                 state.deficits[next] += i64::from(self.model.parameters.weights[next])
                     * i64::from(self.model.longest_frame);
@@ -265,13 +266,13 @@ impl Region {
         }
     }
 
-    /// A packet leaves its queue in a switch: marks and telemetry are written.
-    fn leave_switch(&mut self, port: u32, id: PacketId) {
+    /// Applies ECN marking and in-band telemetry to a packet that leaves its queue in a switch.
+    fn mark_and_stamp(&mut self, port: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        if packet.content == Content::Data {
+        if packet.kind == PacketKind::Data {
             let priority = usize::from(packet.priority);
-            if state.is_marked(state.queues[priority].bytes) {
+            if state.draw_mark(state.queues[priority].bytes) {
                 packet.marks = 1;
                 state.result.marked += 1;
             }
@@ -286,58 +287,58 @@ impl Region {
         }
     }
 
-    /// A packet goes onto the line.
-    pub(super) fn launch(&mut self, port: u32, id: PacketId) {
+    /// Starts the transmission of a packet, which the link may lose.
+    pub(super) fn start_transmission(&mut self, port: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        let took = state.line.transmission_ps(packet.bytes + self.model.wire.around_frame);
+        let took = state.line.transmission_ps(packet.bytes + self.model.wire.frame_overhead);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
         state.result.sent_packets += 1;
         state.result.sent_bytes += u64::from(packet.bytes);
-        if state.loses() {
+        if state.draw_loss() {
             state.result.lost += 1;
             self.counts.lost += 1;
             self.remove_packet(id);
             return;
         }
         let arrives_ps = state.busy_until_ps + state.delay_ps;
-        if state.crosses {
-            return self.post(port, id, arrives_ps);
+        if state.crosses_region {
+            return self.send_mail(port, id, arrives_ps);
         }
-        if state.on_line.push(id, arrives_ps, &mut self.packets) {
-            self.events.push(Event::new(arrives_ps, Kind::Arrives, port));
+        if state.in_transit.push(id, arrives_ps, &mut self.packets) {
+            self.events.push(SimEvent::new(arrives_ps, SimEventKind::Arrival, port));
         }
     }
 
-    fn launch_pause(&mut self, port: u32, id: PacketId) {
+    fn start_pause_transmission(&mut self, port: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         let state = &mut self.ports[port as usize];
-        let took = state.line.transmission_ps(packet.bytes + self.model.wire.around_frame);
+        let took = state.line.transmission_ps(packet.bytes + self.model.wire.frame_overhead);
         state.busy_until_ps = self.now_ps + took;
         state.result.busy_ps += took;
         let arrives_ps = state.busy_until_ps + state.pause_delay_ps;
-        if state.crosses {
-            return self.post(port, id, arrives_ps);
+        if state.crosses_region {
+            return self.send_mail(port, id, arrives_ps);
         }
-        if state.pauses_on_line.push(id, arrives_ps, &mut self.packets) {
-            self.events.push(Event::new(arrives_ps, Kind::PauseArrives, port));
+        if state.pauses_in_transit.push(id, arrives_ps, &mut self.packets) {
+            self.events.push(SimEvent::new(arrives_ps, SimEventKind::PauseArrival, port));
         }
     }
 
-    /// The first packet on a port's line is at the other end.
+    /// Handles the arrival of the first packet on a port's link at the other end.
     pub(super) fn arrive(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
-        // What was on the line of a link that failed is not there any more.
-        let Some((id, next_ps)) = state.on_line.pop(self.now_ps, &self.packets) else { return };
+        // A failed link has lost its packets.
+        let Some((id, next_ps)) = state.in_transit.pop(self.now_ps, &self.packets) else { return };
         let peer = state.peer;
         if let Some(next_ps) = next_ps {
-            self.events.push(Event::new(next_ps, Kind::Arrives, port));
+            self.events.push(SimEvent::new(next_ps, SimEventKind::Arrival, port));
         }
         self.counts.arrivals += 1;
         let packet = &self.packets[id];
-        let what = u64::from(packet.hash) << 32 | u64::from(packet.content as u8) << 28;
-        self.note(Kind::Arrives, self.name(port), what ^ packet.psn);
+        let what = u64::from(packet.hash) << 32 | u64::from(packet.kind as u8) << 28;
+        self.record_digest(SimEventKind::Arrival, self.port_id(port), what ^ packet.psn);
         if self.ports[peer as usize].is_host {
             self.receive(peer, id);
         } else {
@@ -345,7 +346,7 @@ impl Region {
         }
     }
 
-    /// A packet takes its place in a queue.
+    /// Appends a packet to the queue of its priority.
     pub(super) fn enqueue(&mut self, port: u32, id: PacketId) {
         let packet = &self.packets[id];
         let (priority, bytes) = (packet.priority, u64::from(packet.bytes));
@@ -354,6 +355,6 @@ impl Region {
         state.waiting |= 1 << priority;
         state.queued_bytes += bytes;
         state.result.queue_bytes_max = state.result.queue_bytes_max.max(state.queued_bytes);
-        self.kick(port);
+        self.try_transmit(port);
     }
 }

@@ -1,35 +1,35 @@
-//! Queue pairs and connections that send single packets again: what they have beside the rest, and what they do
-//! with data and acknowledgements.
+//! Selective recovery of RDMA queue pairs and TCP connections: additional sender state, and the handling of data and
+//! acknowledgements.
 //!
-//! RDMA as IRN (Mittal et al., SIGCOMM 2018): at most a bandwidth-delay product under way, a short time-out while few
-//! packets are, a long one else; reads are acknowledged by who reads. TCP: time-outs of RFC 6298, and what its
-//! congestion control allows under way.
+//! RDMA follows IRN (Mittal et al., SIGCOMM 2018): at most one BDP in flight, a short RTO with few packets in flight
+//! and a long one otherwise; the requester acknowledges read responses. TCP has the RTO of RFC 6298 and the window of
+//! its congestion control.
 
-use crate::congestion::{Ack, Needs, Path};
-use crate::flow::Operation;
-use crate::packet::{Content, NO_INDEX, PacketId};
+use crate::congestion::{Ack, Needs, PathProperties};
+use crate::flow::RdmaOperation;
+use crate::packet::{NO_INDEX, PacketId, PacketKind};
 use crate::parameters::Parameters;
 use crate::simulation::region::Region;
-use crate::simulation::scoreboard::{Scoreboard, Sizes};
-use crate::simulation::sender::State;
+use crate::simulation::scoreboard::{PacketSizes, Scoreboard};
+use crate::simulation::sender::SenderState;
 use crate::time::PS_PER_SECOND;
 
-/// A retransmission time-out doubles no more than so often (RFC 6298, 5.5: at most 60 s and more).
+/// Most doublings of the RTO (RFC 6298, 5.5; an upper bound of the RTO must be at least 60 s).
 const DOUBLINGS_MAX: u32 = 6;
 
 /// Additional state of a sender with selective recovery.
 #[derive(Debug)]
 pub(super) struct Selective {
     pub(super) board: Scoreboard,
-    /// No more payload is under way, whatever congestion control allows.
+    /// Limit on payload in flight, in addition to the congestion window.
     pub(super) window_bytes: u64,
-    patience: Patience,
+    timeout: RetransmitTimeout,
 }
 
-/// How long it waits for an acknowledgement.
+/// Retransmission time-out.
 #[derive(Debug)]
-enum Patience {
-    /// So long while so few packets are under way, and so long else.
+enum RetransmitTimeout {
+    /// `low_ps` with at most `few` packets outstanding, otherwise `high_ps` (IRN).
     Fixed {
         few: usize,
         low_ps: u64,
@@ -38,7 +38,7 @@ enum Patience {
     Measured(RoundTrips),
 }
 
-/// Round trips as TCP measures them (RFC 6298), in picoseconds.
+/// RTT estimator of TCP (RFC 6298), in picoseconds.
 #[derive(Debug)]
 struct RoundTrips {
     smoothed: u64,
@@ -69,7 +69,12 @@ impl RoundTrips {
 }
 
 impl Selective {
-    pub(super) fn new(parameters: &Parameters, path: &Path, sizes: Sizes, needs: Needs) -> Self {
+    pub(super) fn new(
+        parameters: &Parameters,
+        path: &PathProperties,
+        sizes: PacketSizes,
+        needs: Needs,
+    ) -> Self {
         let reorder = if needs.tcp { parameters.tcp_reorder } else { parameters.selective_reorder };
         let least = 3 * path.base_rtt_ps;
         let coalesced = u64::from(parameters.ack_every) * u64::from(path.mtu);
@@ -82,15 +87,15 @@ impl Selective {
                 Some(bytes) => bytes,
                 None => path.bdp_bytes() + coalesced,
             },
-            patience: if needs.tcp {
-                Patience::Measured(RoundTrips {
+            timeout: if needs.tcp {
+                RetransmitTimeout::Measured(RoundTrips {
                     smoothed: 0,
                     variation: 0,
                     least: parameters.tcp_timeout_min.0,
                     doublings: 0,
                 })
             } else {
-                Patience::Fixed {
+                RetransmitTimeout::Fixed {
                     few: parameters.selective_few as usize,
                     low_ps: parameters.selective_timeout_low.0.max(least),
                     high_ps: parameters.selective_timeout_high.0.max(least),
@@ -99,24 +104,26 @@ impl Selective {
         }
     }
 
-    /// How long it waits. (Who reads does not know how much is under way, and waits the longer time.)
-    pub(super) fn patience_ps(&self) -> u64 {
-        match &self.patience {
-            Patience::Fixed { few, low_ps, .. } if self.board.outstanding() <= *few => *low_ps,
-            Patience::Fixed { high_ps, .. } => *high_ps,
-            Patience::Measured(round_trips) => round_trips.timeout_ps(),
+    /// Returns the RTO. (The requester of a read does not know the packets in flight and uses the longer one.)
+    pub(super) fn rto_ps(&self) -> u64 {
+        match &self.timeout {
+            RetransmitTimeout::Fixed { few, low_ps, .. } if self.board.outstanding() <= *few => {
+                *low_ps
+            }
+            RetransmitTimeout::Fixed { high_ps, .. } => *high_ps,
+            RetransmitTimeout::Measured(round_trips) => round_trips.timeout_ps(),
         }
     }
 
-    /// It waited in vain.
+    /// Doubles the RTO of TCP after a time-out.
     pub(super) fn back_off(&mut self) {
-        if let Patience::Measured(round_trips) = &mut self.patience {
+        if let RetransmitTimeout::Measured(round_trips) = &mut self.timeout {
             round_trips.doublings += 1;
         }
     }
 
     fn add_round_trip(&mut self, round_trip_ps: u64) {
-        if let Patience::Measured(round_trips) = &mut self.patience {
+        if let RetransmitTimeout::Measured(round_trips) = &mut self.timeout {
             round_trips.add_sample(round_trip_ps);
             round_trips.doublings = 0;
         }
@@ -124,7 +131,7 @@ impl Selective {
 }
 
 impl Region {
-    /// A data packet is at its host: in order, behind a gap, or there already.
+    /// Handles a data packet at the receiver: in order, out of order or duplicate.
     pub(super) fn receive_selectively(&mut self, number: u32, id: PacketId) {
         let packet = &self.packets[id];
         let (psn, is_marked) = (packet.psn, packet.marks > 0);
@@ -132,49 +139,49 @@ impl Region {
         let now_ps = self.now_ps;
         let receiver = &mut self.receivers[number as usize];
         receiver.marks += u32::from(is_marked);
-        receiver.since_ack += 1;
+        receiver.packets_since_ack += 1;
         let mut ahead = 0;
-        // Whatever is not simply the next is told at once (RFC 5681, section 4.2).
-        let mut is_told = psn != receiver.expected || !receiver.held.is_empty();
-        let mut is_whole = false;
+        // Out-of-order packets and packets that fill a gap are acknowledged at once (RFC 5681, section 4.2).
+        let mut needs_ack = psn != receiver.expected || !receiver.reorder_buffer.is_empty();
+        let mut is_message_complete = false;
         if psn >= receiver.expected {
-            let is_new = receiver.held.keep(psn - receiver.expected);
+            let is_new = receiver.reorder_buffer.insert(psn - receiver.expected);
             if is_new && receiver.is_read {
                 receiver.requester.record_progress(now_ps);
             }
-            while receiver.held.pop() {
+            while receiver.reorder_buffer.pop() {
                 let bytes = receiver.sizes.of(receiver.expected) as u32;
-                is_whole |= receiver.accept(bytes, now_ps);
+                is_message_complete |= receiver.accept(bytes, now_ps);
             }
             ahead = psn.saturating_sub(receiver.expected) as u32;
         }
-        is_told |= is_whole || receiver.since_ack >= every;
-        if is_whole {
-            self.message_arrived(number);
+        needs_ack |= is_message_complete || receiver.packets_since_ack >= every;
+        if is_message_complete {
+            self.complete_message(number);
         }
         self.counts.consumed += 1;
-        if is_told {
-            let content = if ahead > 0 { Content::Nak } else { Content::Ack };
-            self.answer(number, id, content, ahead);
+        if needs_ack {
+            let kind = if ahead > 0 { PacketKind::Nak } else { PacketKind::Ack };
+            self.send_ack(number, id, kind, ahead);
         } else {
             self.remove_packet(id);
         }
     }
 
-    /// An acknowledgement is at the sender: of all before a number, and perhaps of one packet above it.
-    pub(super) fn acknowledged_selectively(&mut self, number: u32, id: PacketId) {
+    /// Handles a cumulative acknowledgement at the sender, with an optional selective one of a single packet.
+    pub(super) fn handle_selective_ack(&mut self, number: u32, id: PacketId) {
         let now_ps = self.now_ps;
         let packet = &self.packets[id];
         let sender = &mut self.senders[number as usize];
         let Some(selective) = &mut sender.selective else { return };
-        if sender.state == State::Over {
+        if sender.state == SenderState::Ended {
             return;
         }
         let (psn, before) = (packet.psn, sender.requester.completed);
         let single = (packet.payload > 0).then(|| psn + u64::from(packet.payload));
         let board = &mut selective.board;
-        let news = board.acknowledge(now_ps, psn, single);
-        let is_event = news.is_loss && board.begin_recovery();
+        let outcome = board.acknowledge(now_ps, psn, single);
+        let is_event = outcome.is_loss && board.begin_recovery();
         let (in_flight_bytes, delivered_bytes) = (board.in_flight_bytes, board.delivered_bytes);
         let is_recovering = board.is_recovering();
         let round_trip_ps = now_ps - packet.sent_ps;
@@ -182,15 +189,15 @@ impl Region {
         if psn > sender.unacknowledged {
             sender.acknowledge(psn);
         }
-        let is_read = sender.operation == Operation::Read;
-        if news.bytes > 0 {
+        let is_read = sender.operation == RdmaOperation::Read;
+        if outcome.bytes > 0 {
             sender.requester.record_progress(now_ps);
         }
         sender.marks += u64::from(packet.marks);
         if let Some(congestion) = &mut sender.congestion {
             let hops = match packet.telemetry {
                 NO_INDEX => &[],
-                place => self.telemetry[place].as_slice(),
+                index => self.telemetry[index].as_slice(),
             };
             let ack = Ack {
                 now_ps,
@@ -200,11 +207,11 @@ impl Region {
                 marks: u32::from(packet.marks),
                 round_trip_ps,
                 hops,
-                newly_bytes: news.bytes,
+                newly_bytes: outcome.bytes,
                 in_flight_bytes,
                 delivered_bytes,
                 is_recovering,
-                sample: news.sample,
+                sample: outcome.sample,
             };
             if is_event {
                 congestion.on_loss(&ack, &mut sender.pace);
@@ -212,11 +219,11 @@ impl Region {
             congestion.on_ack(&ack, &mut sender.pace);
         }
         if !is_read && sender.unacknowledged < sender.next {
-            // Fewer packets under way can mean less patience.
-            let heard_ps = sender.requester.progress_ps;
-            self.set_timer(number, heard_ps);
+            // With fewer packets outstanding the RTO may be shorter.
+            let progress_ps = sender.requester.progress_ps;
+            self.arm_timer(number, progress_ps);
         }
-        self.completed(number, before);
+        self.handle_completions(number, before);
     }
 }
 
@@ -224,9 +231,9 @@ impl Region {
 mod tests {
     use super::*;
 
-    /// RFC 6298 by hand: the first round trip, then one that differs.
+    /// RFC 6298 computed by hand: the first RTT sample, then a different one.
     #[test]
-    fn time_outs_follow_round_trips() {
+    fn rto_follows_rtt_samples() {
         let ms = PS_PER_SECOND / 1000;
         let least = 200 * ms;
         let mut trips = RoundTrips { smoothed: 0, variation: 0, least, doublings: 0 };

@@ -1,31 +1,32 @@
-//! A part of the network with all that is in it: its events, its packets, its ports, what its hosts send and receive.
+//! Region: a part of the network with its events, packets, ports and queue pairs.
 //!
-//! A region handles its own events and touches no other. What leaves it by a link is mail, given to the other region between
-//! windows; there the port at which it arrives is known by its line alone. The events of a region come in the same order
-//! whatever else is in it, so that dividing a network changes no result.
+//! A region handles its own events and accesses no other region. A packet that leaves it over a link is mail,
+//! delivered to the other region between windows; a region therefore also has an entry for each foreign port whose
+//! link ends in it. The order of events at an entity does not depend on what else is in its region, so partitioning
+//! changes no result.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::host_tx::ReadyList;
 use super::load_balancing::Flowlet;
-use super::memory::{Ingress, Memory};
-use super::model::Model;
-use super::port::Port;
-use super::receiver::Receiver;
+use super::model::RunModel;
+use super::port::PortState;
+use super::receiver::QpReceiver;
 use super::results::Samples;
-use super::sender::Sender;
-use super::sending::Line;
-use super::switch::Held;
-use super::{Counts, Digest, PauseRecord, Routes};
-use crate::event::{Event, Kind};
-use crate::packet::{Arena, Content, Hops, NO_INDEX, Packet, PacketId};
+use super::sender::QpSender;
+use super::shared_buffer::{Ingress, SharedBuffer};
+use super::switch::PauseState;
+use super::{Counts, PauseRecord, Routes, RunDigest};
+use crate::event::{SimEvent, SimEventKind};
+use crate::packet::{Arena, Hops, NO_INDEX, PacketId, PacketKind, SimPacket};
 use crate::queue::EventQueue;
 
-/// Packets on their way into another region.
+/// Packets in transit to another region.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
-    packets: Vec<Packet>,
-    /// To which `telemetry` of the packets points.
+    packets: Vec<SimPacket>,
+    /// Telemetry that the packets refer to by index.
     hops: Vec<Hops>,
 }
 
@@ -35,57 +36,57 @@ impl Mail {
     }
 }
 
-/// A part of the network in motion.
+/// State of a region.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) number: u32,
-    pub(super) model: Arc<Model>,
+    pub(super) model: Arc<RunModel>,
     pub(super) routes: Arc<Routes>,
 
     pub(super) now_ps: u64,
-    /// No event after this is handled in this window.
+    /// End of the current window, inclusive.
     pub(super) end_ps: u64,
     pub(super) events: EventQueue,
-    pub(super) packets: Arena<Packet>,
+    pub(super) packets: Arena<SimPacket>,
     pub(super) telemetry: Arena<Hops>,
-    /// Its own ports, and those of others whose links end here.
-    pub(super) ports: Vec<Port>,
-    /// Their numbers in the whole network.
-    pub(super) names: Vec<u32>,
+    /// Own ports, and foreign ports whose links end here.
+    pub(super) ports: Vec<PortState>,
+    /// Numbers of these ports in the whole network.
+    pub(super) port_ids: Vec<u32>,
     pub(super) ingress: Vec<[Ingress; 8]>,
-    pub(super) held: Vec<Held>,
-    pub(super) ready: Vec<[Line; 8]>,
-    /// By the number of the node in the whole network.
-    pub(super) memories: Vec<Memory>,
-    pub(super) senders: Vec<Sender>,
-    pub(super) receivers: Vec<Receiver>,
-    /// Flows that begin here, in the order of their start, and the next of them.
+    pub(super) pause_states: Vec<PauseState>,
+    pub(super) ready: Vec<[ReadyList; 8]>,
+    /// Switch buffers by node number in the whole network.
+    pub(super) memories: Vec<SharedBuffer>,
+    pub(super) senders: Vec<QpSender>,
+    pub(super) receivers: Vec<QpReceiver>,
+    /// Flows whose requester is here, in the order of their start, and the index of the next one.
     pub(super) starts: Vec<u32>,
     pub(super) next_start: u32,
-    /// Flows that began or will begin here and are not over, and when the last one was.
+    /// Number of these flows that have not ended, and the time at which the last one ended.
     pub(super) active: u64,
-    pub(super) over_ps: u64,
-    /// How long it goes on after its last flow is over, where it is the only region.
+    pub(super) ended_ps: u64,
+    /// Time to continue after the last flow has ended, if this is the only region.
     pub(super) drain_ps: u64,
-    /// Of a switch and a hash: when a packet came last, and by what its way was chosen.
+    /// Flowlet state by switch and ECMP hash of the queue pair.
     pub(super) flowlets: HashMap<(u32, u32), Flowlet>,
-    /// Something is paused, so that all have to be looked at; and since when nobody knows that yet.
-    pub(super) is_watched: bool,
-    pub(super) look_from_ps: Option<u64>,
+    /// True while deadlock scans are scheduled, and the time of a request that the coordinator has not received yet.
+    pub(super) has_scan_scheduled: bool,
+    pub(super) scan_from_ps: Option<u64>,
     pub(super) counts: Counts,
-    pub(super) digest: Digest,
+    pub(super) digest: RunDigest,
     pub(super) pause_records: Option<Vec<PauseRecord>>,
     pub(super) samples: Option<Samples>,
 
-    /// To and from each region.
+    /// Mail to and from each region.
     pub(super) outbox: Vec<Mail>,
     pub(super) inbox: Vec<Mail>,
-    /// When the first packet of the outbox arrives.
+    /// Earliest arrival time of the packets in the outbox.
     pub(super) mail_due_ps: u64,
 }
 
 impl Region {
-    /// Handles events up to the end of the window, so many at most; says how many.
+    /// Handles at most `events` events up to the end of the window; returns their number.
     pub(super) fn run_window(&mut self, events: u64) -> u64 {
         let before = self.counts.events;
         for _ in 0..events {
@@ -95,86 +96,86 @@ impl Region {
         self.counts.events - before
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: SimEvent) {
         debug_assert!(event.time_ps() >= self.now_ps, "an event in the past");
         self.now_ps = event.time_ps();
         self.counts.events += 1;
         let (kind, entity) = (event.kind(), event.entity());
         match kind {
-            Kind::Arrives => self.arrive(entity),
-            Kind::Sent => {
-                self.note(kind, self.name(entity), 0);
-                self.ports[entity as usize].is_due = false;
+            SimEventKind::Arrival => self.arrive(entity),
+            SimEventKind::TransmitDone => {
+                self.record_digest(kind, self.port_id(entity), 0);
+                self.ports[entity as usize].has_transmit_scheduled = false;
                 self.transmit(entity);
             }
-            Kind::Paced => {
-                self.note(kind, self.senders[entity as usize].flow, 0);
-                self.paced(entity);
+            SimEventKind::PacingDone => {
+                self.record_digest(kind, self.senders[entity as usize].flow, 0);
+                self.resume_paced(entity);
             }
-            Kind::Timeout => {
-                self.note(kind, self.senders[entity as usize].flow, 0);
-                self.timeout(entity);
+            SimEventKind::Timeout => {
+                self.record_digest(kind, self.senders[entity as usize].flow, 0);
+                self.handle_timeout(entity);
             }
-            Kind::AskTimeout => {
-                self.note(kind, self.receivers[entity as usize].flow, 0);
-                self.ask_timeout(entity);
+            SimEventKind::ReadTimeout => {
+                self.record_digest(kind, self.receivers[entity as usize].flow, 0);
+                self.handle_read_timeout(entity);
             }
-            Kind::Starts => self.start_next(),
-            Kind::PauseArrives => self.arrive_pause(entity),
-            Kind::PauseTimer => {
-                self.note(kind, self.name(entity / 8), u64::from(entity % 8));
+            SimEventKind::FlowStart => self.start_next(),
+            SimEventKind::PauseArrival => self.arrive_pause(entity),
+            SimEventKind::PauseTimer => {
+                self.record_digest(kind, self.port_id(entity / 8), u64::from(entity % 8));
                 self.pause_timer(entity);
             }
-            Kind::PauseRefresh => {
-                self.note(kind, self.name(entity / 8), u64::from(entity % 8));
+            SimEventKind::PauseRefresh => {
+                self.record_digest(kind, self.port_id(entity / 8), u64::from(entity % 8));
                 self.refresh_pause(entity);
             }
-            // Looking changes nothing, and is no event of the network.
-            Kind::Samples => {
+            // Sampling changes no state and is not counted as an event.
+            SimEventKind::QueueSample => {
                 self.counts.events -= 1;
                 self.sample();
             }
-            // The business of all regions together.
-            Kind::TopologyChange | Kind::DeadlockScan => {}
+            // Handled by the coordinator.
+            SimEventKind::TopologyChange | SimEventKind::DeadlockScan => {}
         }
     }
 
     fn start_next(&mut self) {
         let flow = self.starts[self.next_start as usize];
         self.next_start += 1;
-        self.expect_start();
-        self.note(Kind::Starts, flow, 0);
+        self.schedule_next_start();
+        self.record_digest(SimEventKind::FlowStart, flow, 0);
         self.start(flow);
     }
 
-    /// The next flow will begin.
-    pub(super) fn expect_start(&mut self) {
+    /// Schedules the start of the next flow.
+    pub(super) fn schedule_next_start(&mut self) {
         if let Some(next) = self.starts.get(self.next_start as usize) {
             let start_ps = self.model.flows[*next as usize].start_ps;
-            self.events.push(Event::new(start_ps, Kind::Starts, self.next_start));
+            self.events.push(SimEvent::new(start_ps, SimEventKind::FlowStart, self.next_start));
         }
     }
 
-    /// A flow that began here is over.
-    pub(super) fn one_less(&mut self) {
+    /// Counts a flow of this region as ended.
+    pub(super) fn count_ended_flow(&mut self) {
         self.active -= 1;
-        self.over_ps = self.now_ps;
+        self.ended_ps = self.now_ps;
         if self.active == 0 {
             self.end_ps = self.end_ps.min(self.now_ps.saturating_add(self.drain_ps));
         }
     }
 
     /// Returns the number of a port in the whole network.
-    pub(super) fn name(&self, port: u32) -> u32 {
-        self.names[port as usize]
+    pub(super) fn port_id(&self, port: u32) -> u32 {
+        self.port_ids[port as usize]
     }
 
-    /// Something happened now to a port or flow.
-    pub(super) fn note(&mut self, kind: Kind, who: u32, what: u64) {
+    /// Adds an event at a port or flow to the digest.
+    pub(super) fn record_digest(&mut self, kind: SimEventKind, who: u32, what: u64) {
         self.digest.add(self.now_ps, kind, who, what);
     }
 
-    /// A packet ceases to be.
+    /// Frees a packet and its telemetry.
     pub(super) fn remove_packet(&mut self, id: PacketId) {
         let telemetry = self.packets[id].telemetry;
         if telemetry != NO_INDEX {
@@ -183,13 +184,13 @@ impl Region {
         self.packets.remove(id);
     }
 
-    /// A packet or pause leaves by a port into another region.
+    /// Posts a packet or PFC frame to the region where the link of the port ends.
     #[inline(never)]
-    pub(super) fn post(&mut self, port: u32, id: PacketId, arrives_ps: u64) {
+    pub(super) fn send_mail(&mut self, port: u32, id: PacketId, arrives_ps: u64) {
         let state = &self.ports[port as usize];
         let mail = &mut self.outbox[state.far_region as usize];
         let mut packet = self.packets[id].clone();
-        packet.address(state.far_port, arrives_ps);
+        packet.set_address(state.far_port, arrives_ps);
         if packet.telemetry != NO_INDEX {
             mail.hops.push(self.telemetry[packet.telemetry]);
             self.telemetry.remove(packet.telemetry);
@@ -200,39 +201,39 @@ impl Region {
         self.packets.remove(id);
     }
 
-    /// Puts what came from other regions onto its lines.
-    pub(super) fn take_in(&mut self) {
+    /// Puts the packets of the inbox onto the links that end here.
+    pub(super) fn receive_mail(&mut self) {
         for mail in &mut self.inbox {
             for mut packet in mail.packets.drain(..) {
-                let (line, at_ps) = packet.addressed();
+                let (line, at_ps) = packet.link_and_arrival();
                 packet.ingress = NO_INDEX;
                 if packet.telemetry != NO_INDEX {
                     let hops = mail.hops[packet.telemetry as usize];
                     packet.telemetry = self.telemetry.insert(hops);
                 }
-                let is_pause = packet.content == Content::Pause;
+                let is_pause = packet.kind == PacketKind::Pause;
                 let id = self.packets.insert(packet);
                 let port = &mut self.ports[line as usize];
-                let (on_line, kind) = if is_pause {
-                    (&mut port.pauses_on_line, Kind::PauseArrives)
+                let (link, kind) = if is_pause {
+                    (&mut port.pauses_in_transit, SimEventKind::PauseArrival)
                 } else {
-                    (&mut port.on_line, Kind::Arrives)
+                    (&mut port.in_transit, SimEventKind::Arrival)
                 };
-                if on_line.push(id, at_ps, &mut self.packets) {
-                    self.events.push(Event::new(at_ps, kind, line));
+                if link.push(id, at_ps, &mut self.packets) {
+                    self.events.push(SimEvent::new(at_ps, kind, line));
                 }
             }
             mail.hops.clear();
         }
     }
 
-    /// When anything happens here next, mail left out.
+    /// Returns the time of the next event, mail excluded.
     pub(super) fn next_ps(&self) -> u64 {
         self.events.next_time_ps().unwrap_or(u64::MAX)
     }
 }
 
-/// Gives every region what the others have for it, and says when the first of that arrives.
+/// Moves mail from outboxes to inboxes; returns the earliest arrival time.
 pub(super) fn exchange(regions: &mut [&mut Region]) -> u64 {
     let mut due_ps = u64::MAX;
     for from in 0..regions.len() {
@@ -246,7 +247,7 @@ pub(super) fn exchange(regions: &mut [&mut Region]) -> u64 {
                 continue;
             }
             let mail = std::mem::take(&mut regions[from].outbox[to]);
-            // What was there before was taken in, so that its memory is used again.
+            // The previous inbox is empty; reuse its allocation.
             let emptied = std::mem::replace(&mut regions[to].inbox[from], mail);
             regions[from].outbox[to] = emptied;
         }

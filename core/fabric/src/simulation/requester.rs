@@ -1,7 +1,7 @@
-//! The end of a flow that asks: it posts messages, sees them complete, and loses patience. Who sends has it of writes and
-//! sends, who receives of reads.
+//! Requester side of a flow (InfiniBand Architecture 1.4, chapter 9): posts messages, tracks completions, runs the
+//! retry timer. At the sender for writes and sends, at the receiver for reads.
 
-use crate::flow::Flow;
+use crate::flow::FlowSpec;
 use crate::parameters::Parameters;
 
 /// State of the requester of a flow.
@@ -11,15 +11,15 @@ pub(super) struct Requester {
     depth: u64,
     moderation: u64,
     outstanding: u64,
-    /// Its messages are posted as those of another flow arrive.
+    /// True if messages are posted when those of another flow arrive.
     pub(super) is_released: bool,
-    /// All is done, or it failed.
-    pub(super) is_over: bool,
+    /// True once all messages completed or the flow failed.
+    pub(super) has_ended: bool,
     posted: u64,
     pub(super) completed: u64,
-    /// When it looks whether it waited too long; never: [`u64::MAX`].
+    /// Expiry of the retry timer; [`u64::MAX`] if it is not armed.
     pub(super) timer_ps: u64,
-    /// When it heard anything new last.
+    /// Time of the last progress, from which the time-out counts.
     pub(super) progress_ps: u64,
     pub(super) retries: u32,
     pub(super) timeouts: u64,
@@ -29,7 +29,7 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(flow: &Flow, parameters: &Parameters) -> Self {
+    pub(super) fn new(flow: &FlowSpec, parameters: &Parameters) -> Self {
         let outstanding = parameters.outstanding_messages;
         Self {
             messages: flow.messages,
@@ -37,7 +37,7 @@ impl Requester {
             moderation: flow.moderation.clamp(1, flow.depth.max(1)),
             outstanding: if outstanding == 0 { u64::MAX } else { u64::from(outstanding) },
             is_released: flow.released_by.is_some(),
-            is_over: false,
+            has_ended: false,
             posted: 0,
             completed: 0,
             timer_ps: u64::MAX,
@@ -50,12 +50,12 @@ impl Requester {
         }
     }
 
-    /// Messages that may be under way now, as posting and the host allow.
+    /// Returns the number of messages that may have been started, as posted and limited by `outstanding_messages`.
     pub(super) fn allowed(&self) -> u64 {
         self.posted.min(self.completed.saturating_add(self.outstanding))
     }
 
-    /// Posts what completions or arrivals of others allow. `arrived` counts messages of the flow that releases.
+    /// Posts the messages that own completions or arrivals of the releasing flow allow; `arrived` counts the latter.
     pub(super) fn post(&mut self, arrived: u64) {
         let more = if self.is_released {
             arrived
@@ -69,9 +69,9 @@ impl Requester {
         self.completed == self.messages
     }
 
-    /// All is done, or it gives up.
+    /// Ends the flow, completed or failed.
     pub(super) const fn end(&mut self, now_ps: u64, has_failed: bool) {
-        self.is_over = true;
+        self.has_ended = true;
         if has_failed {
             self.failed_ps = Some(now_ps);
         } else {
@@ -79,7 +79,7 @@ impl Requester {
         }
     }
 
-    /// It heard anything new.
+    /// Records progress, which resets the retry counter.
     pub(super) const fn record_progress(&mut self, now_ps: u64) {
         self.progress_ps = now_ps;
         self.retries = 0;

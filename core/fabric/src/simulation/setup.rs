@@ -1,54 +1,58 @@
-//! From a network, parameters and flows to a simulation at time zero.
+//! Construction of a simulation: partitioning, numbering of ports and queue pairs, initial state of the regions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::control::Control;
+use super::coordinator::RunControl;
 use super::deadlock::Deadlocks;
-use super::memory::{Ingress, Memory};
-use super::model::Model;
-use super::partitioning::partition;
-use super::port::Port;
-use super::receiver::{Receiver, Released};
+use super::host_tx::ReadyList;
+use super::model::RunModel;
+use super::partition::partition;
+use super::port::PortState;
+use super::receiver::{QpReceiver, Released};
 use super::region::{Mail, Region};
-use super::sender::Sender;
-use super::sending::Line;
-use super::switch::Held;
-use super::{Counts, Digest, Flow, Network, Operation, Parameters, Routes, SetupError, Simulation};
+use super::sender::QpSender;
+use super::shared_buffer::{Ingress, SharedBuffer};
+use super::switch::PauseState;
+use super::{
+    Counts, FabricNetwork, FlowSpec, Parameters, RdmaOperation, Routes, RunDigest, SetupError,
+    Simulation,
+};
 use crate::packet::{Arena, NO_INDEX};
 use crate::queue::EventQueue;
-use crate::random::Random;
+use penstock_random::Random;
 
-/// Hosts of a region: its working set fits into a processor's caches, which saves more time than the windows cost.
+/// Hosts per region at which its working set fits into a processor's caches; this saves more time than windows cost.
 const HOSTS_PER_REGION: usize = 16;
 
 impl Simulation {
-    /// A simulation at time zero.
+    /// Creates a simulation at time zero.
     ///
     /// # Errors
-    /// When parameters, flows or buffers are what cannot be.
+    /// Returns an error for invalid parameters, flows or buffer sizes.
     pub fn new(
-        network: Network,
+        network: FabricNetwork,
         parameters: Parameters,
-        flows: Vec<Flow>,
+        flows: Vec<FlowSpec>,
     ) -> Result<Self, SetupError> {
         Self::divided(network, parameters, flows, 1)
     }
 
-    /// The same in so many regions, on which several threads can work ([`Self::workers`]), or in more where the network is
-    /// large, or in fewer where it cannot be divided so. The number of regions changes nothing that happens.
+    /// Creates a simulation with about `regions` regions for parallel runs ([`Self::workers`]): more in large
+    /// networks, fewer if the network cannot be partitioned accordingly. The number of regions does not affect
+    /// results.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Returns an error as [`Self::new`] does.
     pub fn divided(
-        network: Network,
+        network: FabricNetwork,
         parameters: Parameters,
-        flows: Vec<Flow>,
+        flows: Vec<FlowSpec>,
         regions: usize,
     ) -> Result<Self, SetupError> {
-        let mut model = Model::new(network, parameters, flows)?;
+        let mut model = RunModel::new(network, parameters, flows)?;
         let routes = model.routes(|_| true);
-        let mut seeds = Random::new(model.parameters.seed, "hash", 0);
+        let mut seeds = Random::stream(model.parameters.seed, "hash", 0);
         let hashes: Vec<u32> = model.flows.iter().map(|_| seeds.next_bits() as u32).collect();
         model.base_rtt_ps = model.find_base_rtt(&routes, &hashes)?;
 
@@ -60,42 +64,47 @@ impl Simulation {
             let peer = model.network.ports[*port as usize].peer;
             model.owner(*port) != model.owner(peer)
         };
-        let across_ps = (0..ports).filter(crosses).map(|port| model.lookahead_ps(port)).min();
-        let looks_ps = match model.parameters.deadlock_check.0 {
+        let cut_lookahead_ps =
+            (0..ports).filter(crosses).map(|port| model.lookahead_ps(port)).min();
+        let scan_interval_ps = match model.parameters.deadlock_check.0 {
             0 => u64::MAX,
             interval => interval,
         };
-        let lookahead_ps =
-            if count == 1 { u64::MAX } else { across_ps.unwrap_or(u64::MAX).min(looks_ps) };
+        let lookahead_ps = if count == 1 {
+            u64::MAX
+        } else {
+            cut_lookahead_ps.unwrap_or(u64::MAX).min(scan_interval_ps)
+        };
         let drain_ps = (0..ports).map(|port| model.lookahead_ps(port)).max().unwrap_or(0);
 
-        let names: Vec<Vec<u32>> = (0..count as u32).map(|region| names(&model, region)).collect();
-        // Of each port: its number in its own region, and in that where its link ends.
-        let mut places = vec![NO_INDEX; ports as usize];
-        let mut ends_as = vec![NO_INDEX; ports as usize];
-        for (region, names) in names.iter().enumerate() {
-            for (place, port) in names.iter().enumerate() {
+        let port_ids: Vec<Vec<u32>> =
+            (0..count as u32).map(|region| list_ports(&model, region)).collect();
+        // For each port: its number in its own region, and in the region where its link ends.
+        let mut local_ports = vec![NO_INDEX; ports as usize];
+        let mut remote_ports = vec![NO_INDEX; ports as usize];
+        for (region, port_ids) in port_ids.iter().enumerate() {
+            for (local, port) in port_ids.iter().enumerate() {
                 let is_own = model.owner(*port) as usize == region;
-                let of = if is_own { &mut places } else { &mut ends_as };
-                of[*port as usize] = place as u32;
+                let of = if is_own { &mut local_ports } else { &mut remote_ports };
+                of[*port as usize] = local as u32;
             }
         }
-        model.places = places;
-        let (senders, receivers) = ends(&mut model, &hashes, count);
+        model.local_ports = local_ports;
+        let (senders, receivers) = create_endpoints(&mut model, &hashes, count);
         let model = Arc::new(model);
         let routes = Arc::new(routes);
         let mut regions = Vec::with_capacity(count);
-        for (((number, names), senders), receivers) in
-            names.into_iter().enumerate().zip(senders).zip(receivers)
+        for (((number, port_ids), senders), receivers) in
+            port_ids.into_iter().enumerate().zip(senders).zip(receivers)
         {
-            let mut region = Region::new(&model, &routes, number as u32, names, &ends_as)?;
+            let mut region = Region::new(&model, &routes, number as u32, port_ids, &remote_ports)?;
             region.drain_ps = if count == 1 { drain_ps } else { u64::MAX };
             region.outbox.resize_with(count, Mail::default);
             region.inbox.resize_with(count, Mail::default);
             region.set_flows(senders, receivers);
             regions.push(region);
         }
-        let control = Control {
+        let control = RunControl {
             now_ps: 0,
             changes: Vec::new(),
             next_change: 0,
@@ -103,7 +112,7 @@ impl Simulation {
             switches_down: vec![false; model.network.nodes.len()],
             deadlocks: Deadlocks::new(model.parameters.deadlock_check.0),
             counts: Counts::default(),
-            digest: Digest::default(),
+            digest: RunDigest::default(),
             lookahead_ps: lookahead_ps.max(1),
             drain_ps,
             pause_records: Vec::new(),
@@ -111,36 +120,37 @@ impl Simulation {
         Ok(Self { model, control, regions })
     }
 
-    /// The longest round trip of a full packet and its acknowledgement, without queues, among all flows.
+    /// Returns the longest base RTT of all flows: a full packet and its acknowledgement without queueing, in
+    /// picoseconds.
     #[must_use]
     pub fn base_rtt_ps(&self) -> u64 {
         self.model.base_rtt_ps
     }
 }
 
-/// The ports of a region and those whose links end at them, in the order of the network.
-fn names(model: &Model, region: u32) -> Vec<u32> {
+/// Returns the ports of a region and the foreign ports whose links end there, in the order of the network.
+fn list_ports(model: &RunModel, region: u32) -> Vec<u32> {
     let peer = |port: u32| model.network.ports[port as usize].peer;
     (0..model.network.ports.len() as u32)
         .filter(|port| model.owner(*port) == region || model.owner(peer(*port)) == region)
         .collect()
 }
 
-/// Senders and receivers of each region, in the order of the flows, which are told where theirs are.
-fn ends(
-    model: &mut Model,
+/// Creates the senders and receivers of each region in the order of the flows, and records their numbers in the model.
+fn create_endpoints(
+    model: &mut RunModel,
     hashes: &[u32],
     regions: usize,
-) -> (Vec<Vec<Sender>>, Vec<Vec<Receiver>>) {
-    let mut senders: Vec<Vec<Sender>> = (0..regions).map(|_| Vec::new()).collect();
-    let mut receivers: Vec<Vec<Receiver>> = (0..regions).map(|_| Vec::new()).collect();
+) -> (Vec<Vec<QpSender>>, Vec<Vec<QpReceiver>>) {
+    let mut senders: Vec<Vec<QpSender>> = (0..regions).map(|_| Vec::new()).collect();
+    let mut receivers: Vec<Vec<QpReceiver>> = (0..regions).map(|_| Vec::new()).collect();
     let mut ends = Vec::with_capacity(model.flows.len());
     for (number, (flow, hash)) in model.flows.iter().zip(hashes).enumerate() {
-        let (from, to) = flow.data_way();
+        let (from, to) = flow.data_endpoints();
         let senders = &mut senders[model.owners[from as usize] as usize];
         let receivers = &mut receivers[model.owners[to as usize] as usize];
-        let mut sender = Sender::new(number as u32, flow, &model.parameters, *hash);
-        let mut receiver = Receiver::new(number as u32, flow, &model.parameters, *hash);
+        let mut sender = QpSender::new(number as u32, flow, &model.parameters, *hash);
+        let mut receiver = QpReceiver::new(number as u32, flow, &model.parameters, *hash);
         sender.receiver = receivers.len() as u32;
         receiver.sender = senders.len() as u32;
         ends.push([receiver.sender, sender.receiver]);
@@ -150,12 +160,12 @@ fn ends(
     for (number, flow) in model.flows.iter().enumerate() {
         let Some(other) = flow.released_by else { continue };
         let [sender, receiver] = ends[number];
-        let released = if flow.operation == Operation::Read {
+        let released = if flow.operation == RdmaOperation::Read {
             Released::Receiver(receiver)
         } else {
             Released::Sender(sender)
         };
-        // It arrives at the host of who is released.
+        // The releasing flow arrives at the host of the requester that it releases.
         let region = model.owners[flow.from as usize] as usize;
         receivers[region][ends[other as usize][1] as usize].releases = Some(released);
     }
@@ -164,36 +174,37 @@ fn ends(
 }
 
 impl Region {
-    /// A region with these ports and nothing to move.
+    /// Creates a region with ports and switches, without flows.
     ///
     /// # Errors
-    /// When a switch has less memory than its ports need.
+    /// Returns an error if a switch buffer is smaller than the reserves and headroom of its ports.
     fn new(
-        model: &Arc<Model>,
+        model: &Arc<RunModel>,
         routes: &Arc<Routes>,
         number: u32,
-        names: Vec<u32>,
-        ends_as: &[u32],
+        port_ids: Vec<u32>,
+        remote_ports: &[u32],
     ) -> Result<Self, SetupError> {
-        let count = names.len();
+        let count = port_ids.len();
         let mut ports = Vec::with_capacity(count);
         let mut ingress = vec![[Ingress::default(); 8]; count];
-        for (place, id) in names.iter().enumerate() {
+        for (local, id) in port_ids.iter().enumerate() {
             let peer = model.network.ports[*id as usize].peer;
             let (is_own, ends_here) = (model.owner(*id) == number, model.owner(peer) == number);
-            let number_of = if ends_here { &model.places } else { ends_as };
-            let far = (is_own && !ends_here).then(|| (model.owner(peer), ends_as[*id as usize]));
-            ports.push(Port::new(model, *id, number_of[peer as usize], far));
-            for account in &mut ingress[place] {
+            let number_of = if ends_here { &model.local_ports } else { remote_ports };
+            let far =
+                (is_own && !ends_here).then(|| (model.owner(peer), remote_ports[*id as usize]));
+            ports.push(PortState::new(model, *id, number_of[peer as usize], far));
+            for account in &mut ingress[local] {
                 account.headroom = model.headroom(*id);
             }
         }
-        let nothing = Memory { buffer: 0, shared: 0, shared_used: 0, used: 0, used_max: 0 };
+        let nothing = SharedBuffer { buffer: 0, shared: 0, shared_used: 0, used: 0, used_max: 0 };
         let mut memories = vec![nothing; model.network.nodes.len()];
         for (node, of) in model.network.nodes.iter().enumerate() {
             if model.owners[node] == number && !of.is_host && !of.ports.is_empty() {
                 let (buffer, shared) = model.memory(node as u32)?;
-                memories[node] = Memory { buffer, shared, ..nothing };
+                memories[node] = SharedBuffer { buffer, shared, ..nothing };
             }
         }
         Ok(Self {
@@ -206,23 +217,23 @@ impl Region {
             packets: Arena::default(),
             telemetry: Arena::default(),
             ports,
-            names,
+            port_ids,
             ingress,
-            held: vec![Held::NEVER; count],
-            ready: vec![[Line::EMPTY; 8]; count],
+            pause_states: vec![PauseState::NEVER; count],
+            ready: vec![[ReadyList::EMPTY; 8]; count],
             memories,
             senders: Vec::new(),
             receivers: Vec::new(),
             starts: Vec::new(),
             next_start: 0,
             active: 0,
-            over_ps: 0,
+            ended_ps: 0,
             drain_ps: u64::MAX,
             flowlets: HashMap::new(),
-            is_watched: false,
-            look_from_ps: None,
+            has_scan_scheduled: false,
+            scan_from_ps: None,
             counts: Counts::default(),
-            digest: Digest::default(),
+            digest: RunDigest::default(),
             pause_records: None,
             samples: None,
             outbox: Vec::new(),
@@ -231,11 +242,11 @@ impl Region {
         })
     }
 
-    /// Gives it what its hosts send and receive.
-    fn set_flows(&mut self, senders: Vec<Sender>, receivers: Vec<Receiver>) {
+    /// Sets the senders and receivers of the region, and schedules its first flow.
+    fn set_flows(&mut self, senders: Vec<QpSender>, receivers: Vec<QpReceiver>) {
         let flows = &self.model.flows;
         let asks = |flow: &u32, is_read: bool| {
-            (flows[*flow as usize].operation == Operation::Read) == is_read
+            (flows[*flow as usize].operation == RdmaOperation::Read) == is_read
         };
         let mut starts: Vec<u32> = senders.iter().map(|sender| sender.flow).collect();
         starts.retain(|flow| asks(flow, false));
@@ -244,6 +255,6 @@ impl Region {
         starts.sort_by_key(|flow| (flows[*flow as usize].start_ps, *flow));
         self.active = starts.len() as u64;
         (self.starts, self.senders, self.receivers) = (starts, senders, receivers);
-        self.expect_start();
+        self.schedule_next_start();
     }
 }

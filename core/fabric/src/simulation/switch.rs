@@ -1,26 +1,26 @@
-//! Switches: a packet that came in finds its way and its memory, and who sends too much is paused.
+//! Switches: forwarding, buffer admission, PFC, and the PFC watchdog.
 
-use crate::event::{Event, Kind};
-use crate::packet::{Content, NO_INDEX, Packet, PacketId};
+use crate::event::{SimEvent, SimEventKind};
+use crate::packet::{NO_INDEX, PacketId, PacketKind, SimPacket};
 use crate::parameters::WatchdogAction;
 use crate::simulation::PauseRecord;
-use crate::simulation::memory::Thresholds;
 use crate::simulation::region::Region;
+use crate::simulation::shared_buffer::Thresholds;
 use crate::time::transmission_ps;
 
-/// How a port is held up by the other end, by priority.
+/// PFC state of a port paused by the other end, by priority.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
+pub(super) struct PauseState {
     since_ps: [u64; 8],
-    /// Pauses with a length end here.
+    /// Expiry of the pause quanta.
     until_ps: [u64; 8],
-    /// The watchdog's defiance ends here.
-    defiant_until_ps: [u64; 8],
+    /// End of the watchdog's override.
+    ignored_until_ps: [u64; 8],
 }
 
-impl Held {
+impl PauseState {
     pub(super) const NEVER: Self =
-        Self { since_ps: [0; 8], until_ps: [u64::MAX; 8], defiant_until_ps: [0; 8] };
+        Self { since_ps: [0; 8], until_ps: [u64::MAX; 8], ignored_until_ps: [0; 8] };
 
     pub(super) const fn since(&self, priority: u8) -> u64 {
         self.since_ps[priority as usize]
@@ -28,7 +28,8 @@ impl Held {
 }
 
 impl Region {
-    /// A packet came into a switch by a port.
+    /// Forwards a packet that arrived at a switch port: routes it, admits it to the buffer, and pauses the upstream
+    /// port if the threshold is reached.
     pub(super) fn forward(&mut self, ingress: u32, id: PacketId) {
         let packet = &mut self.packets[id];
         packet.ingress = ingress;
@@ -57,7 +58,7 @@ impl Region {
         }
         if self.model.thresholds.must_pause(memory, account) {
             account.is_pausing = true;
-            self.pause(ingress, priority, true);
+            self.send_pause(ingress, priority, true);
         }
         self.enqueue(out, id);
     }
@@ -68,7 +69,7 @@ impl Region {
         self.remove_packet(id);
     }
 
-    /// Gives back the memory of a frame that came in by this port.
+    /// Releases the buffer of a frame that arrived at `ingress`, and resumes the upstream port if possible.
     pub(super) fn release(&mut self, ingress: u32, priority: u8, bytes: u32) {
         let node = self.ports[ingress as usize].node;
         let memory = &mut self.memories[node as usize];
@@ -79,78 +80,82 @@ impl Region {
         self.model.thresholds.free(memory, account, bytes);
         if self.model.thresholds.may_resume(memory, account) {
             account.is_pausing = false;
-            self.pause(ingress, priority, false);
+            self.send_pause(ingress, priority, false);
         }
     }
 
-    /// Tells the other end of a port to stop or to go on.
-    pub(super) fn pause(&mut self, port: u32, priority: u8, stop: bool) {
+    /// Sends a PFC frame to the other end of a port: Xoff if `is_xoff`, otherwise Xon.
+    pub(super) fn send_pause(&mut self, port: u32, priority: u8, is_xoff: bool) {
         let quanta = if self.model.parameters.pfc_quanta == 0 {
             65_535
         } else {
             self.model.parameters.pfc_quanta
         };
-        let mut packet = Packet::new(Content::Pause, NO_INDEX, NO_INDEX, priority);
+        let mut packet = SimPacket::new(PacketKind::Pause, NO_INDEX, NO_INDEX, priority);
         packet.bytes = self.model.wire.pause;
-        packet.psn = if stop { u64::from(quanta) } else { 0 };
+        packet.psn = if is_xoff { u64::from(quanta) } else { 0 };
         let id = self.packets.insert(packet);
         let state = &mut self.ports[port as usize];
         state.pauses.push(id, &mut self.packets);
-        if stop {
+        if is_xoff {
             state.result.pauses_sent += 1;
             if self.model.parameters.pfc_quanta > 0 {
                 let half = quanta_ps(u64::from(quanta), state.line.bits_per_second()) / 2;
                 let refresh_ps = self.now_ps + half.max(1);
                 self.ingress[port as usize][usize::from(priority)].refresh_ps = refresh_ps;
-                self.events.push(Event::new(
+                self.events.push(SimEvent::new(
                     refresh_ps,
-                    Kind::PauseRefresh,
+                    SimEventKind::PauseRefresh,
                     port * 8 + u32::from(priority),
                 ));
             }
         }
-        self.kick(port);
+        self.try_transmit(port);
     }
 
-    /// A pause may have to be told again.
+    /// Repeats a pause before its quanta expire, if it still applies.
     pub(super) fn refresh_pause(&mut self, entity: u32) {
         let (port, priority) = (entity / 8, (entity % 8) as u8);
         let account = &self.ingress[port as usize][usize::from(priority)];
         if account.is_pausing && account.refresh_ps == self.now_ps {
-            self.pause(port, priority, true);
+            self.send_pause(port, priority, true);
         }
     }
 
-    /// The first pause on a port's line is at the other end and has its effect.
+    /// Handles the first PFC frame on a port's link when it takes effect at the other end.
     pub(super) fn arrive_pause(&mut self, port: u32) {
         let state = &mut self.ports[port as usize];
-        let popped = state.pauses_on_line.pop(self.now_ps, &self.packets);
+        let popped = state.pauses_in_transit.pop(self.now_ps, &self.packets);
         let Some((id, next_ps)) = popped else { return };
         let peer = state.peer;
         if let Some(next_ps) = next_ps {
-            self.events.push(Event::new(next_ps, Kind::PauseArrives, port));
+            self.events.push(SimEvent::new(next_ps, SimEventKind::PauseArrival, port));
         }
         let packet = &self.packets[id];
         let (priority, quanta) = (packet.priority, packet.psn);
         self.packets.remove(id);
-        self.note(Kind::PauseArrives, self.name(port), quanta << 8 | u64::from(priority));
-        let (time_ps, port, is_pause) = (self.now_ps, self.name(peer), quanta > 0);
+        self.record_digest(
+            SimEventKind::PauseArrival,
+            self.port_id(port),
+            quanta << 8 | u64::from(priority),
+        );
+        let (time_ps, port, is_pause) = (self.now_ps, self.port_id(peer), quanta > 0);
         if let Some(records) = &mut self.pause_records {
             records.push(PauseRecord { time_ps, port, priority, is_pause });
         }
-        self.hold(peer, priority, quanta);
+        self.apply_pause(peer, priority, quanta);
     }
 
-    /// Applies a PFC pause to a port: so many quanta, or 0 to resume.
-    pub(super) fn hold(&mut self, port: u32, priority: u8, quanta: u64) {
+    /// Applies a received PFC frame to a port: pauses a priority for `quanta`, or resumes it with 0.
+    pub(super) fn apply_pause(&mut self, port: u32, priority: u8, quanta: u64) {
         let bit = 1 << priority;
-        let held = &mut self.held[port as usize];
+        let held = &mut self.pause_states[port as usize];
         let state = &mut self.ports[port as usize];
         if quanta == 0 {
             if state.paused & bit != 0 {
                 state.paused &= !bit;
                 state.result.paused_ps += self.now_ps - held.since_ps[usize::from(priority)];
-                self.kick(port);
+                self.try_transmit(port);
             }
             return;
         }
@@ -163,40 +168,48 @@ impl Region {
         if self.model.parameters.pfc_quanta > 0 {
             let until = self.now_ps + quanta_ps(quanta, state.line.bits_per_second());
             held.until_ps[usize::from(priority)] = until;
-            self.events.push(Event::new(until, Kind::PauseTimer, entity));
+            self.events.push(SimEvent::new(until, SimEventKind::PauseTimer, entity));
         }
         let detect = self.model.parameters.watchdog_detect.0;
         if is_new && !state.is_host {
             if detect > 0 {
-                self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
+                self.events.push(SimEvent::new(
+                    self.now_ps + detect,
+                    SimEventKind::PauseTimer,
+                    entity,
+                ));
             }
-            self.watch();
+            self.schedule_scan();
         }
     }
 
-    /// A pause ends by itself, or its watchdog looks.
+    /// Handles the timer of a paused queue: expiry of the quanta, or a check of the watchdog.
     pub(super) fn pause_timer(&mut self, entity: u32) {
         let (port, priority) = (entity / 8, (entity % 8) as u8);
         let (bit, slot) = (1_u8 << priority, usize::from(priority));
-        let held = self.held[port as usize];
+        let held = self.pause_states[port as usize];
         let state = &mut self.ports[port as usize];
         if self.model.parameters.pfc_quanta > 0
             && state.paused & bit != 0
             && self.now_ps >= held.until_ps[slot]
         {
-            return self.hold(port, priority, 0);
+            return self.apply_pause(port, priority, 0);
         }
         let detect = self.model.parameters.watchdog_detect.0;
         if detect == 0 || state.is_host {
             return;
         }
-        if state.defiant & bit != 0 {
-            if self.now_ps >= held.defiant_until_ps[slot] {
-                state.defiant &= !bit;
+        if state.pause_ignored & bit != 0 {
+            if self.now_ps >= held.ignored_until_ps[slot] {
+                state.pause_ignored &= !bit;
                 if state.paused & bit != 0 {
                     state.result.paused_ps += self.now_ps - held.since_ps[slot];
-                    self.held[port as usize].since_ps[slot] = self.now_ps;
-                    self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
+                    self.pause_states[port as usize].since_ps[slot] = self.now_ps;
+                    self.events.push(SimEvent::new(
+                        self.now_ps + detect,
+                        SimEventKind::PauseTimer,
+                        entity,
+                    ));
                 }
             }
             return;
@@ -205,25 +218,25 @@ impl Region {
             return;
         }
         if state.waiting & bit == 0 {
-            // Nothing stood still: it looks again after as long.
-            self.events.push(Event::new(self.now_ps + detect, Kind::PauseTimer, entity));
+            // The queue is empty: check again after the detection time.
+            self.events.push(SimEvent::new(self.now_ps + detect, SimEventKind::PauseTimer, entity));
             return;
         }
         let restore = self.now_ps + self.model.parameters.watchdog_restore.0.max(1);
-        state.defiant |= bit;
+        state.pause_ignored |= bit;
         state.result.watchdog += 1;
-        self.held[port as usize].defiant_until_ps[slot] = restore;
-        self.events.push(Event::new(restore, Kind::PauseTimer, entity));
+        self.pause_states[port as usize].ignored_until_ps[slot] = restore;
+        self.events.push(SimEvent::new(restore, SimEventKind::PauseTimer, entity));
         if self.model.parameters.watchdog_action == WatchdogAction::Drop {
             let before = self.counts.dropped;
-            self.throw_away(port, priority);
+            self.drop_queue(port, priority);
             self.ports[port as usize].result.watchdog_dropped += self.counts.dropped - before;
         }
-        self.kick(port);
+        self.try_transmit(port);
     }
 
     /// Drops all packets of a queue.
-    pub(super) fn throw_away(&mut self, port: u32, priority: u8) {
+    pub(super) fn drop_queue(&mut self, port: u32, priority: u8) {
         loop {
             let state = &mut self.ports[port as usize];
             let Some(id) = state.queues[usize::from(priority)].pop(&self.packets) else { break };

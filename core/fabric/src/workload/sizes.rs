@@ -1,11 +1,12 @@
-//! Distributions of flow sizes: points of a cumulative distribution with straight lines between them.
+//! Flow size distributions: points of a cumulative distribution function with linear interpolation.
 //!
-//! The points are those that the HPCC paper's generator ships (`traffic_gen/`): web search (DCTCP, SIGCOMM 2010), Hadoop
-//! (Facebook, SIGCOMM 2015), storage (Alibaba 2019) and remote procedure calls (Google 2008). Other distributions are read from text of the same form.
+//! The built-in distributions are those of the HPCC paper's generator (`traffic_gen/`): web search (DCTCP, SIGCOMM
+//! 2010), Hadoop (Facebook, SIGCOMM 2015), storage (Alibaba 2019) and remote procedure calls (Google 2008). Other
+//! distributions are read from text of the same form.
 
-use crate::random::Random;
+use penstock_random::Random;
 
-/// Why a text is no distribution.
+/// Syntax error in a distribution file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct SizeError {
@@ -15,10 +16,10 @@ pub struct SizeError {
     pub reason: String,
 }
 
-/// A distribution of sizes.
+/// Cumulative distribution of flow sizes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sizes {
-    /// Bytes, and the share of flows that are not larger, both rising to a share of 1.
+pub struct SizeDistribution {
+    /// Size in bytes and share of flows up to this size, both increasing; the last share is 1.
     points: Vec<(f64, f64)>,
 }
 
@@ -28,7 +29,7 @@ const HADOOP: &str = "0 0\n100 1\n200 2\n300 5\n350 15\n400 20\n500 30\n600 40\n
     30000 72\n50000 82\n80000 87\n120000 90\n300000 95\n1000000 97.5\n2000000 99\n10000000 100";
 const STORAGE: &str = "0 0\n4000 22.93\n8000 69.21\n16000 80.61\n32000 90.47\n64000 93.53\n128000 96.77\n\
     256000 97.53\n2000000 100";
-/// Every point that the others do not imply within three percent of the larger flows' share.
+/// Thinned: omits points that interpolation reproduces within three percent of the share of larger flows.
 const GOOGLE_RPC: &str = "0 0\n3 6.48826\n64 15.5271\n96 28.6139\n158 40.6446\n256 49.7901\n331 62.8365\n402 70.6643\n\
     512 78.4921\n573 80.1695\n843 84.6426\n1229 87.842\n1940 90.6325\n2979 92.517\n5183 94.7265\n\
     6194 95.484\n8957 96.7789\n10835 97.4253\n12674 97.8728\n16384 98.4694\n24121 98.8356\n\
@@ -39,8 +40,8 @@ const GOOGLE_RPC: &str = "0 0\n3 6.48826\n64 15.5271\n96 28.6139\n158 40.6446\n2
     5114695 99.9965\n6309051 99.9975\n7143054 99.998\n8231141 99.9985\n9710291 99.999\n\
     11837511 99.9995\n15158197 100";
 
-impl Sizes {
-    /// Names of the distributions that are known.
+impl SizeDistribution {
+    /// Names of the built-in distributions.
     pub const NAMES: [&'static str; 4] = ["web-search", "hadoop", "storage", "google-rpc"];
 
     /// Returns a built-in distribution by its name; none if it is unknown.
@@ -56,10 +57,10 @@ impl Sizes {
         Self::read(text).ok()
     }
 
-    /// Reads lines of bytes and percent.
+    /// Parses lines of size in bytes and cumulative percent.
     ///
     /// # Errors
-    /// With the first line that is not two rising numbers, or the last where it is not 100 percent.
+    /// Reports the first line that is not two increasing numbers, or the last line if it is not 100 percent.
     pub fn read(text: &str) -> Result<Self, SizeError> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut last = 1;
@@ -94,7 +95,7 @@ impl Sizes {
             }
         }
         if points[0].1 > 0.0 {
-            // Everything below the first point has its size.
+            // Flows below the first point have its size.
             points.insert(0, (points[0].0, 0.0));
         }
         Ok(Self { points })
@@ -108,7 +109,7 @@ impl Sizes {
         self.points.windows(2).map(middle).sum()
     }
 
-    /// A size by chance, at least 1.
+    /// Draws a size in bytes, at least 1.
     pub fn draw(&self, random: &mut Random) -> u64 {
         let share = random.unit();
         let at =
@@ -131,8 +132,8 @@ mod tests {
             ("storage", 40_869.8),
             ("google-rpc", 2891.6),
         ] {
-            let sizes = Sizes::named(name).unwrap();
-            let mut random = Random::new(1, "sizes", 0);
+            let sizes = SizeDistribution::named(name).unwrap();
+            let mut random = Random::stream(1, "sizes", 0);
             let drawn = (0..400_000).map(|_| sizes.draw(&mut random) as f64).sum::<f64>() / 4e5;
             assert!((drawn / sizes.mean() - 1.0).abs() < 0.03, "{name}: {drawn} {}", sizes.mean());
             assert!((sizes.mean() / mean - 1.0).abs() < 0.01, "{name}: {}", sizes.mean());
@@ -149,8 +150,8 @@ mod tests {
             ("1 2 3", 1),
             ("-1 0", 1),
         ] {
-            assert_eq!(Sizes::read(text).unwrap_err().line, line, "{text:?}");
+            assert_eq!(SizeDistribution::read(text).unwrap_err().line, line, "{text:?}");
         }
-        assert_eq!(Sizes::read("# one size\n1000 100\n").unwrap().mean(), 1000.0);
+        assert_eq!(SizeDistribution::read("# one size\n1000 100\n").unwrap().mean(), 1000.0);
     }
 }

@@ -1,13 +1,13 @@
-//! Flows as they were seen somewhere: a line for each, with start, source, destination and bytes.
+//! Flow traces: one line per flow with start, source, destination and bytes.
 
 use penstock_units::{ByteCount, parse_duration};
 
-use crate::flow::Flow;
+use crate::flow::FlowSpec;
 use crate::time::{PS_PER_NANOSECOND, PS_PER_SECOND};
 
 const FLOWS_MAX: usize = 4 << 20;
 
-/// Why a text is no trace.
+/// Syntax error in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {reason}")]
 pub struct TraceError {
@@ -17,12 +17,12 @@ pub struct TraceError {
     pub reason: String,
 }
 
-/// Reads lines of start (seconds, or with a unit), source, destination and bytes, with blanks or commas between them, in any
-/// order of time; `host` finds a host by its name. Lines that begin with # are left out.
+/// Parses lines of start (seconds, or with a unit), source, destination and bytes, separated by blanks or commas, in
+/// any order. `host` resolves a host name. Text after # is ignored.
 ///
 /// # Errors
-/// With the first line that is none of it, or when there is none at all.
-pub fn trace(text: &str, host: impl Fn(&str) -> Option<u32>) -> Result<Vec<Flow>, TraceError> {
+/// Reports the first malformed line, and a trace without flows.
+pub fn trace(text: &str, host: impl Fn(&str) -> Option<u32>) -> Result<Vec<FlowSpec>, TraceError> {
     let mut flows = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let fault = |reason: String| TraceError { line: number + 1, reason };
@@ -54,7 +54,7 @@ pub fn trace(text: &str, host: impl Fn(&str) -> Option<u32>) -> Result<Vec<Flow>
         if flows.len() == FLOWS_MAX {
             return Err(fault(format!("more than {FLOWS_MAX} flows")));
         }
-        flows.push(Flow::new(from, to, start_ps, bytes.0));
+        flows.push(FlowSpec::new(from, to, start_ps, bytes.0));
     }
     if flows.is_empty() {
         return Err(TraceError { line: 1, reason: "there is no flow in it".to_owned() });
@@ -86,7 +86,7 @@ mod tests {
         let flows = trace(text, host).unwrap();
         assert_eq!(
             flows,
-            [Flow::new(0, 1, 1_000_000_000, 65_536), Flow::new(1, 2, 2_500_000, 1_000_000)]
+            [FlowSpec::new(0, 1, 1_000_000_000, 65_536), FlowSpec::new(1, 2, 2_500_000, 1_000_000)]
         );
         for (text, line) in [
             ("", 1),

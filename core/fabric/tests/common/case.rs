@@ -1,16 +1,16 @@
-//! Random networks with random traffic.
+//! Generator of random networks and traffic.
 
-use penstock_fabric::random::Random;
-use penstock_fabric::{Flow, Network, Operation, Simulation, generate};
+use penstock_fabric::{FabricNetwork, FlowSpec, RdmaOperation, Simulation, generate};
+use penstock_random::Random;
 use penstock_topology::Topology;
 use proptest::prelude::*;
 
 use super::{GIGABIT_BPS, PS_PER_US, set};
 
-/// Those of RDMA first.
+/// Congestion controls; the first [`RDMA_CONTROLS`] are those of RDMA.
 pub(crate) const CONTROLS: [&str; 9] =
     ["none", "dcqcn", "dcqcn-paper", "hpcc", "dctcp", "timely", "swift", "cubic", "bbr"];
-pub(crate) const RDMA: usize = 7;
+pub(crate) const RDMA_CONTROLS: usize = 7;
 pub(crate) const ROUTINGS: [&str; 5] = ["ecmp", "ecmp-polarised", "spray", "flowlet", "adaptive"];
 
 #[derive(Debug, Clone)]
@@ -41,28 +41,28 @@ impl Case {
         self.divided(&self.topology(), 1)
     }
 
-    /// On such a network, in so many regions at most.
+    /// Creates the simulation on `topology` with about `regions` regions.
     pub(crate) fn divided(&self, topology: &Topology, regions: usize) -> Simulation {
         let mut parameters = set(&[("cc", CONTROLS[self.control])]);
         parameters.seed = self.seed;
         for (name, value) in &self.settings {
             parameters.set(name, value).unwrap();
         }
-        let network = Network::new(topology).unwrap();
+        let network = FabricNetwork::new(topology).unwrap();
         let hosts = network.hosts().count() as u64;
-        let mut random = Random::new(self.seed, "case", 0);
-        // A few receivers, so that there is something to pause for.
+        let mut random = Random::stream(self.seed, "case", 0);
+        // Two receivers at most, to cause congestion and pauses.
         let flows = (0..self.flows).map(|_| {
             let to = random.below(2.min(hosts));
             let from = (to + 1 + random.below(hosts - 1)) % hosts;
             let start = random.below(50 * PS_PER_US);
             let mut flow =
-                Flow::new(from as u32, to as u32, start, 1 + random.below(self.bytes_max));
+                FlowSpec::new(from as u32, to as u32, start, 1 + random.below(self.bytes_max));
             flow.messages = 1 + random.below(4);
             flow.depth = 1 + random.below(3);
             if CONTROLS[self.control].starts_with('d') && CONTROLS[self.control] != "dctcp" {
-                flow.operation =
-                    [Operation::Write, Operation::Send, Operation::Read][random.below(3) as usize];
+                flow.operation = [RdmaOperation::Write, RdmaOperation::Send, RdmaOperation::Read]
+                    [random.below(3) as usize];
             }
             flow
         });

@@ -5,7 +5,7 @@ use penstock_scitags::Scitag;
 use crate::observe::InterfaceDirection;
 use crate::packet::IpVersion;
 use crate::scitag::ScitagVerdict;
-use crate::sflow::Interface;
+use crate::sflow::SflowInterface;
 
 /// Observation point of a sample: one direction of one exporter, which samples no packet twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,9 +55,9 @@ pub struct FlowGroup {
     /// Exporter and direction of the sample.
     pub vantage: Vantage,
     /// Interface that received the packet.
-    pub input: Interface,
+    pub input: SflowInterface,
     /// Interface that sent the packet.
-    pub output: Interface,
+    pub output: SflowInterface,
     /// VLAN; the outer one of two tags.
     pub vlan: Option<u16>,
     /// Inner VLAN of two tags (QinQ).
@@ -85,7 +85,7 @@ impl From<&FlowGroup> for PackedGroup {
     #[inline]
     fn from(group: &FlowGroup) -> Self {
         // Format in 3 bits, value in 32. Formats beyond 7 are undefined and lose their upper bits.
-        let interface = |interface: Interface| {
+        let interface = |interface: SflowInterface| {
             let (format, value) = interface.expanded();
             u64::from(format & 7) << 32 | u64::from(value)
         };
@@ -133,7 +133,8 @@ impl PackedGroup {
 impl From<&PackedGroup> for FlowGroup {
     fn from(packed: &PackedGroup) -> Self {
         let [first, second, third] = packed.0;
-        let interface = |bits: u64| Interface::from_expanded((bits >> 32 & 7) as u32, bits as u32);
+        let interface =
+            |bits: u64| SflowInterface::from_expanded((bits >> 32 & 7) as u32, bits as u32);
         let site = |bits: u64| (bits & 0x1_FFFF).checked_sub(1).map(|site| site as SiteNumber);
         let tag = Scitag::from_number(first >> 4 & 0xFFFF);
         Self {
@@ -173,8 +174,9 @@ mod tests {
 
     use super::*;
 
-    fn interface() -> impl Strategy<Value = Interface> {
-        (0_u32..8, any::<u32>()).prop_map(|(format, value)| Interface::from_expanded(format, value))
+    fn interface() -> impl Strategy<Value = SflowInterface> {
+        (0_u32..8, any::<u32>())
+            .prop_map(|(format, value)| SflowInterface::from_expanded(format, value))
     }
 
     proptest! {

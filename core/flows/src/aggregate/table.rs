@@ -7,7 +7,7 @@ use super::Vantage;
 use crate::bounded::{SeededMap, seeded};
 use crate::rates::{Amount, SampleTally};
 
-/// Way to combine the sums of several vantages.
+/// Combination of the sums of several vantages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Combine {
     /// Takes the largest sum.

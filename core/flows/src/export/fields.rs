@@ -4,11 +4,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use super::Header;
+use super::ExportHeader;
 use super::totals::{FlowTotalKey, FlowTotals};
 use crate::observe::{FRAME_BYTES, InterfaceDirection, Observation};
-use crate::packet::{Address, Extensions, FirstHeader, IpHeader, IpVersion, Packet};
-use crate::sflow::Interface;
+use crate::packet::{Extensions, FirstHeader, IpHeader, IpVersion, MappedAddress, Packet};
+use crate::sflow::SflowInterface;
 use crate::sflow::xdr::Mac;
 
 /// Value of firewallEvent for a denied flow.
@@ -238,7 +238,7 @@ impl<'a> Fields<'a> {
     /// firewall, RFC 8158) has none.
     pub(super) fn observations(
         &self,
-        header: &Header,
+        header: &ExportHeader,
         now: Duration,
         totals: &mut FlowTotals<'_>,
     ) -> [Option<Observation>; 2] {
@@ -246,7 +246,7 @@ impl<'a> Fields<'a> {
             return [None, None];
         }
         let interface = |logical: Option<u32>, physical: Option<u32>| {
-            Interface::from_expanded(0, logical.or(physical).unwrap_or(0))
+            SflowInterface::from_expanded(0, logical.or(physical).unwrap_or(0))
         };
         let input = interface(self.input, self.physical_input);
         let output = interface(self.output, self.physical_output);
@@ -375,8 +375,8 @@ impl<'a> Fields<'a> {
         let ports = (self.source_port.unwrap_or(0), self.destination_port.unwrap_or(0));
         let ip = IpHeader {
             version,
-            source: Address::from(source),
-            destination: Address::from(destination),
+            source: MappedAddress::from(source),
+            destination: MappedAddress::from(destination),
             protocol: self.protocol,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
@@ -398,7 +398,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Duration of the flow, and time from its end to its export.
-    fn times(&self, header: &Header) -> (Duration, Duration) {
+    fn times(&self, header: &ExportHeader) -> (Duration, Duration) {
         // No exported flow lasts longer; otherwise a clock is wrong.
         let sane = |ms: u64| Duration::from_millis(ms.min(86_400_000));
         if let (Some(start), Some(end)) = (self.start_ms, self.end_ms) {

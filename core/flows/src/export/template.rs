@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Header;
+use super::ExportHeader;
 use crate::bounded::{SeededMap, seeded};
 use crate::exporter::DatagramContext;
 use crate::sflow::xdr::{Cut, XdrReader};
@@ -131,7 +131,7 @@ fn one(from: &mut XdrReader<'_>, ipfix: bool, options: bool) -> Result<(u16, Tem
 #[derive(Debug)]
 pub(super) struct EarlySet {
     id: u16,
-    pub(super) header: Header,
+    pub(super) header: ExportHeader,
     pub(super) set: Vec<u8>,
 }
 
@@ -180,7 +180,7 @@ impl DatagramContext<'_> {
 
     /// Stores a set until its template arrives, evicting the oldest one. Returns the count of lost
     /// sets.
-    pub(super) fn store_early_set(&mut self, id: u16, header: Header, set: &[u8]) -> u64 {
+    pub(super) fn store_early_set(&mut self, id: u16, header: ExportHeader, set: &[u8]) -> u64 {
         let mut lost = 0;
         if self.exporter.templates.early.len() >= super::EARLY_SETS_MAX
             && let Some(oldest) = self.exporter.templates.early.pop_front()

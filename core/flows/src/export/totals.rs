@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bounded::Generations;
 use crate::packet::FlowKey;
-use crate::sflow::Interface;
+use crate::sflow::SflowInterface;
 
 /// Most flows of all exporters whose totals are stored; the least recently reported is evicted.
 pub const FLOW_TOTALS_MAX: usize = 65_536;
@@ -14,8 +14,8 @@ pub const FLOW_TOTALS_MAX: usize = 65_536;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FlowTotalKey {
     pub(super) flow: FlowKey,
-    pub(super) input: Interface,
-    pub(super) output: Interface,
+    pub(super) input: SflowInterface,
+    pub(super) output: SflowInterface,
 }
 
 /// Last total of each flow: octets and packets.

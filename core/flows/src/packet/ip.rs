@@ -9,8 +9,8 @@ use penstock_scitags::option;
 use std::net::Ipv4Addr;
 
 use super::{
-    Address, EXTENSIONS_MAX, Extensions, IpHeader, IpVersion, PacketParser, ParseEnd, ParseStep,
-    Tunnel, be16, tunnel,
+    EXTENSIONS_MAX, Extensions, IpHeader, IpVersion, MappedAddress, PacketParser, ParseEnd,
+    ParseStep, Tunnel, be16, tunnel,
 };
 
 const IPPROTO_HOPOPTS: u8 = 0;
@@ -62,7 +62,8 @@ impl PacketParser<'_> {
         }
         let total = be16([head[2], head[3]]);
         let fragment = be16([head[6], head[7]]);
-        let address = |a, b, c, d| Address::from(std::net::IpAddr::V4(Ipv4Addr::new(a, b, c, d)));
+        let address =
+            |a, b, c, d| MappedAddress::from(std::net::IpAddr::V4(Ipv4Addr::new(a, b, c, d)));
         self.note(IpHeader {
             version: IpVersion::V4,
             source: address(head[12], head[13], head[14], head[15]),
@@ -97,7 +98,7 @@ impl PacketParser<'_> {
         let payload = be16([head[4], head[5]]);
         let address = |at: usize| {
             let bytes = head[at..].first_chunk().copied().unwrap_or_default();
-            Address(u128::from_be_bytes(bytes))
+            MappedAddress(u128::from_be_bytes(bytes))
         };
         let mut ip = IpHeader {
             version: IpVersion::V6,

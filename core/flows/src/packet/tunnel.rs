@@ -16,7 +16,7 @@ const GRE_VERSION: u16 = 0x0007;
 pub(super) fn gre(rest: &[u8]) -> Result<(u16, Option<u32>, &[u8]), ParseEnd> {
     let (&[a, b, kind @ ..], mut rest) = rest.split_first_chunk::<4>().ok_or(ParseEnd::Cut)?;
     let flags = be16([a, b]);
-    // Version 1 is PPTP's; a routing field has a length of its own and is deprecated (RFC 2784 2.3).
+    // Version 1 is PPTP's; the routing field has a variable length and is deprecated (RFC 2784 2.3).
     if flags & (GRE_ROUTING | GRE_VERSION) != 0 {
         return Err(ParseEnd::Unknown);
     }

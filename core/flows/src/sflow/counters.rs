@@ -22,7 +22,7 @@ pub const fn known64(counter: u64) -> Option<u64> {
 
 /// [`GenericInterface::status`]: enabled by the operator.
 pub const STATUS_ADMIN_UP: u32 = 1;
-/// [`GenericInterface::status`]: operational.
+/// [`GenericInterface::status`]: operational, ifOperStatus up (RFC 2863).
 pub const STATUS_OPER_UP: u32 = 2;
 
 structures! {
@@ -66,7 +66,7 @@ structures! {
         lacpdus_in: u32, markers_in: u32, marker_responses_in: u32, unknown_in: u32, illegal_in: u32,
         lacpdus_out: u32, markers_out: u32, marker_responses_out: u32,
     }
-    /// Packets that the hardware left to the processor.
+    /// Packets that the hardware passed to the CPU, by reason.
     SlowPath { unknown: u32, other: u32, cam_miss: u32, cam_full: u32, no_hardware_support: u32, control: u32 }
     /// One lane of an optical module.
     Lane {
@@ -79,21 +79,21 @@ structures! {
         module: u32, lanes_total: u32, supply_voltage_mv: u32, temperature_millicelsius: i32,
         lanes: XdrList<'a, Lane>,
     }
-    /// The device's processor; shares in hundredths of a percent, -1 unknown.
+    /// CPU of the device; shares in hundredths of a percent, -1 unknown.
     Processor {
         busy_5s: i32, busy_1m: i32, busy_5m: i32, memory_total_bytes: u64, memory_free_bytes: u64,
     }
     /// A Wi-Fi radio.
     RadioUtilization { elapsed_ms: u32, on_channel_ms: u32, on_channel_busy_ms: u32 }
-    /// Queue lengths that arriving packets found, in segments.
+    /// Histogram of queue lengths on packet arrival, in segments.
     QueueLength {
         queue: u32, segment_bytes: u32, segments: u32, length_0: u32, length_1: u32, length_2: u32,
         length_4: u32, length_8: u32, length_32: u32, length_128: u32, length_1024: u32,
         length_more: u32, dropped: u32,
     }
-    /// The port's number with OpenFlow.
+    /// Number of the port in OpenFlow.
     OpenFlowPort { datapath: u64, port: u32 }
-    /// The interface's name: no need to ask by SNMP.
+    /// Name of the interface (ifName), as also available by SNMP.
     PortName<'a> { name: Opaque<'a> }
     /// The machine.
     HostId<'a> { hostname: Opaque<'a>, uuid: [u8; 16], machine: u32, os: u32, os_release: Opaque<'a> }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use super::counters::CounterRecord;
 use super::record::FlowRecord;
 use super::xdr::{Xdr, tlv};
-use super::{DataFormat, Interface, SFLOW_VERSION, Source};
+use super::{DataFormat, SFLOW_VERSION, SflowInterface, Source};
 
 /// Default limit of a datagram: with the headers of IPv6 and UDP it fits a frame of 1500.
 pub const DATAGRAM_BYTES: usize = 1400;
@@ -35,9 +35,9 @@ pub struct FlowHead {
     /// Samples dropped since the start.
     pub drops: u32,
     /// Interface that received the packet.
-    pub input: Interface,
+    pub input: SflowInterface,
     /// Interface that sent the packet.
-    pub output: Interface,
+    pub output: SflowInterface,
 }
 
 /// Header of a notification of a dropped packet. Interfaces are ifIndex, 0 unknown.

@@ -1,6 +1,6 @@
 //! Records of a flow sample: the packet's first bytes, and its context in the device.
 //!
-//! Names are the specification's in Rust spelling; units stand in the names. Two values mean
+//! Names are the specification's in Rust spelling, with units. Two values mean
 //! "unknown" everywhere: a VLAN or priority of 0xFFFFFFFF, an address of type 0.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,8 +25,8 @@ pub const AS_SET: u32 = 1;
 pub const AS_SEQUENCE: u32 = 2;
 
 structures! {
-    /// The first bytes of a packet. `frame_length` is what it was on the wire, those that were stripped
-    /// (`stripped`, the 4 of the check sequence) included.
+    /// The first bytes of a packet. `frame_length` is its length on the wire, including `stripped` bytes (4 for the frame
+    /// check sequence).
     SampledHeader<'a> { protocol: u32, frame_length: u32, stripped: u32, header: Opaque<'a> }
     /// An Ethernet frame.
     SampledEthernet { length: u32, source: Mac, destination: Mac, ether_type: u32 }
@@ -40,22 +40,22 @@ structures! {
         length: u32, protocol: u32, source: Ipv6Addr, destination: Ipv6Addr,
         source_port: u32, destination_port: u32, tcp_flags: u32, priority: u32,
     }
-    /// VLANs as the switch had them.
+    /// VLANs and priorities in the switch.
     ExtendedSwitch { source_vlan: u32, source_priority: u32, destination_vlan: u32, destination_priority: u32 }
-    /// The route.
+    /// Next hop and prefix lengths of the route.
     ExtendedRouter { next_hop: Option<IpAddr>, source_mask_bits: u32, destination_mask_bits: u32 }
-    /// A part of an AS path.
+    /// Segment of an AS path (RFC 4271 section 4.3).
     AsSegment<'a> { kind: u32, asns: XdrList<'a, u32> }
-    /// The route between providers.
+    /// BGP route: next hop, AS path, communities.
     ExtendedGateway<'a> {
         next_hop: Option<IpAddr>, as_number: u32, source_as: u32, source_peer_as: u32,
         as_path: XdrList<'a, AsSegment<'a>>, communities: XdrList<'a, u32>, local_preference: u32,
     }
-    /// Users at both ends.
+    /// User names at both ends.
     ExtendedUser<'a> {
         source_charset: u32, source_user: Opaque<'a>, destination_charset: u32, destination_user: Opaque<'a>,
     }
-    /// The request that the packet belongs to.
+    /// URL of the request that the packet belongs to.
     ExtendedUrl<'a> { direction: u32, url: Opaque<'a>, host: Opaque<'a> }
     /// Label stacks in and out.
     ExtendedMpls<'a> { next_hop: Option<IpAddr>, in_stack: XdrList<'a, u32>, out_stack: XdrList<'a, u32> }
@@ -75,12 +75,12 @@ structures! {
     VlanStack<'a> { tags: XdrList<'a, u32> }
     /// The unencrypted payload of a Wi-Fi frame.
     Extended80211Payload<'a> { cipher_suite: u32, data: Opaque<'a> }
-    /// A Wi-Fi frame that was received.
+    /// Received Wi-Fi frame.
     Extended80211Rx<'a> {
         ssid: Opaque<'a>, bssid: Mac, version: u32, channel: u32, speed_bps: u64,
         rsni: u32, rcpi: u32, packet_duration_us: u32,
     }
-    /// A Wi-Fi frame that was sent.
+    /// Transmitted Wi-Fi frame.
     Extended80211Tx<'a> {
         ssid: Opaque<'a>, bssid: Mac, version: u32, transmissions: u32, packet_duration_us: u32,
         retransmission_duration_us: u32, channel: u32, speed_bps: u64, power_mw: u32,
@@ -102,25 +102,25 @@ structures! {
     }
     /// InfiniBand's base transport header.
     ExtendedIbBth { partition_key: u32, destination_qp: u32, opcode: u32 }
-    /// The queue that the packet was put into.
+    /// Egress queue of the packet.
     ExtendedEgressQueue { queue: u32 }
-    /// The rule that dropped it: direction 1 in, 2 out.
+    /// Access list that dropped the packet; direction 1 ingress, 2 egress.
     ExtendedAcl<'a> { number: u32, name: Opaque<'a>, direction: u32 }
-    /// The function that dropped it.
+    /// Kernel function that dropped the packet.
     ExtendedFunction<'a> { symbol: Opaque<'a> }
-    /// Delay in the switch; 0xFFFFFFFF is that or more.
+    /// Delay in the switch, saturating at 0xFFFFFFFF.
     ExtendedTransit { delay_ns: u32 }
-    /// Depth of its queue.
+    /// Depth of the packet's queue in bytes.
     ExtendedQueue { depth_bytes: u32 }
-    /// The trap of the hardware that dropped it.
+    /// Hardware trap (devlink-trap) that dropped the packet.
     ExtendedHwTrap<'a> { group: Opaque<'a>, trap: Opaque<'a> }
-    /// The kernel's reason for the drop.
+    /// Drop reason of the Linux kernel (`enum skb_drop_reason`).
     ExtendedLinuxDropReason<'a> { reason: Opaque<'a> }
-    /// Time of the observation, since the start of 1970 in UTC.
+    /// Time of the observation, in nanoseconds since 1970 UTC.
     ExtendedTimestamp { nanoseconds: u64 }
-    /// The socket at the agent's end.
+    /// Socket of the flow at the agent.
     SocketIpv4 { protocol: u32, local: Ipv4Addr, remote: Ipv4Addr, local_port: u32, remote_port: u32 }
-    /// The socket at the agent's end.
+    /// Socket of the flow at the agent.
     SocketIpv6 { protocol: u32, local: Ipv6Addr, remote: Ipv6Addr, local_port: u32, remote_port: u32 }
     /// An operation of memcached.
     MemcacheOperation<'a> {
@@ -149,7 +149,7 @@ structures! {
         retransmitted: u32, path_mtu_bytes: u32, rtt_us: u32, rtt_variance_us: u32, send_cwnd: u32,
         reordering: u32, min_rtt_us: u32,
     }
-    /// The data sources that the ends of the packet are.
+    /// Data sources of source and destination of the packet.
     ExtendedEntities {
         source_class: u32, source_index: u32, destination_class: u32, destination_index: u32,
     }
@@ -174,11 +174,11 @@ records! {
     FlowRecord {
         /// The packet's first bytes.
         (0, 1) Header(SampledHeader<'a>),
-        /// Of an Ethernet frame.
+        /// Ethernet header without payload.
         (0, 2) Ethernet(SampledEthernet),
-        /// Of an IPv4 packet.
+        /// IPv4 header without payload.
         (0, 3) Ipv4(SampledIpv4),
-        /// Of an IPv6 packet.
+        /// IPv6 header without payload.
         (0, 4) Ipv6(SampledIpv6),
         /// VLANs.
         (0, 1001) Switch(ExtendedSwitch),
@@ -202,7 +202,7 @@ records! {
         (0, 1010) MplsFtn(ExtendedMplsFtn<'a>),
         /// LDP forwarding class.
         (0, 1011) MplsLdpFec(ExtendedMplsLdpFec),
-        /// Stripped tags.
+        /// Stripped VLAN tags, outermost first.
         (0, 1012) VlanTunnel(VlanStack<'a>),
         /// Wi-Fi payload.
         (0, 1013) Wifi(Extended80211Payload<'a>),
@@ -212,17 +212,17 @@ records! {
         (0, 1015) WifiTx(Extended80211Tx<'a>),
         /// Translated ports.
         (0, 1020) NatPort(ExtendedNatPort),
-        /// Tunnel to be entered, Ethernet.
+        /// Ethernet header of a tunnel added at egress.
         (0, 1021) L2TunnelEgress(SampledEthernet),
-        /// Tunnel that was left, Ethernet.
+        /// Ethernet header of a tunnel removed at ingress.
         (0, 1022) L2TunnelIngress(SampledEthernet),
-        /// Tunnel to be entered, IPv4.
+        /// IPv4 header of a tunnel added at egress.
         (0, 1023) Ipv4TunnelEgress(SampledIpv4),
-        /// Tunnel that was left, IPv4.
+        /// IPv4 header of a tunnel removed at ingress.
         (0, 1024) Ipv4TunnelIngress(SampledIpv4),
-        /// Tunnel to be entered, IPv6.
+        /// IPv6 header of a tunnel added at egress.
         (0, 1025) Ipv6TunnelEgress(SampledIpv6),
-        /// Tunnel that was left, IPv6.
+        /// IPv6 header of a tunnel removed at ingress.
         (0, 1026) Ipv6TunnelIngress(SampledIpv6),
         /// Inner header of a tunnel that ends behind this interface.
         (0, 1027) DecapsulateEgress(ExtendedDecapsulate),
@@ -244,15 +244,15 @@ records! {
         (0, 1035) VlanOut(VlanStack<'a>),
         /// Queue.
         (0, 1036) EgressQueue(ExtendedEgressQueue),
-        /// Rule that dropped it.
+        /// Access list that dropped the packet.
         (0, 1037) Acl(ExtendedAcl<'a>),
-        /// Function that dropped it.
+        /// Kernel function that dropped the packet.
         (0, 1038) Function(ExtendedFunction<'a>),
         /// Time in the switch.
         (0, 1039) Transit(ExtendedTransit),
-        /// Depth of its queue.
+        /// Depth of the packet's queue.
         (0, 1040) Queue(ExtendedQueue),
-        /// Trap that dropped it.
+        /// Hardware trap that dropped the packet.
         (0, 1041) HwTrap(ExtendedHwTrap<'a>),
         /// Kernel's reason for the drop.
         (0, 1042) LinuxDropReason(ExtendedLinuxDropReason<'a>),
@@ -270,7 +270,7 @@ records! {
         (0, 2200) Memcache(MemcacheOperation<'a>),
         /// An operation of a program.
         (0, 2202) AppOperation(AppOperation<'a>),
-        /// The operation that asked for it.
+        /// Parent operation of the application.
         (0, 2203) AppParent(Context<'a>),
         /// Initiator of the operation.
         (0, 2204) AppInitiator(Actor<'a>),

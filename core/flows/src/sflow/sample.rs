@@ -1,6 +1,6 @@
 //! Samples: a sampled packet, a dropped packet, a reading of counters.
 //!
-//! Compact and expanded forms parse to the same types. Interface numbers become [`Interface`],
+//! Compact and expanded forms parse to the same types. Interface numbers become [`SflowInterface`],
 //! because some are special: taking 0x3FFFFFFF for an ifIndex has misled other collectors
 //! (akvorado/akvorado#153).
 
@@ -66,7 +66,7 @@ impl Source {
 
 /// Interface that received or sent a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Interface {
+pub enum SflowInterface {
     /// The interface is unknown.
     Unknown,
     /// The interface with this ifIndex.
@@ -89,7 +89,7 @@ pub enum Interface {
 /// Value of 30 bits for the agent itself, which is no ifIndex.
 const INTERFACE_INTERNAL: u32 = 0x3FFF_FFFF;
 
-impl Interface {
+impl SflowInterface {
     /// Decodes the two words of the expanded form.
     #[must_use]
     pub const fn from_expanded(format: u32, value: u32) -> Self {
@@ -153,7 +153,7 @@ pub enum Sample<'a> {
     Unknown(DataFormat, &'a [u8]),
 }
 
-/// A sampled packet.
+/// A sampled packet with its sampling parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowSample<'a> {
     /// Sequence number of the source's samples.
@@ -167,9 +167,9 @@ pub struct FlowSample<'a> {
     /// Samples that the agent dropped since it started.
     pub drops: u32,
     /// Interface that received the packet.
-    pub input: Interface,
+    pub input: SflowInterface,
     /// Interface that sent the packet.
-    pub output: Interface,
+    pub output: SflowInterface,
     /// Records about the packet.
     pub records: SampleRecords<'a>,
 }
@@ -195,9 +195,9 @@ pub struct DiscardedPacket<'a> {
     /// Notifications that the agent dropped since it started.
     pub drops: u32,
     /// Interface that received the packet.
-    pub input: Interface,
+    pub input: SflowInterface,
     /// Interface that would have sent it.
-    pub output: Interface,
+    pub output: SflowInterface,
     /// Reason of the drop, by the specification's table.
     pub reason: u32,
     /// Records about the packet.
@@ -221,8 +221,8 @@ impl<'a> Sample<'a> {
                     sampling_rate: rate,
                     sample_pool: pool,
                     drops,
-                    input: Interface::from_compact(input),
-                    output: Interface::from_compact(output),
+                    input: SflowInterface::from_compact(input),
+                    output: SflowInterface::from_compact(output),
                     records: SampleRecords { left: count, rest: from },
                 }))
             }
@@ -241,8 +241,8 @@ impl<'a> Sample<'a> {
                     sampling_rate: rate,
                     sample_pool: pool,
                     drops,
-                    input: Interface::from_expanded(in_format, in_value),
-                    output: Interface::from_expanded(out_format, out_value),
+                    input: SflowInterface::from_expanded(in_format, in_value),
+                    output: SflowInterface::from_expanded(out_format, out_value),
                     records: SampleRecords { left: count, rest: from },
                 }))
             }
@@ -258,8 +258,8 @@ impl<'a> Sample<'a> {
                     sequence,
                     source: Source { class, index },
                     drops,
-                    input: Interface::from_expanded(0, input),
-                    output: Interface::from_expanded(0, output),
+                    input: SflowInterface::from_expanded(0, input),
+                    output: SflowInterface::from_expanded(0, output),
                     reason,
                     records: SampleRecords { left: count, rest: from },
                 }))

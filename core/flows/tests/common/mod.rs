@@ -1,4 +1,4 @@
-//! Captured datagrams, and packets as a capture file.
+//! Reads captured datagrams and writes packets as a pcap file.
 
 use std::fs;
 use std::path::Path;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use penstock_operations::orders::{Acknowledged, OrderPhase, OrderReport, OrderSettings};
-use penstock_operations::retry;
-use penstock_operations::round::RunView;
+use penstock_control::backoff;
+use penstock_control::orders::{Acknowledged, OrderPhase, OrderReport, OrderSettings};
+use penstock_control::scheduler::RunView;
 
 use crate::controller_api::OrderFile;
 
@@ -107,7 +107,7 @@ impl ActiveRun {
                 continue;
             }
             let attempt = batch.attempt + u32::from(is_reported);
-            let failed = if attempt >= retry::ATTEMPTS_DEFAULT { files.len() as u64 } else { 0 };
+            let failed = if attempt >= backoff::ATTEMPTS_DEFAULT { files.len() as u64 } else { 0 };
             let files = if failed > 0 { Vec::new() } else { files };
             rest.push((FileBatch { files, attempt, ..batch }, failed));
         }

@@ -36,12 +36,12 @@ pub enum FireflyError {
     Field(&'static str, &'static str),
 }
 
-/// FlowState of the flow, as received.
+/// State of the flow, as received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowState {
     /// The flow started.
     Start,
-    /// The flow goes on.
+    /// The flow continues.
     Ongoing,
     /// The flow ended.
     End,
@@ -68,7 +68,7 @@ pub struct ReceivedFirefly {
     pub host: Option<String>,
     /// Program of the log line.
     pub program: Option<String>,
-    /// FlowState of the flow.
+    /// State of the flow.
     pub state: FlowState,
     /// Start of the flow.
     pub started: Option<UtcTime>,
@@ -106,7 +106,7 @@ impl ReceivedFirefly {
     }
 }
 
-/// Parses one datagram.
+/// Parses the syslog message of one datagram.
 ///
 /// # Errors
 /// When it is too long, not a firefly, or lacks a required field.
@@ -205,7 +205,7 @@ fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// Round-trip time in milliseconds; flowd-go has it in the kernel's microseconds in an object of its own.
+/// Round-trip time in milliseconds; flowd-go reports the kernel's microseconds in a separate object.
 fn round_trip(json: &Value) -> Option<f64> {
     let kernel = |place: &str| json[place]["tcpInfo"]["rtt"].as_f64().map(|micros| micros / 1000.0);
     let rtt = json["netlink"]["rtt"].as_f64();

@@ -52,19 +52,25 @@ fn firefly(phase: FlowPhase) -> Firefly {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct SchemaViolation(String);
+
 /// The rules of the published schema v1.0.0, written by hand.
-fn check_schema(json: &Value) -> Result<(), String> {
+fn check_schema(json: &Value) -> Result<(), SchemaViolation> {
     let object = |value: &Value, name: &str, allowed: &[&str], required: &[&str]| {
-        let object = value.as_object().ok_or(format!("{name} is no object"))?;
+        let object = value.as_object().ok_or(SchemaViolation(format!("{name} is no object")))?;
         if let Some(key) = object.keys().find(|key| !allowed.contains(&key.as_str())) {
-            return Err(format!("{name} has {key}"));
+            return Err(SchemaViolation(format!("{name} has {key}")));
         }
         match required.iter().find(|key| !object.contains_key(**key)) {
-            Some(key) => Err(format!("{name} lacks {key}")),
+            Some(key) => Err(SchemaViolation(format!("{name} lacks {key}"))),
             None => Ok(()),
         }
     };
-    let ensure = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
+    let ensure = |holds: bool, what: &str| {
+        if holds { Ok(()) } else { Err(SchemaViolation(what.to_owned())) }
+    };
     let integer = |value: &Value| value.is_null() || value.is_u64() || value.is_i64();
     for key in ["version", "flow-lifecycle", "flow-id", "context"] {
         ensure(json.get(key).is_some(), key)?;
@@ -91,8 +97,11 @@ fn check_schema(json: &Value) -> Result<(), String> {
     let keys = ["afi", "src-ip", "dst-ip", "protocol", "src-port", "dst-port"];
     object(flow, "flow-id", &keys, &keys)?;
     for key in ["src-ip", "dst-ip"] {
-        let ip: IpAddr =
-            flow[key].as_str().unwrap_or_default().parse().map_err(|_| key.to_owned())?;
+        let ip: IpAddr = flow[key]
+            .as_str()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|_| SchemaViolation(key.to_owned()))?;
         ensure(flow["afi"] == if ip.is_ipv4() { "ipv4" } else { "ipv6" }, "afi")?;
     }
     ensure(flow["protocol"] == "tcp" || flow["protocol"] == "udp", "protocol")?;
@@ -112,8 +121,8 @@ fn check_schema(json: &Value) -> Result<(), String> {
     ensure(context.get("application").is_none_or(Value::is_string), "application")
 }
 
-/// The pattern of the reference collector (scitags/firefly-collector, conf/logstash/02-parsing.conf) with
-/// the definitions of logstash-patterns-core put in. Group 1 is the time, 2 the message.
+/// Pattern of the reference collector (scitags/firefly-collector, conf/logstash/02-parsing.conf) with the definitions
+/// of logstash-patterns-core substituted. Group 1 is the time, group 2 the message.
 fn collector() -> Regex {
     let number = r"\b(?:[0-9]+)\b";
     let iso = r"(?:\d\d){1,2}-(?:0?[1-9]|1[0-2])-(?:(?:0[1-9])|(?:[12][0-9])|(?:3[01])|[1-9])[T ](?:2[0123]|[01]?[0-9]):?(?:[0-5][0-9])(?::?(?:(?:[0-5]?[0-9]|60)(?:[:.,][0-9]+)?))?(?:Z|[+-](?:2[0123]|[01]?[0-9])(?::?(?:[0-5][0-9])))?";
@@ -137,7 +146,7 @@ fn accepted(datagram: &[u8]) -> Value {
 }
 
 #[test]
-fn the_example_of_the_documents() {
+fn documented_example_is_reproduced() {
     let end = UtcTime::new(1_772_359_451, 250_000);
     let full = Firefly {
         tcp: None,
@@ -160,7 +169,7 @@ fn the_example_of_the_documents() {
 }
 
 #[test]
-fn collectors_take_every_phase() {
+fn collector_accepts_every_phase() {
     for phase in
         [FlowPhase::Start, FlowPhase::Ongoing, FlowPhase::End(UtcTime::new(1_772_359_451, 0))]
     {
@@ -178,7 +187,7 @@ fn collectors_take_every_phase() {
 }
 
 #[test]
-fn the_longest_fits_a_frame() {
+fn longest_datagram_fits_a_frame() {
     let host = ["x".repeat(63), "y".repeat(63), "z".repeat(63), "w".repeat(62)].join(".");
     let longest = Firefly {
         application: "\u{1}\"\\é".repeat(100),
@@ -231,9 +240,9 @@ fn mapped_addresses_are_ipv4() {
     assert_eq!(flow("[::1]:1", "[::1]:0"), Err(FlowError::Port));
 }
 
-/// Datagrams with the quirks of other programs, made up after their sources.
+/// Datagrams in the variants of other programs, constructed from their source code.
 #[test]
-fn other_programs_are_read() {
+fn fireflies_of_others_are_parsed() {
     let flow = r#""flow-id":{"afi":"ipv6","src-ip":"2001:db8::1","dst-ip":"2001:db8::2","protocol":"tcp","src-port":1094,"dst-port":40000}"#;
     let xrootd = format!(
         r#"<134>1 - se1.example.org xrootd - firefly-json - {{"version":1,"flow-lifecycle":{{"state":"end","current-time":"2026-03-01T10:00:09.000001+00:00","start-time":"2026-03-01T10:00:00.000001+00:00","end-time":"2026-03-01T10:00:09.000001+00:00"}},"usage":{{"received":5,"sent":12}},"netlink":{{"rtt":12.500}},"context":{{"experiment-id":2,"activity-id":26,"application":"http-get"}},{flow}}}"#
@@ -349,7 +358,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_firefly_never_panics(at in 0_usize..400, byte: u8) {
+    fn changed_firefly_never_panics(at in 0_usize..400, byte: u8) {
         let mut datagram = firefly(FlowPhase::Start).datagram("dtn1", "penstock");
         let at = at % datagram.len();
         datagram[at] = byte;

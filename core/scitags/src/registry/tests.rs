@@ -218,7 +218,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_registry_never_panics(at in 0..BUILTIN.len(), byte: u8) {
+    fn changed_registry_never_panics(at in 0..BUILTIN.len(), byte: u8) {
         let mut bytes = BUILTIN.to_vec();
         bytes[at] = byte;
         if let Ok(reading) = Registry::read(&bytes) {
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn looking_up_never_panics(text in "\\PC{0,40}", more in "[a-z0-9/_ -]{0,30}") {
+    fn lookup_never_panics(text in "\\PC{0,40}", more in "[a-z0-9/_ -]{0,30}") {
         let registry = Registry::builtin();
         let _ = registry.find(&text);
         if let Ok(tag) = registry.find(&more) {

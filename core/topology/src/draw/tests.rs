@@ -22,7 +22,7 @@ link = [
     { ends = ["s2", "h3"], rate = "10G" },
 ]
 "##;
-    Topology::read(text).expect("it is good")
+    Topology::read(text).expect("the topology is valid")
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn mermaid_and_containerlab_have_every_link() {
 
 /// The containerlab file of a topology and the endpoints in it.
 fn of_containerlab(text: &str) -> (String, Vec<String>) {
-    let written = containerlab(&Topology::read(text).expect("it is good"));
+    let written = containerlab(&Topology::read(text).expect("the topology is valid"));
     let links = written.lines().filter_map(|line| line.trim().strip_prefix("- endpoints: "));
     let ends = links.flat_map(|ends| ends[1..ends.len() - 1].split(", ")).map(str::to_owned);
     let ends = ends.collect();
@@ -147,8 +147,8 @@ fn percentages_have_six_digits() {
 }
 
 #[test]
-fn an_empty_network_can_be_drawn() {
-    let empty = Topology::read("name = \"empty\"").expect("it is good");
+fn empty_network_is_drawn() {
+    let empty = Topology::read("name = \"empty\"").expect("the topology is valid");
     assert!(svg(&empty).contains("</svg>"));
     assert_eq!(mermaid(&empty), "graph LR\n");
 }
@@ -166,7 +166,7 @@ link = [
     { ends = ["a", "b"], rate = "100G", delay = "6ms" },
 ]
 "#;
-    let drawn = svg(&Topology::read(text).expect("it is good"));
+    let drawn = svg(&Topology::read(text).expect("the topology is valid"));
     assert_eq!(drawn.matches("class=\"link\"").count(), 2);
     assert!(drawn.contains(">2 × 400 Gb/s + 100 Gb/s, 5.00 ms, VLAN 1, 2<"), "{drawn}");
     assert_eq!(drawn.matches("Gb/s, 5.00 ms").count(), 4, "each has its title");
@@ -191,7 +191,7 @@ fn spine_leaf(leaves: usize, hosts: usize, site: &str) -> Topology {
     for name in names("host", hosts) {
         text += &format!("[[host]]\nname = \"{name}\"\n{site}");
     }
-    Topology::read(&text).expect("it is good")
+    Topology::read(&text).expect("the topology is valid")
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn spines_are_above_leaves_above_hosts() {
     for (hosts, site) in [(8, "site = \"here\"\n"), (7, "site = \"here\"\n"), (1, ""), (0, "")] {
         let fabric = spine_leaf(8, hosts, site);
         let nodes = Layout::of(&fabric).nodes;
-        let height = |name: &str| nodes[fabric.node(name).expect("it is there").0].y;
+        let height = |name: &str| nodes[fabric.node(name).expect("the node exists").0].y;
         assert!(height("spine0") == height("spine1") && height("spine0") < height("leaf0"));
         for leaf in 1..8 {
             assert_eq!(height("leaf0").to_bits(), height(&format!("leaf{leaf}")).to_bits());
@@ -211,7 +211,7 @@ fn spines_are_above_leaves_above_hosts() {
 }
 
 proptest::proptest! {
-    /// At any positions, frames do not overlap and hold their nodes.
+    /// Frames do not overlap and contain their nodes, for any positions.
     #[test]
     fn site_frames_do_not_overlap(sites in proptest::collection::vec((-80..80i32, -180..180i32, 0..5usize), 1..24)) {
         let mut text = "name = \"map\"\n".to_owned();
@@ -221,7 +221,7 @@ proptest::proptest! {
                 text += &format!("[[switch]]\nname = \"s{number}-{switch}\"\nsite = \"site{number}\"\n");
             }
         }
-        let network = Topology::read(&text).expect("it is good");
+        let network = Topology::read(&text).expect("the topology is valid");
         let layout = Layout::of(&network);
         for (number, (site, area)) in layout.sites.iter().enumerate() {
             for (_, other) in &layout.sites[number + 1..] {

@@ -295,7 +295,7 @@ impl TopologyReader<'_> {
     ) -> Option<ByteCount> {
         let given = given?;
         let mark = *given.get_ref();
-        // A queue of 0 bytes has a fault of its own.
+        // A queue of 0 bytes is reported as another fault.
         if let Some(queue) = queue.map(Spanned::get_ref)
             && mark > *queue
             && queue.0 > 0
@@ -324,7 +324,7 @@ impl TopologyReader<'_> {
         *given.get_ref()
     }
 
-    /// Name for an implicit_interfaces link: its ends and VLAN, with a number where several are alike.
+    /// Returns a unique name for a link without one: its ends and VLAN, with a number if that name is in use.
     fn free_name(&mut self, ends: [LinkEnd; 2], vlan: Option<u16>, topology: &Topology) -> String {
         let [a, b] = ends.map(|end| topology.nodes[end.node.0].name.as_str());
         let vlan = vlan.map_or_else(String::new, |vlan| format!(".{vlan}"));

@@ -1,4 +1,4 @@
-//! Rules for quantities: how they are written, their bounds, and the fallback for an invalid one.
+//! Rules for quantities: syntax, bounds, and the fallback for an invalid value.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(super) const BUFFER: ValueRule<ByteCount> = ValueRule {
     is_valid: |_| true,
     fallback: ByteCount(0),
 };
-/// The fallback is_valid any packet and any mark.
+/// The fallback is larger than any packet and any mark.
 pub(super) const QUEUE: ValueRule<ByteCount> = ValueRule {
     expected: "a queue is a number of bytes: write it like 4MiB, 500M or 65536",
     is_valid: |_| true,
@@ -137,13 +137,13 @@ impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum NumberOrText {
+        enum FractionValue {
             Number(f64),
             Text(String),
         }
-        match NumberOrText::deserialize(from)? {
-            NumberOrText::Number(fraction) => Ok(Self(fraction)),
-            NumberOrText::Text(text) => {
+        match FractionValue::deserialize(from)? {
+            FractionValue::Number(fraction) => Ok(Self(fraction)),
+            FractionValue::Text(text) => {
                 let number = text.trim().strip_suffix('%').unwrap_or("no share");
                 let percent = number.trim().parse::<f64>().map_err(de::Error::custom)?;
                 Ok(Self(percent / 100.0))

@@ -75,7 +75,7 @@ fn with(line: &str, other: &str) -> Vec<String> {
 
 #[test]
 fn sample_is_read_completely() {
-    let read = Topology::read(GOOD).expect("it is good");
+    let read = Topology::read(GOOD).expect("the topology is valid");
     assert_eq!((read.sites.len(), read.nodes.len(), read.links.len()), (2, 3, 3));
     let names: Vec<_> = read.links.iter().map(|link| link.name.as_str()).collect();
     assert_eq!(names, ["r920--mlxe", "second", "mlxe--floor.2026"]);

@@ -15,7 +15,7 @@ fn network(nodes: usize, links: &[(usize, usize, u64, &[&str])]) -> Topology {
             "[[link]]\nends = [\"s{a}\", \"s{b}\"]\nrate = \"1G\"\ndelay = \"{delay}us\"\nrisk_groups = {risks:?}\n"
         );
     }
-    Topology::read(&text).expect("it is good")
+    Topology::read(&text).expect("the topology is valid")
 }
 
 fn numbers(paths: &[Path]) -> Vec<Vec<usize>> {
@@ -38,7 +38,7 @@ fn suurballe_trap_is_avoided() {
         ],
     );
     let (from, to) = (NodeId(0), NodeId(3));
-    let first = shortest(&trap, from, to, |_| true).expect("there is one");
+    let first = shortest(&trap, from, to, |_| true).expect("a shortest path exists");
     assert_eq!(numbers(std::slice::from_ref(&first)), [[0, 1, 2, 3]]);
     assert_eq!(first.delay(&trap), Duration::from_micros(3));
     for by in [Disjoint::Links, Disjoint::Nodes, Disjoint::Risks] {
@@ -97,9 +97,9 @@ link = [
   { ends = ["s", "c"], rate = "1G", delay = "5us", loss = 0.5 },
 ]
 "#;
-    let network = Topology::read(text).expect("it is good");
-    let node = |name| network.node(name).expect("it is there");
-    let path = shortest(&network, node("a"), node("c"), |_| true).expect("there is one");
+    let network = Topology::read(text).expect("the topology is valid");
+    let node = |name| network.node(name).expect("the node exists");
+    let path = shortest(&network, node("a"), node("c"), |_| true).expect("a shortest path exists");
     assert_eq!(path.nodes, [node("a"), node("s"), node("c")]);
     assert_eq!(path.rate(&network), Some(BitRate(1_000_000_000)));
     assert!((path.loss(&network) - 0.75).abs() < 1e-12);

@@ -5,7 +5,7 @@ use penstock_scitags::label::LABEL_MAX;
 
 /// A value with its detected form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum DetectedValue {
     /// A scitag number as decimal digits.
     Number(String),
     /// A flow label.
@@ -22,7 +22,7 @@ pub(super) enum Value {
 
 /// A text that has none of these forms.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ValueError {
+pub(super) enum DetectionError {
     #[error(
         "'{0}' is neither number, label (0x30038), option bytes (1E 03 00 03 0E 00), URL with scitag.flow= nor firefly: see penstock tag decode --help"
     )]
@@ -33,9 +33,9 @@ pub(super) enum ValueError {
     Label(String),
 }
 
-impl Value {
+impl DetectedValue {
     /// Detects the form of `bytes`.
-    pub(super) fn of(bytes: &[u8]) -> Result<Self, ValueError> {
+    pub(super) fn of(bytes: &[u8]) -> Result<Self, DetectionError> {
         let text = String::from_utf8_lossy(bytes);
         let text = text.trim();
         let lower = text.to_ascii_lowercase();
@@ -61,14 +61,14 @@ impl Value {
         }
         match option_bytes(&lower) {
             Some(bytes) => Ok(Self::Options(bytes)),
-            None if text.contains('/') => Err(ValueError::Pair(excerpt(text))),
-            None => Err(ValueError::Unknown(excerpt(text))),
+            None if text.contains('/') => Err(DetectionError::Pair(excerpt(text))),
+            None => Err(DetectionError::Unknown(excerpt(text))),
         }
     }
 }
 
 /// Hexadecimal with `0x`, else decimal.
-fn label(text: &str) -> Result<Value, ValueError> {
+fn label(text: &str) -> Result<DetectedValue, DetectionError> {
     let value = match text.strip_prefix("0x") {
         Some(hex) if hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             u32::from_str_radix(hex, 16).ok()
@@ -77,7 +77,7 @@ fn label(text: &str) -> Result<Value, ValueError> {
         _ => None,
     };
     let label = value.and_then(FlowLabel::from_value);
-    label.map(Value::Label).ok_or_else(|| ValueError::Label(excerpt(text)))
+    label.map(DetectedValue::Label).ok_or_else(|| DetectionError::Label(excerpt(text)))
 }
 
 /// At least four bytes as hexadecimal, with blanks, colons, dashes, commas or nothing between them.
@@ -105,21 +105,21 @@ fn excerpt(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn value(text: &str) -> Result<Value, ValueError> {
-        Value::of(text.as_bytes())
+    fn value(text: &str) -> Result<DetectedValue, DetectionError> {
+        DetectedValue::of(text.as_bytes())
     }
 
-    fn a_label(value: u32) -> Value {
-        Value::Label(FlowLabel::from_value(value).unwrap())
+    fn a_label(value: u32) -> DetectedValue {
+        DetectedValue::Label(FlowLabel::from_value(value).unwrap())
     }
 
     #[test]
     fn forms_are_distinguished() {
-        let option = || Value::Options(vec![0x1E, 3, 0, 3, 0x0E, 0]);
+        let option = || DetectedValue::Options(vec![0x1E, 3, 0, 3, 0x0E, 0]);
         for (text, expected) in [
-            ("206", Value::Number("206".into())),
-            ("65535", Value::Number("65535".into())),
-            ("9999999999999", Value::Number("9999999999999".into())),
+            ("206", DetectedValue::Number("206".into())),
+            ("65535", DetectedValue::Number("65535".into())),
+            ("9999999999999", DetectedValue::Number("9999999999999".into())),
             ("196664", a_label(0x30038)),
             ("0x30038", a_label(0x30038)),
             ("0X30038", a_label(0x30038)),
@@ -130,10 +130,10 @@ mod tests {
             ("1e030003-0e00\n", option()),
             ("0x1E0300030E00", option()),
             ("0x1E, 0x03, 0x00, 0x03, 0x0E, 0x00", option()),
-            ("SciTag: 206", Value::Header(" 206".into())),
-            ("scitag.flow=206", Value::Url("scitag.flow=206".into())),
-            ("https://h/f", Value::Url("https://h/f".into())),
-            (" <134>1 {} ", Value::Firefly(b"<134>1 {}".to_vec())),
+            ("SciTag: 206", DetectedValue::Header(" 206".into())),
+            ("scitag.flow=206", DetectedValue::Url("scitag.flow=206".into())),
+            ("https://h/f", DetectedValue::Url("https://h/f".into())),
+            (" <134>1 {} ", DetectedValue::Firefly(b"<134>1 {}".to_vec())),
         ] {
             assert_eq!(value(text), Ok(expected), "{text}");
         }

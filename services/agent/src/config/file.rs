@@ -1,9 +1,14 @@
 //! The configuration file as written. Paths in it are relative to its directory.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use penstock_daemon::config::values::{
+    AddressAndPort, ListenAddress, Retention, count, one_or_many, quantity,
+};
+use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
 use penstock_units::{BitRate, ByteCount};
@@ -12,17 +17,15 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::types::{
-    AccessMode, CertificateFingerprint, ExportName, ListenAddress, MetricsAccess, Principal,
-    ReadSetting, Retention, RoleName, SocketAddress, Tag, count, one_or_many, quantity,
+    AccessMode, CertificateFingerprint, ExportName, MetricsAccess, Principal, ReadSetting,
+    RoleName, Tag,
 };
-use super::{ConfigError, Export, Layer};
+use super::{Export, Layer};
 use crate::controller;
 use crate::destinations::{DestinationRule, DestinationRules};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
-use penstock_http::fetch::Url;
-
-const FILE_BYTES_MAX: u64 = 4 << 20;
+use penstock_http::Url;
 
 /// The lowered content of a configuration file.
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ pub(super) struct FileConfig {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ConfigDocument {
+struct AgentDocument {
     tokens: Option<PathBuf>,
     #[serde(default, deserialize_with = "one_or_many")]
     roles: Option<Vec<RoleName>>,
@@ -80,12 +83,12 @@ struct AgentTable {
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Retention>,
     cpu: Option<PlacementPolicy>,
-    controller: Option<ControllerTable>,
+    controller: Option<ControllerLinkTable>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ControllerTable {
+struct ControllerLinkTable {
     url: Url,
     token: PathBuf,
     host: String,
@@ -94,7 +97,7 @@ struct ControllerTable {
     #[serde(default, deserialize_with = "quantity")]
     safe_rate: Option<BitRate>,
     #[serde(default)]
-    addresses: Vec<SocketAddress>,
+    addresses: Vec<AddressAndPort>,
     #[serde(default)]
     interfaces: Vec<String>,
     #[serde(default, deserialize_with = "quantity")]
@@ -105,7 +108,7 @@ struct ControllerTable {
     write: Option<BitRate>,
 }
 
-impl ControllerTable {
+impl ControllerLinkTable {
     fn lower(self, beside: impl Fn(PathBuf) -> PathBuf) -> controller::Config {
         let bps = |rate: Option<BitRate>| rate.map(|rate| rate.0).filter(|rate| *rate > 0);
         controller::Config {
@@ -189,12 +192,12 @@ struct TokenTable {
 }
 
 /// Builds the tag rule of an export or a token.
-fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, String> {
+fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, ValueError> {
     match tag {
         Some(Tag(tag)) => Ok(Some(TagRule { tag, force })),
-        None if force => {
-            Err("force_scitag has no scitag to force: add scitag = \"OWNER/ACTIVITY\"".into())
-        }
+        None if force => Err(ValueError::new(
+            "force_scitag has no scitag to force: add scitag = \"OWNER/ACTIVITY\"",
+        )),
         None => Ok(None),
     }
 }
@@ -203,52 +206,32 @@ fn read_only() -> AccessMode {
     AccessMode::Read
 }
 
-fn read_file(path: &Path) -> Result<String, ConfigError> {
-    let failed = |text| ConfigError::Unreadable { file: path.to_owned(), text };
-    let facts = std::fs::metadata(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
-    if facts.len() > FILE_BYTES_MAX {
-        return Err(failed(format!(
-            "longer than {} for a configuration",
-            ByteCount(FILE_BYTES_MAX)
-        )));
-    }
-    std::fs::read_to_string(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))
-}
-
 /// Reads and checks the file at `path`.
 pub(super) fn read(path: &Path) -> Result<FileConfig, ConfigError> {
-    parse(path, &read_file(path)?)
+    parse(&ConfigFile::read(path)?)
 }
 
-pub(super) fn parse(path: &Path, text: &str) -> Result<FileConfig, ConfigError> {
-    let at = |offset: usize, message: String| ConfigError::File {
-        file: path.to_owned(),
-        line: line_of(text, offset),
-        text: message,
-    };
-    let document: ConfigDocument = toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        at(offset, error.message().replace('\n', " "))
-    })?;
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let beside = |path: PathBuf| directory.join(path);
+pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
+    let document: AgentDocument = file.document()?;
+    let at = |offset: usize, error: &dyn Display| file.error_at(offset, error);
+    let beside = |path: PathBuf| file.beside(path);
 
     let mut exports = Vec::new();
     let mut names = HashSet::new();
     for table in document.export {
         let offset = table.span().start;
         let ExportTable { path, name, mode, who, scitag, force_scitag } = table.into_inner();
-        let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, error))?;
+        let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, &error))?;
         if !names.insert(name.clone()) {
             return Err(at(
                 offset,
-                format!("a second export is called {name}: rename one of them"),
+                &format!("a second export is called {name}: rename one of them"),
             ));
         }
         if who.is_empty() {
             return Err(at(
                 offset,
-                format!(
+                &format!(
                     "export {name} admits no client: add who = [\"*\"] for everyone with a token, or a list of token names"
                 ),
             ));
@@ -261,17 +244,17 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<FileConfig, ConfigError> 
     for table in document.token {
         let offset = table.span().start;
         let TokenTable { name, sha256, file, scitag, force_scitag } = table.into_inner();
-        if let Some(rule) = rule(scitag, force_scitag).map_err(|error| at(offset, error))? {
+        if let Some(rule) = rule(scitag, force_scitag).map_err(|error| at(offset, &error))? {
             token_tags.insert(name.clone(), rule);
         }
-        check_token_name(&name).map_err(|error| at(offset, error))?;
+        check_token_name(&name).map_err(|error| at(offset, &error))?;
         tokens.push(match (sha256, file) {
             (Some(hex), None) => {
-                TokenSource::hashed(name, &hex).map_err(|error| at(offset, error))?
+                TokenSource::hashed(name, &hex).map_err(|error| at(offset, &error))?
             }
             (None, Some(file)) => TokenSource::File { name, file: beside(file) },
             _ => {
-                return Err(at(offset, format!("token {name}: give sha256 or file, one of them")));
+                return Err(at(offset, &format!("token {name}: give sha256 or file, one of them")));
             }
         });
     }
@@ -307,8 +290,4 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<FileConfig, ConfigError> 
         },
         connections: document.http.connections,
     })
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

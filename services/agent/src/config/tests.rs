@@ -1,5 +1,7 @@
 //! Tests of layers, errors with their lines, and the shipped example.
 
+use penstock_daemon::config::ConfigFile;
+
 use super::*;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -23,7 +25,7 @@ impl Setting {
         let variable = |name: &str| {
             self.variables.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone().into())
         };
-        Config::load(Some(&file), &variable, flags)
+        Config::load(Some(&file), Environment::new(&variable), flags)
     }
 }
 
@@ -134,25 +136,13 @@ fn combined_errors_have_a_remedy() {
     setting.variables.push(("PENSTOCK_STREAMS", "many".into()));
     let error = setting.load(export, Layer::default()).unwrap_err().to_string();
     assert!(error.starts_with("environment variable PENSTOCK_STREAMS: "), "{error}");
-    let error =
-        Config::load(Some(Path::new("/nonexistent")), &|_| None, Layer::default()).unwrap_err();
+    let error = Config::load(
+        Some(Path::new("/nonexistent")),
+        Environment::new(&|_| None),
+        Layer::default(),
+    )
+    .unwrap_err();
     assert_eq!(error.to_string(), "/nonexistent: no such file or directory");
-}
-
-#[test]
-fn listen_addresses_parse() {
-    for (text, host, port) in [
-        ("127.0.0.1:8620", "127.0.0.1", Some(8620)),
-        ("127.0.0.1", "127.0.0.1", None),
-        ("::", "::", None),
-        ("[::1]:0", "::1", Some(0)),
-        ("dtn1.example.org:99", "dtn1.example.org", Some(99)),
-    ] {
-        assert_eq!(text.parse(), Ok(ListenAddress { host: host.into(), port }), "{text}");
-    }
-    for text in ["", ":1", "[::1", "[x]:1", "a b", "h:70000", "http://x", "::1:x"] {
-        assert!(text.parse::<ListenAddress>().is_err(), "{text}");
-    }
 }
 
 #[test]
@@ -171,10 +161,14 @@ fn third_party_destinations_parse() {
     assert_eq!(load("to = [\"dtn2\", \"::1\"]"), list(&["dtn2", "::1"]));
 }
 
+fn example(text: &str) -> ConfigFile {
+    ConfigFile::from_text(Path::new("deploy/penstock.toml"), text)
+}
+
 #[test]
 fn shipped_example_is_valid() {
     let text = std::fs::read_to_string("../../deploy/penstock.toml").unwrap();
-    file::parse(Path::new("deploy/penstock.toml"), &text).unwrap();
+    file::parse(&example(&text)).unwrap();
     // Commented-out lines are valid as well.
     let all: String = text
         .lines()
@@ -182,6 +176,6 @@ fn shipped_example_is_valid() {
         .map(|line| format!("{line}\n"))
         .collect();
     assert_ne!(all, text);
-    let contents = file::parse(Path::new("deploy/penstock.toml"), &all).unwrap();
+    let contents = file::parse(&example(&all)).unwrap();
     assert!(contents.exports.len() >= 2 && contents.tokens.len() >= 2);
 }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use penstock_mover::agent::Limits;
-use penstock_operations::orders::{Capacity, InterfaceCounters};
+use penstock_control::orders::{Capacity, InterfaceCounters};
+use penstock_mover::AgentLimits;
 use penstock_sys::net::{CountedDevice, preferred_addresses, speed_bps};
 
 use super::Config;
@@ -44,7 +44,7 @@ fn is_near(ip: IpAddr) -> bool {
 }
 
 /// Capacity of this host.
-pub(super) fn capacity(config: &Config, limits: &Limits) -> Capacity {
+pub(super) fn capacity(config: &Config, limits: &AgentLimits) -> Capacity {
     let speeds = || -> Option<u64> {
         let names = devices(&config.interfaces).into_iter().map(|device| device.name);
         let known: Vec<u64> =

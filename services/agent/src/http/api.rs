@@ -9,8 +9,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_mover::agent;
-use penstock_mover::session::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
+use penstock_mover::{ListedTransfer, STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_protocol::control::Settings;
 use penstock_scitags::Scitag;
 use penstock_units::BitRate;
@@ -18,15 +17,16 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use penstock_http::ErrorBody;
+use penstock_http::ProblemDetails;
 
-use super::{AgentApi, ApiError, Role};
+use super::AgentApi;
 use crate::config::Principal;
 use crate::registry::ActiveRegistry;
 
 /// A transfer that runs or ended recently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Transfer {
+#[schema(as = Transfer)]
+pub struct TransferFacts {
     /// Number of the transfer at this agent.
     pub id: u64,
     /// Requester: name of a token, or `cert:` and the fingerprint of a certificate.
@@ -84,8 +84,8 @@ pub struct Transfer {
     pub activity: Option<String>,
 }
 
-impl From<agent::Transfer> for Transfer {
-    fn from(transfer: agent::Transfer) -> Self {
+impl From<ListedTransfer> for TransferFacts {
+    fn from(transfer: ListedTransfer) -> Self {
         Self {
             id: transfer.id,
             caller: transfer.caller,
@@ -117,7 +117,7 @@ impl From<agent::Transfer> for Transfer {
 }
 
 /// Sets owner and activity of each transfer by the active registry.
-fn name_owners(api: &AgentApi, transfers: &mut [Transfer]) {
+fn name_owners(api: &AgentApi, transfers: &mut [TransferFacts]) {
     if transfers.iter().all(|transfer| transfer.scitag.is_none()) {
         return;
     }
@@ -134,7 +134,7 @@ fn name_owners(api: &AgentApi, transfers: &mut [Transfer]) {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {
     /// All transfers, sorted by number.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<TransferFacts>,
     /// Link to the controller; left out where the agent has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerFacts>,
@@ -213,12 +213,21 @@ pub struct TransferChange {
     pub writers: Option<NonZeroU16>,
 }
 
+/// A value of a change that is above its limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} {count}: use a number from 1 to {limit}")]
+pub struct TransferLimitError {
+    name: &'static str,
+    count: NonZeroU16,
+    limit: u16,
+}
+
 impl TransferChange {
     /// Checks the limits, which are those of `penstock cp`.
     ///
     /// # Errors
     /// The first value that is above its limit, with the limit.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), TransferLimitError> {
         let counts = [
             ("streams", self.streams, STREAMS_MAX),
             ("readers", self.readers, THREADS_PER_DEVICE_MAX),
@@ -226,7 +235,7 @@ impl TransferChange {
         ];
         for (name, count, limit) in counts {
             if let Some(count) = count.filter(|count| count.get() > limit) {
-                return Err(format!("{name} {count}: use a number from 1 to {limit}"));
+                return Err(TransferLimitError { name, count, limit });
             }
         }
         Ok(())
@@ -293,7 +302,7 @@ fn unix_seconds(time: SystemTime) -> f64 {
 /// Returns version, addresses, exports and limits of the agent.
 #[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
     (status = 200, body = AgentFacts),
-    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
 ))]
 pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> {
     let text =
@@ -332,10 +341,11 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
 /// Returns all transfers that run or ended recently.
 #[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
     (status = 200, body = Transfers),
-    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
 ))]
 pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfers> {
-    let mut transfers: Vec<Transfer> = api.mover.transfers().into_iter().map(Into::into).collect();
+    let mut transfers: Vec<TransferFacts> =
+        api.mover.transfers().into_iter().map(Into::into).collect();
     transfers.sort_by_key(|transfer| transfer.id);
     name_owners(&api, &mut transfers);
     Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
@@ -344,38 +354,38 @@ pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfer
 /// Returns one transfer by its id.
 #[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
-    (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts),
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
 ))]
 pub(super) async fn transfer(
     State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
-) -> Result<Json<Transfer>, ApiError> {
+) -> Result<Json<TransferFacts>, ProblemDetails> {
     find(&api, number(id)?).map(Json)
 }
 
 /// Changes a running transfer, without a restart.
 #[utoipa::path(patch, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), request_body = TransferChange, responses(
-    (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts),
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
 ))]
 pub(super) async fn change(
     State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Transfer>, ApiError> {
+) -> Result<Json<TransferFacts>, ProblemDetails> {
     let id = number(id)?;
     let body =
-        body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))?;
+        body.map_err(|rejection| ProblemDetails::new(rejection.status(), rejection.body_text()))?;
     let change: TransferChange = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::bad_request(format!("cannot read the change: {error}")))?;
+        .map_err(|error| ProblemDetails::bad_request(format!("cannot read the change: {error}")))?;
     if change == TransferChange::default() {
-        return Err(ApiError::bad_request(
+        return Err(ProblemDetails::bad_request(
             "nothing to change: give rate, streams, readers or writers",
         ));
     }
-    change.check().map_err(ApiError::bad_request)?;
+    change.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
     find(&api, id)?;
     let settings = Settings {
         rate_bps: change.rate.map(|rate| rate.0),
@@ -384,41 +394,45 @@ pub(super) async fn change(
         writers: change.writers.map(u16::from),
     };
     tracing::info!(transfer = id, ?change, "changed by the operator");
-    api.mover.set(id, settings).map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
+    api.mover
+        .set(id, settings)
+        .map_err(|error| ProblemDetails::new(StatusCode::CONFLICT, error.to_string()))?;
     find(&api, id).map(Json)
 }
 
 /// Cancels a transfer. What is durable stays, and the same copy resumes from it.
 #[utoipa::path(delete, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
-    (status = 200, body = Transfer),
-    (status = "4XX", body = ErrorBody, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts),
+    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
 ))]
 pub(super) async fn cancel(
     State(api): State<Arc<AgentApi>>,
     id: Result<Path<u64>, PathRejection>,
-) -> Result<Json<Transfer>, ApiError> {
+) -> Result<Json<TransferFacts>, ProblemDetails> {
     let id = number(id)?;
     let before = find(&api, id)?;
     tracing::info!(transfer = id, "cancelled by the operator");
     api.mover
         .cancel(id, "cancelled by the agent's operator")
-        .map_err(|error| ApiError::new(StatusCode::CONFLICT, error))?;
+        .map_err(|error| ProblemDetails::new(StatusCode::CONFLICT, error.to_string()))?;
     // The transfer may have left the list by now.
-    Ok(Json(find(&api, id).unwrap_or(Transfer { state: "cancelled".into(), ..before })))
+    Ok(Json(find(&api, id).unwrap_or(TransferFacts { state: "cancelled".into(), ..before })))
 }
 
-fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ApiError> {
+fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ProblemDetails> {
     let not_a_number = |_| {
-        ApiError::bad_request("the number of a transfer is a whole number, see /api/v1/transfers")
+        ProblemDetails::bad_request(
+            "the number of a transfer is a whole number, see /api/v1/transfers",
+        )
     };
     id.map(|Path(id)| id).map_err(not_a_number)
 }
 
-fn find(api: &AgentApi, id: u64) -> Result<Transfer, ApiError> {
+fn find(api: &AgentApi, id: u64) -> Result<TransferFacts, ProblemDetails> {
     let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
-    let mut found = [found.map(Transfer::from).ok_or_else(|| {
-        ApiError::new(
+    let mut found = [found.map(TransferFacts::from).ok_or_else(|| {
+        ProblemDetails::new(
             StatusCode::NOT_FOUND,
             format!("no transfer {id}: penstock transfers lists them"),
         )
@@ -447,21 +461,8 @@ impl Modify for BearerToken {
     }
 }
 
-/// The API with that of `roles` as an OpenAPI document, in JSON.
+/// The API as an OpenAPI document.
 #[must_use]
-pub fn document(roles: impl IntoIterator<Item = utoipa::openapi::OpenApi>) -> String {
-    let mut document = ApiDocument::openapi();
-    for role in roles {
-        document.merge(role);
-    }
-    let mut text = document.to_pretty_json().expect("the document is plain data");
-    text.push('\n');
-    text
-}
-
-pub(super) async fn openapi(
-    State(api): State<Arc<AgentApi>>,
-) -> ([(axum::http::HeaderName, &'static str); 1], String) {
-    let roles = api.roles.iter().map(|role: &Arc<dyn Role>| role.document());
-    ([(axum::http::header::CONTENT_TYPE, "application/json")], document(roles))
+pub fn document() -> utoipa::openapi::OpenApi {
+    ApiDocument::openapi()
 }

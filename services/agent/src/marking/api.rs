@@ -8,7 +8,7 @@
 //! | `/api/v1/marker/rules` | DELETE | removes a rule: `source`, `destination`, ports, `protocol` in the query |
 //! | `/metrics` | GET | for Prometheus |
 //!
-//! Statuses and errors are those of [`crate::http`]; 409 for a rule that is not possible now.
+//! Statuses and errors are those of [`penstock_daemon::api`]; 409 for a rule that is not possible now.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use penstock_marker::status;
-use penstock_marker::table::{Entry, Origin};
+use penstock_marker::table::{Origin, RuleEntry};
 use penstock_marker::{AddressMatch, MarkerError, Protocol};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ use utoipa::ToSchema;
 
 use super::file::RuleTable;
 use super::{RuleEngine, locked, metrics};
-use crate::http::{ApiError, BODY_BYTES_MAX, REQUEST_TIMEOUT};
+use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT};
 
 #[derive(Debug)]
 pub(super) struct MarkerApi {
@@ -46,7 +46,10 @@ pub(super) fn router(engine: Arc<Mutex<RuleEngine>>, token: String, pin: PathBuf
         .route("/api/v1/marker/rules", get(rules).post(put).delete(take))
         .route("/metrics", get(metrics::metrics))
         .fallback(|| async {
-            ApiError::new(StatusCode::NOT_FOUND, "no such path: see the paths in docs/scitags.md")
+            ProblemDetails::new(
+                StatusCode::NOT_FOUND,
+                "no such path: see the paths in docs/scitags.md",
+            )
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), guard))
@@ -64,24 +67,26 @@ async fn guard(State(api): State<Arc<MarkerApi>>, request: Request, next: Next) 
             .is_ok()
     });
     if !good {
-        return ApiError::unauthorized("give the token: Authorization: Bearer TOKEN (it is in the file 'token' of the state directory)").into_response();
+        return ProblemDetails::unauthorized("give the token: Authorization: Bearer TOKEN (it is in the file 'token' of the state directory)").into_response();
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => ApiError::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")
-            .into_response(),
+        Err(_) => {
+            ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time")
+                .into_response()
+        }
     }
 }
 
-fn api_error(error: &MarkerError) -> ApiError {
+fn api_error(error: &MarkerError) -> ProblemDetails {
     let status = match error {
         MarkerError::Rules(_) | MarkerError::BigTcp { .. } => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    ApiError::new(status, error.to_string())
+    ProblemDetails::new(status, error.to_string())
 }
 
-async fn show(State(api): State<Arc<MarkerApi>>) -> Result<Json<MarkerFacts>, ApiError> {
+async fn show(State(api): State<Arc<MarkerApi>>) -> Result<Json<MarkerFacts>, ProblemDetails> {
     let facts = status::read(&api.pin).map_err(|error| api_error(&error))?;
     let engine = locked(&api.engine);
     Ok(Json(describe(&facts, engine.registry())))
@@ -111,8 +116,8 @@ pub struct AttachedProgram {
     pub by: &'static str,
 }
 
-impl From<&penstock_marker::Attached> for AttachedProgram {
-    fn from(one: &penstock_marker::Attached) -> Self {
+impl From<&penstock_marker::AttachedMarker> for AttachedProgram {
+    fn from(one: &penstock_marker::AttachedMarker) -> Self {
         Self { interface: one.interface.clone(), direction: one.direction, by: one.by }
     }
 }
@@ -180,7 +185,10 @@ pub struct AddressRule {
 }
 
 /// State and counters of a marker, by what its maps hold.
-pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -> MarkerFacts {
+pub fn describe(
+    facts: &status::MarkerStatus,
+    registry: &penstock_scitags::Registry,
+) -> MarkerFacts {
     let labelled = facts.labelled.iter().map(|((tag, method), count)| LabelledPackets {
         name: registry.name(*tag),
         scitag: tag.number(),
@@ -207,7 +215,7 @@ pub fn describe(facts: &status::Status, registry: &penstock_scitags::Registry) -
 /// A rule by addresses, with the name that the configuration gives it.
 pub fn describe_rule(
     rule: &AddressMatch,
-    entry: &Entry,
+    entry: &RuleEntry,
     name: Option<&str>,
     registry: &penstock_scitags::Registry,
 ) -> AddressRule {
@@ -245,13 +253,14 @@ struct RuleRequest {
 async fn put(
     State(api): State<Arc<MarkerApi>>,
     body: String,
-) -> Result<Json<AddressRule>, ApiError> {
-    let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(format!("no rule: {error}"));
+) -> Result<Json<AddressRule>, ProblemDetails> {
+    let bad =
+        |error: &dyn std::fmt::Display| ProblemDetails::bad_request(format!("no rule: {error}"));
     let request: RuleRequest = serde_json::from_str(&body).map_err(|error| bad(&error))?;
     let rule: RuleTable =
         serde_json::from_value(Value::Object(request.rule)).map_err(|error| bad(&error))?;
     if rule.cgroup.is_some() || rule.process.is_some() || !rule.by_address() {
-        return Err(ApiError::bad_request(
+        return Err(ProblemDetails::bad_request(
             "a rule over HTTP is by addresses; cgroup and process are for the file",
         ));
     }
@@ -260,18 +269,18 @@ async fn put(
     let address = rule.address().map_err(|error| bad(&error))?;
     let lifetime = request.lifetime_s.map(Duration::from_secs);
     engine.put(address, action, Origin::Api, lifetime).map_err(|error| api_error(&error))?;
-    let entry = Entry { action, origin: Origin::Api, until_s: 0 };
+    let entry = RuleEntry { action, origin: Origin::Api, until_s: 0 };
     Ok(Json(describe_rule(&address, &entry, None, engine.registry())))
 }
 
 async fn take(
     State(api): State<Arc<MarkerApi>>,
     Query(rule): Query<RuleTable>,
-) -> Result<Json<Value>, ApiError> {
-    let address = rule.address().map_err(ApiError::bad_request)?;
+) -> Result<Json<Value>, ProblemDetails> {
+    let address = rule.address().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
     let was = locked(&api.engine).take(&address).map_err(|error| api_error(&error))?;
     if !was {
-        return Err(ApiError::new(StatusCode::NOT_FOUND, format!("no such rule: {address}")));
+        return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("no such rule: {address}")));
     }
     Ok(Json(json!({"removed": address.to_string()})))
 }

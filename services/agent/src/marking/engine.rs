@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penstock_marker::processes::note_sockets;
-use penstock_marker::table::{Entry, Origin, Rules};
-use penstock_marker::{Action, AddressMatch, Marker, MarkerError};
+use penstock_marker::table::{AddressRules, Origin, RuleEntry};
+use penstock_marker::{AddressMatch, LabelAction, Marker, MarkerError};
 use penstock_scitags::Registry;
-use penstock_sys::net::Link;
+use penstock_sys::net::LinkAttributes;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::file::RuleFile;
@@ -22,11 +22,11 @@ const FLOWS_MAX: usize = 50_000;
 #[derive(Debug)]
 pub struct RuleEngine {
     marker: Marker,
-    links: Vec<Link>,
+    links: Vec<LinkAttributes>,
     registry: Registry,
     lifetime: Duration,
-    cgroups: BTreeMap<PathBuf, Action>,
-    programs: BTreeMap<String, Action>,
+    cgroups: BTreeMap<PathBuf, LabelAction>,
+    programs: BTreeMap<String, LabelAction>,
     names: BTreeMap<AddressMatch, String>,
     bad_lines: u64,
 }
@@ -34,7 +34,7 @@ pub struct RuleEngine {
 impl RuleEngine {
     pub(super) fn new(
         marker: Marker,
-        links: Vec<Link>,
+        links: Vec<LinkAttributes>,
         registry: Registry,
         lifetime: Duration,
     ) -> Self {
@@ -68,7 +68,7 @@ impl RuleEngine {
     }
 
     /// Address rules in force.
-    pub(super) fn rules(&self) -> &Rules {
+    pub(super) fn rules(&self) -> &AddressRules {
         self.marker.rules()
     }
 
@@ -83,14 +83,14 @@ impl RuleEngine {
             self.check(action)?;
         }
         let now = now_s();
-        let mut rules: Rules = file
+        let mut rules: AddressRules = file
             .addresses
             .iter()
             .map(|(rule, (_, action))| {
-                (*rule, Entry { action: *action, origin: Origin::File, until_s: 0 })
+                (*rule, RuleEntry { action: *action, origin: Origin::File, until_s: 0 })
             })
             .collect();
-        let keeps = |entry: &Entry| {
+        let keeps = |entry: &RuleEntry| {
             entry.origin != Origin::File && (entry.until_s == 0 || entry.until_s > now)
         };
         rules.extend(
@@ -130,12 +130,12 @@ impl RuleEngine {
     }
 
     /// Checks that the devices can carry the action's label.
-    fn check(&self, action: Action) -> Result<(), MarkerError> {
+    fn check(&self, action: LabelAction) -> Result<(), MarkerError> {
         if !action.method().has_destination() {
             return Ok(());
         }
         for link in &self.links {
-            let now = Link::indexed(link.index).unwrap_or_else(|_| link.clone());
+            let now = LinkAttributes::indexed(link.index).unwrap_or_else(|_| link.clone());
             if now.gso_max_size > 65_536 {
                 return Err(MarkerError::BigTcp {
                     interface: now.name,
@@ -150,7 +150,7 @@ impl RuleEngine {
     pub(super) fn put(
         &mut self,
         rule: AddressMatch,
-        action: Action,
+        action: LabelAction,
         origin: Origin,
         lifetime: Option<Duration>,
     ) -> Result<(), MarkerError> {
@@ -164,12 +164,12 @@ impl RuleEngine {
         }
         let lifetime = lifetime.unwrap_or(self.lifetime);
         let until_s = now_s().saturating_add(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
-        self.marker.put(rule, Entry { action, origin, until_s })
+        self.marker.put(rule, RuleEntry { action, origin, until_s })
     }
 
     /// Removes a rule of pipe or HTTP; returns false if there is none.
     pub(super) fn take(&mut self, rule: &AddressMatch) -> Result<bool, MarkerError> {
-        let of_file = |entry: &Entry| entry.origin == Origin::File;
+        let of_file = |entry: &RuleEntry| entry.origin == Origin::File;
         if self.marker.rules().get(rule).is_some_and(of_file) {
             return Err(MarkerError::Rules(
                 "this rule is from the file: change it there and send SIGHUP".to_owned(),

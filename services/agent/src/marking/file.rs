@@ -5,54 +5,29 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use penstock_marker::{Action, AddressMatch, Method, Prefix, Protocol};
+use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
+use penstock_marker::{AddressMatch, LabelAction, Method, Prefix, Protocol};
 use penstock_scitags::Registry;
 use serde::Deserialize;
 use toml::Spanned;
-
-/// Longest file; 100,000 rules fit.
-const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The rules of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleFile {
     /// Rules by addresses and ports, each with its name.
-    pub addresses: BTreeMap<AddressMatch, (String, Action)>,
+    pub addresses: BTreeMap<AddressMatch, (String, LabelAction)>,
     /// Rules by cgroup, by its path below `/sys/fs/cgroup`.
-    pub cgroups: BTreeMap<PathBuf, Action>,
+    pub cgroups: BTreeMap<PathBuf, LabelAction>,
     /// Rules by program name, as in `/proc/PID/comm`.
-    pub programs: BTreeMap<String, Action>,
+    pub programs: BTreeMap<String, LabelAction>,
 }
 
 impl RuleFile {
     /// Actions of all rules.
-    pub fn actions(&self) -> impl Iterator<Item = Action> {
+    pub fn actions(&self) -> impl Iterator<Item = LabelAction> {
         let addresses = self.addresses.values().map(|(_, action)| action);
         addresses.chain(self.cgroups.values()).chain(self.programs.values()).copied()
     }
-}
-
-/// A rule file that is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum RuleFileError {
-    /// An invalid rule.
-    #[error("{}:{line}: {text}", file.display())]
-    Rule {
-        /// Path of the file.
-        file: PathBuf,
-        /// Line number, from 1.
-        line: usize,
-        /// Message: the error and its remedy.
-        text: String,
-    },
-    /// The file cannot be read.
-    #[error("{}: {text}", file.display())]
-    Unreadable {
-        /// Path of the file.
-        file: PathBuf,
-        /// Reason.
-        text: String,
-    },
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -79,11 +54,18 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    pub(super) fn action(&self, registry: &Registry) -> Result<Action, String> {
-        let method: Method = self.label.as_deref().unwrap_or("flow").parse()?;
-        let scitag = self.scitag.as_deref().ok_or("give scitag = \"OWNER/ACTIVITY\"")?;
-        let tag = registry.find(scitag).map_err(|error| format!("scitag: {error}"))?;
-        Action::new(tag, method).map_err(|error| format!("scitag: {error}"))
+    pub(super) fn action(&self, registry: &Registry) -> Result<LabelAction, ValueError> {
+        let method: Method =
+            self.label.as_deref().unwrap_or("flow").parse().map_err(ValueError::new)?;
+        let scitag = self
+            .scitag
+            .as_deref()
+            .ok_or_else(|| ValueError::new("give scitag = \"OWNER/ACTIVITY\""))?;
+        let tag = registry
+            .find(scitag)
+            .map_err(|error| ValueError::new(format_args!("scitag: {error}")))?;
+        LabelAction::new(tag, method)
+            .map_err(|error| ValueError::new(format_args!("scitag: {error}")))
     }
 
     /// True if the rule has a key of addresses.
@@ -95,14 +77,21 @@ impl RuleTable {
             || self.protocol.is_some()
     }
 
-    pub(super) fn address(&self) -> Result<AddressMatch, String> {
+    pub(super) fn address(&self) -> Result<AddressMatch, ValueError> {
         let prefix = |name: &str, text: &Option<String>| match text {
             None => Ok(Prefix::ALL),
-            Some(text) => text.parse().map_err(|error: String| format!("{name}: {error}")),
+            Some(text) => text
+                .parse::<Prefix>()
+                .map_err(|error| ValueError::new(format_args!("{name}: {error}"))),
         };
-        let protocol = self.protocol.as_deref().map(str::parse::<Protocol>).transpose()?;
+        let protocol = self
+            .protocol
+            .as_deref()
+            .map(str::parse::<Protocol>)
+            .transpose()
+            .map_err(ValueError::new)?;
         let port = |name: &str, port: Option<u16>| match port {
-            Some(0) => Err(format!("{name}: ports are 1 to 65535")),
+            Some(0) => Err(ValueError::new(format_args!("{name}: ports are 1 to 65535"))),
             port => Ok(port),
         };
         Ok(AddressMatch {
@@ -119,32 +108,19 @@ impl RuleTable {
 ///
 /// # Errors
 /// With the line of the first invalid rule.
-pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, RuleFileError> {
-    let failed = |text| RuleFileError::Unreadable { file: path.to_owned(), text };
-    let facts = std::fs::metadata(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
-    if facts.len() > FILE_BYTES_MAX {
-        return Err(failed(format!("{} bytes are too many for rules", facts.len())));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| failed(penstock_sys::fs::describe(&e)))?;
-    parse(path, &text, registry)
+pub fn read(path: &Path, registry: &Registry) -> Result<RuleFile, ConfigError> {
+    parse(&ConfigFile::read(path)?, registry)
 }
 
-fn parse(path: &Path, text: &str, registry: &Registry) -> Result<RuleFile, RuleFileError> {
-    let at = |offset: usize, message: String| RuleFileError::Rule {
-        file: path.to_owned(),
-        line: text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
-        text: message,
-    };
-    let document: RuleDocument = toml::from_str(text).map_err(|error| {
-        at(error.span().map_or(0, |span| span.start), error.message().replace('\n', " "))
-    })?;
+fn parse(source: &ConfigFile, registry: &Registry) -> Result<RuleFile, ConfigError> {
+    let document: RuleDocument = source.document()?;
     let mut file = RuleFile::default();
     for (number, rule) in document.rule.into_iter().enumerate() {
         let offset = rule.span().start;
         let rule = rule.into_inner();
         let name = rule.name.clone().unwrap_or_else(|| format!("rule {}", number + 1));
         add(&mut file, rule, &name, registry)
-            .map_err(|error| at(offset, format!("{name}: {error}")))?;
+            .map_err(|error| source.error_at(offset, format_args!("{name}: {error}")))?;
     }
     Ok(file)
 }
@@ -154,31 +130,33 @@ fn add(
     rule: RuleTable,
     name: &str,
     registry: &Registry,
-) -> Result<(), String> {
+) -> Result<(), ValueError> {
     let action = rule.action(registry)?;
     let by_address = rule.by_address();
     let kinds = usize::from(by_address)
         + usize::from(rule.cgroup.is_some())
         + usize::from(rule.process.is_some());
     if kinds != 1 {
-        return Err("a rule is by addresses (source, destination, source_port, destination_port, protocol), by cgroup or by process: give one of them".to_owned());
+        return Err(ValueError::new(
+            "a rule is by addresses (source, destination, source_port, destination_port, protocol), by cgroup or by process: give one of them",
+        ));
     }
-    let twice = || "an earlier rule is for the same: remove one of them".to_owned();
+    let twice = || ValueError::new("an earlier rule is for the same: remove one of them");
     let clash = match (rule.cgroup.clone(), rule.process.clone()) {
         (Some(path), _) => {
             if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
-                return Err(format!(
+                return Err(ValueError::new(format_args!(
                     "cgroup '{}': write it as /proc/PID/cgroup does, such as /system.slice/xrootd.service",
                     path.display()
-                ));
+                )));
             }
             file.cgroups.insert(path, action).is_some()
         }
         (None, Some(process)) => {
             if process.is_empty() || process.len() > 15 || process.contains('\0') {
-                return Err(format!(
+                return Err(ValueError::new(format_args!(
                     "process '{process}': the kernel keeps 1 to 15 bytes of a program's name: give what /proc/PID/comm has"
-                ));
+                )));
             }
             file.programs.insert(process, action).is_some()
         }
@@ -192,7 +170,8 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Result<RuleFile, String> {
-        parse(Path::new("tags.toml"), text, Registry::builtin()).map_err(|error| error.to_string())
+        parse(&ConfigFile::from_text(Path::new("tags.toml"), text), Registry::builtin())
+            .map_err(|error| error.to_string())
     }
 
     #[test]

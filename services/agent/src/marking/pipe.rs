@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use penstock_marker::table::Origin;
-use penstock_marker::{Action, AddressMatch, Method, Prefix, Protocol};
+use penstock_marker::{AddressMatch, LabelAction, Method, Prefix, Protocol};
 use penstock_scitags::Scitag;
 
 use super::{RuleEngine, locked};
@@ -32,14 +32,14 @@ pub struct PipeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowCommand {
     /// Tag the packets of the flow.
-    Put(AddressMatch, Action),
+    Put(AddressMatch, LabelAction),
     /// Remove the tag of the flow.
     Take(AddressMatch),
 }
 
 /// Kinds of invalid lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LineError {
+pub enum FlowLineError {
     /// Not eight words.
     Words,
     /// The first word is no state.
@@ -60,7 +60,7 @@ pub enum LineError {
     Text,
 }
 
-impl LineError {
+impl FlowLineError {
     /// Message for the log.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -84,44 +84,44 @@ impl LineError {
 ///
 /// # Errors
 /// The kind of the first error.
-pub fn parse(line: &str) -> Result<FlowCommand, LineError> {
+pub fn parse(line: &str) -> Result<FlowCommand, FlowLineError> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let &[state, protocol, source, source_port, destination, destination_port, owner, activity] =
         words.as_slice()
     else {
-        return Err(LineError::Words);
+        return Err(FlowLineError::Words);
     };
     let state = state.to_ascii_lowercase();
     if !matches!(state.as_str(), "start" | "ongoing" | "end") {
-        return Err(LineError::State);
+        return Err(FlowLineError::State);
     }
-    let address = |text: &str| -> Result<Prefix, LineError> {
+    let address = |text: &str| -> Result<Prefix, FlowLineError> {
         let text = text.trim_start_matches('[').trim_end_matches(']');
         if text.parse::<std::net::Ipv4Addr>().is_ok() {
-            return Err(LineError::Ipv4);
+            return Err(FlowLineError::Ipv4);
         }
-        let address: Ipv6Addr = text.parse().map_err(|_| LineError::Address)?;
+        let address: Ipv6Addr = text.parse().map_err(|_| FlowLineError::Address)?;
         match address.to_ipv4_mapped() {
-            Some(_) => Err(LineError::Ipv4),
+            Some(_) => Err(FlowLineError::Ipv4),
             None => Ok(Prefix::new(address, 128)),
         }
     };
     let port = |text: &str| {
-        text.parse::<u16>().ok().filter(|port| *port != 0).map(Some).ok_or(LineError::Port)
+        text.parse::<u16>().ok().filter(|port| *port != 0).map(Some).ok_or(FlowLineError::Port)
     };
     let rule = AddressMatch {
         source: address(source)?,
         destination: address(destination)?,
         source_port: port(source_port)?,
         destination_port: port(destination_port)?,
-        protocol: Some(protocol.parse::<Protocol>().map_err(|_| LineError::Protocol)?),
+        protocol: Some(protocol.parse::<Protocol>().map_err(|_| FlowLineError::Protocol)?),
     };
     if state == "end" {
         return Ok(FlowCommand::Take(rule));
     }
-    let number = |text: &str| text.parse::<u64>().map_err(|_| LineError::Tag);
-    let tag = Scitag::new(number(owner)?, number(activity)?).map_err(|_| LineError::Tag)?;
-    let action = Action::new(tag, Method::Label).map_err(|_| LineError::Owner)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| FlowLineError::Tag);
+    let tag = Scitag::new(number(owner)?, number(activity)?).map_err(|_| FlowLineError::Tag)?;
+    let action = LabelAction::new(tag, Method::Label).map_err(|_| FlowLineError::Owner)?;
     Ok(FlowCommand::Put(rule, action))
 }
 
@@ -153,7 +153,7 @@ pub fn open(path: &Path) -> Result<File, PipeError> {
 /// Applies the lines of `pipe` until it fails.
 pub(super) fn serve(pipe: File, engine: &Mutex<RuleEngine>) {
     let mut reader = BufReader::new(pipe);
-    let mut error_counts: BTreeMap<LineError, u64> = BTreeMap::new();
+    let mut error_counts: BTreeMap<FlowLineError, u64> = BTreeMap::new();
     let mut line = Vec::new();
     let mut skipping = false;
     loop {
@@ -175,7 +175,7 @@ pub(super) fn serve(pipe: File, engine: &Mutex<RuleEngine>) {
         if text.is_some_and(|text| text.trim().is_empty()) {
             continue;
         }
-        let read = text.ok_or(LineError::Text).and_then(parse);
+        let read = text.ok_or(FlowLineError::Text).and_then(parse);
         let done = match read {
             Ok(FlowCommand::Put(rule, action)) => {
                 locked(engine).put(rule, action, Origin::Pipe, None)
@@ -215,18 +215,18 @@ mod tests {
             Ok(FlowCommand::Take(rule))
         );
         for (line, error_kind) in [
-            ("", LineError::Words),
-            ("start tcp ::1 1 ::2 2 3", LineError::Words),
-            ("begin tcp ::1 1 ::2 2 3 4", LineError::State),
-            ("start icmp ::1 1 ::2 2 3 4", LineError::Protocol),
-            ("start tcp 192.0.2.1 1 192.0.2.2 2 3 4", LineError::Ipv4),
-            ("start tcp ::ffff:192.0.2.1 1 ::2 2 3 4", LineError::Ipv4),
-            ("start tcp se1 1 ::2 2 3 4", LineError::Address),
-            ("start tcp ::1 0 ::2 2 3 4", LineError::Port),
-            ("start tcp ::1 1 ::2 65536 3 4", LineError::Port),
-            ("start tcp ::1 1 ::2 2 0 4", LineError::Tag),
-            ("start tcp ::1 1 ::2 2 3 x", LineError::Tag),
-            ("start tcp ::1 1 ::2 2 512 4", LineError::Owner),
+            ("", FlowLineError::Words),
+            ("start tcp ::1 1 ::2 2 3", FlowLineError::Words),
+            ("begin tcp ::1 1 ::2 2 3 4", FlowLineError::State),
+            ("start icmp ::1 1 ::2 2 3 4", FlowLineError::Protocol),
+            ("start tcp 192.0.2.1 1 192.0.2.2 2 3 4", FlowLineError::Ipv4),
+            ("start tcp ::ffff:192.0.2.1 1 ::2 2 3 4", FlowLineError::Ipv4),
+            ("start tcp se1 1 ::2 2 3 4", FlowLineError::Address),
+            ("start tcp ::1 0 ::2 2 3 4", FlowLineError::Port),
+            ("start tcp ::1 1 ::2 65536 3 4", FlowLineError::Port),
+            ("start tcp ::1 1 ::2 2 0 4", FlowLineError::Tag),
+            ("start tcp ::1 1 ::2 2 3 x", FlowLineError::Tag),
+            ("start tcp ::1 1 ::2 2 512 4", FlowLineError::Owner),
         ] {
             assert_eq!(parse(line), Err(error_kind), "{line}");
         }

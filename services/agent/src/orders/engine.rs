@@ -8,15 +8,15 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use penstock_mover::client::TransferSnapshot;
-use penstock_mover::connector::CopyError;
-use penstock_operations::orders::{AddressPair, ListedFile, OrderFault, OrderId, Send};
+use penstock_control::orders::{AddressPair, ListedFile, OrderFault, OrderId, Send};
+use penstock_mover::CopyError;
+use penstock_mover::TransferSnapshot;
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::Refusal;
 
 use super::faults::FailureAction;
-use crate::state::StateError;
+use penstock_daemon::state::StateError;
 
 /// Services that executions use.
 pub trait TransferEngine: Debug + std::marker::Send + Sync {
@@ -100,10 +100,24 @@ pub trait EngineTransfer: Debug + std::marker::Send + Sync {
     ///
     /// # Errors
     /// One line, when no connection can use them.
-    fn use_path(&self, path: &[AddressPair]) -> Result<(), String>;
+    fn use_path(&self, path: &[AddressPair]) -> Result<(), OrderPathError>;
 
     /// Cancels it; the same request can resume it.
     fn cancel(&self, reason: &str);
+}
+
+/// A path of an order that no connection can use.
+#[derive(Debug, thiserror::Error)]
+pub enum OrderPathError {
+    /// An address is not written in figures.
+    #[error("'{0}' is no address: write it in figures")]
+    Address(String),
+    /// The configuration of the agent forbids an address.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The transfer refuses the path.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 /// A listing in progress or ended.

@@ -1,7 +1,7 @@
 //! Maps errors of the mover to faults and retries of an order.
 
-use penstock_mover::connector::CopyError;
-use penstock_operations::orders::{FaultKind, OrderFault};
+use penstock_control::orders::{FaultKind, OrderFault};
+use penstock_mover::CopyError;
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::open::{Refusal, RefusalKind};
 

@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use penstock_mover::agent::ResolvedPath;
-use penstock_mover::scan::{ScanItem, ScanRoot, TreeWalk};
-use penstock_mover::sink::PART;
-use penstock_operations::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
+use penstock_control::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
+use penstock_mover::PART;
+use penstock_mover::ResolvedPath;
+use penstock_mover::{ScanItem, ScanRoot, TreeWalk};
 use penstock_protocol::manifest::{EntryKind, display_path};
 use penstock_sys::fs::{self, Dir, describe};
 

@@ -4,25 +4,25 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_mover::agent::outgoing::{OutgoingRequest, OutgoingTransfer};
-use penstock_mover::agent::{Agent, Gatekeeper};
-use penstock_mover::client::TransferSnapshot;
-use penstock_mover::connector::{CopyError, PeerConnector};
-use penstock_mover::dial::{AddressPair as DialedPair, TcpDial};
-use penstock_mover::handshake::random;
-use penstock_mover::identity::{Fingerprint, tls_client_config};
-use penstock_operations::orders::{AddressPair, FaultKind, OrderFault, OrderId, Overwrite, Verify};
+use penstock_control::orders::{AddressPair, FaultKind, OrderFault, OrderId, Overwrite, Verify};
+use penstock_identity::{Fingerprint, tls_client_config};
+use penstock_mover::TransferSnapshot;
+use penstock_mover::random;
+use penstock_mover::{Agent, Gatekeeper};
+use penstock_mover::{CopyError, PeerConnector};
+use penstock_mover::{DialedPair, TcpDial};
+use penstock_mover::{OutgoingRequest, OutgoingTransfer};
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push, Refusal};
 use penstock_protocol::wire::Bytes;
 
-use super::engine::{EngineTransfer, FileListing, TransferEngine, TransferRequest};
+use super::engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine, TransferRequest};
 use super::faults::{FailureAction, fault, of_own_refusal, permanent};
 use super::listing::DirectoryListing;
 use crate::authorizer::{Authorizer, controller};
-use crate::state::{StateDir, StateError};
+use penstock_daemon::state::{StateDir, StateError};
 
 /// Time for which a transfer reconnects by itself before its order starts it again.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -173,21 +173,20 @@ impl EngineTransfer for LocalTransfer {
         self.outgoing.change(settings);
     }
 
-    fn use_path(&self, path: &[AddressPair]) -> Result<(), String> {
+    fn use_path(&self, path: &[AddressPair]) -> Result<(), OrderPathError> {
         let parse = |text: &str| {
-            text.parse::<IpAddr>()
-                .map_err(|_| format!("'{text}' is no address: write it in figures"))
+            text.parse::<IpAddr>().map_err(|_| OrderPathError::Address(text.to_owned()))
         };
         let pair = |pair: &AddressPair| {
             let pair = DialedPair { from: parse(&pair.from)?, to: parse(&pair.to)? };
             let port = crate::config::MOVER_PORT;
             self.authorizer
                 .may_send_to(SocketAddr::new(pair.to, port), false)
-                .map_err(|refusal| refusal.text)?;
+                .map_err(|refusal| OrderPathError::Forbidden(refusal.text))?;
             Ok(pair)
         };
-        let path: Vec<DialedPair> = path.iter().map(pair).collect::<Result<_, String>>()?;
-        self.outgoing.use_path(&path).map_err(|error| error.to_string())
+        let path: Vec<DialedPair> = path.iter().map(pair).collect::<Result<_, OrderPathError>>()?;
+        self.outgoing.use_path(&path).map_err(|error| OrderPathError::Unusable(error.to_string()))
     }
 
     fn cancel(&self, reason: &str) {

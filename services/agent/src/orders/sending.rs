@@ -9,12 +9,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_mover::client::{TransferSnapshot, key_hasher};
-use penstock_mover::connector::CopyError;
-use penstock_operations::execution::{ExecutionEvent, ExecutionState};
-use penstock_operations::orders::{
-    FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send,
-};
+use penstock_control::execution::{ExecutionEvent, ExecutionState};
+use penstock_control::orders::{FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send};
+use penstock_daemon::config::ValueError;
+use penstock_mover::CopyError;
+use penstock_mover::{TransferSnapshot, key_hasher};
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::list::TEXT_BYTES_MAX;
@@ -119,16 +118,19 @@ impl SendExecution {
             let place = u32::try_from(number).expect("there are few files");
             let path = std::mem::take(&mut file.path).into_bytes();
             let checked = RelativePath::new(path.clone()).map_err(|error| {
-                format!("'{}' is no path below the directory: {error}", path.escape_ascii())
+                ValueError::new(format_args!(
+                    "'{}' is no path below the directory: {error}",
+                    path.escape_ascii()
+                ))
             });
             let checked = checked.and_then(|_| match index.contains_key(&path) {
-                true => Err("the same file is listed twice".to_owned()),
+                true => Err(ValueError::new("the same file is listed twice")),
                 false => file.digest.as_deref().map(parse_digest).transpose(),
             });
             match checked {
-                Err(text) => {
+                Err(error) => {
                     has_outcome[number] = true;
-                    let fault = Some(permanent(text));
+                    let fault = Some(permanent(error.to_string()));
                     let outcome = ReportedOutcome {
                         file: place,
                         bytes: 0,
@@ -433,11 +435,11 @@ impl SendExecution {
 }
 
 /// Parses `algorithm:hexadecimal`.
-fn parse_digest(text: &str) -> Result<(Algorithm, Digest), String> {
+fn parse_digest(text: &str) -> Result<(Algorithm, Digest), ValueError> {
     let shown: String = text.chars().take(100).collect();
-    let bad = |reason: &str| format!("'{shown}' is no digest: {reason}");
+    let bad = |reason: &str| ValueError::new(format_args!("'{shown}' is no digest: {reason}"));
     let (algorithm, hex) = text.split_once(':').ok_or_else(|| bad("write crc32c:0a0b0c0d"))?;
-    let algorithm: Algorithm = algorithm.to_ascii_lowercase().parse()?;
+    let algorithm: Algorithm = algorithm.to_ascii_lowercase().parse().map_err(ValueError::new)?;
     let length = match algorithm {
         Algorithm::None => return Err(bad("name its algorithm")),
         Algorithm::Crc32c | Algorithm::Adler32 => 4,
@@ -455,18 +457,18 @@ fn parse_digest(text: &str) -> Result<(Algorithm, Digest), String> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_operations::orders::{File, Overwrite, Verify};
+    use penstock_control::orders::{File, Overwrite, Verify};
 
     use super::*;
 
     #[test]
     fn catalogue_digests_parse() {
-        let digest = |text: &str| parse_digest(text).map(|(a, d)| format!("{a}:{d}"));
-        assert_eq!(digest("adler32:0a0b0c0d").as_deref(), Ok("adler32:0a0b0c0d"));
-        assert_eq!(digest("ADLER32:A0B0C0D").as_deref(), Ok("adler32:0a0b0c0d"));
-        assert!(digest(&format!("sha256:{}", "ab".repeat(32))).is_ok());
+        let digest = |text: &str| parse_digest(text).map(|(a, d)| format!("{a}:{d}")).ok();
+        assert_eq!(digest("adler32:0a0b0c0d").as_deref(), Some("adler32:0a0b0c0d"));
+        assert_eq!(digest("ADLER32:A0B0C0D").as_deref(), Some("adler32:0a0b0c0d"));
+        assert!(digest(&format!("sha256:{}", "ab".repeat(32))).is_some());
         for bad in ["", "crc32c", "crc32c:123456789", "crc32c:zz", "none:", "crc32:1", "md5:00"] {
-            assert!(digest(bad).is_err(), "{bad}");
+            assert!(digest(bad).is_none(), "{bad}");
         }
     }
 

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::engine::TransferEngine;
-use penstock_operations::orders::OrderId;
+use penstock_control::orders::OrderId;
 use penstock_protocol::open::Refusal;
 
 /// A ticket as stored.

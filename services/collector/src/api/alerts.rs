@@ -6,13 +6,13 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{RawQuery, TelemetryParams};
 use crate::alert::{Acknowledgement, Alert, AlertScope, AlertState};
-use crate::event::{Event, EventKind};
+use crate::event::{EventKind, TelemetryEvent};
 use crate::shared::{Shared, unix_now};
 
 /// Longest comment of an acknowledgement, in bytes.
@@ -117,11 +117,11 @@ fn facts(alert: Alert) -> AlertFacts {
 
 /// Lists alerts with their state.
 #[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
-    responses((status = 200, body = Alerts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = Alerts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn alerts(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<Alerts>, ApiError> {
+) -> Result<Json<Alerts>, ProblemDetails> {
     TelemetryParams::new(given)?.none()?;
     let alerts = shared.alert_states().clone();
     let count = |wanted: AlertState| alerts.iter().filter(|one| one.state() == wanted).count();
@@ -145,41 +145,41 @@ pub(crate) struct Acknowledge {
 /// Acknowledges a firing alert; the acknowledgement ends with the alert.
 #[utoipa::path(put, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the alert")), request_body = Acknowledge,
-    responses((status = 200, body = AlertFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = AlertFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn acknowledge(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     body: Result<Json<Acknowledge>, JsonRejection>,
-) -> Result<Json<AlertFacts>, ApiError> {
+) -> Result<Json<AlertFacts>, ProblemDetails> {
     let Json(Acknowledge { comment }) =
-        body.map_err(|error| ApiError::bad_request(error.body_text()))?;
+        body.map_err(|error| ProblemDetails::bad_request(error.body_text()))?;
     if comment.len() > COMMENT_BYTES_MAX {
         let text = format!("the comment is longer than {COMMENT_BYTES_MAX} bytes: shorten it");
-        return Err(ApiError::bad_request(text));
+        return Err(ProblemDetails::bad_request(text));
     }
     change(&shared, &name, |alert, at_s| {
         if !alert.firing {
             let text = format!("'{name}' does not fire: only firing alerts are acknowledged");
-            return Err(ApiError::new(StatusCode::CONFLICT, text));
+            return Err(ProblemDetails::new(StatusCode::CONFLICT, text));
         }
         alert.acknowledged = Some(Acknowledgement { at_s, comment: comment.clone() });
         Ok((EventKind::AlertAcknowledged, comment.clone()))
     })
 }
 
-/// Revokes an acknowledgement.
+/// Revokes the acknowledgement of a firing alert.
 #[utoipa::path(delete, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the alert")),
-    responses((status = 200, body = AlertFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = AlertFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn unacknowledge(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
-) -> Result<Json<AlertFacts>, ApiError> {
+) -> Result<Json<AlertFacts>, ProblemDetails> {
     change(&shared, &name, |alert, _| match alert.acknowledged.take() {
         Some(_) => Ok((EventKind::AlertUnacknowledged, String::new())),
         None => {
             let text = format!("'{name}' is not acknowledged");
-            Err(ApiError::new(StatusCode::CONFLICT, text))
+            Err(ProblemDetails::new(StatusCode::CONFLICT, text))
         }
     })
 }
@@ -187,18 +187,18 @@ pub(super) async fn unacknowledge(
 fn change(
     shared: &Shared,
     name: &str,
-    change: impl FnOnce(&mut Alert, f64) -> Result<(EventKind, String), ApiError>,
-) -> Result<Json<AlertFacts>, ApiError> {
+    change: impl FnOnce(&mut Alert, f64) -> Result<(EventKind, String), ProblemDetails>,
+) -> Result<Json<AlertFacts>, ProblemDetails> {
     let mut states = shared.alert_states();
     let alert = states.iter_mut().find(|alert| alert.rule.name == name).ok_or_else(|| {
         let text = format!("no alert is called '{name}': GET /api/v1/telemetry/alerts lists them");
-        ApiError::new(StatusCode::NOT_FOUND, text)
+        ProblemDetails::new(StatusCode::NOT_FOUND, text)
     })?;
     let at_s = unix_now();
     let (kind, text) = change(alert, at_s)?;
     let alert = alert.clone();
     // Still under the lock of the alerts, so that the log has the events of an alert in order.
-    shared.events_log().push(Event::new(at_s, kind, alert.rule.severity, name).text(text));
+    shared.events_log().push(TelemetryEvent::new(at_s, kind, alert.rule.severity, name).text(text));
     drop(states);
     Ok(Json(facts(alert)))
 }

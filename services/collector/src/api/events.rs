@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::series::RangeRequest;
 use super::{RawQuery, TelemetryParams};
-use crate::event::Event;
+use crate::event::TelemetryEvent;
 use crate::shared::Shared;
 
 /// Default count of events in an answer.
@@ -24,7 +24,7 @@ const LIMIT_MAX: usize = 10_000;
 #[schema(as = TelemetryEvents)]
 pub(crate) struct Events {
     /// Events, the newest first.
-    events: Vec<Event>,
+    events: Vec<TelemetryEvent>,
     /// Count of matching events, including those beyond the limit.
     count: usize,
 }
@@ -41,11 +41,11 @@ pub(crate) struct Events {
         ("link" = Option<String>, Query, description = "Of this link of the topology"),
         ("limit" = Option<usize>, Query, description = "Most events in the answer; 500 if not given"),
     ),
-    responses((status = 200, body = Events), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = Events), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn events(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<Events>, ApiError> {
+) -> Result<Json<Events>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-86400".to_owned());
@@ -57,7 +57,7 @@ pub(super) async fn events(
     params.none()?;
     // Includes the current second.
     let end_s = if until_now { f64::INFINITY } else { to_s as f64 };
-    let wanted = |event: &&Event| {
+    let wanted = |event: &&TelemetryEvent| {
         event.at_s >= from_s as f64
             && event.at_s <= end_s
             && kind.as_deref().is_none_or(|kind| event.kind.as_str().starts_with(kind))

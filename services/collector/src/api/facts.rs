@@ -9,7 +9,7 @@ use axum::extract::State;
 use penstock_flows::exporter::ExportProtocol;
 use penstock_flows::rates::SamplingCalibration;
 use penstock_flows::sflow::counters::STATUS_OPER_UP;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -83,11 +83,11 @@ fn dialect(dialect: ExportProtocol) -> &'static str {
 
 /// Lists exporters with their losses.
 #[utoipa::path(get, path = "/api/v1/telemetry/exporters", security((), ("token" = [])),
-    responses((status = 200, body = ExporterList), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = ExporterList), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn exporters(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<ExporterList>, ApiError> {
+) -> Result<Json<ExporterList>, ProblemDetails> {
     TelemetryParams::new(given)?.none()?;
     let intake = shared.intake();
     let directory = shared.directory();
@@ -182,10 +182,10 @@ pub(crate) struct InterfaceReport {
     effective_sampling_rate: Option<f64>,
     /// Length of the last interval of its counters, in seconds.
     pub(super) interval_s: Option<f64>,
-    /// Received traffic.
+    /// Traffic that the interface receives.
     #[serde(rename = "in")]
     pub(super) input: DirectionFacts,
-    /// Sent traffic.
+    /// Traffic that the interface sends.
     #[serde(rename = "out")]
     pub(super) output: DirectionFacts,
 }
@@ -288,11 +288,11 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceReport>, usize) {
 
 /// Lists interfaces with their counters, compared with samples.
 #[utoipa::path(get, path = "/api/v1/telemetry/interfaces", security((), ("token" = [])),
-    responses((status = 200, body = Interfaces), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = Interfaces), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn interfaces(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<Interfaces>, ApiError> {
+) -> Result<Json<Interfaces>, ProblemDetails> {
     TelemetryParams::new(given)?.none()?;
     let (mut interfaces, count) = all_interfaces(&shared);
     interfaces.sort_by(|a, b| (&a.exporter, a.index).cmp(&(&b.exporter, b.index)));
@@ -492,11 +492,11 @@ pub(crate) struct TelemetryStatus {
 
 /// Reports the state of the collector: input, losses and room left.
 #[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
-    responses((status = 200, body = TelemetryStatus), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TelemetryStatus), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<TelemetryStatus>, ApiError> {
+) -> Result<Json<TelemetryStatus>, ProblemDetails> {
     use penstock_flows::{exporter, scitag};
     TelemetryParams::new(given)?.none()?;
     let (counts, exporters, states, flows) = {

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use penstock_flows::aggregate::ScitagLabel;
-use penstock_flows::packet::{Address, FlowKey};
+use penstock_flows::packet::{FlowKey, MappedAddress};
 use penstock_flows::prefixes::Prefixes;
-use penstock_http::ApiError;
+use penstock_http::ProblemDetails;
 
 use super::TelemetryParams;
-use crate::config::{Network, Site, prefixes, site_prefixes};
+use crate::config::{NetworkPrefix, SiteNetworks, prefixes, site_prefixes};
 use crate::query::{By, ELSEWHERE, PAIR};
 use crate::row::RowDirection;
 use crate::shared::Shared;
@@ -22,29 +22,37 @@ pub(super) struct FlowFilter<'a> {
 }
 
 /// Site of an address, by the longest matching network.
-fn site_of<'s>(sites: &'s [Site], table: &Prefixes<u16>, address: Address) -> &'s str {
+fn site_of<'s>(
+    sites: &'s [SiteNetworks],
+    table: &Prefixes<u16>,
+    address: MappedAddress,
+) -> &'s str {
     let number = table.find(address).map(usize::from);
     number.and_then(|number| sites.get(number)).map_or(ELSEWHERE, |site| site.name.as_str())
 }
 
 impl<'a> FlowFilter<'a> {
     /// Consumes the remaining parameters.
-    pub(super) fn new(mut params: TelemetryParams, shared: &'a Shared) -> Result<Self, ApiError> {
+    pub(super) fn new(
+        mut params: TelemetryParams,
+        shared: &'a Shared,
+    ) -> Result<Self, ProblemDetails> {
         let direction = params.direction()?;
         params.take("combine");
         let mut wanted = Vec::new();
         for (name, value) in std::mem::take(&mut params.0) {
             let by: By = name.parse().map_err(|_| {
                 let text = format!("'{name}' is no parameter here: see docs/telemetry.md");
-                ApiError::bad_request(text)
+                ProblemDetails::bad_request(text)
             })?;
             if matches!(by, By::Vlan | By::Interface | By::As | By::Exporter | By::Total) {
                 let text = format!("flows are not kept by {name}: remove this filter");
-                return Err(ApiError::bad_request(text));
+                return Err(ProblemDetails::bad_request(text));
             }
             wanted.push((by, value));
         }
-        let sites = site_prefixes(&shared.config.sites).map_err(ApiError::bad_request)?;
+        let sites = site_prefixes(&shared.config.sites)
+            .map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
         Ok(Self { shared, sites, direction, wanted })
     }
 
@@ -55,7 +63,7 @@ impl<'a> FlowFilter<'a> {
 
     /// Returns true if `of` holds for the end of the flow by direction: the receiver for in, the
     /// sender for out, either without one.
-    fn end(&self, key: &FlowKey, of: impl Fn(Address) -> bool) -> bool {
+    fn end(&self, key: &FlowKey, of: impl Fn(MappedAddress) -> bool) -> bool {
         match self.direction {
             Some(RowDirection::In) => of(key.destination),
             Some(RowDirection::Out) => of(key.source),
@@ -63,7 +71,7 @@ impl<'a> FlowFilter<'a> {
         }
     }
 
-    fn site_of(&self, address: Address) -> &str {
+    fn site_of(&self, address: MappedAddress) -> &str {
         site_of(&self.shared.config.sites, &self.sites, address)
     }
 
@@ -87,7 +95,8 @@ impl<'a> FlowFilter<'a> {
                 self.end(key, |end| Some(end.ip().to_canonical()) == address)
             }
             By::Prefix => {
-                let table = wanted.parse::<Network>().ok().and_then(|one| prefixes(&[one]).ok());
+                let table =
+                    wanted.parse::<NetworkPrefix>().ok().and_then(|one| prefixes(&[one]).ok());
                 table.is_some_and(|table| self.end(key, |end| table.find(end).is_some()))
             }
             By::Site => self.end(key, |end| same(self.site_of(end))),
@@ -109,7 +118,7 @@ mod tests {
     fn networks_hold_their_addresses() {
         let holds = |network: &str, ip: &str| {
             let table = prefixes(&[network.parse().unwrap()]).unwrap();
-            table.find(Address::from(ip.parse::<IpAddr>().unwrap())).is_some()
+            table.find(MappedAddress::from(ip.parse::<IpAddr>().unwrap())).is_some()
         };
         assert!(holds("192.0.2.0/24", "192.0.2.9") && !holds("192.0.2.0/24", "192.0.3.9"));
         assert!(holds("0.0.0.0/0", "203.0.113.1") && !holds("0.0.0.0/0", "2001:db8::1"));
@@ -121,14 +130,14 @@ mod tests {
 
     #[test]
     fn longest_network_names_the_site() {
-        let site = |name: &str, network: &str| Site {
+        let site = |name: &str, network: &str| SiteNetworks {
             name: name.to_owned(),
             networks: vec![network.parse().unwrap()],
         };
         let sites = [site("campus", "192.0.2.0/24"), site("dmz", "192.0.2.128/25")];
         let table = site_prefixes(&sites).unwrap();
         let of = |ip: &str| {
-            site_of(&sites, &table, Address::from(ip.parse::<IpAddr>().unwrap())).to_owned()
+            site_of(&sites, &table, MappedAddress::from(ip.parse::<IpAddr>().unwrap())).to_owned()
         };
         assert_eq!(
             [of("192.0.2.1"), of("192.0.2.200"), of("198.51.100.1")],

@@ -9,14 +9,14 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use utoipa::ToSchema;
 
 use super::series::{errors, first, rates};
 use super::{RawQuery, TelemetryParams};
-use crate::query::{By, KeyNames, Query};
+use crate::query::{By, KeyNames, Query, QueryWordError};
 use crate::query_executor::{StoredRows, TimeBuckets, execute};
 use crate::second::Second;
 use crate::shared::Shared;
@@ -81,22 +81,22 @@ pub(crate) struct KeyedRate {
         ("combine" = Option<String>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = SecondEvent, content_type = "text/event-stream"), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = SecondEvent, content_type = "text/event-stream"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn live(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     given: RawQuery,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
-    let by = by.split(',').map(str::parse).collect::<Result<Vec<By>, String>>();
-    let by = by.map_err(ApiError::bad_request)?;
+    let by = by.split(',').map(str::parse).collect::<Result<Vec<By>, QueryWordError>>();
+    let by = by.map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
     let top = params.number("top")?.unwrap_or(TOP_KEYS).clamp(1, TOP_MAX);
     let base = params.question(By::Total, &shared)?;
     let mut queries: Vec<Query> = Vec::new();
     for by in by {
         let query = Query { by, ..base.clone() };
-        query.check().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        query.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
         if !queries.contains(&query) {
             queries.push(query);
         }

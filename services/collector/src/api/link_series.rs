@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_flows::estimate::Sum;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -75,12 +75,12 @@ fn line(key: &str, answer: &QueryResult) -> Option<LinkLine> {
         ("to" = Option<i64>, Query, description = "As of series"),
         ("step" = Option<i64>, Query, description = "As of series"),
     ),
-    responses((status = 200, body = LinkSeries), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = LinkSeries), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
     given: RawQuery,
-) -> Result<Json<LinkSeries>, ApiError> {
+) -> Result<Json<LinkSeries>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     let asked = RangeRequest::new(&mut params)?;
     params.none()?;
@@ -91,7 +91,7 @@ pub(super) async fn series(
     });
     let Some((topology, at)) = found else {
         let text = format!("the topology has no link '{name}': GET /api/v1/topology lists them");
-        return Err(ApiError::new(StatusCode::NOT_FOUND, text));
+        return Err(ProblemDetails::new(StatusCode::NOT_FOUND, text));
     };
     let [a, b] = keys_at_ends(&shared).swap_remove(at);
     let mut lines = Vec::new();
@@ -129,7 +129,7 @@ pub(super) async fn series(
     }
     let (Some((span, resolution)), Some(b_to_a), Some(a_to_b)) = (shape, lines.pop(), lines.pop())
     else {
-        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "no answer".to_owned()));
+        return Err(ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "no answer".to_owned()));
     };
     let link = &topology.links[at];
     Ok(Json(LinkSeries {
@@ -149,7 +149,7 @@ pub(super) async fn series(
 pub(super) async fn means(
     shared: &Arc<Shared>,
     mut asked: RangeRequest,
-) -> Result<InterfaceMeans, ApiError> {
+) -> Result<InterfaceMeans, ProblemDetails> {
     asked.step_s = Some(asked.to_s - asked.from_s);
     let mut by_key = [HashMap::new(), HashMap::new()];
     let mut length_s = 0.0;

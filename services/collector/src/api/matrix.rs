@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -76,11 +76,11 @@ fn split(key: &str, sites: &[Arc<str>]) -> Option<(String, String)> {
         ("to" = Option<i64>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Matrix), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = Matrix), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn matrix(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<Matrix>, ApiError> {
+) -> Result<Json<Matrix>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use penstock_topology::{LinkEnd, NodeKind, Topology};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -123,11 +123,11 @@ fn links_of(topology: &Topology) -> Vec<LinkFacts> {
 
 /// Returns the configured topology; empty without one.
 #[utoipa::path(get, path = "/api/v1/topology", security((), ("token" = [])),
-    responses((status = 200, body = TopologyFacts), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TopologyFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn topology(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<TopologyFacts>, ApiError> {
+) -> Result<Json<TopologyFacts>, ProblemDetails> {
     TelemetryParams::new(given)?.none()?;
     let Some(topology) = &shared.config.topology else {
         let (sites, nodes, links) = (Vec::new(), Vec::new(), Vec::new());
@@ -365,11 +365,11 @@ fn rates(shared: &Shared, means: Option<&InterfaceMeans>) -> Rates {
         ("from" = Option<i64>, Query, description = "As of series; the newest figures if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
     ),
-    responses((status = 200, body = Links), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = Links), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<Links>, ApiError> {
+) -> Result<Json<Links>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     if !params.has("from") {
         params.none()?;

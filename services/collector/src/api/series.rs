@@ -7,13 +7,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use penstock_flows::estimate::{CounterEstimate, Stratum, Sum};
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::unknown::{self, UnknownPair};
 use super::{RawQuery, TelemetryParams};
-use crate::query::{By, KeyNames, Query, SeriesSums as Sums};
+use crate::query::{By, KeyNames, Query, QueryWordError, SeriesSums as Sums};
 use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, TotalSource};
 use crate::row::RowKind;
 use crate::shared::{Shared, unix_now};
@@ -122,14 +122,16 @@ pub(crate) struct SeriesLine {
         ("top" = Option<usize>, Query, description = "Count of series listed separately; 24 if not given"),
         ("owner" = Option<String>, Query, description = "A filter; each of the words of by is one"),
     ),
-    responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<SeriesAnswer>, ApiError> {
+) -> Result<Json<SeriesAnswer>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     let by = params.take("by").unwrap_or_else(|| "owner".to_owned());
-    let by: By = by.parse().map_err(ApiError::bad_request)?;
+    let by: By = by
+        .parse()
+        .map_err(|error: QueryWordError| ProblemDetails::bad_request(error.to_string()))?;
     let span = RangeRequest::new(&mut params)?;
     let top = params.number("top")?.unwrap_or(TOP_SERIES).clamp(1, TOP_MAX);
     let query = params.question(by, &shared)?;
@@ -239,26 +241,26 @@ pub(super) struct RangeRequest {
 }
 
 impl RangeRequest {
-    pub(super) fn new(params: &mut TelemetryParams) -> Result<Self, ApiError> {
+    pub(super) fn new(params: &mut TelemetryParams) -> Result<Self, ProblemDetails> {
         let now = unix_now() as i64;
         let absolute = |time: i64| if time <= 0 { now.saturating_add(time) } else { time };
         let from_s = absolute(params.number("from")?.unwrap_or(-600));
         let to_s = absolute(params.number("to")?.unwrap_or(0)).min(now);
         let step_s = params.number("step")?;
         if step_s.is_some_and(|step| step < 1) {
-            return Err(ApiError::bad_request("step: at least 1 second"));
+            return Err(ProblemDetails::bad_request("step: at least 1 second"));
         }
         if from_s >= to_s {
-            return Err(ApiError::bad_request("from is not before to: give an earlier from"));
+            return Err(ProblemDetails::bad_request("from is not before to: give an earlier from"));
         }
         if from_s < now - 10 * 366 * 86_400 {
-            return Err(ApiError::bad_request("from is more than ten years ago"));
+            return Err(ProblemDetails::bad_request("from is more than ten years ago"));
         }
         Ok(Self { from_s, to_s, step_s })
     }
 
     /// Divides the range into steps of a multiple of `least` seconds.
-    fn span(self, least: i64) -> Result<TimeBuckets, ApiError> {
+    fn span(self, least: i64) -> Result<TimeBuckets, ProblemDetails> {
         let length = self.to_s - self.from_s;
         let up = |value: i64, to: i64| (value + to - 1) / to;
         let wanted = self.step_s.unwrap_or(up(length, POINTS_TARGET)).min(length.max(1));
@@ -270,7 +272,7 @@ impl RangeRequest {
             let text = format!(
                 "{buckets} points are more than {POINTS_MAX}: give a longer step or a shorter time"
             );
-            return Err(ApiError::bad_request(text));
+            return Err(ProblemDetails::bad_request(text));
         }
         Ok(TimeBuckets { start_s, step_s, buckets: buckets as usize })
     }
@@ -290,7 +292,7 @@ pub(super) async fn answer(
     shared: &Arc<Shared>,
     query: Query,
     asked: RangeRequest,
-) -> Result<Answered, ApiError> {
+) -> Result<Answered, ProblemDetails> {
     let now = unix_now() as i64;
     let fine = asked.step_s.is_none_or(|step| step < 60) && asked.from_s >= now - 2 * LIVE_S;
     let stored = shared.store.is_some() || shared.clickhouse.is_some();
@@ -310,7 +312,7 @@ pub(super) async fn answer(
         let until_s = database.stored_until_s();
         match database.past(&query, span, tier, until_s).await {
             Ok(past) => found = Some((past, until_s, "clickhouse")),
-            Err(error) => trouble = error,
+            Err(error) => trouble = error.to_string(),
         }
     }
     if let Some(store) = shared.store.as_ref().filter(|_| found.is_none()) {
@@ -325,7 +327,7 @@ pub(super) async fn answer(
     let Some((past, until_s, store)) = found else {
         let text =
             format!("storage cannot be read: {trouble}: the last 600 seconds can be asked for");
-        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+        return Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, text));
     };
     let (seconds, counters) = {
         let live = shared.live();
@@ -420,11 +422,11 @@ pub(crate) struct TrafficShare {
         ("to" = Option<i64>, Query, description = "As of series"),
         ("site" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = LabelShares), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = LabelShares), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn labels(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<LabelShares>, ApiError> {
+) -> Result<Json<LabelShares>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     if !params.0.contains_key("from") {
         params.0.insert("from".to_owned(), "-60".to_owned());

@@ -9,7 +9,7 @@ use axum::extract::State;
 use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::estimate::Sum;
 use penstock_flows::packet::FlowKey;
-use penstock_http::{ApiError, ErrorBody};
+use penstock_http::ProblemDetails;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -84,11 +84,11 @@ pub(crate) struct TalkerList {
         ("direction" = Option<String>, Query, description = "in or out: what a filter by host, prefix or site receives or sends; both if not given"),
         ("owner" = Option<String>, Query, description = "A filter; owner, activity, scitag, site, site_pair, host, prefix and ip_version are some"),
     ),
-    responses((status = 200, body = TalkerList), (status = "4XX", body = ErrorBody, content_type = "application/problem+json")))]
+    responses((status = 200, body = TalkerList), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
 pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
-) -> Result<Json<TalkerList>, ApiError> {
+) -> Result<Json<TalkerList>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
     let most = params.number("n")?.unwrap_or(TALKERS_DEFAULT).clamp(1, crate::second::TALKERS_MAX);
     let asked = params.has("from").then(|| RangeRequest::new(&mut params)).transpose()?;

@@ -13,7 +13,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use penstock_flows::observe::InterfaceDirection;
-use penstock_flows::packet::Address;
+use penstock_flows::packet::MappedAddress;
 
 use super::record::{IpFields, SampleRecord, text};
 
@@ -25,7 +25,7 @@ enum ColumnReader {
     Int(fn(&SampleRecord) -> Option<i32>),
     Long(fn(&SampleRecord) -> Option<i64>),
     Word(fn(&SampleRecord) -> Option<&'static str>),
-    Address(fn(&SampleRecord) -> Option<Address>),
+    Address(fn(&SampleRecord) -> Option<MappedAddress>),
     Exporter,
 }
 use ColumnReader::{Int, Long, Word};
@@ -127,7 +127,7 @@ impl ParquetFile {
                 }
                 ColumnReader::Address(of) => {
                     // A few addresses occur again and again.
-                    let mut known = |address: Address| {
+                    let mut known = |address: MappedAddress| {
                         texts.entry(address).or_insert_with(|| known_text(address)).clone()
                     };
                     let addresses = records.iter().map(|record| of(record).map(&mut known));
@@ -154,7 +154,7 @@ impl ParquetFile {
     }
 }
 
-fn known_text(address: Address) -> ByteArray {
+fn known_text(address: MappedAddress) -> ByteArray {
     text(address).into_bytes().into()
 }
 

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use penstock_flows::exporter::Exporter;
 use penstock_flows::observe::{InterfaceDirection, Observation};
-use penstock_flows::packet::{Address, IpVersion};
+use penstock_flows::packet::{IpVersion, MappedAddress};
 use penstock_flows::scitag::ScitagVerdict;
 use penstock_scitags::Scitag;
 
@@ -36,8 +36,8 @@ pub(crate) struct SampleRecord {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct IpFields {
     pub(super) version: u8,
-    pub(super) source: Address,
-    pub(super) destination: Address,
+    pub(super) source: MappedAddress,
+    pub(super) destination: MappedAddress,
     pub(super) ports: Option<(u16, u16)>,
     pub(super) protocol: u8,
     pub(super) traffic_class: u8,
@@ -94,6 +94,6 @@ impl SampleRecord {
 }
 
 /// Formats an address in its own version.
-pub(super) fn text(address: Address) -> String {
+pub(super) fn text(address: MappedAddress) -> String {
     Ipv6Addr::from(address.0).to_canonical().to_string()
 }

@@ -3,7 +3,7 @@
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
 use penstock_flows::observe::InterfaceDirection;
-use penstock_flows::packet::Address;
+use penstock_flows::packet::MappedAddress;
 use penstock_scitags::Scitag;
 
 use super::record::IpFields;
@@ -21,8 +21,8 @@ fn config(dir: &Path) -> Config {
 fn record(number: u64) -> SampleRecord {
     let ip = IpFields {
         version: 6,
-        source: Address::from("2001:db8::1".parse::<std::net::IpAddr>().unwrap()),
-        destination: Address::from("192.0.2.7".parse::<std::net::IpAddr>().unwrap()),
+        source: MappedAddress::from("2001:db8::1".parse::<std::net::IpAddr>().unwrap()),
+        destination: MappedAddress::from("192.0.2.7".parse::<std::net::IpAddr>().unwrap()),
         ports: Some((40_000, 5201)),
         protocol: 6,
         traffic_class: 2,
@@ -137,7 +137,7 @@ fn unwritable_directory_costs_only_records() {
         "{trouble}"
     );
     let error = open(config(Path::new("/proc/none"))).map(|_| ()).unwrap_err();
-    assert!(error.contains("[collector.parquet]"), "{error}");
+    assert!(error.to_string().contains("[collector.parquet]"), "{error}");
 }
 
 #[test]

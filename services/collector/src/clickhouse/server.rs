@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use penstock_http::fetch::{PostResponse, post_with_headers};
+use axum::body::Bytes;
+use axum::http::{HeaderName, HeaderValue, Method};
+use penstock_http::{HttpClient, HttpError, HttpRequest, HttpResponse, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -22,11 +24,57 @@ const RETENTION: &str = include_str!("../../../../deploy/clickhouse/retention.sq
 /// Longest answer to a query, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
+/// Headers that carry user and password.
+const USER_HEADER: HeaderName = HeaderName::from_static("x-clickhouse-user");
+const KEY_HEADER: HeaderName = HeaderName::from_static("x-clickhouse-key");
+
 /// Longest part of a server's error that is reported.
 const EXCERPT_CHARS: usize = 300;
 
 /// ClickHouse's exception codes for a refused user or password.
 const REFUSED: [&str; 4] = ["192", "193", "194", "516"];
+
+/// A failed statement. The caller names the server.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClickHouseError {
+    /// No response.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The server refuses user or password; with its message.
+    #[error(
+        "user or password is refused: see user and password_file in [collector.clickhouse] ({0})"
+    )]
+    Credentials(String),
+    /// The statement failed; with the first line of the server's message.
+    #[error("{0}")]
+    Statement(String),
+    /// A status of failure without a message.
+    #[error("it answers {0}")]
+    Status(u16),
+    /// A line of the answer cannot be parsed; with its text.
+    #[error("{0}")]
+    Answer(String),
+    /// The tables cannot be created.
+    #[error("{0}: run deploy/clickhouse/schema.sql as a user who may create tables")]
+    Schema(Box<Self>),
+    /// No statement has succeeded since the start; with the last failure.
+    #[error("{0}")]
+    NotReached(String),
+    /// A query of stored sums failed.
+    #[error("ClickHouse at {url}: {source}")]
+    Query {
+        /// URL of the server.
+        url: Url,
+        /// Failure.
+        source: Box<Self>,
+    },
+}
+
+impl ClickHouseError {
+    pub(super) fn answer(line: &[u8]) -> Self {
+        Self::Answer(excerpt(&String::from_utf8_lossy(line)))
+    }
+}
 
 /// A client of one server.
 #[derive(Debug, Clone)]
@@ -45,28 +93,34 @@ impl ClickHouseClient {
     }
 
     /// Runs a statement, followed by `data`.
-    async fn run(&self, statement: String, data: &[u8]) -> Result<Vec<u8>, String> {
+    async fn run(&self, statement: String, data: &[u8]) -> Result<Bytes, ClickHouseError> {
         let mut body = statement.into_bytes();
         body.push(b'\n');
         body.extend_from_slice(data);
-        let mut headers = vec![("X-ClickHouse-User", self.config.user.as_str())];
+        let request = HttpRequest::new(Method::POST, "").body(body).bytes_max(ANSWER_BYTES_MAX);
+        let value = |text: &str| {
+            HeaderValue::from_str(text).map_err(|error| HttpError::Request(error.into()))
+        };
+        let mut request = request.header(USER_HEADER, value(&self.config.user)?);
         if let Some(password) = &self.config.password {
-            headers.push(("X-ClickHouse-Key", password.reveal()));
+            request = request.header(KEY_HEADER, value(password.reveal())?);
         }
-        let reply = post_with_headers(&self.config.url, &headers, body, ANSWER_BYTES_MAX).await?;
-        if reply.success { Ok(reply.body) } else { Err(refusal(&reply)) }
+        // A connection for each statement: queries run beside inserts.
+        let reply = HttpClient::new(self.config.url.clone()).send(request).await?;
+        if reply.status.is_success() { Ok(reply.body) } else { Err(refusal(&reply)) }
     }
 
-    async fn query<T: DeserializeOwned>(&self, statement: String) -> Result<Vec<T>, String> {
+    async fn query<T: DeserializeOwned>(
+        &self,
+        statement: String,
+    ) -> Result<Vec<T>, ClickHouseError> {
         let text = self.run(format!("{statement} FORMAT JSONEachRow"), b"").await?;
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let read = |line| {
-            serde_json::from_slice(line).map_err(|_| excerpt(&String::from_utf8_lossy(line)))
-        };
+        let read = |line| serde_json::from_slice(line).map_err(|_| ClickHouseError::answer(line));
         lines.map(read).collect()
     }
 
-    async fn number(&self, expression: &str, rest: &str) -> Result<i64, String> {
+    async fn number(&self, expression: &str, rest: &str) -> Result<i64, ClickHouseError> {
         // Some versions quote 64-bit numbers.
         let statement = format!("SELECT toInt32({expression}) AS number FROM {rest}");
         let found: Vec<NumberRow> = self.query(statement).await?;
@@ -78,7 +132,7 @@ impl ClickHouseClient {
     }
 
     /// Creates missing tables. A collector needs no right to do so if all exist.
-    pub(super) async fn prepare(&self) -> Result<(), String> {
+    pub(super) async fn prepare(&self) -> Result<(), ClickHouseError> {
         let missing = format!(
             "system.tables WHERE database = '{}' AND name IN ('minute', 'hour', 'minute_to_hour')",
             self.database()
@@ -88,9 +142,7 @@ impl ClickHouseClient {
         }
         for statement in statements(SCHEMA) {
             let made = self.run(statement.replace("{database}", self.database()), b"").await;
-            made.map_err(|error| {
-                format!("{error}: let someone who may run deploy/clickhouse/schema.sql")
-            })?;
+            made.map_err(|error| ClickHouseError::Schema(Box::new(error)))?;
         }
         for statement in statements(RETENTION) {
             let kept = self.run(statement.replace("{database}", self.database()), b"").await;
@@ -105,14 +157,18 @@ impl ClickHouseClient {
     }
 
     /// Start of the newest minute stored by any collector.
-    pub(super) async fn newest(&self) -> Result<Option<i64>, String> {
+    pub(super) async fn newest(&self) -> Result<Option<i64>, ClickHouseError> {
         let rest = format!("{}.minute WHERE kind = 'covered'", self.database());
         let newest = self.number("toUInt32(max(start))", &rest).await?;
         Ok(Some(newest).filter(|newest| *newest > 0))
     }
 
     /// Inserts a batch, unless an earlier attempt succeeded.
-    pub(super) async fn insert(&self, batch: &SpooledBatch, lines: &[u8]) -> Result<(), String> {
+    pub(super) async fn insert(
+        &self,
+        batch: &SpooledBatch,
+        lines: &[u8],
+    ) -> Result<(), ClickHouseError> {
         if batch.tried && self.is_there(batch).await? {
             return self.reconcile_hours(batch).await;
         }
@@ -129,14 +185,14 @@ impl ClickHouseClient {
         )
     }
 
-    async fn is_there(&self, batch: &SpooledBatch) -> Result<bool, String> {
+    async fn is_there(&self, batch: &SpooledBatch) -> Result<bool, ClickHouseError> {
         let own = self.own("minute", batch.from_s, batch.to_s);
         Ok(self.number("count()", &format!("{own} AND batch = {}", batch.number)).await? > 0)
     }
 
     /// A server that was killed may have stored minutes without adding them to their hours: the
     /// view is updated after the table. The hours count their rows, which detects that.
-    async fn reconcile_hours(&self, batch: &SpooledBatch) -> Result<(), String> {
+    async fn reconcile_hours(&self, batch: &SpooledBatch) -> Result<(), ClickHouseError> {
         let hour = |at_s: i64| at_s.div_euclid(3600) * 3600;
         let (from_s, to_s) = (hour(batch.from_s), hour(batch.to_s));
         let minutes = self.own("minute", from_s, to_s + 3599);
@@ -169,7 +225,7 @@ impl ClickHouseClient {
         query: &Query,
         range: (i64, i64),
         buckets: (i64, i64),
-    ) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, String> {
+    ) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, ClickHouseError> {
         let columns = wire::columns(kind, query).join(", ");
         let table = format!("{}.{}", self.database(), tier.table());
         let mut rows = within(wire::word(kind), range);
@@ -196,7 +252,7 @@ impl ClickHouseClient {
         tier: Tier,
         range: (i64, i64),
         buckets: (i64, i64),
-    ) -> Result<Vec<(i64, f64)>, String> {
+    ) -> Result<Vec<(i64, f64)>, ClickHouseError> {
         let statement = format!(
             "SELECT {}, sum(most) AS sum_seconds FROM
                 (SELECT start, max(each) AS most FROM
@@ -244,19 +300,23 @@ pub(super) fn excerpt(text: &str) -> String {
     line.chars().take(EXCERPT_CHARS).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn refusal(reply: &PostResponse) -> String {
+fn refusal(reply: &HttpResponse) -> ClickHouseError {
     let text = excerpt(&String::from_utf8_lossy(&reply.body));
     let code = text.strip_prefix("Code: ").and_then(|rest| rest.split([',', '.']).next());
     if code.is_some_and(|code| REFUSED.contains(&code)) {
-        return format!(
-            "user or password is refused: see user and password_file in [collector.clickhouse] ({text})"
-        );
+        return ClickHouseError::Credentials(text);
     }
-    if text.is_empty() { format!("it answers {}", reply.status) } else { text }
+    if text.is_empty() {
+        ClickHouseError::Status(reply.status.as_u16())
+    } else {
+        ClickHouseError::Statement(text)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::{HeaderMap, StatusCode};
+
     use super::*;
 
     #[test]
@@ -279,7 +339,9 @@ mod tests {
     #[test]
     fn server_errors_are_one_line() {
         let refused = |body: &str| {
-            refusal(&PostResponse { success: false, status: 500, body: body.as_bytes().to_vec() })
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            let body = Bytes::copy_from_slice(body.as_bytes());
+            refusal(&HttpResponse { status, headers: HeaderMap::new(), body }).to_string()
         };
         let wrong = refused("Code: 193, e.displayText() = DB::Exception: Wrong password\nmore");
         assert!(wrong.starts_with("user or password is refused") && !wrong.contains('\n'));

@@ -170,7 +170,7 @@ impl Spool {
     }
 
     /// Counts the batches in memory, which are lost when the process ends.
-    pub(super) fn forget(self) -> Dropped {
+    pub(super) fn discard(self) -> Dropped {
         let lost = self.waiting.iter().filter(|batch| batch.body.is_some());
         lost.fold(Dropped::default(), |sum, batch| Dropped {
             batches: sum.batches + 1,
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((spool.len(), sum), (MEMORY_MAX, 15));
         assert_eq!((spool.front().unwrap().number, spool.lines().unwrap()), (5, vec![b'x']));
         spool.pop();
-        assert_eq!(spool.forget(), Dropped { batches: 59, rows: 177 });
+        assert_eq!(spool.discard(), Dropped { batches: 59, rows: 177 });
     }
 
     /// A small tmpfs that is unmounted with the test.

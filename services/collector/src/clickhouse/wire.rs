@@ -6,6 +6,7 @@ use std::sync::Arc;
 use penstock_scitags::{Registry, Scitag};
 use serde::{Deserialize, Serialize};
 
+use super::server::ClickHouseError;
 use crate::minute::Minute;
 use crate::query::{By, Query};
 use crate::row::{RowDirection, RowKind, RowLabel, RowVantage, SumCell, SumRow};
@@ -295,12 +296,15 @@ pub(super) fn columns(kind: RowKind, query: &Query) -> Vec<&'static str> {
 }
 
 /// Parses sums of `kind`, with shared rows.
-pub(super) fn read(kind: RowKind, text: &[u8]) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, String> {
+pub(super) fn read(
+    kind: RowKind,
+    text: &[u8],
+) -> Result<Vec<(i64, Arc<SumRow>, SumCell)>, ClickHouseError> {
     let mut known: HashMap<SumRow, Arc<SumRow>> = HashMap::new();
     let mut all = Vec::new();
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        let line: AnswerLine = serde_json::from_slice(line)
-            .map_err(|_| super::server::excerpt(&String::from_utf8_lossy(line)))?;
+        let line: AnswerLine =
+            serde_json::from_slice(line).map_err(|_| ClickHouseError::answer(line))?;
         let cell = SumCell {
             bytes: line.sum_bytes,
             error_squared: line.sum_errors,

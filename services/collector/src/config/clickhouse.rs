@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penstock_http::fetch::Url;
+use penstock_http::Url;
 use serde::Deserialize;
 use toml::Spanned;
 

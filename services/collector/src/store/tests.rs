@@ -46,14 +46,11 @@ async fn writes_until_it_is_killed() {
 
 #[tokio::test]
 async fn killed_process_keeps_minutes_exactly_once() {
-    let seed = std::env::var("PENSTOCK_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let mut seed: u64 = seed.unwrap_or(0x5EED);
-    println!("repeat with PENSTOCK_TEST_SEED={seed}");
+    let mut random = penstock_testkit::seeded(0x5EED);
     let dir = tempfile::tempdir().unwrap();
     let mut checked = 0;
     for _ in 0..4 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let most = 3 + (seed >> 33) as usize % 40;
+        let most = random.between(3, 43) as usize;
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "store::tests::writes_until_it_is_killed", "--nocapture"])
             .env(CHILD, dir.path())

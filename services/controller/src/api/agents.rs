@@ -1,4 +1,4 @@
-//! Endpoints of nodes. The objects are documented in `penstock_operations::orders`.
+//! Endpoints of nodes. The objects are documented in `penstock_control::orders`.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_operations::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, Report};
+use penstock_control::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, Report};
 
 use super::{ApiClient, body};
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
 use crate::shared::ControllerState;
 
 /// Most orders in one report.
@@ -96,6 +96,8 @@ pub(super) async fn order(
     allowed(&shared, &asking, &host)?;
     let gone = || ProblemDetails::not_found(format!("order {id} is not active at {host}"));
     let number = id.parse().map_err(|_| gone())?;
-    let order = crate::store::read::order(&shared.database.pool, &host, number).await?;
+    let order = crate::repository::runs::order(&shared.database.pool, &host, number)
+        .await
+        .map_err(unavailable)?;
     order.map(Json).ok_or_else(gone)
 }

@@ -10,9 +10,9 @@ use penstock_alto::{Maps, directory, media};
 use serde::Serialize;
 
 use super::ApiClient;
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
+use crate::repository::links;
 use crate::shared::ControllerState;
-use crate::store::read;
 
 /// Prefix of the documents' paths.
 const BASE: &str = "/api/v1/alto";
@@ -31,7 +31,7 @@ fn readable(asking: &ApiClient) -> Result<(), ProblemDetails> {
 
 /// Builds the maps of the present network, without links that are down.
 async fn maps(shared: &ControllerState) -> Result<Maps, ProblemDetails> {
-    let down = read::down_links(&shared.database.pool).await?;
+    let down = links::down(&shared.database.pool).await.map_err(unavailable)?;
     let settings = shared.settings();
     let topology = &settings.config.topology;
     let mut prefixes: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -15,9 +15,9 @@ use utoipa::ToSchema;
 
 use super::objects::EventFacts;
 use super::{ApiClient, QueryParams, RawParams};
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
+use crate::repository::{events, now_ms};
 use crate::shared::ControllerState;
-use crate::store::{now_ms, read};
 
 /// Most events read at once.
 const EVENTS_PER_READ: i64 = 500;
@@ -56,7 +56,7 @@ pub(super) async fn follow(
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let after = match last.or(after) {
         Some(after) => after,
-        None => read::last_event(&shared.database.pool).await?,
+        None => events::last_id(&shared.database.pool).await.map_err(unavailable)?,
     };
     let following =
         Following { shared, who: asking.who, request, after, ready: Default::default() };
@@ -82,7 +82,7 @@ impl Following {
             let shared = Arc::clone(&self.shared);
             let told = shared.followers.notified();
             let found =
-                read::events(&shared.database.pool, self.request, self.after, EVENTS_PER_READ)
+                events::list(&shared.database.pool, self.request, self.after, EVENTS_PER_READ)
                     .await;
             let found = found.unwrap_or_default();
             if let Some(last) = found.last() {
@@ -140,7 +140,8 @@ pub(super) async fn network(
     if from >= to {
         return Err(ProblemDetails::field("from", "it is not before to: give an earlier from"));
     }
-    let events = read::network_events(&shared.database.pool, (from, to), limit).await?;
+    let events =
+        events::of_network(&shared.database.pool, (from, to), limit).await.map_err(unavailable)?;
     let seen = events.into_iter().filter(|event| match &event.class {
         Some(class) => asking.who.may_see(class),
         None => asking.who.may_read(),

@@ -8,19 +8,16 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_operations::orders::Capacity;
 use serde::{Deserialize, Serialize};
-use sqlx::Row;
 use utoipa::ToSchema;
 
 use super::objects::{OrderFacts, Orders, seconds};
 use super::{ApiClient, QueryParams, RawParams, body};
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
+pub use crate::repository::rounds::ClassRate;
+use crate::repository::{Audit, audit, batches, hosts, links, now_ms, rounds, runs};
 use crate::shared::ControllerState;
-pub use crate::store::dispatch::ClassRate;
-use crate::store::report::InterfaceRates;
-use crate::store::writer::Audit;
-use crate::store::{change, link_telemetry, now_ms, read};
+use crate::use_cases::network;
 
 /// Most rounds, orders and audit entries in one response.
 const LIST_MAX: i64 = 1000;
@@ -100,17 +97,14 @@ pub(super) async fn classes(
     asking: ApiClient,
 ) -> Result<Json<Classes>, ProblemDetails> {
     let pool = &shared.database.pool;
-    let text = "SELECT class, CAST(SUM(files) AS BIGINT), CAST(SUM(bytes) AS BIGINT) FROM queue GROUP BY class";
-    let queued = sqlx::query(text).fetch_all(pool).await?;
+    let queued = batches::queued_by_class(pool).await.map_err(unavailable)?;
     let queued: HashMap<String, (i64, i64)> =
-        queued.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect();
-    let text = "SELECT class, CAST(COALESCE(SUM(rate_bps), 0) AS BIGINT), CAST(SUM(CASE WHEN seen >= $1 THEN measured_bps ELSE 0 END) AS BIGINT),
-            COUNT(*)
-        FROM run WHERE state < 2 GROUP BY class";
-    let recent = now_ms() - shared.alive_ms();
-    let running = sqlx::query(text).bind(recent).fetch_all(pool).await?;
-    let running: HashMap<String, (i64, i64, i64)> =
-        running.iter().map(|row| (row.get(0), (row.get(1), row.get(2), row.get(3)))).collect();
+        queued.into_iter().map(|row| (row.class, (row.files, row.bytes))).collect();
+    let running = runs::by_class(pool, now_ms() - shared.alive_ms()).await.map_err(unavailable)?;
+    let running: HashMap<String, (i64, i64, i64)> = running
+        .into_iter()
+        .map(|row| (row.class, (row.allotted_bps, row.measured_bps, row.orders)))
+        .collect();
     let now_s = now_ms() / 1000;
     let settings = shared.settings();
     let seen = settings.config.classes.iter().filter(|class| asking.who.may_see(&class.name));
@@ -196,27 +190,13 @@ pub(super) async fn hosts(
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
     }
     let pool = &shared.database.pool;
-    let text = "SELECT name, seen, version, addresses, capacity, interfaces FROM host";
-    let reported = sqlx::query(text).fetch_all(pool).await?;
-    let reported: HashMap<String, _> =
-        reported.iter().map(|row| (row.get::<String, _>(0), row)).collect();
-    let drained = sqlx::query("SELECT name, who, why FROM drain").fetch_all(pool).await?;
-    let drained: HashMap<String, String> = drained
-        .iter()
-        .map(|row| {
-            let (who, why): (String, String) = (row.get(1), row.get(2));
-            (row.get(0), format!("{why} ({who})"))
-        })
-        .collect();
-    let mut orders: HashMap<String, i64> = HashMap::new();
-    for text in [
-        "SELECT from_host, COUNT(*) FROM run WHERE state < 2 GROUP BY from_host",
-        "SELECT to_host, COUNT(*) FROM run WHERE state < 2 GROUP BY to_host",
-    ] {
-        for row in sqlx::query(text).fetch_all(pool).await? {
-            *orders.entry(row.get(0)).or_default() += row.get::<i64, _>(1);
-        }
-    }
+    let reported = hosts::list(pool).await.map_err(unavailable)?;
+    let mut reported: HashMap<String, _> =
+        reported.into_iter().map(|host| (host.name.clone(), host)).collect();
+    let drained = hosts::drains(pool).await.map_err(unavailable)?.into_iter();
+    let drained: HashMap<String, String> =
+        drained.map(|drain| (drain.name, format!("{} ({})", drain.why, drain.who))).collect();
+    let orders = runs::orders_by_host(pool).await.map_err(unavailable)?;
     let now = now_ms();
     let alive = shared.alive_ms();
     let settings = shared.settings();
@@ -241,15 +221,12 @@ pub(super) async fn hosts(
             orders: orders.get(&node.name).copied().unwrap_or(0),
             site,
         };
-        let Some(row) = reported.get(&node.name) else { return facts };
-        let seen: i64 = row.get(1);
-        let capacity: Capacity = serde_json::from_str(&row.get::<String, _>(4)).unwrap_or_default();
-        let interfaces: Vec<InterfaceRates> =
-            serde_json::from_str(&row.get::<String, _>(5)).unwrap_or_default();
+        let Some(host) = reported.remove(&node.name) else { return facts };
+        let (seen, capacity, interfaces) = (host.seen, host.capacity.0, host.interfaces.0);
         facts.state = if now - seen <= alive { "up" } else { "silent" }.to_owned();
         facts.seen_unix_seconds = Some(seconds(seen));
-        facts.version = Some(row.get(2));
-        facts.addresses = serde_json::from_str(&row.get::<String, _>(3)).unwrap_or_default();
+        facts.version = Some(host.version);
+        facts.addresses = host.addresses.0;
         facts.network_bps = capacity.network_bps;
         facts.read_bps = capacity.read_bps;
         facts.write_bps = capacity.write_bps;
@@ -339,8 +316,8 @@ async fn drain(
     let done = shared.writer.apply(move |cx| {
         let (name, hosts, on, audit) = (drained.clone(), hosts.clone(), on.clone(), audit.clone());
         Box::pin(async move {
-            let on = on.map(|on| change::Drain { reason: on.reason, now: on.now, gone: on.gone });
-            change::drain(cx, &name, &hosts, on.as_ref(), audit).await
+            let on = on.map(|on| network::Drain { reason: on.reason, now: on.now, gone: on.gone });
+            network::drain(cx, &name, &hosts, on.as_ref(), audit).await
         })
     });
     done.await?;
@@ -349,10 +326,8 @@ async fn drain(
 
 /// Returns the hosts that are up.
 async fn up_hosts(shared: &ControllerState) -> Result<HashSet<String>, ProblemDetails> {
-    let text = "SELECT name FROM host WHERE seen > $1";
-    let query = sqlx::query(text).bind(now_ms() - shared.alive_ms());
-    let rows = query.fetch_all(&shared.database.pool).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let since = now_ms() - shared.alive_ms();
+    hosts::up_since(&shared.database.pool, since).await.map_err(unavailable)
 }
 
 /// Parses an optional body.
@@ -464,20 +439,14 @@ pub(super) async fn links(
 ) -> Result<Json<LinkStates>, ProblemDetails> {
     readable(&shared, &asking)?;
     let pool = &shared.database.pool;
-    let text = "SELECT name, down, since, why FROM link";
-    let said = sqlx::query(text).fetch_all(pool).await?;
-    let said: HashMap<String, _> = said.iter().map(|row| (row.get::<String, _>(0), row)).collect();
-    let seen = link_telemetry::load(pool).await?;
+    let said = links::list(pool).await.map_err(unavailable)?;
+    let said: HashMap<String, _> = said.into_iter().map(|link| (link.name.clone(), link)).collect();
+    let seen = links::telemetry(pool).await.map_err(unavailable)?;
     let mut used: HashMap<String, (i64, i64, i64)> = HashMap::new();
-    let text =
-        "SELECT route, COALESCE(rate_bps, 0), CASE WHEN seen >= $1 THEN measured_bps ELSE 0 END
-        FROM run WHERE state < 2";
-    let recent = now_ms() - shared.alive_ms();
-    for row in sqlx::query(text).bind(recent).fetch_all(pool).await? {
-        let route: Vec<String> = serde_json::from_str(&row.get::<String, _>(0)).unwrap_or_default();
-        for link in route {
+    for run in runs::routes(pool, now_ms() - shared.alive_ms()).await.map_err(unavailable)? {
+        for link in run.route.0 {
             let used = used.entry(link).or_default();
-            *used = (used.0 + row.get::<i64, _>(1), used.1 + row.get::<i64, _>(2), used.2 + 1);
+            *used = (used.0 + run.allotted_bps, used.1 + run.measured_bps, used.2 + 1);
         }
     }
     let settings = shared.settings();
@@ -486,7 +455,7 @@ pub(super) async fn links(
         let (allotted_bps, measured_bps, orders) =
             used.get(&link.name).copied().unwrap_or_default();
         let telemetry = seen.get(&link.name).cloned().unwrap_or_default();
-        let said = row.is_some_and(|row| row.get::<i64, _>(1) > 0);
+        let said = row.is_some_and(|row| row.down);
         LinkState {
             name: link.name.clone(),
             capacity_bps: link.rate.0,
@@ -496,15 +465,15 @@ pub(super) async fn links(
             back_bps: telemetry.count.and_then(|count| count.bps[1]),
             counted_unix_seconds: telemetry.count.map(|count| seconds(count.at_ms)),
             reason: match said {
-                true => row.map(|row| row.get(3)),
+                true => row.map(|row| row.why.clone()),
                 false if telemetry.up == Some(false) => {
                     Some("an interface at its end says so".to_owned())
                 }
-                false => row.map(|row| row.get(3)),
+                false => row.map(|row| row.why.clone()),
             },
             since_unix_seconds: row
                 .filter(|_| said || telemetry.up != Some(false))
-                .map(|row| seconds(row.get(2))),
+                .map(|row| seconds(row.since)),
             allotted_bps,
             measured_bps,
             orders,
@@ -557,7 +526,7 @@ pub(super) async fn set_link(
     let said = asked.clone();
     let done = shared.writer.apply(move |cx| {
         let (name, said, audit) = (name.clone(), said.clone(), audit.clone());
-        Box::pin(async move { change::link(cx, &name, said.down, &said.reason, audit).await })
+        Box::pin(async move { network::set_link(cx, &name, said.down, &said.reason, audit).await })
     });
     done.await?;
     Ok(Json(asked))
@@ -612,21 +581,19 @@ pub(super) async fn rounds(
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
     params.none()?;
-    let text = "SELECT id, at, cause, micros, runs, started, changed, classes, notes FROM round
-        WHERE id < $1 ORDER BY id DESC LIMIT $2";
-    let rows = sqlx::query(text).bind(before).bind(limit).fetch_all(&shared.database.pool).await?;
+    let rows = rounds::list(&shared.database.pool, before, limit).await.map_err(unavailable)?;
     let rounds: Vec<RoundFacts> = rows
-        .iter()
+        .into_iter()
         .map(|row| RoundFacts {
-            id: row.get(0),
-            unix_seconds: seconds(row.get(1)),
-            cause: row.get(2),
-            seconds: row.get::<i64, _>(3) as f64 / 1e6,
-            orders: row.get(4),
-            started: row.get(5),
-            changed: row.get(6),
-            classes: serde_json::from_str(&row.get::<String, _>(7)).unwrap_or_default(),
-            notes: serde_json::from_str(&row.get::<String, _>(8)).unwrap_or_default(),
+            id: row.id,
+            unix_seconds: seconds(row.at),
+            cause: row.cause,
+            seconds: row.micros as f64 / 1e6,
+            orders: row.runs,
+            started: row.started,
+            changed: row.changed,
+            classes: row.classes.0,
+            notes: row.notes.0,
         })
         .collect();
     let next = rounds.last().map(|last| last.id).filter(|_| rounds.len() as i64 == limit);
@@ -642,7 +609,7 @@ pub(super) async fn orders(
     asking: ApiClient,
 ) -> Result<Json<Orders>, ProblemDetails> {
     readable(&shared, &asking)?;
-    let runs = read::runs(&shared.database.pool, None, 10 * LIST_MAX).await?;
+    let runs = runs::list(&shared.database.pool, None, 10 * LIST_MAX).await.map_err(unavailable)?;
     let recent = now_ms() - shared.alive_ms();
     let orders = runs.into_iter().map(|run| OrderFacts::at(run, |run| run.seen >= recent));
     Ok(Json(Orders { orders: orders.collect() }))
@@ -692,18 +659,17 @@ pub(super) async fn audit(
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
     params.none()?;
-    let text = "SELECT id, at, who, peer, what, object, detail FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2";
-    let rows = sqlx::query(text).bind(before).bind(limit).fetch_all(&shared.database.pool).await?;
+    let rows = audit::list(&shared.database.pool, before, limit).await.map_err(unavailable)?;
     let entries: Vec<AuditFacts> = rows
-        .iter()
+        .into_iter()
         .map(|row| AuditFacts {
-            id: row.get(0),
-            unix_seconds: seconds(row.get(1)),
-            who: row.get(2),
-            peer: row.get(3),
-            what: row.get(4),
-            object: row.get(5),
-            detail: row.get(6),
+            id: row.id,
+            unix_seconds: seconds(row.at),
+            who: row.who,
+            peer: row.peer,
+            what: row.what,
+            object: row.object,
+            detail: row.detail,
         })
         .collect();
     let next = entries.last().map(|last| last.id).filter(|_| entries.len() as i64 == limit);

@@ -1,11 +1,16 @@
 //! Objects of the API. Field names contain their units and are stable.
 
-use penstock_operations::forecast;
-use penstock_operations::orders::{OrderId, Overwrite, RunSide, Verify};
+use penstock_control::batch::BatchKind;
+use penstock_control::forecast;
+use penstock_control::orders::{OrderId, OrderPhase, Overwrite, RunSide, Verify};
+use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::store::read::{StoredEvent, StoredRequest, StoredRequestFile, StoredRun};
+use crate::repository::events::StoredEvent;
+use crate::repository::files::StoredRequestFile;
+use crate::repository::requests::StoredRequest;
+use crate::repository::runs::StoredRun;
 
 /// A file to transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -224,7 +229,7 @@ impl RequestFacts {
         reports: impl Fn(&StoredRun) -> bool,
     ) -> Self {
         let live: Vec<&StoredRun> =
-            runs.iter().filter(|run| run.state == 0 && reports(run)).collect();
+            runs.iter().filter(|run| run.state == RunState::Active && reports(run)).collect();
         let rate = live.iter().map(|run| run.measured_bps.max(0) as u64).sum::<u64>();
         let promised = live.iter().filter_map(|run| run.rate_bps).sum::<i64>() as u64;
         let estimate = stored.size_estimate.unwrap_or(0).max(stored.bytes);
@@ -418,15 +423,27 @@ impl OrderFacts {
 
 impl From<StoredRun> for OrderFacts {
     fn from(stored: StoredRun) -> Self {
-        let phase = ["waiting", "running", "ended"];
         Self {
             order: OrderId::of(stored.id, RunSide::Source).number() as i64,
-            kind: if stored.kind == 1 { "list" } else { "copy" }.to_owned(),
-            state: if stored.state == 0 { "standing" } else { "ending" }.to_owned(),
-            phase: phase[stored.phase.clamp(0, 2) as usize].to_owned(),
+            kind: match stored.kind {
+                BatchKind::Copy => "copy",
+                BatchKind::List => "list",
+            }
+            .to_owned(),
+            state: match stored.state {
+                RunState::Active => "standing",
+                RunState::Revoking | RunState::Ended => "ending",
+            }
+            .to_owned(),
+            phase: match stored.phase {
+                OrderPhase::Waiting => "waiting",
+                OrderPhase::Running => "running",
+                OrderPhase::Ended => "ended",
+            }
+            .to_owned(),
             class: stored.class,
-            from: stored.from,
-            to: Some(stored.to).filter(|to| !to.is_empty()),
+            from: stored.from_host,
+            to: Some(stored.to_host).filter(|to| !to.is_empty()),
             files: stored.files,
             files_settled: stored.settled_files,
             bytes: stored.bytes,
@@ -435,11 +452,11 @@ impl From<StoredRun> for OrderFacts {
             applied_bps: stored.applied_bps,
             bits_per_second: stored.measured_bps,
             reason: stored.reason,
-            path: stored.route,
+            path: stored.route.0,
             off_path: stored.off_path,
             bound_by: stored.bound_by,
             label: stored.label,
-            streams: stored.streams,
+            streams: stored.live_streams,
             waiting: stored.why.or(stored.waiting),
             started_unix_seconds: seconds(stored.started),
             seen_unix_seconds: seconds(stored.seen),

@@ -9,10 +9,11 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_operations::class::WorkClass;
-use penstock_operations::orders::FILES_MAX;
-use penstock_operations::retry;
-use penstock_operations::state::{FileState, RequestState};
+use penstock_control::backoff;
+use penstock_control::class::WorkClass;
+use penstock_control::file::RequestFileState;
+use penstock_control::orders::FILES_MAX;
+use penstock_control::request::{RequestState, UnknownState};
 
 use super::objects::{
     AppendBody, ChangeBody, FileBody, FileFacts, Files, History, OrderFacts, Orders, RequestFacts,
@@ -23,13 +24,15 @@ use crate::access::AuthorizedClient;
 use crate::config::Config;
 use crate::deadline;
 use crate::paths;
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
+use crate::repository::files::NewFile;
+use crate::repository::requests::{self, RequestFilter, StoredRequest, TransferPolicy};
+use crate::repository::{Audit, batches, events, files, now_ms, runs};
 use crate::shared::ControllerState;
-use crate::store::change::{self, ChangeOutcome, RequestChange};
-use crate::store::now_ms;
-use crate::store::read::{self, RequestFilter, StoredRequest};
-use crate::store::submit::{NewFile, Submission, Submitted, TransferPolicy};
-use crate::store::writer::Audit;
+use crate::use_cases::append::{self, AppendedFiles};
+use crate::use_cases::cancel;
+use crate::use_cases::change::{self, ChangeOutcome, RequestChange};
+use crate::use_cases::submit::{Submission, Submitted};
 use crate::waiting::Situation;
 
 /// Longest idempotency key.
@@ -76,7 +79,7 @@ pub(super) async fn submit(
             return Err(taken(&shared, &asking, &files, (file, by)).await?);
         }
     };
-    let stored = read::request(&shared.database.pool, id).await?;
+    let stored = requests::find(&shared.database.pool, id).await.map_err(unavailable)?;
     let stored = stored.ok_or_else(|| ProblemDetails::not_found(STORED))?;
     Ok((StatusCode::OK, Json(stored.into())))
 }
@@ -89,7 +92,9 @@ async fn deadline_problem(
 ) -> Result<Option<String>, ProblemDetails> {
     let settings = shared.settings();
     let pool = &shared.database.pool;
-    Ok(deadline::problem(pool, &settings, now_ms(), stored, forecast_seconds).await?)
+    deadline::problem(pool, &settings, now_ms(), stored, forecast_seconds)
+        .await
+        .map_err(unavailable)
 }
 
 /// Returns the conflict of a file that another request is writing; names that request only to clients that may see it.
@@ -101,7 +106,7 @@ async fn taken(
 ) -> Result<ProblemDetails, ProblemDetails> {
     let path = files.get(file).map_or("", |file| file.path.as_str());
     let holder = match by {
-        Some(id) => read::request(&shared.database.pool, id).await?,
+        Some(id) => requests::find(&shared.database.pool, id).await.map_err(unavailable)?,
         None => None,
     };
     let text = match (by, holder.filter(|holder| asking.who.may_see(&holder.class))) {
@@ -149,8 +154,9 @@ fn lower(
             "it is where the files are: give another directory or site",
         ));
     }
-    paths::directory(&asked.from).map_err(|text| ProblemDetails::field("/from", text))?;
-    paths::directory(&asked.to).map_err(|text| ProblemDetails::field("/to", text))?;
+    paths::directory(&asked.from)
+        .map_err(|error| ProblemDetails::field("/from", error.to_string()))?;
+    paths::directory(&asked.to).map_err(|error| ProblemDetails::field("/to", error.to_string()))?;
     let given = [!asked.files.is_empty(), asked.directory].into_iter().filter(|on| *on).count();
     match (given, asked.open) {
         (1, false) | (0 | 1, true) if !(asked.open && asked.directory) => {}
@@ -173,11 +179,11 @@ fn lower(
     }
     let priority = asked.priority.unwrap_or(3);
     check_priority(priority)?;
-    let attempts = asked.attempts.unwrap_or(retry::ATTEMPTS_DEFAULT);
-    if !(1..=retry::ATTEMPTS_MAX).contains(&attempts) {
+    let attempts = asked.attempts.unwrap_or(backoff::ATTEMPTS_DEFAULT);
+    if !(1..=backoff::ATTEMPTS_MAX).contains(&attempts) {
         return Err(ProblemDetails::field(
             "/attempts",
-            format!("give 1 to {}", retry::ATTEMPTS_MAX),
+            format!("give 1 to {}", backoff::ATTEMPTS_MAX),
         ));
     }
     if asked.size_estimate_bytes.is_some_and(|bytes| bytes > NUMBER_MAX) {
@@ -275,7 +281,7 @@ fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, ProblemDetails> {
     for (at, file) in files.iter().enumerate() {
         let wrong =
             |field: &str, text: String| ProblemDetails::field(format!("/files/{at}/{field}"), text);
-        paths::relative(&file.path).map_err(|text| wrong("path", text))?;
+        paths::relative(&file.path).map_err(|error| wrong("path", error.to_string()))?;
         if !seen.insert(file.path.as_str()) {
             return Err(wrong("path", format!("'{}' is there twice", file.path)));
         }
@@ -283,7 +289,7 @@ fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, ProblemDetails> {
             return Err(wrong("size", "it is too large".to_owned()));
         }
         if let Some(text) = &file.digest {
-            check_digest(text).map_err(|text| wrong("digest", text))?;
+            check_digest(text).map_err(|error| wrong("digest", error.to_string()))?;
         }
         let (path, size, digest) = (file.path.clone(), file.size, file.digest.clone());
         new.push(NewFile { path, size, digest });
@@ -291,8 +297,13 @@ fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, ProblemDetails> {
     Ok(new)
 }
 
+/// A digest in another form than `algorithm:hexadecimal`.
+#[derive(Debug, thiserror::Error)]
+#[error("write it like crc32c:0a1b2c3d, in lower case")]
+struct InvalidDigest;
+
 /// Validates the form `algorithm:hexadecimal`; the node checks the algorithm.
-fn check_digest(text: &str) -> Result<(), String> {
+fn check_digest(text: &str) -> Result<(), InvalidDigest> {
     let good = |name: &str, hex: &str| {
         (1..=16).contains(&name.len())
             && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
@@ -301,7 +312,7 @@ fn check_digest(text: &str) -> Result<(), String> {
     };
     match text.split_once(':') {
         Some((name, hex)) if good(name, hex) => Ok(()),
-        _ => Err("write it like crc32c:0a1b2c3d, in lower case".to_owned()),
+        _ => Err(InvalidDigest),
     }
 }
 
@@ -317,7 +328,10 @@ async fn seen(
         ))
     };
     let number = number(id)?;
-    let stored = read::request(&shared.database.pool, number).await?.ok_or_else(missing)?;
+    let stored = requests::find(&shared.database.pool, number)
+        .await
+        .map_err(unavailable)?
+        .ok_or_else(missing)?;
     // A request that the client may not see does not exist for it.
     if asking.who.may_see(&stored.class) { Ok(stored) } else { Err(missing()) }
 }
@@ -360,11 +374,11 @@ pub(super) async fn list(
     let mut params = QueryParams::new(given)?;
     let states = params.take("state").unwrap_or_default();
     let states = states.split(',').filter(|text| !text.is_empty());
-    let states: Result<Vec<RequestState>, String> =
+    let states: Result<Vec<RequestState>, UnknownState> =
         states.map(|text| text.trim().parse()).collect();
     let filter = RequestFilter {
         before: params.parsed::<i64>("before")?,
-        states: states.map_err(|text| ProblemDetails::field("state", text))?,
+        states: states.map_err(|error| ProblemDetails::field("state", error.to_string()))?,
         classes: asking.who.sees(),
         class: clean(&mut params, "class")?,
         source: clean(&mut params, "source")?,
@@ -375,16 +389,18 @@ pub(super) async fn list(
     };
     params.none()?;
     let pool = &shared.database.pool;
-    let found = read::requests(pool, &filter).await?;
+    let found = requests::list(pool, &filter).await.map_err(unavailable)?;
     let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == filter.limit);
     let settings = shared.settings();
-    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms()).await?;
+    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms())
+        .await
+        .map_err(unavailable)?;
     let mut requests = Vec::with_capacity(found.len());
     for stored in found {
         // Only the reason of a cancellation that has not ended names hosts of runs.
         let is_cancelling = stored.tally.cancel && !stored.state.is_final();
         let runs = match is_cancelling {
-            true => read::runs(pool, Some(stored.id), LIST_MAX).await?,
+            true => runs::list(pool, Some(stored.id), LIST_MAX).await.map_err(unavailable)?,
             false => Vec::new(),
         };
         let waiting = situation.reason(&stored, &runs, None);
@@ -413,10 +429,12 @@ pub(super) async fn one(
 ) -> Result<Json<RequestFacts>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let pool = &shared.database.pool;
-    let runs = read::runs(pool, Some(stored.id), LIST_MAX).await?;
-    let again = read::next_attempt(pool, stored.id).await?;
+    let runs = runs::list(pool, Some(stored.id), LIST_MAX).await.map_err(unavailable)?;
+    let again = batches::next_attempt(pool, stored.id).await.map_err(unavailable)?;
     let settings = shared.settings();
-    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms()).await?;
+    let situation = Situation::read(pool, &settings.config, now_ms(), shared.alive_ms())
+        .await
+        .map_err(unavailable)?;
     let waiting = situation.reason(&stored, &runs, again);
     let mut facts =
         RequestFacts::with_runs(stored.clone(), &runs, |run| situation.is_recent(run.seen));
@@ -444,7 +462,7 @@ async fn answer(
     let conflict = |text: String| Err(ProblemDetails::new(StatusCode::CONFLICT, text));
     match changed {
         ChangeOutcome::Done => {
-            let stored = read::request(&shared.database.pool, id).await?;
+            let stored = requests::find(&shared.database.pool, id).await.map_err(unavailable)?;
             let stored = stored.ok_or_else(|| ProblemDetails::not_found(STORED))?;
             let problem = deadline_problem(shared, &stored, None).await?;
             let mut facts = RequestFacts::from(stored);
@@ -524,7 +542,7 @@ pub(super) async fn cancel(
     let (id, audit) = (stored.id, audit(&asking, "cancel", stored.id, String::new()));
     let changed = shared.writer.apply(move |cx| {
         let audit = audit.clone();
-        Box::pin(async move { change::cancel(cx, id, audit).await })
+        Box::pin(async move { cancel::cancel(cx, id, audit).await })
     });
     answer(&shared, id, changed.await?).await
 }
@@ -545,11 +563,13 @@ pub(super) async fn files(
 ) -> Result<Json<Files>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let mut params = QueryParams::new(given)?;
-    let state = params.parsed::<FileState>("state")?;
+    let state = params.parsed::<RequestFileState>("state")?;
     let after = params.parsed::<i64>("after")?.unwrap_or(-1);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
     params.none()?;
-    let found = read::files(&shared.database.pool, stored.id, state, after, limit).await?;
+    let found = files::list(&shared.database.pool, stored.id, state, after, limit)
+        .await
+        .map_err(unavailable)?;
     let next = found.last().map(|last| last.seq).filter(|_| found.len() as i64 == limit);
     let files: Vec<FileFacts> = found.into_iter().map(Into::into).collect();
     Ok(Json(Files { files, next }))
@@ -577,17 +597,18 @@ pub(super) async fn append(
     }
     let at =
         i64::try_from(asked.at).map_err(|_| ProblemDetails::field("/at", "it is too large"))?;
-    let files = Arc::new(new_files(&asked.files)?);
-    let detail = format!("{} files, seal {}", files.len(), asked.seal);
+    let new = AppendedFiles { at, files: new_files(&asked.files)?, seal: asked.seal };
+    let new = Arc::new(new);
+    let detail = format!("{} files, seal {}", new.files.len(), asked.seal);
     let (id, audit) = (stored.id, audit(&asking, "append", stored.id, detail));
-    let (seal, appended) = (asked.seal, Arc::clone(&files));
+    let appended = Arc::clone(&new);
     let changed = shared.writer.apply(move |cx| {
-        let (files, audit) = (Arc::clone(&appended), audit.clone());
-        Box::pin(async move { change::append(cx, id, at, &files, seal, audit).await })
+        let (new, audit) = (Arc::clone(&appended), audit.clone());
+        Box::pin(async move { append::append(cx, id, &new, audit).await })
     });
     match changed.await? {
         ChangeOutcome::Taken { file, by } => {
-            Err(taken(&shared, &asking, &files, (file, by)).await?)
+            Err(taken(&shared, &asking, &new.files, (file, by)).await?)
         }
         changed => answer(&shared, id, changed).await,
     }
@@ -611,7 +632,9 @@ pub(super) async fn history(
     let after = params.parsed::<i64>("after")?.unwrap_or(0);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
     params.none()?;
-    let found = read::events(&shared.database.pool, Some(stored.id), after, limit).await?;
+    let found = events::list(&shared.database.pool, Some(stored.id), after, limit)
+        .await
+        .map_err(unavailable)?;
     let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == limit);
     Ok(Json(History { events: found.into_iter().map(Into::into).collect(), next }))
 }
@@ -627,7 +650,8 @@ pub(super) async fn why(
     Path(id): Path<String>,
 ) -> Result<Json<Orders>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
-    let runs = read::runs(&shared.database.pool, Some(stored.id), LIST_MAX).await?;
+    let runs =
+        runs::list(&shared.database.pool, Some(stored.id), LIST_MAX).await.map_err(unavailable)?;
     let recent = now_ms() - shared.alive_ms();
     let orders = runs.into_iter().map(|run| OrderFacts::at(run, |run| run.seen >= recent));
     Ok(Json(Orders { orders: orders.collect() }))

@@ -11,17 +11,15 @@ use axum::http::StatusCode;
 use penstock_calendar::{END_OF_TIME, RATE_MAX, ReserveError};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
-use sqlx::Row;
-use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::objects::seconds;
 use super::{ApiClient, body, number};
-use crate::problem::ProblemDetails;
+use crate::problem::{ProblemDetails, unavailable};
+use crate::repository::reservations::{self, ListedReservation, ReservationRequest};
+use crate::repository::{Audit, now_ms};
 use crate::shared::ControllerState;
-use crate::store::circuit::CircuitState;
-use crate::store::writer::Audit;
-use crate::store::{now_ms, reserve};
+use crate::use_cases::reserve;
 
 /// A reservation to make.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -147,7 +145,7 @@ pub(super) async fn make(
             "no provider of circuits is configured: leave it out, or add [controller.circuits]";
         return Err(ProblemDetails::field("/circuit", text));
     }
-    let wanted = reserve::ReservationRequest {
+    let wanted = ReservationRequest {
         client: asking.who.name.clone(),
         class: Some(class.name.clone()),
         source: asked.source,
@@ -194,44 +192,33 @@ async fn stored(
     id: Option<i64>,
 ) -> Result<Vec<ReservationFacts>, ProblemDetails> {
     let now = now_ms();
-    // An ended reservation stays listed until its circuit is released.
-    let text = "SELECT r.id, r.client, r.class, r.source, r.destination, r.rate_bps, r.begins, r.ends, r.route, c.state,
-            c.since, c.why, c.addresses, c.measured_bps, c.checked, c.shows
-        FROM reservation r LEFT JOIN circuit c ON c.reservation = r.id
-        WHERE (r.ends > $1 OR c.state < 3) AND (r.id = $2 OR $2 < 0) ORDER BY r.begins, r.id";
-    let query = sqlx::query(text).bind(now).bind(id.unwrap_or(-1));
-    let rows = query.fetch_all(&shared.database.pool).await?;
-    let facts = rows.iter().map(|row| {
-        let (begins, ends): (i64, i64) = (row.get(6), row.get(7));
-        let route: Vec<(String, String)> =
-            serde_json::from_str(&row.get::<String, _>(8)).unwrap_or_default();
-        ReservationFacts {
-            id: row.get(0),
-            client: row.get(1),
-            class: row.get(2),
-            source: row.get(3),
-            destination: row.get(4),
-            rate_bps: row.get(5),
-            begin_unix_seconds: seconds(begins),
-            end_unix_seconds: seconds(ends),
-            path: route.into_iter().map(|(_, link)| link).collect(),
-            active: begins <= now && now < ends,
-            circuit: circuit_of(row),
-        }
+    let rows = reservations::list(&shared.database.pool, now, id).await.map_err(unavailable)?;
+    let facts = rows.into_iter().map(|row| ReservationFacts {
+        id: row.id,
+        active: row.begins <= now && now < row.ends,
+        begin_unix_seconds: seconds(row.begins),
+        end_unix_seconds: seconds(row.ends),
+        circuit: circuit_of(&row),
+        client: row.client,
+        class: row.class,
+        source: row.source,
+        destination: row.destination,
+        rate_bps: row.rate_bps,
+        path: row.route.0.into_iter().map(|(_, link)| link).collect(),
     });
     Ok(facts.collect())
 }
 
-fn circuit_of(row: &AnyRow) -> Option<CircuitFacts> {
-    let state = CircuitState::from_number(row.get::<Option<i64>, _>(9)?);
+fn circuit_of(row: &ListedReservation) -> Option<CircuitFacts> {
+    let state = row.state?;
     Some(CircuitFacts {
         state: state.as_str().to_owned(),
-        since_unix_seconds: seconds(row.get(10)),
-        reason: Some(row.get::<String, _>(11)).filter(|why| !why.is_empty()),
-        addresses: serde_json::from_str(&row.get::<String, _>(12)).unwrap_or_default(),
-        measured_bps: row.get(13),
-        checked_unix_seconds: row.get::<Option<i64>, _>(14).map(seconds),
-        verified: row.get::<Option<i64>, _>(15).map(|shows| shows > 0),
+        since_unix_seconds: seconds(row.since.unwrap_or_default()),
+        reason: row.why.clone().filter(|why| !why.is_empty()),
+        addresses: row.addresses.0.clone(),
+        measured_bps: row.measured_bps.unwrap_or_default(),
+        checked_unix_seconds: row.checked.map(seconds),
+        verified: row.shows,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use futures_util::future::BoxFuture;
-use penstock_lab::control::{CircuitReport, ControlError, Request, ask};
+use penstock_lab::control::{CircuitReport, ControlError, LabRequest, ask};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ impl LabCircuits {
     }
 
     /// Sends a request from a thread that may block.
-    async fn ask<T>(&self, request: Request) -> Result<T, ControlError>
+    async fn ask<T>(&self, request: LabRequest) -> Result<T, ControlError>
     where
         T: DeserializeOwned + Send + 'static,
     {
@@ -50,7 +50,7 @@ impl CircuitProvider for LabCircuits {
     ) -> BoxFuture<'a, Result<HostAddresses, CircuitError>> {
         let CircuitSpec { name, rate_bps, from, to, links } = circuit.clone();
         Box::pin(async move {
-            let request = Request::Circuit { name, rate_bps, from, to, links };
+            let request = LabRequest::Circuit { name, rate_bps, from, to, links };
             let report: CircuitReport = self.ask(request).await.map_err(refusal)?;
             Ok(report.addresses.into_iter().map(|(host, ip)| (host, ip.to_string())).collect())
         })
@@ -61,7 +61,7 @@ impl CircuitProvider for LabCircuits {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CircuitStatus>, CircuitError>> {
         Box::pin(async move {
-            let all: Vec<CircuitReport> = match self.ask(Request::Circuits).await {
+            let all: Vec<CircuitReport> = match self.ask(LabRequest::Circuits).await {
                 Ok(all) => all,
                 // A stopped lab has no circuits.
                 Err(ControlError::Down(_)) => return Ok(None),
@@ -82,7 +82,7 @@ impl CircuitProvider for LabCircuits {
     fn release<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), CircuitError>> {
         let name = name.to_owned();
         Box::pin(async move {
-            match self.ask::<Value>(Request::Release { name }).await {
+            match self.ask::<Value>(LabRequest::Release { name }).await {
                 Ok(_) | Err(ControlError::Down(_)) => Ok(()),
                 Err(error) => Err(refusal(error)),
             }

@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use penstock_control::backoff::CIRCUIT_RETRY_INTERVAL;
+use penstock_control::circuit::CircuitState;
 use penstock_units::BitRate;
 
 use super::{CircuitError, CircuitProvider, CircuitSpec, CircuitStatus, HostAddresses};
+use crate::repository::circuits::{self, BookedCircuit};
+use crate::repository::reservations::ReservedRoute;
+use crate::repository::{StoreError, links, now_ms, runs};
 use crate::shared::ControllerState;
-use crate::store::circuit::{self, BookedCircuit, CircuitState};
-use crate::store::{now_ms, reserve};
+use crate::use_cases::reserve;
 
 /// Time limit of a provider's call.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Interval of attempts at a broken circuit.
-const RETRY_INTERVAL_MS: i64 = 2_000;
 
 /// Least time between two checks.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -38,10 +39,12 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
         if shared.leads.load(Ordering::Relaxed) {
             match reconcile_all(&shared).await {
                 Ok(()) => logged_error.clear(),
-                Err(error) if error == logged_error => {}
                 Err(error) => {
-                    tracing::error!("cannot reconcile circuits: {error}");
-                    logged_error = error;
+                    let error = error.to_string();
+                    if error != logged_error {
+                        tracing::error!("cannot reconcile circuits: {error}");
+                        logged_error = error;
+                    }
                 }
             }
         }
@@ -53,21 +56,21 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
     }
 }
 
-async fn reconcile_all(shared: &ControllerState) -> Result<(), String> {
-    let failed = |error: sqlx::Error| error.to_string();
+async fn reconcile_all(shared: &ControllerState) -> Result<(), StoreError> {
     let pool = &shared.database.pool;
-    let all = circuit::live(pool).await.map_err(failed)?;
+    let all = circuits::live(pool).await?;
     if all.is_empty() {
         return Ok(());
     }
     let now = now_ms();
-    let down = crate::store::read::down_links(pool).await.map_err(failed)?;
-    let moved = circuit::measured_rates(pool, now - PATH_SETTLE_MS).await.map_err(failed)?;
+    let down = links::down(pool).await?;
+    let moved = runs::settled_paths(pool, now - PATH_SETTLE_MS).await?;
     for one in all {
+        let is_own = |address: &String| one.addresses.values().any(|own| own == address);
         let expected = moved
             .iter()
-            .filter(|(from, _)| one.addresses.values().any(|address| from.contains(address)))
-            .map(|(_, bps)| bps)
+            .filter(|run| run.path.0.iter().any(|pair| is_own(&pair.from)))
+            .map(|run| run.measured_bps)
             .sum();
         reconcile(shared, &one, now, &down, expected).await?;
     }
@@ -80,7 +83,7 @@ async fn reconcile(
     now: i64,
     down: &HashSet<String>,
     expected_bps: i64,
-) -> Result<(), String> {
+) -> Result<(), StoreError> {
     let name = name(one);
     let Some(provider) = shared.provider.as_deref() else {
         if now >= one.ends {
@@ -142,7 +145,7 @@ async fn attempt(
     provider: &dyn CircuitProvider,
     one: &BookedCircuit,
     down: &HashSet<String>,
-) -> Result<(), String> {
+) -> Result<(), StoreError> {
     let settings = shared.settings();
     let asked = one.clone();
     let ways = shared.writer.apply(move |cx| {
@@ -154,7 +157,7 @@ async fn attempt(
             reserve::candidate_routes(cx, (one.id, seconds), terms, &one.route).await
         })
     });
-    let ways = ways.await.map_err(|error| error.to_string())?;
+    let ways = ways.await?;
     let hosts = |site: &str| -> Vec<String> {
         let all = settings.config.topology.hosts().map(|(_, node)| node.name.clone());
         all.filter(|host| settings.planner.site_of(host) == Some(site)).collect()
@@ -189,15 +192,16 @@ async fn attempt(
 async fn store_up(
     shared: &ControllerState,
     one: &BookedCircuit,
-    route: reserve::ReservedRoute,
+    route: ReservedRoute,
     addresses: HostAddresses,
-) -> Result<(), String> {
+) -> Result<(), StoreError> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let (one, route, addresses) = (one.clone(), route.clone(), addresses.clone());
-        Box::pin(async move { circuit::mark_up(cx, &one, &route, &addresses).await })
+        Box::pin(async move { circuits::mark_up(cx, &one, &route, &addresses).await })
     });
-    stored.await.map_err(|error| error.to_string())
+    stored.await?;
+    Ok(())
 }
 
 async fn store_broken(
@@ -205,22 +209,25 @@ async fn store_broken(
     one: &BookedCircuit,
     why: &str,
     now: i64,
-) -> Result<(), String> {
+) -> Result<(), StoreError> {
     let (one, why) = (one.clone(), why.to_owned());
     let stored = shared.writer.apply(move |cx| {
         let (one, why) = (one.clone(), why.clone());
-        Box::pin(async move { circuit::mark_broken(cx, &one, &why, now + RETRY_INTERVAL_MS).await })
+        let again = now + CIRCUIT_RETRY_INTERVAL.as_millis() as i64;
+        Box::pin(async move { circuits::mark_broken(cx, &one, &why, again).await })
     });
-    stored.await.map_err(|error| error.to_string())
+    stored.await?;
+    Ok(())
 }
 
-async fn store_released(shared: &ControllerState, one: &BookedCircuit) -> Result<(), String> {
+async fn store_released(shared: &ControllerState, one: &BookedCircuit) -> Result<(), StoreError> {
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let one = one.clone();
-        Box::pin(async move { circuit::mark_released(cx, &one).await })
+        Box::pin(async move { circuits::mark_released(cx, &one).await })
     });
-    stored.await.map_err(|error| error.to_string())
+    stored.await?;
+    Ok(())
 }
 
 /// Compares the counters of its links with the measured rates of its orders.
@@ -230,7 +237,7 @@ async fn verified(
     now: i64,
     seen: &CircuitStatus,
     expected_bps: i64,
-) -> Result<(), String> {
+) -> Result<(), StoreError> {
     // Bytes that passed every link.
     let carried = seen.links.iter().map(|link| link.bytes).min().unwrap_or(0);
     let carried = i64::try_from(carried).unwrap_or(i64::MAX);
@@ -252,7 +259,10 @@ async fn verified(
     let one = one.clone();
     let stored = shared.writer.apply(move |cx| {
         let one = one.clone();
-        Box::pin(async move { circuit::store_counters(cx, &one, (carried, measured), shows).await })
+        Box::pin(
+            async move { circuits::store_counters(cx, &one, (carried, measured), shows).await },
+        )
     });
-    stored.await.map_err(|error| error.to_string())
+    stored.await?;
+    Ok(())
 }

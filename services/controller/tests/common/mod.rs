@@ -16,11 +16,8 @@ use hyper_util::rt::TokioIo;
 use penstock_controller::Controller;
 use penstock_controller::config::Config;
 use penstock_http::server::{self, ConnectionTracker};
-use penstock_http::{ApiCaller, Role};
+use penstock_http::{ApiCaller, ServiceRole, metrics};
 use penstock_scitags::Registry;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::registry::Registry as Metrics;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -147,16 +144,6 @@ mark = "10G"
     Config::load(Some(&file), Registry::builtin()).unwrap()
 }
 
-/// The controller's metrics, encoded as for `/metrics`.
-#[derive(Debug)]
-struct Told(Arc<Controller>);
-
-impl Collector for Told {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        self.0.metrics(&mut encoder)
-    }
-}
-
 /// A controller that serves HTTP.
 pub struct Running {
     pub runtime: Runtime,
@@ -172,8 +159,7 @@ impl Running {
         let runtime = Runtime::new().unwrap();
         let controller = Controller::start(config, directory, runtime.handle()).unwrap();
         let file = directory.join("penstock.toml");
-        let load =
-            move || Config::load(Some(&file), Registry::builtin()).map_err(|e| e.to_string());
+        let load = move || Ok(Config::load(Some(&file), Registry::builtin())?);
         let controller = Arc::new(controller.reloading(load));
         let guard = |mut request: Request, next: Next| async move {
             let value = request.headers().get("authorization").cloned();
@@ -208,15 +194,13 @@ impl Running {
 
     /// Reloads as on SIGHUP.
     pub fn reload(&self) -> Result<(), String> {
-        self.controller.reload()
+        self.controller.reload().map_err(|error| error.to_string())
     }
 
     /// True if its metrics report it as leader.
     pub fn leads(&self) -> bool {
-        let mut registry = Metrics::default();
-        registry.register_collector(Box::new(Told(Arc::clone(&self.controller))));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let controller = Arc::clone(&self.controller);
+        let text = metrics::render(move |writer| controller.metrics(writer)).0;
         text.lines().any(|line| line == "penstock_controller_leads 1")
     }
 

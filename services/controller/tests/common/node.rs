@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use penstock_operations::orders::{
+use penstock_control::orders::{
     Capacity, FaultKind, Instructions, InterfaceCounters, ListedFile, Order, OrderFault, OrderId,
     OrderPhase, OrderReport, OrderTask, Report, ReportedOutcome,
 };

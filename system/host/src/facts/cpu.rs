@@ -25,7 +25,7 @@ pub struct Cpu {
     /// NUMA nodes and their processors, as `0-17,36-53`.
     #[serde(default)]
     #[schema(required)]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NumaNode>,
     /// Simultaneous multithreading: `on`, `off`, `notsupported`; left out where there is no such control.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -59,7 +59,7 @@ pub struct Cpu {
 /// A NUMA node and its CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct NumaNode {
     /// Number of the node.
     pub number: usize,
     /// Processors of the node.
@@ -113,21 +113,21 @@ fn number(name: &str) -> Option<usize> {
     name.strip_prefix("cpu")?.parse().ok()
 }
 
-fn nodes(tree: &Tree) -> Vec<Node> {
+fn nodes(tree: &Tree) -> Vec<NumaNode> {
     const NODES: &str = "/sys/devices/system/node";
-    let mut nodes: Vec<Node> = tree
+    let mut nodes: Vec<NumaNode> = tree
         .names(NODES)
         .iter()
         .filter_map(|name| {
             let number = name.strip_prefix("node")?.parse().ok()?;
-            Some(Node { number, cpus: tree.text(&format!("{NODES}/{name}/cpulist"))? })
+            Some(NumaNode { number, cpus: tree.text(&format!("{NODES}/{name}/cpulist"))? })
         })
         .collect();
     nodes.sort_by_key(|node| node.number);
     nodes
 }
 
-/// Drivers say it in their own ways: acpi-cpufreq by `boost`, intel_pstate by its opposite.
+/// Reads `boost` of acpi-cpufreq, or its inverse `no_turbo` of intel_pstate.
 fn boost(tree: &Tree) -> Option<bool> {
     let plain = tree.number::<u8>(&format!("{CPU}/cpufreq/boost")).map(|on| on != 0);
     plain.or_else(|| Some(tree.number::<u8>(&format!("{CPU}/intel_pstate/no_turbo"))? == 0))
@@ -165,7 +165,8 @@ mod tests {
             fs::write(place.join("scaling_governor"), format!("{governor}\n")).unwrap();
         }
         let governors = gather(&Tree::below(root.path())).governors;
-        let told: Vec<_> = governors.iter().map(|(one, cpus)| format!("{one} {cpus}")).collect();
-        assert_eq!(told, ["performance 0,6", "powersave 1,4-5"]);
+        let formatted: Vec<_> =
+            governors.iter().map(|(one, cpus)| format!("{one} {cpus}")).collect();
+        assert_eq!(formatted, ["performance 0,6", "powersave 1,4-5"]);
     }
 }

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 use super::{Tree, chosen};
 
 const BLOCK: &str = "/sys/block";
-/// Devices that hold no data of their own, or none that lasts.
+/// Prefixes of devices without persistent data of their own.
 const NOT_DISKS: [&str; 4] = ["loop", "ram", "zram", "sr"];
-/// Devices on top of each other, as a volume on an array of partitions.
+/// Depth of stacked devices, as a volume on an array of partitions.
 const STACKED_MAX: usize = 8;
-/// File systems of which a node's data is on one.
+/// Types of file systems that may hold data.
 const DATA: [&str; 12] = [
     "xfs", "ext4", "ext3", "btrfs", "zfs", "f2fs", "nfs", "nfs4", "lustre", "ceph", "gpfs",
     "beegfs",
@@ -109,10 +109,10 @@ pub fn gather(tree: &Tree) -> Vec<Disk> {
         .collect()
 }
 
-/// The node of a block device; of one that is made of others (md, device mapper, NVMe over several paths) that which
-/// all of them share.
+/// NUMA node of a block device; of a stacked one (md, device mapper, NVMe multipath) the node that all lower devices
+/// share.
 fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
-    // -1 where the firmware does not tell; for NVMe it is the controller's. A partition lies in its disk's directory.
+    // -1 if the firmware does not report it; for NVMe that of the controller. A partition is in its disk's directory.
     let own = ["device/numa_node", "device/device/numa_node", "../device/numa_node"];
     if let Some(node) = own.iter().find_map(|path| tree.number(&format!("{device}/{path}"))) {
         return Some(node);
@@ -120,7 +120,7 @@ fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
     let below = stacked_max.checked_sub(1)?;
     let parts = tree.names(&format!("{device}/slaves")).into_iter();
     let parts = parts.map(|part| numa_node(tree, &format!("{device}/slaves/{part}"), below));
-    // The device of such a one is a subsystem, with its controllers in it.
+    // NVMe multipath: the device is a subsystem, with its controllers in it.
     let controllers = tree.names(&format!("{device}/device")).into_iter();
     let controllers = controllers
         .map(|name| format!("{device}/device/{name}/numa_node"))
@@ -131,7 +131,7 @@ fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
     nodes.all(|node| node == Some(first)).then_some(first)
 }
 
-/// The disk that holds a device of this number (`st_dev`), which may be a partition of it; none where it is no disk's.
+/// Returns the disk of a device number (`st_dev`), which may be that of a partition; `None` if it is not on a disk.
 #[must_use]
 pub fn disk_of(device: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -140,7 +140,7 @@ pub fn disk_of(device: u64) -> Option<String> {
 
 fn disk_numbered(tree: &Tree, number: &str) -> Option<String> {
     let place = std::fs::canonicalize(tree.at(&format!("/sys/dev/block/{number}"))).ok()?;
-    // A partition lies in its disk's directory.
+    // A partition is in its disk's directory.
     let is_part = place.join("partition").exists();
     let disk = if is_part { place.parent()? } else { &place };
     Some(disk.file_name()?.to_str()?.to_owned())
@@ -151,7 +151,7 @@ fn disk_numbered(tree: &Tree, number: &str) -> Option<String> {
 pub fn mounts(tree: &Tree) -> Vec<Mount> {
     let text = tree.text("/proc/self/mounts").unwrap_or_default();
     let numbers = tree.text("/proc/self/mountinfo").unwrap_or_default();
-    // Number, parent, device as 8:1, root, mount point (proc(5)); of those on the same point the last is seen.
+    // Number, parent, device as 8:1, root, mount point (proc(5)); the last mount hides earlier ones at the same point.
     let disk = |path: &str| {
         let mut lines = numbers.lines().rev().map(|line| line.split(' '));
         let number = lines.find_map(|words| {
@@ -166,7 +166,7 @@ pub fn mounts(tree: &Tree) -> Vec<Mount> {
             let mut words = line.split(' ');
             let (device, path) = (words.next()?, words.next()?);
             let (kind, options) = (words.next()?, words.next()?);
-            // Paths with control characters are nobody's data.
+            // Paths with control characters are skipped.
             if !DATA.contains(&kind) || path.contains(char::is_control) {
                 return None;
             }
@@ -180,7 +180,7 @@ pub fn mounts(tree: &Tree) -> Vec<Mount> {
         })
         .collect();
     mounts.sort_by(|a, b| a.1.path.cmp(&b.1.path));
-    // What is bound to a second place is the same file system.
+    // Bind mounts show the same file system again.
     let mut seen = std::collections::BTreeSet::new();
     mounts.retain(|(device, _)| seen.insert(*device));
     mounts.into_iter().map(|(_, mount)| mount).collect()
@@ -200,7 +200,7 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    /// As the kernel lays it out: three disks, the third at the other node, and what is made of them.
+    /// Creates sysfs of three disks, the third at the other NUMA node, with stacked devices.
     fn sysfs(root: &Path) {
         for (disk, node) in [("nvme0n1", 1), ("nvme1n1", 1), ("nvme2n1", 0), ("vda", -1)] {
             write(root, &format!("devices/{disk}/device/numa_node"), &format!("{node}\n"));

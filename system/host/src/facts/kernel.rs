@@ -1,4 +1,4 @@
-//! The running kernel: release, command line, what it was built with.
+//! The running kernel: release, command line, build options.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Tree;
 
-/// Longest list of build options that is unpacked.
+/// Size limit of the unpacked list of build options, in bytes.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
 /// Build options that rules read, without `CONFIG_`.
@@ -45,12 +45,12 @@ pub struct Kernel {
     pub btf: Option<bool>,
 }
 
-/// The numbers at the beginning of a release: 6.18.44.
+/// Major and minor version of a release such as 6.18.44.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Release(pub u32, pub u32);
 
 impl Kernel {
-    /// The release as numbers.
+    /// Parses major and minor version of the release.
     #[must_use]
     pub fn version(&self) -> Option<Release> {
         let text = self.release.as_deref()?;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel() {
+    fn this_kernel_has_a_release() {
         let kernel = gather(&Tree::default());
         assert!(kernel.version() > Some(Release(4, 0)) && kernel.command_line.is_some());
     }

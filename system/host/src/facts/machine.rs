@@ -52,7 +52,7 @@ pub fn gather(tree: &Tree) -> Machine {
         product: product(tree),
         virtual_machine: virtual_machine(tree),
         container: container(tree),
-        // Shown in the first namespace alone: net/core/sysctl_net_core.c.
+        // Only the initial namespace has this file: net/core/sysctl_net_core.c.
         first_network_namespace: tree
             .exists("/proc/sys/net/core")
             .then(|| tree.exists("/proc/sys/net/core/netdev_max_backlog")),
@@ -73,7 +73,7 @@ fn product(tree: &Tree) -> Option<String> {
     }
 }
 
-/// By the flag that hypervisors show to their guests (CPUID leaf 1, ECX bit 31), else by the firmware's words.
+/// Detects a virtual machine by the hypervisor flag (CPUID leaf 1, ECX bit 31), else by the product name of the firmware.
 fn virtual_machine(tree: &Tree) -> Option<bool> {
     const VENDORS: [&str; 7] = [
         "QEMU",
@@ -94,7 +94,7 @@ fn virtual_machine(tree: &Tree) -> Option<bool> {
 }
 
 fn container(tree: &Tree) -> Option<String> {
-    // Who sees the kernel's own threads is in none; images of machines keep the marks of containers they came from.
+    // Kernel threads are visible only outside containers; images of machines may keep marker files of containers.
     if tree.text("/proc/2/comm").as_deref() == Some("kthreadd") {
         return None;
     }
@@ -107,7 +107,7 @@ fn container(tree: &Tree) -> Option<String> {
     if let Some(kind) = tree.text("/run/systemd/container") {
         return Some(kind);
     }
-    // What container managers tell the first process.
+    // Container managers set this variable for the first process.
     let environment = tree.bytes("/proc/1/environ")?;
     environment
         .split(|byte| *byte == 0)
@@ -119,12 +119,12 @@ fn container(tree: &Tree) -> Option<String> {
         })
 }
 
-/// The mark alone stays in an image that became a machine. Docker names itself in the control group or in what it
-/// mounts (/etc/hosts from /var/lib/docker/containers), or its root is made of layers.
+/// Detects Docker by its control group, its mounts (/etc/hosts from /var/lib/docker/containers) or an overlay root. The
+/// file `/.dockerenv` alone may remain in an image that became a machine.
 fn is_docker(tree: &Tree) -> bool {
     let groups = tree.text("/proc/1/cgroup").unwrap_or_default();
     let mounts = tree.text("/proc/self/mountinfo").unwrap_or_default();
-    // Number, parent, device, root, mount point, options, fields that end with a hyphen, kind (proc(5)).
+    // Number, parent, device, root, mount point, options, optional fields up to a hyphen, type (proc(5)).
     let layers = mounts.lines().any(|line| {
         let kind = line.split_once(" - ").map(|(_, rest)| rest);
         line.split(' ').nth(4) == Some("/")
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(machine.first_network_namespace, Some(true));
     }
 
-    /// An image that became a machine keeps the mark, and a namespace of processes does not show the kernel's threads.
+    /// A machine with a leftover `/.dockerenv`, seen from a PID namespace without kernel threads.
     #[test]
     fn docker_is_more_than_its_mark() {
         let marked = |path: &str, text: &str| {

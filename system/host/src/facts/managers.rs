@@ -1,11 +1,11 @@
-//! Other programs that tune this machine, with which a change would fight.
+//! Other programs that tune this machine and would override changes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Tree;
 
-/// Processes that are looked at.
+/// Most processes that are searched.
 const PROCESSES_MAX: usize = 65_536;
 
 /// Other programs that tune.

@@ -1,4 +1,4 @@
-//! Memory: how much there is, how much this process may have, and what receiving dropped for want of time.
+//! Memory size, limits of this process, and drops of the receive backlog.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -64,7 +64,7 @@ pub fn gather(tree: &Tree) -> Memory {
     }
 }
 
-/// Version 2 of control groups: every group above has a say.
+/// Lowest memory limit of the process's cgroup and its ancestors (cgroup v2).
 fn limit(tree: &Tree) -> Option<u64> {
     let groups = tree.text("/proc/self/cgroup")?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -85,7 +85,8 @@ fn lock_limit(tree: &Tree) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// A row for each processor, of hexadecimal numbers: processed, dropped, squeezed (net/core/net-procfs.c).
+/// Parses `/proc/net/softnet_stat`: a row per CPU with hexadecimal numbers: processed, dropped, squeezed
+/// (net/core/net-procfs.c).
 #[must_use]
 pub fn softnet(tree: &Tree) -> Option<Softnet> {
     let text = tree.text("/proc/net/softnet_stat")?;

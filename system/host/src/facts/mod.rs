@@ -1,13 +1,12 @@
-//! Facts about a machine that decide how fast it moves data, each of which may be unknown.
+//! Facts about a machine that determine its transfer rate. Each may be unknown.
 //!
-//! [`Facts::gather`] reads them from procfs, sysfs and netlink and changes nothing; the parts are cheap on their own
-//! ([`Facts::sysctls`], [`nics::gather`]). The same as JSON is the facts file, which stands in for a machine that is
-//! not here ([`Facts::from_json`]).
+//! [`Facts::gather`] reads them from procfs, sysfs and netlink and changes nothing; parts can be read separately
+//! ([`Facts::sysctls`], [`nics::gather`]). A facts file has the same content as JSON, to judge another machine
+//! ([`Facts::from_json`]).
 //!
-//! Not for: judging ([`crate::rules`]). Not for state that changes by the second: counters are here where a rule reads
-//! them, rates are not.
+//! Not for: judging ([`crate::rules`]), or rates: of the counters, only those that a rule reads.
 //!
-//! Gathering does not fail: what cannot be read is left out. A facts file that is not one says where it is wrong.
+//! Gathering does not fail: unreadable facts are omitted. The error of an invalid facts file names the position.
 
 pub mod cpu;
 pub mod disks;
@@ -34,14 +33,14 @@ pub use self::sysctls::Sysctls;
 pub use self::tree::Tree;
 pub(crate) use self::tree::chosen;
 
-/// The version of the facts file that this program writes and reads.
+/// Version of the facts file that is written and read.
 pub const FACTS_VERSION: u32 = 1;
 
 /// Largest facts file in bytes.
 pub const FACTS_BYTES_MAX: usize = 16 << 20;
 
-/// Most processors, devices and disks of a machine, and interrupts of a device, in a facts file: several times what
-/// the largest machines have.
+/// Limits of processors, devices and disks of a machine, and interrupts of a device, in a facts file: several times
+/// those of the largest machines.
 const CPUS_MAX: usize = 65_536;
 const NICS_MAX: usize = 4096;
 const IRQS_MAX: usize = 4096;
@@ -99,34 +98,34 @@ pub struct Facts {
     pub managers: Managers,
 }
 
-/// A facts file that cannot be used.
+/// Error of reading a facts file.
 #[derive(Debug, thiserror::Error)]
 pub enum FactsError {
-    /// It is not JSON of this shape.
+    /// Not JSON, or not of this structure.
     #[error("not a facts file: {0}")]
     Shape(#[from] serde_json::Error),
-    /// It is something else than an object.
+    /// The top-level value is not an object.
     #[error(
         "a facts file is an object with version {FACTS_VERSION}: gather one with penstock host facts"
     )]
     NoObject,
-    /// No machine has so many.
+    /// A list exceeds its limit.
     #[error("the facts file has {count} {what}: {most} at most are taken")]
     TooMany {
-        /// Of what.
+        /// Kind of the items.
         what: &'static str,
-        /// How many.
+        /// Number of items in the file.
         count: usize,
-        /// How many there may be.
+        /// Largest number that is accepted.
         most: usize,
     },
-    /// A terminal would obey it.
+    /// A text contains a control character, which a terminal might interpret.
     #[error("the facts file has a control character in {place}: take it out")]
     Control {
-        /// Where, as `nics[0].name`.
+        /// Position in the file, as `nics[0].name`.
         place: String,
     },
-    /// It is another version's.
+    /// The file has another version.
     #[error(
         "version {found} of the facts file is not known: this program reads {FACTS_VERSION}; gather it again with penstock host facts"
     )]
@@ -137,13 +136,13 @@ pub enum FactsError {
 }
 
 impl Facts {
-    /// Everything, of this machine.
+    /// Reads all facts of this machine.
     #[must_use]
     pub fn gather() -> Self {
         Self::gather_from(&Tree::default())
     }
 
-    /// Everything, of `tree`; what comes by netlink only where the tree is this machine.
+    /// Reads all facts from `tree`; those by netlink only if the tree is that of this machine.
     #[must_use]
     pub fn gather_from(tree: &Tree) -> Self {
         Self {
@@ -162,22 +161,22 @@ impl Facts {
         }
     }
 
-    /// The settings of this machine's kernel alone.
+    /// Reads the sysctls of this machine.
     #[must_use]
     pub fn sysctls() -> Sysctls {
         sysctls::gather(&Tree::default())
     }
 
-    /// From a facts file.
+    /// Parses and checks a facts file.
     ///
     /// # Errors
-    /// When it is not one, with line and column, or says what no machine is.
+    /// When it is malformed, with line and column, or exceeds a limit.
     pub fn from_json(text: &[u8]) -> Result<Self, FactsError> {
-        // A list would be taken for the fields in their order.
+        // serde would accept a list as the fields in their order.
         if matches!(text.trim_ascii_start().first(), Some(b'[')) {
             return Err(FactsError::NoObject);
         }
-        // Asked first: another version's fields would only be strange.
+        // Checked first, because another version has other fields.
         #[derive(Deserialize)]
         struct FactsVersion {
             version: u32,
@@ -210,7 +209,7 @@ impl Facts {
         }
     }
 
-    /// As a facts file.
+    /// Formats a facts file in JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
@@ -218,7 +217,7 @@ impl Facts {
     }
 }
 
-/// Where a text or a name has a control character, as `nics[0].name`.
+/// Position of the first text or key with a control character, as `nics[0].name`.
 fn control_character(value: &Value) -> Option<String> {
     let odd = |text: &str| text.contains(char::is_control);
     match value {

@@ -1,8 +1,8 @@
-//! Network devices of this network namespace: by netlink what the kernel and the driver know, by sysfs where the
-//! hardware sits and which interrupts it has.
+//! Network devices of this network namespace: settings of kernel and driver by netlink, slot and interrupts of the
+//! hardware by sysfs.
 //!
-//! sysfs shows the devices of the namespace that it was mounted in: what it says is taken only for hardware with the
-//! same address.
+//! sysfs shows the devices of the namespace in which it was mounted: its values are used only if the hardware address
+//! is the same.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::Tree;
 
-/// Interrupts of a device that are looked at.
+/// Most interrupts of a device that are read.
 const IRQS_MAX: usize = 4096;
 
 /// A network device, its settings and its hardware.
@@ -357,7 +357,7 @@ fn read_driver(nic: &mut Nic, ethtool: &mut Ethtool) {
             let state = if feature.on { "on" } else { "off" };
             (name, format!("{state}{}", if feature.fixed { " fixed" } else { "" }))
         })
-        // What is off for good is no news, and there are sixty of them.
+        // Omits the offloads that are fixed to off, about sixty.
         .filter(|(_, state)| state != "off fixed")
         .collect();
 }
@@ -370,7 +370,7 @@ fn read_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
     };
     let own = format!("/sys/bus/{bus}/devices/{address}");
     nic.driver = tree.link_name(&format!("{own}/driver"));
-    // Before Linux 5.6 there is no ethtool by netlink; -1 is not known.
+    // Before Linux 5.6 there is no ethtool netlink; -1 is unknown.
     nic.speed_mbps = nic.speed_mbps.or_else(|| tree.number(&format!("{place}/speed")));
     // A virtual device's queue is a child of the PCI function that has slot, node and interrupts.
     let slot = match bus.as_str() {
@@ -399,12 +399,12 @@ fn read_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
 }
 
 fn pcie(tree: &Tree, slot: &str) -> Option<Pcie> {
-    // "16.0 GT/s PCIe"; what is not known is "Unknown".
+    // "16.0 GT/s PCIe", or "Unknown".
     let speed = |file: &str| -> Option<f64> {
         tree.text(&format!("{slot}/{file}"))?.split_whitespace().next()?.parse().ok()
     };
     let transfers = |at: &str| transfers(&tree.bytes(&format!("{at}/config"))?);
-    // A virtual function goes by what its card has; its own fields are zero.
+    // The fields of a virtual function are zero: uses those of its physical function.
     let own = Some(slot).filter(|slot| !tree.exists(&format!("{slot}/physfn")));
     let (card, port) = (own.and_then(transfers), transfers(&format!("{slot}/..")));
     let could = card
@@ -436,13 +436,14 @@ struct PcieTransferSizes {
     payload_max: u32,
 }
 
-/// From configuration space, of which only root reads more than 64 bytes (PCI Express Base Specification 5.0, 7.5.3).
+/// Reads them from configuration space, of which only root can read more than 64 bytes (PCI Express Base Specification
+/// 5.0, 7.5.3).
 fn transfers(config: &[u8]) -> Option<PcieTransferSizes> {
     const PCI_CAP_ID_EXP: u8 = 0x10;
     const CAPABILITIES_MAX: usize = 48;
     let byte = |at: usize| config.get(at).copied();
     let word = |at: usize| Some(u16::from_le_bytes([byte(at)?, byte(at + 1)?]));
-    // Bit 4 of the status says that there is a list.
+    // Bit 4 of the status register: the capability list exists.
     let mut at =
         usize::from(byte(0x34).filter(|_| word(6).is_some_and(|status| status & 16 != 0))?);
     for _ in 0..CAPABILITIES_MAX {
@@ -496,13 +497,13 @@ mod tests {
         set(0x40, &[0x01, 0x9c]);
         set(0x9c, &[0x11, 0x60]);
         set(0x60, &[0x10, 0x00]);
-        // Could 512 bytes (2), has 256 (1) and asks for 4096 (5).
+        // Supports 512 bytes (2), uses 256 (1), read requests of 4096 (5).
         set(0x64, &[0x02, 0x80]);
         set(0x68, &[0x20, 0x58]);
         let found = PcieTransferSizes { read_request: 4096, payload: 256, payload_max: 512 };
         assert_eq!(transfers(&config), Some(found));
-        assert_eq!(transfers(&config[..64]), None, "who is not root sees no more");
-        // A list that comes back to itself ends.
+        assert_eq!(transfers(&config[..64]), None, "unprivileged reads are truncated");
+        // A cyclic list ends.
         config[0x60] = 0x05;
         config[0x61] = 0x40;
         assert_eq!(transfers(&config), None);
@@ -510,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn every_knob_has_its_word() {
+    fn every_setting_has_a_name() {
         for one in DriverSetting::ALL {
             assert_eq!(setting_named(setting_name(one)), Some(one));
         }

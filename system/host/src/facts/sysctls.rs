@@ -1,6 +1,6 @@
-//! The kernel's settings that rules read, by their dotted names, and what TCP's buffers let a stream do.
+//! Sysctls that rules read, and the rate limit of a TCP stream by its buffers.
 //!
-//! A key that is not there is one that this kernel does not have, or that only the first network namespace shows.
+//! A missing key does not exist in this kernel, or only in the initial network namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::Tree;
 
-/// Every key that a rule reads; nothing else is gathered.
+/// All keys that are read: those that a rule uses.
 pub const KEYS: &[&str] = &[
     "kernel.io_uring_disabled",
     "kernel.numa_balancing",
@@ -84,7 +84,7 @@ pub fn gather(tree: &Tree) -> Sysctls {
         }
         let place = tree.at(&path);
         let mode = std::fs::metadata(&place).map(|facts| facts.permissions().mode());
-        // A container's /proc/sys is mounted read-only: the mode does not tell. Who may not write it is another matter.
+        // In a container /proc/sys is mounted read-only, which the file mode does not show. Permissions are checked elsewhere.
         let mounted_read_only =
             || tree.is_live() && access(&place, Access::WRITE_OK) == Err(Errno::ROFS);
         if mode.is_ok_and(|mode| mode & 0o200 == 0 || mounted_read_only()) {
@@ -94,12 +94,12 @@ pub fn gather(tree: &Tree) -> Sysctls {
     found
 }
 
-/// Where a setting is in procfs.
+/// Path of a sysctl in procfs.
 pub(crate) fn path_of(key: &str) -> String {
     format!("/proc/sys/{}", key.replace('.', "/"))
 }
 
-/// A value with single spaces: procfs writes tabs.
+/// Replaces the tabs of procfs by single spaces.
 pub(crate) fn normal(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -111,13 +111,13 @@ impl Sysctls {
         self.values.get(key).map(String::as_str)
     }
 
-    /// The value as a number.
+    /// Value of a key as a number.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<i64> {
         self.get(key)?.parse().ok()
     }
 
-    /// The numbers of a value that has three, as `tcp_rmem`.
+    /// Value of a key with three numbers, as `tcp_rmem`.
     #[must_use]
     pub fn triple(&self, key: &str) -> Option<[u64; 3]> {
         let numbers: Vec<u64> =
@@ -125,7 +125,7 @@ impl Sysctls {
         numbers.try_into().ok()
     }
 
-    /// The buffers of a TCP connection, where they are known.
+    /// Largest TCP buffers of a connection, if known.
     #[must_use]
     pub fn buffers(&self) -> Option<Buffers> {
         let [_, _, receive_bytes_max] = self.triple("net.ipv4.tcp_rmem")?;
@@ -134,7 +134,7 @@ impl Sysctls {
     }
 }
 
-/// The most that TCP's own sizing gives a connection's two buffers, if both ends are set alike.
+/// Limits of TCP autotuning for the buffers of a connection, assumed equal at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
     /// Maximum of `tcp_rmem`, in bytes.
@@ -143,12 +143,12 @@ pub struct Buffers {
     pub send_bytes_max: u64,
 }
 
-/// The largest window that TCP can announce: 65535 scaled by 14 bits (RFC 7323, section 2.2).
+/// Largest TCP window: 65535 scaled by 14 bits (RFC 7323, section 2.2).
 pub const WINDOW_BYTES_MAX: u64 = 65_535 << 14;
 
 impl Buffers {
-    /// Bytes that one connection can have on its way: what part of a buffer holds data of the stream, the rest being
-    /// the kernel's bookkeeping, was measured with cubic over 20 Gb/s and 50 ms on Linux 6.18 (docs/host.md).
+    /// Largest number of bytes in flight of one connection. The share of a buffer that holds payload was measured with
+    /// cubic over 20 Gb/s and 50 ms on Linux 6.18 (docs/host.md); the rest is overhead of the kernel.
     #[must_use]
     pub fn in_flight_bytes(self) -> u64 {
         let sent = self.send_bytes_max as f64 * send_share(self.send_bytes_max);
@@ -156,8 +156,7 @@ impl Buffers {
         (sent.min(received) as u64).min(WINDOW_BYTES_MAX)
     }
 
-    /// The rate that one stream cannot exceed over a path of this round-trip time, in bits per second; none when the
-    /// path takes no time.
+    /// Maximum rate of one stream at this round-trip time, in bits per second; `None` for a round-trip time of zero.
     #[must_use]
     pub fn ceiling_bps(self, rtt: Duration) -> Option<u64> {
         let seconds = rtt.as_secs_f64();
@@ -165,7 +164,8 @@ impl Buffers {
     }
 }
 
-/// 0.92 of 4 MiB, 0.69 of 16 MiB, 0.66 of 64 MiB were measured; between them it goes with the logarithm.
+/// Share of the send buffer that holds payload: measured 0.92 of 4 MiB, 0.69 of 16 MiB, 0.66 of 64 MiB, interpolated by
+/// the logarithm of the size.
 fn send_share(bytes: u64) -> f64 {
     const MEASURED: [(f64, f64); 3] = [(22.0, 0.92), (24.0, 0.69), (26.0, 0.66)];
     let size = (bytes.max(1) as f64).log2();
@@ -188,7 +188,7 @@ mod tests {
         count << 20
     }
 
-    /// The measured rates over 20 Gb/s and 50 ms, in Gb/s, against what the buffers of each row let through.
+    /// Measured rates over 20 Gb/s and 50 ms, in Gb/s, compared with the computed ceiling of each row's buffers.
     #[test]
     fn ceilings_are_what_was_measured() {
         for (receive, send, measured) in

@@ -1,17 +1,17 @@
-//! Small files of procfs and sysfs below a root, which tests put elsewhere.
+//! Reads small files of procfs and sysfs below a root directory, which tests replace.
 //!
-//! Fails by giving nothing: a fact that cannot be read is unknown.
+//! Does not fail: an unreadable file is `None`.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read: the largest are interrupts of hundreds of processors.
+/// Size limit of a file in bytes: the largest list interrupts of hundreds of processors.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Entries of a directory that are looked at.
+/// Most entries of a directory that are read.
 const ENTRIES_MAX: usize = 65_536;
 
-/// Where `/proc`, `/sys` and the rest are.
+/// Root directory of `/proc`, `/sys` and other files.
 #[derive(Debug, Clone)]
 pub struct Tree {
     root: PathBuf,
@@ -24,7 +24,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Files below another root, for tests and copies of machines.
+    /// Creates a tree below another root, for tests and copies of machines.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_owned() }
@@ -50,7 +50,7 @@ impl Tree {
         Some(bytes)
     }
 
-    /// Without spaces around it; none when it is empty.
+    /// Trimmed content of a file; `None` if empty.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         let text = String::from_utf8_lossy(&self.bytes(path)?).trim().to_owned();
         (!text.is_empty()).then_some(text)
@@ -60,13 +60,13 @@ impl Tree {
         self.text(path)?.parse().ok()
     }
 
-    /// The last part of where a link leads, as the name of a driver.
+    /// Last component of a symbolic link's target, as the name of a driver.
     pub(crate) fn link_name(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.at(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Names in a directory, in order; empty where there is none.
+    /// Sorted names in a directory; empty if it does not exist.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.at(path)) else { return Vec::new() };
         let mut names: Vec<String> = entries
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_stand_in_brackets() {
+    fn selected_entry_is_in_brackets() {
         assert_eq!(chosen("[none] mq-deadline kyber"), "none");
         assert_eq!(chosen("mq-deadline [bfq]"), "bfq");
         assert_eq!(chosen("none"), "none");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_nothing() {
+    fn missing_files_are_none() {
         let tree = Tree::below(Path::new("/no/such/place"));
         assert_eq!(tree.text("/proc/cmdline"), None);
         assert!(tree.names("/sys").is_empty() && !tree.is_live());

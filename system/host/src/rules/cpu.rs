@@ -1,4 +1,4 @@
-//! Processors: speed, sleep, threads that share a core.
+//! CPU rules: frequency, idle states, simultaneous multithreading.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use penstock_sys::machine::parse_cpus;
 
 use super::{Case, RULE, Rule, Verdict, differs, host, not_applicable, ok, setting, unknown};
 use crate::change::{Change, Tunable};
-use crate::goal::Role;
+use crate::goal::HostRole;
 
 const TUNED: &str = "redhat-performance/tuned: profiles/throughput-performance";
 const TUNING_100G: &str = "fasterdata.es.net/host-tuning/linux/100g-tuning";
@@ -81,7 +81,7 @@ pub(super) const RULES: &[Rule] = &[
                 Some("notsupported" | "notimplemented") => {
                     not_applicable("its cores have one thread")
                 }
-                Some("on") if case.goal.role == Role::Test => {
+                Some("on") if case.goal.role == HostRole::Test => {
                     let path = "/sys/devices/system/cpu/smt/control".to_owned();
                     differs("on", "off", vec![Change::new(Tunable::File { path }, "on", "off")])
                 }
@@ -123,11 +123,11 @@ fn absent(case: &Case<'_>, why: &str) -> Verdict {
     }
 }
 
-/// Every processor should have `performance`; `have` says which have what. Those that differ are changed.
+/// Requires `performance` on every CPU; `have` maps values to CPU lists. Changes only the CPUs that differ.
 fn of_each(case: &Case<'_>, file: &str, have: &BTreeMap<String, String>) -> Verdict {
     const WANT: &str = "performance";
     let others: Vec<(&String, &String)> = have.iter().filter(|(one, _)| *one != WANT).collect();
-    let told = match (have.len(), others.as_slice()) {
+    let formatted = match (have.len(), others.as_slice()) {
         (0, _) => return absent(case, "has no such control"),
         (_, []) => return ok(WANT),
         (1, [(one, _)]) => (*one).clone(),
@@ -147,7 +147,7 @@ fn of_each(case: &Case<'_>, file: &str, have: &BTreeMap<String, String>) -> Verd
             changes.insert(cpu, Change::new(Tunable::File { path }, from, WANT));
         }
     }
-    differs(told, WANT, changes.into_values().collect())
+    differs(formatted, WANT, changes.into_values().collect())
 }
 
 fn idle(case: &Case<'_>) -> Verdict {
@@ -157,7 +157,7 @@ fn idle(case: &Case<'_>) -> Verdict {
     };
     let have = format!("{} at most, {} us to wake", deepest.name, deepest.latency_us);
     // C1 wakes in 1 or 2 us everywhere.
-    if case.goal.role == Role::Dtn || deepest.latency_us <= 10 {
+    if case.goal.role == HostRole::Dtn || deepest.latency_us <= 10 {
         return ok(have);
     }
     differs(have, "C1: cpupower idle-set -D 10, or hold /dev/cpu_dma_latency", Vec::new())

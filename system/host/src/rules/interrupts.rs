@@ -1,4 +1,4 @@
-//! Which processors a card's packets wake.
+//! Interrupt rules: affinity, packet steering (RPS, XPS), NUMA pinning.
 
 use std::collections::BTreeSet;
 

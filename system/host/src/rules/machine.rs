@@ -1,4 +1,4 @@
-//! The machine as a whole: kernel, IOMMU, clock, memory, what programs may use, who else tunes it.
+//! Machine rules: kernel, IOMMU, clock source, memory, limits of programs, other tuning programs.
 
 use penstock_units::ByteCount;
 
@@ -247,7 +247,7 @@ fn iommu(case: &Case<'_>) -> Verdict {
     }
 }
 
-/// Bytes or a share of the memory, whichever is not zero, at which the kernel does something about pages to be written.
+/// Threshold of dirty pages: in bytes or as a share of the memory, whichever is not zero.
 struct Threshold {
     bytes: &'static str,
     ratio: &'static str,
@@ -264,8 +264,8 @@ impl Threshold {
         }
     }
 
-    /// Setting bytes zeroes the share. The way back is to write the share, which zeroes bytes: so it is listed too.
-    /// From zero and zero there is no way back but by the share: the kernel takes no bytes of zero.
+    /// Writing the bytes zeroes the share. Undo writes the share, which zeroes the bytes, so that the share is listed too. If
+    /// both are zero, the share is set, because the kernel refuses zero bytes on undo.
     fn changes(&self, case: &Case<'_>, total: u64) -> Vec<Change> {
         let get = |key: &str| case.facts.sysctls.get(key).unwrap_or("0");
         let (bytes, share) = (get(self.bytes), get(self.ratio));

@@ -1,9 +1,9 @@
-//! The rules: each a name, what it reads, what it wants and why, where that is from and what contradicts it, and a
-//! pure function that judges a machine's facts for a goal.
+//! Tuning rules: each has a name, descriptions with sources, and a pure function that judges the facts of a machine for
+//! a goal.
 //!
-//! Not for changing anything: a verdict lists changes, and [`crate::plan`] takes those it may.
+//! Rules change nothing: a verdict lists changes, from which [`crate::plan`] selects.
 //!
-//! A rule does not fail: what it cannot know it calls unknown, which counts neither for nor against the machine.
+//! Rules do not fail: without the required facts the verdict is `Unknown`, which does not affect the score.
 
 mod cpu;
 mod interrupts;
@@ -222,7 +222,7 @@ pub fn judge(case: &Case<'_>) -> Vec<Finding> {
 #[must_use]
 pub fn judge_by(rule: &Rule, case: &Case<'_>) -> Vec<Finding> {
     let mut findings = (rule.judge)(case);
-    // From a namespace or container of one tenant nothing is changed for all of them.
+    // Settings of the whole machine are not changed from a namespace or container.
     if case.is_inside() {
         for finding in &mut findings {
             let (have, want) = match &finding.verdict {
@@ -276,12 +276,12 @@ impl<'a> Case<'a> {
     }
 }
 
-/// One finding of the whole machine.
+/// Creates a finding for the whole machine.
 fn host(rule: &'static str, verdict: Verdict) -> Vec<Finding> {
     vec![Finding { rule, object: "host".to_owned(), verdict }]
 }
 
-/// A finding for each device.
+/// Creates a finding for each device.
 fn each_nic(case: &Case<'_>, rule: &'static str, judge: impl Fn(&Nic) -> Verdict) -> Vec<Finding> {
     let finding = |nic: &&Nic| Finding { rule, object: nic.name.clone(), verdict: judge(nic) };
     case.nics.iter().map(finding).collect()
@@ -307,7 +307,7 @@ fn no_op(why: impl Into<String>) -> Verdict {
     Verdict::NoOp { why: why.into() }
 }
 
-/// Where a kernel's setting cannot be read: another namespace shows it, or this kernel does not have it.
+/// Verdict for a sysctl that cannot be read: it exists in another namespace only, or not in this kernel.
 fn unseen(case: &Case<'_>, key: &str, want: &str) -> Verdict {
     if case.is_inside() && case.facts.sysctls.get("net.ipv4.tcp_rmem").is_some() {
         return unknown(format!("only the host shows and sets it: {want} is wanted"));
@@ -315,12 +315,12 @@ fn unseen(case: &Case<'_>, key: &str, want: &str) -> Verdict {
     unknown(format!("{key} is not there"))
 }
 
-/// A setting of the kernel that should be `want`.
+/// Judges a sysctl that should be `want`.
 fn setting(case: &Case<'_>, key: &str, want: &str) -> Verdict {
     setting_where(case, key, want, |have| have == want)
 }
 
-/// A setting of the kernel that is good where `good` says so, and else should be `want`.
+/// Judges a sysctl by `good`; otherwise it should be `want`.
 fn setting_where(case: &Case<'_>, key: &str, want: &str, good: impl Fn(&str) -> bool) -> Verdict {
     let Some(have) = case.facts.sysctls.get(key) else { return unseen(case, key, want) };
     if good(have) {
@@ -332,13 +332,13 @@ fn setting_where(case: &Case<'_>, key: &str, want: &str, good: impl Fn(&str) -> 
     differs(have, want, vec![Change::new(Tunable::sysctl(key), have, want)])
 }
 
-/// A setting of the kernel that should be at least so much.
+/// Judges a sysctl that should be at least `want`.
 fn at_least(case: &Case<'_>, key: &str, want: i64) -> Verdict {
     let good = |have: &str| have.parse::<i64>().is_ok_and(|have| have >= want);
     setting_where(case, key, &want.to_string(), good)
 }
 
-/// Puts what several settings say into one verdict: the first that is bad speaks, with the changes of all.
+/// Combines verdicts: the first bad one, with the changes of all.
 fn together(verdicts: Vec<Verdict>) -> Verdict {
     let changes: Vec<Change> = verdicts
         .iter()
@@ -397,7 +397,7 @@ mod tests {
         }
     }
 
-    /// A machine of which nothing is known has no faults.
+    /// A machine without known facts has no bad findings.
     #[test]
     fn unknown_is_not_bad() {
         let facts = Facts::default();

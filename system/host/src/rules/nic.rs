@@ -1,4 +1,4 @@
-//! Network cards: packet size, rings, interrupt moderation, pause frames, offloads, BIG TCP.
+//! NIC rules: MTU, rings, interrupt moderation, pause frames, offloads, BIG TCP.
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, no_op, not_applicable, ok, unknown};
 use crate::change::{Change, Tunable};
@@ -109,7 +109,7 @@ pub(super) const RULES: &[Rule] = &[
         weight: 7,
         judge: |case| {
             each_nic(case, "offloads", |nic| match nic.kind.as_deref() {
-                // What comes out of one end went into the other as a super-packet: there is nothing to put together.
+                // Super-packets cross a veth pair whole: GRO has nothing to merge.
                 Some("veth") => features(nic, &OFFLOADS[1..], true),
                 _ => features(nic, &OFFLOADS, true),
             })
@@ -225,7 +225,7 @@ fn mtu(case: &Case<'_>, nic: &Nic) -> Verdict {
         };
     }
     let mut changes = vec![device(nic, "mtu", have, want)];
-    // Where a path swallows what is larger, connections find out.
+    // Path MTU discovery for paths that drop larger packets silently.
     const PROBING: &str = "net.ipv4.tcp_mtu_probing";
     if case.facts.sysctls.get(PROBING) == Some("0") {
         changes.insert(0, Change::new(Tunable::sysctl(PROBING), "0", "1"));
@@ -277,10 +277,10 @@ fn rings(case: &Case<'_>, nic: &Nic) -> Verdict {
     if rings.is_empty() {
         return not_applicable("its driver has no rings to set");
     }
-    let told = |pick: fn(&(&str, u32, u32)) -> u32| -> String {
+    let formatted = |pick: fn(&(&str, u32, u32)) -> u32| -> String {
         rings.iter().map(|ring| pick(ring).to_string()).collect::<Vec<_>>().join(" and ")
     };
-    let have = told(|ring| ring.1);
+    let have = formatted(|ring| ring.1);
     if !fast(case, nic) || rings.iter().all(|(_, value, max)| value >= max) {
         return ok(have);
     }
@@ -288,11 +288,11 @@ fn rings(case: &Case<'_>, nic: &Nic) -> Verdict {
     let changes = small.map(|(word, value, max)| driver(nic, word, *value, *max)).collect();
     let lost = nic.rx_missed_packets.filter(|missed| *missed > 0);
     let have = lost.map_or(have.clone(), |missed| format!("{have}, {missed} packets lost"));
-    differs(have, told(|ring| ring.2), changes)
+    differs(have, formatted(|ring| ring.2), changes)
 }
 
 fn coalescing(nic: &Nic) -> Verdict {
-    // It takes the words and keeps what its host wants.
+    // virtio_net accepts the settings, but its host decides.
     if nic.driver.as_deref() == Some("virtio_net") {
         return not_applicable("a virtual machine's: its host decides");
     }
@@ -314,7 +314,7 @@ fn coalescing(nic: &Nic) -> Verdict {
     if off.is_empty() {
         return ok("adaptive");
     }
-    // Somebody chose the profile for bulk.
+    // The operator selected the profile for bulk data.
     if let Some(usecs @ 50..=100) = microseconds {
         return ok(format!("{usecs} us fixed"));
     }
@@ -337,7 +337,7 @@ fn pause(nic: &Nic) -> Verdict {
     differs(format!("{} off", names.join(" and ")), "on", changes)
 }
 
-/// Those of `names` that the device lets one change; what it does not have is not missed.
+/// Judges the offloads in `names`; ignores those that the device lacks or does not allow to change.
 fn features(nic: &Nic, names: &[&str], want: bool) -> Verdict {
     if nic.features.is_empty() {
         return unknown("its offloads are not known");
@@ -403,19 +403,19 @@ fn big_tcp(case: &Case<'_>, nic: &Nic) -> Verdict {
         })
         .collect();
     let known: Vec<u32> = sizes.iter().filter_map(|(_, have, _)| *have).collect();
-    let told = |sizes: &[u32]| -> String {
+    let formatted = |sizes: &[u32]| -> String {
         sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
     };
     if known.is_empty() {
         return unknown("its sizes are not known");
     }
     if small.is_empty() {
-        return ok(told(&known));
+        return ok(formatted(&known));
     }
     let wanted: Vec<u32> = sizes
         .iter()
         .filter_map(|(_, have, want)| have.map(|have| have.max((*want).min(most))))
         .collect();
     let changes = small.iter().map(|(word, have, want)| device(nic, word, *have, *want)).collect();
-    differs(told(&known), told(&wanted), changes)
+    differs(formatted(&known), formatted(&wanted), changes)
 }

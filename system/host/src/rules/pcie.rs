@@ -1,4 +1,4 @@
-//! The slot of a card: lanes and their rate, sizes of transfers. All of it is read; a slot is changed by hand.
+//! PCI Express rules: lanes, speed and transfer sizes. They plan no changes.
 
 use super::{Case, RULE, Rule, Verdict, differs, each_nic, not_applicable, ok, unknown};
 use crate::facts::Nic;
@@ -50,7 +50,7 @@ fn pcie(case: &Case<'_>, nic: &Nic) -> Verdict {
             None => unknown("its slot is not known"),
         };
     };
-    // Two bits of 130 are framing from the third generation on, two of ten before.
+    // Line code: 128b/130b from PCIe 3.0 on, 8b/10b before.
     let usable = |gts: f64, width: u32| {
         let coded = if gts >= 8.0 { 128.0 / 130.0 } else { 0.8 };
         gts * f64::from(width) * coded

@@ -186,7 +186,7 @@ fn reverse_path(case: &Case<'_>) -> Verdict {
     let (Some(all), Some(default)) = (sysctls.number(ALL), sysctls.number(DEFAULT)) else {
         return super::unseen(case, ALL, "2");
     };
-    // A device has the default's value when it is made.
+    // A new device gets the value of `default`.
     let own = |nic: &Nic| nic.rp_filter.map_or(default, i64::from);
     let strict: Vec<String> = case
         .nics
@@ -238,7 +238,7 @@ fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
     }
     let tunable = Tunable::Qdisc { device: nic.name.clone() };
     let mut changes = vec![Change::new(tunable, "default", kind)];
-    // What is below mq is made by it.
+    // mq creates its children by the default qdisc.
     const BELOW: &str = "net.core.default_qdisc";
     if many && let Some(below) = case.facts.sysctls.get(BELOW).filter(|below| *below != "fq") {
         changes.insert(0, Change::new(Tunable::sysctl(BELOW), below, "fq"));

@@ -1,4 +1,4 @@
-//! Sockets: what programs may ask for themselves, and what the kernel gives without being asked.
+//! Socket rules: limits of buffers that programs set, default buffers, zero-copy memory.
 
 use super::{
     Case, RULE, Rule, Verdict, at_least, host, no_op, ok, setting_where, together, unknown,

@@ -112,7 +112,7 @@ fn change(disk: &Disk, file: &str, from: &str, to: &str) -> Vec<Change> {
 fn scheduler(disk: &Disk) -> Verdict {
     let Some(have) = disk.scheduler.as_deref() else { return unknown("it is not known") };
     let nvme = disk.name.starts_with("nvme");
-    // The host orders a virtual disk's requests, and an array's disks order their own.
+    // The host schedules the requests of a virtual disk, member disks those of an array.
     if ["vd", "md", "dm-"].iter().any(|other| disk.name.starts_with(other)) {
         return ok(have);
     }
@@ -156,7 +156,7 @@ fn requests(disk: &Disk) -> Verdict {
 /// Alignment of a file system to the stripes of its array; a single disk has none.
 fn stripes(case: &Case<'_>, mount: &Mount) -> Verdict {
     const BLOCK_BYTES: u64 = 4096;
-    // Lengths of the options: sectors of xfs, blocks of ext4, which are of 4 KiB unless somebody chose otherwise.
+    // Unit of the option: sectors for xfs, blocks for ext4 (4 KiB by default).
     let (option, unit) = match mount.kind.as_str() {
         "xfs" => ("swidth=", 512),
         "ext4" => ("stripe=", BLOCK_BYTES),

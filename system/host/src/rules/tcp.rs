@@ -1,4 +1,4 @@
-//! TCP: buffers first, then what decides how a connection behaves over a long path.
+//! TCP rules: buffers, then settings that affect connections over long paths.
 
 use penstock_units::{BitRate, ByteCount};
 
@@ -9,7 +9,7 @@ use super::{
 use crate::change::{Change, Tunable};
 use crate::facts::Release;
 use crate::facts::sysctls::Buffers;
-use crate::goal::{Goal, Role};
+use crate::goal::{Goal, HostRole};
 
 const FASTERDATA: &str = "fasterdata.es.net/host-tuning/linux/test-measurement-host-tuning";
 const PERFSONAR: &str = "perfsonar/toolkit: scripts/configure_sysctl";
@@ -185,8 +185,8 @@ pub(super) const RULES: &[Rule] = &[
         weight: 1,
         judge: |case| {
             let verdict = match case.goal.role {
-                Role::Test => setting(case, "net.ipv4.tcp_no_metrics_save", "1"),
-                Role::Dtn => inherited(case),
+                HostRole::Test => setting(case, "net.ipv4.tcp_no_metrics_save", "1"),
+                HostRole::Dtn => inherited(case),
             };
             host("no-metrics-save", verdict)
         },
@@ -284,34 +284,34 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Only the most is changed: the default is given to every connection.
+/// Changes only the maximum: the default applies to every connection.
 fn buffer(case: &Case<'_>, key: &str, want: u64) -> Verdict {
     let Some([least, default, most]) = case.facts.sysctls.triple(key) else {
         return unknown(format!("{key} is not there"));
     };
     let have = format!("{least} {default} {most}");
-    // Of this buffer alone: the other has a rule of its own.
+    // Considers only this buffer: the other has its own rule.
     let boundless = Buffers { receive_bytes_max: u64::MAX, send_bytes_max: u64::MAX };
     let ceiling = match key {
         SEND => Buffers { send_bytes_max: most, ..boundless },
         _ => Buffers { receive_bytes_max: most, ..boundless },
     }
     .ceiling_bps(case.goal.rtt);
-    let told = |bytes: u64| format!("{bytes} ({})", ByteCount(bytes));
+    let formatted = |bytes: u64| format!("{bytes} ({})", ByteCount(bytes));
     if most >= want {
-        return ok(told(most));
+        return ok(formatted(most));
     }
     if case.facts.sysctls.read_only.contains(key) {
-        return Verdict::NeedsHost { have: told(most), want: told(want) };
+        return Verdict::NeedsHost { have: formatted(most), want: formatted(want) };
     }
     let to = format!("{least} {default} {want}");
-    let mut now = told(most);
+    let mut now = formatted(most);
     if let Some(bps) = ceiling {
         now = format!("{now}, one stream {} at most", BitRate(bps));
     }
     Verdict::Differs {
         have: now,
-        want: told(want),
+        want: formatted(want),
         changes: vec![Change::new(Tunable::sysctl(key), have, to)],
     }
 }
@@ -361,7 +361,7 @@ fn congestion(case: &Case<'_>) -> Verdict {
     }
 }
 
-/// Of a connection before, the threshold at which slow start ends does the harm.
+/// Judges the cached metrics of earlier connections, of which the slow-start threshold limits new ones.
 fn inherited(case: &Case<'_>) -> Verdict {
     const NOTHING: &str = "net.ipv4.tcp_no_metrics_save";
     const THRESHOLD: &str = "net.ipv4.tcp_no_ssthresh_metrics_save";
@@ -372,7 +372,7 @@ fn inherited(case: &Case<'_>) -> Verdict {
     }
 }
 
-/// A setting that lost its meaning with a release.
+/// Judges a sysctl that has no effect since a release.
 fn since(case: &Case<'_>, key: &str, gone: Release, usual: &[&str]) -> Verdict {
     let Some(have) = case.facts.sysctls.get(key) else {
         return not_applicable("this kernel does not have it");

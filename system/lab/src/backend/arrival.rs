@@ -3,7 +3,7 @@
 use aya::{Ebpf, include_bytes_aligned};
 use penstock_hooks::{Attached, KernelError};
 
-use super::{LinkEnd, filter};
+use super::{EmulatedEnd, filter};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/arrival.bpfel.o");
 
@@ -15,7 +15,7 @@ pub(super) struct ArrivalPrograms {
 
 impl ArrivalPrograms {
     /// Attaches to two existing devices. Without the permission to load programs, links work but report earlier timestamps.
-    pub(super) fn attach(ends: [LinkEnd<'_>; 2]) -> Self {
+    pub(super) fn attach(ends: [EmulatedEnd<'_>; 2]) -> Self {
         let attached = attach(ends).unwrap_or_else(|error| {
             tracing::debug!("SO_TIMESTAMP reports arrival times before the delay: {error}");
             Vec::new()
@@ -24,7 +24,7 @@ impl ArrivalPrograms {
     }
 }
 
-fn attach(ends: [LinkEnd<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
+fn attach(ends: [EmulatedEnd<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
     let failed = |error| KernelError::new("load the program that clears timestamps", error);
     let mut ebpf = Ebpf::load(OBJECT).map_err(failed)?;
     filter::attach_ingress(&mut ebpf, "forget", ends)

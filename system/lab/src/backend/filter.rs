@@ -7,7 +7,7 @@ use aya::programs::tc::TcHandle;
 use aya::programs::{LinkOrder, TcAttachType};
 use penstock_hooks::{Attach, Attached, Filters, KernelError, classifier};
 
-use super::LinkEnd;
+use super::EmulatedEnd;
 
 /// Handle "penl" and priorities of the lab's tc filters.
 const FILTERS: Filters = Filters {
@@ -19,7 +19,7 @@ const FILTERS: Filters = Filters {
 pub(super) fn attach_egress(
     ebpf: &mut Ebpf,
     program: &str,
-    ends: [LinkEnd<'_>; 2],
+    ends: [EmulatedEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Egress, LinkOrder::last, ends)
 }
@@ -28,7 +28,7 @@ pub(super) fn attach_egress(
 pub(super) fn attach_ingress(
     ebpf: &mut Ebpf,
     program: &str,
-    ends: [LinkEnd<'_>; 2],
+    ends: [EmulatedEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Ingress, LinkOrder::first, ends)
 }
@@ -38,7 +38,7 @@ fn attach(
     name: &str,
     kind: TcAttachType,
     order: fn() -> LinkOrder,
-    ends: [LinkEnd<'_>; 2],
+    ends: [EmulatedEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     let program = classifier(ebpf, name)?;
     program.load().map_err(|error| KernelError::program(name, error))?;

@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
+use penstock_random::Random;
 use penstock_sys::net::Netem;
 
 use super::tag::Tags;
-use super::{EmulatedLink, LinkEnd, nfqueue};
-use crate::direction::Counters;
+use super::{EmulatedEnd, EmulatedLink, nfqueue};
+use crate::direction::DirectionCounters;
 use crate::line::{Impairment, gilbert};
 use crate::node::RunningNode;
 use crate::timing_error::TimingErrorCounts;
@@ -34,13 +35,13 @@ pub(super) struct NetemLink {
 }
 
 impl NetemLink {
-    pub(super) fn join(name: &str, seed: u64, ends: [LinkEnd<'_>; 2]) -> io::Result<Self> {
+    pub(super) fn join(name: &str, seed: u64, ends: [EmulatedEnd<'_>; 2]) -> io::Result<Self> {
         let (devices, tags) = nfqueue::pair(ends)?;
         let end = |side: usize| NetemEnd {
             node: Arc::clone(ends[side].node),
             device: devices[side],
             mtu: ends[side].port.mtu,
-            seed: crate::random::SplitMix64::new(seed, &format!("{name}{side}")).next(),
+            seed: Random::named(seed, &format!("{name}{side}")).next_bits(),
             uncounted_bytes: UNCOUNTED_BYTES + tags.bytes(),
         };
         Ok(Self { ends: [end(0), end(1)], _tags: tags })
@@ -52,7 +53,7 @@ impl EmulatedLink for NetemLink {
         self.ends.iter().zip(wanted).try_for_each(|(end, wanted)| end.set(&wanted))
     }
 
-    fn counters(&self) -> io::Result<[Counters; 2]> {
+    fn counters(&self) -> io::Result<[DirectionCounters; 2]> {
         let [a, b] = &self.ends;
         Ok([between(a, b)?, between(b, a)?])
     }
@@ -108,13 +109,13 @@ impl NetemEnd {
     }
 }
 
-fn between(from: &NetemEnd, to: &NetemEnd) -> io::Result<Counters> {
+fn between(from: &NetemEnd, to: &NetemEnd) -> io::Result<DirectionCounters> {
     let lost = from.node.network.qdisc_drops(from.device)?;
     let received = to.node.network.counters(to.device)?;
-    Ok(Counters {
+    Ok(DirectionCounters {
         packets: received.received_packets,
         wire_bytes: received.received_bytes + from.uncounted_bytes * received.received_packets,
         lost,
-        ..Counters::default()
+        ..DirectionCounters::default()
     })
 }

@@ -16,9 +16,9 @@ use std::os::fd::AsFd;
 
 use super::arrival::ArrivalPrograms;
 use super::tag::Tags;
-use super::{EmulatedLink, Lane, LinkEnd};
-use crate::direction::{Counters, DirectionState};
-use crate::line::{ETHERNET_BYTES, Impairment, Line, Packet, PacketOutcome};
+use super::{EmulatedEnd, EmulatedLink, Lane};
+use crate::direction::{DirectionCounters, DirectionState};
+use crate::line::{ETHERNET_BYTES, EmulatedPacket, Impairment, Line, PacketOutcome};
 use crate::node::RunningNode;
 use crate::plan::PlannedPort;
 use crate::timing_error::TimingErrorCounts;
@@ -84,7 +84,7 @@ struct NfqueueDirection {
     /// By queue number.
     lanes: BTreeMap<u16, (Lane, LaneWorker)>,
     /// Counters of released lanes.
-    gone: Counters,
+    gone: DirectionCounters,
     /// Current IFLA_GSO_MAX_SEGS of the sending device.
     segments: u32,
 }
@@ -105,7 +105,7 @@ pub(super) struct NfqueueLink {
 }
 
 impl NfqueueLink {
-    pub(super) fn join(name: &str, seed: u64, ends: [LinkEnd<'_>; 2]) -> io::Result<Self> {
+    pub(super) fn join(name: &str, seed: u64, ends: [EmulatedEnd<'_>; 2]) -> io::Result<Self> {
         let (devices, tags) = pair(ends)?;
         let tag_bytes = tags.bytes();
         let way = |from: usize| -> io::Result<NfqueueDirection> {
@@ -130,7 +130,7 @@ impl NfqueueLink {
                 seed,
                 wanted: Impairment::default(),
                 lanes: BTreeMap::new(),
-                gone: Counters::default(),
+                gone: DirectionCounters::default(),
                 segments: SEGMENTS_MAX,
             })
         };
@@ -140,7 +140,7 @@ impl NfqueueLink {
 }
 
 /// Creates a veth pair with addresses, up, with VLAN tags where configured. Returns the interface indices.
-pub(super) fn pair(ends: [LinkEnd<'_>; 2]) -> io::Result<([u32; 2], Tags)> {
+pub(super) fn pair(ends: [EmulatedEnd<'_>; 2]) -> io::Result<([u32; 2], Tags)> {
     let [a, b] = ends;
     let (here, there) = (RunningNode::new_device(a.port), RunningNode::new_device(b.port));
     a.node.network.add_veth(&here, &there, &b.node.namespace)?;
@@ -149,11 +149,11 @@ pub(super) fn pair(ends: [LinkEnd<'_>; 2]) -> io::Result<([u32; 2], Tags)> {
 }
 
 /// Configures addresses and neighbours of two existing devices. Returns their indices.
-pub(super) fn configure_ends(ends: [LinkEnd<'_>; 2]) -> io::Result<[u32; 2]> {
+pub(super) fn configure_ends(ends: [EmulatedEnd<'_>; 2]) -> io::Result<[u32; 2]> {
     let [a, b] = ends;
     a.node.configure_port(a.port, b.port)?;
     b.node.configure_port(b.port, a.port)?;
-    let index = |place: LinkEnd<'_>, port: &PlannedPort| {
+    let index = |place: EmulatedEnd<'_>, port: &PlannedPort| {
         place.node.await_running(port)?;
         place.node.device(port)
     };
@@ -165,7 +165,7 @@ impl EmulatedLink for NfqueueLink {
         self.ways.iter_mut().zip(wanted).try_for_each(|(way, wanted)| way.set(wanted))
     }
 
-    fn counters(&self) -> io::Result<[Counters; 2]> {
+    fn counters(&self) -> io::Result<[DirectionCounters; 2]> {
         let [a, b] = &self.ways;
         Ok([a.counters()?, b.counters()?])
     }
@@ -185,7 +185,7 @@ impl EmulatedLink for NfqueueLink {
         })
     }
 
-    fn lane_counters(&self, number: u16) -> Option<[Counters; 2]> {
+    fn lane_counters(&self, number: u16) -> Option<[DirectionCounters; 2]> {
         let [forward, back] = &self.ways;
         let counted =
             |way: &NfqueueDirection, queue| Some(way.lanes.get(&queue)?.1.direction.counters());
@@ -276,19 +276,21 @@ impl NfqueueDirection {
     }
 
     /// Counters of the workers, or of the kernel while no packet goes through a queue.
-    fn counters(&self) -> io::Result<Counters> {
+    fn counters(&self) -> io::Result<DirectionCounters> {
         if self.waits {
             let lanes = self.lanes.values().map(|(_, worker)| worker.direction.counters());
-            return Ok(lanes.fold(self.rest.direction.counters().with(self.gone), Counters::with));
+            return Ok(
+                lanes.fold(self.rest.direction.counters().with(self.gone), DirectionCounters::with)
+            );
         }
         let overflowed = self.sender.node.network.qdisc_drops(self.sender.device)?;
         let receiver = self.receiver.node.network.counters(self.receiver.device)?;
-        Ok(Counters {
+        Ok(DirectionCounters {
             packets: receiver.received_packets,
             wire_bytes: receiver.received_bytes
                 + (UNCOUNTED_BYTES + self.sender.tag_bytes) * receiver.received_packets,
             overflowed,
-            ..Counters::default()
+            ..DirectionCounters::default()
         })
     }
 }
@@ -363,12 +365,12 @@ struct HeldPacket {
     id: u32,
     at: Duration,
     bytes: u32,
-    verdict: Verdict,
+    verdict: PacketVerdict,
 }
 
 /// Verdict on a packet, sent in queue order: the kernel finds the head of its queue at once, and searches for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum PacketVerdict {
     Go { marked: bool },
     Drop,
 }
@@ -490,11 +492,11 @@ impl VerdictThread {
                 self.held.pop_front();
             }
             match first.verdict {
-                Verdict::Go { marked } => {
+                PacketVerdict::Go { marked } => {
                     self.queue.accept_up_to(last, marked.then_some(CE_MARK))?;
                     self.direction.timing_error.count(now - first.at, count);
                 }
-                Verdict::Drop => {
+                PacketVerdict::Drop => {
                     self.queue.drop_up_to(last)?;
                     self.lost_bytes -= bytes;
                 }
@@ -509,10 +511,10 @@ impl VerdictThread {
         let count = queue.take(|queued| {
             let (id, bytes) = (queued.id, queued.bytes);
             if is_housekeeping(queued.head) {
-                let verdict = Verdict::Go { marked: false };
+                let verdict = PacketVerdict::Go { marked: false };
                 return held.push_back(HeldPacket { id, at: now, bytes, verdict });
             }
-            let packet = Packet::of(queued.head, queued.bytes, *mtu, *ethernet_bytes);
+            let packet = EmulatedPacket::of(queued.head, queued.bytes, *mtu, *ethernet_bytes);
             // Arrival precedes receipt by this thread.
             let age = queued.arrived.and_then(|then| clock.duration_since(then).ok());
             let age = age.unwrap_or_default().min(ARRIVAL_AGE_MAX);
@@ -520,12 +522,17 @@ impl VerdictThread {
             direction.count(fate, packet);
             match fate {
                 PacketOutcome::Arrives { at, marked } => {
-                    held.push_back(HeldPacket { id, at, bytes, verdict: Verdict::Go { marked } });
+                    held.push_back(HeldPacket {
+                        id,
+                        at,
+                        bytes,
+                        verdict: PacketVerdict::Go { marked },
+                    });
                 }
                 _ if *lost_bytes > LOST_BYTES_MAX => at_once.push(id),
                 PacketOutcome::Lost | PacketOutcome::Overflow | PacketOutcome::Cut => {
                     *lost_bytes += u64::from(bytes);
-                    held.push_back(HeldPacket { id, at: now, bytes, verdict: Verdict::Drop });
+                    held.push_back(HeldPacket { id, at: now, bytes, verdict: PacketVerdict::Drop });
                 }
             }
         })?;

@@ -5,7 +5,7 @@
 use aya::{EbpfLoader, include_bytes_aligned};
 use penstock_hooks::{Attached, KernelError};
 
-use super::{LinkEnd, filter};
+use super::{EmulatedEnd, filter};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../../bpf/tag.bpfel.o");
 
@@ -18,7 +18,7 @@ pub(super) struct Tags(Vec<Attached>);
 
 impl Tags {
     /// Attaches to two existing devices. Without the permission to load programs, packets carry no tag.
-    pub(super) fn attach(vlan: Option<u16>, ends: [LinkEnd<'_>; 2]) -> Self {
+    pub(super) fn attach(vlan: Option<u16>, ends: [EmulatedEnd<'_>; 2]) -> Self {
         let Some(vlan) = vlan else { return Self::default() };
         Self(attach(vlan, ends).unwrap_or_else(|error| {
             tracing::warn!("packets of VLAN {vlan} carry no tag: {error}");
@@ -32,7 +32,7 @@ impl Tags {
     }
 }
 
-fn attach(vlan: u16, ends: [LinkEnd<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
+fn attach(vlan: u16, ends: [EmulatedEnd<'_>; 2]) -> Result<Vec<Attached>, KernelError> {
     let failed = |error| KernelError::new("load the programs that tag packets", error);
     let mut loader = EbpfLoader::new();
     let mut ebpf = loader.override_global("vlan", &vlan, true).load(OBJECT).map_err(failed)?;

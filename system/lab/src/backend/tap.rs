@@ -15,9 +15,9 @@ use penstock_sys::machine;
 use penstock_sys::net::{TAP_FRAME_BYTES_MAX, Tap};
 
 use super::tag::Tags;
-use super::{EmulatedLink, LinkEnd, nfqueue};
-use crate::direction::{Counters, DirectionState};
-use crate::line::{ETHERNET_BYTES, Impairment, Line, Packet, PacketOutcome};
+use super::{EmulatedEnd, EmulatedLink, nfqueue};
+use crate::direction::{DirectionCounters, DirectionState};
+use crate::line::{ETHERNET_BYTES, EmulatedPacket, Impairment, Line, PacketOutcome};
 use crate::node::RunningNode;
 use crate::timing_error::TimingErrorCounts;
 
@@ -42,8 +42,8 @@ struct TapDirection {
 }
 
 impl TapLink {
-    pub(super) fn join(name: &str, seed: u64, ends: [LinkEnd<'_>; 2]) -> io::Result<Self> {
-        let open = |place: LinkEnd<'_>| -> io::Result<Arc<Tap>> {
+    pub(super) fn join(name: &str, seed: u64, ends: [EmulatedEnd<'_>; 2]) -> io::Result<Self> {
+        let open = |place: EmulatedEnd<'_>| -> io::Result<Arc<Tap>> {
             let tap = place.node.namespace.inside(|| Tap::open(&place.port.device))??;
             let device = place.node.device(place.port)?;
             place.node.network.set_identity(device, &RunningNode::new_device(place.port))?;
@@ -79,7 +79,7 @@ impl EmulatedLink for TapLink {
         Ok(())
     }
 
-    fn counters(&self) -> io::Result<[Counters; 2]> {
+    fn counters(&self) -> io::Result<[DirectionCounters; 2]> {
         Ok(self.ways.each_ref().map(|way| way.direction.counters()))
     }
 
@@ -193,12 +193,12 @@ impl FrameForwarder {
         if self.line.impairment().cut {
             return self
                 .direction
-                .count(PacketOutcome::Cut, Packet { wire_bytes: 0, markable: false });
+                .count(PacketOutcome::Cut, EmulatedPacket { wire_bytes: 0, markable: false });
         }
         let lost: Vec<bool> = (0..segments).map(|_| self.line.is_lost()).collect();
         if lost.contains(&true) {
             let gone = lost.iter().filter(|lost| **lost).count();
-            let nothing = Packet { wire_bytes: 0, markable: false };
+            let nothing = EmulatedPacket { wire_bytes: 0, markable: false };
             (0..gone).for_each(|_| self.direction.count(PacketOutcome::Lost, nothing));
             for part in survivors(&lost) {
                 let bytes = frame.part(part);
@@ -211,7 +211,7 @@ impl FrameForwarder {
 
     fn carry(&mut self, now: Duration, mut bytes: Vec<u8>) {
         let frame = TapFrame::of(&bytes);
-        let packet = Packet {
+        let packet = EmulatedPacket {
             wire_bytes: frame.ip_bytes()
                 + frame.segments() as u64 * (ETHERNET_BYTES + frame.tag_bytes()),
             markable: frame.is_markable(),

@@ -1,4 +1,4 @@
-//! Circuits of a small network: as they are planned, and (with root) over the kernel.
+//! Circuits of a small network: plans, and (as root) circuits in the kernel.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -48,15 +48,15 @@ const TEXT: &str = r#"
     delay = "3ms"
 "#;
 
-fn plan() -> Plan {
-    Plan::new(Topology::read(TEXT).unwrap()).unwrap()
+fn plan() -> LabPlan {
+    LabPlan::new(Topology::read(TEXT).unwrap()).unwrap()
 }
 
-fn links(plan: &Plan, names: &[&str]) -> Vec<LinkId> {
+fn links(plan: &LabPlan, names: &[&str]) -> Vec<LinkId> {
     names.iter().map(|name| plan.topology.link(name).unwrap()).collect()
 }
 
-fn hosts(plan: &Plan) -> [[NodeId; 1]; 2] {
+fn hosts(plan: &LabPlan) -> [[NodeId; 1]; 2] {
     ["a", "b"].map(|name| [plan.topology.node(name).unwrap()])
 }
 
@@ -71,12 +71,12 @@ fn circuit_has_lanes_and_routes() {
     let circuit = made(&["north", "south"], 10_000_000).unwrap();
     let there = Lane { to: network(3, 1), rate: BitRate(10_000_000) };
     let back = Lane { to: network(3, 0), rate: BitRate(1_000_000) };
-    // Both links have their first end where the way is going to.
+    // The first end of both links is the farther one on the path.
     let lanes: Vec<_> = circuit.lanes.iter().map(|(_, lanes)| *lanes).collect();
     assert_eq!(lanes, [[back, there], [back, there]]);
     let addresses: Vec<_> = circuit.addresses.iter().map(|(_, _, one)| one.to_string()).collect();
     assert_eq!(addresses, ["fd70:6e73:8006::1", "fd70:6e73:8007::1"]);
-    // There and back at a, s, u, t and b: each node of the way knows both sides, each end its own.
+    // Both directions at a, s, u, t and b: nodes on the path have routes to both sides, ends to the other one.
     let plan = plan();
     let knows = |node: &str| {
         let node = plan.topology.node(node).unwrap();
@@ -109,7 +109,7 @@ fn bound(lab: &Lab, host: NodeId, address: Ipv6Addr) -> UdpSocket {
     socket
 }
 
-/// Datagrams sent to a socket that arrive there, of so many.
+/// Number of `count` datagrams that arrive.
 fn arrive(from: &UdpSocket, to: &UdpSocket, count: usize) -> usize {
     let address = to.local_addr().unwrap();
     for number in 0..count {
@@ -137,7 +137,7 @@ fn circuit_keeps_rate_and_addresses() {
     let [a, b] = [0, 1].map(|at| bound(&lab, addresses[at].0, addresses[at].1));
     let ordinary = |host: NodeId| lab.plan().addresses(host).unwrap().v6;
     let [other, sink] = [from[0], to[0]].map(|host| bound(&lab, host, ordinary(host)));
-    // More than the queue of the rest holds, at once, and less than that of the first link.
+    // A burst above the queue of traffic outside the circuit, and below that of the first link.
     let towards = sink.local_addr().unwrap();
     let flood = || (0..600).for_each(|_| drop(other.send_to(&[0; 1400], towards)));
     flood();
@@ -152,13 +152,13 @@ fn circuit_keeps_rate_and_addresses() {
     assert_eq!(lanes[0].counters.map(|one| one.packets), [150, 20]);
     assert_eq!(lanes[0].counters[0].overflowed, 0);
 
-    // No more of a link than it has, and what is there stays.
+    // A reservation beyond the link's rate fails; existing ones stay.
     let more = lab.make_circuit("d", BitRate(10_000_000), [&from, &to], &wan).unwrap_err();
     assert!(more.to_string().contains("wan: circuits reserve"), "{more}");
     let less = [Impairment { rate: Some(BitRate(9_000_000)), ..Impairment::default() }; 2];
     assert!(lab.set(wan[0], less).unwrap_err().to_string().contains("release one first"));
 
-    // A cut takes it, another way restores it: the sockets are the same.
+    // A cut interrupts the circuit, another path restores it for the same sockets.
     let cut = lab.wanted(wan[0]).map(|one| Impairment { cut: true, ..one });
     lab.set(wan[0], cut).unwrap();
     assert!(lab.circuit_status("c").unwrap().1[0].is_cut);
@@ -170,7 +170,7 @@ fn circuit_keeps_rate_and_addresses() {
     let (_, lanes) = lab.circuit_status("c").unwrap();
     assert_eq!(lanes.iter().map(|lane| lane.counters[0].packets).collect::<Vec<_>>(), [100, 100]);
 
-    // Released, its addresses are nobody's, and links count what they counted.
+    // After the release its addresses are gone, and the counters of the links stay.
     lab.release_circuit("c").unwrap();
     lab.release_circuit("c").unwrap();
     assert!(lab.circuit_status("c").is_none());

@@ -7,7 +7,7 @@ use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount};
 
 use super::*;
-use crate::line::{Line, Packet, PacketOutcome};
+use crate::line::{EmulatedPacket, Line, PacketOutcome};
 
 const TEXT: &str = r#"
     name = "t"
@@ -28,7 +28,7 @@ const TEXT: &str = r#"
     delay = "10ms"
 "#;
 
-/// A lab on each backend that this machine has; nfqueue and tap are everywhere.
+/// Runs `test` with a lab on each supported backend; nfqueue and tap are always supported.
 fn each(mut test: impl FnMut(Lab)) {
     if !penstock_sys::machine::is_superuser() {
         penstock_testkit::skip(penstock_testkit::Requirement::Root, "needs root");
@@ -38,7 +38,7 @@ fn each(mut test: impl FnMut(Lab)) {
         match backend.probe() {
             Ok(()) => {
                 println!("links by {backend}");
-                let plan = Plan::new(Topology::read(TEXT).unwrap()).unwrap();
+                let plan = LabPlan::new(Topology::read(TEXT).unwrap()).unwrap();
                 test(Lab::new(plan, backend, 1).unwrap());
             }
             Err(why) => {
@@ -76,7 +76,7 @@ fn packets_take_the_links_delay_on(lab: Lab) {
         assert!(since.elapsed() >= Duration::from_millis(20));
     }
     let far = lab.status(lab.plan().topology.link("far").unwrap()).unwrap();
-    // netem's devices count what the kernel sends for itself, too.
+    // netem's device counters include packets that the kernel itself sends.
     assert!(far.iter().all(|one| (5..10).contains(&one.counters.packets)), "{far:?}");
 }
 
@@ -86,7 +86,7 @@ fn links_match_their_settings() {
 }
 
 fn links_match_their_settings_on(mut lab: Lab) {
-    // The kernel's shaper alone, then packets that wait.
+    // The kernel's shaper only, then delayed verdicts.
     for (name, rate, delay) in
         [("near", 100_000_000, 0), ("far", 50_000_000, 10), ("far", 10_000_000, 65)]
     {
@@ -95,8 +95,8 @@ fn links_match_their_settings_on(mut lab: Lab) {
         lab.set(link, [Impairment { rate, delay, ..Impairment::default() }; 2]).unwrap();
         let found = lab.calibrate(link).unwrap();
         let share = found.rate.unwrap().0 as f64 / rate.unwrap().0 as f64;
-        // On a busy machine the sender may not fill the link, and the receiver may hear of packets late and all at once.
-        // That there is a rate, and the right one, is seen all the same; how exact it is, `bench lab` says.
+        // Wide bounds: on a busy machine the sender may not fill the link, and the receiver may get packets late and in
+        // bursts. `bench lab` measures the accuracy.
         assert!((0.3..1.5).contains(&share), "{name}: {found:?}");
         assert!(found.rtt.unwrap() >= delay * 2, "{found:?}");
         let lost = lab.status(link).unwrap()[0].counters;
@@ -105,14 +105,14 @@ fn links_match_their_settings_on(mut lab: Lab) {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn queue_overflow_is_counted() {
     each(|mut lab| {
         let link = lab.plan().topology.link("near").unwrap();
         let (rate, queue) = (Some(BitRate(1_000_000)), Some(ByteCount(20_000)));
         lab.set(link, [Impairment { rate, queue, ..Impairment::default() }; 2]).unwrap();
         let (a, b) = (bound(&lab, "a"), bound(&lab, "b"));
         for _ in 0..500 {
-            // The kernel's shaper may tell the sender.
+            // The kernel's shaper may return an error to the sender.
             let _ = a.send_to(&[0; 1000], b.local_addr().unwrap());
         }
         let since = Instant::now();
@@ -142,9 +142,9 @@ fn seed_determines_losses_cut_drops_all_on(mut lab: Lab) {
         a.send_to(&[number], b.local_addr().unwrap()).unwrap();
     }
     let mut line = Line::new(lossy, 1, "far>");
-    let packet = Packet { wire_bytes: 100, markable: false };
+    let packet = EmulatedPacket { wire_bytes: 100, markable: false };
     if lab.backend() == Backend::Netem {
-        // Its random numbers are its own.
+        // netem uses another random number generator.
         let mut arrived = 0;
         b.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         while b.recv(&mut [0; 9]).is_ok() {

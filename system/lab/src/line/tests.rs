@@ -1,4 +1,4 @@
-//! Rates, losses and bursts against their formulas; order and room as properties of any traffic.
+//! Rates, losses and bursts compared with their formulas; packet order and rate limit for arbitrary traffic.
 
 use proptest::prelude::*;
 
@@ -6,8 +6,8 @@ use super::*;
 
 const MTU_BYTES: u32 = 1500;
 
-fn packet(wire_bytes: u64) -> Packet {
-    Packet { wire_bytes, markable: true }
+fn packet(wire_bytes: u64) -> EmulatedPacket {
+    EmulatedPacket { wire_bytes, markable: true }
 }
 
 fn arrival(fate: PacketOutcome) -> Duration {
@@ -45,7 +45,7 @@ fn full_queue_drops_and_drains() {
         line.offer(Duration::from_millis(1), packet(1000)),
         PacketOutcome::Arrives { .. }
     ));
-    // Nothing is too long for an empty queue.
+    // An empty queue accepts a packet of any length.
     let big = line.offer(Duration::from_secs(1), packet(50_000));
     assert!(matches!(big, PacketOutcome::Arrives { marked: false, .. }), "{big:?}");
 }
@@ -60,7 +60,7 @@ fn losses_match_ratio_and_burst() {
             .collect();
         let all = lost.iter().filter(|lost| **lost).count() as f64;
         let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
-        // Bursts make the variance larger by about twice their length; four deviations.
+        // Bursts multiply the variance by about twice their length; the bound is four standard deviations.
         let expected = loss * f64::from(count);
         let deviation = (expected * (1.0 - loss) * (2.0 * loss_burst - 1.0)).sqrt();
         assert!((all - expected).abs() < 4.0 * deviation, "{loss} {loss_burst}: {all}");
@@ -83,7 +83,7 @@ fn same_seed_loses_same_packets() {
 }
 
 #[test]
-fn a_cut_fibre_delivers_nothing() {
+fn cut_link_delivers_nothing() {
     let mut line = Line::new(Impairment { cut: true, ..Impairment::default() }, 1, "a");
     assert_eq!(line.offer(Duration::ZERO, packet(1)), PacketOutcome::Cut);
     line.set(Impairment::default());
@@ -98,10 +98,10 @@ fn super_packet_counts_as_its_segments() {
     head[1] = 0x02;
     head[9] = 6;
     head[20 + 12] = 8 << 4;
-    let whole = Packet::of(&head, 52 + 14_480, MTU_BYTES, ETHERNET_BYTES);
+    let whole = EmulatedPacket::of(&head, 52 + 14_480, MTU_BYTES, ETHERNET_BYTES);
     assert_eq!(whole.wire_bytes, 10 * (1500 + ETHERNET_BYTES));
     assert!(whole.markable);
-    let single = Packet::of(&head, 1500, MTU_BYTES, ETHERNET_BYTES);
+    let single = EmulatedPacket::of(&head, 1500, MTU_BYTES, ETHERNET_BYTES);
     assert_eq!(single.wire_bytes * 10, whole.wire_bytes);
     // IPv6 with the kernel's jumbo option.
     let mut head = vec![0; 96];
@@ -109,14 +109,14 @@ fn super_packet_counts_as_its_segments() {
     head[40] = 6;
     head[48 + 12] = 8 << 4;
     assert_eq!(header_bytes(&head), Some(80));
-    assert!(!Packet::of(&head, 100, MTU_BYTES, ETHERNET_BYTES).markable);
+    assert!(!EmulatedPacket::of(&head, 100, MTU_BYTES, ETHERNET_BYTES).markable);
 }
 
 proptest! {
-    /// Whatever is offered whenever: nothing overtakes, nothing arrives before the light can, and the wire carries
-    /// no more than its rate.
+    /// For arbitrary packets and times: packets keep their order, arrive no earlier than the propagation delay, and do not
+    /// exceed the rate.
     #[test]
-    fn nothing_overtakes_and_the_rate_is_never_exceeded(
+    fn order_and_rate_are_kept(
         seed: u64,
         rate in 1_000_000_u64..100_000_000_000,
         delay_us in 0_u64..200_000,
@@ -150,7 +150,7 @@ proptest! {
 
     #[test]
     fn no_head_panics(head in prop::collection::vec(any::<u8>(), 0..100), bytes: u32, mtu in 68_u32..70_000) {
-        let _ = Packet::of(&head, bytes, mtu, ETHERNET_BYTES);
+        let _ = EmulatedPacket::of(&head, bytes, mtu, ETHERNET_BYTES);
     }
 }
 
@@ -168,7 +168,7 @@ fn what_contradicts_itself_is_refused() {
             "at most the queue",
         ),
     ] {
-        let error = bad.check().unwrap_err();
+        let error = bad.check().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 }

@@ -38,11 +38,11 @@ const TWO_HOMED: &str = r#"
     rate = "10G"
 "#;
 
-fn plan(text: &str) -> Plan {
-    Plan::new(Topology::read(text).unwrap()).unwrap()
+fn plan(text: &str) -> LabPlan {
+    LabPlan::new(Topology::read(text).unwrap()).unwrap()
 }
 
-fn node<'a>(plan: &'a Plan, name: &str) -> &'a NodePlan {
+fn node<'a>(plan: &'a LabPlan, name: &str) -> &'a NodePlan {
     &plan.nodes[plan.topology.node(name).unwrap().0]
 }
 
@@ -81,7 +81,7 @@ fn bound_address_selects_the_interface() {
     let by_table = |table| -> Vec<usize> {
         a.routes.iter().filter(|route| route.table == table).map(|route| route.port).collect()
     };
-    // To both networks of b, each in both families.
+    // Routes to both networks of b, for both address families.
     assert_eq!(by_table(None).len(), 4);
     for port in 0..2 {
         let of_table = by_table(Some(source_table(port)));
@@ -90,7 +90,7 @@ fn bound_address_selects_the_interface() {
     assert_eq!(a.source_tables.len(), 4);
     let right = node(&plan, "right");
     assert!(right.source_tables.is_empty());
-    // By the shorter of two links.
+    // Uses the shorter of two links.
     let one = plan.topology.link("one").unwrap();
     assert!(right.routes.iter().all(|route| right.ports[route.port].link == one));
 }
@@ -104,11 +104,11 @@ fn pinned_path_applies_both_directions() {
     let first = topology.links.iter().position(|link| link.ends[0].node == a).map(LinkId).unwrap();
     let last = LinkId(topology.links.len() - 1);
     let pins = plan.pin(a.into(), b.into(), &[first, link("two"), last]).unwrap();
-    // Three steps, two directions, four pairs of interfaces, two families.
+    // Three hops, two directions, four pairs of interfaces, two address families.
     assert_eq!(pins.len(), 48);
     let one = plan.party_named("b-e1").unwrap();
     assert_eq!(plan.pin(a.into(), one, &[first, link("two"), last]).unwrap().len(), 24);
-    assert!(plan.party_named("b-e2").unwrap_err().contains("there are a, b,"));
+    assert!(plan.party_named("b-e2").unwrap_err().to_string().contains("there are a, b,"));
     let addresses = |node: NodeId| {
         let ports = plan.nodes[node.0].ports.iter();
         ports.flat_map(|port| port.addresses.each()).map(|(address, _)| address)

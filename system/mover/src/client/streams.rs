@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use penstock_protocol::open::Opened;
 use penstock_protocol::sender::StreamId;
 
-use super::TransferState;
-use crate::connector::Backoff;
-use crate::sender::spawn;
-use crate::session::{SessionOutcome, lock};
-use crate::session_setup::Endpoint;
+use super::transfer::TransferState;
+use crate::base::lock::lock;
+use crate::base::spawn::spawn;
+use crate::endpoint::end::Endpoint;
+use crate::net::connector::Backoff;
+use crate::session::outcome::SessionOutcome;
 
 /// Time without progress after which a draining stream with data in flight is broken.
 const STALL_TIMEOUT: Duration = Duration::from_secs(1);

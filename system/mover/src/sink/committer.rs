@@ -13,17 +13,20 @@ use penstock_protocol::receiver::Finish;
 use penstock_sys::fs;
 
 use super::destination::destination;
-use super::file::{FileEvent, FileState, SinkFile};
-use super::receiver::ReceiverEnd;
-use crate::reader::{catch_up, digest_file};
-use crate::sender::wait;
-use crate::session::{SessionOutcome, lock};
+use super::file::{FileEvent, SinkFile, SinkFileState};
+use super::work::SinkWork;
+use crate::base::file_digest::{catch_up, digest_file};
+use crate::base::lock::lock;
+use crate::session::outcome::SessionOutcome;
 
 /// Interval of syncs of unfinished files and the journal.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest delay of complete small files to share a sync, while more are arriving.
 const SHARED_SYNC_DELAY: Duration = Duration::from_millis(250);
+
+/// Interval at which more complete files are gathered for a shared sync.
+const GATHER_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of complete small files from which one sync of the file system is cheaper than one per file.
 const SYNC_ALL_FILES_MIN: usize = 8;
@@ -33,7 +36,7 @@ const READ_BUFFER_BYTES: usize = 1 << 20;
 
 /// Result of one step of the committer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CommitStep {
+pub(crate) enum CommitStep {
     /// Nothing to do for this time, unless a file becomes complete.
     Wait(Duration),
     /// Some work was done.
@@ -44,8 +47,8 @@ pub(super) enum CommitStep {
 
 /// Committer of one receiving end.
 #[derive(Debug)]
-pub(super) struct Committer<'a> {
-    end: &'a ReceiverEnd,
+pub(crate) struct Committer<'a> {
+    work: &'a SinkWork,
     synced: Instant,
     settled: Instant,
     /// Device near which the thread is pinned.
@@ -59,31 +62,34 @@ struct CompleteFile {
 }
 
 impl<'a> Committer<'a> {
-    pub(super) fn new(end: &'a ReceiverEnd, now: Instant) -> Self {
-        Self { end, synced: now, settled: now, near: None }
+    pub(crate) fn new(work: &'a SinkWork, now: Instant) -> Self {
+        Self { work, synced: now, settled: now, near: None }
     }
 
-    pub(super) fn run(mut self) {
-        while !self.end.session.is_over() {
+    pub(crate) fn run(mut self) {
+        while !self.work.session.is_over() {
             match self.step(Instant::now()) {
                 CommitStep::Over => return,
                 CommitStep::Done => {}
                 CommitStep::Wait(time) => {
-                    let machine = lock(&self.end.machine);
-                    if !machine.has_finishes() {
-                        drop(wait(&self.end.commit, machine, time));
-                    } else if !machine.only_finishes() && !machine.is_complete() {
-                        drop(wait(&self.end.commit, machine, Duration::from_millis(20)));
-                    }
+                    self.work.machine.wait_to_commit(|machine| {
+                        if !machine.has_finishes() {
+                            Some(time)
+                        } else if !machine.only_finishes() && !machine.is_complete() {
+                            Some(GATHER_INTERVAL)
+                        } else {
+                            None
+                        }
+                    });
                 }
             }
         }
     }
 
     /// Commits complete files, syncs unfinished ones or finishes the session, whichever is due.
-    pub(super) fn step(&mut self, now: Instant) -> CommitStep {
+    pub(crate) fn step(&mut self, now: Instant) -> CommitStep {
         let sync_is_due = now.duration_since(self.synced) >= SYNC_INTERVAL;
-        let mut machine = lock(&self.end.machine);
+        let mut machine = self.work.machine.lock();
         let complete = machine.is_complete();
         let is_worth_it =
             now.duration_since(self.settled) >= SHARED_SYNC_DELAY || machine.only_finishes();
@@ -112,15 +118,15 @@ impl<'a> Committer<'a> {
 
     /// Syncs files together, renames them, and settles them.
     fn settle(&mut self, finishes: Vec<Finish>) {
-        let end = self.end;
+        let work = self.work;
         let mut whole = Vec::with_capacity(finishes.len());
         let mut results = Vec::with_capacity(finishes.len());
         let mut packed = 0;
         for finish in finishes {
-            let Some(sink) = lock(&end.sinks).remove(&finish.file) else { continue };
+            let Some(sink) = lock(&work.sinks).remove(&finish.file) else { continue };
             let device = sink.parent.device;
             if self.near.replace(device) != Some(device) {
-                end.session.pin_near_disk(device);
+                work.session.pin_near_disk(device);
             }
             let prepared = self.prepare(&finish, &sink);
             let file = CompleteFile { finish, sink };
@@ -132,10 +138,10 @@ impl<'a> Committer<'a> {
                 Err(failure) => results.push((file, Err(failure))),
             }
         }
-        let journal = &end.destination.journal;
+        let journal = &work.destination.journal;
         let ended = journal.ended();
         let all = if packed >= SYNC_ALL_FILES_MIN {
-            let synced = end.destination.sync();
+            let synced = work.destination.sync();
             if synced.is_ok() {
                 journal.names_durable(ended);
             }
@@ -153,11 +159,11 @@ impl<'a> Committer<'a> {
         }
         for (file, result) in &results {
             if result.is_err() {
-                end.destination.discard(&file.sink);
+                work.destination.discard(&file.sink);
             }
             journal.end_file(file.sink.journal_number.load(Ordering::SeqCst));
         }
-        end.with_machine(|machine| {
+        work.with_machine(|machine| {
             for (CompleteFile { finish, .. }, result) in results {
                 machine.settle(finish.file, result.map(|()| finish.digest));
             }
@@ -166,7 +172,7 @@ impl<'a> Committer<'a> {
 
     /// Verifies and completes a file, except for the sync of one from a pack.
     fn prepare(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
-        let place = &self.end.destination;
+        let place = &self.work.destination;
         if finish.same {
             return place.refresh(sink).map_err(|error| destination(&error));
         }
@@ -191,15 +197,15 @@ impl<'a> Committer<'a> {
             };
             sync().map_err(|error| destination(&error))?;
         }
-        if self.end.session.options.readback {
+        if self.work.session.options.readback {
             self.read_back(finish, sink)?;
         }
-        self.end.destination.rename(sink).map_err(|error| destination(&error))
+        self.work.destination.rename(sink).map_err(|error| destination(&error))
     }
 
     /// Reads a file back, from its device if the page cache releases it.
     fn read_back(&self, finish: &Finish, sink: &SinkFile) -> Result<(), Failure> {
-        let algorithm = self.end.session.options.algorithm;
+        let algorithm = self.work.session.options.algorithm;
         let digest = sink.reopen().and_then(|file| {
             file.drop_cache(0, sink.entry.bytes)?;
             digest_file(&*file, algorithm, &mut vec![0; READ_BUFFER_BYTES])
@@ -211,16 +217,16 @@ impl<'a> Committer<'a> {
     }
 
     fn sync_unfinished(&self) {
-        let journal = &self.end.destination.journal;
+        let journal = &self.work.destination.journal;
         let length = journal.length();
-        let sinks: Vec<_> = lock(&self.end.sinks).values().cloned().collect();
+        let sinks: Vec<_> = lock(&self.work.sinks).values().cloned().collect();
         let mut any = false;
         for sink in sinks {
             if let Some(file) = sink.take_dirty() {
                 any = true;
                 if let Err(error) = file.sync_data() {
                     let failure = destination(&error);
-                    self.end.with_machine(|machine| machine.fail(sink.file, failure));
+                    self.work.with_machine(|machine| machine.fail(sink.file, failure));
                     return;
                 }
             }
@@ -232,18 +238,18 @@ impl<'a> Committer<'a> {
 
     /// Finishes the session: sets metadata of directories, makes names durable and removes the journal.
     fn finish(&self) {
-        let end = self.end;
+        let work = self.work;
         // Before directories get their times.
-        end.destination.remove_leftovers();
-        let failures = end.destination.finish_directories();
-        if let Err(error) = end.destination.sync() {
+        work.destination.remove_leftovers();
+        let failures = work.destination.finish_directories();
+        if let Err(error) = work.destination.sync() {
             let text = format!("cannot make names durable: {}", fs::describe(&error));
-            return end.session.end(SessionOutcome::Failed(text));
+            return work.session.end(SessionOutcome::Failed(text));
         }
-        end.destination.journal.remove(&end.destination.folders());
-        let report = end.session.report();
-        end.pass_warnings();
-        end.with_machine(|machine| {
+        work.destination.journal.remove(&work.destination.folders());
+        let report = work.session.report();
+        work.pass_warnings();
+        work.with_machine(|machine| {
             machine.report(report);
             for (path, failure) in failures {
                 machine.note_failure(path, failure);
@@ -261,7 +267,7 @@ impl CompleteFile {
 
 impl SinkFile {
     fn is_packed(&self) -> bool {
-        matches!(&*lock(&self.state), FileState::Packed)
+        matches!(&*lock(&self.state), SinkFileState::Packed)
     }
 }
 

@@ -25,15 +25,15 @@ use penstock_protocol::wire::{Bytes, WireFormat};
 use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
-use super::file::{FileEvent, FileState, Parent, SinkFile, TemporaryNames};
+use super::file::{FileEvent, Parent, SinkFile, SinkFileState, TemporaryNames};
 use super::file_locks::FileLocks;
 use super::orphans::PART;
-use super::resume_journal::Journal;
-use super::storage::{Directory, StoredFile, identify};
-use crate::engine::Engine;
-use crate::reader::digest_file;
-use crate::scan::{native, time};
-use crate::session::lock;
+use super::resume_journal::ResumeJournal;
+use super::storage::{DirectoryHandle, StoredFile, identify};
+use crate::base::convert::{native, time};
+use crate::base::engine::Engine;
+use crate::base::file_digest::digest_file;
+use crate::base::lock::lock;
 
 /// Limit of cached open directories.
 const PARENTS_MAX: usize = 512;
@@ -46,9 +46,9 @@ pub type ReleasePartial = dyn Fn(&OsStr) + Send + Sync;
 
 /// Target of a transfer.
 #[derive(Debug)]
-pub struct Target {
+pub struct TransferTarget {
     /// Directory that confines the transfer.
-    pub base: Arc<dyn Directory>,
+    pub base: Arc<dyn DirectoryHandle>,
     /// Name of a single file there, if not its own.
     pub rename: Option<OsString>,
     /// Transfer key, equal for repetitions of one command only.
@@ -57,7 +57,7 @@ pub struct Target {
     pub trusted: bool,
 }
 
-impl Target {
+impl TransferTarget {
     /// Creates a target in a directory of the kernel.
     #[must_use]
     pub fn new(base: Dir, rename: Option<OsString>, key: [u8; 16], trusted: bool) -> Self {
@@ -79,7 +79,7 @@ pub struct Destination {
     pub(super) options: Options,
     pub(super) engine: Engine,
     /// Resume journal of unfinished files.
-    pub journal: Arc<Journal>,
+    pub journal: Arc<ResumeJournal>,
     parents: Mutex<HashMap<PathBuf, Arc<Parent>>>,
     directories: Mutex<Vec<Arc<Entry>>>,
     made: Mutex<HashSet<PathBuf>>,
@@ -130,12 +130,12 @@ impl Destination {
     /// # Errors
     /// If the target directory no longer exists.
     pub fn new(
-        target: Target,
+        target: TransferTarget,
         caller: &str,
         mark: String,
         options: Options,
         engine: Engine,
-        journal: Journal,
+        journal: ResumeJournal,
     ) -> io::Result<Self> {
         let identity = identify(&*target.base)?;
         let device = identity.device;
@@ -306,7 +306,7 @@ impl Destination {
         entry.mode & if self.trusted { 0o7777 } else { 0o1777 }
     }
 
-    fn set_owner(&self, dir: &dyn Directory, path: &Path, entry: &Entry) -> io::Result<()> {
+    fn set_owner(&self, dir: &dyn DirectoryHandle, path: &Path, entry: &Entry) -> io::Result<()> {
         if !self.gives_files_away() {
             return Ok(());
         }
@@ -388,7 +388,7 @@ impl Destination {
                     .flatten(),
             ),
             is_resumed: !ranges.is_empty(),
-            state: Mutex::new(FileState::Expected),
+            state: Mutex::new(SinkFileState::Expected),
             _lock: file_lock,
         };
         if entry.bytes == 0 {
@@ -409,7 +409,11 @@ impl Destination {
         Ok((verdict, Some(sink)))
     }
 
-    fn digest_of_skipped(&self, dir: &dyn Directory, name: &OsStr) -> Result<Digest, Failure> {
+    fn digest_of_skipped(
+        &self,
+        dir: &dyn DirectoryHandle,
+        name: &OsStr,
+    ) -> Result<Digest, Failure> {
         let none = self.options.algorithm == Algorithm::None;
         if none || !self.digest_skipped.load(Ordering::SeqCst) {
             return Ok(Digest(Vec::new()));
@@ -426,7 +430,7 @@ impl Destination {
         }
     }
 
-    fn digest_of(&self, dir: &dyn Directory, name: &OsStr) -> Option<Digest> {
+    fn digest_of(&self, dir: &dyn DirectoryHandle, name: &OsStr) -> Option<Digest> {
         let file = dir.open_file(name.as_ref(), &Open::reading()).ok()?;
         digest_file(&*file, self.options.algorithm, &mut vec![0; 1 << 20]).ok().flatten()
     }
@@ -486,7 +490,7 @@ impl Destination {
     /// If writing fails.
     pub fn write_small(&self, sink: &SinkFile, data: &[u8], sectors: &[u8]) -> io::Result<()> {
         let mut state = lock(&sink.state);
-        if !matches!(*state, FileState::Expected) {
+        if !matches!(*state, SinkFileState::Expected) {
             return Err(io::Error::other("the file was discarded, or is complete"));
         }
         // Setting attributes needs write permission.
@@ -616,7 +620,7 @@ impl Destination {
     /// If it is not durable, or the rename fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
         let temporary = match &*lock(&sink.state) {
-            FileState::Complete(temporary) => temporary.clone(),
+            SinkFileState::Complete(temporary) => temporary.clone(),
             state => return Err(io::Error::other(format!("a file is not durable: {state:?}"))),
         };
         let (dir, from, to) = (&sink.parent.dir, Path::new(&temporary), Path::new(&sink.name));
@@ -693,7 +697,7 @@ impl Destination {
     }
 }
 
-fn stat_if_there(dir: &dyn Directory, name: &OsStr) -> Result<Option<fs::Stat>, Failure> {
+fn stat_if_there(dir: &dyn DirectoryHandle, name: &OsStr) -> Result<Option<fs::Stat>, Failure> {
     match dir.stat(name.as_ref()) {
         Ok(stat) => Ok(Some(stat)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -19,15 +19,15 @@ use penstock_protocol::digest::Serial;
 use penstock_protocol::manifest::Entry;
 use penstock_sys::fs::Open;
 
-use super::file_locks::FileLock;
-use super::storage::{Directory, StoredFile};
-use crate::session::lock;
+use super::file_locks::SinkFileLock;
+use super::storage::{DirectoryHandle, StoredFile};
+use crate::base::lock::lock;
 
 /// An open directory at the destination.
 #[derive(Debug)]
 pub struct Parent {
     /// Handle of the directory.
-    pub dir: Arc<dyn Directory>,
+    pub dir: Arc<dyn DirectoryHandle>,
     /// Device of its file system (`st_dev`).
     pub device: u64,
     /// Identity in a journal.
@@ -57,9 +57,9 @@ pub struct SinkFile {
     pub is_resumed: bool,
     /// Set when extents were written since the last sync.
     pub(super) is_dirty: AtomicBool,
-    pub(super) state: Mutex<FileState>,
+    pub(super) state: Mutex<SinkFileState>,
     /// Lock against other transfers of this process, if requested.
-    pub(super) _lock: Option<FileLock>,
+    pub(super) _lock: Option<SinkFileLock>,
 }
 
 /// Temporary names of a file. With `inplace` both are its final name.
@@ -73,7 +73,7 @@ pub(super) struct TemporaryNames {
 
 /// State of a received file.
 #[derive(Debug, Clone)]
-pub(super) enum FileState {
+pub(super) enum SinkFileState {
     /// Data was requested; nothing was written in this session.
     Expected,
     /// Being written block by block.
@@ -112,7 +112,7 @@ pub(super) enum FileEvent {
     GivenUp,
 }
 
-impl FileState {
+impl SinkFileState {
     /// Applies `event`.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl SinkFile {
             return None;
         }
         match &*lock(&self.state) {
-            FileState::Open(open) => Some(Arc::clone(&open.file)),
+            SinkFileState::Open(open) => Some(Arc::clone(&open.file)),
             _ => None,
         }
     }
@@ -165,10 +165,10 @@ impl SinkFile {
     /// Current name of its data.
     pub(super) fn current_name(&self) -> OsString {
         match &*lock(&self.state) {
-            FileState::Packed => self.names.whole.clone(),
-            FileState::Complete(name) => name.clone(),
-            FileState::Placed => self.name.clone(),
-            FileState::Expected | FileState::Open(_) | FileState::Discarded => {
+            SinkFileState::Packed => self.names.whole.clone(),
+            SinkFileState::Complete(name) => name.clone(),
+            SinkFileState::Placed => self.name.clone(),
+            SinkFileState::Expected | SinkFileState::Open(_) | SinkFileState::Discarded => {
                 self.names.partial.clone()
             }
         }
@@ -219,7 +219,7 @@ mod tests {
         ];
         for (shown, path, taken) in table {
             for number in 0..5 {
-                let mut state = FileState::Expected;
+                let mut state = SinkFileState::Expected;
                 for step in path {
                     state.transition(event(*step), &names).expect("the path to the state");
                 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use penstock_protocol::control::{Failure, FailureKind};
 
 use super::file::Parent;
-use crate::session::lock;
+use crate::base::lock::lock;
 
 /// Device and inode of the directory, and the file name.
 type Key = (u64, u64, OsString);
@@ -22,7 +22,7 @@ pub struct FileLocks(Arc<Mutex<HashSet<Key>>>);
 
 /// Lock of one file, released on drop.
 #[derive(Debug)]
-pub(crate) struct FileLock {
+pub(crate) struct SinkFileLock {
     locks: FileLocks,
     key: Key,
 }
@@ -32,12 +32,12 @@ impl FileLocks {
     ///
     /// # Errors
     /// If another transfer is writing it.
-    pub(super) fn lock(&self, parent: &Parent, name: &OsStr) -> Result<FileLock, Failure> {
+    pub(super) fn lock(&self, parent: &Parent, name: &OsStr) -> Result<SinkFileLock, Failure> {
         let key = (parent.identity.device, parent.identity.inode, name.to_owned());
         if !lock(&self.0).insert(key.clone()) {
             return Err(in_use());
         }
-        Ok(FileLock { locks: self.clone(), key })
+        Ok(SinkFileLock { locks: self.clone(), key })
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn in_use() -> Failure {
     Failure::new(FailureKind::Destination, text)
 }
 
-impl Drop for FileLock {
+impl Drop for SinkFileLock {
     fn drop(&mut self) {
         lock(&self.locks.0).remove(&self.key);
     }

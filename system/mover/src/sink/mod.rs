@@ -1,8 +1,10 @@
-//! Receiving side: from announcements and frames to durable files under their final names.
+//! Receiving side of storage: from announcements and frames to durable files under their final names.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `receiver` | the receiving end of a session: planner, streams, queues |
+//! | `work` | state shared by the threads, queues of the writers |
+//! | `shared_machine`, `task_queues` | hand-over between these threads |
+//! | `planner` | inspects the destinations of announced entries |
 //! | `destination` | names, temporary names, existing files, metadata |
 //! | `partial_files` | partial files: found, locked, continued and removed |
 //! | `file` | state machine of one file |
@@ -13,23 +15,18 @@
 //! | `file_locks` | locks of files being written by transfers of one agent |
 //! | `storage` | file system interface of all of these |
 
-mod committer;
-mod destination;
-mod file;
-mod file_locks;
-mod orphans;
-mod partial_files;
-mod receiver;
-mod resume_journal;
+pub(crate) mod committer;
+pub(crate) mod destination;
+pub(crate) mod file;
+pub(crate) mod file_locks;
+pub(crate) mod orphans;
+pub(crate) mod partial_files;
+pub(crate) mod planner;
+pub(crate) mod resume_journal;
+pub(crate) mod shared_machine;
 #[cfg(test)]
 mod simulation;
-mod storage;
-mod writer;
-
-pub use destination::{Destination, ReleasePartial, Target};
-pub use file::SinkFile;
-pub use file_locks::FileLocks;
-pub use orphans::{PART, Removed, remove, remove_after};
-pub use receiver::{ReceiverControl, ReceiverEnd};
-pub use resume_journal::{Journal, JournalError, JournalName};
-pub use storage::{Directory, JournalStore, Names, OpenBase, StoredFile};
+pub(crate) mod storage;
+pub(crate) mod task_queues;
+pub(crate) mod work;
+pub(crate) mod writer;

@@ -17,14 +17,14 @@ use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{Kind, Open, Stat, describe};
 
 use super::resume_journal::read;
-use super::storage::{Directory, JournalStore};
+use super::storage::{DirectoryHandle, JournalStore};
 
 /// Suffix of temporary names.
 pub const PART: &str = ".part";
 
 /// Report of the removal of one transfer's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Removed {
+pub(crate) struct Removed {
     /// Name of the journal.
     pub journal: String,
     /// Target directory, if recorded in the journal.
@@ -36,7 +36,7 @@ pub struct Removed {
 }
 
 /// Names of the journals in a store, without extension.
-pub(super) fn journals(directory: &dyn Directory) -> io::Result<Vec<String>> {
+pub(super) fn journals(directory: &dyn DirectoryHandle) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in directory.entries()? {
         let (name, _) = entry?;
@@ -50,7 +50,7 @@ pub(super) fn journals(directory: &dyn Directory) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn below(base: &Arc<dyn Directory>, folder: &[u8]) -> io::Result<Arc<dyn Directory>> {
+fn below(base: &Arc<dyn DirectoryHandle>, folder: &[u8]) -> io::Result<Arc<dyn DirectoryHandle>> {
     if folder.is_empty() {
         return Ok(Arc::clone(base));
     }
@@ -59,7 +59,7 @@ fn below(base: &Arc<dyn Directory>, folder: &[u8]) -> io::Result<Arc<dyn Directo
 
 /// Result of a sweep.
 #[derive(Debug, Default)]
-pub(super) struct SweepReport {
+pub(super) struct OrphanReport {
     /// Number of files removed.
     pub(super) files: u64,
     /// Number of bytes freed.
@@ -71,12 +71,12 @@ pub(super) struct SweepReport {
 /// Removes temporary files with this mark from directories below `base`, except those changed after
 /// `before`.
 pub(super) fn sweep<'a>(
-    base: &Arc<dyn Directory>,
+    base: &Arc<dyn DirectoryHandle>,
     folders: impl Iterator<Item = &'a [u8]>,
     mark: &str,
     before: SystemTime,
-) -> SweepReport {
-    let mut swept = SweepReport::default();
+) -> OrphanReport {
+    let mut swept = OrphanReport::default();
     for folder in folders {
         match sweep_one(base, folder, mark, before, &mut swept) {
             // A missing directory is empty.
@@ -88,11 +88,11 @@ pub(super) fn sweep<'a>(
 }
 
 fn sweep_one(
-    base: &Arc<dyn Directory>,
+    base: &Arc<dyn DirectoryHandle>,
     folder: &[u8],
     mark: &str,
     before: SystemTime,
-    swept: &mut SweepReport,
+    swept: &mut OrphanReport,
 ) -> io::Result<()> {
     let dir = below(base, folder)?;
     let mut ours: Vec<OsString> = Vec::new();
@@ -125,7 +125,7 @@ fn changed(stat: &Stat) -> SystemTime {
 ///
 /// # Errors
 /// If it cannot be removed. A missing file is no error.
-pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Option<u64>> {
+pub(super) fn remove_partial(dir: &dyn DirectoryHandle, name: &OsStr) -> io::Result<Option<u64>> {
     let file = match dir.open_file(name.as_ref(), &Open::writing()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
@@ -143,7 +143,7 @@ pub(super) fn remove_partial(dir: &dyn Directory, name: &OsStr) -> io::Result<Op
 }
 
 /// Removes and logs files of transfers that were abandoned for `keep`.
-pub fn remove_after(state: &Path, keep: Option<Duration>) {
+pub(crate) fn remove_after(state: &Path, keep: Option<Duration>) {
     let Some(before) = keep.and_then(|keep| SystemTime::now().checked_sub(keep)) else { return };
     let removed = match remove(state, before) {
         Ok(removed) => removed,
@@ -169,7 +169,7 @@ pub fn remove_after(state: &Path, keep: Option<Duration>) {
 ///
 /// # Errors
 /// If the state directory cannot be read.
-pub fn remove(state: &Path, before: SystemTime) -> io::Result<Vec<Removed>> {
+pub(crate) fn remove(state: &Path, before: SystemTime) -> io::Result<Vec<Removed>> {
     if !state.join("transfers").exists() {
         return Ok(Vec::new());
     }
@@ -238,7 +238,7 @@ fn remove_temporaries(
         other => other?,
     };
     let folders = places.directories.iter().map(|path| path.0.as_slice());
-    let SweepReport { mut files, mut bytes, .. } = sweep(&base, folders, &places.at.mark, before);
+    let OrphanReport { mut files, mut bytes, .. } = sweep(&base, folders, &places.at.mark, before);
     for partial in &places.partials {
         let Ok(dir) = below(&base, &partial.folder.0) else { continue };
         let name = OsStr::from_bytes(&partial.partial_name.0);

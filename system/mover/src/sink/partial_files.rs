@@ -16,12 +16,12 @@ use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{self, Open};
 
 use super::destination::{Destination, LARGE_BYTES_MIN, destination};
-use super::file::{FileEvent, FileState, OpenFile, Parent, SinkFile};
+use super::file::{FileEvent, OpenFile, Parent, SinkFile, SinkFileState};
 use super::file_locks::in_use;
 use super::orphans;
 use super::resume_journal::{FoundCopies, partial_name};
 use super::storage::StoredFile;
-use crate::session::lock;
+use crate::base::lock::lock;
 
 /// Time to wait for a partial file held by another session. A session of the same caller without a
 /// client ends at once on request.
@@ -173,11 +173,11 @@ impl Destination {
     /// If it cannot be created, is held by another transfer, or lacks space.
     pub fn open(&self, sink: &SinkFile) -> io::Result<OpenFile> {
         let mut state = lock(&sink.state);
-        if let FileState::Open(open) = &*state {
+        if let SinkFileState::Open(open) = &*state {
             return Ok(open.clone());
         }
         let (entry, parent, name) = (&sink.entry, &sink.parent, sink.partial_name());
-        if !matches!(*state, FileState::Expected) {
+        if !matches!(*state, SinkFileState::Expected) {
             return Err(io::Error::other("the file was given up, or is whole"));
         }
         let open = self.open_locked(parent, name, entry, !sink.is_resumed)?;
@@ -250,11 +250,11 @@ mod tests {
     use penstock_protocol::open::{Existing, Options, Protection};
 
     use super::*;
-    use crate::engine::Engine;
-    use crate::sink::destination::Target;
-    use crate::sink::resume_journal::Journal;
+    use crate::base::engine::Engine;
+    use crate::sink::destination::TransferTarget;
+    use crate::sink::resume_journal::ResumeJournal;
     use crate::sink::simulation::storage::SimulatedStorage;
-    use crate::sink::simulation::transfer::Dataset;
+    use crate::sink::simulation::transfer::SimulatedDataset;
 
     /// A transfer that waits for a partial file does not write to the committed file it became.
     #[test]
@@ -273,14 +273,15 @@ mod tests {
             settings: Settings::default(),
         };
         let destination_of = |mark: &str| {
-            let target = Target { base: storage.root(), rename: None, key: [0; 16], trusted: true };
+            let target =
+                TransferTarget { base: storage.root(), rename: None, key: [0; 16], trusted: true };
             let engine = Engine { direct: false, uring: false };
             let (options, mark) = (options.clone(), mark.to_owned());
-            Destination::new(target, "user", mark, options, engine, Journal::none())
+            Destination::new(target, "user", mark, options, engine, ResumeJournal::none())
                 .expect("a directory")
                 .journalling_from(1)
         };
-        let (mut entry, _) = Dataset::new(&[9], 3).0.swap_remove(3);
+        let (mut entry, _) = SimulatedDataset::new(&[9], 3).0.swap_remove(3);
         entry.path = penstock_protocol::manifest::RelativePath::new(b"f".to_vec()).expect("a path");
         let entry = Arc::new(entry);
         let (waits, waiting) = mpsc::channel();

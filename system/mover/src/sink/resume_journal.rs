@@ -26,8 +26,8 @@ use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::{self, Open};
 
 use super::orphans;
-use super::storage::{Directory, JournalStore, StoredFile};
-use crate::session::lock;
+use super::storage::{DirectoryHandle, JournalStore, StoredFile};
+use crate::base::lock::lock;
 
 /// Limit of a journal's size: more than 100,000 unfinished extents.
 pub(crate) const JOURNAL_BYTES_MAX: u64 = 1 << 30;
@@ -37,7 +37,7 @@ const CALLER_DIGITS: usize = 16;
 
 /// Resume journal of one transfer.
 #[derive(Debug)]
-pub struct Journal {
+pub struct ResumeJournal {
     /// Store and lock; `None` if no journal is kept.
     kept: Option<StoredJournal>,
     /// Directories in which earlier runs of the command may have left temporary files.
@@ -155,7 +155,7 @@ pub struct FoundCopies {
 
 /// Error of a journal.
 #[derive(Debug, thiserror::Error)]
-pub enum JournalError {
+pub enum ResumeJournalError {
     /// The same transfer is already running.
     #[error("the same transfer is already running: wait for it, or cancel it")]
     Running,
@@ -164,13 +164,13 @@ pub enum JournalError {
     State(PathBuf, String),
 }
 
-impl JournalError {
+impl ResumeJournalError {
     pub(crate) fn state(path: PathBuf, error: &io::Error) -> Self {
         Self::State(path, fs::describe(error))
     }
 }
 
-impl Journal {
+impl ResumeJournal {
     /// Returns a journal that records and resumes nothing.
     #[must_use]
     pub fn none() -> Self {
@@ -186,14 +186,14 @@ impl Journal {
     ///
     /// # Errors
     /// If the directory cannot be created or written.
-    pub fn can_be_kept(state: &Path) -> Result<(), JournalError> {
+    pub fn can_be_kept(state: &Path) -> Result<(), ResumeJournalError> {
         let probe = PathBuf::from(format!("probe.{}", std::process::id()));
         let try_it = || {
             let store = JournalStore::open(state)?;
             store.directory.open_file(&probe, &Open::creating(0o600))?;
             store.directory.remove_file(&probe)
         };
-        try_it().map_err(|error| JournalError::state(state.join("transfers"), &error))
+        try_it().map_err(|error| ResumeJournalError::state(state.join("transfers"), &error))
     }
 
     /// Opens the journal `name` of the transfer to `at`.
@@ -205,14 +205,14 @@ impl Journal {
         name: &JournalName,
         at: TargetDirectory,
         options: &Options,
-    ) -> Result<Self, JournalError> {
+    ) -> Result<Self, ResumeJournalError> {
         let failed = |error: io::Error| {
             let path = store.directory.real_path().unwrap_or_default();
-            JournalError::state(path, &error)
+            ResumeJournalError::state(path, &error)
         };
         let directory = (at.file_system, at.inode);
         let running = store.directory.lock(name.with("lock").as_os_str()).map_err(failed)?;
-        let running = running.ok_or(JournalError::Running)?;
+        let running = running.ok_or(ResumeJournalError::Running)?;
         let path = name.with("journal");
         let bytes = read(&*store.directory, &path).map_err(failed)?;
         let is_continued = !bytes.is_empty();
@@ -301,7 +301,7 @@ impl Journal {
         found
     }
 
-    /// Makes [`Journal::find`] retry journals that were in use before.
+    /// Makes [`ResumeJournal::find`] retry journals that were in use before.
     pub fn look_again(&self) {
         lock(&self.state).others_are_known = false;
     }
@@ -343,7 +343,7 @@ impl Journal {
         self.append(&Record::Written((number, extent)));
     }
 
-    /// Records that the partial file was renamed or removed; [`Journal::names_durable`] makes it
+    /// Records that the partial file was renamed or removed; [`ResumeJournal::names_durable`] makes it
     /// permanent.
     pub fn end_file(&self, number: u64) {
         if number > 0 {
@@ -351,7 +351,7 @@ impl Journal {
         }
     }
 
-    /// Number of ended files, to be passed to [`Journal::names_durable`] after a sync that starts now.
+    /// Number of ended files, to be passed to [`ResumeJournal::names_durable`] after a sync that starts now.
     #[must_use]
     pub fn ended(&self) -> usize {
         lock(&self.state).ending.len()
@@ -496,7 +496,7 @@ impl JournalOrigin {
 }
 
 /// Reads a journal; empty if missing.
-pub(super) fn read(directory: &dyn Directory, path: &Path) -> io::Result<Vec<u8>> {
+pub(super) fn read(directory: &dyn DirectoryHandle, path: &Path) -> io::Result<Vec<u8>> {
     let file = match directory.open_file(path, &Open::reading()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
@@ -615,7 +615,7 @@ mod tests {
             let name = JournalName::new("user", (1, 1), None, &[key; 16]);
             let (path, mark) = (Bytes(b"/target".to_vec()), name.mark());
             let at = TargetDirectory { path, file_system: 1, inode: 1, mark };
-            Journal::open(&store, &name, at, &options())
+            ResumeJournal::open(&store, &name, at, &options())
         };
         let extent = |offset| Extent { offset, bytes: 3, part: [1; 32] };
         let journal = open(1).expect("a journal");
@@ -626,7 +626,7 @@ mod tests {
         journal.written(number, extent(6));
         journal.into_folder(b"deep");
         journal.into_folder(b"deep");
-        assert!(matches!(open(1), Err(JournalError::Running)));
+        assert!(matches!(open(1), Err(ResumeJournalError::Running)));
         // Another command finds nothing while the first one runs.
         assert!(!open(2).expect("a journal").find(&partial("a")).is_known);
         drop(journal);

@@ -1,6 +1,6 @@
 //! File system interface of the receiving side: two traits and their kernel implementation.
 //!
-//! All file operations of a receiver, including its journal, go through [`Directory`] and
+//! All file operations of a receiver, including its journal, go through [`DirectoryHandle`] and
 //! [`StoredFile`]. The kernel's implementation forwards to `penstock-sys`; the simulated one
 //! (`sink::simulation`) can stop, fail or lose unsynced data at every call.
 
@@ -13,15 +13,17 @@ use std::sync::Arc;
 
 use penstock_protocol::journal::{self, TargetDirectory};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat, Timestamp};
-use penstock_sys::lock::FileLock;
+use penstock_sys::lock::ExclusiveFileLock;
+
+use crate::base::file_digest::ReadAt;
 
 /// Entries of a directory with their kinds; an error can only be the last item.
-pub type Names<'a> = Box<dyn Iterator<Item = io::Result<(OsString, Kind)>> + 'a>;
+pub(crate) type Names<'a> = Box<dyn Iterator<Item = io::Result<(OsString, Kind)>> + 'a>;
 
 /// Open directory; paths are relative to it and confined beneath it.
-pub trait Directory: Debug + Send + Sync {
+pub trait DirectoryHandle: Debug + Send + Sync {
     /// Opens a subdirectory, following links that stay beneath.
-    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>>;
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn DirectoryHandle>>;
     /// Creates a directory with its missing parents.
     fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()>;
     /// Creates one directory; the parent must exist.
@@ -101,8 +103,8 @@ pub trait StoredFile: Debug + Send + Sync {
     fn try_lock(&self) -> io::Result<bool>;
 }
 
-impl Directory for Dir {
-    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+impl DirectoryHandle for Dir {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn DirectoryHandle>> {
         Ok(Arc::new(self.open_dir(path)?))
     }
     fn create_dir_all(&self, path: &Path, mode: u32) -> io::Result<()> {
@@ -161,7 +163,7 @@ impl Directory for Dir {
         self.sync_filesystem()
     }
     fn lock(&self, name: &OsStr) -> io::Result<Option<Box<dyn Debug + Send + Sync>>> {
-        let lock = FileLock::try_lock_at(&self.real_path()?.join(name))?;
+        let lock = ExclusiveFileLock::try_lock_at(&self.real_path()?.join(name))?;
         Ok(lock.map(|lock| Box::new(lock) as Box<dyn Debug + Send + Sync>))
     }
     fn file_system_id(&self) -> io::Result<u64> {
@@ -228,13 +230,14 @@ impl StoredFile for KernelFile {
 }
 
 /// Callback that opens the directory recorded in a journal, or returns an error.
-pub type OpenBase = dyn Fn(&TargetDirectory) -> io::Result<Arc<dyn Directory>> + Send + Sync;
+pub(crate) type OpenBase =
+    dyn Fn(&TargetDirectory) -> io::Result<Arc<dyn DirectoryHandle>> + Send + Sync;
 
 /// Store of resume journals on one machine.
 #[derive(Clone)]
 pub struct JournalStore {
     /// Directory of the journals.
-    pub directory: Arc<dyn Directory>,
+    pub directory: Arc<dyn DirectoryHandle>,
     /// Boot id of this machine.
     pub boot: String,
     /// Opens the directory recorded in a journal.
@@ -261,7 +264,7 @@ impl JournalStore {
             open_base: Arc::new(|at| {
                 use std::os::unix::ffi::OsStrExt;
                 let dir = Dir::open(Path::new(OsStr::from_bytes(&at.path.0)))?;
-                if (Directory::file_system_id(&dir)?, dir.stat_self()?.inode)
+                if (DirectoryHandle::file_system_id(&dir)?, dir.stat_self()?.inode)
                     != (at.file_system, at.inode)
                 {
                     return Err(io::Error::other(
@@ -278,7 +281,13 @@ impl JournalStore {
 ///
 /// # Errors
 /// If its attributes cannot be read.
-pub(super) fn identify(directory: &dyn Directory) -> io::Result<journal::Directory> {
+pub(super) fn identify(directory: &dyn DirectoryHandle) -> io::Result<journal::Directory> {
     let stat = directory.stat_self()?;
     Ok(journal::Directory { device: stat.device, inode: stat.inode, mount: stat.mount })
+}
+
+impl ReadAt for dyn StoredFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        StoredFile::read_at(self, buffer, offset)
+    }
 }

@@ -21,9 +21,9 @@ use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
 
 use super::destination::destination;
 use super::file::{OpenFile, SinkFile};
-use super::receiver::ReceiverEnd;
 use super::storage::StoredFile;
-use crate::session::SessionOutcome;
+use super::work::{ReceivedFrame, SinkWork, WriteTask};
+use crate::session::outcome::SessionOutcome;
 
 /// I/O depth of a writer, in operations.
 const WRITE_DEPTH: usize = 4;
@@ -34,35 +34,26 @@ const READ_BACK_BYTES: usize = 1 << 20;
 /// Smallest run of zeros kept as a hole in a sparse file, in bytes.
 const HOLE_BYTES: usize = BUFFER_ALIGNMENT;
 
-/// WriterTask of a writer.
-#[derive(Debug)]
-pub enum WriterTask {
-    /// Write a received frame.
-    Write(ReceivedFrame),
-    /// Read a range of an unfinished copy back and verify it.
-    Verify(Arc<SinkFile>, Extent),
-}
-
-/// Frame with its payload and file.
-#[derive(Debug)]
-pub struct ReceivedFrame {
-    /// Header of the frame.
-    pub header: Header,
-    /// File of the frame; `None` for a pack.
-    pub sink: Option<Arc<SinkFile>>,
-    /// Payload of the length in the header; `None` for a hole.
-    pub buffer: Option<Buffer>,
+/// Starts the missing writers of a device.
+pub(crate) fn spawn_missing(work: &Arc<SinkWork>, device: u64) {
+    work.writers.spawn_missing(device, |number| {
+        let work = Arc::clone(work);
+        move || {
+            work.session.pin_near_disk(device);
+            run(&work, device, number);
+        }
+    });
 }
 
 /// Writes for one device until the session is over or fewer writers are requested.
-pub(super) fn run(end: &Arc<ReceiverEnd>, device: u64, number: u16) {
-    let serial = !end.session.options.algorithm.combines();
-    let depth = if end.engine.uring && !serial { WRITE_DEPTH } else { 1 };
+fn run(work: &Arc<SinkWork>, device: u64, number: u16) {
+    let serial = !work.session.options.algorithm.combines();
+    let depth = if work.engine.uring && !serial { WRITE_DEPTH } else { 1 };
     let (io, why_not) = block_io(depth);
     if let (true, Some(reason)) = (depth > 1, why_not) {
         tracing::warn!("writing without io_uring: {reason}");
     }
-    Writer::new(end, device, number, io).run();
+    Writer::new(work, device, number, io).run();
 }
 
 struct Pending {
@@ -73,7 +64,7 @@ struct Pending {
 
 /// One writer of one device.
 pub(super) struct Writer<'a> {
-    end: &'a Arc<ReceiverEnd>,
+    work: &'a Arc<SinkWork>,
     device: u64,
     number: u16,
     io: Box<dyn BlockIo>,
@@ -84,24 +75,24 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     pub(super) fn new(
-        end: &'a Arc<ReceiverEnd>,
+        work: &'a Arc<SinkWork>,
         device: u64,
         number: u16,
         io: Box<dyn BlockIo>,
     ) -> Self {
         let (pending, read_back) = (HashMap::new(), Vec::new());
-        Self { end, device, number, io, pending, token: 0, read_back }
+        Self { work, device, number, io, pending, token: 0, read_back }
     }
 
     fn run(&mut self) {
-        while !self.end.session.is_over() && self.end.writers.keeps(self.number) {
+        while !self.work.session.is_over() && self.work.writers.keeps(self.number) {
             let busy = self.io.in_flight() > 0;
             if !self.io.has_room() {
                 self.complete();
                 continue;
             }
             let timeout = if busy { Duration::ZERO } else { Duration::from_millis(200) };
-            match self.end.next_task(self.device, timeout) {
+            match self.work.tasks.pop(self.device, timeout) {
                 Some(task) => self.begin(task),
                 None if busy => self.complete(),
                 None => {}
@@ -113,16 +104,16 @@ impl<'a> Writer<'a> {
     }
 
     /// Starts a task; completes it unless it needs asynchronous I/O.
-    pub(super) fn begin(&mut self, task: WriterTask) {
+    pub(super) fn begin(&mut self, task: WriteTask) {
         let result = match task {
-            WriterTask::Write(received) => self.begin_write(received),
-            WriterTask::Verify(sink, extent) => {
+            WriteTask::Write(received) => self.begin_write(received),
+            WriteTask::Verify(sink, extent) => {
                 self.verify(&sink, &extent);
                 Ok(())
             }
         };
         if let Err(fault) = result {
-            self.end.session.end(SessionOutcome::Failed(fault.to_string()));
+            self.work.session.end(SessionOutcome::Failed(fault.to_string()));
         }
     }
 
@@ -140,15 +131,15 @@ impl<'a> Writer<'a> {
     }
 
     fn begin_block(&mut self, header: Header, sink: Arc<SinkFile>, mut buffer: Buffer) {
-        let open = match self.end.destination.open(&sink) {
+        let open = match self.work.destination.open(&sink) {
             Ok(open) => open,
             Err(error) => return self.failed(&header, &sink, &error),
         };
-        self.end.session.record_engine(self.end.engine.name(open.is_direct));
+        self.work.session.record_engine(self.work.engine.name(open.is_direct));
         let bytes = header.payload_bytes as usize;
-        self.end.digest_in_order(&sink, header.offset, &buffer[..bytes]);
+        self.work.digest_in_order(&sink, header.offset, &buffer[..bytes]);
         if sink.entry.sparse {
-            let is_fresh = !sink.is_resumed && !self.end.session.options.inplace;
+            let is_fresh = !sink.is_resumed && !self.work.session.options.inplace;
             let result = write_sparse(&*open.file, header.offset, &buffer[..bytes], is_fresh);
             return self.written(&header, &sink, &open, result);
         }
@@ -175,7 +166,7 @@ impl<'a> Writer<'a> {
             Ok(completion) => completion,
             Err(error) => {
                 let text = format!("writing failed: {}", fs::describe(&error));
-                return self.end.session.end(SessionOutcome::Failed(text));
+                return self.work.session.end(SessionOutcome::Failed(text));
             }
         };
         drop(completion.buffer);
@@ -193,19 +184,19 @@ impl<'a> Writer<'a> {
             write_back(&*open.file, header.offset, header.bytes);
         }
         let extent = self.extent(header, || header.payload_crc);
-        self.end.record(sink, extent);
-        let accepted = self.end.with_machine(|machine| {
+        self.work.record(sink, extent);
+        let accepted = self.work.with_machine(|machine| {
             machine.acknowledge(header.sequence);
             machine.written(header.file, header.offset, header.bytes, header.part())
         });
         if let Err(fault) = accepted {
-            self.end.session.end(SessionOutcome::Failed(fault.to_string()));
+            self.work.session.end(SessionOutcome::Failed(fault.to_string()));
         }
     }
 
     /// Extent of a frame for the journal; `crc` is the CRC-32C of its bytes in the file.
     fn extent(&self, header: &Header, crc: impl FnOnce() -> u32) -> Extent {
-        let algorithm = self.end.session.options.algorithm;
+        let algorithm = self.work.session.options.algorithm;
         let mut part = header.part;
         if algorithm.of_ranges() != algorithm {
             part[..4].copy_from_slice(&crc().to_be_bytes());
@@ -215,7 +206,7 @@ impl<'a> Writer<'a> {
 
     fn verify(&mut self, sink: &SinkFile, extent: &Extent) {
         // Open for writing too: the file is continued from here, even if no block of it follows.
-        let part = self.end.destination.open(sink).and_then(|_| self.part_of(sink, extent));
+        let part = self.work.destination.open(sink).and_then(|_| self.part_of(sink, extent));
         match part {
             Ok(part) => {
                 let is_intact = part == Some(DigestPart(extent.part));
@@ -230,18 +221,18 @@ impl<'a> Writer<'a> {
                         extent.offset
                     );
                 }
-                self.end
+                self.work
                     .with_machine(|machine| machine.verified(sink.file, extent.offset, is_intact));
             }
             Err(error) => {
-                self.end.with_machine(|machine| machine.fail(sink.file, destination(&error)));
+                self.work.with_machine(|machine| machine.fail(sink.file, destination(&error)));
             }
         }
     }
 
     /// Hashes a range of a file as stored on its device; `None` if the file is shorter.
     fn part_of(&mut self, sink: &SinkFile, extent: &Extent) -> io::Result<Option<DigestPart>> {
-        let algorithm: Algorithm = self.end.session.options.algorithm.of_ranges();
+        let algorithm: Algorithm = self.work.session.options.algorithm.of_ranges();
         let (offset, bytes) = (extent.offset, extent.bytes);
         let Some(mut hasher) = RangeHasher::new(algorithm, offset, bytes, sink.entry.bytes) else {
             return Ok(None);
@@ -266,7 +257,7 @@ impl<'a> Writer<'a> {
 
     fn failed(&self, header: &Header, sink: &SinkFile, error: &io::Error) {
         let failure = destination(error);
-        self.end.with_machine(|machine| {
+        self.work.with_machine(|machine| {
             machine.acknowledge(header.sequence);
             machine.fail(sink.file, failure);
         });
@@ -274,8 +265,8 @@ impl<'a> Writer<'a> {
 
     fn write_hole(&self, header: &Header, sink: &SinkFile) -> Result<(), SenderFault> {
         let make = || {
-            let open = self.end.destination.open(sink)?;
-            if self.end.session.options.inplace || sink.is_resumed {
+            let open = self.work.destination.open(sink)?;
+            if self.work.session.options.inplace || sink.is_resumed {
                 clear(&*open.file, header.offset, header.bytes)?;
             }
             Ok(())
@@ -285,9 +276,9 @@ impl<'a> Writer<'a> {
             return Ok(());
         }
         let zeros = vec![0; usize::try_from(header.bytes).unwrap_or(0)];
-        self.end.digest_in_order(sink, header.offset, &zeros);
-        self.end.record(sink, self.extent(header, || crc32c(&zeros)));
-        self.end.with_machine(|machine| {
+        self.work.digest_in_order(sink, header.offset, &zeros);
+        self.work.record(sink, self.extent(header, || crc32c(&zeros)));
+        self.work.with_machine(|machine| {
             machine.acknowledge(header.sequence);
             machine.written(header.file, header.offset, header.bytes, header.part())
         })
@@ -297,7 +288,7 @@ impl<'a> Writer<'a> {
         let payload = &buffer[..header.payload_bytes as usize];
         let items = block::pack_items(header, payload)
             .map_err(|_| SenderFault("the table of a pack is damaged"))?;
-        let places = self.end.places(&items)?;
+        let places = self.work.places(&items)?;
         let mut written = Vec::with_capacity(items.len());
         for ((start, item), sink) in items.iter().zip(places) {
             let Some(sink) = sink else { continue };
@@ -305,15 +296,15 @@ impl<'a> Writer<'a> {
             let data = &payload[*start..*start + bytes];
             // Direct I/O writes whole sectors; the bytes behind the file are truncated later.
             let sectors = &buffer[*start..];
-            self.end.session.record_engine(self.end.destination.small_engine(&sink));
+            self.work.session.record_engine(self.work.destination.small_engine(&sink));
             let result = if crc32c(data) == item.crc {
-                self.end.destination.write_small(&sink, data, sectors)
+                self.work.destination.write_small(&sink, data, sectors)
             } else {
                 Err(io::ErrorKind::InvalidData.into())
             };
             written.push((item, result));
         }
-        self.end.with_machine(|machine| {
+        self.work.with_machine(|machine| {
             for (item, result) in written {
                 match result {
                     Ok(()) => {

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::BUFFER_ALIGNMENT;
 
-/// Buffers at least this long start at a multiple of it, and ask for transparent huge pages.
+/// Alignment of buffers of at least this size, for which transparent huge pages are requested, in bytes.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 /// Anonymous private memory, owned.
@@ -27,7 +27,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// No memory at all: what a dropped buffer is left with.
+    /// An empty mapping, which replaces that of a dropped buffer.
     pub(super) const NONE: Self = Self { start: NonNull::dangling(), len: 0 };
 
     /// `len` zeroed bytes, `len` being a multiple of the page size; huge pages where they fit and the system has them.
@@ -35,7 +35,7 @@ impl Mapping {
         if len < HUGE_PAGE {
             return map(len);
         }
-        // One huge page more than needed, then what sticks out on either side of the aligned part goes back.
+        // Maps one huge page more than needed, then unmaps the parts outside the aligned range.
         let whole = map(len.checked_add(HUGE_PAGE).ok_or(io::ErrorKind::OutOfMemory)?)?;
         let before = whole.start.as_ptr().align_offset(HUGE_PAGE);
         if before > HUGE_PAGE {
@@ -43,7 +43,7 @@ impl Mapping {
         }
         let (_, rest) = whole.split(before);
         let (buffer, _) = rest.split(len);
-        // Only advice: without it, or without huge pages, the buffer is as good but for speed.
+        // Advice only: without huge pages the buffer is slower.
         // SAFETY: the range is a mapping this value owns, and this advice changes no byte of it.
         let _ = unsafe {
             rustix::mm::madvise(buffer.start.as_ptr().cast(), len, Advice::LinuxHugepage)

@@ -1,18 +1,18 @@
 //! A directory as the root of all look-ups.
 //!
-//! For: operations on paths that the peer names. Every path is looked up with `openat2` and `RESOLVE_BENEATH`, so that
-//! neither `..` nor an absolute path nor a symbolic link leads outside, not even one put there during the look-up.
-//! Links that stay beneath are followed on the way; the last component is followed only where the name says so.
+//! For: operations on paths from the peer. Every path is resolved with `openat2` and `RESOLVE_BENEATH`, so that neither
+//! `..` nor an absolute path nor a symbolic link leads outside, not even a link created during the look-up.
+//! Intermediate links that stay beneath are followed; the last component only by methods that say so.
 //!
-//! Mounts beneath belong to it. A directory moved elsewhere while a [`Dir`] holds it stays reachable through that one.
+//! Mounts beneath are included. A directory that is moved elsewhere stays reachable through an open [`Dir`].
 //!
 //! Not for: a cache of directories (each call looks its path up anew; hold a [`Dir`] for the parent where that costs).
 //!
-//! Fails with `InvalidInput` for a path that could never be right, `PermissionDenied` for one that leads outside,
-//! `Unsupported` on a kernel without `openat2` (before 5.6, or hidden by seccomp), else as the system call does.
+//! Fails with `InvalidInput` for an invalid path, `PermissionDenied` for one that leads outside, `Unsupported` on a kernel
+//! without `openat2` (before 5.6, or blocked by seccomp), else with the error of the system call.
 //!
-//! A path longer than the kernel takes is looked up in pieces, each beneath the one before: there a link whose target
-//! climbs out of its own piece is refused although it would stay beneath the whole.
+//! A path longer than PATH_MAX is resolved in pieces, each beneath the one before. A link that leads out of its piece is
+//! then refused, although it would stay beneath this directory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -87,9 +87,9 @@ impl Dir {
             }
             return Ok(file);
         }
-        // Without O_NONBLOCK a fifo put in the place of a file would hold the caller for ever.
+        // Without O_NONBLOCK, a fifo in place of a file would block the caller forever.
         let file = match self.look_up(&relative, flags | OFlags::NONBLOCK, mode) {
-            // A regular file answers so while another holds a lease on it; waiting for that one is right.
+            // A regular file with a lease of another process: waits for its release.
             Err(error)
                 if is(&error, Errno::AGAIN) && self.leads_to_file(&relative, how.follow)? =>
             {
@@ -114,7 +114,7 @@ impl Dir {
             Kind::Symlink => return Err(Errno::LOOP.into()),
             Kind::Other(kind) => return Err(not_regular(kind)),
         }
-        // Clears O_NONBLOCK: io_uring on older kernels answers EAGAIN for ever while it is set.
+        // Clears O_NONBLOCK: with it, io_uring on older kernels always returns EAGAIN.
         let file = File::from(file);
         super::set_direct(&file, how.direct)?;
         Ok(file)
@@ -384,7 +384,7 @@ fn open_beneath(
             Ok(fd) => return Ok(fd),
             Err(Errno::INTR) => {}
             // openat2(2): the kernel could not be sure that ".." in a link stayed beneath; the same call may succeed.
-            // With O_NONBLOCK it may also be a lease, which the caller tells apart.
+            // With O_NONBLOCK it may also be a lease, which the caller distinguishes.
             Err(Errno::AGAIN) => {}
             Err(Errno::XDEV) => {
                 return Err(io::Error::new(

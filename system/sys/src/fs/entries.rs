@@ -1,9 +1,9 @@
 //! The names in one directory.
 //!
-//! For: reading a directory of any size in bounded memory. Not for: order (the file system's own) or a snapshot (names
-//! that come and go meanwhile may or may not be seen).
+//! For: reading a directory of any size in bounded memory. Not for: a sorted list or a snapshot (names that are created or
+//! removed meanwhile may or may not be returned).
 //!
-//! Fails as `getdents64` does, once, as the last item.
+//! Fails with the error of `getdents64`, as the last item.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,7 +34,7 @@ impl Iterator for Entries {
             }
             let name = OsStr::from_bytes(name);
             let kind = match entry.file_type() {
-                // Some file systems do not keep the kind beside the name.
+                // Some file systems do not return the type with the name.
                 FileType::Unknown => match self.look_up(name) {
                     Ok(kind) => kind,
                     Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {

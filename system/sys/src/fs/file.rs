@@ -3,7 +3,7 @@
 //! For: space ahead of the data, the page cache kept small, `O_DIRECT` where the file system has it, durability, times.
 //! Not for: deciding when any of these is worth it. Holes are in [`super::sparse`].
 //!
-//! Fails as the system call does. What a file system may well not have is an answer (`false`, `None`), not an error.
+//! Fails with the error of the system call. Features that a file system may lack give `false` or `None`, not an error.
 
 use std::fs::File;
 use std::io;

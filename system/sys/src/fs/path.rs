@@ -1,4 +1,4 @@
-//! Relative paths from outside, made safe to hand to the kernel.
+//! Validation of untrusted relative paths.
 //!
 //! For: refusing invalid paths before any system call, and splitting a path of any length into pieces that the kernel
 //! accepts. Not for: symbolic links, which only the kernel can resolve.
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The longest piece handed to the kernel, below its `PATH_MAX` of 4096 bytes that counts the closing NUL.
+/// Longest piece passed to the kernel in bytes, below `PATH_MAX` (4096 with the terminating NUL).
 const PIECE_BYTES_MAX: usize = 4000;
 
 /// A checked relative path: no `..`, no NUL, not absolute, without empty and `.` components. Empty: the directory itself.
@@ -63,7 +63,7 @@ impl Relative {
         let mut rest = &self.0[..];
         let mut leading = Vec::new();
         while rest.len() > PIECE_BYTES_MAX {
-            // One component longer than a piece stays whole: the kernel answers ENAMETOOLONG, the right answer.
+            // A component longer than a piece stays whole: the kernel then returns ENAMETOOLONG.
             let cut = rest[..=PIECE_BYTES_MAX]
                 .iter()
                 .rposition(|&byte| byte == b'/')
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn cleans_what_means_the_same() {
+    fn equivalent_paths_are_normalised() {
         for (path, clean) in [
             (&b""[..], &b""[..]),
             (b".", b""),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_could_escape() {
+    fn escaping_paths_are_refused() {
         for path in [&b"/"[..], b"/etc", b"..", b"a/..", b"../a", b"a/../b", b"a\0b", b"//a"] {
             let error = relative(path).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path:?}");

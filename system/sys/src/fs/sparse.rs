@@ -2,8 +2,8 @@
 //!
 //! For: skipping holes when reading and sending. Not for: finding stored zeroes.
 //!
-//! Moves the file's position, which clones of the file share: read and write by offset beside it, and let one thread at a
-//! time ask. Fails as `lseek` does; a file system without holes reports one segment, as the kernel does for it.
+//! Moves the file position, which clones of the file share: use positioned reads and writes, and call these functions from
+//! one thread at a time. Fails with the error of `lseek`; a file system without holes reports one segment.
 
 use std::fs::File;
 use std::io;
@@ -67,7 +67,7 @@ impl DataSegments<'_> {
         let start = match next_data(self.file, self.next) {
             Ok(Some(start)) if start < self.size => start,
             Ok(_) => return Ok(None),
-            // A file system, or a device, that knows no SEEK_DATA: all of it is data.
+            // A file system or device without SEEK_DATA: everything is data.
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                 return Ok(Some(self.next..self.size));
             }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use crate::fs::{punch_hole, stat_file, write_all_at};
 
-    const MIB: u64 = 1 << 20;
+    const BYTES_PER_MIB: u64 = 1 << 20;
 
     fn segments(file: &File) -> Vec<Range<u64>> {
         let size = stat_file(file).unwrap().size;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_has_none() {
+    fn empty_file_has_no_segments() {
         let file = tempfile::tempfile().unwrap();
         assert!(segments(&file).is_empty());
         assert_eq!(next_data(&file, 0).unwrap(), None);
@@ -102,12 +102,12 @@ mod tests {
     #[test]
     fn segments_cover_data_without_holes() {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(64 * MIB).unwrap();
-        let data = vec![1; MIB as usize];
-        for at in [0, 8 * MIB, 63 * MIB] {
+        file.set_len(64 * BYTES_PER_MIB).unwrap();
+        let data = vec![1; BYTES_PER_MIB as usize];
+        for at in [0, 8 * BYTES_PER_MIB, 63 * BYTES_PER_MIB] {
             write_all_at(&file, &data, at).unwrap();
         }
-        if !punch_hole(&file, 10 * MIB, MIB).unwrap() {
+        if !punch_hole(&file, 10 * BYTES_PER_MIB, BYTES_PER_MIB).unwrap() {
             penstock_testkit::skip(
                 penstock_testkit::Requirement::Kernel,
                 "this file system has no holes",
@@ -115,17 +115,24 @@ mod tests {
             return;
         }
         // The file system may report more data than was written, never less.
-        assert_eq!(segments(&file), [0..MIB, 8 * MIB..9 * MIB, 63 * MIB..64 * MIB]);
-        assert_eq!(next_data(&file, 2 * MIB).unwrap(), Some(8 * MIB));
-        assert_eq!(next_hole(&file, 0).unwrap(), Some(MIB));
-        punch_hole(&file, 63 * MIB, MIB).unwrap();
-        assert_eq!(segments(&file), [0..MIB, 8 * MIB..9 * MIB]);
+        assert_eq!(
+            segments(&file),
+            [
+                0..BYTES_PER_MIB,
+                8 * BYTES_PER_MIB..9 * BYTES_PER_MIB,
+                63 * BYTES_PER_MIB..64 * BYTES_PER_MIB
+            ]
+        );
+        assert_eq!(next_data(&file, 2 * BYTES_PER_MIB).unwrap(), Some(8 * BYTES_PER_MIB));
+        assert_eq!(next_hole(&file, 0).unwrap(), Some(BYTES_PER_MIB));
+        punch_hole(&file, 63 * BYTES_PER_MIB, BYTES_PER_MIB).unwrap();
+        assert_eq!(segments(&file), [0..BYTES_PER_MIB, 8 * BYTES_PER_MIB..9 * BYTES_PER_MIB]);
     }
 
     #[test]
     fn hole_only_file_has_no_segments() {
         let file = tempfile::tempfile().unwrap();
-        file.set_len(MIB).unwrap();
+        file.set_len(BYTES_PER_MIB).unwrap();
         assert!(segments(&file).is_empty());
     }
 

@@ -1,7 +1,7 @@
 //! Extended attributes of one open file, or of anything beneath a directory.
 //!
-//! For: carrying `user.*` and what else the process may see and set, ACLs among them, as names and bytes.
-//! Not for: choosing which, or what they mean.
+//! For: reading and setting all attributes that the process can access (`user.*`, ACLs) as names and bytes.
+//! Not for: selecting or interpreting them.
 //!
 //! Fails as the system call does (`EOPNOTSUPP` where the file system has none), and with `InvalidInput` beyond the limits,
 //! which are the kernel's own (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX` in `linux/limits.h`).
@@ -69,7 +69,7 @@ impl Dir {
     }
 }
 
-/// A path to what an `O_PATH` descriptor names: the calls that take a descriptor refuse such a one.
+/// Path of an `O_PATH` descriptor under `/proc`: `fgetxattr` and the like refuse such descriptors.
 fn proc_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
@@ -109,7 +109,7 @@ pub fn remove_xattr(file: &File, name: &OsStr) -> io::Result<bool> {
 }
 
 fn check(name: &OsStr) -> io::Result<()> {
-    // Without a namespace ("user.", "security.") the kernel says EOPNOTSUPP, which reads as the file system's fault.
+    // Without a namespace ("user.", "security.") the kernel returns EOPNOTSUPP, as for a file system without attributes.
     let bytes = name.as_bytes();
     let namespaced = bytes.iter().position(|&byte| byte == b'.').is_some_and(|dot| dot > 0);
     if namespaced && bytes.len() <= 255 && !bytes.contains(&0) {
@@ -144,7 +144,7 @@ fn read_whole(
 mod tests {
     use super::*;
 
-    /// A file with attributes, or `None` after saying so.
+    /// A file on a file system with attributes; otherwise prints a note and returns `None`.
     fn file() -> Option<File> {
         let file = tempfile::tempfile().unwrap();
         match set_xattr(&file, OsStr::new("user.probe"), b"") {
@@ -206,7 +206,7 @@ mod tests {
     fn value_longer_than_first_buffer() {
         let Some(file) = file() else { return };
         let name = OsStr::new("user.long");
-        // ext4 keeps all attributes of a file in one block unless told otherwise.
+        // ext4 stores all attributes of a file in one block by default.
         let value = vec![3; 3000];
         set_xattr(&file, name, &value).unwrap();
         assert_eq!(get_xattr(&file, name).unwrap().unwrap(), value);

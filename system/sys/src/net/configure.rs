@@ -11,9 +11,10 @@ use std::time::Duration;
 use super::egress::octets;
 use super::netlink::{
     IF_OPER_UNKNOWN, IF_OPER_UP, IFF_LOWER_UP, IFF_UP, IFINFOMSG_BYTES, IFLA_GSO_IPV4_MAX_SIZE,
-    NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Netlink, TC_H_ROOT, TCMSG_BYTES,
-    attributes, nest, put, truncated, u32_at,
+    NLA_F_NESTED, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, TC_H_ROOT, TCMSG_BYTES, attributes,
+    nest, put, truncated, u32_at,
 };
+use super::netlink_socket::NetlinkSocket;
 
 // Constants of the kernel's headers that libc does not have.
 
@@ -67,7 +68,7 @@ pub struct DeviceCounters {
 
 /// A unicast route (RTM_NEWROUTE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
+pub struct UnicastRoute {
     /// Destination prefix: address and length in bits.
     pub to: (IpAddr, u8),
     /// Next hop; `None` where the prefix is on the link.
@@ -114,7 +115,7 @@ impl Netem {
 
 /// An rtnetlink socket of one network namespace.
 #[derive(Debug)]
-pub struct Configurator(Netlink);
+pub struct Configurator(NetlinkSocket);
 
 impl Configurator {
     /// Opens a socket in the network namespace of the calling thread.
@@ -122,7 +123,7 @@ impl Configurator {
     /// # Errors
     /// The socket's error.
     pub fn open() -> io::Result<Self> {
-        Netlink::open(None).map(Self)
+        NetlinkSocket::open(None).map(Self)
     }
 
     /// Creates a veth pair: `here` in this namespace, `there` in `namespace`. Both are down.
@@ -303,7 +304,7 @@ impl Configurator {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn replace_route(&self, route: &Route) -> io::Result<()> {
+    pub fn replace_route(&self, route: &UnicastRoute) -> io::Result<()> {
         self.0.change(libc::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, &route_message(route))
     }
 
@@ -311,7 +312,7 @@ impl Configurator {
     ///
     /// # Errors
     /// The kernel's error, also without such a route.
-    pub fn remove_route(&self, route: &Route) -> io::Result<()> {
+    pub fn remove_route(&self, route: &UnicastRoute) -> io::Result<()> {
         self.0.change(libc::RTM_DELROUTE, 0, &route_message(route))
     }
 
@@ -459,7 +460,7 @@ fn address_message(device: u32, address: IpAddr, prefix: u8) -> Vec<u8> {
 }
 
 /// Encodes `struct rtmsg` with its attributes.
-fn route_message(route: &Route) -> Vec<u8> {
+fn route_message(route: &UnicastRoute) -> Vec<u8> {
     let (to, family) = octets(route.to.0);
     let mut body = vec![family, route.to.1, 0, 0, 0, libc::RTPROT_STATIC, 0, libc::RTN_UNICAST];
     body.extend(0_u32.to_ne_bytes());
@@ -566,7 +567,7 @@ mod tests {
         at_a.remove_qdisc(x).unwrap();
         at_a.remove_qdisc(x).unwrap();
         assert_eq!(at_a.qdisc_drops(x).unwrap(), 0);
-        let route = Route {
+        let route = UnicastRoute {
             to: ("fd01::".parse().unwrap(), 64),
             via: Some("fd00::2".parse().unwrap()),
             device: x,
@@ -574,7 +575,7 @@ mod tests {
             table: Some(100),
         };
         at_a.replace_route(&route).unwrap();
-        at_a.replace_route(&Route { table: None, ..route }).unwrap();
+        at_a.replace_route(&UnicastRoute { table: None, ..route }).unwrap();
         at_a.add_rule(Some("fd00::1".parse().unwrap()), None, 100, 100).unwrap();
         assert!(at_a.index_of("nothing").is_err());
         at_a.remove(x).unwrap();

@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
+    const ONE_SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn source_and_congestion_are_applied() {
@@ -103,7 +103,7 @@ mod tests {
             window_bytes: Some(1 << 18),
             ..ConnectOptions::default()
         };
-        let stream = connect(listener.local_addr().unwrap(), &options, SECOND).unwrap();
+        let stream = connect(listener.local_addr().unwrap(), &options, ONE_SECOND).unwrap();
         assert_eq!(stream.local_addr().unwrap().ip(), options.source.unwrap());
         assert_eq!(options::congestion(&stream).unwrap(), name);
     }
@@ -114,11 +114,11 @@ mod tests {
             source: Some("192.0.2.1".parse().unwrap()),
             ..ConnectOptions::default()
         };
-        let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
+        let error = connect("127.0.0.1:9".parse().unwrap(), &options, ONE_SECOND).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1"), "{error}");
         let options =
             ConnectOptions { source: Some("::1".parse().unwrap()), ..ConnectOptions::default() };
-        let error = connect("127.0.0.1:9".parse().unwrap(), &options, SECOND).unwrap_err();
+        let error = connect("127.0.0.1:9".parse().unwrap(), &options, ONE_SECOND).unwrap_err();
         assert!(error.to_string().contains("different families"), "{error}");
     }
 
@@ -129,6 +129,6 @@ mod tests {
         };
         let port = listener.local_addr().unwrap().port();
         let peer = SocketAddr::from(([127, 0, 0, 1], port));
-        connect(peer, &ConnectOptions::default(), SECOND).unwrap();
+        connect(peer, &ConnectOptions::default(), ONE_SECOND).unwrap();
     }
 }

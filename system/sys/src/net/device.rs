@@ -1,7 +1,7 @@
 //! Network devices of this network namespace and their tunable attributes (rtnetlink(7)): MTU, queue length,
 //! super-packet sizes, root queueing discipline.
 //!
-//! Not for creating devices or addresses. [`super::Link`] is the small form that marker and mover need.
+//! Not for creating devices or addresses. [`super::LinkAttributes`] is the small form that marker and mover need.
 //!
 //! Fails with the kernel's error and its text. Attributes that the kernel does not report are `None`.
 
@@ -11,7 +11,7 @@ use super::netlink::{
     IFINFOMSG_BYTES, IFLA_GRO_IPV4_MAX_SIZE, IFLA_GSO_IPV4_MAX_SIZE, NLM_F_CREATE, NLM_F_REPLACE,
     TC_H_ROOT, TCMSG_BYTES, attributes, put, u16_at, u32_at,
 };
-use super::netlink_session::NetlinkSession;
+use super::netlink_socket::NetlinkSocket;
 
 /// pkt_sched.h: parent of an ingress queueing discipline.
 const TC_H_INGRESS: u32 = 0xFFFF_FFF1;
@@ -119,7 +119,7 @@ pub struct Qdisc {
 /// # Errors
 /// The socket's error.
 pub fn devices() -> io::Result<Vec<NetDevice>> {
-    let answers = NetlinkSession::open(None)?.dump(libc::RTM_GETLINK, &[0; IFINFOMSG_BYTES])?;
+    let answers = NetlinkSocket::open(None)?.dump(libc::RTM_GETLINK, &[0; IFINFOMSG_BYTES])?;
     Ok(answers.iter().filter_map(|body| read_device(body)).collect())
 }
 
@@ -128,7 +128,7 @@ pub fn devices() -> io::Result<Vec<NetDevice>> {
 /// # Errors
 /// The socket's error.
 pub fn qdiscs() -> io::Result<Vec<Qdisc>> {
-    let answers = NetlinkSession::open(None)?.dump(libc::RTM_GETQDISC, &[0; TCMSG_BYTES])?;
+    let answers = NetlinkSocket::open(None)?.dump(libc::RTM_GETQDISC, &[0; TCMSG_BYTES])?;
     let all = answers.iter().filter_map(|body| read_qdisc(body));
     Ok(all.filter(|qdisc| qdisc.parent != Some(TC_H_INGRESS)).collect())
 }
@@ -142,7 +142,7 @@ pub fn set_device(index: u32, setting: DeviceSetting, value: u32) -> io::Result<
     body.extend(index.to_ne_bytes());
     body.extend([0; 8]); // flags, change
     put(&mut body, setting.attribute(), &value.to_ne_bytes());
-    NetlinkSession::open(None)?.change(libc::RTM_NEWLINK, 0, &body)
+    NetlinkSocket::open(None)?.change(libc::RTM_NEWLINK, 0, &body)
 }
 
 /// Replaces a device's root qdisc by one of this kind with default parameters.
@@ -152,7 +152,7 @@ pub fn set_device(index: u32, setting: DeviceSetting, value: u32) -> io::Result<
 pub fn set_root_qdisc(index: u32, kind: &str) -> io::Result<()> {
     let mut body = root_qdisc_message(index);
     put(&mut body, libc::TCA_KIND, &[kind.as_bytes(), &[0]].concat());
-    NetlinkSession::open(None)?.change(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &body)
+    NetlinkSocket::open(None)?.change(libc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, &body)
 }
 
 /// Removes a device's root qdisc; the kernel then attaches its default (`net.core.default_qdisc`).
@@ -160,7 +160,7 @@ pub fn set_root_qdisc(index: u32, kind: &str) -> io::Result<()> {
 /// # Errors
 /// The kernel's error.
 pub fn remove_root_qdisc(index: u32) -> io::Result<()> {
-    NetlinkSession::open(None)?.change(libc::RTM_DELQDISC, 0, &root_qdisc_message(index))
+    NetlinkSocket::open(None)?.change(libc::RTM_DELQDISC, 0, &root_qdisc_message(index))
 }
 
 /// Encodes `struct tcmsg` of a device's root qdisc.
@@ -240,7 +240,7 @@ mod tests {
         let all = devices().unwrap();
         let lo = all.iter().find(|device| device.name == "lo").unwrap();
         assert!(lo.loopback && lo.mtu > Some(1000) && lo.gso_max_bytes.is_some(), "{lo:?}");
-        assert_eq!(super::super::Link::named("lo").unwrap().index, lo.index);
+        assert_eq!(super::super::LinkAttributes::named("lo").unwrap().index, lo.index);
         for qdisc in qdiscs().unwrap() {
             assert!(all.iter().any(|device| device.index == qdisc.device), "{qdisc:?}");
         }

@@ -1,6 +1,6 @@
 //! nf_tables rules that divert packets received on a device into an NFQUEUE.
 //!
-//! The rules have a table of their own and run first in prerouting, before forwarding and local delivery. A second chain
+//! The rules have a separate table and run first in prerouting, before forwarding and local delivery. A second chain
 //! behind them sets the ECN field (RFC 3168) of packets reinjected with the mark [`CE_MARK`] to CE.
 
 use std::io;
@@ -8,7 +8,8 @@ use std::net::Ipv6Addr;
 
 use rustix::net::netlink::NETFILTER;
 
-use super::netlink::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, Netlink, message, nest, put};
+use super::netlink::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, message, nest, put};
+use super::netlink_socket::NetlinkSocket;
 
 /// Packet mark that requests ECN CE (congestion experienced) on reinjection: "PSCE" in ASCII.
 pub const CE_MARK: u32 = 0x5053_4345;
@@ -133,7 +134,7 @@ fn divert_by(method: DiversionMethod, diversions: &[Diversion]) -> io::Result<()
         }
         messages.push(rule(family, CE_CHAIN, |list| set_ce(list, family)));
         messages.push(batch_message(NFNL_MSG_BATCH_END));
-        Netlink::open(Some(NETFILTER))?.batch(&messages)?;
+        NetlinkSocket::open(Some(NETFILTER))?.batch(messages)?;
     }
     Ok(())
 }

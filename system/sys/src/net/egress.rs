@@ -3,8 +3,9 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::link::Link;
-use super::netlink::{attributes, put, request, truncated, u32_at};
+use super::link::LinkAttributes;
+use super::netlink::{attributes, put, truncated, u32_at};
+use super::netlink_socket::NetlinkSocket;
 
 /// Size of `struct rtmsg`.
 const RTMSG_BYTES: usize = 12;
@@ -13,7 +14,7 @@ const RTMSG_BYTES: usize = 12;
 ///
 /// # Errors
 /// Without a route to `peer`, or the socket's error.
-pub fn egress_link(peer: SocketAddr, source: Option<IpAddr>) -> io::Result<Link> {
+pub fn egress_link(peer: SocketAddr, source: Option<IpAddr>) -> io::Result<LinkAttributes> {
     let (to, family) = octets(peer.ip());
     let mut body = vec![family, u8::try_from(to.len() * 8).unwrap_or(0), 0, 0];
     let source = source.filter(|source| source.is_ipv4() == peer.is_ipv4()).map(octets);
@@ -30,10 +31,10 @@ pub fn egress_link(peer: SocketAddr, source: Option<IpAddr>) -> io::Result<Link>
     {
         put(&mut body, libc::RTA_OIF, &peer.scope_id().to_ne_bytes());
     }
-    let answer = request(libc::RTM_GETROUTE, &body)?;
+    let answer = NetlinkSocket::open(None)?.request(libc::RTM_GETROUTE, &body)?;
     let mut found = attributes(answer.get(RTMSG_BYTES..).unwrap_or_default());
     let device = found.find(|(kind, _)| *kind == libc::RTA_OIF);
-    Link::indexed(device.and_then(|(_, index)| u32_at(index, 0)).ok_or_else(truncated)?)
+    LinkAttributes::indexed(device.and_then(|(_, index)| u32_at(index, 0)).ok_or_else(truncated)?)
 }
 
 /// Returns the bytes of an address in network order, and its address family.

@@ -12,7 +12,7 @@ use rustix::net::netlink;
 
 use super::device::text;
 use super::netlink::{NLA_F_NESTED, attributes, put, truncated, u16_at, u32_at};
-use super::netlink_session::NetlinkSession;
+use super::netlink_socket::NetlinkSocket;
 
 // libc declares these as `c_int`; message types and attributes have 16 bits, commands 8.
 const GENL_ID_CTRL: u16 = libc::GENL_ID_CTRL as u16;
@@ -158,7 +158,7 @@ pub struct Feature {
 /// A session with the kernel's `ethtool` family.
 #[expect(missing_debug_implementations, reason = "a socket and a buffer say nothing")]
 pub struct Ethtool {
-    session: NetlinkSession,
+    socket: NetlinkSocket,
     family: u16,
 }
 
@@ -166,15 +166,15 @@ impl Ethtool {
     /// # Errors
     /// `NotFound` where the kernel does not have the family (before Linux 5.6).
     pub fn open() -> io::Result<Self> {
-        let mut session = NetlinkSession::open(Some(netlink::GENERIC))?;
+        let socket = NetlinkSocket::open(Some(netlink::GENERIC))?;
         let mut body = generic(CTRL_CMD_GETFAMILY);
         put(&mut body, CTRL_ATTR_FAMILY_NAME, b"ethtool\0");
-        let answers = session.request(GENL_ID_CTRL, &body)?;
-        let body = answers.first().and_then(|body| body.get(GENLMSGHDR_BYTES..));
+        let answer = socket.request(GENL_ID_CTRL, &body)?;
+        let body = answer.get(GENLMSGHDR_BYTES..);
         let family =
             attributes(body.ok_or_else(truncated)?).find(|(kind, _)| *kind == CTRL_ATTR_FAMILY_ID);
         let family = family.and_then(|(_, value)| u16_at(value, 0)).ok_or_else(truncated)?;
-        Ok(Self { session, family })
+        Ok(Self { socket, family })
     }
 
     /// Link speed in Mb/s; `None` where the link is down or has no speed.
@@ -247,7 +247,7 @@ impl Ethtool {
             true => put(&mut body, codec.value, &[u8::from(value != 0)]),
             false => put(&mut body, codec.value, &value.to_ne_bytes()),
         }
-        self.session.change(self.family, 0, &body)
+        self.socket.change(self.family, 0, &body)
     }
 
     /// Reads all offloads by the kernel's name (`rx-gro`, `tx-tcp-segmentation`).
@@ -291,16 +291,16 @@ impl Ethtool {
         put(&mut set, ETHTOOL_A_BITSET_BITS | NLA_F_NESTED, &list);
         let mut body = request(ETHTOOL_MSG_FEATURES_SET, device, ETHTOOL_FLAG_OMIT_REPLY);
         put(&mut body, ETHTOOL_A_FEATURES_WANTED | NLA_F_NESTED, &set);
-        self.session.change(self.family, 0, &body)
+        self.socket.change(self.family, 0, &body)
     }
 
     fn get(&mut self, command: u8, device: &str) -> io::Result<Vec<u8>> {
-        let answers = self.session.request(self.family, &request(command, device, 0));
-        let answers = answers.map_err(|error| match error.raw_os_error() {
+        let answer = self.socket.request(self.family, &request(command, device, 0));
+        let answer = answer.map_err(|error| match error.raw_os_error() {
             Some(libc::ENODEV) => io::ErrorKind::NotFound.into(),
             _ => error,
         })?;
-        let body = answers.first().and_then(|body| body.get(GENLMSGHDR_BYTES..));
+        let body = answer.get(GENLMSGHDR_BYTES..);
         body.map(<[u8]>::to_vec).ok_or_else(truncated)
     }
 }

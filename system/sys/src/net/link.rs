@@ -5,13 +5,14 @@
 use std::io;
 
 use super::netlink::{IFINFOMSG_BYTES, attributes, put, truncated, u16_at, u32_at};
+use super::netlink_socket::NetlinkSocket;
 
 /// IFNAMSIZ less the terminating NUL.
 const NAME_BYTES_MAX: usize = 15;
 
 /// A network device: the attributes that marker and mover need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkAttributes {
     /// Interface index, unique in the namespace.
     pub index: u32,
     /// Interface name, up to 15 bytes.
@@ -24,7 +25,7 @@ pub struct Link {
     pub gso_max_size: u32,
 }
 
-impl Link {
+impl LinkAttributes {
     /// Looks a device up by name.
     ///
     /// # Errors
@@ -47,21 +48,21 @@ impl Link {
     }
 }
 
-fn request(index: u32, attribute: &[u8]) -> io::Result<Link> {
+fn request(index: u32, attribute: &[u8]) -> io::Result<LinkAttributes> {
     let mut body = vec![0; 4]; // family, type
     body.extend(index.to_ne_bytes());
     body.extend([0; 8]); // flags, change
     body.extend(attribute);
-    let answer = super::netlink::request(libc::RTM_GETLINK, &body).map_err(|error| {
+    let answer = NetlinkSocket::open(None)?.request(libc::RTM_GETLINK, &body).map_err(|error| {
         let unknown = error.raw_os_error() == Some(libc::ENODEV);
         if unknown { io::ErrorKind::NotFound.into() } else { error }
     })?;
     read(&answer)
 }
 
-fn read(body: &[u8]) -> io::Result<Link> {
+fn read(body: &[u8]) -> io::Result<LinkAttributes> {
     let hardware = u16_at(body, 2).ok_or_else(truncated)?;
-    let mut link = Link {
+    let mut link = LinkAttributes {
         index: u32_at(body, 4).ok_or_else(truncated)?,
         name: String::new(),
         ethernet: hardware == libc::ARPHRD_ETHER || hardware == libc::ARPHRD_LOOPBACK,
@@ -90,14 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_found_by_name_and_index() {
-        let link = Link::named("lo").unwrap();
+    fn loopback_is_found_by_both_keys() {
+        let link = LinkAttributes::named("lo").unwrap();
         assert!(link.ethernet && link.mtu > 0 && link.gso_max_size > 0, "{link:?}");
-        assert_eq!(Link::indexed(link.index).unwrap(), link);
+        assert_eq!(LinkAttributes::indexed(link.index).unwrap(), link);
         for unknown in ["", "no-such-device", "a name that is much too long", "a/b"] {
-            assert_eq!(Link::named(unknown).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert_eq!(LinkAttributes::named(unknown).unwrap_err().kind(), io::ErrorKind::NotFound);
         }
-        assert_eq!(Link::indexed(0x7FFF_0000).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            LinkAttributes::indexed(0x7FFF_0000).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ mod tests {
     use super::MemoryFile;
 
     #[test]
-    fn sends_the_range_asked_for() {
+    fn requested_range_is_sent() {
         let file = MemoryFile::new(10_000).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -19,7 +19,7 @@ mod interface;
 mod link;
 mod memory_file;
 mod netlink;
-mod netlink_session;
+mod netlink_socket;
 pub mod options;
 mod packet_queue;
 mod pattern;
@@ -30,14 +30,14 @@ mod tap;
 mod tcp_info;
 
 pub use checksums::Checksums;
-pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, Route};
+pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, UnicastRoute};
 pub use datagrams::{DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, ReceivedDatagram};
 pub use divert::{CE_MARK, Diversion, DiversionMethod, divert};
 pub use egress::egress_link;
 pub use interface::{
     interface_towards, interface_with, is_own_address, own_addresses, preferred_addresses,
 };
-pub use link::Link;
+pub use link::LinkAttributes;
 pub use memory_file::MemoryFile;
 pub use packet_queue::{PacketQueue, QueuedPacket};
 pub use pattern::PatternMemory;

@@ -1,13 +1,6 @@
-//! Netlink messages, attributes and a socket for single requests (netlink(7)).
+//! Netlink messages, attributes and constants (netlink(7)); [`super::netlink_socket`] sends them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
-};
-
-use super::options::set_int;
 
 // libc declares these as `c_int`; `struct nlmsghdr` and `struct nlattr` have 16 bits for them.
 pub(super) const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
@@ -32,8 +25,8 @@ pub(super) const NLMSGERR_ATTR_MSG: u16 = 1;
 
 /// Size of `struct nlmsghdr`.
 pub(super) const NLMSGHDR_BYTES: usize = 16;
-/// Size of `struct nlmsgerr`: an error number and the header of the request.
-const NLMSGERR_BYTES: usize = 4 + NLMSGHDR_BYTES;
+/// Offset of `nlmsg_seq` in `struct nlmsghdr`.
+pub(super) const SEQUENCE_OFFSET: usize = 8;
 /// Size of `struct ifinfomsg`.
 pub(super) const IFINFOMSG_BYTES: usize = 16;
 /// Size of `struct tcmsg`.
@@ -54,96 +47,7 @@ pub(super) const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 /// include/uapi/linux/pkt_sched.h: parent of a root queueing discipline.
 pub(super) const TC_H_ROOT: u32 = 0xFFFF_FFFF;
 
-/// Sends one rtnetlink request on a new socket and returns the body of the answer.
-///
-/// # Errors
-/// The kernel's error, or the socket's.
-pub(super) fn request(kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-    Netlink::open(None)?.request(kind, body)
-}
-
-/// A netlink socket of the network namespace in which it was opened.
-#[derive(Debug)]
-pub(super) struct Netlink(OwnedFd);
-
-impl Netlink {
-    /// Opens a socket for `protocol`; `None` is NETLINK_ROUTE.
-    pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Self> {
-        let (family, flags) = (AddressFamily::NETLINK, SocketFlags::CLOEXEC);
-        let socket = socket_with(family, SocketType::RAW, flags, protocol)?;
-        // Linux 4.12 and newer: errors carry a text (NETLINK_EXT_ACK) and no copy of the request (NETLINK_CAP_ACK).
-        // Older kernels send the number only.
-        for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
-            let _ = set_option(&socket, option);
-        }
-        Ok(Self(socket))
-    }
-
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Sends a request and returns the body of its one answer.
-    pub(super) fn request(&self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-        send(&self.0, &message(kind, 0, body), SendFlags::empty())?;
-        let answer = self.receive()?;
-        body_of(&answer).map(<[u8]>::to_vec)
-    }
-
-    /// Sends a request to which the kernel may reply with an acknowledgement alone (`None`).
-    pub(super) fn request_optional(&self, kind: u16, body: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        // Without NLM_F_ECHO some answers go to multicast groups only.
-        send(&self.0, &message(kind, NLM_F_ACK | NLM_F_ECHO, body), SendFlags::empty())?;
-        let answer = self.receive()?;
-        match body_of(&answer) {
-            Ok(body) => self.receive_ack().map(|()| Some(body.to_vec())),
-            Err(error) if error.raw_os_error() == Some(0) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sends a request that changes something, and returns when the kernel has acknowledged it.
-    pub(super) fn change(&self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-        send(&self.0, &message(kind, flags | NLM_F_ACK, body), SendFlags::empty())?;
-        self.receive_ack()
-    }
-
-    /// Sends a transaction. The kernel acknowledges each message but the first and the last (NFNL_MSG_BATCH_BEGIN and
-    /// NFNL_MSG_BATCH_END).
-    pub(super) fn batch(&self, messages: &[Vec<u8>]) -> io::Result<()> {
-        send(&self.0, &messages.concat(), SendFlags::empty())?;
-        (2..messages.len()).try_for_each(|_| self.receive_ack())
-    }
-
-    /// Sends a message without waiting for an acknowledgement.
-    pub(super) fn send(&self, kind: u16, body: &[u8]) -> io::Result<()> {
-        send(&self.0, &message(kind, 0, body), SendFlags::empty())?;
-        Ok(())
-    }
-
-    fn receive_ack(&self) -> io::Result<()> {
-        match body_of(&self.receive()?) {
-            // An acknowledgement is an error with number 0.
-            Err(error) if error.raw_os_error() == Some(0) => Ok(()),
-            Err(error) => Err(error),
-            Ok(_) => Err(truncated()),
-        }
-    }
-
-    fn receive(&self) -> io::Result<Vec<u8>> {
-        let mut answer = vec![0; 256 << 10];
-        let (received, _) = recv(&self.0, answer.as_mut_slice(), RecvFlags::empty())?;
-        answer.truncate(received);
-        Ok(answer)
-    }
-}
-
-/// Turns on a boolean option of SOL_NETLINK.
-pub(super) fn set_option(socket: impl AsFd, option: i32) -> io::Result<()> {
-    set_int(&socket, libc::SOL_NETLINK, option, 1)
-}
-
-/// Encodes a message with its `struct nlmsghdr`.
+/// Encodes a message with its `struct nlmsghdr`; sequence number and port are 0.
 pub(super) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(NLMSGHDR_BYTES + body.len());
     message.extend(u32::try_from(NLMSGHDR_BYTES + body.len()).unwrap_or(0).to_ne_bytes());
@@ -152,24 +56,6 @@ pub(super) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message.extend([0; 8]); // sequence and port
     message.extend(body);
     message
-}
-
-fn body_of(message: &[u8]) -> io::Result<&[u8]> {
-    let kind = u16_at(message, 4).ok_or_else(truncated)?;
-    let body = message.get(NLMSGHDR_BYTES..).ok_or_else(truncated)?;
-    if kind != NLMSG_ERROR {
-        return Ok(body);
-    }
-    let code = u32_at(body, 0).ok_or_else(truncated)?.cast_signed();
-    let error = io::Error::from_raw_os_error(code.saturating_neg());
-    let mut found = attributes(body.get(NLMSGERR_BYTES..).unwrap_or_default());
-    match found.find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG) {
-        Some((_, text)) if code != 0 => {
-            let text = String::from_utf8_lossy(text);
-            Err(io::Error::new(error.kind(), format!("{error}: {}", text.trim_end_matches('\0'))))
-        }
-        _ => Err(error),
-    }
 }
 
 /// Error for an answer that is shorter than its structures.
@@ -220,7 +106,6 @@ mod tests {
         for length in 0..80 {
             for byte in [0, 1, 2, 4, 255] {
                 let bytes = vec![byte; length];
-                let _ = body_of(&bytes);
                 assert!(attributes(&bytes).count() <= length);
             }
         }

@@ -15,7 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::net::netlink::NETFILTER;
 
-use super::netlink::{NLMSGHDR_BYTES, Netlink, attributes, put, set_option, u16_at, u32_at};
+use super::netlink::{NLMSGHDR_BYTES, attributes, put, u16_at, u32_at};
+use super::netlink_socket::NetlinkSocket;
 use super::options::{set_int, set_receive_buffer};
 
 // libc declares these as `c_int`; message types and attributes have 16 bits.
@@ -65,7 +66,7 @@ pub struct QueuedPacket<'a> {
 
 /// An NFQUEUE of the network namespace in which it was opened.
 pub struct PacketQueue {
-    netlink: Netlink,
+    netlink: NetlinkSocket,
     // Requests timestamps (SO_TIMESTAMPNS).
     _timestamps: UdpSocket,
     number: u16,
@@ -80,7 +81,7 @@ impl PacketQueue {
     /// # Errors
     /// `ResourceBusy` where another program has the queue; `Unsupported` where the kernel has no NFQUEUE.
     pub fn open(number: u16, head_bytes: u32) -> io::Result<Self> {
-        let netlink = Netlink::open(Some(NETFILTER))?;
+        let netlink = NetlinkSocket::open(Some(NETFILTER))?;
         let queue = Self {
             netlink,
             _timestamps: timestamping_socket()?,
@@ -98,7 +99,7 @@ impl PacketQueue {
             put(body, NFQA_CFG_MASK, &NFQA_CFG_F_GSO.to_be_bytes());
         })?;
         set_receive_buffer(&queue, SOCKET_BUFFER_BYTES)?;
-        set_option(queue.netlink.fd(), libc::NETLINK_NO_ENOBUFS)?;
+        queue.netlink.set_option(libc::NETLINK_NO_ENOBUFS)?;
         Ok(queue)
     }
 
@@ -145,7 +146,7 @@ impl PacketQueue {
         // SAFETY: each message points at one part, each part at a buffer of its length; all outlive the call.
         let count = unsafe {
             libc::recvmmsg(
-                self.netlink.fd().as_raw_fd(),
+                self.netlink.as_fd().as_raw_fd(),
                 messages.as_mut_ptr(),
                 MESSAGES_PER_RECV_MAX as libc::c_uint,
                 libc::MSG_DONTWAIT,
@@ -200,7 +201,7 @@ impl PacketQueue {
 
 impl AsFd for PacketQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.netlink.fd()
+        self.netlink.as_fd()
     }
 }
 

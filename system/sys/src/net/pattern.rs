@@ -30,7 +30,7 @@ impl PatternMemory {
     /// Maps `length` bytes and fills them with a fixed pseudo-random sequence.
     ///
     /// # Errors
-    /// The kernel has no memory to give.
+    /// The error of `mmap`, if memory is exhausted.
     pub fn new(length: usize) -> io::Result<Self> {
         let length = length.max(1);
         // Room to start on a huge page's boundary.
@@ -88,7 +88,7 @@ impl Drop for PatternMemory {
     }
 }
 
-/// A xorshift sequence: no compressing link or file system makes a test look faster than it is.
+/// Fills with a xorshift sequence, which links and file systems cannot compress.
 pub(super) fn fill(bytes: &mut [u8]) {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     for chunk in bytes.chunks_mut(8) {

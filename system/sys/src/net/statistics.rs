@@ -8,7 +8,7 @@ use super::netlink::{
     IF_OPER_UNKNOWN, IF_OPER_UP, IFF_LOWER_UP, IFF_UP, IFINFOMSG_BYTES, attributes, truncated,
     u16_at, u32_at,
 };
-use super::netlink_session::NetlinkSession;
+use super::netlink_socket::NetlinkSocket;
 
 /// A network device with its state and counters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl CountedDevice {
     /// # Errors
     /// The kernel's error.
     pub fn all() -> io::Result<Vec<Self>> {
-        let answers = NetlinkSession::open(None)?.dump(libc::RTM_GETLINK, &[0; IFINFOMSG_BYTES])?;
+        let answers = NetlinkSocket::open(None)?.dump(libc::RTM_GETLINK, &[0; IFINFOMSG_BYTES])?;
         answers.iter().map(|answer| read(answer)).collect()
     }
 }

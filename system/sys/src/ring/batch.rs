@@ -64,7 +64,7 @@ impl BatchReader {
             for (part, answer) in some.iter().zip(answers) {
                 let into = &mut memory[part.range.clone()];
                 read.push(match answer {
-                    // What could not be done without blocking is done here, with blocking.
+                    // Reads that would block are done here with a blocking call.
                     Some(Err(libc::EAGAIN | libc::EINTR)) | None => finish(part.file, into, 0),
                     Some(Err(errno)) => Err(io::Error::from_raw_os_error(errno)),
                     Some(Ok(count)) => finish(part.file, into, count),
@@ -94,7 +94,7 @@ impl BatchReader {
             }
         }
         if let Err(error) = collect(ring, asked, &mut answers) {
-            // What the kernel was never handed goes with the ring.
+            // Dropping the ring discards entries that were not submitted.
             self.ring = None;
             self.error = Some(error);
         }
@@ -108,7 +108,7 @@ fn collect(ring: &mut IoUring, mut asked: usize, answers: &mut ReadResults) -> i
     let mut result = Ok(());
     while asked > 0 {
         if result.is_err() {
-            // ReadResults come at any system call of this thread.
+            // Completions are posted at any system call of this thread.
             thread::sleep(Duration::from_millis(1));
         } else if let Err(error) = ring.submit_and_wait(asked) {
             match error.raw_os_error() {

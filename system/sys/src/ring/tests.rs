@@ -8,14 +8,14 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::thread;
 
-const BLOCK: usize = 64 << 10;
+const BLOCK_BYTES: usize = 64 << 10;
 
-/// A ring of `depth`, or `None` after saying why not.
+/// Creates a ring of `depth`; prints the reason and returns `None` if that is impossible.
 fn ring(depth: usize) -> Option<Ring> {
     match Ring::probe() {
         Ok(()) => Some(Ring::new(depth).unwrap()),
         Err(reason) => {
-            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason);
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason.to_string());
             None
         }
     }
@@ -47,7 +47,7 @@ fn content_of(file: &File) -> Vec<u8> {
 }
 
 fn write_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, content: &[u8]) {
-    let mut blocks = content.chunks(BLOCK).enumerate();
+    let mut blocks = content.chunks(BLOCK_BYTES).enumerate();
     loop {
         if io.has_room()
             && let Some((number, block)) = blocks.next()
@@ -60,13 +60,13 @@ fn write_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, content:
                 buffer,
                 start: 0,
                 len: block.len(),
-                offset: (number * BLOCK) as u64,
+                offset: (number * BLOCK_BYTES) as u64,
                 token: number as u64,
             });
         } else if io.in_flight() > 0 {
             let completion = io.complete().unwrap();
-            let left = content.len() - completion.token as usize * BLOCK;
-            assert_eq!(completion.result.unwrap(), left.min(BLOCK));
+            let left = content.len() - completion.token as usize * BLOCK_BYTES;
+            assert_eq!(completion.result.unwrap(), left.min(BLOCK_BYTES));
         } else {
             return;
         }
@@ -77,22 +77,23 @@ fn read_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, len: usiz
     let mut content = vec![0; len];
     let mut next = 0;
     loop {
-        if io.has_room() && next < len.div_ceil(BLOCK) {
+        if io.has_room() && next < len.div_ceil(BLOCK_BYTES) {
             io.submit(Operation {
                 kind: OperationKind::Read,
                 file: Arc::clone(file),
                 buffer: pool.take().unwrap(),
                 start: 0,
-                len: BLOCK,
-                offset: (next * BLOCK) as u64,
+                len: BLOCK_BYTES,
+                offset: (next * BLOCK_BYTES) as u64,
                 token: next as u64,
             });
             next += 1;
         } else if io.in_flight() > 0 {
             let completion = io.complete().unwrap();
             assert_eq!(completion.kind, OperationKind::Read);
-            let (start, read) = (completion.token as usize * BLOCK, completion.result.unwrap());
-            assert_eq!(read, (len - start).min(BLOCK));
+            let (start, read) =
+                (completion.token as usize * BLOCK_BYTES, completion.result.unwrap());
+            assert_eq!(read, (len - start).min(BLOCK_BYTES));
             content[start..start + read].copy_from_slice(&completion.buffer[..read]);
         } else {
             return content;
@@ -103,8 +104,8 @@ fn read_all(io: &mut dyn BlockIo, pool: &BufferPool, file: &Arc<File>, len: usiz
 #[test]
 fn unaligned_tail_round_trips() {
     for io in &mut both(8) {
-        let pool = BufferPool::new(8, BLOCK);
-        for len in [1, 511, BLOCK, BLOCK + 1, 40 * BLOCK + 12_345] {
+        let pool = BufferPool::new(8, BLOCK_BYTES);
+        for len in [1, 511, BLOCK_BYTES, BLOCK_BYTES + 1, 40 * BLOCK_BYTES + 12_345] {
             let content = pattern(len);
             let file = Arc::new(tempfile::tempfile().unwrap());
             write_all(io.as_mut(), &pool, &file, &content);
@@ -118,8 +119,17 @@ fn unaligned_tail_round_trips() {
 #[test]
 fn direct_reads_stop_at_unaligned_eof() {
     for io in &mut both(8) {
-        let pool = BufferPool::new(8, BLOCK);
-        for len in [1, 512, 4096, 10_000, BLOCK, 20 * BLOCK, 20 * BLOCK + 1536, 20 * BLOCK + 77] {
+        let pool = BufferPool::new(8, BLOCK_BYTES);
+        for len in [
+            1,
+            512,
+            4096,
+            10_000,
+            BLOCK_BYTES,
+            20 * BLOCK_BYTES,
+            20 * BLOCK_BYTES + 1536,
+            20 * BLOCK_BYTES + 77,
+        ] {
             let content = pattern(len);
             let file = file_with(&content);
             if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
@@ -136,8 +146,8 @@ fn direct_reads_stop_at_unaligned_eof() {
 #[test]
 fn direct_writes_are_read_back() {
     for io in &mut both(8) {
-        let pool = BufferPool::new(8, BLOCK);
-        let content = pattern(33 * BLOCK);
+        let pool = BufferPool::new(8, BLOCK_BYTES);
+        let content = pattern(33 * BLOCK_BYTES);
         let file = Arc::new(tempfile::tempfile().unwrap());
         if direct_alignment(&file).unwrap().is_none_or(|alignment| alignment > 4096) {
             penstock_testkit::skip(penstock_testkit::Requirement::Kernel, "no O_DIRECT here");
@@ -153,7 +163,7 @@ fn direct_writes_are_read_back() {
 #[test]
 fn unaligned_buffer_range_is_read() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(1, BLOCK);
+        let pool = BufferPool::new(1, BLOCK_BYTES);
         let file = file_with(&pattern(1000));
         let mut buffer = pool.take().unwrap();
         buffer.fill(7);
@@ -178,7 +188,7 @@ fn unaligned_buffer_range_is_read() {
 #[test]
 fn reads_past_the_end_are_empty() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(1, BLOCK);
+        let pool = BufferPool::new(1, BLOCK_BYTES);
         let file = file_with(b"short");
         for (offset, read) in [(0, 5), (3, 2), (5, 0), (1 << 40, 0)] {
             io.submit(Operation {
@@ -186,7 +196,7 @@ fn reads_past_the_end_are_empty() {
                 file: Arc::clone(&file),
                 buffer: pool.take().unwrap(),
                 start: 0,
-                len: BLOCK,
+                len: BLOCK_BYTES,
                 offset,
                 token: 0,
             });
@@ -198,7 +208,7 @@ fn reads_past_the_end_are_empty() {
 #[test]
 fn failed_operation_returns_its_buffer() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(1, BLOCK);
+        let pool = BufferPool::new(1, BLOCK_BYTES);
         let full = Arc::new(File::options().write(true).open("/dev/full").unwrap());
         let read_only = Arc::new(File::open("/dev/zero").unwrap());
         for (file, errno) in [(full, libc::ENOSPC), (read_only, libc::EBADF)] {
@@ -207,13 +217,13 @@ fn failed_operation_returns_its_buffer() {
                 file,
                 buffer: pool.try_take().unwrap(),
                 start: 0,
-                len: BLOCK,
+                len: BLOCK_BYTES,
                 offset: 0,
                 token: 1,
             });
             let completion = io.complete().unwrap();
             assert_eq!(completion.result.unwrap_err().raw_os_error(), Some(errno), "{}", io.name());
-            assert_eq!(completion.buffer.len(), BLOCK);
+            assert_eq!(completion.buffer.len(), BLOCK_BYTES);
         }
     }
 }
@@ -221,11 +231,11 @@ fn failed_operation_returns_its_buffer() {
 #[test]
 fn invalid_operation_finishes_at_once() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(1, BLOCK);
+        let pool = BufferPool::new(1, BLOCK_BYTES);
         let file = file_with(b"content");
         for (start, len, offset) in [
-            (0, BLOCK + 1, 0),
-            (BLOCK + 1, 0, 0),
+            (0, BLOCK_BYTES + 1, 0),
+            (BLOCK_BYTES + 1, 0, 0),
             (usize::MAX, 2, 0),
             (0, 1, u64::MAX),
             (0, 1, i64::MAX as u64),
@@ -255,15 +265,15 @@ fn invalid_operation_finishes_at_once() {
 #[test]
 fn beyond_the_depth_nothing_is_lost() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(4, BLOCK);
-        let file = file_with(&pattern(BLOCK));
+        let pool = BufferPool::new(4, BLOCK_BYTES);
+        let file = file_with(&pattern(BLOCK_BYTES));
         for token in 0..4 {
             io.submit(Operation {
                 kind: OperationKind::Read,
                 file: Arc::clone(&file),
                 buffer: pool.take().unwrap(),
                 start: 0,
-                len: BLOCK,
+                len: BLOCK_BYTES,
                 offset: 0,
                 token,
             });
@@ -273,7 +283,7 @@ fn beyond_the_depth_nothing_is_lost() {
         let mut refused = 0;
         for _ in 0..4 {
             match io.complete().unwrap().result {
-                Ok(read) => assert_eq!(read, BLOCK),
+                Ok(read) => assert_eq!(read, BLOCK_BYTES),
                 Err(error) => {
                     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                     refused += 1;
@@ -289,13 +299,13 @@ fn beyond_the_depth_nothing_is_lost() {
 #[test]
 fn nothing_to_move_moves_nothing() {
     for io in &mut both(2) {
-        let pool = BufferPool::new(1, BLOCK);
+        let pool = BufferPool::new(1, BLOCK_BYTES);
         for kind in [OperationKind::Read, OperationKind::Write] {
             io.submit(Operation {
                 kind,
                 file: file_with(b"x"),
                 buffer: pool.take().unwrap(),
-                start: BLOCK,
+                start: BLOCK_BYTES,
                 len: 0,
                 offset: 0,
                 token: 0,
@@ -305,7 +315,7 @@ fn nothing_to_move_moves_nothing() {
     }
 }
 
-/// An operation that stays with the kernel until something is written to the other end.
+/// A read of a pipe that stays in flight until data is written to its other end.
 fn blocked_read(pool: &BufferPool, reader: PipeReader) -> Operation {
     Operation {
         kind: OperationKind::Read,
@@ -340,10 +350,10 @@ fn drop_waits_for_operations_in_flight() {
 
 #[test]
 fn drop_returns_all_buffers() {
-    let pool = BufferPool::new(16, BLOCK);
+    let pool = BufferPool::new(16, BLOCK_BYTES);
     for round in 0..20 {
         let Some(mut ring) = ring(16) else { return };
-        let file = file_with(&pattern(16 * BLOCK));
+        let file = file_with(&pattern(16 * BLOCK_BYTES));
         for token in 0..16 {
             ring.submit(Operation {
                 kind: if (token + round) % 2 == 0 {
@@ -354,8 +364,8 @@ fn drop_returns_all_buffers() {
                 file: Arc::clone(&file),
                 buffer: pool.try_take().unwrap(),
                 start: 0,
-                len: BLOCK,
-                offset: token * BLOCK as u64,
+                len: BLOCK_BYTES,
+                offset: token * BLOCK_BYTES as u64,
                 token,
             });
         }
@@ -370,7 +380,7 @@ fn ring_continues_after_short_reads() {
     let Some(mut ring) = ring(4) else { return };
     let pool = BufferPool::new(1, 4096);
     let (reader, mut writer) = io::pipe().unwrap();
-    // A pipe gives what it has: three bytes, then the rest.
+    // A pipe returns the available bytes: three, then the rest.
     writer.write_all(b"hel").unwrap();
     ring.submit(blocked_read(&pool, reader));
     let completer = thread::spawn(move || {
@@ -424,7 +434,7 @@ fn fallback_reports_its_reason() {
     let (io, reason) = block_io(4);
     match Ring::probe() {
         Ok(()) => assert_eq!((io.name(), reason), ("io_uring", None)),
-        Err(why) => assert_eq!((io.name(), reason), ("pread/pwrite", Some(why))),
+        Err(why) => assert_eq!((io.name(), reason), ("pread/pwrite", Some(why.to_string()))),
     }
 }
 
@@ -451,7 +461,7 @@ fn batch_reads_whole_and_short_files() {
 
 #[test]
 fn direct_batch_stops_at_unaligned_eof() {
-    let content = pattern(BLOCK + 12_345);
+    let content = pattern(BLOCK_BYTES + 12_345);
     let file = tempfile::tempfile_in(".").unwrap();
     write_all_at(&file, &content, 0).unwrap();
     if direct_alignment(&file).unwrap().is_none() {
@@ -459,12 +469,12 @@ fn direct_batch_stops_at_unaligned_eof() {
         return;
     }
     set_direct(&file, true).unwrap();
-    let pool = BufferPool::new(1, 4 * BLOCK);
+    let pool = BufferPool::new(1, 4 * BLOCK_BYTES);
     let mut buffer = pool.take().unwrap();
-    let part = BatchRead { file: &file, range: BLOCK..3 * BLOCK };
+    let part = BatchRead { file: &file, range: BLOCK_BYTES..3 * BLOCK_BYTES };
     let read = BatchReader::new(2).read(&mut buffer, std::slice::from_ref(&part));
     assert_eq!(*read[0].as_ref().unwrap(), content.len());
-    assert_eq!(buffer[BLOCK..][..content.len()], content);
+    assert_eq!(buffer[BLOCK_BYTES..][..content.len()], content);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! io_uring behind [`BlockIo`].
 //!
-//! For: many reads and writes of regular files in flight from one thread. The kernel works on an operation from `submit`
-//! until `complete` hands it out or the ring is dropped; all that time the ring owns its buffer and its file.
+//! For: many reads and writes of regular files in flight from one thread. From `submit` until `complete` returns the
+//! operation, or the ring is dropped, the ring owns its buffer and its file.
 //!
 //! Not for: anything that may never finish, such as an empty pipe: dropping the ring waits for what is in flight.
 //! The kernel cancels what a thread submitted when that thread ends: keep a ring to one thread, or to one that outlives it.
@@ -56,9 +56,9 @@ impl Ring {
         })
     }
 
-    /// Checks whether io_uring is usable, once per process; the error says why not, for operators.
-    pub fn probe() -> Result<(), String> {
-        static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
+    /// Checks whether io_uring is usable, once per process; the error has the reason for operators.
+    pub fn probe() -> Result<(), UringUnavailable> {
+        static PROBED: OnceLock<Result<(), UringUnavailable>> = OnceLock::new();
         PROBED.get_or_init(probe).clone()
     }
 
@@ -93,7 +93,7 @@ impl Ring {
             // The kernel may answer "not now" (EAGAIN, EBUSY); the entry stays queued and `complete` tries again, and
             // reports what else may be wrong.
             Ok(()) => drop(self.ring.submit()),
-            // Cannot be: there are at least as many entries as slots, and each slot has one at most.
+            // Unreachable: there are at least as many entries as slots, and each slot has at most one.
             Err(full) => self.leave(slot, Err(io::Error::other(full))),
         }
     }
@@ -109,7 +109,7 @@ impl Ring {
         };
         let moved = match usize::try_from(entry.result()) {
             Ok(moved) => Ok(moved),
-            // The kernel could not do it without blocking, and would not let a worker thread block for it.
+            // The kernel would have to block and did not use a worker thread.
             Err(_) if entry.result() == -libc::EAGAIN => progress.transfer_once(),
             Err(_) => Err(io::Error::from_raw_os_error(-entry.result())),
         };
@@ -193,7 +193,7 @@ impl BlockIo for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         while self.with_kernel() > 0 {
-            // Not `reap`: what was moved in part is not taken up again.
+            // Not `reap`, which would resubmit partial transfers.
             let entry = self.ring.completion().next();
             if let Some(entry) = entry {
                 self.leave(entry.user_data() as usize, Ok(0));
@@ -216,21 +216,29 @@ impl fmt::Debug for Ring {
     }
 }
 
-fn probe() -> Result<(), String> {
+/// Reason for operators why io_uring cannot be used, with the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UringUnavailable(String);
+
+fn probe() -> Result<(), UringUnavailable> {
     let ring = IoUring::new(2).map_err(|error| {
         let disabled =
             std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-        reason(&error, disabled.trim())
+        UringUnavailable(reason(&error, disabled.trim()))
     })?;
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe).map_err(|error| {
-        format!("io_uring does not report its operations (needs Linux 5.6 or newer): {error}")
+        UringUnavailable(format!(
+            "io_uring does not report its operations (needs Linux 5.6 or newer): {error}"
+        ))
     })?;
     if probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE) {
         Ok(())
     } else {
-        Err("io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)"
-            .to_owned())
+        let reason =
+            "io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)";
+        Err(UringUnavailable(reason.to_owned()))
     }
 }
 
@@ -278,7 +286,7 @@ mod tests {
     fn depth_is_checked_and_clamped() {
         assert_eq!(Ring::new(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         if let Err(reason) = Ring::probe() {
-            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason);
+            penstock_testkit::skip(penstock_testkit::Requirement::Kernel, &reason.to_string());
             return;
         }
         assert_eq!(Ring::new(3).unwrap().depth(), 3);

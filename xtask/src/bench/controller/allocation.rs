@@ -1,7 +1,7 @@
 //! Time of an allocation, compared with linear programmes of HiGHS for the same problems.
 //!
-//! Ours runs in `core/allocation/examples/allocation_speed.rs`, from names to names, on one core; HiGHS in
-//! `bench/controller/maxmin.py`, in a virtual environment of Python under target/. Both tell seconds on the processor.
+//! Ours is `core/allocation/examples/allocation_speed.rs`, on one core, with the translation of names to numbers; HiGHS
+//! is `bench/controller/maxmin.py`, in a Python virtual environment under target/. Both report CPU seconds.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Part;
+use super::BenchPart;
 
 /// Flows, links, paths of each flow, runs.
 const CASES: [[&str; 4]; 4] = [
@@ -20,7 +20,7 @@ const CASES: [[&str; 4]; 4] = [
     ["10000", "1000", "3", "5"],
 ];
 
-pub(super) fn run(root: &Path, seconds: u64) -> Result<Part> {
+pub(super) fn run(root: &Path, seconds: u64) -> Result<BenchPart> {
     let mut build = Command::new("cargo");
     build.args([
         "build",
@@ -49,7 +49,7 @@ pub(super) fn run(root: &Path, seconds: u64) -> Result<Part> {
         };
         rows.push(json!({ "ours": ours, "highs": highs }));
     }
-    Ok(Part { name: "allocation", text: markdown(&rows), rows: rows.into() })
+    Ok(BenchPart { name: "allocation", text: markdown(&rows), rows: rows.into() })
 }
 
 fn python(root: &Path) -> Result<PathBuf> {

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::Part;
+use super::BenchPart;
 
 /// Label, JSON field, and promised rate per second of each measurement.
 const ROWS: [(&str, &str, Option<u32>); 9] = [
@@ -34,7 +34,7 @@ const ROWS: [(&str, &str, Option<u32>); 9] = [
 ];
 
 /// Measures on SQLite, and on PostgreSQL where it is installed.
-pub(super) fn run(root: &Path) -> Result<Part> {
+pub(super) fn run(root: &Path) -> Result<BenchPart> {
     let status = Command::new("cargo")
         .args([
             "build",
@@ -79,5 +79,5 @@ pub(super) fn run(root: &Path) -> Result<Part> {
         writeln!(text, "| restart with them, s (promised: 10) | {store} | | {restart:.2} | | |")?;
         all.push(measured);
     }
-    Ok(Part { name: "api", text, rows: json!(all) })
+    Ok(BenchPart { name: "api", text, rows: json!(all) })
 }

@@ -33,7 +33,7 @@ pub(crate) enum What {
 }
 
 /// Tables of one part as Markdown and as JSON.
-struct Part {
+struct BenchPart {
     name: &'static str,
     text: String,
     rows: Value,
@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
     let all = What::value_variants();
     let wanted = if options.parts.is_empty() { all } else { &options.parts };
-    let parts: Result<Vec<Part>> = wanted
+    let parts: Result<Vec<BenchPart>> = wanted
         .iter()
         .map(|what| match what {
             What::Allocation => allocation::run(&root, options.seconds),
@@ -54,7 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
     write(&root, &parts?)
 }
 
-fn write(root: &Path, parts: &[Part]) -> Result<()> {
+fn write(root: &Path, parts: &[BenchPart]) -> Result<()> {
     let facts = machine::facts(root, root)?;
     let mut text = format!(
         "# The controller's speed\n\n{}, {} cores, load {} at the end, commit {}.\n",

@@ -28,11 +28,11 @@ const TCP_FLAG_FIN: u8 = 0x01;
 const TCP_FLAG_PSH: u8 = 0x08;
 const TCP_FLAG_CWR: u8 = 0x80;
 
-/// A parsed frame.
+/// A frame of a TAP device with the offsets of its headers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TapFrame<'a> {
     bytes: &'a [u8],
-    network: IpVersion,
+    network: FrameProtocol,
     /// Offset of the IP header, behind the Ethernet header and a tag.
     ip: usize,
     /// For super-packets: offset of TCP's payload, and payload bytes per segment.
@@ -40,7 +40,7 @@ pub(super) struct TapFrame<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum IpVersion {
+enum FrameProtocol {
     V4,
     V6,
     Other,
@@ -51,9 +51,9 @@ impl<'a> TapFrame<'a> {
         let tag =
             if be16(bytes, ETHERTYPE_OFFSET) == Some(ETH_P_8021Q) { VLAN_TAG_BYTES } else { 0 };
         let network = match be16(bytes, ETHERTYPE_OFFSET + tag) {
-            Some(ETH_P_IP) => IpVersion::V4,
-            Some(ETH_P_IPV6) => IpVersion::V6,
-            _ => IpVersion::Other,
+            Some(ETH_P_IP) => FrameProtocol::V4,
+            Some(ETH_P_IPV6) => FrameProtocol::V6,
+            _ => FrameProtocol::Other,
         };
         let ip = ETHERTYPE_OFFSET + tag + ETHERTYPE_BYTES;
         Self { bytes, network, ip, gso: gso(bytes, network, ip) }
@@ -68,9 +68,9 @@ impl<'a> TapFrame<'a> {
     pub(super) fn is_traffic(&self) -> bool {
         let to_link = self.bytes.get(self.ip + 24..self.ip + 26) == Some(&[0xFF, 0x02]);
         match self.network {
-            IpVersion::V4 => true,
-            IpVersion::V6 => !to_link,
-            IpVersion::Other => false,
+            FrameProtocol::V4 => true,
+            FrameProtocol::V6 => !to_link,
+            FrameProtocol::Other => false,
         }
     }
 
@@ -88,9 +88,9 @@ impl<'a> TapFrame<'a> {
     pub(super) fn is_markable(&self) -> bool {
         let byte = self.bytes.get(self.ip + 1).copied().unwrap_or(0);
         match self.network {
-            IpVersion::V4 => byte & 0x03 != 0,
-            IpVersion::V6 => byte & 0x30 != 0,
-            IpVersion::Other => false,
+            FrameProtocol::V4 => byte & 0x03 != 0,
+            FrameProtocol::V6 => byte & 0x30 != 0,
+            FrameProtocol::Other => false,
         }
     }
 
@@ -135,18 +135,18 @@ impl<'a> TapFrame<'a> {
         }
         let ip = self.ip;
         match self.network {
-            IpVersion::V4 => {
+            FrameProtocol::V4 => {
                 let total = u16::try_from(part.len() - ip).unwrap_or(u16::MAX);
                 part[ip + 2..ip + 4].copy_from_slice(&total.to_be_bytes());
                 let id = be16(part, ip + 4).unwrap_or(0).wrapping_add(first as u16);
                 part[ip + 4..ip + 6].copy_from_slice(&id.to_be_bytes());
                 refresh(part, ip);
             }
-            IpVersion::V6 => {
+            FrameProtocol::V6 => {
                 let payload = u16::try_from(part.len() - ip - 40).unwrap_or(u16::MAX);
                 part[ip + 4..ip + 6].copy_from_slice(&payload.to_be_bytes());
             }
-            IpVersion::Other => {}
+            FrameProtocol::Other => {}
         }
     }
 }
@@ -156,21 +156,21 @@ pub(super) fn mark(bytes: &mut [u8]) {
     let TapFrame { network, ip, .. } = TapFrame::of(bytes);
     let Some(class) = bytes.get_mut(ip + 1) else { return };
     match network {
-        IpVersion::V4 => {
+        FrameProtocol::V4 => {
             *class |= 0x03;
             refresh(bytes, ip);
         }
-        IpVersion::V6 => *class |= 0x30,
-        IpVersion::Other => {}
+        FrameProtocol::V6 => *class |= 0x30,
+        FrameProtocol::Other => {}
     }
 }
 
 /// Payload offset and payload bytes per segment of a super-packet; `None` for a single or malformed packet.
-fn gso(bytes: &[u8], network: IpVersion, ip: usize) -> Option<(usize, usize)> {
+fn gso(bytes: &[u8], network: FrameProtocol, ip: usize) -> Option<(usize, usize)> {
     let ip_header = match network {
-        IpVersion::V4 => 20,
-        IpVersion::V6 => 40,
-        IpVersion::Other => return None,
+        FrameProtocol::V4 => 20,
+        FrameProtocol::V6 => 40,
+        FrameProtocol::Other => return None,
     };
     let kind = bytes.get(GSO_TYPE_OFFSET)? & !VIRTIO_NET_HDR_GSO_ECN;
     if kind != VIRTIO_NET_HDR_GSO_TCPV4 && kind != VIRTIO_NET_HDR_GSO_TCPV6 {
@@ -220,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// A super-packet of IPv4 or IPv6, as the kernel hands it over.
+    /// An IPv4 or IPv6 super-packet as read from a TAP device.
     fn frame(v6: bool, tagged: bool, size: u16, payload: usize) -> Vec<u8> {
         let tag: &[u8] = if tagged { &[0x81, 0x00, 0x07, 0xEA] } else { &[] };
         let network = if v6 { 40 } else { 20 };
@@ -323,7 +323,7 @@ mod tests {
             mark(&mut bytes);
         }
 
-        /// Whatever is lost: what is left of the payload is there once and in order.
+        /// The remaining payload appears once and in order, for any losses.
         #[test]
         fn payload_is_kept(v6: bool, tagged: bool, size in 100_u16..2000, payload in 1_usize..20_000, cut in 0_usize..200) {
             let bytes = frame(v6, tagged, size, payload);

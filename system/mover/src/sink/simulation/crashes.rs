@@ -5,8 +5,8 @@ use std::sync::mpsc;
 
 use penstock_protocol::digest::Algorithm;
 
-use super::storage::{Crash, Random, SimulatedStorage, StorageState};
-use super::transfer::{Dataset, RunConfig, difference, transfer};
+use super::storage::{Crash, SimulatedStorage, StorageRandom, StorageState};
+use super::transfer::{RunConfig, SimulatedDataset, difference, transfer};
 
 const KILL_ONLY: &[Crash] = &[Crash::Kill];
 const ALL_CRASHES: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
@@ -24,7 +24,7 @@ fn run(algorithm: Algorithm, seed: u64) -> RunConfig {
 /// Runs a transfer and passes the state before each of its changes, and the last one, to `visit` on
 /// another thread.
 fn for_each_crash_point(
-    dataset: &Dataset,
+    dataset: &SimulatedDataset,
     run: RunConfig,
     mut visit: impl FnMut(u64, StorageState) + Send,
 ) -> u64 {
@@ -54,9 +54,15 @@ fn for_each_crash_point(
 }
 
 /// Repeats the command after a crash, possibly with a second crash, until it succeeds.
-fn recover(state: StorageState, dataset: &Dataset, first: RunConfig, crash: Crash, number: u64) {
+fn recover(
+    state: StorageState,
+    dataset: &SimulatedDataset,
+    first: RunConfig,
+    crash: Crash,
+    number: u64,
+) {
     let seed = first.seed.wrapping_mul(1_000_003) + number;
-    let mut random = Random::new(seed);
+    let mut random = StorageRandom::new(seed);
     let describe = || format!("seed {}, {crash:?} before change {number}", first.seed);
     let mut state = state.after(crash, seed);
     // Another spelling of the command finds the same partial files.
@@ -102,7 +108,7 @@ fn crash_points_of_boundary_sizes() {
         (4, Algorithm::Adler32),
         (5, Algorithm::None),
     ] {
-        let dataset = Dataset::new(SIZES, seed);
+        let dataset = SimulatedDataset::new(SIZES, seed);
         let run = run(algorithm, seed);
         let points = for_each_crash_point(&dataset, run, |number, state| {
             for crash in ALL_CRASHES {
@@ -118,7 +124,7 @@ fn crash_points_of_many_files() {
     let size =
         |number: u64| if number.is_multiple_of(10) { 20_000 + number } else { 4096 + number * 20 };
     let sizes: Vec<_> = (0..200).map(size).collect();
-    let dataset = Dataset::new(&sizes, 6);
+    let dataset = SimulatedDataset::new(&sizes, 6);
     let run = run(Algorithm::Crc32c, 6);
     let points = for_each_crash_point(&dataset, run, |number, state| {
         let crash = ALL_CRASHES[number as usize % ALL_CRASHES.len()];
@@ -130,7 +136,7 @@ fn crash_points_of_many_files() {
 #[test]
 fn failing_call_is_reported_or_repaired() {
     for seed in [7, 8] {
-        let dataset = Dataset::new(SIZES, seed);
+        let dataset = SimulatedDataset::new(SIZES, seed);
         let run = run(Algorithm::Crc32c, seed);
         let points = for_each_crash_point(&dataset, run, |_, _| {});
         for number in 0..points {
@@ -166,7 +172,7 @@ fn failing_call_is_reported_or_repaired() {
 /// A source replaced by one of equal size and times is copied completely.
 #[test]
 fn replaced_sources_leave_no_old_bytes() {
-    let dataset = Dataset::new(SIZES, 9);
+    let dataset = SimulatedDataset::new(SIZES, 9);
     let replaced = dataset.replaced();
     let run = run(Algorithm::Crc32c, 9);
     for_each_crash_point(&dataset, run, |number, state| {
@@ -188,7 +194,7 @@ fn replaced_sources_leave_no_old_bytes() {
 /// Progress survives: durable ranges are not sent again.
 #[test]
 fn resumed_ranges_are_not_sent_again() {
-    let dataset = Dataset::new(&[1 << 20], 10);
+    let dataset = SimulatedDataset::new(&[1 << 20], 10);
     let run = run(Algorithm::Crc32c, 11);
     let mut most = 0;
     for_each_crash_point(&dataset, run, |number, state| {

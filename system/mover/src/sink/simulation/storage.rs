@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex};
 
 use penstock_sys::fs::{Kind, Open, Stat, Timestamp};
 
-use crate::session::lock;
-use crate::sink::storage::{Directory, JournalStore, Names, StoredFile};
+use crate::base::lock::lock;
+use crate::sink::storage::{DirectoryHandle, JournalStore, Names, StoredFile};
 
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
@@ -31,9 +31,9 @@ pub(super) const JOURNALS_ID: u64 = 2;
 
 /// Small random generator: equal seeds give equal numbers.
 #[derive(Debug, Clone)]
-pub(in crate::sink) struct Random(u64);
+pub(in crate::sink) struct StorageRandom(u64);
 
-impl Random {
+impl StorageRandom {
     pub(in crate::sink) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -109,7 +109,7 @@ pub(in crate::sink) struct StorageState {
 }
 
 /// Callback with the state before every change.
-type Observer = Box<dyn FnMut(&StorageState) + Send>;
+type StorageObserver = Box<dyn FnMut(&StorageState) + Send>;
 
 /// Handle of the in-memory file systems.
 #[derive(Clone)]
@@ -121,7 +121,7 @@ struct SimulationInner {
     operations: u64,
     /// Index of the change that fails, and its error.
     fail_at: Option<(u64, io::ErrorKind)>,
-    observer: Option<Observer>,
+    observer: Option<StorageObserver>,
     /// Holder of each inode's lock.
     locks: BTreeMap<u64, u64>,
     next_handle: u64,
@@ -181,7 +181,7 @@ impl StorageNode {
     }
 
     /// Drops some of the unsynced pages.
-    fn lose_pages(&mut self, random: &mut Random) {
+    fn lose_pages(&mut self, random: &mut StorageRandom) {
         let old = Arc::clone(&self.synced);
         let dirty = std::mem::take(&mut self.dirty);
         let data = self.data_mut();
@@ -265,7 +265,7 @@ impl StorageState {
 
     /// Returns the state after a crash.
     pub(in crate::sink) fn after(mut self, crash: Crash, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = StorageRandom::new(seed);
         if crash != Crash::Kill {
             for node in self.nodes.values_mut() {
                 let node = Arc::make_mut(node);
@@ -296,7 +296,7 @@ impl StorageState {
         self
     }
 
-    fn lose_names(&mut self, random: &mut Random) {
+    fn lose_names(&mut self, random: &mut StorageRandom) {
         for device in [DESTINATION_ID, JOURNALS_ID] {
             let mut names = self.synced_names.remove(&device).unwrap_or_default();
             let log = self.name_log.remove(&device).unwrap_or_default();
@@ -352,7 +352,7 @@ impl SimulatedStorage {
     }
 
     /// Calls `observer` with the state before every change from here on.
-    pub(in crate::sink) fn observe(&self, observer: Observer) {
+    pub(in crate::sink) fn observe(&self, observer: StorageObserver) {
         lock(&self.0).observer = Some(observer);
     }
 
@@ -366,7 +366,7 @@ impl SimulatedStorage {
     }
 
     /// Root directory of the destination.
-    pub(in crate::sink) fn root(&self) -> Arc<dyn Directory> {
+    pub(in crate::sink) fn root(&self) -> Arc<dyn DirectoryHandle> {
         Arc::new(SimulatedDirectory { storage: self.clone(), inode: DESTINATION_ID })
     }
 
@@ -523,8 +523,8 @@ fn stat(state: &StorageState, inode: u64) -> io::Result<Stat> {
     })
 }
 
-impl Directory for SimulatedDirectory {
-    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn Directory>> {
+impl DirectoryHandle for SimulatedDirectory {
+    fn open_dir(&self, path: &Path) -> io::Result<Arc<dyn DirectoryHandle>> {
         let inode = self.storage.look(|state| self.walk(state, path))?;
         Ok(Arc::new(Self { storage: self.storage.clone(), inode }))
     }

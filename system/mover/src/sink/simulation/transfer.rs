@@ -19,15 +19,16 @@ use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender, SourceEnt
 use penstock_protocol::wire::{self, Bytes, WireFormat};
 use penstock_sys::ring::SyncIo;
 
-use super::storage::{Random, SimulatedStorage, StorageState};
+use super::storage::{SimulatedStorage, StorageRandom, StorageState};
 use super::tree::TreeEntry;
-use crate::control::ControlEndpoint;
-use crate::engine::Engine;
-use crate::session::Session;
+use crate::base::engine::Engine;
+use crate::endpoint::receiver::{ReceiverControl, ReceiverEnd};
+use crate::session::control::ControlEndpoint;
+use crate::session::state::Session;
 use crate::sink::committer::Committer;
-use crate::sink::destination::{Destination, Target};
-use crate::sink::receiver::{ReceiverControl, ReceiverEnd};
-use crate::sink::resume_journal::{Journal, JournalName};
+use crate::sink::destination::{Destination, TransferTarget};
+use crate::sink::planner;
+use crate::sink::resume_journal::{JournalName, ResumeJournal};
 use crate::sink::storage::identify;
 use crate::sink::writer::Writer;
 
@@ -39,12 +40,12 @@ pub(super) const PARTIAL_BYTES_MIN: u64 = 4096;
 
 /// Files, directories and links with their content, parents first.
 #[derive(Debug, Clone)]
-pub(in crate::sink) struct Dataset(pub(in crate::sink) Vec<(Entry, Arc<Vec<u8>>)>);
+pub(in crate::sink) struct SimulatedDataset(pub(in crate::sink) Vec<(Entry, Arc<Vec<u8>>)>);
 
-impl Dataset {
+impl SimulatedDataset {
     /// Creates a dataset with files of these sizes in a few directories, with attributes.
     pub(in crate::sink) fn new(sizes: &[u64], seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = StorageRandom::new(seed);
         let mut entries = Vec::new();
         for path in ["d", "d/e", "f"] {
             entries.push((entry(path, EntryKind::Directory, 0, &mut random), Arc::default()));
@@ -116,7 +117,7 @@ impl Dataset {
     }
 }
 
-fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut Random) -> Entry {
+fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut StorageRandom) -> Entry {
     let modified = Time { seconds: 1_000_000 + random.below(1000) as i64, nanos: 5 };
     let mode = [0o644, 0o600, 0o444, 0o4755][random.below(4) as usize];
     let xattr = (Bytes(b"user.origin".to_vec()), Bytes(path.as_bytes().to_vec()));
@@ -166,7 +167,7 @@ impl SimulatedOutcome {
 /// Copies `dataset` to `storage`; `None` if the receiving side cannot start.
 pub(super) fn transfer(
     storage: &SimulatedStorage,
-    dataset: &Dataset,
+    dataset: &SimulatedDataset,
     run: RunConfig,
 ) -> Option<SimulatedOutcome> {
     let options = Options {
@@ -191,8 +192,8 @@ pub(super) fn transfer(
         inode: place.1,
         mark: name.mark(),
     };
-    let journal = Journal::open(&storage.journals(), &name, at, &options).ok()?;
-    let target = Target { base: root, rename: None, key: [run.key; 16], trusted: true };
+    let journal = ResumeJournal::open(&storage.journals(), &name, at, &options).ok()?;
+    let target = TransferTarget { base: root, rename: None, key: [run.key; 16], trusted: true };
     let engine = Engine { direct: true, uring: false };
     let destination =
         Destination::new(target, "user", name.mark(), options.clone(), engine, journal)
@@ -202,7 +203,7 @@ pub(super) fn transfer(
     let session =
         Session::new([1; 16], key, options, u64::from(BLOCK_BYTES) * 4, None).expect("an event");
     let end = Arc::new(ReceiverEnd::new(session, engine, destination));
-    let mut random = Random::new(run.seed);
+    let mut random = StorageRandom::new(run.seed);
     let mut now = Instant::now();
     let mut sender = Sender::new(run.algorithm, BLOCK_BYTES);
     sender.keep_account();
@@ -213,23 +214,23 @@ pub(super) fn transfer(
         receiver: ReceiverControl(Arc::clone(&end)),
         serial: BTreeMap::new(),
     };
-    let mut writer = Writer::new(&end, directory.device, 0, Box::new(SyncIo::new()));
-    let mut committer = Committer::new(&end, now);
+    let mut writer = Writer::new(&end.work, directory.device, 0, Box::new(SyncIo::new()));
+    let mut committer = Committer::new(&end.work, now);
     for step in 0_u64.. {
         assert!(step < 200_000, "the transfer does not end: {:?}", sender.tally());
-        if end.session.is_over() {
+        if end.work.session.is_over() {
             break;
         }
         now += Duration::from_millis(random.below(40));
         link.announce(&mut sender, random.below(8));
         link.exchange(&mut sender);
-        end.plan_some();
+        planner::plan_some(&end.work);
         link.exchange(&mut sender);
         for _ in 0..random.below(4) {
             link.send(&mut sender, &end);
         }
         for _ in 0..random.below(4) {
-            if let Some(task) = end.next_task(directory.device, Duration::ZERO) {
+            if let Some(task) = end.work.tasks.pop(directory.device, Duration::ZERO) {
                 writer.begin(task);
             }
         }
@@ -249,7 +250,7 @@ pub(super) fn transfer(
 
 /// In-memory connection of both ends: messages as bytes, frames as memory.
 struct MemoryLink<'a> {
-    dataset: &'a Dataset,
+    dataset: &'a SimulatedDataset,
     algorithm: Algorithm,
     announced: usize,
     receiver: ReceiverControl,
@@ -286,7 +287,7 @@ impl MemoryLink<'_> {
     }
 
     fn send(&mut self, sender: &mut Sender, end: &Arc<ReceiverEnd>) {
-        let Some(mut buffer) = end.session.pool.try_take() else { return };
+        let Some(mut buffer) = end.work.session.pool.try_take() else { return };
         let Some(work) = sender.next_work(1) else { return };
         let header = match &work.piece {
             Piece::Block { source, offset, bytes } => {
@@ -325,7 +326,7 @@ impl MemoryLink<'_> {
         };
         let buffer = (header.kind != FrameKind::Hole).then_some(buffer);
         sender.sent(0, work);
-        end.received(header, buffer).expect("frames that were asked for");
+        end.work.received(header, buffer).expect("frames that were asked for");
     }
 
     fn pack(
@@ -363,7 +364,7 @@ impl MemoryLink<'_> {
 }
 
 /// Returns the first difference between the destination and a finished transfer.
-pub(super) fn difference(state: &StorageState, dataset: &Dataset) -> Option<String> {
+pub(super) fn difference(state: &StorageState, dataset: &SimulatedDataset) -> Option<String> {
     let (wanted, there) = (dataset.tree(), state.tree());
     for (path, wanted) in &wanted {
         let Some(there) = there.get(path) else { return Some(format!("{path:?} is missing")) };

@@ -1,0 +1,30 @@
+//! Control of transfers between many sites, as pure functions and state machines.
+//!
+//! One file per entity has its states, their numbers in the database and their transitions: [`request`], [`mod@file`],
+//! [`batch`], [`run`], [`circuit`]. Decisions: the scheduling round ([`scheduler`]), what the end of a run does to its
+//! files ([`outcomes`]), cancelled requests ([`cancellation`]), hosts that stop reporting ([`lost_hosts`]), retries
+//! ([`backoff`]), leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's
+//! daemon and the controller: messages ([`orders`], numbered by [`order_id`]) and the life of an order at its agent
+//! ([`execution`]). Classes of work: [`class`]. HTTP, storage and clocks are the caller's; `penstock-allocation` shares
+//! rates, `penstock-mover` moves files.
+
+#![forbid(unsafe_code)]
+
+pub mod backoff;
+pub mod batch;
+pub mod cancellation;
+pub mod circuit;
+pub mod class;
+pub mod execution;
+pub mod file;
+pub mod forecast;
+pub mod lease;
+pub mod lost_hosts;
+mod numbers;
+pub mod order_id;
+pub mod orders;
+pub mod outcomes;
+pub mod request;
+pub mod retention;
+pub mod run;
+pub mod scheduler;

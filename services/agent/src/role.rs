@@ -1,0 +1,325 @@
+//! The agent as a role of a daemon: the mover, its HTTP API and the connection to a controller.
+//!
+//! [`AgentRole::start`] starts everything, or fails with one line and stops what it started. At shutdown transfers
+//! journal what is durable, so that the same copy resumes. A node that does not play the role agent has the API
+//! without a mover.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use penstock_daemon::RoleContext;
+use penstock_daemon::api::Bearers;
+use penstock_daemon::config::ConfigError;
+use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
+use penstock_http::access::ReadPolicy;
+use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
+use penstock_mover::{Agent, AgentConfig, AgentLimits};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use utoipa::openapi::OpenApi;
+
+use crate::authorizer::{AccessRules, Authorizer};
+use crate::config::{Config, MetricsAccess, RoleName};
+use crate::controller::{self, ControllerLink, LimitsSource};
+use crate::http::{AgentApi, NoMover};
+use crate::orders::{LocalEngine, OrderExecutor};
+use crate::registry;
+use crate::tokens::{TokenError, Tokens};
+
+/// Time for transfers to journal what is durable at shutdown. TimeoutStopSec in the unit file is longer.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+/// An error that keeps an agent from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentStartError {
+    /// The tokens cannot be read.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// An address or a resource of the process is not available.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Loads the configuration again at SIGHUP.
+pub type LoadConfig = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+/// A started agent: mover, API of transfers, and connection to a controller.
+pub struct AgentRole {
+    /// `None` where this node does not play the role.
+    mover: Option<Agent>,
+    api: AgentApi,
+    started: StartedConfig,
+    load: LoadConfig,
+    controller_tasks: Mutex<Option<ControllerTasks>>,
+    stop: watch::Sender<bool>,
+    runtime: Handle,
+}
+
+impl fmt::Debug for AgentRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentRole").field("api", &self.api).finish_non_exhaustive()
+    }
+}
+
+/// Tasks of the connection to a controller.
+#[derive(Debug)]
+struct ControllerTasks {
+    executor: std::thread::JoinHandle<()>,
+    reporter: JoinHandle<()>,
+}
+
+/// Limits that SIGHUP may replace.
+#[derive(Debug)]
+struct SharedLimits(Arc<Mutex<AgentLimits>>);
+
+impl LimitsSource for SharedLimits {
+    fn limits(&self) -> AgentLimits {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl AgentRole {
+    /// Starts the agent with `config` in a daemon. `placement` is that of [`place_process`].
+    ///
+    /// # Errors
+    /// When a file of tokens or an address cannot be used.
+    pub fn start(
+        config: Config,
+        placement: Option<NumaPlacement>,
+        context: &RoleContext<'_>,
+        load: LoadConfig,
+    ) -> Result<Self, AgentStartError> {
+        let started = StartedConfig::of(&config, context.token);
+        let tokens = Tokens::open(context.token, &config.tokens)?;
+        let authorizer = Arc::new(Authorizer::new(AccessRules {
+            tokens,
+            exports: config.exports.clone(),
+            token_tags: config.token_tags.clone(),
+            destinations: config.destinations.clone(),
+        }));
+        let mover = match config.plays(RoleName::Agent) {
+            true => Some(start_mover(&config, placement, context, &authorizer)?),
+            false => None,
+        };
+        let limits = Arc::new(Mutex::new(config.limits));
+        let link = config.controller.zip(mover.clone()).map(|(controller, mover)| {
+            let safe_rate = controller.safe_rate_bps;
+            let authorizer = Arc::clone(&authorizer);
+            let engine = LocalEngine::new(mover.clone(), authorizer, context.state.clone());
+            let orders = OrderExecutor::new(Arc::new(engine), safe_rate);
+            let limits = Box::new(SharedLimits(Arc::clone(&limits)));
+            let fingerprint = context.identity.fingerprint();
+            Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))
+        });
+        let api = AgentApi {
+            mover: match &mover {
+                Some(mover) => Arc::new(mover.clone()),
+                None => Arc::new(NoMover),
+            },
+            authorizer,
+            state: config.state,
+            listen: mover.as_ref().map(Agent::addresses).unwrap_or_default(),
+            http: context.http.to_vec(),
+            fingerprint: context.identity.fingerprint(),
+            limits,
+            controller: link.clone(),
+            started: SystemTime::now(),
+            traffic: Arc::clone(context.traffic),
+        };
+        let (stop, stopped) = watch::channel(false);
+        let controller_tasks = link.map(|link| {
+            let executor = {
+                let (link, stopped) = (Arc::clone(&link), stopped.clone());
+                std::thread::spawn(move || link.execute_orders(&stopped))
+            };
+            let reporter = context.runtime.spawn(async move { link.run(stopped).await });
+            ControllerTasks { executor, reporter }
+        });
+        if let Some(url) = config.registry {
+            context.runtime.spawn(registry::run_renewal(context.state.clone(), url));
+        }
+        Ok(Self {
+            mover,
+            api,
+            started,
+            load,
+            controller_tasks: Mutex::new(controller_tasks),
+            stop,
+            runtime: context.runtime.clone(),
+        })
+    }
+
+    /// Addresses on which the mover listens.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.api.listen
+    }
+
+    /// Names of the bearers of this agent's tokens, which a reload may change.
+    #[must_use]
+    pub fn bearers(&self) -> Arc<dyn Bearers> {
+        Arc::clone(&self.api.authorizer) as _
+    }
+
+    /// Applies limits, exports and tokens of the configuration as it is now.
+    fn apply_config(&self) -> Result<(), ReloadError> {
+        let config = (self.load)()?;
+        let tokens = Tokens::open(&self.started.token, &config.tokens)?;
+        self.started.warn_of_changes(&config);
+        if let Some(mover) = &self.mover {
+            mover.set_limits(config.limits.clone());
+        }
+        *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
+        let Config { exports, token_tags, destinations, .. } = config;
+        self.api.authorizer.replace(AccessRules { tokens, exports, token_tags, destinations });
+        Ok(())
+    }
+}
+
+impl ServiceRole for AgentRole {
+    fn router(&self) -> Router {
+        self.api.router()
+    }
+
+    fn document(&self) -> OpenApi {
+        self.api.document()
+    }
+
+    fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+        self.api.metrics(writer)
+    }
+
+    fn reload(&self) -> Result<(), RoleReloadError> {
+        self.apply_config().map_err(|error| format!("the configuration stays: {error}"))?;
+        tracing::info!("SIGHUP: limits, exports and tokens are applied");
+        Ok(())
+    }
+
+    fn status(&self) -> Option<String> {
+        let transfers = self.api.mover.transfers();
+        let running = transfers.iter().filter(|transfer| transfer.state == "running").count();
+        Some(format!("{running} transfers running"))
+    }
+
+    fn stop(&self) {
+        let _ = self.stop.send(true);
+    }
+
+    fn shut_down(&self) {
+        let tasks = self.controller_tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Orders stop first, so that the final report is accurate.
+        if let Some(ControllerTasks { executor, reporter }) = tasks {
+            let _ = executor.join();
+            let _ = self.runtime.block_on(reporter);
+        }
+        if let Some(mover) = &self.mover {
+            mover.shut_down(SHUTDOWN_GRACE);
+        }
+    }
+}
+
+fn start_mover(
+    config: &Config,
+    placement: Option<NumaPlacement>,
+    context: &RoleContext<'_>,
+    authorizer: &Arc<Authorizer>,
+) -> io::Result<Agent> {
+    let started = Agent::start(AgentConfig {
+        listen: config.listen.clone(),
+        identity: Arc::clone(context.identity),
+        gatekeeper: Arc::clone(authorizer) as _,
+        state: config.state.clone(),
+        limits: config.limits.clone(),
+        collectors: config.collectors.clone(),
+        marker: config.marker.clone(),
+        homes: placement,
+        decline_nettest: penstock_nettest::decline,
+    });
+    started.map_err(|error| start_error(&error))
+}
+
+/// Settings that stay as they were at the start.
+#[derive(Debug)]
+struct StartedConfig {
+    listen: Vec<SocketAddr>,
+    http: Vec<SocketAddr>,
+    state: PathBuf,
+    metrics: MetricsAccess,
+    reading: ReadPolicy,
+    connections: usize,
+    roles: Option<Vec<RoleName>>,
+    controller: Option<controller::Config>,
+    cpu: Option<PlacementPolicy>,
+    token: String,
+}
+
+/// An error that keeps a changed configuration from being applied.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+}
+
+impl StartedConfig {
+    fn of(config: &Config, token: &str) -> Self {
+        Self {
+            listen: config.listen.clone(),
+            http: config.http.clone(),
+            state: config.state.clone(),
+            metrics: config.metrics,
+            reading: config.reading.clone(),
+            connections: config.connections,
+            roles: config.roles.clone(),
+            controller: config.controller.clone(),
+            cpu: config.cpu.clone(),
+            token: token.to_owned(),
+        }
+    }
+
+    /// Logs each changed setting that needs a restart.
+    fn warn_of_changes(&self, config: &Config) {
+        for (key, same) in [
+            ("roles", self.roles == config.roles),
+            ("http.read", self.reading == config.reading),
+            ("http.connections", self.connections == config.connections),
+            ("agent.listen", self.listen == config.listen),
+            ("agent.http", self.http == config.http),
+            ("agent.state", self.state == config.state),
+            ("agent.metrics", self.metrics == config.metrics),
+            ("agent.controller", self.controller == config.controller),
+            ("agent.cpu", self.cpu == config.cpu),
+        ] {
+            if !same {
+                tracing::warn!("{key} has changed: restart the agent to apply it");
+            }
+        }
+    }
+}
+
+/// Pins this process to the configured processors, or returns the NUMA placement for transfer threads. Must be called
+/// before the process has other threads, which inherit the processors.
+///
+/// # Errors
+/// When the kernel refuses the processors.
+pub fn place_process(config: &Config) -> io::Result<Option<NumaPlacement>> {
+    let plays_agent = config.plays(RoleName::Agent);
+    match &config.cpu {
+        Some(PlacementPolicy::Cpus(cpus)) => placement::pin(cpus).map(|()| None),
+        Some(PlacementPolicy::Auto) if plays_agent => Ok(Some(NumaPlacement::detect())),
+        Some(PlacementPolicy::Auto) | None => Ok(None),
+    }
+}
+
+/// Adds the remedy to an error of the mover, which names the address.
+fn start_error(error: &io::Error) -> io::Error {
+    let remedy = "give another with --listen ADDR:PORT";
+    io::Error::new(error.kind(), format!("{error}: {remedy}"))
+}

@@ -1,0 +1,95 @@
+//! Table `event`: what happened, for clients that follow.
+
+use penstock_control::retention::{self, EVENT_RETENTION};
+use sqlx::{AnyConnection, AnyPool};
+
+use super::rows::{self, SqlValue, select, select_one, statement, typed_row};
+use super::writer::TxContext;
+
+/// An event for API clients that follow.
+#[derive(Debug, Clone)]
+pub(crate) struct NewEvent {
+    pub(crate) request: Option<i64>,
+    pub(crate) class: Option<String>,
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+}
+
+typed_row! {
+    /// An event as stored.
+    #[derive(Debug, Clone)]
+    pub(crate) struct StoredEvent {
+        pub(crate) id: i64,
+        pub(crate) at: i64,
+        pub(crate) request: Option<i64>,
+        pub(crate) class: Option<String>,
+        pub(crate) kind: String,
+        pub(crate) text: String,
+    }
+}
+
+/// Columns of [`StoredEvent`].
+const COLUMNS: &str = "id, at, request, class, kind, text";
+
+/// Returns events after an id, of one request or all.
+pub(crate) async fn list(
+    pool: &AnyPool,
+    request: Option<i64>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let of = if request.is_some() { "AND request = $3" } else { "" };
+    let text = format!("SELECT {COLUMNS} FROM event WHERE id > $1 {of} ORDER BY id LIMIT $2");
+    let query = select(text).bind(after).bind(limit);
+    let query = match request {
+        Some(request) => query.bind(request),
+        None => query,
+    };
+    query.fetch_all(pool).await
+}
+
+/// Returns events without a request (drains, links, lost hosts) between two Unix milliseconds, newest first.
+pub(crate) async fn of_network(
+    pool: &AnyPool,
+    (from, to): (i64, i64),
+    limit: i64,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let text = format!(
+        "SELECT {COLUMNS} FROM event
+         WHERE request IS NULL AND at >= $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT $3"
+    );
+    select(text).bind(from).bind(to).bind(limit).fetch_all(pool).await
+}
+
+/// Returns the id of the newest event.
+pub(crate) async fn last_id(pool: &AnyPool) -> Result<i64, sqlx::Error> {
+    select_one("SELECT CAST(COALESCE(MAX(id), 0) AS BIGINT) FROM event").fetch_one(pool).await
+}
+
+/// Stores events of one time, with ascending ids from `first` on.
+pub(super) async fn insert(
+    tx: &mut AnyConnection,
+    first: i64,
+    at: i64,
+    events: Vec<NewEvent>,
+) -> Result<(), sqlx::Error> {
+    let rows = (first..).zip(events).map(|(id, event)| -> [SqlValue; 6] {
+        [
+            id.into(),
+            at.into(),
+            event.request.into(),
+            event.class.into(),
+            event.kind.into(),
+            event.text.into(),
+        ]
+    });
+    let into = "INSERT INTO event (id, at, request, class, kind, text)";
+    rows::insert(tx, into, rows.collect(), "").await.map(drop)
+}
+
+/// Deletes expired events without a request.
+pub(crate) async fn purge_of_network(cx: &mut TxContext) -> Result<(), sqlx::Error> {
+    let before = retention::expiry_ms(cx.now, EVENT_RETENTION);
+    let query = statement("DELETE FROM event WHERE at < $1 AND request IS NULL").bind(before);
+    query.execute(&mut cx.tx).await.map(drop)
+}

@@ -1,0 +1,440 @@
+//! Checks the query plan of every statement of a controller: none scans a table that grows.
+//!
+//! The statements are captured from the database log during a simulated day with every feature in use.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use penstock_control::batch::BatchLimits;
+use penstock_control::class::WorkClass;
+use penstock_control::file::RequestFileState;
+use penstock_control::orders::{
+    FaultKind, LISTED_PATH, ListedFile, OrderPhase, Overwrite, ReportedOutcome, RunSide, Verify,
+};
+use penstock_control::scheduler::Planner;
+use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
+use penstock_rehearsal::nodes::{NodeSpec, Nodes};
+use penstock_topology::Topology;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
+use tracing::field::{Field, Visit};
+
+use super::files::NewFile;
+use super::requests::TransferPolicy;
+use super::requests::{self, RequestFilter};
+use super::reservations::{self, ReservationRequest};
+use super::writer::TxContext;
+use super::{
+    Audit, DatabaseError, audit, batches, circuits, events, files, hosts, links, rounds, runs,
+};
+use crate::config::Config;
+use crate::rehearsal::StoreController;
+use crate::use_cases::append::{self, AppendedFiles};
+use crate::use_cases::change::{self, RequestChange};
+use crate::use_cases::network::{self, Drain};
+use crate::use_cases::submit::{Submission, Submitted};
+use crate::use_cases::{cancel, reserve};
+use crate::waiting::Situation;
+
+const NETWORK: &str = r#"
+name = "two-sites"
+[[site]]
+name = "cern"
+[[site]]
+name = "caltech"
+[[host]]
+name = "c1"
+site = "cern"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t1"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t2"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[switch]]
+name = "between"
+[[link]]
+ends = ["c1:eth0", "between"]
+rate = "100G"
+[[link]]
+ends = ["t1:eth0", "between"]
+rate = "100G"
+[[link]]
+ends = ["t2:eth0", "between"]
+rate = "100G"
+"#;
+
+static STATEMENTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Captures statements from sqlx's log events.
+struct StatementCapture;
+
+#[derive(Default)]
+struct MessageVisitor {
+    summary: String,
+    statement: String,
+}
+
+impl Visit for MessageVisitor {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "summary" => value.clone_into(&mut self.summary),
+            "db.statement" => value.clone_into(&mut self.statement),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl tracing::Subscriber for StatementCapture {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "sqlx::query"
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut words = MessageVisitor::default();
+        event.record(&mut words);
+        // A short statement is its own summary.
+        let text = if words.statement.is_empty() { words.summary } else { words.statement };
+        STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner).insert(text.trim().to_owned());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn entry() -> Audit {
+    Audit {
+        who: "test".to_owned(),
+        peer: String::new(),
+        what: "test",
+        object: String::new(),
+        detail: String::new(),
+    }
+}
+
+fn asked(files: usize) -> NewRequest {
+    NewRequest {
+        class: "default".to_owned(),
+        source: "cern".to_owned(),
+        destination: "caltech".to_owned(),
+        files: vec![1_000_000; files],
+    }
+}
+
+/// Simulates requests, failures, a lost host, changes, queries and retention.
+fn a_day(desk: &mut StoreController, config: &Config) {
+    let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
+    let node = |name: &str| NodeSpec {
+        name: name.to_owned(),
+        interface: "eth0".to_owned(),
+        rate_bps: 100_000_000_000,
+        transfers: 4,
+    };
+    let mut nodes = Nodes::new(["c1", "t1", "t2"].map(node).into(), 100);
+    let mut now = 1_795_392_000_000;
+    for second in 0..400 {
+        now += 1000;
+        if second < 4 {
+            desk.submit(now, vec![asked(1), asked(3), asked(40)]).unwrap();
+        }
+        nodes.set_down(if (3..100).contains(&second) { &["t1"] } else { &[] });
+        nodes.advance(if second < 100 { 1 } else { 1000 });
+        let mut reports = nodes.reports();
+        for order in reports.iter_mut().flat_map(|(_, report)| &mut report.orders) {
+            // One that ends before its files have outcomes, and one that fails for good.
+            if second == 110 && order.order.side() == RunSide::Source {
+                order.phase = OrderPhase::Ended;
+            }
+            let broken = |outcome: &mut ReportedOutcome| {
+                if let Some(fault) = &mut outcome.fault {
+                    fault.kind = FaultKind::Permanent;
+                }
+            };
+            if second > 200 {
+                order.outcomes.iter_mut().for_each(broken);
+            }
+        }
+        let hosts: Vec<String> = reports.iter().map(|(host, _)| host.clone()).collect();
+        let told = desk.report(now, reports).unwrap();
+        for (host, told) in hosts.iter().zip(&told) {
+            nodes.apply_instructions(host, told, |host, order| desk.order(host, order)).unwrap();
+        }
+        if second == 1 || second == 4 {
+            change_all(desk);
+        }
+        desk.round(now, &mut |snapshot| planner.plan(snapshot)).unwrap();
+    }
+    desk.link(now, "between", true).unwrap();
+    grow_requests(desk);
+    use_network(desk, config, now);
+    for _ in 0..3 {
+        now += 1000;
+        desk.round(now, &mut |snapshot| planner.plan(snapshot)).unwrap();
+    }
+}
+
+fn change_all(desk: &StoreController) {
+    let change = |id: i64, wanted: RequestChange| {
+        let done = desk.writer.apply(move |cx| {
+            let wanted = wanted.clone();
+            Box::pin(async move { change::change(cx, id, &wanted, entry()).await })
+        });
+        desk.runtime.block_on(done).unwrap();
+    };
+    desk.runtime.block_on(async {
+        let pool = &desk.database.pool;
+        let all = RequestFilter { limit: 100, ..RequestFilter::default() };
+        let found = requests::list(pool, &all).await.unwrap();
+        let id = found.last().expect("there are some").id;
+        for state in RequestFileState::ALL {
+            files::list(pool, id, Some(state), -1, 10).await.unwrap();
+        }
+        files::list(pool, id, None, -1, 10).await.unwrap();
+        events::list(pool, Some(id), 0, 10).await.unwrap();
+        events::list(pool, None, 0, 10).await.unwrap();
+        events::of_network(pool, (0, i64::MAX), 10).await.unwrap();
+        events::last_id(pool).await.unwrap();
+        runs::list(pool, Some(id), 10).await.unwrap();
+        runs::list(pool, None, 10).await.unwrap();
+        batches::next_attempt(pool, id).await.unwrap();
+    });
+    let requests = desk.runtime.block_on(async {
+        let all = RequestFilter { limit: 100, ..RequestFilter::default() };
+        requests::list(&desk.database.pool, &all).await.unwrap()
+    });
+    let open: Vec<i64> =
+        requests.iter().filter(|one| one.ended.is_none()).map(|one| one.id).collect();
+    let [first, second, third, ..] = open[..] else { return };
+    let (deadline, priority) = (Some(Some(1_900_000_000_000)), Some(5));
+    change(first, RequestChange { priority, deadline, paused: Some(true) });
+    change(first, RequestChange { paused: Some(false), ..RequestChange::default() });
+    change(second, RequestChange { paused: Some(true), ..RequestChange::default() });
+    change(second, RequestChange { paused: Some(false), ..RequestChange::default() });
+    let done = desk
+        .writer
+        .apply(move |cx| Box::pin(async move { cancel::cancel(cx, third, entry()).await }));
+    desk.runtime.block_on(done).unwrap();
+    let drained = desk.writer.apply(|cx| {
+        Box::pin(async move {
+            let hosts = ["t2".to_owned()];
+            let gone = Drain { reason: "test".to_owned(), now: true, gone: true };
+            network::drain(cx, "t2", &hosts, Some(&gone), entry()).await?;
+            network::drain(cx, "t2", &hosts, None, entry()).await
+        })
+    });
+    desk.runtime.block_on(drained).unwrap();
+}
+
+/// Applies a change and returns its result.
+fn apply<T, F>(desk: &StoreController, work: F) -> T
+where
+    T: Send + 'static,
+    F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<T, DatabaseError>> + Send + 'static,
+{
+    desk.runtime.block_on(desk.writer.apply(work)).unwrap()
+}
+
+fn submission(key: &str, files: Vec<NewFile>, directory: bool) -> Submission {
+    Submission {
+        client: "test".to_owned(),
+        peer: String::new(),
+        key: Some(key.to_owned()),
+        body: key.to_owned(),
+        class: "default".to_owned(),
+        source: "cern".to_owned(),
+        destination: "caltech".to_owned(),
+        from: "/from".to_owned(),
+        to: format!("/to/{key}"),
+        policy: TransferPolicy {
+            verify: Verify::Transfer,
+            overwrite: Overwrite::Changed,
+            encrypt: true,
+            attempts: 3,
+            scitag: None,
+        },
+        priority: 3,
+        deadline: None,
+        size_estimate: None,
+        files,
+        directory,
+        open: !directory,
+    }
+}
+
+fn new_file(path: &str) -> NewFile {
+    NewFile { path: path.to_owned(), size: Some(1), digest: None }
+}
+
+/// Appends to open requests and lists a directory, with conflicts of destinations.
+fn grow_requests(desk: &StoreController) {
+    let submit = |submission| {
+        let submitted = desk.runtime.block_on(desk.writer.submit(submission)).unwrap();
+        match submitted {
+            Submitted::New(stored) => stored.id,
+            other => panic!("{other:?}"),
+        }
+    };
+    let open = submit(submission("open", vec![new_file("a")], false));
+    let again = desk.writer.submit(submission("open", vec![new_file("a")], false));
+    assert!(matches!(desk.runtime.block_on(again).unwrap(), Submitted::Same(_)));
+    let mut taken = submission("taken", vec![new_file("a")], false);
+    taken.to = "/to/open".to_owned();
+    let taken = desk.runtime.block_on(desk.writer.submit(taken)).unwrap();
+    assert!(matches!(taken, Submitted::Taken { .. }));
+    for (at, seal) in [(1, false), (2, true)] {
+        let new = AppendedFiles { at, files: vec![new_file(&format!("b{at}"))], seal };
+        apply(desk, move |cx| {
+            let new = new.clone();
+            Box::pin(async move { append::append(cx, open, &new, entry()).await })
+        });
+    }
+    let listing = submit(submission("listing", Vec::new(), true));
+    for (again, paths) in [(true, ["x", "y"]), (true, ["y", "z"])] {
+        apply(desk, move |cx| {
+            Box::pin(async move {
+                let files = paths.map(|path| ListedFile { path: path.to_owned(), bytes: 1 });
+                let files: Vec<_> = files.iter().collect();
+                append::add_listed_files(cx, listing, &files, again).await
+            })
+        });
+    }
+    let single = submit(submission("single", Vec::new(), true));
+    apply(desk, move |cx| {
+        Box::pin(async move {
+            let file = ListedFile { path: LISTED_PATH.to_owned(), bytes: 1 };
+            append::add_listed_files(cx, single, &[&file], true).await?;
+            // The same destination: it fails.
+            let same = ListedFile { path: "x".to_owned(), bytes: 1 };
+            append::add_listed_files(cx, listing, &[&same], false).await
+        })
+    });
+}
+
+/// Makes reservations and circuits, and shows the network.
+fn use_network(desk: &StoreController, config: &Config, now: i64) {
+    let begins = now / 1000 - 10;
+    let reserved = apply(desk, move |cx| {
+        let wanted = ReservationRequest {
+            client: "test".to_owned(),
+            class: Some("default".to_owned()),
+            source: "cern".to_owned(),
+            destination: "caltech".to_owned(),
+            rate_bps: 1_000_000_000,
+            begins,
+            ends: begins + 100_000,
+            circuit: false,
+        };
+        Box::pin(async move {
+            let id = reserve::reserve(cx, &wanted, entry()).await?;
+            circuits::book(cx, *id.as_ref().unwrap()).await?;
+            Ok(id)
+        })
+    });
+    let id = reserved.unwrap();
+    let pool = &desk.database.pool;
+    let all = desk.runtime.block_on(circuits::live(pool)).unwrap();
+    let one = all.into_iter().next().expect("it is booked");
+    apply(desk, move |cx| {
+        let one = one.clone();
+        Box::pin(async move {
+            circuits::mark_up(cx, &one, &one.route, &one.addresses).await?;
+            circuits::store_counters(cx, &one, (1, 1), Some(false)).await?;
+            circuits::mark_broken(cx, &one, "test", 1).await?;
+            circuits::mark_released(cx, &one).await?;
+            reservations::set_route(cx, id, &one.route).await?;
+            links::clear_telemetry(cx).await?;
+            rounds::renew_lease(cx, "test").await
+        })
+    });
+    desk.runtime.block_on(async {
+        reservations::list(pool, now, None).await.unwrap();
+        reservations::list(pool, now, Some(id)).await.unwrap();
+        reservations::current(pool, now).await.unwrap();
+        Situation::read(pool, config, now, 3_000).await.unwrap();
+        runs::by_class(pool, now).await.unwrap();
+        runs::routes(pool, now).await.unwrap();
+        runs::settled_paths(pool, now).await.unwrap();
+        runs::summaries(pool).await.unwrap();
+        batches::queued_by_class(pool).await.unwrap();
+        hosts::up_since(pool, now).await.unwrap();
+        hosts::drains(pool).await.unwrap();
+        links::list(pool).await.unwrap();
+        rounds::list(pool, i64::MAX, 10).await.unwrap();
+        rounds::last_classes(pool).await.unwrap();
+        audit::list(pool, i64::MAX, 10).await.unwrap();
+    });
+    let telemetry = links::LinkTelemetry { up: Some(false), count: None };
+    apply(desk, move |cx| {
+        let news = [("between".to_owned(), telemetry.clone())];
+        Box::pin(async move {
+            links::store_telemetry(cx, &news).await?;
+            reserve::cancel(cx, id, entry()).await
+        })
+    });
+}
+
+/// Tables that grow with waiting or past work, and their aliases in statements.
+const GROWING: [&str; 10] =
+    ["file", "batch", "request", "run", "event", "audit", "f", "b", "r", "n"];
+
+/// Indexes of unfinished rows only.
+const LIVE: [&str; 5] = ["run_live", "run_from", "run_to", "batch_queued", "batch_waiting"];
+
+async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
+    let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));
+    let rows = sqlx::raw_sql(explain).fetch_all(connection).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>(3)).collect()
+}
+
+#[test]
+fn no_statement_scans_growing_tables() {
+    tracing::subscriber::set_global_default(StatementCapture).expect("it is the only one");
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
+    let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![WorkClass::new("default")]);
+    config.batch = BatchLimits { files: 20, ..BatchLimits::default() };
+    config.lost_after = std::time::Duration::from_secs(5);
+    config.keep = std::time::Duration::from_secs(100);
+    let mut desk = StoreController::open(config.clone(), &url).unwrap();
+    a_day(&mut desk, &config);
+    let mut statements =
+        std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));
+    statements.retain(|text| {
+        let first = text.split_whitespace().next().unwrap_or_default();
+        ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first)
+    });
+    // Counts for the size of a simulation, and the list of all requests, which has a limit.
+    statements.retain(|text| !text.contains("COUNT(*) FROM request"));
+    assert!(statements.len() > 100, "{} statements were noted", statements.len());
+    let mut wrong = Vec::new();
+    desk.runtime.block_on(async {
+        let mut connection = AnyConnection::connect(&url).await.unwrap();
+        for text in &statements {
+            for step in plan(&mut connection, text).await {
+                let words: Vec<&str> = step.split_whitespace().collect();
+                let whole = words.first() == Some(&"SCAN")
+                    && words.get(1).is_some_and(|table| GROWING.contains(table))
+                    && !words.iter().any(|word| LIVE.contains(word));
+                let ends = text.contains("ORDER BY id LIMIT") || text.contains("DESC LIMIT");
+                if whole && !ends {
+                    wrong.push(format!("{step}: {text}"));
+                }
+            }
+        }
+    });
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}

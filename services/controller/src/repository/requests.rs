@@ -1,0 +1,584 @@
+//! Table `request`: what clients asked for, with the counts from which its state follows.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use penstock_control::batch::BatchState;
+use penstock_control::cancellation::REQUESTS_PER_TX_MAX;
+use penstock_control::orders::{Overwrite, Verify};
+use penstock_control::request::{RequestDelta, RequestState, RequestTally};
+use penstock_control::run::RunState;
+use serde::{Deserialize, Serialize};
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::{AnyPool, Arguments, AssertSqlSafe};
+
+use super::batches;
+use super::rows::{self, ColumnValue, SqlValue, select, select_one, statement, typed_row};
+use super::writer::TxContext;
+
+const RUNNING_BATCH: i64 = BatchState::Running.number();
+const ACTIVE_RUN: i64 = RunState::Active.number();
+
+/// A request as stored.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredRequest {
+    pub(crate) id: i64,
+    pub(crate) client: String,
+    pub(crate) key: Option<String>,
+    pub(crate) class: String,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) priority: i64,
+    pub(crate) deadline: Option<i64>,
+    pub(crate) size_estimate: Option<i64>,
+    pub(crate) state: RequestState,
+    pub(crate) paused: bool,
+    pub(crate) tally: RequestTally,
+    pub(crate) bytes: i64,
+    pub(crate) bytes_done: i64,
+    pub(crate) sized: i64,
+    pub(crate) submitted: i64,
+    pub(crate) changed: i64,
+    pub(crate) ended: Option<i64>,
+    pub(crate) trouble: Option<String>,
+}
+
+/// Columns of [`StoredRequest`].
+const COLUMNS: &str = "id, client, client_key, class, source, destination, from_path, to_path, priority, deadline,
+    size_estimate, state, paused, bytes, bytes_done, sized, submitted, changed, ended, trouble, files, active, done,
+    failed, cancelled, open, cancel, broken";
+
+/// Columns that [`tally`] reads.
+const TALLY_COLUMNS: &str = "files, active, done, failed, cancelled, open, cancel, broken";
+
+/// Reads a request's counts from the columns [`TALLY_COLUMNS`].
+fn tally(row: &AnyRow) -> Result<RequestTally, sqlx::Error> {
+    Ok(RequestTally {
+        files: ColumnValue::read(row, "files")?,
+        active: ColumnValue::read(row, "active")?,
+        done: ColumnValue::read(row, "done")?,
+        failed: ColumnValue::read(row, "failed")?,
+        cancelled: ColumnValue::read(row, "cancelled")?,
+        open: ColumnValue::read(row, "open")?,
+        cancel: ColumnValue::read(row, "cancel")?,
+        broken: ColumnValue::read(row, "broken")?,
+    })
+}
+
+impl sqlx::FromRow<'_, AnyRow> for StoredRequest {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: ColumnValue::read(row, "id")?,
+            client: ColumnValue::read(row, "client")?,
+            key: ColumnValue::read(row, "client_key")?,
+            class: ColumnValue::read(row, "class")?,
+            source: ColumnValue::read(row, "source")?,
+            destination: ColumnValue::read(row, "destination")?,
+            from: ColumnValue::read(row, "from_path")?,
+            to: ColumnValue::read(row, "to_path")?,
+            priority: ColumnValue::read(row, "priority")?,
+            deadline: ColumnValue::read(row, "deadline")?,
+            size_estimate: ColumnValue::read(row, "size_estimate")?,
+            state: ColumnValue::read(row, "state")?,
+            paused: ColumnValue::read(row, "paused")?,
+            tally: tally(row)?,
+            bytes: ColumnValue::read(row, "bytes")?,
+            bytes_done: ColumnValue::read(row, "bytes_done")?,
+            sized: ColumnValue::read(row, "sized")?,
+            submitted: ColumnValue::read(row, "submitted")?,
+            changed: ColumnValue::read(row, "changed")?,
+            ended: ColumnValue::read(row, "ended")?,
+            trouble: ColumnValue::read(row, "trouble")?,
+        })
+    }
+}
+
+/// Returns a request.
+pub(crate) async fn find(pool: &AnyPool, id: i64) -> Result<Option<StoredRequest>, sqlx::Error> {
+    let text = format!("SELECT {COLUMNS} FROM request WHERE id = $1");
+    select(text).bind(id).fetch_optional(pool).await
+}
+
+/// Conditions for a list of requests.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestFilter {
+    /// Upper bound of ids, exclusive.
+    pub(crate) before: Option<i64>,
+    pub(crate) states: Vec<RequestState>,
+    /// Classes visible to the client; none for all.
+    pub(crate) classes: Option<Vec<String>>,
+    pub(crate) class: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) destination: Option<String>,
+    pub(crate) client: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) limit: i64,
+}
+
+/// A SQL condition with its arguments.
+struct SqlCondition {
+    text: String,
+    arguments: AnyArguments,
+}
+
+impl SqlCondition {
+    fn new() -> Self {
+        Self { text: "1 = 1".to_owned(), arguments: AnyArguments::default() }
+    }
+
+    fn text(&mut self, column: &str, value: &str) -> Result<(), sqlx::Error> {
+        self.arguments.add(value.to_owned()).map_err(sqlx::Error::Encode)?;
+        self.text += &format!(" AND {column} = ${}", self.arguments.len());
+        Ok(())
+    }
+
+    fn number(&mut self, condition: &str, value: i64) -> Result<(), sqlx::Error> {
+        self.arguments.add(value).map_err(sqlx::Error::Encode)?;
+        self.text += &format!(" AND {condition} ${}", self.arguments.len());
+        Ok(())
+    }
+}
+
+/// Returns matching requests, newest first.
+pub(crate) async fn list(
+    pool: &AnyPool,
+    filter: &RequestFilter,
+) -> Result<Vec<StoredRequest>, sqlx::Error> {
+    let mut condition = SqlCondition::new();
+    if let Some(before) = filter.before {
+        condition.number("id <", before)?;
+    }
+    if !filter.states.is_empty() {
+        let states: Vec<_> = filter.states.iter().map(|state| state.number().to_string()).collect();
+        condition.text += &format!(" AND state IN ({})", states.join(", "));
+    }
+    for (column, value) in [
+        ("class", &filter.class),
+        ("source", &filter.source),
+        ("destination", &filter.destination),
+        ("client", &filter.client),
+        ("client_key", &filter.key),
+    ] {
+        if let Some(value) = value {
+            condition.text(column, value)?;
+        }
+    }
+    if let Some(classes) = &filter.classes {
+        let mut places = Vec::new();
+        for class in classes {
+            condition.arguments.add(class.clone()).map_err(sqlx::Error::Encode)?;
+            places.push(format!("${}", condition.arguments.len()));
+        }
+        let list = if places.is_empty() { "NULL".to_owned() } else { places.join(", ") };
+        condition.text += &format!(" AND class IN ({list})");
+    }
+    let text = format!(
+        "SELECT {COLUMNS} FROM request WHERE {} ORDER BY id DESC LIMIT {}",
+        condition.text, filter.limit
+    );
+    sqlx::query_as_with(AssertSqlSafe(text), condition.arguments).fetch_all(pool).await
+}
+
+/// Returns the number of requests that have not ended.
+pub(crate) async fn open_count(pool: &AnyPool) -> Result<i64, sqlx::Error> {
+    select_one("SELECT COUNT(*) FROM request WHERE ended IS NULL").fetch_one(pool).await
+}
+
+/// Returns the number of requests.
+pub(crate) async fn count(pool: &AnyPool) -> Result<i64, sqlx::Error> {
+    select_one("SELECT COUNT(*) FROM request").fetch_one(pool).await
+}
+
+typed_row! {
+    /// State and counts of a request, for the invariants of a simulation.
+    #[derive(Debug, Clone)]
+    pub(crate) struct RequestSummary {
+        pub(crate) id: i64,
+        pub(crate) state: RequestState,
+        pub(crate) files: i64,
+        pub(crate) done: i64,
+        pub(crate) failed: i64,
+        pub(crate) cancelled: i64,
+        pub(crate) cancel: bool,
+        pub(crate) paused: bool,
+    }
+}
+
+/// Returns all requests by id.
+pub(crate) async fn summaries(pool: &AnyPool) -> Result<Vec<RequestSummary>, sqlx::Error> {
+    let text =
+        "SELECT id, state, files, done, failed, cancelled, cancel, paused FROM request ORDER BY id";
+    select(text).fetch_all(pool).await
+}
+
+/// Transfer options of a request's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TransferPolicy {
+    pub(crate) verify: Verify,
+    pub(crate) overwrite: Overwrite,
+    pub(crate) encrypt: bool,
+    pub(crate) attempts: u32,
+    pub(crate) scitag: Option<u16>,
+}
+
+/// A request to store.
+#[derive(Debug)]
+pub(crate) struct NewRequestRow<'a> {
+    /// The request as it will be stored.
+    pub(crate) stored: &'a StoredRequest,
+    /// Hash of the request body.
+    pub(crate) body: &'a str,
+    pub(crate) policy: &'a TransferPolicy,
+    pub(crate) lane: String,
+    pub(crate) queue: i64,
+}
+
+fn new_row(new: &NewRequestRow<'_>) -> [SqlValue; 30] {
+    let one = new.stored;
+    let tally = &one.tally;
+    [
+        one.id.into(),
+        one.client.clone().into(),
+        one.key.clone().into(),
+        new.body.into(),
+        one.class.clone().into(),
+        one.source.clone().into(),
+        one.destination.clone().into(),
+        one.from.clone().into(),
+        one.to.clone().into(),
+        serde_json::to_string(new.policy).expect("plain data").into(),
+        new.lane.clone().into(),
+        new.queue.into(),
+        one.priority.into(),
+        one.deadline.into(),
+        one.size_estimate.into(),
+        one.state.into(),
+        one.paused.into(),
+        tally.cancel.into(),
+        tally.open.into(),
+        tally.broken.into(),
+        (tally.files as i64).into(),
+        (tally.active as i64).into(),
+        (tally.done as i64).into(),
+        (tally.failed as i64).into(),
+        (tally.cancelled as i64).into(),
+        one.bytes.into(),
+        one.bytes_done.into(),
+        one.sized.into(),
+        one.submitted.into(),
+        one.changed.into(),
+    ]
+}
+
+/// Inserts requests; drops those whose idempotency key is in use. Returns the number inserted.
+pub(crate) async fn insert(
+    cx: &mut TxContext,
+    requests: &[NewRequestRow<'_>],
+) -> Result<u64, sqlx::Error> {
+    rows::insert(
+        &mut cx.tx,
+        "INSERT INTO request (id, client, client_key, body, class, source, destination, from_path, to_path, policy, lane,
+            queue, priority, deadline, size_estimate, state, paused, cancel, open, broken, files, active, done, failed,
+            cancelled, bytes, bytes_done, sized, submitted, changed)",
+        requests.iter().map(new_row).collect(),
+        "ON CONFLICT DO NOTHING",
+    )
+    .await
+}
+
+/// Returns the ids of stored requests in a range.
+pub(crate) async fn ids_in(cx: &mut TxContext, ids: Range<i64>) -> Result<Vec<i64>, sqlx::Error> {
+    let query = select_one("SELECT id FROM request WHERE id >= $1 AND id < $2");
+    query.bind(ids.start).bind(ids.end).fetch_all(&mut cx.tx).await
+}
+
+typed_row! {
+    /// A request that has an idempotency key.
+    #[derive(Debug, Clone)]
+    pub(crate) struct KeyedRequest {
+        pub(crate) id: i64,
+        /// Hash of the request body.
+        pub(crate) body: String,
+    }
+}
+
+/// Returns the request of a client with an idempotency key, which must be stored.
+pub(crate) async fn by_key(
+    cx: &mut TxContext,
+    client: &str,
+    key: Option<String>,
+) -> Result<KeyedRequest, sqlx::Error> {
+    let query = select("SELECT id, body FROM request WHERE client = $1 AND client_key = $2");
+    query.bind(client.to_owned()).bind(key).fetch_one(&mut cx.tx).await
+}
+
+/// Deletes a request with its files.
+pub(crate) async fn delete_with_files(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
+    for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"] {
+        statement(text).bind(id).execute(&mut cx.tx).await?;
+    }
+    Ok(())
+}
+
+/// Deletes requests with their files and events.
+pub(crate) async fn purge(cx: &mut TxContext, requests: &[i64]) -> Result<(), sqlx::Error> {
+    for text in [
+        "DELETE FROM file WHERE request IN (SELECT i FROM v)",
+        "DELETE FROM event WHERE request IN (SELECT i FROM v)",
+        "DELETE FROM request WHERE id IN (SELECT i FROM v)",
+    ] {
+        let ids = requests.iter().map(|id| -> [SqlValue; 1] { [(*id).into()] }).collect();
+        rows::execute_values(&mut cx.tx, &[], "i", ids, text).await?;
+    }
+    Ok(())
+}
+
+typed_row! {
+    /// A request that ended long ago.
+    #[derive(Debug, Clone)]
+    pub(crate) struct ExpiredRequest {
+        pub(crate) id: i64,
+        pub(crate) files: i64,
+    }
+}
+
+/// Returns requests that ended before a time in Unix milliseconds, the oldest first.
+pub(crate) async fn ended_before(
+    cx: &mut TxContext,
+    before: i64,
+    limit: i64,
+) -> Result<Vec<ExpiredRequest>, sqlx::Error> {
+    let text =
+        format!("SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT {limit}");
+    select(text).bind(before).fetch_all(&mut cx.tx).await
+}
+
+typed_row! {
+    /// State of a request that a client changes, with what new batches of it need.
+    #[derive(Debug, Clone)]
+    pub(crate) struct RequestTerms {
+        pub(crate) state: RequestState,
+        pub(crate) class: String,
+        pub(crate) source: String,
+        pub(crate) destination: String,
+        pub(crate) from_path: String,
+        pub(crate) to_path: String,
+        /// Policy as JSON.
+        pub(crate) policy: String,
+        pub(crate) files: i64,
+        pub(crate) priority: i64,
+        pub(crate) deadline: Option<i64>,
+        pub(crate) lane: String,
+        pub(crate) open: bool,
+        pub(crate) paused: bool,
+        pub(crate) cancel: bool,
+    }
+}
+
+/// Returns the state and terms of a request.
+pub(crate) async fn terms(
+    cx: &mut TxContext,
+    id: i64,
+) -> Result<Option<RequestTerms>, sqlx::Error> {
+    let text = "SELECT state, class, source, destination, from_path, to_path, policy, files, priority, deadline, lane,
+            open, paused, cancel
+         FROM request WHERE id = $1";
+    select(text).bind(id).fetch_optional(&mut cx.tx).await
+}
+
+/// Stores the priority of a request.
+pub(crate) async fn set_priority(
+    cx: &mut TxContext,
+    id: i64,
+    priority: i64,
+) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE request SET priority = $1, changed = $2 WHERE id = $3");
+    query.bind(priority).bind(cx.now).bind(id).execute(&mut cx.tx).await.map(drop)
+}
+
+/// Stores the deadline of a request, in Unix milliseconds.
+pub(crate) async fn set_deadline(
+    cx: &mut TxContext,
+    id: i64,
+    deadline: Option<i64>,
+) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE request SET deadline = $1, changed = $2 WHERE id = $3");
+    query.bind(deadline).bind(cx.now).bind(id).execute(&mut cx.tx).await.map(drop)
+}
+
+/// Stores that a request is paused or not.
+pub(crate) async fn set_paused(
+    cx: &mut TxContext,
+    id: i64,
+    paused: bool,
+) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE request SET paused = $1, changed = $2 WHERE id = $3");
+    query.bind(i64::from(paused)).bind(cx.now).bind(id).execute(&mut cx.tx).await.map(drop)
+}
+
+/// Stores that a client cancelled a request. Returns false if that is stored already.
+pub(crate) async fn set_cancelled(cx: &mut TxContext, id: i64) -> Result<bool, sqlx::Error> {
+    let query =
+        statement("UPDATE request SET cancel = 1, changed = $1 WHERE id = $2 AND cancel = 0");
+    Ok(query.bind(cx.now).bind(id).execute(&mut cx.tx).await?.rows_affected() > 0)
+}
+
+/// Stores that no more files are appended to a request.
+pub(crate) async fn seal(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE request SET open = 0, changed = $1 WHERE id = $2");
+    query.bind(cx.now).bind(id).execute(&mut cx.tx).await.map(drop)
+}
+
+/// Stores that a listed path is a file: the request's path is its directory, and no more files follow.
+pub(crate) async fn set_single_file(
+    cx: &mut TxContext,
+    id: i64,
+    directory: &str,
+    lane: &str,
+) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE request SET from_path = $1, lane = $2, open = 0 WHERE id = $3");
+    let query = query.bind(directory.to_owned()).bind(lane.to_owned()).bind(id);
+    query.execute(&mut cx.tx).await.map(drop)
+}
+
+/// Stores that a listing has ended; `trouble` is the reason why the directory cannot be listed.
+pub(crate) async fn end_listing(
+    cx: &mut TxContext,
+    id: i64,
+    trouble: Option<String>,
+) -> Result<(), sqlx::Error> {
+    let query = statement(
+        "UPDATE request SET open = 0, broken = $1, trouble = COALESCE($2, trouble), changed = $3 WHERE id = $4",
+    );
+    let query = query.bind(i64::from(trouble.is_some())).bind(trouble).bind(cx.now).bind(id);
+    query.execute(&mut cx.tx).await.map(drop)
+}
+
+/// True if files may be added to a request.
+pub(crate) async fn is_open(cx: &mut TxContext, id: i64) -> Result<bool, sqlx::Error> {
+    let query = select_one::<i64>("SELECT open FROM request WHERE id = $1").bind(id);
+    Ok(query.fetch_one(&mut cx.tx).await? > 0)
+}
+
+/// Stores the last faults of requests.
+pub(crate) async fn set_troubles(
+    cx: &mut TxContext,
+    troubles: Vec<(i64, String)>,
+) -> Result<(), sqlx::Error> {
+    let rows = troubles.into_iter().map(|(id, text)| -> [SqlValue; 2] { [id.into(), text.into()] });
+    let text = "UPDATE request SET trouble = v.t FROM v WHERE request.id = v.i";
+    rows::execute_values(&mut cx.tx, &[], "i, t", rows.collect(), text).await.map(drop)
+}
+
+/// Changes of the counts of requests, by id.
+pub(crate) type RequestDeltas = BTreeMap<i64, RequestDelta>;
+
+/// State, class and counts of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct TallyRow {
+    pub(crate) id: i64,
+    pub(crate) state: RequestState,
+    pub(crate) class: String,
+    pub(crate) tally: RequestTally,
+}
+
+impl sqlx::FromRow<'_, AnyRow> for TallyRow {
+    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: ColumnValue::read(row, "id")?,
+            state: ColumnValue::read(row, "state")?,
+            class: ColumnValue::read(row, "class")?,
+            tally: tally(row)?,
+        })
+    }
+}
+
+/// Adds to the counts of requests. Returns their new counts.
+pub(crate) async fn add_to_counts(
+    cx: &mut TxContext,
+    deltas: RequestDeltas,
+) -> Result<Vec<TallyRow>, sqlx::Error> {
+    let rows = deltas.into_iter().map(|(id, delta)| -> [SqlValue; 9] {
+        [
+            id.into(),
+            delta.files.into(),
+            delta.active.into(),
+            delta.done.into(),
+            delta.failed.into(),
+            delta.cancelled.into(),
+            delta.bytes.into(),
+            delta.bytes_done.into(),
+            delta.sized.into(),
+        ]
+    });
+    let now = cx.now;
+    let text = format!(
+        "UPDATE request SET files = files + v.n, active = active + v.a, done = done + v.d, failed = failed + v.f,
+            cancelled = cancelled + v.c, bytes = bytes + v.b, bytes_done = bytes_done + v.e, sized = sized + v.z,
+            changed = $1 FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY_COLUMNS}"
+    );
+    rows::query_values(&mut cx.tx, &[now], "i, n, a, d, f, c, b, e, z", rows.collect(), &text).await
+}
+
+/// Returns the counts of a request, if it is stored.
+pub(crate) async fn counts(cx: &mut TxContext, id: i64) -> Result<Vec<TallyRow>, sqlx::Error> {
+    let text = format!("SELECT id, state, class, {TALLY_COLUMNS} FROM request WHERE id = $1");
+    select(text).bind(id).fetch_all(&mut cx.tx).await
+}
+
+/// Stores the states of requests; those with a final state end now.
+pub(crate) async fn set_states(
+    cx: &mut TxContext,
+    states: Vec<(i64, RequestState)>,
+) -> Result<(), sqlx::Error> {
+    let now = cx.now;
+    let rows = states.into_iter().map(|(id, state)| -> [SqlValue; 3] {
+        [id.into(), state.into(), state.is_final().then_some(now).into()]
+    });
+    let text = "UPDATE request SET state = v.s, ended = v.e FROM v WHERE request.id = v.i";
+    rows::execute_values(&mut cx.tx, &[], "i, s, e", rows.collect(), text).await.map(drop)
+}
+
+typed_row! {
+    /// Columns of a request that the orders of a run use. The policy is JSON.
+    #[derive(Debug, Clone)]
+    pub(crate) struct OrderTerms {
+        pub(crate) class: String,
+        pub(crate) from_path: String,
+        pub(crate) to_path: String,
+        pub(crate) policy: String,
+    }
+}
+
+/// Returns what a run needs of its request.
+pub(crate) async fn order_terms(cx: &mut TxContext, id: i64) -> Result<OrderTerms, sqlx::Error> {
+    let query = select("SELECT class, from_path, to_path, policy FROM request WHERE id = $1");
+    query.bind(id).fetch_one(&mut cx.tx).await
+}
+
+typed_row! {
+    /// A request that a client cancelled and that has not ended.
+    #[derive(Debug, Clone)]
+    pub(crate) struct CancelledRequest {
+        pub(crate) id: i64,
+        pub(crate) open: bool,
+    }
+}
+
+/// Returns cancelled requests that have not ended, without those that only wait for their hosts, as these would starve the
+/// others. Hosts silent since `since` are gone.
+pub(crate) async fn cancelled(
+    cx: &mut TxContext,
+    since: i64,
+) -> Result<Vec<CancelledRequest>, sqlx::Error> {
+    let text = format!(
+        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL AND (open = 1 OR EXISTS (
+            SELECT 1 FROM batch WHERE batch.request = request.id AND (state <> {RUNNING_BATCH} OR {}
+                OR EXISTS (SELECT 1 FROM run n WHERE n.id = batch.run AND n.state = {ACTIVE_RUN}))))
+         ORDER BY id LIMIT $1",
+        batches::gone_condition()
+    );
+    select(text).bind(REQUESTS_PER_TX_MAX).bind(since).fetch_all(&mut cx.tx).await
+}

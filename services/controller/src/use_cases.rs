@@ -1,0 +1,15 @@
+//! Use cases of the controller, one per file: transactions of the repository around decisions of `penstock-control`.
+
+pub(crate) mod append;
+pub(crate) mod cancel;
+pub(crate) mod change;
+pub(crate) mod maintenance;
+pub(crate) mod network;
+pub(crate) mod outcomes;
+pub(crate) mod report;
+pub(crate) mod reserve;
+pub(crate) mod schedule;
+pub(crate) mod submit;
+
+#[cfg(test)]
+mod tests;

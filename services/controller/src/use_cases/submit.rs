@@ -1,0 +1,253 @@
+//! Submission of requests and their files.
+
+use std::collections::HashSet;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use penstock_control::batch::{BatchKind, BatchState};
+use penstock_control::request::RequestTally;
+
+use super::append::{split_into, sums};
+use crate::repository::batches::NewBatch;
+use crate::repository::db;
+use crate::repository::files::{DestinationDirectory, NewFile};
+use crate::repository::requests::{NewRequestRow, StoredRequest, TransferPolicy};
+use crate::repository::writer::TxContext;
+use crate::repository::{Audit, DatabaseError, batches, files, requests};
+
+/// A new request as validated by the API.
+#[derive(Debug, Clone)]
+pub(crate) struct Submission {
+    /// Name of the client's token.
+    pub(crate) client: String,
+    pub(crate) peer: String,
+    /// Idempotency key of the client.
+    pub(crate) key: Option<String>,
+    /// Hash of the request body.
+    pub(crate) body: String,
+    pub(crate) class: String,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) policy: TransferPolicy,
+    pub(crate) priority: i64,
+    pub(crate) deadline: Option<i64>,
+    pub(crate) size_estimate: Option<i64>,
+    pub(crate) files: Vec<NewFile>,
+    /// Set to transfer everything below the source directory, which is listed first.
+    pub(crate) directory: bool,
+    /// Set if more files will be appended.
+    pub(crate) open: bool,
+}
+
+/// Result of a submission.
+#[derive(Debug, Clone)]
+pub(crate) enum Submitted {
+    /// Stored as this request.
+    New(Box<StoredRequest>),
+    /// A retry of this request.
+    Same(i64),
+    /// The idempotency key belongs to this request, whose body differs.
+    Other(i64),
+    /// Another request is writing the destination of a file.
+    Taken {
+        /// Index of the file in the submission.
+        file: usize,
+        /// Id of the other request, if it still exists.
+        by: Option<i64>,
+    },
+}
+
+impl Submission {
+    /// Returns class, source and destination of its queue. Listings have queues of their own.
+    fn queue(&self) -> (String, String, String) {
+        let to = if self.directory { String::new() } else { self.destination.clone() };
+        (self.class.clone(), self.source.clone(), to)
+    }
+
+    /// Returns the compatibility key: batches with equal keys may share an order.
+    fn lane(&self) -> String {
+        let policy = serde_json::to_string(&self.policy).expect("plain data");
+        lane_of(&self.from, &self.to, &policy)
+    }
+
+    fn to(&self) -> DestinationDirectory<'_> {
+        DestinationDirectory { site: &self.destination, path: &self.to }
+    }
+
+    /// Describes it for events and the audit log.
+    fn describe(&self) -> String {
+        let what = match self.directory {
+            true => format!("everything below {}", self.from),
+            false => format!("{} files", self.files.len()),
+        };
+        format!("{what} from {} to {}, class {}", self.source, self.destination, self.class)
+    }
+}
+
+/// Returns the compatibility key of paths and a stored policy.
+pub(super) fn lane_of(from: &str, to: &str, policy: &str) -> String {
+    let all = [from, to, policy].join("\0");
+    let hash = digest(&SHA256, all.as_bytes());
+    hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Stores submissions. Results are in the order of the submissions.
+pub(crate) async fn submit(
+    cx: &mut TxContext,
+    all: &[&Submission],
+) -> Result<Vec<Submitted>, DatabaseError> {
+    if all.is_empty() {
+        return Ok(Vec::new());
+    }
+    batches::load_queues(cx, all.iter().map(|one| one.queue()).collect()).await?;
+    let first = db::allocate_ids(&mut cx.tx, "id", all.len()).await?;
+    let ids = first..first + all.len() as i64;
+    let stored: Vec<StoredRequest> =
+        ids.clone().zip(all).map(|(id, one)| new_request(cx.now, id, one)).collect();
+    let rows: Vec<NewRequestRow<'_>> = stored
+        .iter()
+        .zip(all)
+        .map(|(stored, one)| NewRequestRow {
+            stored,
+            body: &one.body,
+            policy: &one.policy,
+            lane: one.lane(),
+            queue: cx.queues.get(&one.queue()).copied().unwrap_or_default(),
+        })
+        .collect();
+    let made = requests::insert(cx, &rows).await?;
+    drop(rows);
+    // Rare: some are retries.
+    let mut new: HashSet<i64> = ids.clone().collect();
+    if made < all.len() as u64 {
+        new = requests::ids_in(cx, ids).await?.into_iter().collect();
+    }
+    let mut answers = Vec::with_capacity(all.len());
+    for (stored, one) in stored.into_iter().zip(all) {
+        answers.push(match new.contains(&stored.id) {
+            true => Submitted::New(Box::new(stored)),
+            false => existing_request(cx, one).await?,
+        });
+    }
+    store_files_or_reject(cx, all, &mut answers).await?;
+    let mut new_batches = Vec::new();
+    for (answer, one) in answers.iter().zip(all) {
+        let Submitted::New(stored) = answer else { continue };
+        new_batches.extend(first_batches(cx, stored.id, one));
+        cx.event(Some(stored.id), Some(&one.class), "submitted", one.describe());
+        cx.audit(Audit {
+            who: one.client.clone(),
+            peer: one.peer.clone(),
+            what: "submit",
+            object: format!("request {}", stored.id),
+            detail: one.describe(),
+        });
+    }
+    batches::insert(cx, new_batches).await?;
+    Ok(answers)
+}
+
+/// Returns a new request as stored.
+fn new_request(now: i64, id: i64, one: &Submission) -> StoredRequest {
+    let (bytes, sized) = sums(&one.files);
+    let open = one.open || one.directory;
+    let tally = RequestTally { files: one.files.len() as u64, open, ..RequestTally::default() };
+    StoredRequest {
+        id,
+        client: one.client.clone(),
+        key: one.key.clone(),
+        class: one.class.clone(),
+        source: one.source.clone(),
+        destination: one.destination.clone(),
+        from: one.from.clone(),
+        to: one.to.clone(),
+        priority: one.priority,
+        deadline: one.deadline,
+        size_estimate: one.size_estimate,
+        state: tally.state(),
+        paused: false,
+        tally,
+        bytes,
+        bytes_done: 0,
+        sized,
+        submitted: now,
+        changed: now,
+        ended: None,
+        trouble: None,
+    }
+}
+
+async fn existing_request(
+    cx: &mut TxContext,
+    one: &Submission,
+) -> Result<Submitted, DatabaseError> {
+    let found = requests::by_key(cx, &one.client, one.key.clone()).await?;
+    Ok(match found.body == one.body {
+        true => Submitted::Same(found.id),
+        false => Submitted::Other(found.id),
+    })
+}
+
+/// Stores the files of new requests; deletes requests with a file whose destination is in use.
+async fn store_files_or_reject(
+    cx: &mut TxContext,
+    all: &[&Submission],
+    answers: &mut [Submitted],
+) -> Result<(), DatabaseError> {
+    let mut rows = Vec::new();
+    for (answer, one) in answers.iter().zip(all) {
+        let Submitted::New(stored) = answer else { continue };
+        rows.extend(files::queued_rows(cx, stored.id, 0, one.to(), &one.files));
+    }
+    let expected = rows.len() as u64;
+    if files::insert(cx, rows).await? == expected {
+        return Ok(());
+    }
+    for (answer, one) in answers.iter_mut().zip(all) {
+        let Submitted::New(stored) = &*answer else { continue };
+        let id = stored.id;
+        if let Some((file, by)) = conflicting_file(cx, id, one).await? {
+            requests::delete_with_files(cx, id).await?;
+            *answer = Submitted::Taken { file, by };
+        }
+    }
+    Ok(())
+}
+
+/// Returns the first file not inserted because its destination is in use, and the request that uses it.
+async fn conflicting_file(
+    cx: &mut TxContext,
+    request: i64,
+    one: &Submission,
+) -> Result<Option<(usize, Option<i64>)>, DatabaseError> {
+    let mut there = files::seqs_from(cx, request, 0).await?.into_iter().peekable();
+    let missing = (0..one.files.len()).find(|at| there.next_if_eq(&(*at as i64)).is_none());
+    let Some(at) = missing else { return Ok(None) };
+    let holder = files::destination_holder(cx, one.to(), &one.files[at].path).await?;
+    Ok(Some((at, holder)))
+}
+
+fn first_batches(cx: &TxContext, id: i64, one: &Submission) -> Vec<NewBatch> {
+    let base = NewBatch {
+        root: None,
+        request: id,
+        queue: cx.queues.get(&one.queue()).copied().unwrap_or_default(),
+        kind: BatchKind::Copy,
+        first: 0,
+        last: -1,
+        seqs: None,
+        files: 0,
+        bytes: 0,
+        priority: one.priority,
+        deadline: one.deadline,
+        lane: one.lane(),
+        attempt: 0,
+        state: BatchState::Queued,
+        not_before: 0,
+    };
+    if one.directory {
+        return vec![NewBatch { kind: BatchKind::List, ..base }];
+    }
+    split_into(&base, 0, &one.files, cx.settings.config.batch)
+}

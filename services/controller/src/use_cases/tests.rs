@@ -1,0 +1,363 @@
+//! Use cases over a database in memory, in virtual time.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::future::BoxFuture;
+use penstock_calendar::ReserveError;
+use penstock_control::class::WorkClass;
+use penstock_control::file::RequestFileState;
+use penstock_control::orders::{
+    Capacity, FaultKind, Instructions, OrderFault, OrderId, OrderPhase, OrderReport, OrderTask,
+    Report, ReportedOutcome,
+};
+use penstock_control::request::RequestState;
+use penstock_topology::Topology;
+
+use super::append::{self, AppendedFiles};
+use super::change::{self, ChangeOutcome, RequestChange};
+use super::reserve;
+use crate::config::Config;
+use crate::repository::files::NewFile;
+use crate::repository::reservations::ReservationRequest;
+use crate::repository::writer::TxContext;
+use crate::repository::{Audit, DatabaseError};
+use crate::simulation::{
+    ClientRequest, DrainKind, RequestStatus, SimulatedController, SubmitReply,
+};
+
+const NETWORK: &str = r#"
+name = "two-sites"
+[[site]]
+name = "cern"
+[[site]]
+name = "caltech"
+[[host]]
+name = "c1"
+site = "cern"
+interface = [{ name = "eth0", rate = "100G" }]
+[[host]]
+name = "t1"
+site = "caltech"
+interface = [{ name = "eth0", rate = "100G" }]
+[[switch]]
+name = "between"
+[[link]]
+ends = ["c1:eth0", "between"]
+rate = "100G"
+[[link]]
+ends = ["t1:eth0", "between"]
+rate = "100G"
+"#;
+
+const START_MS: i64 = 1_795_392_000_000;
+
+/// A controller with two hosts, and its clock.
+struct TwoSites {
+    controller: SimulatedController,
+    now_ms: i64,
+}
+
+impl TwoSites {
+    fn new() -> Self {
+        static OPENED: AtomicU32 = AtomicU32::new(0);
+        let name = format!("use-cases-{}", OPENED.fetch_add(1, Ordering::Relaxed));
+        let classes = vec![WorkClass::new("default")];
+        let config = Config::new(Topology::read(NETWORK).unwrap(), classes);
+        let controller = SimulatedController::open(config, &name).unwrap();
+        controller.set_time(START_MS);
+        Self { controller, now_ms: START_MS }
+    }
+
+    fn advance(&mut self, ms: i64) {
+        self.now_ms += ms;
+        self.controller.set_time(self.now_ms);
+    }
+
+    fn try_submit(&self, key: &str, to: &str, files: &[&str]) -> SubmitReply {
+        let asked = ClientRequest {
+            key: key.to_owned(),
+            class: "default".to_owned(),
+            source: "cern".to_owned(),
+            destination: "caltech".to_owned(),
+            from: "/from".to_owned(),
+            to: to.to_owned(),
+            files: Some(files.iter().map(|path| ((*path).to_owned(), Some(10))).collect()),
+            attempts: 2,
+        };
+        self.controller.submit(asked).unwrap()
+    }
+
+    fn submit(&self, files: &[&str]) -> i64 {
+        match self.try_submit("key", "/to", files) {
+            SubmitReply::New(id) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn report(&self, host: &str, orders: Vec<OrderReport>) -> Instructions {
+        let capacity = Capacity { transfers: 4, streams: 16, ..Capacity::default() };
+        let addresses = vec!["192.0.2.1:8620".to_owned()];
+        let report =
+            Report { start: host.to_owned(), addresses, capacity, orders, ..Report::default() };
+        self.controller.report(host, report).unwrap()
+    }
+
+    /// Lets both hosts report nothing and runs a round.
+    fn turn(&mut self) {
+        self.advance(1_000);
+        for host in ["c1", "t1"] {
+            self.report(host, Vec::new());
+        }
+        self.controller.round().unwrap();
+    }
+
+    /// Starts the submitted files and returns the order of the sender.
+    fn start(&mut self) -> OrderId {
+        self.turn();
+        self.turn();
+        self.turn();
+        let active = self.report("c1", Vec::new()).orders;
+        active.first().expect("the sender has an order").order
+    }
+
+    /// Reports the end of an order whose files have these faults.
+    fn end(&self, order: OrderId, faults: &[Option<FaultKind>]) {
+        let outcome = |(file, fault): (usize, &Option<FaultKind>)| ReportedOutcome {
+            file: file as u32,
+            bytes: 10,
+            was_there: false,
+            digest: None,
+            fault: fault.map(|kind| OrderFault { kind, text: "refused".to_owned() }),
+        };
+        let report = OrderReport {
+            order,
+            run: 1,
+            phase: OrderPhase::Ended,
+            outcomes: faults.iter().enumerate().map(outcome).collect(),
+            ..OrderReport::default()
+        };
+        self.report("c1", vec![report]);
+    }
+
+    fn request(&self, id: i64) -> RequestStatus {
+        let all = self.controller.requests().unwrap();
+        all.into_iter().find(|one| one.id == id).expect("it is stored")
+    }
+
+    fn apply<T, F>(&self, work: F) -> T
+    where
+        T: Send + 'static,
+        F: for<'a> Fn(&'a mut TxContext) -> BoxFuture<'a, Result<T, DatabaseError>>
+            + Send
+            + 'static,
+    {
+        self.controller.runtime.block_on(self.controller.writer.apply(work)).unwrap()
+    }
+}
+
+fn audit() -> Audit {
+    Audit {
+        who: "test".to_owned(),
+        peer: "::1".to_owned(),
+        what: "test",
+        object: String::new(),
+        detail: String::new(),
+    }
+}
+
+#[test]
+fn repeated_submission_returns_first_request() {
+    let sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    assert_eq!(sites.try_submit("key", "/to", &["a"]), SubmitReply::Same(id));
+    assert_eq!(sites.try_submit("key", "/to", &["b"]), SubmitReply::Refused);
+    assert_eq!(sites.controller.requests().unwrap().len(), 1);
+}
+
+#[test]
+fn used_destination_is_refused() {
+    let sites = TwoSites::new();
+    sites.submit(&["a"]);
+    assert_eq!(sites.try_submit("other", "/to", &["b", "a"]), SubmitReply::Refused);
+    assert!(matches!(sites.try_submit("third", "/to", &["b"]), SubmitReply::New(_)));
+}
+
+#[test]
+fn sender_starts_after_receiver_and_rate() {
+    let mut sites = TwoSites::new();
+    sites.submit(&["a", "b"]);
+    sites.turn();
+    sites.advance(1_000);
+    assert!(sites.report("c1", Vec::new()).orders.is_empty(), "no rate, no ticket at t1");
+    assert_eq!(sites.report("t1", Vec::new()).orders.len(), 1);
+    sites.controller.round().unwrap();
+    let order = sites.report("c1", Vec::new()).orders[0].clone();
+    assert!(order.settings.rate_bps.is_some());
+    let Some(order) = sites.controller.order("c1", order.order).unwrap() else {
+        panic!("it is active")
+    };
+    let OrderTask::Send(send) = order.task else { panic!("c1 sends") };
+    assert_eq!((send.files.len(), send.to.as_str()), (2, "/to"));
+    assert_eq!(sites.controller.order("t1", order.order).unwrap().map(|order| order.order), None);
+}
+
+#[test]
+fn reported_outcomes_end_request() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a", "b"]);
+    let order = sites.start();
+    assert_eq!(sites.request(id).state, RequestState::Active);
+    sites.end(order, &[None, Some(FaultKind::Permanent)]);
+    let request = sites.request(id);
+    assert_eq!((request.state, request.files), (RequestState::Partial, [2, 1, 1, 0]));
+    // A report that arrives again changes nothing.
+    sites.end(order, &[None, None]);
+    assert_eq!(sites.request(id).files, [2, 1, 1, 0]);
+}
+
+#[test]
+fn transient_fault_waits_for_backoff() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    let order = sites.start();
+    sites.end(order, &[Some(FaultKind::Transient)]);
+    sites.turn();
+    assert!(sites.controller.runs().unwrap().is_empty(), "it waits");
+    assert_eq!(sites.request(id).state, RequestState::Active);
+    sites.advance(10_000);
+    let order = sites.start();
+    sites.end(order, &[Some(FaultKind::Transient)]);
+    assert_eq!(sites.request(id).state, RequestState::Failed, "of two attempts both failed");
+}
+
+#[test]
+fn cancelled_queue_ends_at_maintenance() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a", "b"]);
+    sites.controller.cancel(id).unwrap();
+    assert_eq!(sites.request(id).state, RequestState::Staged);
+    sites.turn();
+    let request = sites.request(id);
+    assert_eq!((request.state, request.files), (RequestState::Cancelled, [2, 0, 0, 2]));
+    let files = sites.controller.files().unwrap();
+    assert!(files.iter().all(|file| file.state == RequestFileState::Cancelled));
+}
+
+#[test]
+fn cancelled_run_ends_once_hosts_stop() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    sites.start();
+    sites.controller.cancel(id).unwrap();
+    sites.controller.round().unwrap();
+    let runs = sites.controller.runs().unwrap();
+    assert!(!runs[0].active && sites.request(id).state == RequestState::Active);
+    // Two reports of each host without the order.
+    sites.turn();
+    sites.turn();
+    assert_eq!(sites.request(id).state, RequestState::Cancelled);
+}
+
+#[test]
+fn paused_request_starts_no_run() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    sites.controller.pause(id, true).unwrap();
+    sites.turn();
+    assert!(sites.controller.runs().unwrap().is_empty());
+    sites.controller.pause(id, false).unwrap();
+    sites.turn();
+    assert_eq!(sites.controller.runs().unwrap().len(), 1);
+}
+
+#[test]
+fn ended_request_takes_no_change() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    let order = sites.start();
+    sites.end(order, &[None]);
+    let change = |id| {
+        sites.apply(move |cx| {
+            Box::pin(async move {
+                let wanted = RequestChange { priority: Some(5), ..RequestChange::default() };
+                change::change(cx, id, &wanted, audit()).await
+            })
+        })
+    };
+    assert_eq!(change(id), ChangeOutcome::Over("done".to_owned()));
+    assert_eq!(change(id + 1_000), ChangeOutcome::Missing);
+}
+
+#[test]
+fn append_to_sealed_request_fails() {
+    let sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    let append = |at| {
+        sites.apply(move |cx| {
+            let file = NewFile { path: "b".to_owned(), size: None, digest: None };
+            let new = AppendedFiles { at, files: vec![file], seal: false };
+            Box::pin(async move { append::append(cx, id, &new, audit()).await })
+        })
+    };
+    assert_eq!(append(1), ChangeOutcome::Sealed);
+    assert_eq!(append(0), ChangeOutcome::Done, "a repeated call");
+}
+
+#[test]
+fn lost_destination_requeues_its_files() {
+    let mut sites = TwoSites::new();
+    let id = sites.submit(&["a"]);
+    sites.start();
+    sites.advance(10);
+    sites.controller.drain("t1", Some(DrainKind::Gone)).unwrap();
+    for _ in 0..3 {
+        sites.advance(1_000);
+        sites.report("c1", Vec::new());
+        sites.controller.round().unwrap();
+    }
+    assert!(sites.controller.runs().unwrap().is_empty());
+    let request = sites.request(id);
+    assert_eq!((request.state, request.files), (RequestState::Active, [1, 0, 0, 0]));
+}
+
+#[test]
+fn expired_request_is_purged() {
+    let mut sites = TwoSites::new();
+    sites.submit(&["a"]);
+    let order = sites.start();
+    sites.end(order, &[None]);
+    sites.turn();
+    assert_eq!(sites.controller.requests().unwrap().len(), 1);
+    sites.advance(8 * 86_400_000);
+    sites.turn();
+    assert!(sites.controller.requests().unwrap().is_empty());
+    assert!(sites.controller.files().unwrap().is_empty());
+}
+
+#[test]
+fn reservation_beyond_capacity_is_refused() {
+    let sites = TwoSites::new();
+    let reserve = |gigabits: i64| {
+        sites.apply(move |cx| {
+            let begins = START_MS / 1000 + 60;
+            let wanted = ReservationRequest {
+                client: "test".to_owned(),
+                class: Some("default".to_owned()),
+                source: "cern".to_owned(),
+                destination: "caltech".to_owned(),
+                rate_bps: gigabits * 1_000_000_000,
+                begins,
+                ends: begins + 600,
+                circuit: false,
+            };
+            Box::pin(async move { reserve::reserve(cx, &wanted, audit()).await })
+        })
+    };
+    let id = reserve(60).unwrap();
+    // Reservations may take 80 % of the 94 Gb/s that file bytes can use.
+    let Err(ReserveError::Shortage(shortage)) = reserve(30) else { panic!("75.2 Gb/s are there") };
+    assert_eq!(shortage.largest.0, 15_200_000_000);
+    let is_given_back =
+        sites.apply(move |cx| Box::pin(async move { reserve::cancel(cx, id, audit()).await }));
+    assert!(is_given_back && reserve(30).is_ok());
+}

@@ -1,0 +1,213 @@
+//! The HTTP API of a daemon: the paths of its roles, access to them, and what is common.
+//!
+//! | path | method | result |
+//! |---|---|---|
+//! | `/api/v1/openapi.json` | GET | the APIs of all roles as one OpenAPI document (committed as `docs/openapi.json`) |
+//! | `/metrics` | GET | for Prometheus |
+//! | `/healthz` | GET | 200 while the daemon runs |
+//! | `/`, `/ui/` | GET | the dashboard, static files open to all |
+//!
+//! Roles add their paths ([`penstock_http::ServiceRole`]). Changes need the node's own token (`Authorization: Bearer ...`). The
+//! configuration sets read access without a token, and separately that of `/metrics`; `/healthz` is open to all.
+//! Loopback addresses speak plain HTTP, others TLS with the node's certificate.
+//!
+//! An error is a problem document (RFC 9457): `detail` is one line with the failure, its reason and a remedy. Status
+//! codes:
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 200 | success; the body is the object after the request |
+//! | 400 | malformed request: no JSON, an unknown key, an invalid value |
+//! | 401 | no token, or not one of this node's |
+//! | 403 | the token of a client, which may move files but not control the agent |
+//! | 404 | no such path or no such object |
+//! | 405 | the path is right, the method is not |
+//! | 408 | the request did not arrive within [`REQUEST_TIMEOUT`] |
+//! | 409 | the object cannot change so: it has ended, or does not support the value |
+//! | 413 | a body of more than [`BODY_BYTES_MAX`] |
+//! | 431 | headers of more than [`penstock_http::HEAD_BYTES_MAX`] |
+//! | 500 | the daemon failed: a bug |
+//! | 503 | `[http] connections` (256 unless set) are open: retry later |
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use penstock_http::access::{ApiCaller, ReadAccess, ReadPolicy};
+use penstock_http::metrics::{MetricsText, render};
+use penstock_http::server::ConnectionTracker;
+use penstock_http::tokens::OWNER;
+use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole};
+use utoipa::openapi::OpenApi;
+
+/// Names of the bearers of tokens.
+pub trait Bearers: Send + Sync + fmt::Debug + 'static {
+    /// Name of the bearer of `token`, if it is valid; [`OWNER`] for the node's own.
+    fn name_of(&self, token: &str) -> Option<String>;
+
+    /// Returns true for the node's own token.
+    fn is_owner(&self, token: &str) -> bool;
+}
+
+/// State behind the API.
+#[derive(Debug)]
+pub struct DaemonApi {
+    /// Roles with their paths; the first heads the API document.
+    pub roles: Vec<Arc<dyn ServiceRole>>,
+    /// Names of the bearers of valid tokens.
+    pub bearers: Arc<dyn Bearers>,
+    /// Read access without a token.
+    pub reading: ReadPolicy,
+    /// Access to metrics without a token.
+    pub metrics: ReadAccess,
+    /// Counts requests and open connections.
+    pub traffic: Arc<ConnectionTracker>,
+}
+
+/// Builds the router of all paths with authentication and limits.
+pub fn router(api: Arc<DaemonApi>) -> Router {
+    let mut all = penstock_dashboard::router();
+    for role in &api.roles {
+        all = all.merge(role.router());
+    }
+    let own = Router::new()
+        .route("/api/v1/openapi.json", get(openapi))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .with_state(Arc::clone(&api));
+    all.merge(own)
+        .fallback(|request: Request| async move {
+            let path = request.uri().path().to_owned();
+            ProblemDetails::new(
+                StatusCode::NOT_FOUND,
+                format!("no such path: {path}: see /api/v1/openapi.json"),
+            )
+        })
+        .method_not_allowed_fallback(|request: Request| async move {
+            let text = format!("{} does not take {}", request.uri().path(), request.method());
+            ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, text)
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(api, guard))
+}
+
+/// Merges the API documents of roles into one, in JSON; its head is that of the first.
+///
+/// # Panics
+/// When there is no document.
+#[must_use]
+pub fn document(roles: impl IntoIterator<Item = OpenApi>) -> String {
+    let mut roles = roles.into_iter();
+    let mut document = roles.next().expect("a daemon has a role");
+    roles.for_each(|role| document.merge(role));
+    let mut text = document.to_pretty_json().expect("the document is plain data");
+    text.push('\n');
+    text
+}
+
+async fn openapi(State(api): State<Arc<DaemonApi>>) -> ([(HeaderName, &'static str); 1], String) {
+    let roles = api.roles.iter().map(|role| role.document());
+    ([(header::CONTENT_TYPE, "application/json")], document(roles))
+}
+
+async fn metrics(State(api): State<Arc<DaemonApi>>) -> MetricsText {
+    render(move |writer| api.roles.iter().try_for_each(|role| role.metrics(writer)))
+}
+
+/// Authenticates a request, bounds its time and counts the response.
+async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Next) -> Response {
+    let allowed = match api.roles.iter().any(|role| role.guards(request.uri().path())) {
+        true => {
+            let caller = caller(&api, &request);
+            request.extensions_mut().insert(caller);
+            Ok(())
+        }
+        false => allowed(&api, &request),
+    };
+    let response = match allowed {
+        Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => {
+                let text =
+                    format!("the request did not arrive within {}s", REQUEST_TIMEOUT.as_secs());
+                ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, text).into_response()
+            }
+        },
+        Err(refusal) => refusal.into_response(),
+    };
+    api.traffic.count_answer(response.status());
+    response
+}
+
+fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
+    let reading = match request.uri().path() {
+        "/metrics" => ReadPolicy { read: api.metrics, ..api.reading.clone() },
+        _ => api.reading.clone(),
+    };
+    match request.uri().path() {
+        "/healthz" => return Ok(()),
+        path if penstock_dashboard::is_dashboard_path(path) => return Ok(()),
+        _ => {}
+    }
+    let Some(token) = bearer(request.headers()) else {
+        return match reading.allows(request) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(ProblemDetails::unauthorized(
+                "give the agent's token: Authorization: Bearer TOKEN (it is in the file 'token' of the agent's state directory)",
+            )),
+            Err(error) => Err(ProblemDetails::unauthorized(error.to_string())),
+        };
+    };
+    match api.bearers.name_of(token) {
+        Some(name) if name == OWNER => Ok(()),
+        Some(name) => Err(ProblemDetails::new(
+            StatusCode::FORBIDDEN,
+            format!("the token of '{name}' moves files; this API takes the agent's own token"),
+        )),
+        None => match api.roles.iter().find_map(|role| role.may_read(token)) {
+            Some(true) if reads(request) => Ok(()),
+            Some(true) => Err(ProblemDetails::new(
+                StatusCode::FORBIDDEN,
+                "the token may only read here: changes take the agent's own token".to_owned(),
+            )),
+            Some(false) => Err(ProblemDetails::new(
+                StatusCode::FORBIDDEN,
+                "the token lacks the scope read: its entry [[controller.token]] lists its scopes"
+                    .to_owned(),
+            )),
+            None => Err(ProblemDetails::unauthorized(
+                "the token is not this agent's: it is in the file 'token' of the agent's state directory",
+            )),
+        },
+    }
+}
+
+fn reads(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+/// The caller of a role that does its own authorisation.
+fn caller(api: &DaemonApi, request: &Request) -> ApiCaller {
+    match bearer(request.headers()) {
+        Some(token) if api.bearers.is_owner(token) => ApiCaller::Owner,
+        Some(token) => ApiCaller::Bearer(token.to_owned()),
+        None => match api.reading.allows(request) {
+            Ok(true) => ApiCaller::Reader,
+            Ok(false) => {
+                ApiCaller::Unauthorized("give a token: Authorization: Bearer TOKEN".to_owned())
+            }
+            Err(error) => ApiCaller::Unauthorized(error.to_string()),
+        },
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

@@ -1,0 +1,120 @@
+//! The client against a server on a loopback socket.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// A server that answers each request of a connection with the next of `answers` and then closes it; returns its URL
+/// and the heads that it received.
+async fn serve(
+    connections: Vec<Vec<&'static str>>,
+) -> (Url, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/base/", listener.local_addr().unwrap()).parse().unwrap();
+    let (received, heads) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for answers in connections {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for answer in answers {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match stream.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => break,
+                    }
+                }
+                received.send(String::from_utf8(head).unwrap()).unwrap();
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    });
+    (url, heads)
+}
+
+fn get() -> HttpRequest {
+    HttpRequest::new(Method::GET, "/path")
+}
+
+const ONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1";
+const TWO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n2";
+
+#[tokio::test]
+async fn requests_share_a_connection() {
+    let (url, mut heads) = serve(vec![vec![ONE, TWO]]).await;
+    let mut client = HttpClient::new(url).token("secret");
+    assert_eq!(client.send(get()).await.unwrap().body, "1");
+    assert_eq!(client.send(get()).await.unwrap().body, "2");
+    let head = heads.recv().await.unwrap();
+    assert!(head.starts_with("GET /base/path HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("authorization: Bearer secret\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn closed_idle_connection_is_replaced() {
+    let (url, mut heads) = serve(vec![vec![ONE], vec![TWO], vec![ONE]]).await;
+    let mut client = HttpClient::new(url);
+    assert_eq!(client.send(get()).await.unwrap().body, "1");
+    assert_eq!(client.send(get()).await.unwrap().body, "2");
+    assert_eq!(client.send(get().once()).await.unwrap().body, "1");
+    for _ in 0..3 {
+        heads.recv().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn long_response_is_an_error() {
+    let endless = "HTTP/1.1 200 OK\r\n\r\n0123456789";
+    let counted = "HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n";
+    let (url, _heads) = serve(vec![vec![endless], vec![counted]]).await;
+    let mut client = HttpClient::new(url);
+    for _ in 0..2 {
+        let error = client.send(get().bytes_max(5)).await.unwrap_err();
+        assert!(matches!(error, HttpError::TooLong(5)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn long_error_body_is_cut() {
+    let missing: &str = Box::leak(
+        format!("HTTP/1.1 404 Not Found\r\n\r\n{}", "x".repeat(2 * ERROR_BYTES_MAX)).into(),
+    );
+    let (url, _heads) = serve(vec![vec![missing], vec![ONE]]).await;
+    let mut client = HttpClient::new(url);
+    let response = client.send(get().bytes_max(5)).await.unwrap();
+    assert_eq!((response.status.as_u16(), response.body.len()), (404, ERROR_BYTES_MAX));
+    assert_eq!(client.send(get()).await.unwrap().body, "1");
+}
+
+#[tokio::test]
+async fn silent_server_is_unreachable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: Url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let mut client = HttpClient::new(url.clone());
+    let error = client.send(get().timeout(Duration::from_millis(50))).await.unwrap_err();
+    assert!(matches!(error, HttpError::ResponseTimeout(_)) && error.is_unreachable(), "{error}");
+    drop(listener);
+    let error = HttpClient::new(url).send(get()).await.unwrap_err();
+    assert!(matches!(error, HttpError::Connect { .. }) && error.is_unreachable(), "{error}");
+}
+
+#[tokio::test]
+async fn unknown_certificate_ends_the_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (host, port) = ("127.0.0.1", listener.local_addr().unwrap().port());
+    let mut client = HttpClient::new(Url::of_host(true, host, port)).trust(ServerTrust::Unknown);
+    let error = client.send(get()).await.unwrap_err();
+    assert!(matches!(error, HttpError::Trust(ServerTrustError::Unknown)), "{error}");
+}
+
+#[tokio::test]
+async fn webhook_status_is_an_error() {
+    let moved = "HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n";
+    let refused = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
+    let (url, _heads) = serve(vec![vec![ONE], vec![moved], vec![refused]]).await;
+    post(&url, b"{}".to_vec()).await.unwrap();
+    for words in ["redirects to '/x'", "it answers 403 Forbidden"] {
+        let error = post(&url, Vec::new()).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Certificates that a client trusts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+/// Files in which distributions keep the trusted authorities: Debian, EL, SUSE, Alpine.
+pub const CA_BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Certificates of servers that TLS trusts.
+#[derive(Debug, Clone)]
+pub enum ServerTrust {
+    /// Those signed by an authority in this PEM file, by default in the file that `SSL_CERT_FILE` names or in one of
+    /// [`CA_BUNDLES`]. The file is read for each connection.
+    Authorities(Option<PathBuf>),
+    /// Those that this configuration accepts, such as a pinned certificate.
+    Config(Arc<ClientConfig>),
+    /// None: the server's certificate is not known, and a request over TLS fails once the server accepts a connection.
+    Unknown,
+}
+
+impl Default for ServerTrust {
+    fn default() -> Self {
+        Self::Authorities(None)
+    }
+}
+
+/// Trusted authorities that cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerTrustError {
+    /// No certificate of the server is known.
+    #[error("no certificate of it is known")]
+    Unknown,
+    /// None of the known files exists.
+    #[error(
+        "no file of trusted authorities is there: install ca-certificates or set SSL_CERT_FILE"
+    )]
+    NoFile,
+    /// The file cannot be read.
+    #[error("authorities in {}: {}", file.display(), penstock_sys::fs::describe(source))]
+    Read {
+        /// Path of the file.
+        file: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// The file has no certificate that TLS accepts.
+    #[error("authorities in {}: it holds no certificate", .0.display())]
+    Empty(PathBuf),
+    /// TLS cannot be configured.
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl ServerTrust {
+    /// Returns a TLS configuration that trusts these certificates.
+    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, ServerTrustError> {
+        let given = match self {
+            Self::Config(config) => return Ok(Arc::clone(config)),
+            Self::Authorities(file) => file.clone(),
+            Self::Unknown => return Err(ServerTrustError::Unknown),
+        };
+        let named = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty());
+        let known = || CA_BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
+        let file =
+            given.or(named.map(PathBuf::from)).or_else(known).ok_or(ServerTrustError::NoFile)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(root_certificates(&file)?)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
+    }
+}
+
+fn root_certificates(file: &Path) -> Result<RootCertStore, ServerTrustError> {
+    let pem = std::fs::read(file)
+        .map_err(|source| ServerTrustError::Read { file: file.to_owned(), source })?;
+    let mut store = RootCertStore::empty();
+    // A bundle may hold authorities that TLS does not accept; the others count.
+    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+    match store.add_parsable_certificates(certificates) {
+        (0, _) => Err(ServerTrustError::Empty(file.to_owned())),
+        _ => Ok(store),
+    }
+}

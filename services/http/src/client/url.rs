@@ -1,0 +1,165 @@
+//! URLs of HTTP servers.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use hyper::Uri;
+use serde::de::{self, Deserialize, Deserializer};
+
+use super::{HttpError, excerpt};
+
+/// A URL `http://HOST[:PORT]/PATH` or `https://...`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    encrypted: bool,
+    host: String,
+    port: u16,
+    path: String,
+}
+
+/// A text that is no URL of HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no address to fetch from: write it like https://www.scitags.org/api.json")]
+pub struct UrlError(String);
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let bad = || UrlError(text.to_owned());
+        let uri: Uri = text.trim().parse().map_err(|_| bad())?;
+        let encrypted = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(bad()),
+        };
+        let authority = uri.authority().ok_or_else(bad)?;
+        // A password in a URL would end up in logs.
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(bad());
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { encrypted, host, port, path })
+    }
+}
+
+/// Parses inside the visitor, so that an error gets the line of this value.
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UrlVisitor;
+        impl de::Visitor<'_> for UrlVisitor {
+            type Value = Url;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text in quotes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Url, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(UrlVisitor)
+    }
+}
+
+impl Url {
+    /// Returns the URL of the root of a server; `host` has no brackets.
+    #[must_use]
+    pub fn of_host(encrypted: bool, host: &str, port: u16) -> Self {
+        Self { encrypted, host: host.to_owned(), port, path: "/".to_owned() }
+    }
+
+    /// Returns true if the scheme is `https`.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// Host without brackets, and port.
+    #[must_use]
+    pub fn host_and_port(&self) -> (&str, u16) {
+        (&self.host, self.port)
+    }
+
+    /// Path with its query, beginning with `/`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Host and port as in the Host header: without the scheme's default port.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        let host =
+            if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        match (self.encrypted, self.port) {
+            (true, 443) | (false, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// Host is an address of this machine, or its name `localhost`.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    }
+
+    /// Resolves the location of a redirect, which must not lead from HTTPS to HTTP.
+    pub(super) fn redirected(&self, location: &str) -> Result<Self, HttpError> {
+        let next = if location.starts_with('/') && !location.starts_with("//") {
+            Self { path: location.to_owned(), ..self.clone() }
+        } else {
+            location.parse().map_err(|_| HttpError::RedirectAddress(excerpt(location)))?
+        };
+        if self.encrypted && !next.encrypted {
+            return Err(HttpError::RedirectDowngrade(next));
+        }
+        Ok(next)
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.encrypted { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("https://www.scitags.org/api.json", "https://www.scitags.org/api.json"),
+            ("http://localhost:80/", "http://localhost/"),
+            (" http://[::1]:8080/a?b=c ", "http://[::1]:8080/a?b=c"),
+            ("https://h", "https://h/"),
+        ] {
+            assert_eq!(text.parse::<Url>().unwrap().to_string(), shown);
+        }
+        for text in
+            ["", "/api.json", "ftp://h/x", "api.json", "https://", "https://u:p@h/", "http://h x/"]
+        {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(error.contains("https://www.scitags.org/api.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn redirects_never_downgrade_to_http() {
+        let url: Url = "https://www.scitags.org/api.json".parse().unwrap();
+        let next = url.redirected("https://scitags.org/api.json").unwrap();
+        assert_eq!(next.to_string(), "https://scitags.org/api.json");
+        assert_eq!(
+            url.redirected("/v1.json").unwrap().to_string(),
+            "https://www.scitags.org/v1.json"
+        );
+        for location in ["http://scitags.org/", "//elsewhere/x", "x.json", "file:///etc/passwd"] {
+            assert!(url.redirected(location).is_err(), "{location}");
+        }
+    }
+}

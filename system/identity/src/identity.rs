@@ -1,0 +1,121 @@
+//! Certificate with its private key, and the TLS configuration of a server that has it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::fingerprint::Fingerprint;
+use crate::tls_config::crypto;
+use crate::verifier::AnyClient;
+
+/// Error of a certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The certificate could not be generated.
+    #[error("cannot make a certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// The text is not PEM or not a certificate with its key.
+    #[error("not a PEM certificate with its private key: {0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// TLS rejects the certificate or key.
+    #[error("TLS refuses the certificate: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The text is not a fingerprint.
+    #[error("'{0}' is not a fingerprint: write it like SHA256: and 64 hexadecimal digits")]
+    Fingerprint(String),
+}
+
+/// A certificate and its private key.
+pub struct Identity {
+    certificate_pem: String,
+    key_pem: String,
+    certificate: CertificateDer<'static>,
+    server: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.fingerprint())
+    }
+}
+
+impl Identity {
+    /// Generates a self-signed certificate.
+    ///
+    /// # Errors
+    /// If key generation fails.
+    pub fn generate() -> Result<Self, IdentityError> {
+        let made = rcgen::generate_simple_self_signed(vec!["penstock".to_owned()])?;
+        Self::from_pem(&made.cert.pem(), &made.signing_key.serialize_pem())
+    }
+
+    /// Reads a certificate and key in PEM.
+    ///
+    /// # Errors
+    /// If they are malformed or do not belong together.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IdentityError> {
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes())?;
+        let key_der = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+        let mut server = ServerConfig::builder_with_provider(crypto())
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(Arc::new(AnyClient))
+            .with_single_cert(vec![der.clone()], key_der)?;
+        // Data streams are written in one direction only; tickets would travel against it.
+        server.send_tls13_tickets = 0;
+        server.enable_secret_extraction = true;
+        Ok(Self {
+            certificate_pem: certificate.to_owned(),
+            key_pem: key.to_owned(),
+            certificate: der,
+            server: Arc::new(server),
+        })
+    }
+
+    /// Certificate in DER.
+    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Returns the certificate in PEM.
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// Private key in PEM; secret.
+    #[must_use]
+    pub fn key_pem(&self) -> &str {
+        &self.key_pem
+    }
+
+    /// Fingerprint by which clients know it.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(&self.certificate)
+    }
+
+    /// TLS server configuration with this certificate; client certificates are optional.
+    #[must_use]
+    pub fn tls_server_config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_preserves_identity() {
+        let made = Identity::generate().expect("randomness");
+        let read = Identity::from_pem(made.certificate_pem(), made.key_pem()).expect("its own PEM");
+        assert_eq!(read.fingerprint(), made.fingerprint());
+        let text = made.fingerprint().to_string();
+        assert_eq!(text.parse::<Fingerprint>().expect("its own text"), made.fingerprint());
+        assert!("SHA256:12".parse::<Fingerprint>().is_err());
+        assert!(Identity::from_pem("nonsense", "nonsense").is_err());
+    }
+}

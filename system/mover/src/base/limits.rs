@@ -1,0 +1,16 @@
+//! Limits and defaults of a session.
+
+/// Default number of data streams.
+pub(crate) const STREAMS_DEFAULT: u16 = 4;
+
+/// Smallest pool, in blocks, with which a session makes progress.
+pub(crate) const BLOCKS_MIN: u64 = 4;
+
+/// Limit of data streams of one session.
+pub const STREAMS_MAX: u16 = 256;
+
+/// Limit of reader or writer threads of one session per device.
+pub const THREADS_PER_DEVICE_MAX: u16 = 64;
+
+/// Default memory for blocks of one end: 16 blocks of 4 MiB.
+pub(crate) const MEMORY_BYTES: u64 = 64 << 20;

@@ -1,0 +1,11 @@
+//! Foundations of all other folders: threads, locks, limits, time-outs, storage engines.
+
+pub(crate) mod convert;
+pub(crate) mod engine;
+pub(crate) mod file_digest;
+pub(crate) mod limits;
+pub(crate) mod lock;
+pub(crate) mod software;
+pub(crate) mod spawn;
+pub(crate) mod sync;
+pub(crate) mod timeouts;

@@ -1,0 +1,340 @@
+//! Third-party copy between two agents, requested and observed by this process.
+//!
+//! Opens a session at the destination and hands it to the source (see
+//! [`penstock_protocol::third_party`]). When either agent has lost its part, both get a new request,
+//! and the destination's journal determines what is left to send.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use penstock_protocol::control::{ERRORS_KEPT, EntryFailure, Placed, Settings};
+use penstock_protocol::link::ControlLink;
+use penstock_protocol::open::{Opened, Push, Request};
+use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
+use penstock_protocol::wire;
+use penstock_sys::event::EventFd;
+
+use crate::base::lock::lock;
+use crate::base::spawn::spawn;
+use crate::client::transfer::TransferSnapshot;
+use crate::net::channel::Channel;
+use crate::net::connector::{Backoff, CopyError, PeerConnector};
+use crate::session::bottleneck;
+use crate::session::control::{self, ControlEndpoint, DriveEnd, ProtocolFault};
+use crate::session::totals::merge_tallies;
+
+/// Configuration of a third-party copy.
+pub struct ThirdPartyConfig {
+    /// Connector to the sending agent.
+    pub source: PeerConnector,
+    /// Connector to the receiving agent.
+    pub destination: PeerConnector,
+    /// Push request for the destination.
+    pub push: Push,
+    /// Creates the request for the source from a session at the destination.
+    pub request: Box<dyn Fn(Opened) -> ThirdParty + Send + Sync>,
+}
+
+impl std::fmt::Debug for ThirdPartyConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan")
+            .field("source", &self.source)
+            .field("destination", &self.destination)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Third-party copy, observed in a thread of its own.
+#[derive(Debug)]
+pub struct ThirdPartyTransfer {
+    shared: Arc<ThirdPartyObserver>,
+    thread: Option<std::thread::JoinHandle<Result<(), CopyError>>>,
+}
+
+#[derive(Debug)]
+struct ThirdPartyObserver {
+    plan: ThirdPartyConfig,
+    sessions: AtomicU32,
+    state: Mutex<ObserverState>,
+    wake: EventFd,
+}
+
+/// Reports of the source and messages queued for it.
+#[derive(Debug, Default)]
+struct ObserverState {
+    progress: Progress,
+    errors: Vec<EntryFailure>,
+    warnings: Vec<EntryFailure>,
+    waiting: Option<String>,
+    placed: Vec<Placed>,
+    /// Progress accumulated over earlier sessions.
+    earlier: Progress,
+    ended: Option<Ended>,
+    /// Settings changed since the start.
+    settings: Settings,
+    out: VecDeque<ToSource>,
+    cancelled: Option<String>,
+}
+
+impl ThirdPartyTransfer {
+    /// Starts the copy in a new thread.
+    ///
+    /// # Errors
+    /// If the process is out of file descriptors.
+    pub fn start(plan: ThirdPartyConfig) -> io::Result<Self> {
+        let shared = Arc::new(ThirdPartyObserver {
+            plan,
+            sessions: AtomicU32::new(0),
+            state: Mutex::default(),
+            wake: EventFd::new()?,
+        });
+        let thread = spawn("third party", {
+            let shared = Arc::clone(&shared);
+            move || shared.run()
+        });
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Display names of source and destination.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let ThirdPartyConfig { source, destination, .. } = &self.shared.plan;
+        format!("{} to {}", source.shown(), destination.shown())
+    }
+
+    /// Current state; engines and CPU times are those of source and destination.
+    #[must_use]
+    pub fn snapshot(&self) -> TransferSnapshot {
+        self.shared.snapshot()
+    }
+
+    /// Changes the settings of this and later sessions.
+    pub fn change(&self, settings: Settings) {
+        lock(&self.shared.state).settings.merge(&settings);
+        self.shared.queue(ToSource::Settings(settings));
+    }
+
+    /// Cancels it; the same command can resume.
+    pub fn cancel(&self, reason: &str) {
+        lock(&self.shared.state).cancelled = Some(reason.to_owned());
+        self.shared.queue(ToSource::Cancel(reason.to_owned()));
+    }
+
+    /// Returns the files committed since the last call, if the source collects them.
+    #[must_use]
+    pub fn take_placed(&self) -> Vec<Placed> {
+        std::mem::take(&mut lock(&self.shared.state).placed)
+    }
+
+    /// True once it has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// The reason of a failed or cancelled copy. Failed files are in the [`TransferSnapshot`].
+    pub fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
+        match self.thread.take().map(std::thread::JoinHandle::join) {
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(_)) => Err(CopyError::Failed("a thread of the transfer panicked".into())),
+            Some(Ok(Ok(()))) | None => Ok(self.shared.snapshot()),
+        }
+    }
+}
+
+impl ThirdPartyObserver {
+    fn queue(&self, message: ToSource) {
+        lock(&self.state).out.push_back(message);
+        // The thread polls again after a while even if this fails.
+        let _ = self.wake.signal();
+    }
+
+    fn snapshot(&self) -> TransferSnapshot {
+        let state = lock(&self.state);
+        let (now, earlier) = (&state.progress, &state.earlier);
+        let mut tally = now.tally.clone();
+        tally.errors.clone_from(&state.errors);
+        tally.warnings.clone_from(&state.warnings);
+        let tally = merge_tallies(&earlier.tally, tally);
+        TransferSnapshot {
+            tally,
+            streams: now.streams,
+            streams_peak: now.streams_peak.max(earlier.streams_peak),
+            bits_per_second: now.bits_per_second,
+            bound_by: bottleneck::parse_bottleneck(&now.bound_by),
+            engines: now.engines.clone(),
+            retransmits: now.retransmits + earlier.retransmits,
+            network_bytes: now.network_bytes + earlier.network_bytes,
+            rtt: None,
+            cpu_us: (now.cpu_us.0 + earlier.cpu_us.0, now.cpu_us.1 + earlier.cpu_us.1),
+            sessions: self.sessions.load(Ordering::Relaxed),
+            streams_lost: now.streams_lost + earlier.streams_lost,
+            repeated: now.repeated + earlier.repeated,
+            dropped: now.dropped.clone(),
+            waiting: state.waiting.clone(),
+            mark: now.mark,
+            label: now.label.clone(),
+            readers: now.readers,
+            // Known to the destination only.
+            writers: 0,
+            rate_bps: now.rate_bps,
+        }
+    }
+
+    fn cancelled(&self) -> Option<String> {
+        lock(&self.state).cancelled.clone()
+    }
+
+    fn run(&self) -> Result<(), CopyError> {
+        let mut trying_since = Instant::now();
+        let mut backoff = Backoff::default();
+        let give_up_after = self.plan.source.give_up_after;
+        loop {
+            if let Some(reason) = self.cancelled() {
+                return Err(CopyError::Cancelled(reason));
+            }
+            let moved_before = self.snapshot().network_bytes;
+            let ended = self.session();
+            let busy = ended.as_ref().err().filter(|error| error.is_busy());
+            lock(&self.state).waiting = busy.map(ToString::to_string);
+            let why = match ended {
+                Ok(Ended::Finished(())) => return Ok(()),
+                Ok(Ended::Cancelled(reason)) => return Err(CopyError::Cancelled(reason)),
+                Ok(Ended::Failed(why)) => {
+                    return Err(CopyError::Failed(format!("{}: {why}", self.plan.source.shown())));
+                }
+                Ok(Ended::Forgotten(why)) => {
+                    if self.cancelled().is_none() {
+                        tracing::info!("session lost, opening another: {why}");
+                    }
+                    CopyError::Failed(why)
+                }
+                // An unreachable peer is reported at once on the first attempt.
+                Err(error @ CopyError::Unreachable(..))
+                    if self.sessions.load(Ordering::Relaxed) == 0 =>
+                {
+                    return Err(error);
+                }
+                Err(error) if error.is_transient() => error,
+                Err(error) => return Err(error),
+            };
+            if self.snapshot().network_bytes > moved_before {
+                (trying_since, backoff) = (Instant::now(), Backoff::default());
+            }
+            if trying_since.elapsed() > give_up_after {
+                return Err(why);
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Runs one session at both agents to its end.
+    fn session(&self) -> Result<Ended, CopyError> {
+        self.reset_state();
+        // The source takes over this connection's session; until then the connection keeps it.
+        let (_place, at_destination) =
+            self.plan.destination.open(Request::Push(self.plan.push.clone()))?;
+        let request = Request::ThirdParty(Box::new((self.plan.request)(at_destination)));
+        let (mut channel, at_source) = self.plan.source.open(request)?;
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+        let clock = Instant::now();
+        let mut link = ControlLink::new(clock.elapsed());
+        let mut received = 0;
+        loop {
+            let stopped = self.drive(&mut link, received, &mut channel, clock);
+            link.disconnected();
+            if let Some(ended) = lock(&self.state).ended.clone() {
+                return Ok(ended);
+            }
+            let why = match stopped {
+                DriveEnd::Over => "the source said nothing at the end".to_owned(),
+                DriveEnd::Fault(why) => return Err(CopyError::Failed(why)),
+                DriveEnd::Lost(why) => why,
+            };
+            tracing::info!("control connection lost ({why}), coming back");
+            let is_over = || self.cancelled().is_some();
+            match self.plan.source.reconnect_until(&at_source, link.received(), is_over)? {
+                Some((again, count)) => (channel, received) = (again, count),
+                None => return Ok(Ended::Forgotten(why)),
+            }
+        }
+    }
+
+    fn reset_state(&self) {
+        let mut state = lock(&self.state);
+        let mut last = std::mem::take(&mut state.progress);
+        last.tally.warnings = std::mem::take(&mut state.warnings);
+        let earlier = &mut state.earlier;
+        earlier.tally = merge_tallies(&earlier.tally, last.tally);
+        earlier.streams_peak = earlier.streams_peak.max(last.streams_peak);
+        earlier.retransmits += last.retransmits;
+        earlier.network_bytes += last.network_bytes;
+        earlier.cpu_us.0 += last.cpu_us.0;
+        earlier.cpu_us.1 += last.cpu_us.1;
+        earlier.streams_lost += last.streams_lost;
+        earlier.repeated += last.repeated;
+        state.errors.clear();
+        state.ended = None;
+        state.out.clear();
+        if state.settings != Settings::default() {
+            let settings = state.settings.clone();
+            state.out.push_back(ToSource::Settings(settings));
+        }
+        if let Some(reason) = state.cancelled.clone() {
+            state.out.push_back(ToSource::Cancel(reason));
+        }
+    }
+
+    fn drive(
+        &self,
+        link: &mut ControlLink,
+        received: u64,
+        channel: &mut Channel,
+        clock: Instant,
+    ) -> DriveEnd {
+        match link.connected(received, clock.elapsed()) {
+            Ok(()) => control::drive(self, link, channel, clock),
+            Err(error) => DriveEnd::Fault(error.to_string()),
+        }
+    }
+}
+
+impl ControlEndpoint for ThirdPartyObserver {
+    fn is_over(&self) -> bool {
+        lock(&self.state).ended.is_some()
+    }
+
+    fn wake(&self) -> &EventFd {
+        &self.wake
+    }
+
+    fn poll_message(&self) -> Option<Vec<u8>> {
+        lock(&self.state).out.pop_front().as_ref().map(wire::encode)
+    }
+
+    fn on_message(&self, message: &[u8]) -> Result<(), ProtocolFault> {
+        let mut state = lock(&self.state);
+        match wire::decode(message)? {
+            FromSource::Progress(progress) => state.progress = *progress,
+            FromSource::Errors(errors) => {
+                let room = ERRORS_KEPT.saturating_sub(state.errors.len());
+                state.errors.extend(errors.into_iter().take(room));
+            }
+            FromSource::Warnings(warnings) => {
+                let room = ERRORS_KEPT.saturating_sub(state.warnings.len());
+                state.warnings.extend(warnings.into_iter().take(room));
+            }
+            FromSource::Placed(placed) => state.placed.extend(placed),
+            FromSource::Ended(ended) => state.ended = Some(ended),
+        }
+        Ok(())
+    }
+
+    fn tick(&self) {}
+}

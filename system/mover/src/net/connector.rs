@@ -1,0 +1,319 @@
+//! Connections to an agent's port and their handshakes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use penstock_identity::{Fingerprint, tls_client_config_of_any};
+use penstock_protocol::open::{
+    Answer, Join, Mark, Open, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+};
+use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
+use penstock_protocol::proof::{Nonces, SessionKey};
+use rustls::ClientConfig;
+
+use crate::base::software::software;
+use crate::base::timeouts::{HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
+use crate::net::channel::Channel;
+use crate::net::dial::Dial;
+use crate::net::handshake::{self, Joined, random};
+
+/// Back-off after the first failed attempt.
+const BACKOFF_INITIAL: Duration = Duration::from_millis(20);
+
+/// Longest back-off between attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
+
+/// Error of a transfer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CopyError {
+    /// The other end refuses.
+    #[error("{0} refuses: {text}", text = .1.text)]
+    Refused(String, Refusal),
+    /// The other end is unreachable.
+    #[error("cannot reach {0}: {1}")]
+    Unreachable(String, String),
+    /// The certificate is not the expected one.
+    #[error(
+        "{0} shows another certificate than expected: if it was renewed, run `penstock login` again"
+    )]
+    Certificate(String),
+    /// Cancelled, for this reason.
+    #[error("cancelled: {0}")]
+    Cancelled(String),
+    /// The agent does not know the session.
+    #[error("{0} has forgotten the session")]
+    Forgotten(String),
+    /// Failed, for this reason.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CopyError {
+    /// True if the agent has reached a limit for now.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused(_, refusal) if refusal.kind == RefusalKind::Busy)
+    }
+
+    /// True if another attempt may succeed, once a session existed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.is_busy() || matches!(self, Self::Unreachable(..))
+    }
+}
+
+/// Exponential back-off: pauses double up to two seconds.
+#[derive(Debug)]
+pub struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(BACKOFF_INITIAL)
+    }
+}
+
+impl Backoff {
+    /// Sleeps before the next attempt.
+    pub fn pause(&mut self) {
+        std::thread::sleep(self.next());
+    }
+
+    fn next(&mut self) -> Duration {
+        let longer = (self.0 * 2).min(BACKOFF_MAX);
+        std::mem::replace(&mut self.0, longer)
+    }
+}
+
+/// Connector to an agent.
+#[derive(Clone)]
+pub struct PeerConnector {
+    /// Dialer of its addresses.
+    pub dial: Arc<dyn Dial>,
+    /// TLS configuration that accepts this agent only.
+    pub tls: Arc<ClientConfig>,
+    /// Token; empty if a certificate or a session key suffices.
+    pub token: String,
+    /// Protection of data streams.
+    pub protection: Protection,
+    /// Time limit without any success.
+    pub give_up_after: Duration,
+}
+
+impl std::fmt::Debug for PeerConnector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contact").field("to", &self.dial.shown()).finish_non_exhaustive()
+    }
+}
+
+impl PeerConnector {
+    /// Display name of the agent.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.dial.shown()
+    }
+
+    fn connect(
+        &self,
+        kind: ConnectionKind,
+        number: u32,
+        mark: Option<Mark>,
+    ) -> io::Result<(Channel, String)> {
+        let tls = kind == ConnectionKind::Control || self.protection == Protection::Full;
+        let (mut transport, label) = match kind {
+            ConnectionKind::Control => (self.dial.dial_control()?, String::new()),
+            _ => self.dial.dial(number, mark)?,
+        };
+        transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
+        handshake::send_preamble(&mut transport, Preamble { kind, tls })?;
+        let channel = if tls {
+            Channel::connect_tls(transport, Arc::clone(&self.tls))?
+        } else {
+            Channel::clear(transport)
+        };
+        Ok((channel, label))
+    }
+
+    /// Display name of a connection's peer, with its address if that differs.
+    fn shown_at(&self, channel: &Channel) -> String {
+        let (shown, peer) = (self.shown(), channel.transport().peer());
+        match channel.transport().peer_address() {
+            Some(_) if peer != shown => format!("{shown} ({peer})"),
+            _ => shown,
+        }
+    }
+
+    fn request(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
+        let shown = self.shown();
+        let failed = |error: io::Error| match error.kind() {
+            // Refusals of the kernel have an errno, that of a certificate has none.
+            io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
+                CopyError::Certificate(shown.clone())
+            }
+            io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
+            io::ErrorKind::InvalidData if is_other_protocol(&error) => {
+                // Worth a retry once a session existed: a bit may have flipped on the path.
+                CopyError::Unreachable(shown.clone(), error.to_string())
+            }
+            io::ErrorKind::InvalidData => {
+                let text = "it does not speak this version of Penstock's protocol on that port";
+                CopyError::Unreachable(shown.clone(), format!("{text} ({error})"))
+            }
+            _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
+        };
+        let (mut channel, _) = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
+        let open =
+            Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
+        let answer = handshake::request(&mut channel, &open).map_err(failed)?;
+        channel.transport().notice_death(PEER_TIMEOUT).map_err(failed)?;
+        Ok((channel, answer))
+    }
+
+    fn unexpected_answer(&self) -> CopyError {
+        CopyError::Failed(format!("{} answers what was not asked", self.shown()))
+    }
+
+    /// Requests a session; returns its control connection and grant.
+    ///
+    /// # Errors
+    /// If the agent refuses or is unreachable.
+    pub fn open(&self, request: Request) -> Result<(Channel, Opened), CopyError> {
+        match self.request(request)? {
+            (channel, Answer::Opened(opened)) => Ok((channel, opened)),
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
+            (_, Answer::Reconnected(_) | Answer::Known(_)) => Err(self.unexpected_answer()),
+        }
+    }
+
+    /// Returns the name under which the agent knows the holder of this token or certificate.
+    ///
+    /// # Errors
+    /// If the agent is unreachable or another one, or does not know the client.
+    pub fn check(&self) -> Result<String, CopyError> {
+        match self.request(Request::Check(()))? {
+            (_, Answer::Known(name)) => Ok(name),
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
+            _ => Err(self.unexpected_answer()),
+        }
+    }
+
+    /// Reconnects once to a session after `received` messages of the agent; returns the number of
+    /// messages that it has received. `None` if it does not know the session.
+    ///
+    /// # Errors
+    /// If the agent refuses or is unreachable.
+    pub fn reconnect(
+        &self,
+        opened: &Opened,
+        received: u64,
+    ) -> Result<Option<(Channel, u64)>, CopyError> {
+        let back = Reconnect { session: opened.session, key: opened.key, received };
+        match self.request(Request::Reconnect(back))? {
+            (channel, Answer::Reconnected(received)) => Ok(Some((channel, received))),
+            (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
+                Ok(None)
+            }
+            (channel, Answer::Refused(refusal)) => {
+                Err(CopyError::Refused(self.shown_at(&channel), refusal))
+            }
+            (_, Answer::Opened(_) | Answer::Known(_)) => Err(self.unexpected_answer()),
+        }
+    }
+
+    /// As [`PeerConnector::reconnect`], retried until it succeeds, `is_over` returns true or the time limit
+    /// passes.
+    ///
+    /// # Errors
+    /// If the agent refuses or stays unreachable.
+    pub fn reconnect_until(
+        &self,
+        opened: &Opened,
+        received: u64,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<(Channel, u64)>, CopyError> {
+        let start = Instant::now();
+        let mut backoff = Backoff::default();
+        loop {
+            match self.reconnect(opened, received) {
+                Err(error) if error.is_transient() && start.elapsed() <= self.give_up_after => {}
+                settled => return settled,
+            }
+            if is_over() {
+                return Ok(None);
+            }
+            backoff.pause();
+        }
+    }
+
+    /// Joins a session with a data connection. With a mark, packets of this end are labelled; the text
+    /// describes how.
+    ///
+    /// # Errors
+    /// If the agent refuses or is unreachable.
+    pub fn join(
+        &self,
+        opened: &Opened,
+        stream: u32,
+        mark: Option<Mark>,
+    ) -> io::Result<(Channel, Nonces, String)> {
+        let (mut channel, label) = self.connect(ConnectionKind::Data, stream, mark)?;
+        let nonces =
+            Nonces { acceptor: handshake::read_challenge(&mut channel)?, connector: random() };
+        let key = SessionKey(opened.key);
+        let join = Join {
+            session: opened.session,
+            stream,
+            nonce: nonces.connector,
+            proof: key.join_proof(&opened.session, stream, &nonces),
+        };
+        match handshake::join(&mut channel, &join)? {
+            Joined::Yes => {}
+            Joined::TooMany => {
+                let text = "stream refused: the agent has as many as it takes";
+                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+            }
+            refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
+        }
+        channel.transport().set_timeouts(None)?;
+        channel.transport().notice_death(PEER_TIMEOUT)?;
+        Ok((channel, nonces, label))
+    }
+}
+
+/// Returns which of these certificates the agent behind `dial` presents; performs the TLS handshake
+/// only.
+///
+/// # Errors
+/// If no agent answers, or with another certificate.
+pub fn certificate_of(dial: &dyn Dial, known: Vec<Fingerprint>) -> io::Result<Fingerprint> {
+    let tls = tls_client_config_of_any(known).map_err(io::Error::other)?;
+    let mut transport = dial.dial_control()?;
+    transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
+    let preamble = Preamble { kind: ConnectionKind::Control, tls: true };
+    handshake::send_preamble(&mut transport, preamble)?;
+    let mut channel = Channel::connect_tls(transport, tls)?;
+    let shown = channel.peer_fingerprint();
+    channel.finish_writing();
+    shown.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// True if the peer is Penstock of another version or another program.
+fn is_other_protocol(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<PreambleError>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_two_seconds() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<_> = (0..9).map(|_| backoff.next().as_millis()).collect();
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1280, 2000, 2000]);
+    }
+}

@@ -1,0 +1,11 @@
+//! Connections: transports, TLS, packet labels, handshakes and frames.
+
+pub(crate) mod channel;
+pub(crate) mod connector;
+pub(crate) mod dial;
+pub(crate) mod firefly;
+pub(crate) mod frame;
+pub(crate) mod handshake;
+pub(crate) mod labels;
+mod tls;
+pub(crate) mod transport;

@@ -1,0 +1,274 @@
+//! Accepting side: one port for many clients and sessions.
+//!
+//! The preamble states the kind of a connection. Until it has authenticated, it is one of a bounded
+//! number of [`PendingConnections`]. A control connection opens a session or reconnects to one; a data connection
+//! joins one. A session that has lost its client is kept for a while, then ended in a state from which
+//! the same command resumes.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use penstock_host::placement::NumaPlacement;
+use penstock_identity::Identity;
+use penstock_protocol::control::Settings;
+use penstock_protocol::open::SessionId;
+use socket2::SockRef;
+
+use super::active_session::ActiveSession;
+use super::limits::AgentLimits;
+use super::listing::ListedTransfer;
+use super::memory::BlockMemory;
+use super::outgoing::OutgoingTransfer;
+use super::pending_connections::PendingConnections;
+use crate::base::engine::Engine;
+use crate::base::lock::lock;
+use crate::base::spawn::spawn;
+use crate::net::firefly::FireflyCounters;
+use crate::net::transport::Transport;
+use crate::session::counters::AgentCounters;
+use crate::session::gatekeeper::Gatekeeper;
+use crate::session::outcome::SessionOutcome;
+use crate::session::rate_limit::SharedPacer;
+use crate::sink::file_locks::FileLocks;
+
+/// Number of ended transfers that are listed.
+const HISTORY_MAX: usize = 200;
+
+/// Configuration of an agent.
+pub struct AgentConfig {
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Certificate and key of the agent.
+    pub identity: Arc<Identity>,
+    /// Policy that authenticates and authorises clients.
+    pub gatekeeper: Arc<dyn Gatekeeper>,
+    /// State directory for journals.
+    pub state: PathBuf,
+    /// Initial limits; see [`Agent::set_limits`].
+    pub limits: AgentLimits,
+    /// Firefly collectors, in addition to the peers of data streams.
+    pub collectors: Vec<SocketAddr>,
+    /// Directory in which a marker on this host pins its maps.
+    pub marker: PathBuf,
+    /// Placement of threads; `None` for any processor.
+    pub homes: Option<NumaPlacement>,
+    /// Answers a network test that reached the agent's port; its preamble has been read.
+    pub decline_nettest: fn(&mut Transport) -> io::Result<()>,
+}
+
+impl std::fmt::Debug for AgentConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentConfig").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// Error of a request about a transfer that does not run here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no transfer {0} is running: `penstock transfers` lists them")]
+pub struct UnknownTransfer(pub u64);
+
+/// Handle to a running agent; clones refer to the same one.
+#[derive(Debug, Clone)]
+pub struct Agent(pub(super) Arc<AgentInner>);
+
+#[derive(Debug)]
+pub(super) struct AgentInner {
+    pub(super) config: AgentConfig,
+    pub(super) engine: Engine,
+    pub(super) listeners: Vec<TcpListener>,
+    pub(super) pending: PendingConnections,
+    pub(super) pace: Arc<SharedPacer>,
+    pub(super) limits: Mutex<AgentLimits>,
+    pub(super) memory: BlockMemory,
+    /// Held while a stream is admitted, so that two do not take one slot.
+    pub(super) joining: Mutex<()>,
+    pub(super) sessions: Mutex<HashMap<SessionId, Arc<ActiveSession>>>,
+    /// Transfers that this agent sends on its own.
+    pub(super) outgoing: Mutex<BTreeMap<u64, Arc<OutgoingTransfer>>>,
+    pub(super) history: Mutex<VecDeque<ListedTransfer>>,
+    pub(super) totals: Mutex<AgentCounters>,
+    pub(super) fireflies: Arc<FireflyCounters>,
+    pub(super) locks: FileLocks,
+    pub(super) next_id: AtomicU64,
+    /// Number of requests being granted.
+    pub(super) entering: AtomicUsize,
+    pub(super) stopping: AtomicBool,
+}
+
+impl Agent {
+    /// Starts to listen and serve, until [`Agent::shut_down`].
+    ///
+    /// # Errors
+    /// If listening on an address fails.
+    pub fn start(config: AgentConfig) -> io::Result<Self> {
+        let listeners = config
+            .listen
+            .iter()
+            .map(|address| {
+                penstock_sys::net::connect::listen(*address, 1024).map_err(|error| {
+                    let why = penstock_sys::fs::describe(&error);
+                    io::Error::new(error.kind(), format!("cannot listen on {address}: {why}"))
+                })
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let agent = Self(Arc::new(AgentInner {
+            engine: Engine::probe(),
+            listeners,
+            pending: PendingConnections::default(),
+            pace: Arc::new(SharedPacer::new(config.limits.rate_bps)),
+            limits: Mutex::new(config.limits.clone()),
+            memory: BlockMemory::new(config.limits.memory_bytes),
+            joining: Mutex::default(),
+            sessions: Mutex::default(),
+            outgoing: Mutex::default(),
+            history: Mutex::default(),
+            totals: Mutex::default(),
+            fireflies: Arc::default(),
+            locks: FileLocks::default(),
+            next_id: AtomicU64::new(1),
+            entering: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            config,
+        }));
+        for number in 0..agent.0.listeners.len() {
+            let inner = Arc::clone(&agent.0);
+            spawn("accept", move || inner.accept(number));
+        }
+        let inner = Arc::clone(&agent.0);
+        spawn("janitor", move || inner.run_janitor());
+        Ok(agent)
+    }
+
+    /// Local addresses of the listeners.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    }
+
+    /// Running transfers and the last ended ones, by id.
+    #[must_use]
+    pub fn transfers(&self) -> Vec<ListedTransfer> {
+        let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        all.extend(running.iter().map(|running| running.show()));
+        all.extend(self.0.outgoing().iter().map(|one| one.show()));
+        all.sort_by_key(|transfer| transfer.id);
+        all
+    }
+
+    fn find(&self, id: u64) -> Result<Arc<ActiveSession>, UnknownTransfer> {
+        lock(&self.0.sessions)
+            .values()
+            .find(|running| running.id == id)
+            .cloned()
+            .ok_or(UnknownTransfer(id))
+    }
+
+    /// Changes the settings of a running transfer at both ends.
+    ///
+    /// # Errors
+    /// If no such transfer runs.
+    pub fn set(&self, id: u64, settings: Settings) -> Result<(), UnknownTransfer> {
+        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+            one.change(settings);
+            return Ok(());
+        }
+        self.find(id)?.end.change(settings);
+        Ok(())
+    }
+
+    /// Cancels a running transfer at both ends.
+    ///
+    /// # Errors
+    /// If no such transfer runs.
+    pub fn cancel(&self, id: u64, reason: &str) -> Result<(), UnknownTransfer> {
+        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+            one.cancel(reason);
+            return Ok(());
+        }
+        self.find(id)?.end.cancel(reason);
+        Ok(())
+    }
+
+    /// Ends running transfers of callers with this pass; the same requests can resume them.
+    pub fn end_pass(&self, pass: u64, reason: &str) {
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        for running in running.iter().filter(|running| running.caller.pass == Some(pass)) {
+            self.0.end_now(running, reason);
+        }
+    }
+
+    /// Replaces the limits. Rate and memory also apply to running transfers.
+    pub fn set_limits(&self, limits: AgentLimits) {
+        self.0.pace.set(limits.rate_bps);
+        self.0.memory.set_limit(limits.memory_bytes);
+        *lock(&self.0.limits) = limits;
+    }
+
+    /// AgentCounters since the start.
+    #[must_use]
+    pub fn counters(&self) -> AgentCounters {
+        let mut counters = lock(&self.0.totals).clone();
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        running.iter().for_each(|running| running.end.count(&mut counters));
+        self.0.outgoing().iter().for_each(|one| one.count(&mut counters));
+        (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
+        counters
+    }
+
+    /// Stops accepting connections, gives running transfers `grace` to end, then ends them so that the
+    /// same commands resume.
+    pub fn shut_down(&self, grace: Duration) {
+        self.0.stopping.store(true, Ordering::SeqCst);
+        for listener in &self.0.listeners {
+            let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
+        }
+        let start = Instant::now();
+        let runs = || !lock(&self.0.sessions).is_empty() || !self.0.outgoing().is_empty();
+        while start.elapsed() < grace && runs() {
+            std::thread::sleep(Duration::from_millis(20));
+            self.0.retire_outgoing();
+        }
+        self.0.outgoing().iter().for_each(|one| one.cancel("the agent shuts down"));
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        for running in running {
+            running.end.session().end(SessionOutcome::Failed("the agent shuts down".to_owned()));
+            if let Some(connection) = lock(&running.connection).take() {
+                connection.shut_down();
+            }
+        }
+    }
+}
+
+impl AgentInner {
+    pub(super) fn retire(&self, running: &Arc<ActiveSession>) {
+        if lock(&self.sessions).remove(&running.session).is_none() {
+            return;
+        }
+        drop(lock(&running.memory).take());
+        self.record_ended(running.show(), |totals| running.end.count(totals));
+    }
+
+    /// Records an ended transfer.
+    pub(super) fn record_ended(
+        &self,
+        shown: ListedTransfer,
+        count: impl FnOnce(&mut AgentCounters),
+    ) {
+        let mut totals = lock(&self.totals);
+        count(&mut totals);
+        totals.transfers_failed += u64::from(shown.state == "failed");
+        drop(totals);
+        tracing::info!("transfer {}: {} after {:.1} s", shown.id, shown.state, shown.seconds);
+        let mut history = lock(&self.history);
+        if history.len() == HISTORY_MAX {
+            history.pop_front();
+        }
+        history.push_back(shown);
+    }
+}

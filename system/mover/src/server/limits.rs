@@ -1,0 +1,59 @@
+//! Limits shared by all clients of an agent.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::base::limits::STREAMS_MAX;
+
+/// Limits of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AgentLimits {
+    /// Rate limit of all transfers together; unlimited if `None`.
+    pub rate_bps: Option<u64>,
+    /// Limit of concurrent transfers.
+    pub transfers: usize,
+    /// Limit of streams of one transfer.
+    pub streams_per_transfer: u16,
+    /// Limit of streams of all transfers together.
+    pub streams: usize,
+    /// Memory for blocks of all transfers together.
+    pub memory_bytes: u64,
+    /// Time for which unfinished files of abandoned transfers are kept; for ever if `None`.
+    pub keep_unfinished: Option<Duration>,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            transfers: 64,
+            streams_per_transfer: STREAMS_MAX,
+            streams: 1024,
+            memory_bytes: 1 << 30,
+            keep_unfinished: None,
+        }
+    }
+}
+
+/// Counts a request while it is being granted.
+#[derive(Debug)]
+pub(super) struct PendingGrant<'a> {
+    count: &'a AtomicUsize,
+    /// Number of other requests at its start.
+    pub others: usize,
+}
+
+impl<'a> PendingGrant<'a> {
+    /// Increments `count` until drop.
+    pub(super) fn new(count: &'a AtomicUsize) -> Self {
+        Self { count, others: count.fetch_add(1, Ordering::SeqCst) }
+    }
+}
+
+impl Drop for PendingGrant<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}

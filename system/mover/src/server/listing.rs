@@ -1,0 +1,56 @@
+//! Transfers of an agent, as listed for operators.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+/// Transfer as listed for operators.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListedTransfer {
+    /// Number at this agent.
+    pub id: u64,
+    /// Name of the client.
+    pub caller: String,
+    /// Address of the client.
+    pub peer: String,
+    /// Direction of the agent: `receive` or `send`.
+    pub direction: &'static str,
+    /// Path of the source or destination.
+    pub path: String,
+    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
+    pub state: &'static str,
+    /// Time of the start.
+    pub started: SystemTime,
+    /// Run time in seconds.
+    pub seconds: f64,
+    /// Bytes of committed files.
+    pub bytes: u64,
+    /// Bytes sent and written.
+    pub moved_bytes: u64,
+    /// Bytes present before the transfer.
+    pub resumed_bytes: u64,
+    /// Bytes announced so far.
+    pub announced_bytes: u64,
+    /// Number of committed files.
+    pub files: u64,
+    /// Number of failed entries.
+    pub failed: u64,
+    /// Number of connected streams.
+    pub streams: u16,
+    /// Reader threads per device if this end sends, else 0.
+    pub readers: u16,
+    /// Writer threads per device if this end receives, else 0.
+    pub writers: u16,
+    /// Rate limit in bits per second; `None` if unlimited.
+    pub rate_bps: Option<u64>,
+    /// Mean rate over about the last second; of an ended transfer, over its run time.
+    pub bits_per_second: u64,
+    /// Bottleneck; of an ended transfer, the most frequent one, or `-` if nothing was sent.
+    pub bound_by: String,
+    /// Storage engine of this end.
+    pub engine: String,
+    /// TCP segments retransmitted by the sending end.
+    pub retransmits: u64,
+    /// Scitag number, if the data has one.
+    pub scitag: Option<u16>,
+}

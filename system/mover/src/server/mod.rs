@@ -1,0 +1,14 @@
+//! Accepting side: an agent with many clients and sessions on one port.
+
+mod accept;
+mod active_session;
+mod admission;
+pub(crate) mod agent;
+mod control;
+mod delegate;
+mod janitor;
+pub(crate) mod limits;
+pub(crate) mod listing;
+mod memory;
+pub(crate) mod outgoing;
+mod pending_connections;

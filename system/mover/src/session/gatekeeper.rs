@@ -1,0 +1,84 @@
+//! Authorisation of clients: the interface of the policy, which callers of the mover bring.
+
+use std::net::SocketAddr;
+
+use penstock_identity::Fingerprint;
+use penstock_protocol::open::{Mark, Refusal};
+use penstock_sys::fs::Dir;
+
+/// Authenticated client of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// Name of its token or certificate.
+    pub name: String,
+    /// Number of the pass that it presented, if the gatekeeper issued one for a single purpose.
+    /// Transfers of such callers never write one file concurrently.
+    pub pass: Option<u64>,
+    /// SHA-256 of its token; `None` for a certificate or a pass.
+    pub token: Option<[u8; 32]>,
+}
+
+/// Resolved path of a client.
+#[derive(Debug)]
+pub struct ResolvedPath {
+    /// Directory that confines the client.
+    pub root: Dir,
+    /// Path below `root`; empty for the directory itself.
+    pub path: Vec<u8>,
+    /// Path as the client names it.
+    pub shown: String,
+}
+
+/// Authorisation policy; the mover itself has none.
+pub trait Gatekeeper: Send + Sync {
+    /// Authenticates a client.
+    ///
+    /// # Errors
+    /// If the client is unknown; the refusal states the remedy.
+    fn authenticate(
+        &self,
+        token: &str,
+        certificate: Option<&Fingerprint>,
+        peer: &str,
+    ) -> Result<Caller, Refusal>;
+
+    /// True if an admitted client is still valid: its token, certificate or order may have been
+    /// withdrawn.
+    fn still_admits(&self, _caller: &Caller) -> bool {
+        true
+    }
+
+    /// Resolves a path for reading or writing.
+    ///
+    /// # Errors
+    /// If the path does not exist or this client may not use it.
+    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal>;
+
+    /// Returns the scitag of data that a client sends to or gets from a path; `asked` is the client's
+    /// choice.
+    ///
+    /// # Errors
+    /// If this client may not set it.
+    fn mark(
+        &self,
+        _caller: &Caller,
+        _path: &[u8],
+        asked: Option<Mark>,
+    ) -> Result<Option<Mark>, Refusal> {
+        Ok(asked)
+    }
+
+    /// Authorises sending files to `to` for a third-party copy. `from_here` is set when the client is
+    /// on this host or `to` is this agent.
+    ///
+    /// # Errors
+    /// If it is not allowed.
+    fn may_send_to(&self, _to: SocketAddr, _from_here: bool) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// True if clients act for the user of this process and may therefore set owners.
+    fn trusts_owners(&self) -> bool {
+        false
+    }
+}

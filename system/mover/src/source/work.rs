@@ -1,0 +1,268 @@
+//! State shared by scanner, readers and streams of a sending end: the sending state machine, its sources
+//! and the blocks ready to be sent.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use penstock_protocol::block::Header;
+use penstock_protocol::control::{Failure, FailureKind};
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
+use penstock_protocol::open::Existing;
+use penstock_protocol::sender::{FrameTask, ReadOutcome, Sender, SourceEntry};
+use penstock_sys::buffer::Buffer;
+use penstock_sys::fs::{self, Dir, Open};
+
+use super::open_sources::{OpenSource, OpenSources};
+use super::ready_queue::ReadyQueue;
+use super::scan::{self, ScanRoot};
+use crate::base::convert::{native, time};
+use crate::base::engine::Engine;
+use crate::base::file_digest::catch_up;
+use crate::base::lock::{lock, wait};
+use crate::session::close::CloseOnEnd;
+use crate::session::state::Session;
+use crate::session::worker_pool::WorkerPool;
+
+/// Default number of reader threads per device.
+const READERS_DEFAULT: u16 = 2;
+
+/// Smaller files are read through the page cache: direct I/O costs more than it saves.
+const DIRECT_BYTES_MIN: u64 = 1 << 20;
+
+/// Block ready to be sent.
+#[derive(Debug)]
+pub(crate) struct ReadyBlock {
+    /// Work that produced it.
+    pub work: FrameTask,
+    /// Frame header of the block.
+    pub header: Header,
+    /// Payload of the length in the header; `None` for a hole.
+    pub buffer: Option<Buffer>,
+}
+
+impl CloseOnEnd for ReadyQueue<ReadyBlock> {
+    fn close(&self) {
+        Self::close(self);
+    }
+}
+
+/// Source of one session: what its scanner, readers and streams share.
+#[derive(Debug)]
+pub(crate) struct SourceWork {
+    /// State common to both kinds of end.
+    pub session: Session,
+    /// Storage engine of the readers.
+    pub engine: Engine,
+    /// Blocks ready to be sent.
+    pub(crate) ready: Arc<ReadyQueue<ReadyBlock>>,
+    /// Cache of open sources.
+    pub(super) open: OpenSources,
+    /// Sources by number.
+    pub(super) sources: Vec<ScanRoot>,
+    /// Sending state machine.
+    pub(crate) machine: Mutex<Sender>,
+    /// Signalled when there may be work for readers, or an acknowledgement.
+    pub(crate) work: Condvar,
+    /// Signalled when the window may have room for announcements.
+    pub(crate) room: Condvar,
+    serial: Mutex<HashMap<u64, Serial>>,
+    /// Reader threads, per device.
+    pub readers: WorkerPool,
+}
+
+impl SourceWork {
+    /// Creates the source of a session; nothing is read before [`super::scanner`] runs.
+    #[must_use]
+    pub(crate) fn new(session: Session, engine: Engine, sources: Vec<ScanRoot>) -> Self {
+        let options = &session.options;
+        let mut machine = Sender::new(options.algorithm, options.block_bytes);
+        if options.existing == Existing::Keep {
+            machine.keep_existing();
+        }
+        let ready = Arc::new(ReadyQueue::default());
+        let closed_at_end: Arc<dyn CloseOnEnd> = Arc::<ReadyQueue<ReadyBlock>>::clone(&ready);
+        session.close_at_end(closed_at_end);
+        let wanted = options.settings.readers.unwrap_or(READERS_DEFAULT);
+        // A digest in file order needs blocks in file order.
+        let wanted = if options.algorithm.combines() { wanted } else { 1 };
+        Self {
+            engine,
+            ready,
+            open: OpenSources::default(),
+            sources,
+            machine: Mutex::new(machine),
+            work: Condvar::new(),
+            room: Condvar::new(),
+            serial: Mutex::default(),
+            readers: WorkerPool::new("read", wanted),
+            session,
+        }
+    }
+
+    /// Digest algorithm of whole files.
+    #[must_use]
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.session.options.algorithm
+    }
+
+    /// Directory and path of an announced source.
+    #[must_use]
+    pub(crate) fn locate<'a>(&'a self, source: &'a SourceEntry) -> (&'a Dir, &'a Path) {
+        let root = &self.sources[source.root as usize];
+        (&root.dir, native(&source.entry.path))
+    }
+
+    /// Returns work for a reader, without waiting.
+    pub(crate) fn try_work(&self, device: u64) -> Option<FrameTask> {
+        lock(&self.machine).next_work(device)
+    }
+
+    /// Returns work for a reader; waits briefly.
+    pub(crate) fn wait_work(&self, device: u64) -> Option<FrameTask> {
+        let mut machine = lock(&self.machine);
+        machine.next_work(device).or_else(|| {
+            machine = wait(&self.work, machine, Duration::from_millis(100));
+            machine.next_work(device)
+        })
+    }
+
+    /// Handles the result of reading a range of a source.
+    pub(crate) fn read(&self, source: &SourceEntry, range: Range<u64>, result: ReadOutcome) {
+        if !matches!(result, ReadOutcome::Good(_)) {
+            lock(&self.serial).remove(&source.file);
+        }
+        let mut machine = lock(&self.machine);
+        machine.read(source, range.clone(), result);
+        let urgent = range.end == source.entry.bytes;
+        drop(machine);
+        if urgent {
+            self.session.wake_control();
+        }
+    }
+
+    /// Handles the results of reading whole files.
+    pub(crate) fn read_whole(&self, sources: &[Arc<SourceEntry>], results: Vec<ReadOutcome>) {
+        let mut machine = lock(&self.machine);
+        for (source, result) in sources.iter().zip(results) {
+            machine.read(source, 0..source.entry.bytes, result);
+        }
+    }
+
+    /// Handles the comparison of a source with its copy.
+    pub(crate) fn compared(&self, source: &SourceEntry, same: bool) {
+        lock(&self.machine).compared(source, same);
+        self.session.wake_control();
+    }
+
+    /// Handles the digest of a skipped source.
+    pub(crate) fn digested(&self, source: &SourceEntry, result: Result<Digest, Failure>) {
+        lock(&self.machine).digested(source, result);
+        self.session.wake_control();
+    }
+
+    /// Adds a block to a digest in file order. Skipped blocks that the destination has are read here:
+    /// the price of such digests.
+    pub(crate) fn digest_in_order(&self, source: &SourceEntry, offset: u64, data: &[u8]) {
+        if self.algorithm().combines() {
+            return;
+        }
+        let mut files = lock(&self.serial);
+        let serial = match files.entry(source.file) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                let Some(serial) = Serial::new(self.algorithm()) else { return };
+                entry.insert(serial)
+            }
+        };
+        let end = offset + data.len() as u64;
+        if serial.next() < offset && self.catch_up(serial, source, offset).is_err() {
+            return;
+        }
+        if serial.next() == offset {
+            serial.update(data);
+        }
+        let total = source.entry.bytes;
+        let tail_is_there = serial.next() == end && self.nothing_left(source.file);
+        if tail_is_there && end < total && self.catch_up(serial, source, total).is_err() {
+            return;
+        }
+        if serial.next() == total {
+            let digest = files.remove(&source.file).map(Serial::finish);
+            drop(files);
+            if let Some(digest) = digest {
+                lock(&self.machine).serial_digest(source.file, digest);
+                self.session.wake_control();
+            }
+        }
+    }
+
+    fn nothing_left(&self, file: u64) -> bool {
+        lock(&self.machine).is_handed_out(file)
+    }
+
+    fn catch_up(&self, serial: &mut Serial, source: &SourceEntry, end: u64) -> io::Result<()> {
+        let (dir, path) = self.locate(source);
+        let file = dir.open_file(path, &Open::reading())?;
+        catch_up(serial, &file, end)
+    }
+}
+
+impl SourceWork {
+    pub(super) fn open_source(&self, source: &SourceEntry) -> io::Result<OpenSource> {
+        let (dir, path) = self.locate(source);
+        let wanted = self.engine.direct && source.entry.bytes >= DIRECT_BYTES_MIN;
+        if wanted {
+            let open = Open { direct: true, ..Open::reading() };
+            match dir.open_file(path, &open) {
+                Ok(file) => {
+                    self.session.record_engine(self.engine.name(true));
+                    return Ok(OpenSource { file: Arc::new(file), direct: true });
+                }
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let file = dir.open_file(path, &Open::reading())?;
+        self.session.record_engine(self.engine.name(false));
+        if source.entry.bytes >= DIRECT_BYTES_MIN {
+            // Ignored advice costs nothing.
+            let _ = fs::advise_sequential(&file);
+        }
+        Ok(OpenSource { file: Arc::new(file), direct: false })
+    }
+
+    /// Checks a source against its announcement; `None` if unchanged.
+    ///
+    /// Programs can set a modification time back, but not a change time: without it a file that is rewritten while it
+    /// is copied, or replaced between scan and opening, could arrive as a mixture of both contents.
+    pub(super) fn changed(&self, source: &SourceEntry, file: &File) -> Option<ReadOutcome> {
+        let stat = match fs::stat_file(file) {
+            Ok(stat) => stat,
+            Err(error) => return Some(failed(&error)),
+        };
+        let announced = &source.entry;
+        if stat.kind == fs::Kind::File
+            && (stat.size, stat.inode) == (announced.bytes, announced.inode)
+            && time(stat.mtime) == announced.modified
+            && time(stat.ctime) == announced.changed
+        {
+            return None;
+        }
+        let (dir, path) = self.locate(source);
+        let arrives_as = native(&source.entry.path);
+        let fresh = dir.stat(path).ok().and_then(|stat| {
+            scan::entry(dir, path, arrives_as, &stat, self.session.options.xattrs).ok()
+        });
+        Some(ReadOutcome::Changed(fresh.map(Box::new)))
+    }
+}
+
+/// Converts an error of a source to the outcome of a read.
+pub(crate) fn failed(error: &io::Error) -> ReadOutcome {
+    ReadOutcome::Failed(Failure::new(FailureKind::Source, fs::describe(error)))
+}

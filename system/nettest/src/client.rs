@@ -1,0 +1,235 @@
+//! Client: connects, proposes a test, opens its data connections and runs it.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::{Duration, Instant};
+
+use penstock_mover::Labelling;
+use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
+use penstock_sys::net::connect::{ConnectOptions, connect};
+use thiserror::Error;
+
+use crate::message::{Message, StreamRole};
+use crate::params::TestParams;
+use crate::report::{Interval, Report, role_of};
+use crate::session::{
+    self, Connection, ControlConnection, LISTENER_SILENT_AFTER, Peer, receive_until,
+};
+use crate::share::MemoryShare;
+use crate::{DEFAULT_PORT, NettestError};
+
+/// Time limit for the kernel of the listener's host to accept a connection. The listener answers within
+/// [`LISTENER_SILENT_AFTER`].
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Listener to test against, and local options.
+#[derive(Clone, Debug, Default)]
+pub struct TestTarget {
+    /// `HOST`, `HOST:PORT`, an address, or `[ADDRESS]:PORT`.
+    pub host: String,
+    /// Port for a host without one; [`DEFAULT_PORT`] without either.
+    pub port: Option<u16>,
+    /// Local address to connect from; any if `None`.
+    pub source: Option<IpAddr>,
+    /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
+    pub ipv4: Option<bool>,
+}
+
+impl TestTarget {
+    /// Resolves the addresses to try, in the resolver's order.
+    fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
+        let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
+        let (host, port) = split_host(&self.host).map_err(|error| fail(error.to_string()))?;
+        let port = port.or(self.port).unwrap_or(DEFAULT_PORT);
+        let found: Vec<SocketAddr> = (host, port)
+            .to_socket_addrs()
+            .map_err(|error| fail(format!("no such host: {error}")))?
+            .filter(|address| self.ipv4.is_none_or(|ipv4| address.is_ipv4() == ipv4))
+            .filter(|address| self.source.is_none_or(|ip| address.is_ipv4() == ip.is_ipv4()))
+            .collect();
+        if found.is_empty() {
+            return Err(fail("no address of the family asked for (-4, -6, --bind)".into()));
+        }
+        Ok(found)
+    }
+}
+
+/// Error in the syntax of `HOST[:PORT]`.
+#[derive(Debug, PartialEq, Eq, Error)]
+enum HostSyntaxError {
+    #[error("'{0}' is not a port")]
+    Port(String),
+    #[error("'[' without ']'")]
+    OpenBracket,
+    #[error("'{0}' after ']'")]
+    AfterBracket(String),
+}
+
+/// Splits `HOST[:PORT]`; a bare IPv6 address has no port.
+fn split_host(text: &str) -> Result<(&str, Option<u16>), HostSyntaxError> {
+    let port =
+        |text: &str| text.parse().map(Some).map_err(|_| HostSyntaxError::Port(text.to_owned()));
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(HostSyntaxError::OpenBracket)?;
+        return match rest.strip_prefix(':') {
+            Some(digits) => Ok((host, port(digits)?)),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err(HostSyntaxError::AfterBracket(rest.to_owned())),
+        };
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((text, None)),
+        Some((host, digits)) => Ok((host, port(digits)?)),
+        None => Ok((text, None)),
+    }
+}
+
+/// Progress event of a running test.
+#[derive(Clone, Copy, Debug)]
+pub enum TestProgress<'a> {
+    /// All connections are open and data flows: from now on `stop` leaves a report.
+    Started,
+    /// An interval has ended.
+    Interval(&'a Interval),
+}
+
+/// Runs a test. `stop` ends it early with the results so far; `on_progress` is called during the test.
+///
+/// # Errors
+/// See [`NettestError`]; each names the object and the remedy.
+pub fn run(
+    target: &TestTarget,
+    params: &TestParams,
+    stop: &AtomicBool,
+    on_progress: &mut dyn FnMut(TestProgress<'_>),
+) -> Result<Report, NettestError> {
+    params.validate()?;
+    let options = ConnectOptions {
+        source: target.source,
+        congestion: params.congestion.clone(),
+        window_bytes: params.window_bytes,
+        ..ConnectOptions::default()
+    };
+    let (peer, mut control) = connect_control(target, &options)?;
+    let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
+    control.send(&Message::Propose { software, params: params.clone() })?;
+    let receive = |control: &ControlConnection| {
+        receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(
+            |error| match error {
+                error @ NettestError::Silent(_) => {
+                    NettestError::Listener { peer, error: error.into() }
+                }
+                error => error,
+            },
+        )
+    };
+    let test_id = match receive(&control)? {
+        Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
+        Message::Refused { reason } => return Err(NettestError::Refused(reason)),
+        _ => return Err(NettestError::Unexpected),
+    };
+    // Reported before the last connection, which starts the listener's part.
+    on_progress(TestProgress::Started);
+    let mut sockets = Vec::new();
+    for index in 0..params.connections() {
+        let role = role_of(params, index, true);
+        let mark = params.mark().filter(|_| role == StreamRole::Sender);
+        let Labelling { flow_label, destination_option, description: label } =
+            Labelling::connecting(mark, index, peer, target.source);
+        let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
+        let socket = connect_data(peer, &options, &test_id, index)?;
+        sockets.push(Connection { index, role, socket, label });
+    }
+    match receive(&control)? {
+        Message::Start => {}
+        Message::Refused { reason } => return Err(NettestError::Refused(reason)),
+        Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
+        _ => return Err(NettestError::Unexpected),
+    }
+    let mut intervals = Vec::new();
+    let listener = Peer { silent_after: LISTENER_SILENT_AFTER, other_tests: &AtomicU32::default() };
+    let on_interval = &mut |interval: &Interval| {
+        on_progress(TestProgress::Interval(interval));
+        intervals.push(interval.clone());
+    };
+    let share = MemoryShare::ALONE;
+    let outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)
+        .map_err(|error| match error {
+            error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
+            error => error,
+        })?;
+    for stream in outcome.local.iter().chain(&outcome.remote) {
+        if let Some(reason) = &stream.error {
+            return Err(NettestError::Stream { index: stream.index, reason: reason.clone() });
+        }
+    }
+    Ok(Report::new(peer.to_string(), params, &outcome, intervals))
+}
+
+fn connect_control(
+    target: &TestTarget,
+    options: &ConnectOptions,
+) -> Result<(SocketAddr, ControlConnection), NettestError> {
+    let mut failure = NettestError::NoAddress;
+    for peer in target.addresses()? {
+        match connect(peer, options, CONNECT_TIMEOUT) {
+            Ok(mut socket) => {
+                socket
+                    .write_all(&first_bytes(ConnectionKind::NettestControl))
+                    .map_err(NettestError::ControlLost)?;
+                return Ok((peer, ControlConnection::new(socket).map_err(NettestError::Local)?));
+            }
+            // A wrong source address or congestion control is a local error.
+            Err(error) if error.raw_os_error().is_none() && error.get_ref().is_some() => {
+                failure = NettestError::Option(error);
+            }
+            Err(source) => failure = NettestError::Connect { peer, source },
+        }
+    }
+    Err(failure)
+}
+
+fn connect_data(
+    peer: SocketAddr,
+    options: &ConnectOptions,
+    test_id: &[u8; 16],
+    index: u32,
+) -> Result<TcpStream, NettestError> {
+    let fail = |source| NettestError::Connect { peer, source };
+    let mut socket = connect(peer, options, CONNECT_TIMEOUT).map_err(fail)?;
+    let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
+    head.extend_from_slice(test_id);
+    head.extend_from_slice(&index.to_be_bytes());
+    socket.write_all(&head).map_err(fail)?;
+    Ok(socket)
+}
+
+fn first_bytes(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {
+    preamble::encode(Preamble { kind, tls: false })
+}
+
+fn parse_test_id(text: &str) -> Result<[u8; 16], NettestError> {
+    u128::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| text.len() == 32)
+        .map(u128::to_be_bytes)
+        .ok_or(NettestError::Unexpected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_host;
+
+    #[test]
+    fn hosts_come_with_and_without_port() {
+        assert_eq!(split_host("dtn1"), Ok(("dtn1", None)));
+        assert_eq!(split_host("dtn1:90"), Ok(("dtn1", Some(90))));
+        assert_eq!(split_host("fe80::1"), Ok(("fe80::1", None)));
+        assert_eq!(split_host("[::1]:90"), Ok(("::1", Some(90))));
+        assert_eq!(split_host("[::1]"), Ok(("::1", None)));
+        assert!(split_host("dtn1:http").unwrap_err().to_string().contains("'http'"));
+        assert!(split_host("[::1").is_err());
+        assert!(split_host("[::1]9").is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Memory-to-memory TCP tests of the network without disks, comparable to iperf3.
+//!
+//! A [`Listener`] serves many clients on one port; [`run`] is the client. Control and data connections
+//! share the port: the 16-byte preamble states the kind ([`penstock_protocol::preamble`]), a control
+//! connection carries JSON messages ([`message`]), a data connection sends its test id (16 bytes) and
+//! stream (4 bytes, big endian), then test data only. Each stream is one thread with blocking calls.
+//! [`StreamSweep`] searches the smallest sufficient number of streams.
+//!
+//! Nothing is printed: results are values, progress goes to callbacks.
+
+#![forbid(unsafe_code)]
+
+mod block;
+mod client;
+mod listener;
+pub mod message;
+pub mod params;
+mod report;
+mod session;
+mod share;
+mod source;
+mod stream;
+mod sweep;
+
+use std::io;
+use std::net::SocketAddr;
+
+use penstock_units::display_count;
+use thiserror::Error;
+
+pub use client::{TestProgress, TestTarget, run};
+pub use listener::{Listener, ListenerEvent, ListenerLimits};
+pub use params::{LabelBy, SendPath, TestDirection, TestParams};
+pub use report::{FlowReport, Interval, Report, StreamResult};
+pub use sweep::{StreamSweep, StreamSweepReport, SweepOptions, SweepPoint};
+
+/// Refuses a test that reached an agent.
+///
+/// # Errors
+/// Errors of the socket.
+pub fn decline(socket: &mut (impl io::Read + io::Write)) -> io::Result<()> {
+    // Read first: unread data at close makes the kernel reset the connection.
+    let _ = message::read_message(socket)?;
+    let reason = "an agent listens there, which answers no tests: \
+                  run `penstock nettest --listen` on another port of that host and name the port";
+    message::write_message(socket, &message::Message::Refused { reason: reason.to_owned() })?;
+    Err(io::Error::other("a test came to an agent"))
+}
+
+/// Default TCP port of agents and listeners.
+pub const DEFAULT_PORT: u16 = 8620;
+
+/// Error of a test.
+#[derive(Debug, Error)]
+pub enum NettestError {
+    /// The parameters are not valid.
+    #[error(transparent)]
+    Params(#[from] params::InvalidParams),
+    /// The name has no address of the requested family.
+    #[error("{host}: {reason}")]
+    Resolve {
+        /// Host name as given.
+        host: String,
+        /// Error of the resolver.
+        reason: String,
+    },
+    /// No listener answers at the address.
+    #[error("{peer}: cannot connect: {source}; is `penstock nettest --listen` running there?")]
+    Connect {
+        /// Address of the listener.
+        peer: SocketAddr,
+        /// Error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// The listener refused the test.
+    #[error("the listener refused: {0}")]
+    Refused(String),
+    /// The other end aborted the test.
+    #[error("the other end failed: {0}")]
+    PeerFailed(String),
+    /// The control connection was lost.
+    #[error("the control connection ended: {0}")]
+    ControlLost(#[source] io::Error),
+    /// The other end is silent.
+    #[error(
+        "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release"
+    )]
+    Silent(
+        /// Silence in seconds.
+        f64,
+    ),
+    /// The name has no address.
+    #[error("no address to connect to")]
+    NoAddress,
+    /// The listener does not respond.
+    #[error("{peer}: {error}")]
+    Listener {
+        /// Address of the listener.
+        peer: SocketAddr,
+        /// Missing response.
+        error: Box<Self>,
+    },
+    /// Unexpected message of the other end.
+    #[error("the other end sent a message that does not belong here")]
+    Unexpected,
+    /// The test did not end in time.
+    #[error("the test did not end a minute after its time")]
+    Overdue,
+    /// Data connections are missing.
+    #[error("{missing} of {} did not arrive in time", display_count(*expected as u64, "data connection"))]
+    Missing {
+        /// Number of missing connections.
+        missing: usize,
+        /// Number of expected connections.
+        expected: usize,
+    },
+    /// A stream ended early.
+    #[error("stream {index} failed: {reason}")]
+    Stream {
+        /// Number of the stream.
+        index: u32,
+        /// Reason for the early end.
+        reason: String,
+    },
+    /// This machine lacks the source address or the congestion control.
+    #[error(transparent)]
+    Option(io::Error),
+    /// Local error of the kernel.
+    #[error(transparent)]
+    Local(io::Error),
+}

@@ -1,0 +1,534 @@
+//! Listener: many clients on one port; each test has its own threads and limits.
+//!
+//! The listener is open to all clients, like iperf3. So every number that a client can influence is
+//! limited, every wait has a deadline, and malformed input costs one event.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use penstock_marker::DEFAULT_PIN;
+use penstock_mover::label_accepted;
+use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, PreambleError};
+use penstock_sys::net::connect::listen;
+use penstock_sys::net::options;
+use thiserror::Error;
+
+use crate::NettestError;
+use crate::message::{Message, StreamRole, write_message};
+use crate::params::TestParams;
+use crate::report::role_of;
+use crate::session::{
+    self, CLIENT_SILENT_AFTER, Connection, ControlConnection, ControlEvent, Peer, TestOutcome,
+    receive_until,
+};
+use crate::share::MemoryShare;
+
+/// Interval of checks for a stop request.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Time for running tests to report when the listener stops.
+const LAST_REPORT_TIMEOUT: Duration = Duration::from_secs(5);
+const ACCEPT_BACKLOG: i32 = 1024;
+
+/// Limits of a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenerLimits {
+    /// Limit of concurrent tests.
+    pub tests: usize,
+    /// Limit of connections that do not belong to a test yet. Another one evicts the oldest, so that
+    /// idle ones do not block newcomers.
+    pub handshakes: usize,
+    /// Time limit for a connection's preamble, and for a test's data connections to arrive.
+    pub handshake: Duration,
+}
+
+impl Default for ListenerLimits {
+    fn default() -> Self {
+        Self { tests: 16, handshakes: 256, handshake: Duration::from_secs(10) }
+    }
+}
+
+/// Event of a listener.
+#[derive(Debug)]
+pub enum ListenerEvent<'a> {
+    /// A test has started.
+    Started {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// Parameters of the test.
+        params: &'a TestParams,
+    },
+    /// A test has ended.
+    Finished {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// Bytes sent by this end.
+        bytes_sent: u64,
+        /// Bytes received by this end.
+        bytes_received: u64,
+        /// Duration of the test in seconds.
+        seconds: f64,
+    },
+    /// A test failed or did not start.
+    Failed {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// Reason for the failure.
+        reason: String,
+    },
+    /// A connection was dropped before it belonged to a test.
+    Dropped {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// Reason for the drop.
+        reason: String,
+    },
+}
+
+/// Reason for which a connection was dropped before it belonged to a test.
+#[derive(Debug, Error)]
+enum DropReason {
+    /// The client's opening is not valid or has another version.
+    #[error(transparent)]
+    Preamble(#[from] PreambleError),
+    /// The client asks for an encrypted test.
+    #[error("it asks for TLS, which tests do not use")]
+    Tls,
+    /// The client is one of transfers.
+    #[error("a transfer came: {TRANSFER_REFUSAL}")]
+    Transfer,
+    /// A data connection names a test that does not run.
+    #[error("data connection for a test that is not here")]
+    UnknownTest,
+    /// The test of a data connection has all that it needs.
+    #[error("its test has all its connections")]
+    Surplus,
+    /// The client sent part of its opening only.
+    #[error("{0} bytes and then silence until the handshake deadline")]
+    Silence(usize),
+    /// The client closed the connection within its opening.
+    #[error("closed after {0} bytes")]
+    Closed(usize),
+    /// Newer connections needed its place.
+    #[error("gave way, as the oldest of {0} that wait")]
+    Evicted(usize),
+    /// Error of the socket.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// Refusal of a transfer, which names the remedy.
+const TRANSFER_REFUSAL: &str = "this is a test listener; transfers need `penstock serve`";
+
+type TestId = [u8; 16];
+type DataConnection = (u32, TcpStream);
+
+/// Listener bound to a port, not serving yet.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+    limits: ListenerLimits,
+}
+
+/// State shared by the connections of one listener.
+struct ListenerState<F> {
+    limits: ListenerLimits,
+    /// Connections without a test, by arrival.
+    waiting: Mutex<BTreeMap<u64, Arc<TcpStream>>>,
+    arrivals: AtomicU64,
+    tests: Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
+    concurrent: Concurrent,
+    stop: Arc<AtomicBool>,
+    on_event: F,
+}
+
+impl Listener {
+    /// Binds `address`; port 0 lets the kernel choose.
+    ///
+    /// # Errors
+    /// Error of the kernel.
+    pub fn bind(address: SocketAddr, limits: ListenerLimits) -> io::Result<Self> {
+        let socket = listen(address, ACCEPT_BACKLOG)?;
+        let address = socket.local_addr()?;
+        // Linux applies the receive timeout to accept too.
+        options::set_receive_timeout(&socket, STOP_CHECK_INTERVAL)?;
+        Ok(Self { socket, address, limits })
+    }
+
+    /// Local address, with the port assigned by the kernel.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop`, which ends the running tests early. `on_event` is called from many threads.
+    ///
+    /// # Errors
+    /// If accepting fails permanently.
+    pub fn run<F>(&self, stop: &Arc<AtomicBool>, on_event: F) -> io::Result<()>
+    where
+        F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
+    {
+        let listener = Arc::new(ListenerState {
+            limits: self.limits,
+            waiting: Mutex::default(),
+            arrivals: AtomicU64::new(0),
+            tests: Mutex::default(),
+            concurrent: Concurrent::default(),
+            stop: stop.clone(),
+            on_event,
+        });
+        while !stop.load(Relaxed) {
+            match self.socket.accept() {
+                Ok((socket, peer)) => listener.admit(socket, peer),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock
+                    | io::ErrorKind::Interrupted
+                    | io::ErrorKind::ConnectionAborted => {}
+                    // Out of descriptors or memory: wait for a test to end.
+                    _ if is_exhaustion(&error) => thread::sleep(STOP_CHECK_INTERVAL),
+                    _ => return Err(error),
+                },
+            }
+        }
+        // The tests observe `stop` too and send their clients the results so far.
+        let deadline = Instant::now() + LAST_REPORT_TIMEOUT;
+        while !lock(&listener.tests).is_empty() && Instant::now() < deadline {
+            thread::sleep(STOP_CHECK_INTERVAL / 10);
+        }
+        Ok(())
+    }
+}
+
+impl<F> ListenerState<F>
+where
+    F: Fn(&ListenerEvent<'_>) + Send + Sync + 'static,
+{
+    /// Starts a thread for a new connection and adds it to those without a test.
+    fn admit(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        let place = UnclaimedConnection::new(self, socket);
+        let listener = self.clone();
+        let spawned = thread::Builder::new().name("nettest-accept".into()).spawn(move || {
+            if let Err(reason) = listener.read_kind(place, peer) {
+                let reason = reason.to_string();
+                (listener.on_event)(&ListenerEvent::Dropped { peer, reason });
+            }
+        });
+        if let Err(error) = spawned {
+            let reason = format!("no thread for it: {error}");
+            (self.on_event)(&ListenerEvent::Dropped { peer, reason });
+        }
+    }
+
+    /// Reads the kind of a connection. The error states why it was dropped.
+    fn read_kind(
+        self: &Arc<Self>,
+        place: UnclaimedConnection<F>,
+        peer: SocketAddr,
+    ) -> Result<(), DropReason> {
+        let deadline = Instant::now() + self.limits.handshake;
+        let head = self.read_head(&place.socket, deadline);
+        match head.map_err(|reason| place.why(reason))? {
+            Head::Control => {
+                self.serve_test(place, peer);
+                Ok(())
+            }
+            Head::Data(id, index) => {
+                let socket = place.leave()?;
+                let tests = lock(&self.tests);
+                let test = tests.get(&id).ok_or(DropReason::UnknownTest)?;
+                test.try_send((index, socket)).map_err(|_| DropReason::Surplus)
+            }
+        }
+    }
+
+    fn read_head(&self, mut socket: &TcpStream, deadline: Instant) -> Result<Head, DropReason> {
+        let mut bytes = [0; PREAMBLE_BYTES];
+        read_until(socket, &mut bytes, deadline)?;
+        let opening = preamble::decode(&bytes).inspect_err(|error| {
+            if matches!(error, PreambleError::Version { .. }) {
+                let refusal = Message::Refused { reason: error.to_string() };
+                let _ = write_message(&mut socket, &refusal);
+            }
+        })?;
+        match opening.kind {
+            _ if opening.tls => Err(DropReason::Tls),
+            ConnectionKind::NettestControl => Ok(Head::Control),
+            ConnectionKind::NettestData => {
+                let mut bytes = [0; 20];
+                read_until(socket, &mut bytes, deadline)?;
+                let mut id = [0; 16];
+                id.copy_from_slice(&bytes[..16]);
+                let index = u32::from_be_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
+                Ok(Head::Data(id, index))
+            }
+            ConnectionKind::Control | ConnectionKind::Data => {
+                let refusal = Message::Refused { reason: TRANSFER_REFUSAL.to_owned() };
+                let _ = write_message(&mut socket, &refusal);
+                Err(DropReason::Transfer)
+            }
+        }
+    }
+
+    fn serve_test(self: &Arc<Self>, place: UnclaimedConnection<F>, peer: SocketAddr) {
+        if let Err(error) = self.run_test(place, peer) {
+            (self.on_event)(&ListenerEvent::Failed { peer, reason: error.to_string() });
+        }
+    }
+
+    fn run_test(
+        &self,
+        place: UnclaimedConnection<F>,
+        peer: SocketAddr,
+    ) -> Result<(), NettestError> {
+        let deadline = Instant::now() + self.limits.handshake;
+        let socket = place.socket.try_clone().map_err(NettestError::Local)?;
+        let mut control = ControlConnection::new(socket).map_err(NettestError::Local)?;
+        let Message::Propose { params, .. } = receive_until(&control, deadline)? else {
+            return Err(NettestError::Unexpected);
+        };
+        let refuse = |control: &mut ControlConnection, reason: String| {
+            control.send(&Message::Refused { reason: reason.clone() })?;
+            Err(NettestError::Refused(reason))
+        };
+        if let Err(error) = params.validate() {
+            return refuse(&mut control, error.to_string());
+        }
+        if let Some(name) = &params.congestion
+            && let Err(error) = options::set_congestion(control.socket(), name)
+        {
+            return refuse(&mut control, error.to_string());
+        }
+        let Some(mut slot) = self.reserve_slot(params.connections()) else {
+            let are = if self.limits.tests == 1 { "test is" } else { "tests are" };
+            let reason = format!("{} {are} running, try again later", self.limits.tests);
+            return refuse(&mut control, reason);
+        };
+        drop(place);
+        let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
+        let test_id = format!("{:032x}", u128::from_be_bytes(slot.id));
+        control.send(&Message::Accepted { software, test_id })?;
+        let deadline = Instant::now() + self.limits.handshake;
+        let sockets = match slot.gather(&params, &control, deadline) {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                control.send(&Message::Failed { reason: error.to_string() })?;
+                return Err(error);
+            }
+        };
+        (self.on_event)(&ListenerEvent::Started { peer, params: &params });
+        control.send(&Message::Start)?;
+        let started = Instant::now();
+        let place = self.concurrent.enter();
+        let client = Peer { silent_after: CLIENT_SILENT_AFTER, other_tests: &place.other_tests };
+        let share = slot.share;
+        let outcome =
+            session::run(&params, sockets, control, share, &client, &self.stop, &mut |_| {})?;
+        let (bytes_sent, bytes_received) = totals(&outcome);
+        let seconds = started.elapsed().as_secs_f64();
+        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
+        Ok(())
+    }
+
+    /// Reserves a test slot, if one is free.
+    fn reserve_slot(&self, connections: u32) -> Option<TestSlot<'_>> {
+        let mut id = [0; 16];
+        aws_lc_rs::rand::fill(&mut id).ok()?;
+        let mut tests = lock(&self.tests);
+        if tests.len() >= self.limits.tests {
+            return None;
+        }
+        let share = if tests.is_empty() { MemoryShare::ALONE } else { MemoryShare::CROWDED };
+        let (sender, connections) = sync_channel(connections as usize);
+        tests.insert(id, sender);
+        Some(TestSlot { id, connections: Some(connections), share, tests: &self.tests })
+    }
+}
+
+/// Tests running at a listener; each records the peak number of others.
+#[derive(Debug, Default)]
+struct Concurrent(Mutex<Vec<Arc<AtomicU32>>>);
+
+/// Running test, deregistered on drop.
+#[derive(Debug)]
+struct RunningTest<'a> {
+    concurrent: &'a Concurrent,
+    /// Peak number of other tests so far.
+    other_tests: Arc<AtomicU32>,
+}
+
+impl Concurrent {
+    /// Registers a running test.
+    fn enter(&self) -> RunningTest<'_> {
+        let mut running = lock(&self.0);
+        let others = u32::try_from(running.len()).unwrap_or(u32::MAX);
+        running.push(Arc::new(AtomicU32::new(others)));
+        for test in running.iter() {
+            test.fetch_max(others, Relaxed);
+        }
+        let other_tests = Arc::clone(running.last().expect("one was added"));
+        RunningTest { concurrent: self, other_tests }
+    }
+}
+
+impl Drop for RunningTest<'_> {
+    fn drop(&mut self) {
+        lock(&self.concurrent.0).retain(|test| !Arc::ptr_eq(test, &self.other_tests));
+    }
+}
+
+/// Preamble and header of a connection.
+enum Head {
+    Control,
+    Data(TestId, u32),
+}
+
+/// Connection that does not belong to a test yet; dropping it frees its slot.
+struct UnclaimedConnection<F> {
+    listener: Arc<ListenerState<F>>,
+    number: u64,
+    socket: Arc<TcpStream>,
+}
+
+impl<F> UnclaimedConnection<F> {
+    /// Registers the connection; evicts the oldest if the limit is reached.
+    fn new(listener: &Arc<ListenerState<F>>, socket: TcpStream) -> Self {
+        let number = listener.arrivals.fetch_add(1, Relaxed);
+        let socket = Arc::new(socket);
+        let mut waiting = lock(&listener.waiting);
+        if waiting.len() >= listener.limits.handshakes
+            && let Some((_, oldest)) = waiting.pop_first()
+        {
+            // Wakes the thread that reads its preamble.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        waiting.insert(number, socket.clone());
+        Self { listener: listener.clone(), number, socket }
+    }
+
+    /// Deregisters the connection, which now belongs to a test.
+    fn leave(self) -> io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
+    /// Reason for its end: `reason`, unless it was evicted.
+    fn why(&self, reason: DropReason) -> DropReason {
+        if lock(&self.listener.waiting).contains_key(&self.number) {
+            return reason;
+        }
+        DropReason::Evicted(self.listener.limits.handshakes)
+    }
+}
+
+impl<F> Drop for UnclaimedConnection<F> {
+    fn drop(&mut self) {
+        lock(&self.listener.waiting).remove(&self.number);
+    }
+}
+
+/// Slot of a test, freed on drop.
+struct TestSlot<'a> {
+    id: TestId,
+    connections: Option<Receiver<DataConnection>>,
+    share: MemoryShare,
+    tests: &'a Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
+}
+
+impl Drop for TestSlot<'_> {
+    fn drop(&mut self) {
+        lock(self.tests).remove(&self.id);
+    }
+}
+
+impl TestSlot<'_> {
+    /// Waits for all data connections of the test while its client is connected, then accepts no more.
+    fn gather(
+        &mut self,
+        params: &TestParams,
+        control: &ControlConnection,
+        deadline: Instant,
+    ) -> Result<Vec<Connection>, NettestError> {
+        let expected = params.connections() as usize;
+        let connections = self.connections.take();
+        let mut sockets: Vec<Connection> = Vec::with_capacity(expected);
+        while sockets.len() < expected {
+            match control.receive(Duration::ZERO) {
+                Some(ControlEvent::Peer(Err(error))) => {
+                    return Err(NettestError::ControlLost(error));
+                }
+                Some(_) => return Err(NettestError::Unexpected),
+                None => {}
+            }
+            let wait = deadline.saturating_duration_since(Instant::now());
+            if wait.is_zero() {
+                return Err(NettestError::Missing { missing: expected - sockets.len(), expected });
+            }
+            let next = connections
+                .as_ref()
+                .map(|arrived| arrived.recv_timeout(wait.min(STOP_CHECK_INTERVAL / 4)));
+            let Some(Ok((index, socket))) = next else { continue };
+            if index as usize >= expected || sockets.iter().any(|known| known.index == index) {
+                return Err(NettestError::Unexpected);
+            }
+            let role = role_of(params, index, false);
+            let label = match role {
+                StreamRole::Sender => {
+                    label_accepted(params.mark(), &socket, Path::new(DEFAULT_PIN))
+                }
+                StreamRole::Receiver => String::new(),
+            };
+            sockets.push(Connection { index, role, socket, label });
+        }
+        Ok(sockets)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn totals(outcome: &TestOutcome) -> (u64, u64) {
+    outcome.local.iter().fold((0, 0), |(sent, received), stream| match stream.role {
+        StreamRole::Sender => (sent + stream.bytes, received),
+        StreamRole::Receiver => (sent, received + stream.bytes),
+    })
+}
+
+/// Reads all of `bytes` before `deadline`, at any speed.
+fn read_until(
+    mut socket: &TcpStream,
+    bytes: &mut [u8],
+    deadline: Instant,
+) -> Result<(), DropReason> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(DropReason::Silence(filled));
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(DropReason::Closed(filled)),
+            Ok(count) => filled += count,
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => {}
+                _ => return Err(error.into()),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// `ENFILE`, `EMFILE`, `ENOBUFS`, `ENOMEM`.
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24 | 105 | 12))
+}

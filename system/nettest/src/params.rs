@@ -1,0 +1,283 @@
+//! Parameters of a test and their limits. Pure.
+
+use std::time::Duration;
+
+use penstock_protocol::open::{Mark, PacketLabel};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use utoipa::ToSchema;
+
+/// Limit of streams in one direction of a test.
+pub const STREAMS_MAX: u32 = 256;
+/// Limit of a test's duration in seconds.
+pub const SECONDS_MAX: f64 = 86_400.0;
+/// Range of the interval between two reports.
+pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
+
+/// Which way the bytes go, seen from the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Direction)]
+pub enum TestDirection {
+    /// Client to listener.
+    #[default]
+    Forward,
+    /// Listener to client.
+    Reverse,
+    /// Both at once, each with its own streams.
+    Bidir,
+}
+
+impl TestDirection {
+    /// The name used on the wire and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Reverse => "reverse",
+            Self::Bidir => "bidir",
+        }
+    }
+}
+
+/// How a sender hands its bytes to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SendPath {
+    /// The fastest that works.
+    #[default]
+    Auto,
+    /// Pages of memory through a pipe, not copied.
+    Vmsplice,
+    /// A memory file through `sendfile`, not copied.
+    Sendfile,
+    /// Copied by `write`.
+    Write,
+}
+
+/// Parameters of a test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TestParams {
+    /// `forward` (client to listener), `reverse` or `bidir`.
+    #[schema(required)]
+    pub direction: TestDirection,
+    /// Streams in each direction.
+    #[schema(required)]
+    pub streams: u32,
+    /// Duration after the omitted start; null where `bytes` is set.
+    pub seconds: Option<f64>,
+    /// Bytes to send in each direction.
+    pub bytes: Option<u64>,
+    /// Limit on the rate of each direction.
+    pub rate_bps: Option<u64>,
+    /// Congestion control of both ends.
+    pub congestion: Option<String>,
+    /// Fixed socket buffer size of both ends.
+    pub window_bytes: Option<u32>,
+    /// Bytes for each system call.
+    pub block_bytes: Option<u32>,
+    /// System call by which to send: `auto`, `vmsplice`, `sendfile` or `write`.
+    #[schema(required)]
+    pub path: SendPath,
+    /// Length of an interval.
+    #[schema(required)]
+    pub interval_seconds: f64,
+    /// Duration of the start that is not counted.
+    #[schema(required)]
+    pub omit_seconds: f64,
+    /// Scitag of the packets: owner and activity as one number.
+    pub scitag: Option<u16>,
+    /// Place of the scitag in the packets: `flow`, `destination` or `none`.
+    #[schema(required)]
+    pub label: LabelBy,
+}
+
+/// How packets say whose traffic they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LabelBy {
+    /// In the IPv6 flow label.
+    #[default]
+    Flow,
+    /// In an IPv6 destination option.
+    Destination,
+    /// Not.
+    None,
+}
+
+impl Default for TestParams {
+    fn default() -> Self {
+        Self {
+            direction: TestDirection::Forward,
+            streams: 1,
+            seconds: Some(10.0),
+            bytes: None,
+            rate_bps: None,
+            congestion: None,
+            window_bytes: None,
+            block_bytes: None,
+            path: SendPath::Auto,
+            interval_seconds: 1.0,
+            omit_seconds: 0.0,
+            scitag: None,
+            label: LabelBy::Flow,
+        }
+    }
+}
+
+/// Invalid test parameter, with its limit.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{0}")]
+pub struct InvalidParams(String);
+
+impl TestParams {
+    /// Validates the parameters.
+    ///
+    /// # Errors
+    /// The first limit exceeded, with the value.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        let fail = |reason: String| Err(InvalidParams(reason));
+        if !(1..=STREAMS_MAX).contains(&self.streams) {
+            return fail(format!("streams {}: 1 to {STREAMS_MAX} are possible", self.streams));
+        }
+        let time = self.seconds.unwrap_or(1.0);
+        if !(time > 0.0 && time <= SECONDS_MAX) {
+            return fail(format!("time {time} s: more than 0 and at most {SECONDS_MAX} s (1 day)"));
+        }
+        if !(0.0..=SECONDS_MAX / 2.0).contains(&self.omit_seconds) {
+            return fail(format!("omit {} s: 0 to half a day", self.omit_seconds));
+        }
+        if !INTERVAL_SECONDS.contains(&self.interval_seconds) {
+            return fail(format!("interval {} s: 0.1 to 3600 s", self.interval_seconds));
+        }
+        match (self.seconds, self.bytes) {
+            (None, None) => return fail("neither time nor bytes bound the test".into()),
+            (_, Some(0)) => return fail("bytes 0: nothing to send".into()),
+            (_, Some(_)) if self.omit_seconds > 0.0 => {
+                return fail("omit needs a test bounded by time, not by bytes".into());
+            }
+            _ => {}
+        }
+        if self.rate_bps.is_some_and(|rate| rate < 8_000) {
+            return fail("rate: at least 8 kb/s".into());
+        }
+        if self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
+            return fail("block: 64 B to 16 MiB".into());
+        }
+        if let Some(name) = &self.congestion
+            && (name.is_empty()
+                || name.len() > 15
+                || name.contains(|c: char| !c.is_ascii_graphic()))
+        {
+            return fail(format!("congestion control '{}': not a name", name.escape_default()));
+        }
+        Ok(())
+    }
+
+    /// Mark of the senders' data.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        let label = match self.label {
+            LabelBy::Flow => PacketLabel::Flow,
+            LabelBy::Destination => PacketLabel::Destination,
+            LabelBy::None => PacketLabel::None,
+        };
+        self.scitag.map(|scitag| Mark { scitag, label })
+    }
+
+    /// Number of streams in all directions together.
+    #[must_use]
+    pub const fn connections(&self) -> u32 {
+        match self.direction {
+            TestDirection::Bidir => self.streams * 2,
+            _ => self.streams,
+        }
+    }
+
+    /// True if the client sends on this stream: in a test of both directions the first `streams` go
+    /// forward.
+    #[must_use]
+    pub const fn client_sends(&self, index: u32) -> bool {
+        match self.direction {
+            TestDirection::Forward => true,
+            TestDirection::Reverse => false,
+            TestDirection::Bidir => index < self.streams,
+        }
+    }
+
+    /// Duration of the omitted start.
+    #[must_use]
+    pub fn omit(&self) -> Duration {
+        Duration::from_secs_f64(self.omit_seconds)
+    }
+
+    /// End of sending, from the start; `None` if `bytes` limits the test.
+    #[must_use]
+    pub fn duration(&self) -> Option<Duration> {
+        self.seconds.map(|seconds| Duration::from_secs_f64(seconds + self.omit_seconds))
+    }
+
+    /// Rate limit of one stream in bytes per second.
+    #[must_use]
+    pub fn stream_bytes_per_second(&self) -> Option<u64> {
+        self.rate_bps.map(|rate| (rate / 8 / u64::from(self.streams)).max(1))
+    }
+
+    /// Block size for the kernel, `usual` without a rate limit: with one, at most 5 ms of data, which
+    /// keeps the flow smooth.
+    #[must_use]
+    pub fn send_block_bytes(&self, usual: u64) -> u64 {
+        let block = self.block_bytes.map_or(usual, u64::from);
+        match self.stream_bytes_per_second() {
+            Some(rate) => block.min((rate / 200).max(1_024)),
+            None => block,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_name_what_they_refuse() {
+        let test = TestParams::default;
+        assert_eq!(test().validate(), Ok(()));
+        for (params, word) in [
+            (TestParams { streams: 0, ..test() }, "streams"),
+            (TestParams { streams: 257, ..test() }, "streams"),
+            (TestParams { seconds: Some(0.0), ..test() }, "time"),
+            (TestParams { seconds: Some(f64::NAN), ..test() }, "time"),
+            (TestParams { seconds: Some(1e6), ..test() }, "time"),
+            (TestParams { seconds: None, ..test() }, "neither"),
+            (TestParams { bytes: Some(0), ..test() }, "bytes"),
+            (TestParams { bytes: Some(1), omit_seconds: 1.0, ..test() }, "omit"),
+            (TestParams { rate_bps: Some(1), ..test() }, "rate"),
+            (TestParams { interval_seconds: 0.0, ..test() }, "interval"),
+            (TestParams { block_bytes: Some(1), ..test() }, "block"),
+            (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
+        ] {
+            let reason = params.validate().unwrap_err().to_string();
+            assert!(reason.contains(word), "{reason}");
+        }
+    }
+
+    #[test]
+    fn both_directions_double_the_connections() {
+        let both =
+            TestParams { direction: TestDirection::Bidir, streams: 3, ..TestParams::default() };
+        assert_eq!(both.connections(), 6);
+        assert!(both.client_sends(2) && !both.client_sends(3));
+    }
+
+    #[test]
+    fn slow_flows_use_small_blocks() {
+        let block =
+            |rate_bps| TestParams { rate_bps, ..TestParams::default() }.send_block_bytes(1 << 20);
+        assert_eq!(block(Some(8_000_000)), 5_000);
+        assert_eq!(block(Some(8_000)), 1_024);
+        assert_eq!(block(Some(u64::MAX)), 1 << 20);
+        assert_eq!(block(None), 1 << 20);
+    }
+}

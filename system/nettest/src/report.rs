@@ -1,0 +1,317 @@
+//! Result of a test: merged measurements of both ends. Pure.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::message::{StreamReport, StreamRole};
+use crate::params::TestParams;
+use crate::session::TestOutcome;
+
+/// Bytes and samples of this end between two ticks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct Interval {
+    /// Number of the interval, from 0.
+    pub index: u32,
+    /// Start, from the start of the test.
+    pub start_seconds: f64,
+    /// End, from the start of the test.
+    pub end_seconds: f64,
+    /// Bytes this end's senders handed to the kernel.
+    pub bytes_sent: u64,
+    /// Bytes this end's receivers took.
+    pub bytes_received: u64,
+    /// TCP segments that this end retransmitted.
+    pub retransmits: u64,
+    /// Mean round-trip time of this end's senders.
+    pub rtt_us: Option<u32>,
+    /// True where it belongs to the start that is not counted.
+    pub omitted: bool,
+}
+
+impl Interval {
+    /// Length of the interval in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.end_seconds - self.start_seconds
+    }
+
+    /// Rate of both directions together.
+    #[must_use]
+    pub fn bits_per_second(&self) -> f64 {
+        rate(self.bytes_sent + self.bytes_received, self.seconds())
+    }
+}
+
+/// One stream as both ends saw it.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct StreamResult {
+    /// Number of the stream, from 0.
+    pub index: u32,
+    /// Direction of the stream: `forward` or `reverse`.
+    pub direction: &'static str,
+    /// Bytes that the receiver read.
+    pub bytes: u64,
+    /// Time from the first byte to the last at the receiver.
+    pub seconds: f64,
+    /// Rate at the receiver.
+    pub bits_per_second: f64,
+    /// TCP segments that were retransmitted.
+    pub retransmits: u32,
+    /// Mean round-trip time at the sender.
+    pub rtt_us: u32,
+    /// Smallest round-trip time at the sender.
+    pub rtt_min_us: u32,
+    /// Maximum segment size of the sender \[B\].
+    pub mss: u32,
+    /// CPU use of the sending thread; 100 is one core.
+    pub cpu_sender_percent: f64,
+    /// CPU use of the receiving thread; 100 is one core.
+    pub cpu_receiver_percent: f64,
+}
+
+/// All streams of one direction.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = Flow)]
+pub struct FlowReport {
+    /// Direction of the streams: `forward` or `reverse`.
+    pub direction: &'static str,
+    /// Bytes that the receivers read.
+    pub bytes: u64,
+    /// Time from the first byte to the last at the receivers.
+    pub seconds: f64,
+    /// Rate at the receivers.
+    pub bits_per_second: f64,
+    /// TCP segments that were retransmitted.
+    pub retransmits: u64,
+    /// Resource that limited the rate for most of the time: `rate limit`, `sender CPU`, `receiver CPU`, `receive buffer`,
+    /// `send buffer` or `network`.
+    pub bound_by: &'static str,
+    /// Place of the scitag in the packets: `flow`, `destination` or `none`; null where none was asked for.
+    pub label: Option<String>,
+    /// Reason for another place than the one that was asked for.
+    pub label_note: Option<String>,
+}
+
+/// Result of the whole test.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Report {
+    /// Address of the listener.
+    pub peer: String,
+    /// `forward`, `reverse` or `bidir`.
+    pub direction: &'static str,
+    /// Bytes that the receivers read, in all directions.
+    pub bytes: u64,
+    /// Duration of the longest direction.
+    pub seconds: f64,
+    /// Sum of the directions' rates.
+    pub bits_per_second: f64,
+    /// TCP segments that were retransmitted.
+    pub retransmits: u64,
+    /// Congestion control in force at the senders.
+    pub congestion: String,
+    /// Maximum segment size \[B\].
+    pub mss: u32,
+    /// CPU use of this end's stream threads; 100 is one core.
+    pub cpu_local_percent: f64,
+    /// CPU use of the other end's stream threads; 100 is one core.
+    pub cpu_remote_percent: f64,
+    /// System call by which the senders sent: `vmsplice`, `sendfile` or `write`.
+    pub path: String,
+    /// Reason why that was not a faster one.
+    pub path_reason: Option<String>,
+    /// True where a user ended the test early.
+    pub interrupted: bool,
+    /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
+    pub other_tests: u32,
+    /// Results for each direction of the test.
+    pub flows: Vec<FlowReport>,
+    /// Results for each stream of the test.
+    pub streams: Vec<StreamResult>,
+    /// Intervals, as this end counted them.
+    pub intervals: Vec<Interval>,
+}
+
+fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
+}
+
+fn span_seconds(streams: &[&StreamReport]) -> f64 {
+    let first = streams.iter().filter(|s| s.bytes > 0).map(|s| s.first_us).min().unwrap_or(0);
+    let last = streams.iter().map(|s| s.last_us).max().unwrap_or(0);
+    last.saturating_sub(first) as f64 / 1e6
+}
+
+impl Report {
+    /// Merges the counts of both ends. The receiver's bytes and times are the result: sent bytes may
+    /// still be in a buffer.
+    pub(crate) fn new(
+        peer: String,
+        params: &TestParams,
+        outcome: &TestOutcome,
+        intervals: Vec<Interval>,
+    ) -> Self {
+        let find = |role: StreamRole, index: u32| {
+            outcome
+                .local
+                .iter()
+                .chain(&outcome.remote)
+                .find(|report| report.role == role && report.index == index)
+        };
+        let mut streams = Vec::new();
+        let mut flows = Vec::new();
+        let mut sample = StreamReport::default();
+        for (direction, client_sends) in [("forward", true), ("reverse", false)] {
+            let mut pairs = Vec::new();
+            let mut retransmits = 0;
+            for index in 0..params.connections() {
+                if params.client_sends(index) != client_sends {
+                    continue;
+                }
+                let (Some(sender), Some(receiver)) =
+                    (find(StreamRole::Sender, index), find(StreamRole::Receiver, index))
+                else {
+                    continue;
+                };
+                pairs.push((sender, receiver));
+                retransmits += u64::from(sender.retransmits);
+                streams.push(stream_result(direction, sender, receiver));
+                sample = sender.clone();
+            }
+            let receivers: Vec<&StreamReport> = pairs.iter().map(|pair| pair.1).collect();
+            if receivers.is_empty() {
+                continue;
+            }
+            let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
+            let seconds = span_seconds(&receivers);
+            let bits_per_second = rate(bytes, seconds);
+            let (label, label_note) = params.scitag.map(|_| label_of(&sample)).unzip();
+            flows.push(FlowReport {
+                direction,
+                bytes,
+                seconds,
+                bits_per_second,
+                retransmits,
+                bound_by: bottleneck(params, &pairs),
+                label,
+                label_note: label_note.flatten(),
+            });
+        }
+        Self {
+            peer,
+            direction: params.direction.name(),
+            bytes: flows.iter().map(|flow| flow.bytes).sum(),
+            seconds: flows.iter().map(|flow| flow.seconds).fold(0.0, f64::max),
+            bits_per_second: flows.iter().map(|flow| flow.bits_per_second).sum(),
+            retransmits: flows.iter().map(|flow| flow.retransmits).sum(),
+            congestion: sample.congestion,
+            mss: sample.mss,
+            cpu_local_percent: outcome.cpu_local_percent,
+            cpu_remote_percent: outcome.cpu_remote_percent,
+            path: sample.path,
+            path_reason: sample.path_reason,
+            interrupted: outcome.interrupted,
+            other_tests: outcome.other_tests,
+            flows,
+            streams,
+            intervals,
+        }
+    }
+}
+
+/// Bottleneck of a direction's streams, from pairs of sender and receiver: the limit of most of their
+/// time. A busy thread makes TCP's buffers full or empty, so processors are checked first.
+fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> &'static str {
+    const LIMITED_SHARE_MIN: f64 = 0.4;
+    const CPU_BUSY_MIN: f64 = 0.9;
+    const AT_LIMIT: f64 = 0.97;
+    let count = pairs.len() as f64;
+    let mean = |share: &dyn Fn(&StreamReport, &StreamReport) -> f64| {
+        pairs.iter().map(|(sender, receiver)| share(sender, receiver)).sum::<f64>() / count
+    };
+    let part = |us: u64, of: &StreamReport| us as f64 / 1e6 / span_seconds(&[of]).max(1e-6);
+    let limit = params.stream_bytes_per_second().map(|bytes| bytes as f64 * 8.0);
+    let rate = mean(&|_, receiver| rate(receiver.bytes, span_seconds(&[receiver])));
+    match () {
+        () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
+        () if mean(&|sender, _| part(sender.cpu_us, sender)) > CPU_BUSY_MIN => "sender CPU",
+        () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > CPU_BUSY_MIN => "receiver CPU",
+        () if mean(&|sender, _| part(sender.window_us, sender)) > LIMITED_SHARE_MIN => {
+            "receive buffer"
+        }
+        () if mean(&|sender, _| part(sender.buffer_us, sender)) > LIMITED_SHARE_MIN => {
+            "send buffer"
+        }
+        () => "network",
+    }
+}
+
+/// Label of a sender, and the reason if it differs from the request.
+fn label_of(sender: &StreamReport) -> (String, Option<String>) {
+    match sender.label.split_once(": ") {
+        Some((label, why)) => (label.to_owned(), Some(why.to_owned())),
+        None if sender.label.is_empty() => {
+            ("none".to_owned(), Some("the listener is of a version that labels nothing".to_owned()))
+        }
+        None => (sender.label.clone(), None),
+    }
+}
+
+fn stream_result(
+    direction: &'static str,
+    sender: &StreamReport,
+    receiver: &StreamReport,
+) -> StreamResult {
+    let cpu = |report: &StreamReport| {
+        let seconds = span_seconds(&[report]);
+        if seconds > 0.0 { report.cpu_us as f64 / 1e4 / seconds } else { 0.0 }
+    };
+    let seconds = span_seconds(&[receiver]);
+    StreamResult {
+        index: sender.index,
+        direction,
+        bytes: receiver.bytes,
+        seconds,
+        bits_per_second: rate(receiver.bytes, seconds),
+        retransmits: sender.retransmits,
+        rtt_us: sender.rtt_us,
+        rtt_min_us: sender.rtt_min_us,
+        mss: sender.mss,
+        cpu_sender_percent: cpu(sender),
+        cpu_receiver_percent: cpu(receiver),
+    }
+}
+
+/// Role of this end on a stream.
+#[must_use]
+pub(crate) const fn role_of(params: &TestParams, index: u32, is_client: bool) -> StreamRole {
+    if params.client_sends(index) == is_client { StreamRole::Sender } else { StreamRole::Receiver }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_limit_is_named() {
+        let stream = |cpu_us, window_us, buffer_us| StreamReport {
+            bytes: 1_000_000,
+            first_us: 0,
+            last_us: 1_000_000,
+            cpu_us,
+            window_us,
+            buffer_us,
+            ..StreamReport::default()
+        };
+        let idle = stream(100_000, 0, 0);
+        let params = TestParams::default();
+        let bound = |sender, receiver| bottleneck(&params, &[(&sender, &receiver)]);
+        assert_eq!(bound(idle.clone(), idle.clone()), "network");
+        assert_eq!(bound(stream(950_000, 900_000, 0), idle.clone()), "sender CPU");
+        assert_eq!(bound(idle.clone(), stream(950_000, 0, 0)), "receiver CPU");
+        assert_eq!(bound(stream(0, 500_000, 0), idle.clone()), "receive buffer");
+        assert_eq!(bound(stream(0, 100_000, 500_000), idle.clone()), "send buffer");
+        // Two streams, one of them limited: half of their time.
+        let held = stream(0, 0, 900_000);
+        assert_eq!(bottleneck(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
+    }
+}
