@@ -7,21 +7,21 @@
 //! For: the configuration ([`Config`]), the connection ([`ControllerLink`]) and its state ([`ControllerLinkStatus`]).
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::{Method, StatusCode};
 use penstock_control::orders::{Instructions, Order, OrderId, Report};
-use penstock_http::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
-use penstock_identity::{Fingerprint, IdentityError, tls_client_config};
+use penstock_daemon::remote::{RemoteDaemon, RemoteDaemonError};
+use penstock_http::{HttpClient, HttpError, HttpRequest, Url};
+use penstock_identity::Fingerprint;
 use penstock_mover::random;
 use penstock_mover::{Agent, AgentLimits};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::orders::{Counts, OrderExecutor};
-use crate::tokens::check_token;
 
 mod facts;
 pub mod timing;
@@ -33,9 +33,6 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Time limit of the report at the end of the agent.
 const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Longest token file.
-const TOKEN_FILE_BYTES_MAX: u64 = 8 << 10;
 
 /// Default of `safe_rate`: the limit of each transfer once the lease has expired.
 pub const SAFE_RATE_BPS: u64 = 1_000_000_000;
@@ -89,12 +86,14 @@ impl Config {
         Ok(())
     }
 
-    fn client(&self) -> Result<HttpClient, ControllerExchangeError> {
-        let trust = match self.fingerprint {
-            Some(fingerprint) => ServerTrust::Config(tls_client_config(fingerprint, None)?),
-            None => ServerTrust::Authorities(self.authorities.clone()),
+    fn client(&self) -> Result<HttpClient, RemoteDaemonError> {
+        let controller = RemoteDaemon {
+            url: &self.url,
+            token: Some(&self.token),
+            fingerprint: self.fingerprint,
+            authorities: self.authorities.as_deref(),
         };
-        Ok(HttpClient::new(self.url.clone()).trust(trust).token(read_token(&self.token)?))
+        controller.client()
     }
 }
 
@@ -123,10 +122,8 @@ pub enum ControllerLinkConfigError {
 /// An exchange with the controller that failed, in one line.
 #[derive(Debug, thiserror::Error)]
 enum ControllerExchangeError {
-    #[error("{}: {text}", file.display())]
-    Token { file: PathBuf, text: String },
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    RemoteDaemon(#[from] RemoteDaemonError),
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error("it knows no such host (404)")]
@@ -137,25 +134,6 @@ enum ControllerExchangeError {
     Malformed(#[from] serde_json::Error),
     #[error("it returned order {returned} for order {requested}")]
     OtherOrder { returned: OrderId, requested: OrderId },
-}
-
-fn read_token(file: &Path) -> Result<String, ControllerExchangeError> {
-    use std::os::unix::fs::MetadataExt;
-    let failed = |text: String| ControllerExchangeError::Token { file: file.to_owned(), text };
-    let unreadable = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
-    let facts = std::fs::metadata(file).map_err(unreadable)?;
-    if facts.mode() & 0o077 != 0 {
-        let mode = facts.mode() & 0o7777;
-        return Err(failed(format!(
-            "holds a secret and others may read or change it (mode {mode:04o}): chmod 600 it"
-        )));
-    }
-    if facts.len() > TOKEN_FILE_BYTES_MAX {
-        return Err(failed("is too long for a token".to_owned()));
-    }
-    let token = std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned();
-    check_token(&token).map_err(|error| failed(format!("the token {error}")))?;
-    Ok(token)
 }
 
 /// State of the connection.

@@ -12,8 +12,9 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use penstock_control::scheduler::LinkCount;
 use penstock_daemon::config::ValueError;
-use penstock_http::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
-use penstock_identity::{Fingerprint, IdentityError, tls_client_config};
+use penstock_daemon::remote::{RemoteDaemon, RemoteDaemonError};
+use penstock_http::{HttpClient, HttpError, HttpRequest, Url};
+use penstock_identity::Fingerprint;
 use serde::Deserialize;
 
 use crate::repository::links::{self, LinkTelemetry};
@@ -53,31 +54,22 @@ impl Telemetry {
         Ok(())
     }
 
-    fn client(&self) -> Result<HttpClient, PollError> {
-        let token = match &self.token {
-            None => String::new(),
-            Some(file) => std::fs::read_to_string(file)
-                .map(|text| text.trim().to_owned())
-                .map_err(|error| PollError::Token(file.clone(), error))?,
+    fn client(&self) -> Result<HttpClient, RemoteDaemonError> {
+        let collector = RemoteDaemon {
+            url: &self.url,
+            token: self.token.as_deref(),
+            fingerprint: self.fingerprint,
+            authorities: self.authorities.as_deref(),
         };
-        let trust = match self.fingerprint {
-            Some(fingerprint) => {
-                let config = tls_client_config(fingerprint, None);
-                ServerTrust::Config(config?)
-            }
-            None => ServerTrust::Authorities(self.authorities.clone()),
-        };
-        Ok(HttpClient::new(self.url.clone()).trust(trust).token(token))
+        collector.client()
     }
 }
 
 /// A poll without a result.
 #[derive(Debug, thiserror::Error)]
 enum PollError {
-    #[error("{}: {_1}", _0.display())]
-    Token(PathBuf, std::io::Error),
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    RemoteDaemon(#[from] RemoteDaemonError),
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error("{0} answers {1}")]

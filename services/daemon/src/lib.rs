@@ -1,8 +1,8 @@
 //! A daemon: everything that long-running roles share.
 //!
 //! For: reading configurations ([`config`]), the state directory ([`state`]), the HTTP API of several roles ([`api`]),
-//! signals ([`signals`]), the service manager ([`systemd`]), and the daemon that joins them ([`Daemon`]). The binary
-//! chooses the roles; a role is a [`penstock_http::ServiceRole`].
+//! clients of other daemons ([`remote`]), signals ([`signals`]), the service manager ([`systemd`]), and the daemon that
+//! joins them ([`Daemon`]). The binary chooses the roles; a role is a [`penstock_http::ServiceRole`].
 //!
 //! Not for: what a role does, its table of the configuration, printing.
 
@@ -11,6 +11,7 @@
 pub mod api;
 pub mod config;
 mod daemon;
+pub mod remote;
 pub mod signals;
 pub mod state;
 pub mod systemd;

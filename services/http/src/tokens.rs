@@ -374,6 +374,29 @@ pub fn check_token(token: &str) -> Result<(), TokenSyntaxError> {
     Ok(())
 }
 
+/// Reads the file of one token, which only its owner may read.
+///
+/// # Errors
+/// When the file cannot be read, others may read or change it, or its text is no token.
+pub fn read_token(file: &Path) -> Result<String, TokenError> {
+    let failed = |text: String| TokenError { file: file.to_owned(), text };
+    let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
+    let facts = std::fs::metadata(file).map_err(unreadable)?;
+    if facts.mode() & 0o077 != 0 {
+        let mode = facts.mode() & 0o7777;
+        return Err(failed(format!(
+            "holds a secret and others may read or change it (mode {mode:04o}): chmod 600 it"
+        )));
+    }
+    // White space around the token.
+    if facts.len() > 2 * TOKEN_BYTES_MAX as u64 {
+        return Err(failed("is too long for a token".to_owned()));
+    }
+    let token = std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned();
+    check_token(&token).map_err(|error| failed(format!("the token {error}")))?;
+    Ok(token)
+}
+
 /// Hash by which a token is stored and compared.
 #[must_use]
 pub fn hash(token: &str) -> TokenHash {
