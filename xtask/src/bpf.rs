@@ -46,7 +46,7 @@ pub fn clang_version() -> Result<String> {
     let output = run("clang", &["--version"], Path::new("/"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split_whitespace().skip_while(|word| *word != "version").nth(1);
-    Ok(version.context("clang does not tell its version")?.to_owned())
+    Ok(version.context("clang does not print its version")?.to_owned())
 }
 
 impl BpfProgram {

@@ -117,7 +117,7 @@ fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
     let found = messages
         .filter(|message: &serde_json::Value| message["target"]["name"] == name)
         .find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    found.context("cargo does not tell where the tests are")
+    found.context("cargo does not print where the tests are")
 }
 
 fn command(root: &Path, test: &Path, filters: &[String]) -> String {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::contest::{Contestant, RunSample};
 use super::movers::find_program;
 use super::process::{Server, free_port, run_client};
+use super::report::{BASELINE_NETTEST, OURS_NETTEST};
 use super::work::{BenchDataset, Work};
 
 /// Name of the row with the device's concurrent read and write rate.
@@ -22,7 +23,11 @@ pub(super) const DEVICE: &str = "device limit (fio)";
 #[derive(Debug, Clone)]
 pub(super) enum Tester {
     Penstock(PathBuf),
-    Iperf { zero_copy: bool },
+    /// An earlier binary.
+    Baseline(PathBuf),
+    Iperf {
+        zero_copy: bool,
+    },
 }
 
 /// One stream for a fixed time, cubic on both sides.
@@ -38,10 +43,10 @@ pub(super) struct NetTest {
 impl NetTest {
     fn server_command(&self, port: u16) -> Result<Command> {
         let mut command = match &self.tester {
-            Tester::Penstock(path) if !path.is_file() => {
+            Tester::Penstock(path) | Tester::Baseline(path) if !path.is_file() => {
                 bail!("binary not found at {}: build it or name it with --penstock", path.display())
             }
-            Tester::Penstock(path) => {
+            Tester::Penstock(path) | Tester::Baseline(path) => {
                 let mut command = Command::new(path);
                 command.args(["nettest", "--listen", &format!("127.0.0.1:{port}")]);
                 command
@@ -63,7 +68,7 @@ impl NetTest {
         let time = self.seconds.to_string();
         let mut command;
         match &self.tester {
-            Tester::Penstock(path) => {
+            Tester::Penstock(path) | Tester::Baseline(path) => {
                 command = Command::new(path);
                 command.args([
                     "nettest",
@@ -99,7 +104,8 @@ impl NetTest {
 impl Contestant for NetTest {
     fn name(&self) -> String {
         match &self.tester {
-            Tester::Penstock(_) => "penstock nettest",
+            Tester::Penstock(_) => OURS_NETTEST,
+            Tester::Baseline(_) => BASELINE_NETTEST,
             Tester::Iperf { zero_copy: false } => "iperf3",
             Tester::Iperf { zero_copy: true } => "iperf3 -Z",
         }
@@ -133,7 +139,7 @@ impl Contestant for NetTest {
         let cost = run_client(self.client_command(*port), Some(server), limit, &log, &self.stop)?;
         let json: Value = serde_json::from_str(&cost.stdout).context("printed no JSON object")?;
         let bits_per_second = match &self.tester {
-            Tester::Penstock(_) => {
+            Tester::Penstock(_) | Tester::Baseline(_) => {
                 self.note = json["path"].as_str().map(|path| format!("path: {path}"));
                 json["bits_per_second"].as_f64().context("no bits_per_second in the JSON")?
             }

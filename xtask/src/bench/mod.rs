@@ -30,7 +30,7 @@ use clap::{Args, ValueEnum};
 use crate::workspace_root;
 use contest::{Contestant, alternate};
 use meters::{Device, NetTest, Tester};
-use movers::{Mover, RecipeFolders, recipes};
+use movers::{Mover, Recipe, RecipeFolders, our_recipes, peer_recipes};
 use report::RowReport;
 use work::{BenchDataset, Work};
 
@@ -69,6 +69,9 @@ pub struct Options {
     /// Measure this binary instead of building target/release/penstock.
     #[arg(long)]
     penstock: Option<PathBuf>,
+    /// Compare with this earlier binary instead of the peers.
+    #[arg(long)]
+    baseline: Option<PathBuf>,
     /// Folder for the results.
     #[arg(long)]
     results: Option<PathBuf>,
@@ -103,6 +106,7 @@ pub fn run(options: &Options) -> Result<()> {
         quick: options.quick,
         runs: options.runs,
         penstock: std::path::absolute(penstock)?,
+        baseline: options.baseline.as_deref().map(std::path::absolute).transpose()?,
         work: Rc::new(Work::new(&std::path::absolute(
             options.dir.clone().unwrap_or_else(|| root.join("target/bench")),
         )?)?),
@@ -201,6 +205,8 @@ struct BenchRun {
     quick: bool,
     runs: Option<usize>,
     penstock: PathBuf,
+    /// An earlier binary, which replaces the peers.
+    baseline: Option<PathBuf>,
     work: Rc<Work>,
     stop: Arc<AtomicBool>,
 }
@@ -213,11 +219,13 @@ impl BenchRun {
     fn nettest(&self) -> Result<RowReport> {
         let title = "One TCP stream over loopback, memory to memory";
         eprintln!("{title}");
-        let testers = [
-            Tester::Penstock(self.penstock.clone()),
-            Tester::Iperf { zero_copy: false },
-            Tester::Iperf { zero_copy: true },
-        ];
+        let ours = Tester::Penstock(self.penstock.clone());
+        let testers = match &self.baseline {
+            Some(binary) => vec![ours, Tester::Baseline(binary.clone())],
+            None => {
+                vec![ours, Tester::Iperf { zero_copy: false }, Tester::Iperf { zero_copy: true }]
+            }
+        };
         let all = testers.into_iter().map(|tester| {
             let (work, stop) = (Rc::clone(&self.work), Arc::clone(&self.stop));
             let seconds = if self.quick { 3 } else { 5 };
@@ -243,12 +251,16 @@ impl BenchRun {
         };
         // The promise of the encrypted row is relative to the unencrypted figure, which is therefore always measured.
         let mut all = self.movers(false, encrypted, true, &data, None);
-        all.insert(0, Box::new(device));
+        // The run after the device's has less of the page cache and of the disk: with a baseline it is left out.
+        if self.baseline.is_none() {
+            all.insert(0, Box::new(device));
+        }
         let series = alternate(all, self.runs(5), &self.stop)?;
         let mut reports = Vec::new();
         if integrity {
             let mut series = series.clone();
-            series.retain(|one| one.name != report::OURS_ENCRYPTED);
+            let encrypted = [report::OURS_ENCRYPTED, report::BASELINE_ENCRYPTED];
+            series.retain(|one| !encrypted.contains(&one.name.as_str()));
             reports.push(RowReport {
                 row: BenchTable::Large,
                 title: format!("{title}, integrity only"),
@@ -294,22 +306,34 @@ impl BenchRun {
         data: &BenchDataset,
         part: Option<&BenchDataset>,
     ) -> Vec<Box<dyn Contestant>> {
-        let place = RecipeFolders {
+        let folders = |penstock: &Path| RecipeFolders {
             destination: self.work.destination(),
             configuration: self.work.configuration(),
-            penstock: self.penstock.clone(),
+            penstock: penstock.to_owned(),
         };
-        let mover = |recipe| {
+        let mover = |(recipe, penstock): (Recipe, &Path)| {
             let data = (data.clone(), part.cloned());
             let mover = Mover::new(
                 recipe,
-                place.clone(),
+                folders(penstock),
                 Rc::clone(&self.work),
                 data,
                 Arc::clone(&self.stop),
             );
             Box::new(mover) as Box<dyn Contestant>
         };
-        recipes(folder, encrypted, integrity).into_iter().map(mover).collect()
+        let ours = our_recipes(encrypted, integrity).into_iter();
+        let ours = ours.map(|recipe| (recipe, self.penstock.as_path()));
+        let others: Vec<_> = match &self.baseline {
+            Some(binary) => {
+                let recipes = our_recipes(encrypted, integrity).into_iter();
+                recipes.map(|recipe| (recipe.of_baseline(), binary.as_path())).collect()
+            }
+            None => {
+                let recipes = peer_recipes(folder).into_iter();
+                recipes.map(|recipe| (recipe, self.penstock.as_path())).collect()
+            }
+        };
+        ours.chain(others).map(mover).collect()
     }
 }

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use super::contest::{Contestant, RunSample};
 use super::process::{Cost, Server, free_port, run_client};
+use super::report::{BASELINE_ENCRYPTED, BASELINE_INTEGRITY, OURS_ENCRYPTED, OURS_INTEGRITY};
 use super::work::{BenchDataset, Work};
 
 /// Time limit of a client.
@@ -42,7 +43,7 @@ pub(super) struct RecipeFolders {
 }
 
 const PENSTOCK: Recipe = Recipe {
-    name: "penstock cp, integrity",
+    name: OURS_INTEGRITY,
     programs: &[],
     serve: serve_penstock,
     copy: |place, port, data| copy_penstock(place, port, data, "integrity"),
@@ -51,7 +52,7 @@ const PENSTOCK: Recipe = Recipe {
 };
 
 const PENSTOCK_TLS: Recipe = Recipe {
-    name: "penstock cp, encrypted",
+    name: OURS_ENCRYPTED,
     copy: |place, port, data| copy_penstock(place, port, data, "full"),
     ..PENSTOCK
 };
@@ -125,12 +126,29 @@ const RCLONE: Recipe = Recipe {
     note: "pulls from `rclone serve http`, its fastest way here",
 };
 
-/// Ours first, then the peers, for one file or for a folder.
-pub(super) fn recipes(folder: bool, encrypted: bool, integrity: bool) -> Vec<Recipe> {
-    let ours =
-        [integrity.then_some(PENSTOCK), encrypted.then_some(PENSTOCK_TLS)].into_iter().flatten();
+/// Recipes of `penstock cp`, by protection.
+pub(super) fn our_recipes(encrypted: bool, integrity: bool) -> Vec<Recipe> {
+    [integrity.then_some(PENSTOCK), encrypted.then_some(PENSTOCK_TLS)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Recipes of the peers.
+pub(super) fn peer_recipes(folder: bool) -> Vec<Recipe> {
     let gridftp = if folder { vec![GRIDFTP_FOLDER] } else { vec![GRIDFTP, GRIDFTP_PARALLEL] };
-    ours.chain([RSYNC, XRDCP]).chain(gridftp).chain([RCLONE]).collect()
+    [RSYNC, XRDCP].into_iter().chain(gridftp).chain([RCLONE]).collect()
+}
+
+impl Recipe {
+    /// Returns the same recipe, named as that of an earlier binary.
+    pub(super) fn of_baseline(self) -> Self {
+        let name = match self.name {
+            OURS_ENCRYPTED => BASELINE_ENCRYPTED,
+            _ => BASELINE_INTEGRITY,
+        };
+        Self { name, ..self }
+    }
 }
 
 fn command(program: &str, arguments: &[&str]) -> Command {

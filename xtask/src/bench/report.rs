@@ -12,9 +12,15 @@ use super::contest::{RunSample, Series};
 use super::machine::MachineFacts;
 use super::meters::DEVICE;
 
-const OURS_INTEGRITY: &str = "penstock cp, integrity";
+pub(super) const OURS_INTEGRITY: &str = "penstock cp, integrity";
 pub(super) const OURS_ENCRYPTED: &str = "penstock cp, encrypted";
-const OURS_NETTEST: &str = "penstock nettest";
+pub(super) const OURS_NETTEST: &str = "penstock nettest";
+pub(super) const BASELINE_INTEGRITY: &str = "baseline cp, integrity";
+pub(super) const BASELINE_ENCRYPTED: &str = "baseline cp, encrypted";
+pub(super) const BASELINE_NETTEST: &str = "baseline nettest";
+
+/// Least rate over that of an earlier binary.
+const BASELINE_RATIO_MIN: f64 = 0.98;
 const MEMORY_LIMIT_MIB: f64 = 300.0;
 
 /// One row of the comparison with all runs of its contestants.
@@ -32,6 +38,16 @@ impl RowReport {
             BenchTable::LargeTls => OURS_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => OURS_INTEGRITY,
         }
+    }
+
+    /// Name of the series of an earlier binary, if one was measured.
+    fn baseline(&self) -> Option<&'static str> {
+        let name = match self.row {
+            BenchTable::Nettest => BASELINE_NETTEST,
+            BenchTable::LargeTls => BASELINE_ENCRYPTED,
+            BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => BASELINE_INTEGRITY,
+        };
+        self.series.iter().any(|series| series.name == name).then_some(name)
     }
 
     fn counts_files(&self) -> bool {
@@ -90,7 +106,9 @@ pub(super) fn write(
         .collect();
     let json = json!({ "machine": facts, "quick": quick, "rows": rows_json, "promises": verdicts });
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let stem = folder.join(format!("mover-{}-{}", facts.date, facts.words()));
+    let compared = rows.iter().any(|row| row.baseline().is_some());
+    let name = if compared { "mover-baseline" } else { "mover" };
+    let stem = folder.join(format!("{name}-{}-{}", facts.date, facts.words()));
     let (md_path, json_path) =
         (format!("{}.md", stem.display()), format!("{}.json", stem.display()));
     std::fs::write(&md_path, &page).with_context(|| format!("cannot write {md_path}"))?;
@@ -105,6 +123,11 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
         let ours = row.rate_of(row.ours());
         let over = |other: Option<f64>| Some(ours? / other?);
         let peer = |name: &str| over(row.rate_of(name));
+        if let Some(baseline) = row.baseline() {
+            let promise = format!("{}: over the baseline", row.title);
+            all.push(PromiseVerdict::at_least(&promise, BASELINE_RATIO_MIN, peer(baseline)));
+            continue;
+        }
         match row.row {
             BenchTable::Nettest => {
                 let best = over(row.best_peer().map(|(rate, _)| rate));
