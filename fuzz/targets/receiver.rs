@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
             let (file, offset, count) = (u64::from(file), u64::from(offset), u64::from(count));
             let Ok(place) = machine.accept(file, offset, count) else { break };
             if let FrameTarget::Write(_) = place {
-                let told = match step % 5 {
+                let result = match step % 5 {
                     0 => machine.written_whole(file, count, DigestPart([0; 32])),
                     1 => {
                         machine.fail(file, failure());
@@ -68,7 +68,7 @@ fuzz_target!(|bytes: &[u8]| {
                     }
                     _ => machine.written(file, offset, count, DigestPart([0; 32])),
                 };
-                if told.is_err() {
+                if result.is_err() {
                     break;
                 }
                 *written.entry(file).or_default() += count;

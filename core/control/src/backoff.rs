@@ -16,6 +16,9 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(600);
 /// Interval of attempts to establish or restore a circuit.
 pub const CIRCUIT_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
+/// Interval of attempts to reach an unavailable database.
+pub const DATABASE_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Attempts per file if the request does not say.
 pub const ATTEMPTS_DEFAULT: u32 = 5;
 

@@ -33,7 +33,7 @@ impl Gatekeeper for UserGate {
         _certificate: Option<&Fingerprint>,
         _peer: &str,
     ) -> Result<Caller, Refusal> {
-        Err(Refusal::new(RefusalKind::Identity, "nobody connects to a local copy"))
+        Err(Refusal::new(RefusalKind::Identity, "a local copy accepts no connection"))
     }
 
     fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {

@@ -187,7 +187,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
         user_namespace = Some(format!("/proc/{}/ns/user", std::process::id()).into());
     }
     let stop = Arc::new(EventFd::new()?);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot hear signals")?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot receive signals")?;
     std::thread::spawn({
         let stop = Arc::clone(&stop);
         move || {

@@ -54,7 +54,7 @@ above = \"1s\"
     let collector = Collector::start(dir.path(), &config);
     let socket = collector.socket("sflow");
     let mut exporter = Exporter::new(1, 1000);
-    let heard = std::thread::spawn(move || {
+    let received = std::thread::spawn(move || {
         let first = receive_alert(&listener, "503 Service Unavailable");
         (first, receive_alert(&listener, "204 No Content"))
     });
@@ -72,7 +72,7 @@ above = \"1s\"
     let (_, metrics) = collector.ask("/metrics");
     let line = "penstock_collector_alert_firing{alert=\"much unlabelled\"} 1";
     assert!(metrics.contains(line), "{metrics}");
-    let (first, second) = heard.join().unwrap();
+    let (first, second) = received.join().unwrap();
     assert_eq!(first, second);
     assert_eq!((&first["alert"], &first["state"]), (&"much unlabelled".into(), &"firing".into()));
 }

@@ -137,10 +137,10 @@ fn shared_database_counts_duplicate_exporter_once() {
     let database = Database::start(data.path());
     let envs = [dir_with_password(PASSWORD), dir_with_password(PASSWORD)];
     // Both receive 192.0.2.1, the second half of its samples; only the second receives 192.0.2.2.
-    for (name, env, heard) in
+    for (name, env, received) in
         [("one", &envs[0], &[(1, 200)][..]), ("two", &envs[1], &[(1, 100), (2, 300)])]
     {
-        for (agent, count) in heard {
+        for (agent, count) in received {
             let collector = Collector::start(env.path(), &config(name, database.port, ""));
             send(&collector, *agent, *count);
             end(collector);

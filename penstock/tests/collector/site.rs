@@ -88,7 +88,7 @@ impl Collector {
             if let Some(got) = ask() {
                 return got;
             }
-            assert!(begun.elapsed() < POLL_TIMEOUT, "{path} never told it: {last}");
+            assert!(begun.elapsed() < POLL_TIMEOUT, "no result at {path}: {last}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

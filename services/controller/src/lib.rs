@@ -20,7 +20,6 @@ pub mod circuits;
 pub mod config;
 mod controller;
 mod counters;
-mod deadline;
 mod error;
 mod limiter;
 mod metrics;
@@ -33,7 +32,6 @@ mod shared;
 pub mod simulation;
 pub mod telemetry;
 mod use_cases;
-mod waiting;
 
 pub use api::document;
 pub use controller::Controller;

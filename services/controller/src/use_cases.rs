@@ -3,6 +3,7 @@
 pub(crate) mod append;
 pub(crate) mod cancel;
 pub(crate) mod change;
+pub(crate) mod deadline;
 pub(crate) mod maintenance;
 pub(crate) mod network;
 pub(crate) mod outcomes;
@@ -10,6 +11,7 @@ pub(crate) mod report;
 pub(crate) mod reserve;
 pub(crate) mod schedule;
 pub(crate) mod submit;
+pub(crate) mod waiting;
 
 #[cfg(test)]
 mod tests;

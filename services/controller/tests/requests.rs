@@ -103,7 +103,7 @@ fn conflicting_destination_is_refused() {
             let path = format!("/api/v1/requests/{}", made["id"]);
             turns(&mut nodes, async || is_over(&client.get(&path).await)).await;
             let again = client.ask("POST", "/api/v1/requests", &first).await;
-            assert_eq!(again.0, 201, "what is over is in nobody's way: {again:?}");
+            assert_eq!(again.0, 201, "a request that ended does not conflict: {again:?}");
             let twice = request("/in", ["d", "d"].map(str::to_owned));
             let (status, refused) = client.ask("POST", "/api/v1/requests", &twice).await;
             assert_eq!(

@@ -351,7 +351,7 @@ fn sites_on_one_switch_take_reservations() {
         let (status, made) = ask("a", "a", 5).await;
         assert_eq!(status, 201, "within a site: {made}");
         let (status, refused) = ask("b", "b", 1).await;
-        assert_eq!(status, 409, "one host has nobody to send to: {refused}");
+        assert_eq!(status, 409, "one host has no peer: {refused}");
         assert!(words(&refused, "detail").contains("two where both are one site"), "{refused}");
     });
 }

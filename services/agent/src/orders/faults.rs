@@ -19,7 +19,7 @@ pub(super) fn permanent(text: impl AsRef<str>) -> OrderFault {
     fault(FaultKind::Permanent, text)
 }
 
-/// OrderFault of a file that failed.
+/// Fault of a file that failed.
 pub(super) fn of_file(failure: &Failure) -> OrderFault {
     let kind = match failure.kind {
         FailureKind::Source | FailureKind::Refused => FaultKind::Permanent,

@@ -236,8 +236,8 @@ impl ClickHouseClient {
         let statement = format!(
             "SELECT {}, {columns}, sum(bytes) AS sum_bytes, sum(error_squared) AS sum_errors, sum(seconds) AS sum_seconds
              FROM {table} WHERE {rows} AND (start, exporter, collector) IN
-                (SELECT start, exporter, argMax(collector, heard) FROM
-                    (SELECT start, exporter, collector, sum(bytes) AS heard FROM {table} WHERE {rows}
+                (SELECT start, exporter, argMax(collector, received) FROM
+                    (SELECT start, exporter, collector, sum(bytes) AS received FROM {table} WHERE {rows}
                      GROUP BY start, exporter, collector)
                  GROUP BY start, exporter)
              GROUP BY bucket, {columns} FORMAT JSONEachRow",

@@ -80,7 +80,7 @@ impl Following {
                 return None;
             }
             let shared = Arc::clone(&self.shared);
-            let told = shared.followers.notified();
+            let change = shared.followers.notified();
             let found =
                 events::list(&shared.database.pool, self.request, self.after, EVENTS_PER_READ)
                     .await;
@@ -95,7 +95,7 @@ impl Following {
             });
             self.ready.extend(seen.map(EventFacts::from));
             if empty {
-                let _ = tokio::time::timeout(POLL_INTERVAL, told).await;
+                let _ = tokio::time::timeout(POLL_INTERVAL, change).await;
             }
         }
     }

@@ -22,7 +22,6 @@ use super::objects::{
 use super::{ApiClient, QueryParams, RawParams, body, number};
 use crate::access::AuthorizedClient;
 use crate::config::Config;
-use crate::deadline;
 use crate::paths;
 use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::files::NewFile;
@@ -32,8 +31,9 @@ use crate::shared::ControllerState;
 use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::cancel;
 use crate::use_cases::change::{self, ChangeOutcome, RequestChange};
+use crate::use_cases::deadline;
 use crate::use_cases::submit::{Submission, Submitted};
-use crate::waiting::Situation;
+use crate::use_cases::waiting::Situation;
 
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;

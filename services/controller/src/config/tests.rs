@@ -56,7 +56,7 @@ fn valid_config_is_loaded() {
 
 #[test]
 fn config_error_names_its_line() {
-    for (table, told) in [
+    for (table, expected) in [
         ("", ": [controller] needs topology"),
         ("topology = \"none.toml\"", ":4: "),
         ("topology = \"network.toml\"\nrounds = \"1s\"", ":5: unknown field `rounds`"),
@@ -101,6 +101,6 @@ fn config_error_names_its_line() {
         ),
     ] {
         let error = read(table).unwrap_err();
-        assert!(error.starts_with(told), "{table}: {error}");
+        assert!(error.starts_with(expected), "{table}: {error}");
     }
 }

@@ -15,6 +15,7 @@ use penstock_control::orders::{
 use penstock_control::scheduler::Planner;
 use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
+use penstock_testkit::topologies::TWO_SITES;
 use penstock_topology::Topology;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 use tracing::field::{Field, Visit};
@@ -33,39 +34,8 @@ use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::change::{self, RequestChange};
 use crate::use_cases::network::{self, Drain};
 use crate::use_cases::submit::{Submission, Submitted};
+use crate::use_cases::waiting::Situation;
 use crate::use_cases::{cancel, reserve};
-use crate::waiting::Situation;
-
-const NETWORK: &str = r#"
-name = "two-sites"
-[[site]]
-name = "cern"
-[[site]]
-name = "caltech"
-[[host]]
-name = "c1"
-site = "cern"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "t1"
-site = "caltech"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "t2"
-site = "caltech"
-interface = [{ name = "eth0", rate = "100G" }]
-[[switch]]
-name = "between"
-[[link]]
-ends = ["c1:eth0", "between"]
-rate = "100G"
-[[link]]
-ends = ["t1:eth0", "between"]
-rate = "100G"
-[[link]]
-ends = ["t2:eth0", "between"]
-rate = "100G"
-"#;
 
 static STATEMENTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -169,9 +139,11 @@ fn a_day(desk: &mut StoreController, config: &Config) {
             }
         }
         let hosts: Vec<String> = reports.iter().map(|(host, _)| host.clone()).collect();
-        let told = desk.report(now, reports).unwrap();
-        for (host, told) in hosts.iter().zip(&told) {
-            nodes.apply_instructions(host, told, |host, order| desk.order(host, order)).unwrap();
+        let instructions = desk.report(now, reports).unwrap();
+        for (host, instructions) in hosts.iter().zip(&instructions) {
+            nodes
+                .apply_instructions(host, instructions, |host, order| desk.order(host, order))
+                .unwrap();
         }
         if second == 1 || second == 4 {
             change_all(desk);
@@ -405,7 +377,8 @@ fn no_statement_scans_growing_tables() {
     tracing::subscriber::set_global_default(StatementCapture).expect("it is the only one");
     let directory = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/plans.db?mode=rwc", directory.path().display());
-    let mut config = Config::new(Topology::read(NETWORK).unwrap(), vec![WorkClass::new("default")]);
+    let mut config =
+        Config::new(Topology::read(TWO_SITES).unwrap(), vec![WorkClass::new("default")]);
     config.batch = BatchLimits { files: 20, ..BatchLimits::default() };
     config.lost_after = std::time::Duration::from_secs(5);
     config.keep = std::time::Duration::from_secs(100);

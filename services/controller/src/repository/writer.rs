@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
+use penstock_control::backoff::DATABASE_RETRY_INTERVAL;
 use penstock_control::orders::{Instructions, Report};
 use sqlx::{AnyConnection, Connection};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -39,9 +40,6 @@ const QUEUED_CHANGES_MAX: usize = 4096;
 
 /// Time that a change waits for an unavailable database.
 const DB_UNAVAILABLE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Time between attempts to reach the database.
-const DB_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A change that was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -385,7 +383,7 @@ impl StoreWriterTask {
                     Err(error) => {
                         self.counters.failed();
                         tracing::debug!("the database is unavailable: {error}");
-                        tokio::time::sleep(DB_RETRY_INTERVAL).await;
+                        tokio::time::sleep(DATABASE_RETRY_INTERVAL).await;
                     }
                 }
             };
@@ -427,7 +425,7 @@ impl StoreWriterTask {
             match group.len() {
                 _ if away && Instant::now() < until => {
                     tracing::warn!("the database is unavailable ({error}): changes wait");
-                    tokio::time::sleep(DB_RETRY_INTERVAL).await;
+                    tokio::time::sleep(DATABASE_RETRY_INTERVAL).await;
                 }
                 1 => {
                     tracing::error!("cannot store a change: {error}");

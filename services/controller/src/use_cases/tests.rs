@@ -11,6 +11,7 @@ use penstock_control::orders::{
     Report, ReportedOutcome,
 };
 use penstock_control::request::RequestState;
+use penstock_testkit::topologies::TWO_SITES;
 use penstock_topology::Topology;
 
 use super::append::{self, AppendedFiles};
@@ -25,30 +26,6 @@ use crate::simulation::{
     ClientRequest, DrainKind, RequestStatus, SimulatedController, SubmitReply,
 };
 
-const NETWORK: &str = r#"
-name = "two-sites"
-[[site]]
-name = "cern"
-[[site]]
-name = "caltech"
-[[host]]
-name = "c1"
-site = "cern"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "t1"
-site = "caltech"
-interface = [{ name = "eth0", rate = "100G" }]
-[[switch]]
-name = "between"
-[[link]]
-ends = ["c1:eth0", "between"]
-rate = "100G"
-[[link]]
-ends = ["t1:eth0", "between"]
-rate = "100G"
-"#;
-
 const START_MS: i64 = 1_795_392_000_000;
 
 /// A controller with two hosts, and its clock.
@@ -62,7 +39,7 @@ impl TwoSites {
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let name = format!("use-cases-{}", OPENED.fetch_add(1, Ordering::Relaxed));
         let classes = vec![WorkClass::new("default")];
-        let config = Config::new(Topology::read(NETWORK).unwrap(), classes);
+        let config = Config::new(Topology::read(TWO_SITES).unwrap(), classes);
         let controller = SimulatedController::open(config, &name).unwrap();
         controller.set_time(START_MS);
         Self { controller, now_ms: START_MS }

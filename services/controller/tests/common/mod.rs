@@ -18,6 +18,7 @@ use penstock_controller::config::Config;
 use penstock_http::server::{self, ConnectionTracker};
 use penstock_http::{ApiCaller, ServiceRole, metrics};
 use penstock_scitags::Registry;
+use penstock_testkit::topologies::TWO_SITES;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -28,70 +29,6 @@ pub mod postgres;
 
 /// Time limit of a whole test, generous for slow and busy machines.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Two sites with two hosts each, and two paths between them.
-pub const NETWORK: &str = r#"
-name = "two-sites"
-
-[[site]]
-name = "cern"
-[[site]]
-name = "caltech"
-
-[[host]]
-name = "c1"
-site = "cern"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "c2"
-site = "cern"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "t1"
-site = "caltech"
-interface = [{ name = "eth0", rate = "100G" }]
-[[host]]
-name = "t2"
-site = "caltech"
-interface = [{ name = "eth0", rate = "100G" }]
-
-[[switch]]
-name = "geneva"
-site = "cern"
-[[switch]]
-name = "pasadena"
-site = "caltech"
-[[switch]]
-name = "detour"
-
-[[link]]
-ends = ["c1:eth0", "geneva"]
-rate = "100G"
-[[link]]
-ends = ["c2:eth0", "geneva"]
-rate = "100G"
-[[link]]
-ends = ["t1:eth0", "pasadena"]
-rate = "100G"
-[[link]]
-ends = ["t2:eth0", "pasadena"]
-rate = "100G"
-[[link]]
-name = "direct"
-ends = ["geneva", "pasadena"]
-rate = "40G"
-delay = "70ms"
-[[link]]
-name = "round-1"
-ends = ["geneva", "detour"]
-rate = "10G"
-delay = "50ms"
-[[link]]
-name = "round-2"
-ends = ["detour", "pasadena"]
-rate = "10G"
-delay = "50ms"
-"#;
 
 pub const OWNER: &str = "the-token-of-the-owner";
 
@@ -107,7 +44,7 @@ fn sha256(text: &str) -> String {
 
 /// Returns a configuration with classes and tokens, and `more` in its table.
 pub fn config(directory: &Path, more: &str) -> Config {
-    std::fs::write(directory.join("network.toml"), NETWORK).unwrap();
+    std::fs::write(directory.join("network.toml"), TWO_SITES).unwrap();
     let mut text = format!(
         r#"
 [controller]

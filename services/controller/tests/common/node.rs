@@ -33,7 +33,7 @@ struct NodeOrder {
     order: Order,
     outcomes: Vec<ReportedOutcome>,
     entries: Vec<ListedFile>,
-    told: u64,
+    acknowledged: u64,
     told_entries: u64,
     next: usize,
     ended: bool,
@@ -91,8 +91,8 @@ impl Node {
             run: self.run,
             phase: if doing.ended { OrderPhase::Ended } else { OrderPhase::Running },
             fault: doing.fault.clone(),
-            outcomes_from: doing.told,
-            outcomes: doing.outcomes[doing.told as usize..].to_vec(),
+            outcomes_from: doing.acknowledged,
+            outcomes: doing.outcomes[doing.acknowledged as usize..].to_vec(),
             entries_from: doing.told_entries,
             entries: doing.entries[doing.told_entries as usize..].to_vec(),
             rate_bps: doing.rate,
@@ -141,7 +141,7 @@ impl Node {
         for known in &instructions.acknowledged {
             let Some(doing) = self.doing.get_mut(&known.order) else { continue };
             assert_eq!(known.run, self.run);
-            doing.told = doing.told.max(known.outcomes);
+            doing.acknowledged = doing.acknowledged.max(known.outcomes);
             doing.told_entries = doing.told_entries.max(known.entries);
             if known.end {
                 self.end(known.order);
@@ -184,7 +184,7 @@ impl Node {
         let doing = NodeOrder {
             outcomes: Vec::new(),
             entries: Vec::new(),
-            told: 0,
+            acknowledged: 0,
             told_entries: 0,
             next: 0,
             ended: false,

@@ -210,7 +210,7 @@ impl Agent {
         *lock(&self.0.limits) = limits;
     }
 
-    /// AgentCounters since the start.
+    /// Counters since the start.
     #[must_use]
     pub fn counters(&self) -> AgentCounters {
         let mut counters = lock(&self.0.totals).clone();

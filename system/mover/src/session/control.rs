@@ -40,7 +40,7 @@ pub enum ProtocolFault {
 pub trait ControlEndpoint: Sync {
     /// True if the end produces no more messages than those queued.
     fn is_over(&self) -> bool;
-    /// EventFd signalled when a message may be ready.
+    /// Event file descriptor (eventfd), signalled when a message may be ready.
     fn wake(&self) -> &EventFd;
     /// Returns the next encoded message to send.
     fn poll_message(&self) -> Option<Vec<u8>>;
