@@ -20,8 +20,8 @@ mod tune;
 /// Judge this machine as a data transfer node, tune it, restore earlier settings
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A rule reads facts of the machine and wants something for a rate, a round-trip time and a role; what is \
-unknown counts neither way. tune prints a plan and changes nothing without --apply; docs/host.md has the \
+A rule compares facts of the machine with what a rate, a round-trip time and a role need; an unknown fact \
+neither passes nor fails. tune prints a plan and changes nothing without --apply; docs/host.md has the \
 rules and the facts file.
 
 Examples:

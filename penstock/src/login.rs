@@ -25,12 +25,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 An agent prints the whole line when it starts for the first time; its operator finds the token in the \
-agent's state directory, or gives you one of your own. The agent is asked whether it knows you: when it \
-has another certificate or does not know the token, or is no agent, nothing is kept. When nobody answers, it is kept all \
-the same. It is kept in hosts.toml in your state directory, for your eyes only.
+agent's state directory, or gives you one of your own. The command checks the login at the agent: if the certificate \
+differs, the token is not valid, or no agent answers there, it stores nothing. If the host cannot be reached it stores \
+the login unchecked. Logins are in hosts.toml in your state directory, readable for you alone.
 
-A login holds for the agent by whichever name, address or port it is reached: where an address is new, the certificate \
-that is shown there says which agent it is. For a controller log in to its HTTP port (HOST:8621).
+A login is valid for every name, address and port of the agent: at a new address the certificate identifies it. For a \
+controller log in to its HTTP port (HOST:8621).
 
 A certificate of your own takes the place of a token where the agent's operator has named its \
 fingerprint; its files stay where they are and are read each time.

@@ -39,9 +39,9 @@ const NODE_TRANSFERS_MAX: u32 = 16;
 /// Rehearse a day of a controller in virtual time: given demand, simulated nodes, real scheduling rounds
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-CONFIG is a controller's configuration (docs/controller.md): its topology, classes, batches and times hold. DEMAND says what \
-arrives in a day and what fails when (docs/controller.md#rehearsals). Every second of the day the simulated nodes report, \
-move files at the rates that they are told, and a round is made.
+CONFIG is a controller's configuration (docs/controller.md): its topology, classes, batches and times apply. DEMAND lists \
+the requests of a day and the faults (docs/controller.md#rehearsals). Every second of the day the simulated nodes report \
+and move files at their allotted rates, and the controller runs a scheduling round.
 
 Without --database everything is in memory. With it the controller's own store is used, all but HTTP: sqlite for a new file \
 in a temporary directory, else the address of an empty database.

@@ -31,11 +31,11 @@ const DATAGRAM_BYTES: usize = 1400;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Takes one of N packets by chance where they enter and leave the interfaces (eBPF at tc; whatever is \
-attached there goes on), and sends the first 160 bytes of each as sFlow version 5, with counters of the \
+attached there stays), and sends the first 160 bytes of each as sFlow version 5, with counters of the \
 interfaces and of the host's processors, memory and disks. Without --rate N follows the speed: 400G \
 20000, 100G 5000, 10G 500, not known 1000. What was lost is counted in the samples and in the status.
 
-Runs until SIGINT or SIGTERM, and then leaves nothing attached. A collector that is away is told of once a \
+Runs until SIGINT or SIGTERM, and then leaves nothing attached. The log names an unreachable collector once a \
 minute. Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; gives up all others once attached.
 
 --json prints a line when it runs (event started), one after each --polling (status) and a last one (ended); \

@@ -26,7 +26,7 @@ use crate::json::node::Ready;
 /// Run this machine's daemon: files for many clients, a collector of telemetry, an HTTP API, metrics
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is set comes from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
+Settings come from the file, then from PENSTOCK_* variables (PENSTOCK_LISTEN, _HTTP, _STATE, _ROOT, \
 _METRICS, _TOKENS, _RATE, _TRANSFERS, _STREAMS, _MEMORY, _KEEP_UNFINISHED, _CPU, _ROLES, _CONFIG), then from flags; the later wins.
 
 On its first start the agent makes a certificate and a token in its state directory. The same user on \

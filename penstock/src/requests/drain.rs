@@ -10,9 +10,9 @@ use crate::table::table;
 /// Stop new work at a host or site of a controller, or undo it; list hosts
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What runs there runs to its end, or with --now goes on at another host of the same site. A host that is silent keeps \
-what it was told to do, as it may be doing it all the same; with --gone you say that it is gone for good, and its work \
-goes to others once the other end has stopped or is gone too. Without a name all hosts are listed.
+Running transfers finish there, or with --now move to another host of the same site. A host that does not report keeps \
+its orders, as it may still execute them; --gone declares it lost for good, and other hosts get its work once the other \
+end has stopped or is lost too. Without a name the command lists all hosts.
 
 Examples:
   penstock drain

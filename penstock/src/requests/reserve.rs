@@ -13,10 +13,10 @@ use crate::table::table;
 /// Reserve a rate between two sites of a controller for a time, release it, or list reservations
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It is admitted where the links of a way have room at every instant; otherwise the answer says the largest rate and the \
-earliest time that would fit. With --circuit the network makes a path of its own for it, where the controller has a \
-provider of circuits: nobody else has its rate, and it is restored over other links when one of its own fails. Without \
-arguments what is reserved is listed.
+The controller admits it where the links of a path have room for the whole time; otherwise the answer names the largest \
+rate and the earliest time that would fit. With --circuit the network sets up a path of its own for it, where the \
+controller has a provider of circuits: no other traffic shares its rate, and it is restored over other links when one of \
+its own fails. Without arguments the command lists reservations.
 
 Examples:
   penstock reserve

@@ -69,8 +69,8 @@ fn print_request(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
 /// Cancel requests of a controller; delivered files stay
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What runs stops within seconds; unfinished files are kept for a while, so that the same request given again goes on \
-from there.
+Running transfers stop within seconds. Partial files are kept for a while, so that a new request for the same files \
+resumes them.
 
 Examples:
   penstock cancel 4711

@@ -16,8 +16,8 @@ use crate::table::table;
 /// Show a request of a controller: progress, orders, and the reasons of their rates
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Each order says what its rate is bound by: a link or interface that is fully allotted, its class at its high-water mark, a \
-storage that gives no more. With --watch the exit code says how the request ended: 0 done, 3 partial, 1 failed or \
+Each order names the bottleneck of its rate: a fully allotted link or interface, the high-water mark of its class, or \
+storage. With --watch the exit code says how the request ended: 0 done, 3 partial, 1 failed or \
 cancelled.
 
 Examples:

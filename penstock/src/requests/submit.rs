@@ -14,10 +14,9 @@ use crate::exit::{Code, Failure, OrExit, say};
 /// Ask a controller to move files from one site to another
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The controller chooses hosts, rates and paths, tries again what may pass, and goes on when machines fail; this command \
-may end at once. Without --files everything below the source's directory is moved, or the one file that the source \
-is, into the destination's directory. With --key the same command may be \
-given again: it is the same request.
+The controller chooses hosts, rates and paths, retries transient failures, and continues when machines fail; this \
+command may end at once. Without --files it copies everything below the source directory, or the source file, into the \
+destination's directory. With --key a repeated command names the same request.
 
 The controller's own token is known on its machine; elsewhere log in to its HTTP port once (penstock login \
 HOST:8621 --token ... --fingerprint ...). With --watch the exit code says how it ended: 0 done, 3 partial, 1 failed or \

@@ -17,9 +17,9 @@ use crate::json::tag::RegistryUpdate;
 /// List owners and activities, or renew the registry they come from
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A copy of the public registry is compiled in. What update takes is checked and then kept in the state \
-directory (scitags.json), and counts from then on; remove the file to go back. An agent renews it \
-daily where its configuration says so ([scitags] registry = \"https://www.scitags.org/api.json\").
+A copy of the public registry is compiled in. update checks a newer copy and stores it in the state \
+directory (scitags.json), where it takes precedence; remove the file to go back. An agent renews it \
+daily if its configuration has [scitags] registry = \"https://www.scitags.org/api.json\".
 
 Examples:
   penstock tag registry

@@ -25,7 +25,7 @@ addresses, then cgroup, then process. SIGHUP reads the file again; a bad one is 
 Without rules it labels what programs tag themselves: an agent tags the connections by which it sends pulls. \
 One of these runs for each directory of --pin and each interface.
 
-Labelling goes on when this ends, and the next start takes over without a gap; penstock tag stop ends it. \
+Labelling continues after this program ends, and the next start takes over without a gap; penstock tag stop ends it. \
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (CAP_SYS_PTRACE for connections of programs that \
 run already); gives up all others once attached.
 
