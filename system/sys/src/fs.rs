@@ -17,6 +17,7 @@ mod open;
 mod path;
 mod sparse;
 mod stat;
+mod unnamed;
 mod xattr;
 
 pub use dir::Dir;

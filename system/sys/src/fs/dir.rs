@@ -204,6 +204,22 @@ impl Dir {
         Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
     }
 
+    /// Renames `from` to `to` in another directory, on the same file system. Without `replace` it fails with
+    /// `AlreadyExists` where anything has that name.
+    pub fn rename_into(
+        &self,
+        from: impl AsRef<Path>,
+        there: &Self,
+        to: impl AsRef<Path>,
+        replace: bool,
+    ) -> io::Result<()> {
+        let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
+        let ((from_dir, from_name), (to_dir, to_name)) =
+            (self.in_parent(&from)?, there.in_parent(&to)?);
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        Ok(rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, flags)?)
+    }
+
     /// Renames `from` to `to`, or fails with `AlreadyExists` where anything has that name.
     ///
     /// Where the file system lacks RENAME_NOREPLACE (NFS), this links the new name and unlinks the old one: an interruption
