@@ -231,6 +231,12 @@ impl Gatekeeper for Authorizer {
         self.rules().place(caller, path, write)
     }
 
+    fn exports(&self, caller: &Caller) -> Vec<String> {
+        let rules = self.rules();
+        let admitted = rules.exports.iter().filter(|export| admits(export, caller));
+        admitted.map(|export| export.name.as_str().to_owned()).collect()
+    }
+
     fn mark(
         &self,
         caller: &Caller,

@@ -19,6 +19,8 @@
 //! | copy between two agents | [`ThirdPartyTransfer::start`] |
 //! | copy on this machine | two [`Endpoint`]s of a [`SessionBuilder`], [`join_locally`] |
 //! | send on a controller's order | [`Agent::send`] with an [`OutgoingRequest`] |
+//! | count a transfer of another protocol | [`Agent::begin_gateway_transfer`] |
+//! | receive a file of another protocol | [`FileUpload`] |
 //! | list a tree | [`TreeWalk`] |
 //!
 //! # Folders
@@ -62,6 +64,7 @@ pub use net::handshake::random;
 pub use net::labels::{Labelling, label_accepted};
 pub use net::transport::Transport;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
+pub use server::gateway::{GatewayDirection, GatewayRequest, GatewayTransfer};
 pub use server::limits::AgentLimits;
 pub use server::listing::ListedTransfer;
 pub use server::outgoing::{OutgoingRequest, OutgoingTransfer};
@@ -76,4 +79,5 @@ pub use sink::file_locks::FileLocks;
 pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
+pub use sink::upload::{CommittedUpload, FileUpload};
 pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

@@ -14,7 +14,8 @@ use crate::session::outcome::SessionOutcome;
 impl AgentInner {
     /// Checks the limits of transfers and streams.
     pub(super) fn check_room(&self, limits: &AgentLimits, entering: usize) -> Result<(), Refusal> {
-        let running = lock(&self.sessions).len() + lock(&self.outgoing).len() + entering;
+        let running = lock(&self.sessions).len() + lock(&self.outgoing).len();
+        let running = running + lock(&self.gateway).len() + entering;
         if running >= limits.transfers {
             let are = if running == 1 { "transfer is" } else { "transfers are" };
             let text = format!("{running} {are} running, which is the limit: try again");

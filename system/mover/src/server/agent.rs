@@ -10,7 +10,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_host::placement::NumaPlacement;
@@ -20,6 +20,7 @@ use penstock_protocol::open::SessionId;
 use socket2::SockRef;
 
 use super::active_session::ActiveSession;
+use super::gateway::GatewayTransfer;
 use super::limits::AgentLimits;
 use super::listing::ListedTransfer;
 use super::memory::BlockMemory;
@@ -90,6 +91,8 @@ pub(super) struct AgentInner {
     pub(super) sessions: Mutex<HashMap<SessionId, Arc<ActiveSession>>>,
     /// Transfers that this agent sends on its own.
     pub(super) outgoing: Mutex<BTreeMap<u64, Arc<OutgoingTransfer>>>,
+    /// Transfers over other protocols.
+    pub(super) gateway: Mutex<BTreeMap<u64, Weak<GatewayTransfer>>>,
     pub(super) history: Mutex<VecDeque<ListedTransfer>>,
     pub(super) totals: Mutex<AgentCounters>,
     pub(super) fireflies: Arc<FireflyCounters>,
@@ -126,6 +129,7 @@ impl Agent {
             joining: Mutex::default(),
             sessions: Mutex::default(),
             outgoing: Mutex::default(),
+            gateway: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
             fireflies: Arc::default(),
@@ -157,6 +161,7 @@ impl Agent {
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
         all.extend(self.0.outgoing().iter().map(|one| one.show()));
+        all.extend(self.0.gateway_transfers().iter().map(|one| one.show(false)));
         all.sort_by_key(|transfer| transfer.id);
         all
     }
@@ -178,6 +183,10 @@ impl Agent {
             one.change(settings);
             return Ok(());
         }
+        if let Some(one) = self.0.gateway_transfer(id) {
+            one.change(&settings);
+            return Ok(());
+        }
         self.find(id)?.end.change(settings);
         Ok(())
     }
@@ -188,6 +197,10 @@ impl Agent {
     /// If no such transfer runs.
     pub fn cancel(&self, id: u64, reason: &str) -> Result<(), UnknownTransfer> {
         if let Some(one) = lock(&self.0.outgoing).get(&id) {
+            one.cancel(reason);
+            return Ok(());
+        }
+        if let Some(one) = self.0.gateway_transfer(id) {
             one.cancel(reason);
             return Ok(());
         }
@@ -217,6 +230,7 @@ impl Agent {
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
         self.0.outgoing().iter().for_each(|one| one.count(&mut counters));
+        self.0.gateway_transfers().iter().for_each(|one| one.count(&mut counters));
         (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
     }

@@ -27,6 +27,7 @@ impl AgentInner {
             self.pending.close_expired(AUTHENTICATION_TIMEOUT);
             self.memory.rebalance();
             self.retire_outgoing();
+            self.gateway_transfers().iter().for_each(|one| one.tick());
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;

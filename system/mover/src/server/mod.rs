@@ -6,6 +6,7 @@ mod admission;
 pub(crate) mod agent;
 mod control;
 mod delegate;
+pub(crate) mod gateway;
 mod janitor;
 pub(crate) mod limits;
 pub(crate) mod listing;

@@ -54,6 +54,11 @@ pub trait Gatekeeper: Send + Sync {
     /// If the path does not exist or this client may not use it.
     fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal>;
 
+    /// Names of the exports that this client may use, such as `/store/cms`.
+    fn exports(&self, _caller: &Caller) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the scitag of data that a client sends to or gets from a path; `asked` is the client's
     /// choice.
     ///

@@ -13,6 +13,7 @@
 //! | `resume_journal` | ranges of unfinished files across crashes |
 //! | `orphans` | removal of temporary files of abandoned transfers |
 //! | `file_locks` | locks of files being written by transfers of one agent |
+//! | `upload` | a file that another protocol delivers in order |
 //! | `storage` | file system interface of all of these |
 
 pub(crate) mod committer;
@@ -28,5 +29,6 @@ pub(crate) mod shared_machine;
 mod simulation;
 pub(crate) mod storage;
 pub(crate) mod task_queues;
+pub(crate) mod upload;
 pub(crate) mod work;
 pub(crate) mod writer;

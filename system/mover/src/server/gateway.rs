@@ -1,0 +1,355 @@
+//! Transfers over other protocols, such as HTTP, in the accounts of the agent.
+//!
+//! A gateway reads and writes files by itself. Here its transfers count against the agent's limits, share its rate, carry
+//! its labels, and appear in its list and its counters as those of the mover do. One transfer covers the files that one
+//! connection moves in one direction.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use penstock_protocol::control::Settings;
+use penstock_protocol::open::{Mark, Refusal, RefusalKind};
+use penstock_sys::net::TcpInfo;
+
+use super::agent::{Agent, AgentInner};
+use super::listing::ListedTransfer;
+use crate::base::lock::lock;
+use crate::net::firefly::Fireflies;
+use crate::net::labels::label_accepted;
+use crate::net::transport::Transport;
+use crate::session::counters::AgentCounters;
+use crate::session::gatekeeper::Caller;
+use crate::session::rate_limit::SharedPacer;
+
+/// Least time between two samples of the rate.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(450);
+
+/// Direction of a transfer, as the agent sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatewayDirection {
+    /// The agent sends files.
+    Send,
+    /// The agent receives files.
+    Receive,
+}
+
+/// A transfer that a gateway is about to do.
+#[derive(Debug)]
+pub struct GatewayRequest {
+    /// Client that the gatekeeper authenticated.
+    pub caller: Caller,
+    /// Address of the other end.
+    pub peer: String,
+    /// Direction, as this agent sees it.
+    pub direction: GatewayDirection,
+    /// Protocol, such as `http`.
+    pub protocol: &'static str,
+    /// Path of the first file, as clients name it.
+    pub path: String,
+    /// Scitag of the data, as [`crate::Gatekeeper::mark`] decides.
+    pub mark: Option<Mark>,
+    /// Connection of the data, for its label and its fireflies.
+    pub connection: Option<TcpStream>,
+}
+
+/// A transfer that a gateway does.
+#[derive(Debug)]
+pub struct GatewayTransfer {
+    id: u64,
+    caller: Caller,
+    peer: String,
+    direction: GatewayDirection,
+    protocol: &'static str,
+    mark: Option<Mark>,
+    label: String,
+    started: SystemTime,
+    clock: Instant,
+    /// Path of the current file.
+    path: Mutex<String>,
+    /// Limit of this transfer alone.
+    pacer: SharedPacer,
+    /// Limit of all transfers of the agent.
+    agent_pacer: Arc<SharedPacer>,
+    moved_bytes: AtomicU64,
+    announced_bytes: AtomicU64,
+    done_bytes: AtomicU64,
+    done_files: AtomicU64,
+    failed_files: AtomicU64,
+    /// Nanoseconds that the limits delayed it.
+    paced_ns: AtomicU64,
+    cancelled: AtomicBool,
+    rate: Mutex<RateSample>,
+    socket: Option<TcpStream>,
+    fireflies: Option<Fireflies>,
+    agent: Agent,
+}
+
+#[derive(Debug)]
+struct RateSample {
+    at: Instant,
+    bytes: u64,
+    paced_ns: u64,
+    bits_per_second: u64,
+    is_paced: bool,
+}
+
+impl Agent {
+    /// Begins a transfer of a gateway within the agent's limits. It ends when the last handle is dropped.
+    ///
+    /// # Errors
+    /// If a limit is reached or the agent shuts down.
+    pub fn begin_gateway_transfer(
+        &self,
+        request: GatewayRequest,
+    ) -> Result<Arc<GatewayTransfer>, Refusal> {
+        let inner = &self.0;
+        if inner.stopping.load(Ordering::SeqCst) {
+            return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down"));
+        }
+        let limits = lock(&inner.limits).clone();
+        inner.check_room(&limits, 0)?;
+        let GatewayRequest { caller, peer, direction, protocol, path, mark, connection } = request;
+        let sends = direction == GatewayDirection::Send;
+        // The sending end labels and reports.
+        let mark_sent = mark.filter(|_| sends);
+        let label = match &connection {
+            Some(tcp) => label_accepted(mark_sent, tcp, &inner.config.marker),
+            None => String::new(),
+        };
+        let counters = Arc::clone(&inner.fireflies);
+        let fireflies = Fireflies::new(mark_sent, &inner.config.collectors, counters);
+        let transport = connection.as_ref().and_then(|tcp| tcp.try_clone().ok());
+        if let (Some(fireflies), Some(tcp)) = (&fireflies, transport) {
+            fireflies.begin(0, &Transport::Tcp(tcp));
+        }
+        let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
+        let verb = if sends { "send" } else { "receive" };
+        tracing::info!("transfer {id}: {verb} {path} over {protocol} for {}", caller.name);
+        let transfer = Arc::new(GatewayTransfer {
+            id,
+            caller,
+            peer,
+            direction,
+            protocol,
+            mark,
+            label,
+            started: SystemTime::now(),
+            clock: Instant::now(),
+            path: Mutex::new(path),
+            pacer: SharedPacer::new(None),
+            agent_pacer: Arc::clone(&inner.pace),
+            moved_bytes: AtomicU64::new(0),
+            announced_bytes: AtomicU64::new(0),
+            done_bytes: AtomicU64::new(0),
+            done_files: AtomicU64::new(0),
+            failed_files: AtomicU64::new(0),
+            paced_ns: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
+            rate: Mutex::new(RateSample {
+                at: Instant::now(),
+                bytes: 0,
+                paced_ns: 0,
+                bits_per_second: 0,
+                is_paced: false,
+            }),
+            socket: connection,
+            fireflies,
+            agent: self.clone(),
+        });
+        lock(&inner.gateway).insert(id, Arc::downgrade(&transfer));
+        lock(&inner.totals).transfers_started += 1;
+        Ok(transfer)
+    }
+}
+
+impl AgentInner {
+    /// Running transfers of gateways.
+    pub(super) fn gateway_transfers(&self) -> Vec<Arc<GatewayTransfer>> {
+        lock(&self.gateway).values().filter_map(std::sync::Weak::upgrade).collect()
+    }
+
+    /// The running transfer of a gateway with this number.
+    pub(super) fn gateway_transfer(&self, id: u64) -> Option<Arc<GatewayTransfer>> {
+        lock(&self.gateway).get(&id).and_then(std::sync::Weak::upgrade)
+    }
+}
+
+impl GatewayTransfer {
+    /// Number at this agent.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Client of the transfer.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Direction, as the agent sees it.
+    #[must_use]
+    pub fn direction(&self) -> GatewayDirection {
+        self.direction
+    }
+
+    /// Scitag of the data.
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.mark
+    }
+
+    /// Label of the packets: `flow` or `none`, with the reason; empty if none was requested.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Begins the next file, of `bytes` if its size is known.
+    pub fn begin_file(&self, path: &str, bytes: Option<u64>) {
+        path.clone_into(&mut lock(&self.path));
+        self.announced_bytes.fetch_add(bytes.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Counts bytes that are about to be sent, or were received, and returns the delay that the limits ask for.
+    #[must_use]
+    pub fn count_moved(&self, bytes: usize) -> Duration {
+        self.moved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let delay = [&self.pacer, &*self.agent_pacer]
+            .map(|pacer| pacer.remaining(pacer.reserve(bytes)))
+            .into_iter()
+            .max()
+            .unwrap_or_default();
+        let delay_ns = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        self.paced_ns.fetch_add(delay_ns, Ordering::Relaxed);
+        delay
+    }
+
+    /// Counts a file that is whole, with its size.
+    pub fn finish_file(&self, bytes: u64) {
+        self.done_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.done_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a file that failed.
+    pub fn fail_file(&self) {
+        self.failed_files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True once an operator has cancelled it; the gateway then ends the connection.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn cancel(&self, reason: &str) {
+        tracing::info!("transfer {}: cancelled: {reason}", self.id);
+        self.cancelled.store(true, Ordering::Relaxed);
+        if let Some(tcp) = &self.socket {
+            // Also ends a connection whose client neither reads nor writes.
+            let _ = tcp.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Changes the rate limit; a connection has one stream.
+    pub(super) fn change(&self, settings: &Settings) {
+        if let Some(rate_bps) = settings.rate_bps {
+            self.pacer.set(Some(rate_bps).filter(|rate| *rate > 0));
+        }
+    }
+
+    /// Reports the flow again where a report is due, and samples the rate.
+    pub(super) fn tick(&self) {
+        if let Some(fireflies) = &self.fireflies {
+            fireflies.tick();
+        }
+        self.sample();
+    }
+
+    pub(super) fn count(&self, counters: &mut AgentCounters) {
+        let moved = self.moved_bytes.load(Ordering::Relaxed);
+        match self.direction {
+            GatewayDirection::Send => counters.sent_bytes += moved,
+            GatewayDirection::Receive => counters.received_bytes += moved,
+        }
+    }
+
+    /// Takes a sample if the last one is old enough; returns the rate and the bottleneck.
+    fn sample(&self) -> (u64, &'static str) {
+        let mut last = lock(&self.rate);
+        let elapsed = last.at.elapsed();
+        if elapsed >= SAMPLE_INTERVAL {
+            let bytes = self.moved_bytes.load(Ordering::Relaxed);
+            let paced_ns = self.paced_ns.load(Ordering::Relaxed);
+            let bits = (bytes - last.bytes) as f64 * 8.0;
+            let paced = (paced_ns - last.paced_ns) as f64 * 1e-9;
+            *last = RateSample {
+                at: Instant::now(),
+                bytes,
+                paced_ns,
+                bits_per_second: (bits / elapsed.as_secs_f64()) as u64,
+                is_paced: paced > elapsed.as_secs_f64() / 2.0,
+            };
+        }
+        (last.bits_per_second, if last.is_paced { "rate limit" } else { "-" })
+    }
+
+    fn state(&self, ended: bool) -> &'static str {
+        let done = self.done_files.load(Ordering::Relaxed);
+        match ended {
+            _ if self.is_cancelled() => "cancelled",
+            false => "running",
+            true if done == 0 && self.failed_files.load(Ordering::Relaxed) > 0 => "failed",
+            true => "done",
+        }
+    }
+
+    pub(super) fn show(&self, ended: bool) -> ListedTransfer {
+        let (present, bound_by) = self.sample();
+        let moved = self.moved_bytes.load(Ordering::Relaxed);
+        let seconds = self.clock.elapsed().as_secs_f64();
+        let mean = (moved as f64 * 8.0 / seconds.max(1e-6)) as u64;
+        let info = self.socket.as_ref().and_then(|tcp| TcpInfo::of(tcp).ok());
+        ListedTransfer {
+            id: self.id,
+            caller: self.caller.name.clone(),
+            peer: self.peer.clone(),
+            direction: match self.direction {
+                GatewayDirection::Send => "send",
+                GatewayDirection::Receive => "receive",
+            },
+            path: lock(&self.path).clone(),
+            state: self.state(ended),
+            started: self.started,
+            seconds,
+            bytes: self.done_bytes.load(Ordering::Relaxed),
+            moved_bytes: moved,
+            resumed_bytes: 0,
+            announced_bytes: self.announced_bytes.load(Ordering::Relaxed),
+            files: self.done_files.load(Ordering::Relaxed),
+            failed: self.failed_files.load(Ordering::Relaxed),
+            streams: 1,
+            readers: 0,
+            writers: 0,
+            rate_bps: self.pacer.rate_bps(),
+            bits_per_second: if ended { mean } else { present },
+            bound_by: bound_by.to_owned(),
+            engine: self.protocol.to_owned(),
+            retransmits: info.map_or(0, |info| u64::from(info.retransmits)),
+            scitag: self.mark.map(|mark| mark.scitag),
+        }
+    }
+}
+
+impl Drop for GatewayTransfer {
+    fn drop(&mut self) {
+        if let Some(fireflies) = &self.fireflies {
+            fireflies.end(0);
+        }
+        let inner = Arc::clone(&self.agent.0);
+        lock(&inner.gateway).remove(&self.id);
+        inner.record_ended(self.show(true), |totals| self.count(totals));
+    }
+}
