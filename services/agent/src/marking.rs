@@ -83,7 +83,7 @@ pub struct MarkerService {
     config: Config,
     attached: Vec<AttachedMarker>,
     runtime: tokio::runtime::Runtime,
-    listeners: Vec<tokio::net::TcpListener>,
+    listeners: Vec<server::HttpListener>,
     http: Vec<SocketAddr>,
     credentials: Option<penstock_daemon::state::Credentials>,
     signals: DaemonSignals,
@@ -154,7 +154,8 @@ impl MarkerService {
         // Registered before readiness is reported.
         let signals = runtime.block_on(async { DaemonSignals::register() })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
-        let http = listeners.iter().map(|one| one.local_addr()).collect::<io::Result<_>>()?;
+        let http =
+            listeners.iter().map(|one| one.socket.local_addr()).collect::<io::Result<_>>()?;
         Ok(Self {
             engine,
             config,

@@ -101,7 +101,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     let runtime = Runtime::new().unwrap();
     let listen = [listen.parse().unwrap()];
     let listeners = runtime.block_on(server::bind(&listen)).unwrap();
-    let address = listeners[0].local_addr().unwrap();
+    let address = listeners[0].socket.local_addr().unwrap();
     let identity = Identity::generate().unwrap();
     let sha256 = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, ALICE.as_bytes());
     let sha256 = sha256.as_ref().try_into().unwrap();

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use penstock_http::ServiceRole;
 use penstock_http::access::{ReadAccess, ReadPolicy};
-use penstock_http::server::{self, ConnectionTracker};
+use penstock_http::server::{self, ConnectionTracker, HttpListener};
 use penstock_identity::{Fingerprint, Identity};
 use penstock_sys::lock::ExclusiveFileLock;
 use penstock_sys::machine;
-use tokio::net::TcpListener;
+
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -82,7 +82,7 @@ pub struct Daemon {
     identity: Arc<Identity>,
     token: String,
     signals: DaemonSignals,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<HttpListener>,
     http: Vec<SocketAddr>,
     traffic: Arc<ConnectionTracker>,
     reading: ReadPolicy,
@@ -122,7 +122,10 @@ impl Daemon {
         // Registered early, so that no signal is lost while the rest starts.
         let signals = runtime.block_on(async { DaemonSignals::register() })?;
         let listeners = runtime.block_on(server::bind(&config.http))?;
-        let http = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
+        let http = listeners
+            .iter()
+            .map(|listener| listener.socket.local_addr())
+            .collect::<io::Result<_>>()?;
         Ok(Self {
             runtime,
             state,

@@ -222,10 +222,15 @@ async fn completed(path: String, response: Response) -> Response {
         }
     };
     let mut response = ProblemDetails { instance: Some(path.into()), ..problem }.into_response();
+    let headers = response.headers_mut();
+    parts.headers.remove(header::CONTENT_TYPE);
+    parts.headers.remove(header::CONTENT_LENGTH);
+    for name in parts.headers.keys() {
+        headers.remove(name);
+    }
+    // A name may have several values, such as the challenges of a 401.
     for (name, value) in &parts.headers {
-        if *name != header::CONTENT_TYPE && *name != header::CONTENT_LENGTH {
-            response.headers_mut().insert(name, value.clone());
-        }
+        headers.append(name, value.clone());
     }
     response
 }

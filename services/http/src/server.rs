@@ -3,11 +3,13 @@
 //!
 //! A connection beyond the limit gets a 503 and is closed, so that open ones go on.
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -37,6 +39,72 @@ const RETRY_AFTER_S: u16 = 10;
 /// Address of the client, as an extension of the request.
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
+
+/// The connection of a request, as an extension of the request.
+#[derive(Debug, Clone)]
+pub struct HttpConnection(Arc<ConnectionInner>);
+
+#[derive(Debug)]
+struct ConnectionInner {
+    peer: SocketAddr,
+    socket: io::Result<std::net::TcpStream>,
+    state: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl HttpConnection {
+    fn new(stream: &TcpStream, peer: SocketAddr) -> Self {
+        let socket = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
+        Self(Arc::new(ConnectionInner { peer, socket, state: OnceLock::new() }))
+    }
+
+    /// Address of the client.
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
+    /// A second handle to the socket, for its options and counters. Its data belongs to the server.
+    ///
+    /// # Errors
+    /// If the process is out of file descriptors.
+    pub fn socket(&self) -> io::Result<&std::net::TcpStream> {
+        self.0.socket.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+    }
+
+    /// State that the handlers keep with the connection, and that ends with it. All handlers of a server use one type.
+    ///
+    /// # Panics
+    /// If the state has another type.
+    #[must_use]
+    pub fn state<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let state = self.0.state.get_or_init(|| Arc::new(T::default()));
+        Arc::clone(state).downcast().expect("one type of state for a server")
+    }
+}
+
+/// A listening socket of a server.
+#[derive(Debug)]
+pub struct HttpListener {
+    /// Socket that is bound and listens.
+    pub socket: TcpListener,
+    /// True if its connections use TLS.
+    pub encrypted: bool,
+}
+
+/// Limits of a server's connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ServeConfig {
+    /// Largest read buffer of a connection, in bytes, which also bounds the head of a request.
+    pub buffer_bytes: usize,
+    /// Time for the last answers to leave after the server began to stop.
+    pub shutdown: Duration,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self { buffer_bytes: HEAD_BYTES_MAX, shutdown: SHUTDOWN_TIMEOUT }
+    }
+}
 
 /// Counters of connections and answers, and the limit of open connections.
 #[derive(Debug)]
@@ -113,28 +181,40 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Binds a listener to each of `addresses`.
+/// Binds a listener to each of `addresses`. Those on loopback are not encrypted.
 ///
 /// # Errors
 /// With the address that cannot be bound.
-pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<HttpListener>> {
     let mut listeners = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
+        let socket = TcpListener::bind(address).await.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot listen on {address} for HTTP: {error}: give another with --http ADDR:PORT"))
         })?;
-        listeners.push(listener);
+        listeners.push(HttpListener { socket, encrypted: !address.ip().is_loopback() });
     }
     Ok(listeners)
 }
 
 /// Serves `router`, whose errors become problem documents, on `listeners` until `stop` becomes true and the last answers have left.
 pub async fn serve(
-    listeners: Vec<TcpListener>,
+    listeners: Vec<HttpListener>,
     router: Router,
     tls: &ServerConfig,
     traffic: Arc<ConnectionTracker>,
     stop: watch::Receiver<bool>,
+) {
+    serve_with(listeners, router, tls, traffic, stop, ServeConfig::default()).await;
+}
+
+/// Serves as [`serve`] does, with other limits.
+pub async fn serve_with(
+    listeners: Vec<HttpListener>,
+    router: Router,
+    tls: &ServerConfig,
+    traffic: Arc<ConnectionTracker>,
+    stop: watch::Receiver<bool>,
+    config: ServeConfig,
 ) {
     let router = router.layer(axum::middleware::from_fn(complete));
     let mut tls = tls.clone();
@@ -142,27 +222,29 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let mut accepting = JoinSet::new();
     for listener in listeners {
-        let local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-        let acceptor = (!local).then(|| acceptor.clone());
-        accepting.spawn(accept(
-            listener,
-            router.clone(),
-            acceptor,
-            Arc::clone(&traffic),
-            stop.clone(),
-        ));
+        let server = ConnectionServer {
+            router: router.clone(),
+            tls: listener.encrypted.then(|| acceptor.clone()),
+            stop: stop.clone(),
+            config,
+        };
+        accepting.spawn(accept(listener.socket, server, Arc::clone(&traffic)));
     }
     while accepting.join_next().await.is_some() {}
 }
 
-async fn accept(
-    listener: TcpListener,
+/// Settings that the connections of a listener share.
+#[derive(Clone)]
+struct ConnectionServer {
     router: Router,
     tls: Option<TlsAcceptor>,
-    traffic: Arc<ConnectionTracker>,
-    mut stop: watch::Receiver<bool>,
-) {
+    stop: watch::Receiver<bool>,
+    config: ServeConfig,
+}
+
+async fn accept(listener: TcpListener, server: ConnectionServer, traffic: Arc<ConnectionTracker>) {
     let mut connections = JoinSet::new();
+    let mut stop = server.stop.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -172,13 +254,13 @@ async fn accept(
         match accepted {
             Ok((stream, peer)) => match traffic.try_acquire() {
                 Some(entered) => {
-                    let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
+                    let server = server.clone();
                     connections.spawn(async move {
                         let _entered = entered;
-                        connection(stream, peer, router, tls, stop).await;
+                        connection(stream, peer, server).await;
                     });
                 }
-                None => refuse(&stream, tls.is_none()),
+                None => refuse(&stream, server.tls.is_none()),
             },
             Err(error) => {
                 // Most likely out of file descriptors: wait until some are closed.
@@ -189,7 +271,7 @@ async fn accept(
     }
     drop(listener);
     let rest = async { while connections.join_next().await.is_some() {} };
-    let _ = timeout(SHUTDOWN_TIMEOUT, rest).await;
+    let _ = timeout(server.config.shutdown, rest).await;
 }
 
 fn refuse(stream: &TcpStream, plain: bool) {
@@ -200,20 +282,15 @@ fn refuse(stream: &TcpStream, plain: bool) {
     }
 }
 
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    router: Router,
-    tls: Option<TlsAcceptor>,
-    stop: watch::Receiver<bool>,
-) {
+async fn connection(stream: TcpStream, peer: SocketAddr, server: ConnectionServer) {
     let _ = stream.set_nodelay(true);
     // Also ends endless answers whose client stops reading.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_TIMEOUT));
-    match tls {
-        None => requests(stream, peer, router, stop).await,
+    let connection = HttpConnection::new(&stream, peer);
+    match &server.tls {
+        None => requests(stream, connection, server).await,
         Some(tls) => match timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => requests(stream, peer, router, stop).await,
+            Ok(Ok(stream)) => requests(stream, connection, server).await,
             Ok(Err(error)) => tracing::debug!(%peer, "TLS handshake failed: {error}"),
             Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
         },
@@ -222,15 +299,17 @@ async fn connection(
 
 async fn requests(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    peer: SocketAddr,
-    router: Router,
-    mut stop: watch::Receiver<bool>,
+    connection: HttpConnection,
+    server: ConnectionServer,
 ) {
-    let service = TowerToHyperService::new(router.layer(axum::Extension(PeerAddress(peer))));
+    let ConnectionServer { router, mut stop, config, .. } = server;
+    let peer = connection.peer();
+    let router = router.layer(axum::Extension(PeerAddress(peer)));
+    let service = TowerToHyperService::new(router.layer(axum::Extension(connection)));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
+        .max_buf_size(config.buffer_bytes)
         .serve_connection(TokioIo::new(ProblemStream::new(stream)), service);
     let mut served = pin!(served);
     let result = tokio::select! {

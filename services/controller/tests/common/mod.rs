@@ -113,7 +113,7 @@ impl Running {
         let router = controller.router().layer(middleware::from_fn(guard));
         let listen = ["127.0.0.1:0".parse().unwrap()];
         let listeners = runtime.block_on(server::bind(&listen)).unwrap();
-        let address = listeners[0].local_addr().unwrap();
+        let address = listeners[0].socket.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         let identity = rustls_config();
         let serving = runtime.spawn(async move {
