@@ -21,10 +21,12 @@ need() {
     fi
 }
 
-# wish PROGRAM: optional; installs the package of that name if this Debian has one. Tests report what they skip without it.
+# wish PROGRAM PACKAGE...: optional; installs the packages that this Debian has. Tests report what they skip without it.
 wish() {
-    if ! command -v "$1" >/dev/null 2>&1; then
-        wished="$wished $1"
+    program=$1
+    shift
+    if ! command -v "$program" >/dev/null 2>&1; then
+        wished="$wished $*"
     fi
 }
 
@@ -38,6 +40,7 @@ for purpose in "$@"; do
             need ssh openssh-client
             need sshd openssh-server
             need ps procps
+            need curl curl
             need mkfs.ext4 e2fsprogs
             need mkfs.btrfs btrfs-progs
             need ip iproute2
@@ -53,7 +56,13 @@ for purpose in "$@"; do
             need chromium chromium
             # Its package installs a service that is not needed: masked, it never starts.
             services="$services clickhouse-server"
-            wish clickhouse-server
+            wish clickhouse-server clickhouse-server
+            # Clients of the gateway.
+            wish davix-put davix
+            wish gfal-copy gfal2-util-scripts python3-gfal2-util gfal2-plugin-file gfal2-plugin-http
+            wish rclone rclone
+            wish cadaver cadaver
+            wish litmus litmus
             ;;
         bpf)
             need clang clang

@@ -16,6 +16,7 @@ use penstock_controller::{Controller, config as controller};
 use penstock_daemon::config::values::{ListenAddress, Retention, parse_count};
 use penstock_daemon::config::{ConfigError, Environment, ValueError};
 use penstock_daemon::{Daemon, RoleContext, RunningDaemon};
+use penstock_gateway::{GatewayRole, config as gateway};
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::ServiceRole;
 use penstock_units::{BitRate, ByteCount};
@@ -96,6 +97,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     // Errors in the configuration of any role end the command before one starts.
     let collector = load_collector(&config)?;
     let controller = load_controller(&config)?;
+    let gateway = gateway::Config::load(config.file.as_deref()).or_exit(Code::Usage)?;
     let exports: Vec<String> = config.exports.iter().map(shown).collect();
 
     let placement = place_process(&config)?;
@@ -105,16 +107,22 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     let controller = controller.map(|start| start(&context)).transpose()?;
     let agent = AgentRole::start(config, placement, &context, Box::new(load));
     let agent = Arc::new(agent.map_err(anyhow::Error::from)?);
+    let gateway = gateway.zip(agent.mover().cloned()).map(|(config, mover)| {
+        GatewayRole::start(config, mover, agent.gatekeeper(), &context).map(Arc::new)
+    });
+    let gateway = gateway.transpose().map_err(anyhow::Error::from)?;
     let inputs = collector.as_deref().map(inputs).unwrap_or_default();
+    let webdav: Vec<String> = gateway.as_deref().map(webdav_urls).unwrap_or_default();
 
     let mut roles: Vec<Arc<dyn ServiceRole>> = vec![Arc::clone(&agent) as _];
+    roles.extend(gateway.map(|role| role as Arc<dyn ServiceRole>));
     roles.extend(collector.map(|role| role as Arc<dyn ServiceRole>));
     roles.extend(controller.map(|role| role as Arc<dyn ServiceRole>));
     let daemon = daemon.serve(roles, agent.bearers());
     let printed = if json {
-        print_json(&daemon, &agent, &inputs, io::stdout())
+        print_json(&daemon, &agent, &inputs, webdav, io::stdout())
     } else {
-        print(&daemon, &agent, &exports, &inputs, io::stdout())
+        print(&daemon, &agent, &exports, &inputs, &webdav, io::stdout())
     };
     // A closed output does not end the daemon.
     if let Err(error) = printed {
@@ -150,6 +158,14 @@ fn start_collector(
 
 fn inputs(collector: &CollectorRole) -> Inputs {
     collector.inputs().iter().map(|input| (input.format.as_str(), input.address)).collect()
+}
+
+/// URLs at which the gateway serves the exports.
+fn webdav_urls(gateway: &GatewayRole) -> Vec<String> {
+    let url = |(address, encrypted): &(SocketAddr, bool)| {
+        format!("{}://{address}/", if *encrypted { "https" } else { "http" })
+    };
+    gateway.addresses().iter().map(url).collect()
 }
 
 /// True if the role controller is configured or named; it needs a topology.
@@ -220,6 +236,7 @@ fn print_json(
     daemon: &RunningDaemon,
     agent: &AgentRole,
     inputs: &Inputs,
+    webdav: Vec<String>,
     mut output: impl Write,
 ) -> io::Result<()> {
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
@@ -233,6 +250,7 @@ fn print_json(
         telemetry,
         listen: text(agent.addresses()),
         http: text(daemon.http()),
+        webdav,
         fingerprint: daemon.fingerprint().to_string(),
     };
     writeln!(output, "{}", serde_json::to_string(&ready)?)?;
@@ -244,6 +262,7 @@ fn print(
     agent: &AgentRole,
     exports: &[String],
     inputs: &Inputs,
+    webdav: &[String],
     mut output: impl Write,
 ) -> io::Result<()> {
     writeln!(output, "penstock {} is ready", env!("CARGO_PKG_VERSION"))?;
@@ -256,6 +275,9 @@ fn print(
     for address in daemon.http() {
         let scheme = if address.ip().is_loopback() { "http" } else { "https" };
         writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
+    }
+    for url in webdav {
+        writeln!(output, "  webdav       {url}")?;
     }
     for (format, address) in inputs {
         writeln!(output, "  {format:<12} udp {address}")?;

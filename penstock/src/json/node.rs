@@ -15,6 +15,8 @@ pub(crate) struct Ready {
     pub(crate) listen: Vec<String>,
     /// Addresses and ports of the HTTP API.
     pub(crate) http: Vec<String>,
+    /// URLs of the gateway: the exports over HTTP and WebDAV.
+    pub(crate) webdav: Vec<String>,
     /// SHA-256 of the certificate, as `login --fingerprint` takes it.
     pub(crate) fingerprint: String,
 }

@@ -18,7 +18,7 @@ use penstock_daemon::config::ConfigError;
 use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
 use penstock_http::access::ReadPolicy;
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
-use penstock_mover::{Agent, AgentConfig, AgentLimits};
+use penstock_mover::{Agent, AgentConfig, AgentLimits, Gatekeeper};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -164,6 +164,18 @@ impl AgentRole {
     /// Names of the bearers of this agent's tokens, which a reload may change.
     #[must_use]
     pub fn bearers(&self) -> Arc<dyn Bearers> {
+        Arc::clone(&self.api.authorizer) as _
+    }
+
+    /// The mover, where this node plays the role.
+    #[must_use]
+    pub fn mover(&self) -> Option<&Agent> {
+        self.mover.as_ref()
+    }
+
+    /// Policy that authenticates and authorises clients, which a reload may change.
+    #[must_use]
+    pub fn gatekeeper(&self) -> Arc<dyn Gatekeeper> {
         Arc::clone(&self.api.authorizer) as _
     }
 

@@ -54,6 +54,9 @@ struct AgentDocument {
     /// Read by the collector.
     #[serde(default, rename = "collector")]
     _collector: IgnoredAny,
+    /// Read by the gateway.
+    #[serde(default, rename = "gateway")]
+    _gateway: IgnoredAny,
     /// Read by the controller.
     #[serde(default, rename = "controller")]
     _controller: IgnoredAny,

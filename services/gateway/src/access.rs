@@ -1,0 +1,80 @@
+//! Credentials of a request: a bearer token, or the same token as the password of basic authentication, which clients
+//! without bearer tokens send (cadaver, web browsers).
+
+use axum::http::HeaderMap;
+use axum::http::header::AUTHORIZATION;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use penstock_http::ProblemDetails;
+use penstock_mover::{Caller, Gatekeeper};
+
+use crate::error::refused;
+
+/// Challenges of a 401 response (RFC 9110 section 11.6.1).
+pub(crate) const CHALLENGES: [&str; 2] =
+    ["Bearer realm=\"penstock\"", "Basic realm=\"penstock\", charset=\"UTF-8\""];
+
+/// Authenticates the client of a request.
+///
+/// # Errors
+/// 401 with the reason.
+pub(crate) fn authenticate(
+    keeper: &dyn Gatekeeper,
+    headers: &HeaderMap,
+    peer: &str,
+) -> Result<Caller, ProblemDetails> {
+    let token = token(headers)?;
+    keeper.authenticate(&token, None, peer).map_err(refused)
+}
+
+/// Returns the token of a request.
+fn token(headers: &HeaderMap) -> Result<String, ProblemDetails> {
+    let missing = || {
+        ProblemDetails::unauthorized(
+            "no token: send Authorization: Bearer TOKEN (X.509 proxies are not accepted)",
+        )
+    };
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or_else(missing)?;
+    if values.next().is_some() {
+        return Err(ProblemDetails::bad_request("two Authorization headers"));
+    }
+    let text = value.to_str().map_err(|_| missing())?;
+    let (scheme, credentials) = text.split_once(' ').ok_or_else(missing)?;
+    let credentials = credentials.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(credentials.to_owned());
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(missing());
+    }
+    let decoded = STANDARD.decode(credentials).ok().and_then(|text| String::from_utf8(text).ok());
+    let (_, password) = decoded
+        .as_deref()
+        .and_then(|text| text.split_once(':'))
+        .ok_or_else(|| ProblemDetails::unauthorized("the basic credentials are damaged"))?;
+    Ok(password.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token_of(value: &str) -> Result<String, u16> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        token(&headers).map_err(|problem| problem.status)
+    }
+
+    #[test]
+    fn token_is_bearer_or_password() {
+        assert_eq!(token_of("Bearer abc"), Ok("abc".to_owned()));
+        assert_eq!(token_of("bearer  abc "), Ok("abc".to_owned()));
+        // alice:the:token
+        assert_eq!(token_of("Basic YWxpY2U6dGhlOnRva2Vu"), Ok("the:token".to_owned()));
+        for damaged in ["Basic !", "Basic YWxpY2U=", "Bearer", "Negotiate x", ""] {
+            assert_eq!(token_of(damaged), Err(401), "{damaged}");
+        }
+        assert_eq!(token(&HeaderMap::new()).unwrap_err().status, 401);
+    }
+}

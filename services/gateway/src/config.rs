@@ -1,0 +1,123 @@
+//! The table `[gateway]` of the configuration.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use penstock_daemon::config::values::{ListenAddress, resolve_listen_addresses};
+use penstock_daemon::config::{ConfigError, ConfigFile};
+use penstock_protocol::digest::Algorithm;
+use serde::Deserialize;
+
+use crate::digest;
+
+/// Default TCP port, as of other WebDAV servers of the grid.
+pub const GATEWAY_PORT: u16 = 8443;
+
+/// Default limit of concurrent connections.
+const CONNECTIONS_DEFAULT: usize = 1024;
+
+/// The table `[gateway]`, checked and with defaults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Addresses on which the gateway listens for HTTPS.
+    pub listen: Vec<SocketAddr>,
+    /// Loopback addresses for HTTP without TLS.
+    pub plaintext: Vec<SocketAddr>,
+    /// Limit of concurrent connections.
+    pub connections: usize,
+    /// Digests computed while a file is uploaded.
+    pub digests: Vec<Algorithm>,
+    /// PEM files of a host certificate and its key; the certificate of the daemon without them.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GatewayTable {
+    listen: Option<Vec<String>>,
+    plaintext: Option<Vec<SocketAddr>>,
+    connections: Option<usize>,
+    digests: Option<Vec<String>>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads the table `[gateway]` of `file`; `None` without one.
+    ///
+    /// # Errors
+    /// With one line that names the file.
+    pub fn load(file: Option<&Path>) -> Result<Option<Self>, ConfigError> {
+        let Some(file) = file else { return Ok(None) };
+        let file = ConfigFile::read(file)?;
+        let Some(table) = file.table::<GatewayTable>("gateway")? else { return Ok(None) };
+        let failed = |text: String| file.error(format!("[gateway] {text}"));
+        let places = table.listen.unwrap_or_else(|| vec![format!("[::]:{GATEWAY_PORT}")]);
+        let places: Vec<ListenAddress> = places
+            .iter()
+            .map(|place| place.parse().map_err(|error| failed(format!("listen: {error}"))))
+            .collect::<Result<_, _>>()?;
+        let listen = resolve_listen_addresses(&places, GATEWAY_PORT)
+            .map_err(|error| failed(format!("listen: {error}")))?;
+        let plaintext = table.plaintext.unwrap_or_default();
+        if let Some(address) = plaintext.iter().find(|address| !address.ip().is_loopback()) {
+            return Err(failed(format!(
+                "plaintext: {address} would carry tokens in the clear: only loopback addresses"
+            )));
+        }
+        let digests = table.digests.unwrap_or_else(|| vec!["adler32".to_owned()]);
+        let digests = digests
+            .iter()
+            .map(|name| {
+                digest::algorithm(name).ok_or_else(|| {
+                    failed(format!("digests: '{name}' is none of adler32, crc32c, md5, sha-256"))
+                })
+            })
+            .collect::<Result<_, _>>()?;
+        let certificate = match (table.certificate, table.key) {
+            (Some(certificate), Some(key)) => Some((file.beside(certificate), file.beside(key))),
+            (None, None) => None,
+            _ => return Err(failed("certificate and key belong together: give both".to_owned())),
+        };
+        let connections = table.connections.unwrap_or(CONNECTIONS_DEFAULT);
+        if connections == 0 {
+            return Err(failed("connections must be above 0".to_owned()));
+        }
+        Ok(Some(Self { listen, plaintext, connections, digests, certificate }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(table: &str) -> Result<Option<Config>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("penstock.toml");
+        std::fs::write(&path, table).unwrap();
+        Config::load(Some(&path)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn table_has_defaults() {
+        assert!(load("").unwrap().is_none());
+        let config = load("[gateway]").unwrap().unwrap();
+        assert_eq!(config.listen, ["[::]:8443".parse().unwrap()]);
+        assert_eq!(config.digests, [Algorithm::Adler32]);
+        assert!(config.plaintext.is_empty() && config.certificate.is_none());
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (table, words) in [
+            ("plaintext = [\"192.0.2.1:80\"]", "only loopback"),
+            ("digests = [\"crc64\"]", "'crc64' is none of"),
+            ("certificate = \"a.pem\"", "belong together"),
+            ("connections = 0", "above 0"),
+            ("port = 1", "port"),
+        ] {
+            let error = load(&format!("[gateway]\n{table}\n")).unwrap_err();
+            assert!(error.contains(words), "{table}: {error}");
+        }
+    }
+}

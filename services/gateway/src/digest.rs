@@ -1,0 +1,235 @@
+//! Digests of whole files: names on the wire, and values kept in extended attributes.
+//!
+//! Clients ask by `Want-Digest` (RFC 3230) or `Want-Repr-Digest` (RFC 9530). A digest is computed while a file is
+//! uploaded, or once when a client asks, and kept in the attribute `user.penstock.ALGORITHM` with the size and the
+//! modification time that it belongs to: any change of the file makes it void.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use penstock_protocol::digest::{Algorithm, Digest, Serial};
+use penstock_sys::fs::{self, Stat};
+
+/// Bytes read at once to compute a digest.
+const READ_BYTES: usize = 1 << 20;
+
+/// Algorithms that clients may ask for, with their names in RFC 3230 and RFC 9530.
+const NAMES: [(Algorithm, &str, &str); 4] = [
+    (Algorithm::Adler32, "adler32", "adler"),
+    (Algorithm::Crc32c, "crc32c", "crc32c"),
+    (Algorithm::Md5, "md5", "md5"),
+    (Algorithm::Sha256, "sha-256", "sha-256"),
+];
+
+/// Header in which the client asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DigestField {
+    /// `Want-Digest` of RFC 3230: checksums in hexadecimal, hashes in base64.
+    Digest,
+    /// `Want-Repr-Digest` of RFC 9530: base64 between colons.
+    ReprDigest,
+}
+
+/// A digest that a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WantedDigest {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) field: DigestField,
+}
+
+/// Returns the algorithm of a name on the wire, regardless of case.
+pub(crate) fn algorithm(name: &str) -> Option<Algorithm> {
+    let is_it = |one: &&(Algorithm, &str, &str)| {
+        one.1.eq_ignore_ascii_case(name) || one.2.eq_ignore_ascii_case(name)
+    };
+    match name {
+        _ if name.eq_ignore_ascii_case("sha256") => Some(Algorithm::Sha256),
+        _ => NAMES.iter().find(is_it).map(|(algorithm, ..)| *algorithm),
+    }
+}
+
+/// Evaluates `Want-Repr-Digest`, then `Want-Digest`: the known algorithm of the highest preference, the first of equals.
+pub(crate) fn wanted(digest: Option<&str>, repr_digest: Option<&str>) -> Option<WantedDigest> {
+    let best = |list: &str, separator: char, prefix: &str, field| {
+        let mut best: Option<(f64, Algorithm)> = None;
+        for one in list.split(',') {
+            let (name, weight) = one.split_once(separator).unwrap_or((one, ""));
+            let weight = weight.trim().strip_prefix(prefix).unwrap_or_default().trim();
+            let weight = weight.parse::<f64>().ok().filter(|weight| weight.is_finite());
+            let weight = weight.unwrap_or(1.0);
+            let Some(algorithm) = algorithm(name.trim()).filter(|_| weight > 0.0) else { continue };
+            if best.is_none_or(|(most, _)| weight > most) {
+                best = Some((weight, algorithm));
+            }
+        }
+        best.map(|(_, algorithm)| WantedDigest { algorithm, field })
+    };
+    repr_digest
+        .and_then(|list| best(list, '=', "", DigestField::ReprDigest))
+        .or_else(|| digest.and_then(|list| best(list, ';', "q=", DigestField::Digest)))
+}
+
+/// Formats a digest as the value of the header in which the client asked.
+pub(crate) fn header_value(wanted: WantedDigest, digest: &Digest) -> String {
+    let (_, name, repr_name) = NAMES
+        .iter()
+        .find(|(algorithm, ..)| *algorithm == wanted.algorithm)
+        .expect("wanted algorithms have names");
+    match (wanted.field, wanted.algorithm) {
+        (DigestField::ReprDigest, _) => format!("{repr_name}=:{}:", STANDARD.encode(&digest.0)),
+        (DigestField::Digest, Algorithm::Adler32 | Algorithm::Crc32c) => format!("{name}={digest}"),
+        (DigestField::Digest, _) => format!("{name}={}", STANDARD.encode(&digest.0)),
+    }
+}
+
+/// Parses the digests that a client sends with a file, in `Digest` or `Repr-Digest`; unknown algorithms are left out.
+pub(crate) fn sent(header: &str, field: DigestField) -> Vec<(Algorithm, Digest)> {
+    let one = |text: &str| {
+        let (name, value) = text.trim().split_once('=')?;
+        let algorithm = algorithm(name.trim())?;
+        let bytes = match field {
+            DigestField::ReprDigest => {
+                let value = value.trim().strip_prefix(':')?.strip_suffix(':')?;
+                STANDARD.decode(value).ok()?
+            }
+            DigestField::Digest => value_bytes(algorithm, value.trim())?,
+        };
+        Some((algorithm, Digest(bytes)))
+    };
+    header.split(',').filter_map(one).collect()
+}
+
+/// Bytes of a value in `Digest`. Servers write checksums in hexadecimal, and some in base64.
+fn value_bytes(algorithm: Algorithm, value: &str) -> Option<Vec<u8>> {
+    let length = match algorithm {
+        Algorithm::Adler32 | Algorithm::Crc32c => 4,
+        Algorithm::Md5 => 16,
+        _ => 32,
+    };
+    let is_hex = value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let bytes = if is_hex && value.len() <= 2 * length {
+        let padded = format!("{value:0>width$}", width = 2 * length);
+        (0..length).map(|at| u8::from_str_radix(&padded[2 * at..2 * at + 2], 16).ok()).collect()
+    } else {
+        STANDARD.decode(value).ok()
+    };
+    bytes.filter(|bytes: &Vec<u8>| bytes.len() == length)
+}
+
+fn attribute(algorithm: Algorithm) -> OsString {
+    OsString::from(format!("user.penstock.{algorithm}"))
+}
+
+/// State of the file that a stored digest belongs to.
+fn version(stat: &Stat) -> String {
+    format!("{} {}.{:09}", stat.size, stat.mtime.seconds, stat.mtime.nanos)
+}
+
+/// Keeps a digest with the file. A file system without extended attributes keeps none.
+pub(crate) fn store(file: &File, stat: &Stat, algorithm: Algorithm, digest: &Digest) {
+    let value = format!("{digest} {}", version(stat));
+    if let Err(error) = fs::set_xattr(file, &attribute(algorithm), value.as_bytes()) {
+        tracing::debug!("a digest is not kept: {error}");
+    }
+}
+
+/// Returns the digest that is kept with the file and belongs to its state.
+fn stored(file: &File, stat: &Stat, algorithm: Algorithm) -> Option<Digest> {
+    let value = fs::get_xattr(file, &attribute(algorithm)).ok()??;
+    let (digest, kept) = std::str::from_utf8(&value).ok()?.split_once(' ')?;
+    if kept != version(stat) {
+        return None;
+    }
+    value_bytes(algorithm, digest).map(Digest)
+}
+
+/// Returns the digest of a file: the one kept with it, else computed by reading it, and kept. Blocks.
+///
+/// # Errors
+/// When the file cannot be read, or changes meanwhile.
+pub(crate) fn of_file(file: &File, algorithm: Algorithm) -> io::Result<Option<Digest>> {
+    let before = fs::stat_file(file)?;
+    if let Some(digest) = stored(file, &before, algorithm) {
+        return Ok(Some(digest));
+    }
+    let Some(mut hasher) = Serial::new(algorithm) else { return Ok(None) };
+    let mut buffer = vec![0; READ_BYTES];
+    while let count @ 1.. = fs::read_at_most(file, &mut buffer, hasher.next())? {
+        hasher.update(&buffer[..count]);
+    }
+    let after = fs::stat_file(file)?;
+    if version(&after) != version(&before) || hasher.next() != after.size {
+        return Err(io::Error::other("the file changes while its digest is computed"));
+    }
+    let digest = hasher.finish();
+    store(file, &after, algorithm, &digest);
+    Ok(Some(digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn want(algorithm: Algorithm, field: DigestField) -> Option<WantedDigest> {
+        Some(WantedDigest { algorithm, field })
+    }
+
+    #[test]
+    fn highest_preference_is_used() {
+        use DigestField::{Digest, ReprDigest};
+        for (digest, repr, expected) in [
+            (Some("ADLER32"), None, want(Algorithm::Adler32, Digest)),
+            (Some("SHA;q=1, md5;q=0.3, adler32;q=0.5"), None, want(Algorithm::Adler32, Digest)),
+            (Some("md5;q=0, unixsum"), None, None),
+            (Some("sha256"), None, want(Algorithm::Sha256, Digest)),
+            (Some("md5"), Some("sha-256=3, adler=10"), want(Algorithm::Adler32, ReprDigest)),
+            (Some("md5"), Some("sha-512=3"), want(Algorithm::Md5, Digest)),
+            (Some("md5;q=NaN"), None, want(Algorithm::Md5, Digest)),
+            (None, None, None),
+        ] {
+            assert_eq!(wanted(digest, repr), expected, "{digest:?} {repr:?}");
+        }
+    }
+
+    #[test]
+    fn values_follow_their_field() {
+        let value = |algorithm, field, bytes: &[u8]| {
+            header_value(WantedDigest { algorithm, field }, &Digest(bytes.to_vec()))
+        };
+        let sum = [0xe5, 0x20, 0x07, 0x34];
+        assert_eq!(value(Algorithm::Adler32, DigestField::Digest, &sum), "adler32=e5200734");
+        assert_eq!(value(Algorithm::Adler32, DigestField::ReprDigest, &sum), "adler=:5SAHNA==:");
+        assert_eq!(
+            value(Algorithm::Md5, DigestField::Digest, &[0; 16]),
+            "md5=AAAAAAAAAAAAAAAAAAAAAA=="
+        );
+        // XRootD 5.5.3 writes crc32c in base64, other servers in hexadecimal, with or without leading zeros.
+        let expected = vec![(Algorithm::Crc32c, Digest(vec![0xd9, 0xe8, 0xbd, 0x27]))];
+        assert_eq!(sent("crc32c=2ei9Jw==", DigestField::Digest), expected);
+        assert_eq!(sent("CRC32C=d9e8bd27, sha=x", DigestField::Digest), expected);
+        assert_eq!(sent("crc32c=:2ei9Jw==:", DigestField::ReprDigest), expected);
+        let short = sent("adler32=34", DigestField::Digest);
+        assert_eq!(short, [(Algorithm::Adler32, Digest(vec![0, 0, 0, 0x34]))]);
+        assert!(sent("adler32=123456789, md5=zz", DigestField::Digest).is_empty());
+    }
+
+    #[test]
+    fn changed_file_voids_its_digest() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"abc").unwrap();
+        let digest = of_file(&file, Algorithm::Adler32).unwrap().unwrap();
+        assert_eq!(digest.to_string(), "024d0127");
+        let stat = fs::stat_file(&file).unwrap();
+        let kept = stored(&file, &stat, Algorithm::Adler32);
+        assert!(kept.is_none_or(|kept| kept == digest));
+        file.write_all(b"d").unwrap();
+        let changed = fs::stat_file(&file).unwrap();
+        assert_eq!(stored(&file, &changed, Algorithm::Adler32), None);
+        assert_eq!(of_file(&file, Algorithm::Adler32).unwrap().unwrap().to_string(), "03d8018b");
+    }
+}

@@ -1,0 +1,284 @@
+//! From a request to its method.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
+use futures_util::StreamExt;
+use penstock_http::ProblemDetails;
+use penstock_http::server::HttpConnection;
+use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
+use penstock_protocol::open::{Mark, RefusalKind};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::access::{CHALLENGES, authenticate};
+use crate::account::requested_scitag;
+use crate::config::Config;
+use crate::error::refused;
+use crate::properties::is_partial;
+use crate::url_path::UrlPath;
+use crate::{namespace, properties, read, write};
+
+/// Largest head of a request, in bytes.
+const HEADERS_BYTES_MAX: usize = 64 << 10;
+
+/// Digests that are computed at once.
+const DIGESTS_MAX: usize = 2;
+
+/// Body of a refused request that is read, so that its client gets the answer and may use the connection again.
+const DRAIN_BYTES_MAX: usize = 4 << 20;
+
+/// Time for that.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Methods of a file or collection.
+const ALLOWED: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, COPY, MOVE, PROPFIND, PROPPATCH";
+
+/// Shared state of the handlers.
+pub(crate) struct Gateway {
+    pub(crate) agent: Agent,
+    pub(crate) keeper: Arc<dyn Gatekeeper>,
+    pub(crate) config: Config,
+    /// Permits to compute a digest.
+    pub(crate) digests: Semaphore,
+}
+
+/// A request whose client is known.
+#[derive(Debug)]
+pub(crate) struct DavRequest {
+    pub(crate) method: Method,
+    pub(crate) path: UrlPath,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) caller: Caller,
+    pub(crate) connection: HttpConnection,
+}
+
+impl DavRequest {
+    /// Value of a header, if it is text.
+    pub(crate) fn header(&self, name: HeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// False if the client wants nothing replaced (RFC 4918 section 10.6).
+    pub(crate) fn overwrites(&self) -> bool {
+        self.header(HeaderName::from_static("overwrite"))
+            .is_none_or(|text| !text.trim().eq_ignore_ascii_case("f"))
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(agent: Agent, keeper: Arc<dyn Gatekeeper>, config: Config) -> Self {
+        Self { agent, keeper, config, digests: Semaphore::new(DIGESTS_MAX) }
+    }
+
+    /// Resolves the path of a request. `None` for a collection above exports that the client may use.
+    ///
+    /// # Errors
+    /// If the client may not use the path.
+    pub(crate) fn place(
+        &self,
+        request: &DavRequest,
+        write: bool,
+    ) -> Result<Option<ResolvedPath>, ProblemDetails> {
+        self.place_at(request, &request.path, write)
+    }
+
+    /// Resolves any path for the client of a request.
+    ///
+    /// # Errors
+    /// If the client may not use the path.
+    pub(crate) fn place_at(
+        &self,
+        request: &DavRequest,
+        path: &UrlPath,
+        write: bool,
+    ) -> Result<Option<ResolvedPath>, ProblemDetails> {
+        let name = path.bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if is_partial(name) {
+            return Err(ProblemDetails::not_found(format!(
+                "{}: names of this form are temporary files of transfers",
+                path.shown()
+            )));
+        }
+        match self.keeper.place(&request.caller, path.bytes(), write) {
+            Ok(place) => Ok(Some(place)),
+            Err(refusal) if refusal.kind == RefusalKind::NotFound => {
+                match self.members_of(request, path).is_empty() {
+                    true => Err(refused(refusal)),
+                    false => Ok(None),
+                }
+            }
+            Err(refusal) => Err(refused(refusal)),
+        }
+    }
+
+    /// Resolves the path of a request that writes.
+    ///
+    /// # Errors
+    /// If the client may not write there.
+    pub(crate) fn writable(&self, request: &DavRequest) -> Result<ResolvedPath, ProblemDetails> {
+        let place = self.place(request, true)?;
+        place.ok_or_else(|| {
+            let text = format!("{} is above the exports", request.path.shown());
+            ProblemDetails::forbidden(text)
+        })
+    }
+
+    /// Members of a collection above the exports that the client may use.
+    ///
+    /// # Errors
+    /// 404 if there is none.
+    pub(crate) fn virtual_members(
+        &self,
+        request: &DavRequest,
+    ) -> Result<Vec<String>, ProblemDetails> {
+        Ok(self.members_of(request, &request.path))
+    }
+
+    fn members_of(&self, request: &DavRequest, path: &UrlPath) -> Vec<String> {
+        let mut members: Vec<String> = self
+            .keeper
+            .exports(&request.caller)
+            .into_iter()
+            .filter_map(|export| {
+                let rest = match path.is_root() {
+                    true => export.strip_prefix('/')?,
+                    false => {
+                        let path = std::str::from_utf8(path.bytes()).ok()?;
+                        export.strip_prefix(path)?.strip_prefix('/')?
+                    }
+                };
+                rest.split('/').next().map(str::to_owned)
+            })
+            .filter(|name| !name.is_empty())
+            .collect();
+        members.sort();
+        members.dedup();
+        members
+    }
+
+    /// Scitag of the data of a request.
+    ///
+    /// # Errors
+    /// If the request names an invalid one, or the client may not set it.
+    pub(crate) fn mark(&self, request: &DavRequest) -> Result<Option<Mark>, ProblemDetails> {
+        let requested = requested_scitag(&request.headers, request.query.as_deref())?;
+        self.keeper.mark(&request.caller, request.path.bytes(), requested).map_err(refused)
+    }
+}
+
+/// Runs blocking file operations.
+pub(crate) async fn blocking<T: Send + 'static>(
+    run: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(run).await.map_err(io::Error::other)?
+}
+
+/// Routes of the gateway.
+pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
+    Router::new().fallback(handle).with_state(gateway)
+}
+
+async fn handle(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(connection): Extension<HttpConnection>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let expects = parts.headers.contains_key(header::EXPECT);
+    let mut body = Some(body);
+    let answered = answer(&gateway, connection, parts, &mut body).await;
+    let mut response = answered.unwrap_or_else(IntoResponse::into_response);
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let headers = response.headers_mut();
+        headers.remove(header::WWW_AUTHENTICATE);
+        for challenge in CHALLENGES {
+            headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+    }
+    // A client that expects 100 sends nothing after a refusal.
+    if let Some(body) = body.filter(|_| !expects) {
+        drain(body).await;
+    }
+    response
+}
+
+/// Reads the rest of a short body.
+async fn drain(body: Body) {
+    let mut chunks = body.into_data_stream();
+    let mut left = DRAIN_BYTES_MAX;
+    let all = async {
+        while let Some(Ok(chunk)) = chunks.next().await {
+            left = left.saturating_sub(chunk.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = timeout(DRAIN_TIMEOUT, all).await;
+}
+
+async fn answer(
+    gateway: &Arc<Gateway>,
+    connection: HttpConnection,
+    parts: axum::http::request::Parts,
+    body: &mut Option<Body>,
+) -> Result<Response, ProblemDetails> {
+    let head: usize =
+        parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if head + parts.uri.to_string().len() > HEADERS_BYTES_MAX {
+        let text = format!("the head of the request is longer than {HEADERS_BYTES_MAX} bytes");
+        return Err(ProblemDetails::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, text));
+    }
+    if parts.method == Method::OPTIONS {
+        // Before a client has credentials, it asks what the server can do.
+        return Ok(options());
+    }
+    let path = UrlPath::of(&parts.uri)?;
+    let peer = connection.peer().to_string();
+    let caller = authenticate(gateway.keeper.as_ref(), &parts.headers, &peer)?;
+    let request = DavRequest {
+        method: parts.method,
+        path,
+        query: parts.uri.query().map(str::to_owned),
+        headers: parts.headers,
+        caller,
+        connection,
+    };
+    let mut take_body = || body.take().unwrap_or_default();
+    match request.method.as_str() {
+        "GET" | "HEAD" => read::get(gateway, &request).await,
+        "PUT" => write::put(gateway, &request, take_body()).await,
+        "DELETE" => namespace::delete(gateway, &request).await,
+        "MKCOL" => {
+            let length = request.header(header::CONTENT_LENGTH);
+            let has_body = length.is_some_and(|length| length != "0")
+                || request.headers.contains_key(header::TRANSFER_ENCODING);
+            namespace::make_collection(gateway, &request, has_body).await
+        }
+        "MOVE" => namespace::rename(gateway, &request).await,
+        "COPY" => namespace::copy(gateway, &request).await,
+        "PROPFIND" => properties::find(gateway, &request, take_body()).await,
+        "PROPPATCH" => properties::patch(gateway, &request, take_body()).await,
+        method => {
+            let text = format!("{method} is not supported: use one of {ALLOWED}");
+            let problem = ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, text);
+            Ok(([(header::ALLOW, ALLOWED)], problem).into_response())
+        }
+    }
+}
+
+/// Answers `OPTIONS`: WebDAV of class 1, without locks.
+fn options() -> Response {
+    let dav = HeaderName::from_static("dav");
+    let author = HeaderName::from_static("ms-author-via");
+    let headers = [(header::ALLOW, ALLOWED), (dav, "1"), (author, "DAV")];
+    (StatusCode::OK, headers).into_response()
+}

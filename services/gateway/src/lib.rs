@@ -1,0 +1,46 @@
+//! Gateway: the agent's exports for clients of other protocols.
+//!
+//! ```text
+//! curl, davix, gfal2, xrdcp, rclone ── HTTP, WebDAV ──┐
+//!                                                     ├── gatekeeper (exports, tokens) ── files
+//! penstock cp ── mover ───────────────────────────────┘         agent (limits, list, labels)
+//! ```
+//!
+//! The role `gateway` of `penstock serve`, configured by the table `[gateway]`. It has addresses of its own, as clients
+//! address files by path alone. Requests obey the gatekeeper of the agent, and their data counts as transfers of the
+//! agent ([`penstock_mover::GatewayTransfer`]).
+//!
+//! | module | purpose |
+//! |---|---|
+//! | [`config`] | the table `[gateway]` |
+//! | `access` | credentials of a request |
+//! | `url_path` | from the path of a URL to the path of an export |
+//! | `dispatch` | methods and their errors |
+//! | `read`, `range`, `conditions` | `GET` and `HEAD` |
+//! | `write` | `PUT` |
+//! | `namespace` | `MKCOL`, `DELETE`, `MOVE`, `COPY` |
+//! | `properties` | `PROPFIND`, `PROPPATCH` |
+//! | `digest` | digests of files, stored in extended attributes |
+//! | `account` | the transfers of a connection |
+//!
+//! Not for: the agent's own API (`penstock-agent`), nor for what a client may do (its gatekeeper decides).
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod account;
+mod conditions;
+pub mod config;
+mod digest;
+mod dispatch;
+mod error;
+mod namespace;
+mod properties;
+mod range;
+mod read;
+mod role;
+mod url_path;
+mod write;
+
+pub use config::Config;
+pub use role::{GatewayRole, GatewayStartError};

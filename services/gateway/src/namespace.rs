@@ -1,0 +1,329 @@
+//! `MKCOL`, `DELETE`, `MOVE` and `COPY` inside the exports (RFC 4918 section 9).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use penstock_http::ProblemDetails;
+use penstock_mover::{FileUpload, ResolvedPath};
+use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
+
+use crate::conditions::{Validators, check_write, precondition_failed};
+use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::error::failed;
+use crate::url_path::UrlPath;
+use crate::write::parent_problem;
+
+/// Deepest tree that is deleted or copied.
+const DEPTH_MAX: usize = 256;
+
+/// Bytes copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Permission bits of a new directory, before the umask.
+const DIRECTORY_MODE: u32 = 0o777;
+
+fn native(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
+}
+
+/// Metadata of a place, following links that stay in the export; `None` if nothing is there.
+pub(crate) fn stat(place: &ResolvedPath) -> io::Result<Option<Stat>> {
+    let found = match place.path.is_empty() {
+        true => place.root.stat_self(),
+        false => place.root.stat_follow(native(&place.path)),
+    };
+    match found {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Answers `MKCOL`: 201 for a directory that was made.
+pub(crate) async fn make_collection(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    has_body: bool,
+) -> Result<Response, ProblemDetails> {
+    if has_body {
+        let text = "MKCOL with a body is not supported";
+        return Err(ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    let place = gateway.writable(request)?;
+    let shown = place.shown.clone();
+    let made = blocking(move || {
+        if place.path.is_empty() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        place.root.create_dir(native(&place.path), DIRECTORY_MODE)
+    });
+    made.await.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => exists(&shown),
+        _ => parent_problem(&shown, &error),
+    })?;
+    Ok(StatusCode::CREATED.into_response())
+}
+
+/// 405 (RFC 4918 section 9.3.1).
+fn exists(shown: &str) -> ProblemDetails {
+    ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, format!("{shown} exists"))
+}
+
+/// Answers `DELETE` of a file, or of a collection with all that is in it.
+pub(crate) async fn delete(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+) -> Result<Response, ProblemDetails> {
+    let place = gateway.writable(request)?;
+    refuse_root(&place, "deleted")?;
+    let shown = place.shown.clone();
+    let (headers, is_collection) = (request.headers.clone(), request.path.is_collection());
+    let deleted = blocking(move || {
+        let there = place.root.stat(native(&place.path))?;
+        if let Err(problem) = check_write(&headers, Some(&Validators::of(&there))) {
+            return Ok(Err(problem));
+        }
+        if is_collection && there.kind != Kind::Directory {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        remove(&place.root, native(&place.path)).map(Ok)
+    });
+    deleted.await.map_err(|error| failed(&shown, &error))??;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn refuse_root(place: &ResolvedPath, verb: &str) -> Result<(), ProblemDetails> {
+    match place.path.is_empty() {
+        true => Err(ProblemDetails::forbidden(format!(
+            "{} is the root of an export and cannot be {verb}",
+            place.shown
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Removes a file, a link, or a directory with its contents.
+fn remove(root: &Dir, path: &Path) -> io::Result<()> {
+    match root.stat(path)?.kind {
+        Kind::Directory => {
+            remove_contents(&root.open_dir(path)?, DEPTH_MAX)?;
+            root.remove_dir(path)
+        }
+        _ => root.remove_file(path),
+    }
+}
+
+fn remove_contents(dir: &Dir, depth_left: usize) -> io::Result<()> {
+    let Some(depth_left) = depth_left.checked_sub(1) else { return Err(too_deep()) };
+    for entry in dir.entries()? {
+        let (name, kind) = entry?;
+        let name = Path::new(&name);
+        if kind == Kind::Directory {
+            remove_contents(&dir.open_dir(name)?, depth_left)?;
+            dir.remove_dir(name)?;
+        } else {
+            dir.remove_file(name)?;
+        }
+    }
+    Ok(())
+}
+
+fn too_deep() -> io::Error {
+    io::Error::other(format!("the tree is deeper than {DEPTH_MAX} directories"))
+}
+
+/// Destination of a `MOVE` or `COPY`.
+fn destination(request: &DavRequest) -> Result<UrlPath, ProblemDetails> {
+    let text = request.header(HeaderName::from_static("destination")).ok_or_else(|| {
+        ProblemDetails::bad_request("no Destination: send the URL of the new name")
+    })?;
+    UrlPath::of_destination(text, request.header(header::HOST))
+}
+
+/// Outcome of a change at the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DestinationOutcome {
+    Created,
+    Replaced,
+    /// The destination exists and `Overwrite` is `F`.
+    Exists,
+    NoParent,
+}
+
+fn answer(change: DestinationOutcome, shown: &str) -> Result<Response, ProblemDetails> {
+    match change {
+        DestinationOutcome::Created => Ok(StatusCode::CREATED.into_response()),
+        DestinationOutcome::Replaced => Ok(StatusCode::NO_CONTENT.into_response()),
+        DestinationOutcome::Exists => {
+            Err(precondition_failed(&format!("{shown} exists (Overwrite: F)")))
+        }
+        DestinationOutcome::NoParent => {
+            Err(ProblemDetails::conflict(format!("the directory of {shown} does not exist")))
+        }
+    }
+}
+
+/// Source and destination of a `MOVE` or `COPY`, checked.
+struct SourceAndTarget {
+    from: ResolvedPath,
+    to: ResolvedPath,
+}
+
+fn pair(
+    gateway: &Gateway,
+    request: &DavRequest,
+    writes_source: bool,
+) -> Result<SourceAndTarget, ProblemDetails> {
+    let target = destination(request)?;
+    if target.contains(&request.path) || request.path.contains(&target) {
+        return Err(ProblemDetails::forbidden("source and destination contain each other"));
+    }
+    let from = gateway.place_at(request, &request.path, writes_source)?;
+    let from = from.ok_or_else(|| ProblemDetails::forbidden("the path is no file of an export"))?;
+    let to = gateway.place_at(request, &target, true)?;
+    let to = to.ok_or_else(|| ProblemDetails::forbidden("the destination is in no export"))?;
+    refuse_root(&to, "replaced")?;
+    Ok(SourceAndTarget { from, to })
+}
+
+/// Looks at the destination; `Ok(None)` if the change may go on, with `replaced` set if something is there.
+fn prepare(to: &ResolvedPath, overwrites: bool) -> io::Result<(Option<DestinationOutcome>, bool)> {
+    let (parent, name) = match to.root.parent(native(&to.path)) {
+        Ok(parent) => parent,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok((Some(DestinationOutcome::NoParent), false));
+        }
+        Err(error) => return Err(error),
+    };
+    match parent.stat(Path::new(&name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, false)),
+        Err(error) => Err(error),
+        Ok(_) if !overwrites => Ok((Some(DestinationOutcome::Exists), true)),
+        Ok(_) => Ok((None, true)),
+    }
+}
+
+/// Answers `MOVE`: a file replaces a file in one step.
+pub(crate) async fn rename(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+) -> Result<Response, ProblemDetails> {
+    let pair = pair(gateway, request, true)?;
+    refuse_root(&pair.from, "moved")?;
+    let (shown, overwrites) = (pair.to.shown.clone(), request.overwrites());
+    let from_shown = pair.from.shown.clone();
+    let moved = blocking(move || {
+        let SourceAndTarget { from, to } = pair;
+        let source = from.root.stat(native(&from.path))?;
+        let (refused, exists) = prepare(&to, overwrites)?;
+        if let Some(refused) = refused {
+            return Ok(refused);
+        }
+        if !exists {
+            from.root.rename_into(native(&from.path), &to.root, native(&to.path), false)?;
+            return Ok(DestinationOutcome::Created);
+        }
+        // A file replaces a file in one step; anything else makes room first (RFC 4918 section 9.9.3).
+        let there = to.root.stat(native(&to.path))?;
+        if source.kind == Kind::Directory || there.kind == Kind::Directory {
+            remove(&to.root, native(&to.path))?;
+        }
+        from.root.rename_into(native(&from.path), &to.root, native(&to.path), true)?;
+        Ok(DestinationOutcome::Replaced)
+    });
+    let change = moved.await.map_err(|error| match error.kind() {
+        io::ErrorKind::CrossesDevices => ProblemDetails::new(
+            StatusCode::BAD_GATEWAY,
+            format!("{shown} is on another file system: use COPY and DELETE"),
+        ),
+        _ => failed(&from_shown, &error),
+    })?;
+    answer(change, &shown)
+}
+
+/// Answers `COPY` inside this server.
+pub(crate) async fn copy(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+) -> Result<Response, ProblemDetails> {
+    let pair = pair(gateway, request, false)?;
+    let recursive = match request.header(HeaderName::from_static("depth")) {
+        None => true,
+        Some(depth) if depth.eq_ignore_ascii_case("infinity") => true,
+        Some("0") => false,
+        Some(_) => return Err(ProblemDetails::bad_request("Depth of COPY: 0 or infinity")),
+    };
+    let (shown, overwrites) = (pair.to.shown.clone(), request.overwrites());
+    let from_shown = pair.from.shown.clone();
+    let copied = blocking(move || {
+        let SourceAndTarget { from, to } = pair;
+        let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
+        let (refused, exists) = prepare(&to, overwrites)?;
+        if let Some(refused) = refused {
+            return Ok(refused);
+        }
+        if exists {
+            let there = to.root.stat(native(&to.path))?;
+            if source.kind == Kind::Directory || there.kind == Kind::Directory {
+                remove(&to.root, native(&to.path))?;
+            }
+        }
+        match source.kind {
+            Kind::Directory => {
+                to.root.create_dir(native(&to.path), DIRECTORY_MODE)?;
+                if recursive {
+                    let from = match from.path.is_empty() {
+                        true => from.root.try_clone()?,
+                        false => from.root.open_dir(native(&from.path))?,
+                    };
+                    copy_contents(&from, &to.root.open_dir(native(&to.path))?, DEPTH_MAX)?;
+                }
+            }
+            _ => copy_file(&from.root, native(&from.path), to)?,
+        }
+        Ok(if exists { DestinationOutcome::Replaced } else { DestinationOutcome::Created })
+    });
+    let change = copied.await.map_err(|error| failed(&from_shown, &error))?;
+    answer(change, &shown)
+}
+
+fn copy_file(from: &Dir, path: &Path, to: ResolvedPath) -> io::Result<()> {
+    let file = from.open_file(path, &Open { follow: true, ..Open::reading() })?;
+    let size = fs::stat_file(&file)?.size;
+    let mut upload = FileUpload::begin(&to, Some(size), &[])?;
+    let mut buffer = vec![0; COPY_BYTES];
+    while let count @ 1.. = fs::read_at_most(&file, &mut buffer, upload.written())? {
+        upload.write(&buffer[..count])?;
+    }
+    upload.commit(true, &[]).map(drop)
+}
+
+/// Copies files and directories. Links and special files are left out, as HTTP shows none.
+fn copy_contents(from: &Dir, to: &Dir, depth_left: usize) -> io::Result<()> {
+    let Some(depth_left) = depth_left.checked_sub(1) else { return Err(too_deep()) };
+    for entry in from.entries()? {
+        let (name, kind) = entry?;
+        let path = Path::new(&name);
+        match kind {
+            Kind::Directory => {
+                to.create_dir(path, DIRECTORY_MODE)?;
+                copy_contents(&from.open_dir(path)?, &to.open_dir(path)?, depth_left)?;
+            }
+            Kind::File => {
+                let place = ResolvedPath {
+                    root: to.try_clone()?,
+                    path: name.as_bytes().to_vec(),
+                    shown: name.to_string_lossy().into_owned(),
+                };
+                copy_file(from, path, place)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

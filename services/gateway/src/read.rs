@@ -1,0 +1,267 @@
+//! `GET` and `HEAD`: files, parts of files, and listings of collections for people.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use penstock_http::ProblemDetails;
+use penstock_mover::GatewayDirection;
+use penstock_sys::fs::{self, Kind, Stat};
+use tokio::sync::mpsc;
+
+use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
+use crate::conditions::{ReadCondition, Validators};
+use crate::digest::{self, DigestField, WantedDigest};
+use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::error::failed;
+use crate::properties;
+use crate::range::{ByteRange, RequestedRanges, requested};
+
+/// Bytes read and handed over at once.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Chunks in flight between disk and network.
+const CHUNKS_QUEUED_MAX: usize = 4;
+
+/// Separator of the parts of a `multipart/byteranges` body; files may contain it, as each part has its length.
+const BOUNDARY: &str = "penstock-3f1c77ab90d24e5e";
+
+/// A piece of a response body.
+#[derive(Debug)]
+enum BodyPiece {
+    Text(String),
+    Data(ByteRange),
+}
+
+/// Answers `GET` and `HEAD`.
+pub(crate) async fn get(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+) -> Result<Response, ProblemDetails> {
+    let Some(place) = gateway.place(request, false)? else {
+        return properties::listing_page(gateway, request).await;
+    };
+    let shown = place.shown.clone();
+    let opened = blocking(move || open(&place)).await;
+    let (file, stat) = match opened.map_err(|error| failed(&shown, &error))? {
+        Opened::File(file, stat) => (Arc::new(file), stat),
+        Opened::Collection => return properties::listing_page(gateway, request).await,
+    };
+    let validators = Validators::of(&stat);
+    let mut headers = HeaderMap::new();
+    let mut set = |name: HeaderName, value: String| {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            headers.insert(name, value);
+        }
+    };
+    set(header::ACCEPT_RANGES, "bytes".to_owned());
+    set(header::CONTENT_TYPE, "application/octet-stream".to_owned());
+    set(header::ETAG, validators.etag.clone());
+    set(header::LAST_MODIFIED, validators.last_modified());
+    if let Some((name, value)) = wanted_digest(gateway, request, &file).await? {
+        set(name, value);
+    }
+    let use_ranges = match validators.evaluate_read(&request.headers)? {
+        ReadCondition::NotModified => {
+            return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
+        }
+        ReadCondition::Send { ranges } => ranges && request.method == Method::GET,
+    };
+    let range = request.header(header::RANGE).filter(|_| use_ranges);
+    let size = stat.size;
+    let whole = ByteRange { start: 0, bytes: size };
+    let (status, pieces) = match requested(range, size) {
+        RequestedRanges::Whole => (StatusCode::OK, vec![BodyPiece::Data(whole)]),
+        RequestedRanges::Unsatisfiable => {
+            let problem = ProblemDetails::new(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                format!("{shown} has {size} bytes and none of this range"),
+            );
+            let size = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
+            return Ok((size, problem).into_response());
+        }
+        RequestedRanges::Parts(parts) if parts.len() == 1 => {
+            headers.insert(header::CONTENT_RANGE, ascii(&parts[0].content_range(size)));
+            (StatusCode::PARTIAL_CONTENT, vec![BodyPiece::Data(parts[0])])
+        }
+        RequestedRanges::Parts(parts) => {
+            let kind = format!("multipart/byteranges; boundary={BOUNDARY}");
+            headers.insert(header::CONTENT_TYPE, ascii(&kind));
+            (StatusCode::PARTIAL_CONTENT, multipart(&parts, size))
+        }
+    };
+    let length: u64 = pieces.iter().map(BodyPiece::bytes).sum();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    if request.method == Method::HEAD || length == 0 {
+        return Ok((status, headers).into_response());
+    }
+    let mark = gateway.mark(request)?;
+    let account = ConnectionAccount::begin(
+        &request.connection,
+        &gateway.agent,
+        &FileRequest {
+            caller: &request.caller,
+            direction: GatewayDirection::Send,
+            shown: &shown,
+            bytes: Some(length),
+            mark,
+        },
+    )?;
+    let is_whole = status == StatusCode::OK;
+    Ok((status, headers, body(file, pieces, account, is_whole)).into_response())
+}
+
+fn ascii(text: &str) -> HeaderValue {
+    HeaderValue::from_str(text).expect("numbers and letters make a header")
+}
+
+#[derive(Debug)]
+enum Opened {
+    File(File, Stat),
+    Collection,
+}
+
+fn open(place: &penstock_mover::ResolvedPath) -> io::Result<Opened> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::OsStr::from_bytes(&place.path);
+    if place.path.is_empty() {
+        return Ok(Opened::Collection);
+    }
+    let how = fs::Open { follow: true, ..fs::Open::reading() };
+    match place.root.open_file(path, &how) {
+        Ok(file) => {
+            let stat = fs::stat_file(&file)?;
+            Ok(Opened::File(file, stat))
+        }
+        Err(error) => match place.root.stat_follow(path) {
+            Ok(stat) if stat.kind == Kind::Directory => Ok(Opened::Collection),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Returns the digest header that the client asked for.
+async fn wanted_digest(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    file: &Arc<File>,
+) -> Result<Option<(HeaderName, String)>, ProblemDetails> {
+    let field = |name| request.header(HeaderName::from_static(name));
+    let Some(wanted) = digest::wanted(field("want-digest"), field("want-repr-digest")) else {
+        return Ok(None);
+    };
+    let WantedDigest { algorithm, field } = wanted;
+    // Few at once, as each reads a whole file.
+    let permit = gateway.digests.acquire().await;
+    let file = Arc::clone(file);
+    let digest = blocking(move || digest::of_file(&file, algorithm)).await;
+    drop(permit);
+    let digest = digest.map_err(|error| failed(&request.path.shown(), &error))?;
+    let name = match field {
+        DigestField::Digest => HeaderName::from_static("digest"),
+        DigestField::ReprDigest => HeaderName::from_static("repr-digest"),
+    };
+    Ok(digest.map(|digest| (name, digest::header_value(wanted, &digest))))
+}
+
+impl BodyPiece {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.len() as u64,
+            Self::Data(range) => range.bytes,
+        }
+    }
+}
+
+fn multipart(parts: &[ByteRange], size: u64) -> Vec<BodyPiece> {
+    let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
+    for part in parts {
+        pieces.push(BodyPiece::Text(format!(
+            "\r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: {}\r\n\r\n",
+            part.content_range(size)
+        )));
+        pieces.push(BodyPiece::Data(*part));
+    }
+    pieces.push(BodyPiece::Text(format!("\r\n--{BOUNDARY}--\r\n")));
+    pieces
+}
+
+/// Streams pieces of a file. A file that becomes shorter ends the connection before the announced length.
+fn body(file: Arc<File>, pieces: Vec<BodyPiece>, account: FileInTransfer, is_whole: bool) -> Body {
+    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(CHUNKS_QUEUED_MAX);
+    let runtime = tokio::runtime::Handle::current();
+    tokio::task::spawn_blocking(move || {
+        let _runtime = runtime.enter();
+        match send(&file, &pieces, &account, &sender) {
+            Ok(moved) if is_whole => account.finish(moved),
+            Ok(_) => account.finish_part(),
+            Err(error) => {
+                tracing::debug!("a download ended early: {error}");
+                let _ = sender.blocking_send(Err(error));
+            }
+        }
+    });
+    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
+        let chunk = receiver.recv().await?;
+        Some((chunk, receiver))
+    }))
+}
+
+fn send(
+    file: &File,
+    pieces: &[BodyPiece],
+    account: &FileInTransfer,
+    sender: &mpsc::Sender<io::Result<Bytes>>,
+) -> io::Result<u64> {
+    let mut moved = 0;
+    let mut hand_over = |bytes: Bytes| {
+        std::thread::sleep(account.count(bytes.len())?);
+        moved += bytes.len() as u64;
+        let gone = |_| io::Error::from(io::ErrorKind::ConnectionAborted);
+        sender.blocking_send(Ok(bytes)).map_err(gone)
+    };
+    for piece in pieces {
+        match piece {
+            BodyPiece::Text(text) => hand_over(Bytes::from(text.clone()))?,
+            BodyPiece::Data(range) => {
+                let (mut offset, end) = (range.start, range.start + range.bytes);
+                while offset < end {
+                    let count =
+                        CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+                    let mut buffer = vec![0; count];
+                    fs::read_exact_at(file, &mut buffer, offset)?;
+                    hand_over(Bytes::from(buffer))?;
+                    offset += count as u64;
+                }
+            }
+        }
+    }
+    Ok(moved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multipart_body_names_each_range() {
+        let parts = [ByteRange { start: 0, bytes: 2 }, ByteRange { start: 7, bytes: 1 }];
+        let texts: Vec<String> = multipart(&parts, 10)
+            .iter()
+            .map(|piece| match piece {
+                BodyPiece::Text(text) => text.clone(),
+                BodyPiece::Data(range) => "x".repeat(usize::try_from(range.bytes).unwrap()),
+            })
+            .collect();
+        let expected = format!(
+            "\r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 0-1/10\r\n\r\nxx\
+             \r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 7-7/10\r\n\r\nx\
+             \r\n--{BOUNDARY}--\r\n"
+        );
+        assert_eq!(texts.concat(), expected);
+    }
+}

@@ -1,0 +1,160 @@
+//! The gateway as a role of a daemon.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use penstock_daemon::RoleContext;
+use penstock_http::server::{self, ConnectionTracker, ServeConfig};
+use penstock_http::{MetricWriter, ServiceRole};
+use penstock_mover::{Agent, Gatekeeper};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
+
+use crate::config::Config;
+use crate::dispatch::{Gateway, router};
+
+/// Time for running requests to end at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Read buffer of a connection, in bytes.
+const BUFFER_BYTES: usize = 512 << 10;
+
+/// An error that keeps the gateway from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayStartError {
+    /// An address cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The certificate or its key cannot be used.
+    #[error("{}: {reason}", file.display())]
+    Certificate {
+        /// Path of the file.
+        file: PathBuf,
+        /// Reason, one line.
+        reason: String,
+    },
+}
+
+/// A gateway that listens, until the daemon stops it.
+pub struct GatewayRole {
+    addresses: Vec<(SocketAddr, bool)>,
+    tracker: Arc<ConnectionTracker>,
+    stop: watch::Sender<bool>,
+    serving: Mutex<Option<JoinHandle<()>>>,
+    runtime: Handle,
+}
+
+impl fmt::Debug for GatewayRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayRole").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl GatewayRole {
+    /// Starts to serve the files of `agent` to clients that `keeper` admits.
+    ///
+    /// # Errors
+    /// When an address or the certificate cannot be used.
+    pub fn start(
+        config: Config,
+        agent: Agent,
+        keeper: Arc<dyn Gatekeeper>,
+        context: &RoleContext<'_>,
+    ) -> Result<Self, GatewayStartError> {
+        let tls: Arc<ServerConfig> = match &config.certificate {
+            Some((certificate, key)) => Arc::new(host_certificate(certificate, key)?),
+            None => context.identity.tls_server_config(),
+        };
+        let bind = async {
+            let mut listeners = server::bind(&config.listen).await?;
+            listeners.iter_mut().for_each(|listener| listener.encrypted = true);
+            let mut plain = server::bind(&config.plaintext).await?;
+            plain.iter_mut().for_each(|listener| listener.encrypted = false);
+            listeners.extend(plain);
+            io::Result::Ok(listeners)
+        };
+        let listeners = context.runtime.block_on(bind)?;
+        let addresses = listeners
+            .iter()
+            .map(|listener| Ok((listener.socket.local_addr()?, listener.encrypted)))
+            .collect::<io::Result<_>>()?;
+        let tracker = Arc::new(ConnectionTracker::new(config.connections));
+        let (stop, stopped) = watch::channel(false);
+        let router = router(Arc::new(Gateway::new(agent, keeper, config)));
+        let counted = Arc::clone(&tracker);
+        let serving = context.runtime.spawn(async move {
+            let limits = ServeConfig { buffer_bytes: BUFFER_BYTES, shutdown: SHUTDOWN_TIMEOUT };
+            server::serve_with(listeners, router, &tls, counted, stopped, limits).await;
+        });
+        Ok(Self {
+            addresses,
+            tracker,
+            stop,
+            serving: Mutex::new(Some(serving)),
+            runtime: context.runtime.clone(),
+        })
+    }
+
+    /// Addresses, each with true if it speaks TLS.
+    #[must_use]
+    pub fn addresses(&self) -> &[(SocketAddr, bool)] {
+        &self.addresses
+    }
+}
+
+/// Reads a host certificate with its chain, and its key.
+fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, GatewayStartError> {
+    let failed = |file: &Path, reason: String| GatewayStartError::Certificate {
+        file: file.to_owned(),
+        reason,
+    };
+    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
+        .and_then(Iterator::collect)
+        .map_err(|error| failed(certificate, error.to_string()))?;
+    let private =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|error| failed(certificate, error.to_string()))
+}
+
+impl ServiceRole for GatewayRole {
+    fn router(&self) -> Router {
+        Router::new()
+    }
+
+    fn document(&self) -> OpenApi {
+        let info = InfoBuilder::new().title("Penstock gateway").version(env!("CARGO_PKG_VERSION"));
+        OpenApiBuilder::new().info(info.build()).build()
+    }
+
+    fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+        let open = self.tracker.open();
+        writer.gauge("penstock_gateway_connections", None, "Open connections", open as u64)?;
+        let refused = self.tracker.refused();
+        writer.counter("penstock_gateway_refused", None, "Connections over the limit", refused)
+    }
+
+    fn stop(&self) {
+        let _ = self.stop.send(true);
+    }
+
+    fn shut_down(&self) {
+        let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(serving) = serving {
+            let _ = self.runtime.block_on(serving);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `PUT`: a file appears whole, durable and checked, or not at all.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use penstock_http::ProblemDetails;
+use penstock_mover::{CommittedUpload, FileUpload, GatewayDirection};
+use penstock_protocol::digest::{Algorithm, Digest};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
+use crate::conditions::{self, Validators, precondition_failed};
+use crate::digest::{self, DigestField};
+use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::error::failed;
+
+/// Longest silence of a client that uploads.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Chunks in flight between network and disk.
+const CHUNKS_QUEUED_MAX: usize = 16;
+
+/// Answers `PUT`: 201 for a new file, 204 for one that was replaced.
+pub(crate) async fn put(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    body: Body,
+) -> Result<Response, ProblemDetails> {
+    if request.headers.contains_key(header::CONTENT_RANGE) {
+        return Err(ProblemDetails::bad_request("PUT of a part of a file is not supported"));
+    }
+    if request.path.is_collection() {
+        return Err(ProblemDetails::conflict(
+            "PUT creates files: write the path without a slash at its end",
+        ));
+    }
+    let place = gateway.writable(request)?;
+    let shown = place.shown.clone();
+    let expected = expected_digests(request);
+    let mut algorithms = gateway.config.digests.clone();
+    algorithms.extend(expected.iter().map(|(algorithm, _)| *algorithm));
+    let wanted = digest::wanted(
+        request.header(HeaderName::from_static("want-digest")),
+        request.header(HeaderName::from_static("want-repr-digest")),
+    );
+    algorithms.extend(wanted.map(|wanted| wanted.algorithm));
+    algorithms.sort_by_key(ToString::to_string);
+    algorithms.dedup();
+    let bytes = request.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
+    let headers = request.headers.clone();
+    let replace = request.overwrites();
+    let begun = blocking(move || {
+        let there = crate::namespace::stat(&place)?;
+        let validators = there.as_ref().map(Validators::of);
+        if let Err(problem) = conditions::check_write(&headers, validators.as_ref()) {
+            return Ok(Err(problem));
+        }
+        if there.is_some() && !replace {
+            return Ok(Err(precondition_failed("the file exists (Overwrite: F)")));
+        }
+        FileUpload::begin(&place, bytes, &algorithms).map(Ok)
+    });
+    let begun = begun.await.map_err(|error| parent_problem(&shown, &error))?;
+    let upload = begun?;
+    let account = ConnectionAccount::begin(
+        &request.connection,
+        &gateway.agent,
+        &FileRequest {
+            caller: &request.caller,
+            direction: GatewayDirection::Receive,
+            shown: &shown,
+            bytes,
+            mark: gateway.mark(request)?,
+        },
+    )?;
+    let (upload, account) =
+        receive(body, upload, account).await.map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => {
+                ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
+            }
+            _ => failed(&shown, &error),
+        })?;
+    let committed = blocking(move || commit(upload, &expected, replace)).await;
+    let committed = committed.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => ProblemDetails::bad_request(format!("{shown}: {error}")),
+        io::ErrorKind::AlreadyExists => {
+            precondition_failed(&format!("{shown} exists (Overwrite: F)"))
+        }
+        _ => failed(&shown, &error),
+    })?;
+    account.finish(committed.stat.size);
+    let status = if committed.created { StatusCode::CREATED } else { StatusCode::NO_CONTENT };
+    let mut response = status.into_response();
+    let etag = Validators::of(&committed.stat).etag;
+    if let Ok(etag) = HeaderValue::from_str(&etag) {
+        response.headers_mut().insert(header::ETAG, etag);
+    }
+    if let Some(wanted) = wanted
+        && let Some((_, digest)) =
+            committed.digests.iter().find(|(algorithm, _)| *algorithm == wanted.algorithm)
+        && let Ok(value) = HeaderValue::from_str(&digest::header_value(wanted, digest))
+    {
+        let name = match wanted.field {
+            DigestField::Digest => "digest",
+            DigestField::ReprDigest => "repr-digest",
+        };
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    Ok(response)
+}
+
+/// Digests that the client sent with the file.
+fn expected_digests(request: &DavRequest) -> Vec<(Algorithm, Digest)> {
+    let of = |name: &'static str, field| {
+        let header = request.header(HeaderName::from_static(name));
+        header.map(|header| digest::sent(header, field)).unwrap_or_default()
+    };
+    let mut all = of("digest", DigestField::Digest);
+    all.extend(of("repr-digest", DigestField::ReprDigest));
+    if let Some(md5) = request.header(HeaderName::from_static("content-md5")) {
+        all.extend(digest::sent(&format!("md5={md5}"), DigestField::Digest));
+    }
+    all
+}
+
+/// 409 where the parent is missing (RFC 4918 section 9.7.1).
+pub(crate) fn parent_problem(shown: &str, error: &io::Error) -> ProblemDetails {
+    match error.kind() {
+        io::ErrorKind::NotFound => ProblemDetails::conflict(format!(
+            "{shown}: its directory does not exist: make it with MKCOL"
+        )),
+        _ => failed(shown, error),
+    }
+}
+
+/// Writes the body as it arrives.
+async fn receive(
+    body: Body,
+    mut upload: FileUpload,
+    account: FileInTransfer,
+) -> io::Result<(FileUpload, FileInTransfer)> {
+    let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
+    let writer = tokio::task::spawn_blocking(move || {
+        while let Some(chunk) = receiver.blocking_recv() {
+            upload.write(&chunk)?;
+        }
+        io::Result::Ok(upload)
+    });
+    let mut chunks = body.into_data_stream();
+    let received = async {
+        while let Some(chunk) = timeout(BODY_TIMEOUT, chunks.next()).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing for a minute")
+        })? {
+            let chunk = chunk.map_err(|error| {
+                io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    format!("the upload broke off: {error}"),
+                )
+            })?;
+            let delay = account.count(chunk.len())?;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            if sender.send(chunk).await.is_err() {
+                // The writer failed, and says why.
+                break;
+            }
+        }
+        io::Result::Ok(())
+    }
+    .await;
+    drop(sender);
+    let written = writer.await.map_err(io::Error::other)?;
+    received?;
+    Ok((written?, account))
+}
+
+fn commit(
+    upload: FileUpload,
+    expected: &[(Algorithm, Digest)],
+    replace: bool,
+) -> io::Result<CommittedUpload> {
+    let committed = upload.commit(replace, expected)?;
+    for (algorithm, digest) in &committed.digests {
+        digest::store(&committed.file, &committed.stat, *algorithm, digest);
+    }
+    Ok(committed)
+}
