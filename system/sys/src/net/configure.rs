@@ -551,13 +551,18 @@ mod tests {
         }
         for address in ["[fd00::2]:0", "10.0.0.2:0"] {
             let there = b.inside(|| std::net::UdpSocket::bind(address).unwrap()).unwrap();
-            there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            there.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
             let here = a.inside(|| {
                 let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
                 std::net::UdpSocket::bind(any).unwrap()
             });
-            here.unwrap().send_to(b"hello", there.local_addr().unwrap()).unwrap();
-            assert_eq!(there.recv(&mut [0; 9]).unwrap(), 5);
+            let here = here.unwrap();
+            // The kernel may drop a datagram while it still activates the queues of a device.
+            let arrived = (0..100).any(|_| {
+                here.send_to(b"hello", there.local_addr().unwrap()).unwrap();
+                there.recv(&mut [0; 9]).is_ok_and(|bytes| bytes == 5)
+            });
+            assert!(arrived, "no datagram reached {address}");
         }
         assert!(at_b.counters(y).unwrap().received_packets >= 2);
         at_a.set_segments_max(x, 1).unwrap();
