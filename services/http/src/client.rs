@@ -10,27 +10,27 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
+use axum::body::Body;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
 };
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use rustls::CommonState;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
+mod connection;
 mod error;
 pub mod fetch;
 mod trust;
 mod url;
 
+use connection::{connect_tls, prepare, server_name};
+
+pub use connection::ClientConnection;
 pub use error::HttpError;
 pub use trust::{CA_BUNDLES, ServerTrust, ServerTrustError};
 pub use url::{Url, UrlError};
@@ -59,7 +59,7 @@ pub struct HttpClient {
     addresses: Vec<SocketAddr>,
     trust: ServerTrust,
     token: String,
-    connection: Option<SendRequest<Full<Bytes>>>,
+    connection: Option<ClientConnection>,
 }
 
 impl std::fmt::Debug for HttpClient {
@@ -220,17 +220,17 @@ impl HttpClient {
 
     async fn exchange(&mut self, request: &HttpRequest) -> Result<HttpResponse, HttpError> {
         let head = self.head(request)?;
-        let sender = match self.connection.take().filter(|sender| !sender.is_closed()) {
-            Some(sender) => self.connection.insert(sender),
+        let open = self.connection.take().filter(|connection| !connection.is_closed());
+        let connection = match open {
+            Some(connection) => self.connection.insert(connection),
             None => {
                 let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
-                let sender =
+                let connection =
                     connected.unwrap_or(Err(HttpError::ConnectTimeout(CONNECT_TIMEOUT)))?;
-                self.connection.insert(sender)
+                self.connection.insert(connection)
             }
         };
-        sender.ready().await?;
-        let response = sender.send_request(head).await?;
+        let response = connection.send(head).await?;
         let (head, body) = response.into_parts();
         let body = if head.status.is_success() {
             let (body, whole) = read_at_most(body, request.bytes_max).await?;
@@ -248,7 +248,7 @@ impl HttpClient {
         Ok(HttpResponse { status: head.status, headers: head.headers, body })
     }
 
-    fn head(&self, request: &HttpRequest) -> Result<Request<Full<Bytes>>, HttpError> {
+    fn head(&self, request: &HttpRequest) -> Result<Request<Body>, HttpError> {
         let base = self.url.path();
         let path = match request.path.as_str() {
             "" => base.to_owned(),
@@ -265,15 +265,12 @@ impl HttpClient {
         for (name, value) in &request.headers {
             head = head.header(name, value);
         }
-        Ok(head.body(Full::new(request.body.clone()))?)
+        Ok(head.body(Body::from(request.body.clone()))?)
     }
 
-    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, HttpError> {
+    async fn connect(&self) -> Result<ClientConnection, HttpError> {
         let stream = self.connect_tcp().await?;
-        match self.url.is_encrypted() {
-            true => handshake(self.connect_tls(stream).await?).await,
-            false => handshake(stream).await,
-        }
+        ClientConnection::begin(&self.url, stream, || self.server_name(), &self.trust).await
     }
 
     async fn connect_tcp(&self) -> Result<TcpStream, HttpError> {
@@ -281,27 +278,14 @@ impl HttpClient {
             [] => TcpStream::connect(self.url.host_and_port()).await,
             addresses => TcpStream::connect(addresses).await,
         };
-        let stream = stream
-            .map_err(|source| HttpError::Connect { address: self.url.authority(), source })?;
-        // Nagle's algorithm would delay the second segment of a request until an acknowledgement.
-        let _ = stream.set_nodelay(true);
-        Ok(stream)
+        prepare(stream, &self.url)
     }
 
-    async fn connect_tls(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
-        let name = match self.addresses.first() {
-            Some(address) => ServerName::from(address.ip()),
-            None => {
-                let (host, _) = self.url.host_and_port();
-                let name = ServerName::try_from(host.to_owned());
-                name.map_err(|_| HttpError::ServerName(host.to_owned()))?
-            }
-        };
-        let connector = TlsConnector::from(self.trust.config()?);
-        connector.connect(name, stream).await.map_err(|error| match self.trust {
-            ServerTrust::Authorities(None) => HttpError::UntrustedTls(error),
-            _ => HttpError::Tls(error),
-        })
+    fn server_name(&self) -> Result<ServerName<'static>, HttpError> {
+        match self.addresses.first() {
+            Some(address) => Ok(ServerName::from(address.ip())),
+            None => server_name(&self.url),
+        }
     }
 
     /// Connects over TLS and returns what `read` takes from the session, such as the server's certificate.
@@ -312,20 +296,13 @@ impl HttpClient {
         &self,
         read: impl FnOnce(&CommonState) -> T,
     ) -> Result<T, HttpError> {
-        let connected = async { self.connect_tls(self.connect_tcp().await?).await };
+        let connected = async {
+            connect_tls(self.connect_tcp().await?, self.server_name()?, &self.trust).await
+        };
         let connected = timeout(CONNECT_TIMEOUT, connected).await;
         let stream = connected.unwrap_or(Err(HttpError::ConnectTimeout(CONNECT_TIMEOUT)))?;
         Ok(read(stream.get_ref().1))
     }
-}
-
-async fn handshake(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<SendRequest<Full<Bytes>>, HttpError> {
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // The task ends when the sender is dropped.
-    tokio::spawn(connection);
-    Ok(sender)
 }
 
 /// Reads a body of at most `bytes_max` bytes; returns what was read, and true if that is all of it.

@@ -19,8 +19,8 @@ pub const CA_BUNDLES: [&str; 4] = [
 /// Certificates of servers that TLS trusts.
 #[derive(Debug, Clone)]
 pub enum ServerTrust {
-    /// Those signed by an authority in this PEM file, by default in the file that `SSL_CERT_FILE` names or in one of
-    /// [`CA_BUNDLES`]. The file is read for each connection.
+    /// Those signed by an authority in this PEM file or in a file of this directory, by default in the file that
+    /// `SSL_CERT_FILE` names or in one of [`CA_BUNDLES`]. The files are read for each connection.
     Authorities(Option<PathBuf>),
     /// Those that this configuration accepts, such as a pinned certificate.
     Config(Arc<ClientConfig>),
@@ -62,6 +62,14 @@ pub enum ServerTrustError {
 }
 
 impl ServerTrust {
+    /// Reads the authorities once, for many connections.
+    ///
+    /// # Errors
+    /// When they cannot be loaded.
+    pub fn load(&self) -> Result<Self, ServerTrustError> {
+        self.config().map(Self::Config)
+    }
+
     /// Returns a TLS configuration that trusts these certificates.
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, ServerTrustError> {
         let given = match self {
@@ -83,7 +91,7 @@ impl ServerTrust {
 }
 
 fn root_certificates(file: &Path) -> Result<RootCertStore, ServerTrustError> {
-    let pem = std::fs::read(file)
+    let pem = read_pem(file)
         .map_err(|source| ServerTrustError::Read { file: file.to_owned(), source })?;
     let mut store = RootCertStore::empty();
     // A bundle may hold authorities that TLS does not accept; the others count.
@@ -92,4 +100,24 @@ fn root_certificates(file: &Path) -> Result<RootCertStore, ServerTrustError> {
         (0, _) => Err(ServerTrustError::Empty(file.to_owned())),
         _ => Ok(store),
     }
+}
+
+/// Reads a file, or all files of a directory such as `/etc/grid-security/certificates`.
+fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
+    if !path.is_dir() {
+        return std::fs::read(path);
+    }
+    let mut pem = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let path = entry?.path();
+        // The directory also holds revocation lists and policies, and links to the same certificates by hash.
+        let is_certificate = path
+            .extension()
+            .is_some_and(|extension| ["pem", "crt", "0"].iter().any(|one| extension == *one));
+        if is_certificate && path.is_file() {
+            pem.extend(std::fs::read(path)?);
+            pem.push(b'\n');
+        }
+    }
+    Ok(pem)
 }

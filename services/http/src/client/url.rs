@@ -107,7 +107,10 @@ impl Url {
     }
 
     /// Resolves the location of a redirect, which must not lead from HTTPS to HTTP.
-    pub(super) fn redirected(&self, location: &str) -> Result<Self, HttpError> {
+    ///
+    /// # Errors
+    /// When it does, or is no URL.
+    pub fn redirected(&self, location: &str) -> Result<Self, HttpError> {
         let next = if location.starts_with('/') && !location.starts_with("//") {
             Self { path: location.to_owned(), ..self.clone() }
         } else {
