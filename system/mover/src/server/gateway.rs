@@ -5,7 +5,7 @@
 //! connection moves in one direction.
 
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -63,7 +63,6 @@ pub struct GatewayTransfer {
     direction: GatewayDirection,
     protocol: &'static str,
     mark: Option<Mark>,
-    label: String,
     started: SystemTime,
     clock: Instant,
     /// Path of the current file.
@@ -80,10 +79,19 @@ pub struct GatewayTransfer {
     /// Nanoseconds that the limits delayed it.
     paced_ns: AtomicU64,
     cancelled: AtomicBool,
+    streams: AtomicU16,
     rate: Mutex<RateSample>,
-    socket: Option<TcpStream>,
+    connection: Mutex<GatewayConnection>,
     fireflies: Option<Fireflies>,
     agent: Agent,
+}
+
+/// The latest connection that carries data.
+#[derive(Debug, Default)]
+struct GatewayConnection {
+    socket: Option<TcpStream>,
+    /// `flow` or `none`, with the reason.
+    label: String,
 }
 
 #[derive(Debug)]
@@ -113,17 +121,8 @@ impl Agent {
         let GatewayRequest { caller, peer, direction, protocol, path, mark, connection } = request;
         let sends = direction == GatewayDirection::Send;
         // The sending end labels and reports.
-        let mark_sent = mark.filter(|_| sends);
-        let label = match &connection {
-            Some(tcp) => label_accepted(mark_sent, tcp, &inner.config.marker),
-            None => String::new(),
-        };
         let counters = Arc::clone(&inner.fireflies);
-        let fireflies = Fireflies::new(mark_sent, &inner.config.collectors, counters);
-        let transport = connection.as_ref().and_then(|tcp| tcp.try_clone().ok());
-        if let (Some(fireflies), Some(tcp)) = (&fireflies, transport) {
-            fireflies.begin(0, &Transport::Tcp(tcp));
-        }
+        let fireflies = Fireflies::new(mark.filter(|_| sends), &inner.config.collectors, counters);
         let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
         let verb = if sends { "send" } else { "receive" };
         tracing::info!("transfer {id}: {verb} {path} over {protocol} for {}", caller.name);
@@ -134,7 +133,6 @@ impl Agent {
             direction,
             protocol,
             mark,
-            label,
             started: SystemTime::now(),
             clock: Instant::now(),
             path: Mutex::new(path),
@@ -147,6 +145,7 @@ impl Agent {
             failed_files: AtomicU64::new(0),
             paced_ns: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
+            streams: AtomicU16::new(1),
             rate: Mutex::new(RateSample {
                 at: Instant::now(),
                 bytes: 0,
@@ -154,10 +153,13 @@ impl Agent {
                 bits_per_second: 0,
                 is_paced: false,
             }),
-            socket: connection,
+            connection: Mutex::default(),
             fireflies,
             agent: self.clone(),
         });
+        if let Some(tcp) = connection {
+            transfer.carry_over(tcp);
+        }
         lock(&inner.gateway).insert(id, Arc::downgrade(&transfer));
         lock(&inner.totals).transfers_started += 1;
         Ok(transfer)
@@ -203,8 +205,39 @@ impl GatewayTransfer {
 
     /// Label of the packets: `flow` or `none`, with the reason; empty if none was requested.
     #[must_use]
-    pub fn label(&self) -> &str {
-        &self.label
+    pub fn label(&self) -> String {
+        lock(&self.connection).label.clone()
+    }
+
+    /// Takes the connection that carries the data from now on: labels its packets, and reports the flow.
+    pub fn carry_over(&self, tcp: TcpStream) {
+        let sends = self.direction == GatewayDirection::Send;
+        let marker = &self.agent.0.config.marker;
+        let label = label_accepted(self.mark.filter(|_| sends), &tcp, marker);
+        if let Some(fireflies) = &self.fireflies
+            && let Ok(tcp) = tcp.try_clone()
+        {
+            fireflies.end(0);
+            fireflies.begin(0, &Transport::Tcp(tcp));
+        }
+        *lock(&self.connection) = GatewayConnection { socket: Some(tcp), label };
+    }
+
+    /// Address of the other end of the data's connection.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<std::net::SocketAddr> {
+        lock(&self.connection).socket.as_ref()?.peer_addr().ok()
+    }
+
+    /// Sets the number of connections that carry the data.
+    pub fn set_streams(&self, streams: u16) {
+        self.streams.store(streams, Ordering::Relaxed);
+    }
+
+    /// Bytes moved so far.
+    #[must_use]
+    pub fn moved_bytes(&self) -> u64 {
+        self.moved_bytes.load(Ordering::Relaxed)
     }
 
     /// Begins the next file, of `bytes` if its size is known.
@@ -247,7 +280,7 @@ impl GatewayTransfer {
     pub(super) fn cancel(&self, reason: &str) {
         tracing::info!("transfer {}: cancelled: {reason}", self.id);
         self.cancelled.store(true, Ordering::Relaxed);
-        if let Some(tcp) = &self.socket {
+        if let Some(tcp) = &lock(&self.connection).socket {
             // Also ends a connection whose client neither reads nor writes.
             let _ = tcp.shutdown(std::net::Shutdown::Both);
         }
@@ -311,7 +344,9 @@ impl GatewayTransfer {
         let moved = self.moved_bytes.load(Ordering::Relaxed);
         let seconds = self.clock.elapsed().as_secs_f64();
         let mean = (moved as f64 * 8.0 / seconds.max(1e-6)) as u64;
-        let info = self.socket.as_ref().and_then(|tcp| TcpInfo::of(tcp).ok());
+        let connection = lock(&self.connection);
+        let info = connection.socket.as_ref().and_then(|tcp| TcpInfo::of(tcp).ok());
+        drop(connection);
         ListedTransfer {
             id: self.id,
             caller: self.caller.name.clone(),
@@ -330,7 +365,7 @@ impl GatewayTransfer {
             announced_bytes: self.announced_bytes.load(Ordering::Relaxed),
             files: self.done_files.load(Ordering::Relaxed),
             failed: self.failed_files.load(Ordering::Relaxed),
-            streams: 1,
+            streams: self.streams.load(Ordering::Relaxed),
             readers: 0,
             writers: 0,
             rate_bps: self.pacer.rate_bps(),
