@@ -63,6 +63,10 @@ for purpose in "$@"; do
             wish rclone rclone
             wish cadaver cadaver
             wish litmus litmus
+            wish openssl openssl
+            # Its package installs services that are not needed: masked, they never start.
+            services="$services xrootd@clustered xrootd@standalone"
+            wish xrootd xrootd-server xrootd-server-plugins
             ;;
         bpf)
             need clang clang

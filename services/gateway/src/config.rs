@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use penstock_daemon::config::values::{ListenAddress, resolve_listen_addresses};
 use penstock_daemon::config::{ConfigError, ConfigFile};
+use penstock_http::client::ServerTrust;
 use penstock_protocol::digest::Algorithm;
 use serde::Deserialize;
 
@@ -12,6 +13,9 @@ use crate::digest;
 
 /// Default TCP port, as of other WebDAV servers of the grid.
 pub const GATEWAY_PORT: u16 = 8443;
+
+/// Directory of the authorities of the grid.
+pub const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 
 /// Default limit of concurrent connections.
 const CONNECTIONS_DEFAULT: usize = 1024;
@@ -29,6 +33,9 @@ pub struct Config {
     pub digests: Vec<Algorithm>,
     /// PEM files of a host certificate and its key; the certificate of the daemon without them.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// PEM file, or directory of PEM files, of the authorities that other servers' certificates must come from in
+    /// third-party copies; by default [`GRID_AUTHORITIES`] if it exists, else those of the system.
+    pub authorities: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -40,6 +47,7 @@ struct GatewayTable {
     digests: Option<Vec<String>>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+    authorities: Option<PathBuf>,
 }
 
 impl Config {
@@ -83,7 +91,16 @@ impl Config {
         if connections == 0 {
             return Err(failed("connections must be above 0".to_owned()));
         }
-        Ok(Some(Self { listen, plaintext, connections, digests, certificate }))
+        let authorities = table.authorities.map(|path| file.beside(path));
+        Ok(Some(Self { listen, plaintext, connections, digests, certificate, authorities }))
+    }
+
+    /// Certificates of other servers that third-party copies trust.
+    #[must_use]
+    pub fn trust(&self) -> ServerTrust {
+        let grid = Path::new(GRID_AUTHORITIES);
+        let grid = || Some(grid.to_owned()).filter(|directory| directory.is_dir());
+        ServerTrust::Authorities(self.authorities.clone().or_else(grid))
     }
 }
 

@@ -22,6 +22,7 @@ use crate::account::requested_scitag;
 use crate::config::Config;
 use crate::error::refused;
 use crate::properties::is_partial;
+use crate::third_party::{self, CopyEnds};
 use crate::url_path::UrlPath;
 use crate::{namespace, properties, read, write};
 
@@ -264,7 +265,11 @@ async fn answer(
             namespace::make_collection(gateway, &request, has_body).await
         }
         "MOVE" => namespace::rename(gateway, &request).await,
-        "COPY" => namespace::copy(gateway, &request).await,
+        "COPY" => match CopyEnds::of(&request.headers)? {
+            CopyEnds::LocalPush => namespace::copy(gateway, &request, None).await,
+            CopyEnds::LocalPull(source) => namespace::copy(gateway, &request, Some(&source)).await,
+            CopyEnds::ThirdParty(copy) => third_party::copy(gateway, &request, *copy).await,
+        },
         "PROPFIND" => properties::find(gateway, &request, take_body()).await,
         "PROPPATCH" => properties::patch(gateway, &request, take_body()).await,
         method => {

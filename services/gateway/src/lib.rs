@@ -19,6 +19,7 @@
 //! | `read`, `range`, `conditions` | `GET` and `HEAD` |
 //! | `write` | `PUT` |
 //! | `namespace` | `MKCOL`, `DELETE`, `MOVE`, `COPY` |
+//! | `third_party` | `COPY` from and to other servers |
 //! | `properties` | `PROPFIND`, `PROPPATCH` |
 //! | `digest` | digests of files, stored in extended attributes |
 //! | `account` | the transfers of a connection |
@@ -39,6 +40,7 @@ mod properties;
 mod range;
 mod read;
 mod role;
+mod third_party;
 mod url_path;
 mod write;
 

@@ -27,7 +27,8 @@ const COPY_BYTES: usize = 1 << 20;
 /// Permission bits of a new directory, before the umask.
 const DIRECTORY_MODE: u32 = 0o777;
 
-fn native(path: &[u8]) -> &Path {
+/// A path of an export as the file system takes it.
+pub(crate) fn native(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
@@ -177,15 +178,15 @@ struct SourceAndTarget {
 fn pair(
     gateway: &Gateway,
     request: &DavRequest,
+    (source, target): (&UrlPath, &UrlPath),
     writes_source: bool,
 ) -> Result<SourceAndTarget, ProblemDetails> {
-    let target = destination(request)?;
-    if target.contains(&request.path) || request.path.contains(&target) {
+    if target.contains(source) || source.contains(target) {
         return Err(ProblemDetails::forbidden("source and destination contain each other"));
     }
-    let from = gateway.place_at(request, &request.path, writes_source)?;
+    let from = gateway.place_at(request, source, writes_source)?;
     let from = from.ok_or_else(|| ProblemDetails::forbidden("the path is no file of an export"))?;
-    let to = gateway.place_at(request, &target, true)?;
+    let to = gateway.place_at(request, target, true)?;
     let to = to.ok_or_else(|| ProblemDetails::forbidden("the destination is in no export"))?;
     refuse_root(&to, "replaced")?;
     Ok(SourceAndTarget { from, to })
@@ -213,7 +214,7 @@ pub(crate) async fn rename(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
 ) -> Result<Response, ProblemDetails> {
-    let pair = pair(gateway, request, true)?;
+    let pair = pair(gateway, request, (&request.path, &destination(request)?), true)?;
     refuse_root(&pair.from, "moved")?;
     let (shown, overwrites) = (pair.to.shown.clone(), request.overwrites());
     let from_shown = pair.from.shown.clone();
@@ -246,12 +247,19 @@ pub(crate) async fn rename(
     answer(change, &shown)
 }
 
-/// Answers `COPY` inside this server.
+/// Answers `COPY` inside this server. With the URL of a `source`, the path of the request is the destination.
 pub(crate) async fn copy(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
+    source: Option<&str>,
 ) -> Result<Response, ProblemDetails> {
-    let pair = pair(gateway, request, false)?;
+    let pair = match source {
+        Some(source) => {
+            let source = UrlPath::of_destination(source, request.header(header::HOST))?;
+            pair(gateway, request, (&source, &request.path), false)?
+        }
+        None => pair(gateway, request, (&request.path, &destination(request)?), false)?,
+    };
     let recursive = match request.header(HeaderName::from_static("depth")) {
         None => true,
         Some(depth) if depth.eq_ignore_ascii_case("infinity") => true,
@@ -289,7 +297,13 @@ pub(crate) async fn copy(
         Ok(if exists { DestinationOutcome::Replaced } else { DestinationOutcome::Created })
     });
     let change = copied.await.map_err(|error| failed(&from_shown, &error))?;
-    answer(change, &shown)
+    let response = answer(change, &shown)?;
+    // Clients of third-party copies want to read the result.
+    let is_third_party = request.headers.contains_key("x-number-of-streams") || source.is_some();
+    match is_third_party {
+        true => Ok((StatusCode::CREATED, "success: Created\n").into_response()),
+        false => Ok(response),
+    }
 }
 
 fn copy_file(from: &Dir, path: &Path, to: ResolvedPath) -> io::Result<()> {

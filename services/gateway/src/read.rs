@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -190,13 +191,13 @@ fn multipart(parts: &[ByteRange], size: u64) -> Vec<BodyPiece> {
     pieces
 }
 
-/// Streams pieces of a file. A file that becomes shorter ends the connection before the announced length.
+/// Streams pieces of a file to the client of a request.
 fn body(file: Arc<File>, pieces: Vec<BodyPiece>, account: FileInTransfer, is_whole: bool) -> Body {
-    let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(CHUNKS_QUEUED_MAX);
+    let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let runtime = tokio::runtime::Handle::current();
     tokio::task::spawn_blocking(move || {
         let _runtime = runtime.enter();
-        match send(&file, &pieces, &account, &sender) {
+        match send(&file, &pieces, &|bytes| account.count(bytes), &sender) {
             Ok(moved) if is_whole => account.finish(moved),
             Ok(_) => account.finish_part(),
             Err(error) => {
@@ -205,21 +206,42 @@ fn body(file: Arc<File>, pieces: Vec<BodyPiece>, account: FileInTransfer, is_who
             }
         }
     });
+    received(receiver)
+}
+
+/// Streams a part of a file; `count` takes the number of bytes of each chunk, and returns a delay.
+pub(crate) fn file_body(
+    file: Arc<File>,
+    range: ByteRange,
+    count: impl Fn(usize) -> io::Result<Duration> + Send + 'static,
+) -> Body {
+    let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
+    tokio::task::spawn_blocking(move || {
+        let pieces = [BodyPiece::Data(range)];
+        if let Err(error) = send(&file, &pieces, &count, &sender) {
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    received(receiver)
+}
+
+fn received(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
     Body::from_stream(stream::unfold(receiver, async |mut receiver| {
         let chunk = receiver.recv().await?;
         Some((chunk, receiver))
     }))
 }
 
+/// Sends pieces of a file. A file that becomes shorter ends the connection before the announced length.
 fn send(
     file: &File,
     pieces: &[BodyPiece],
-    account: &FileInTransfer,
+    count: &dyn Fn(usize) -> io::Result<Duration>,
     sender: &mpsc::Sender<io::Result<Bytes>>,
 ) -> io::Result<u64> {
     let mut moved = 0;
     let mut hand_over = |bytes: Bytes| {
-        std::thread::sleep(account.count(bytes.len())?);
+        std::thread::sleep(count(bytes.len())?);
         moved += bytes.len() as u64;
         let gone = |_| io::Error::from(io::ErrorKind::ConnectionAborted);
         sender.blocking_send(Ok(bytes)).map_err(gone)

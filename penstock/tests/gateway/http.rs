@@ -1,0 +1,230 @@
+//! Requests of HTTP and WebDAV.
+
+use std::fs;
+use std::io::{BufReader, Write};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use crate::common::{seeded, wait_until, write_file};
+use crate::site::{Site, TOKEN, read_response};
+
+#[test]
+fn uploaded_file_is_read_back() {
+    let site = Site::new();
+    let mut random = seeded(1701);
+    for bytes in [0, 1, 4095, 4096, 4097, (512 << 10) - 1, 512 << 10, (1 << 20) + 1, 5_000_000] {
+        let source = site.env.path("upload.bin");
+        write_file(&mut random, &source, bytes);
+        let content = fs::read(&source).unwrap();
+        let path = format!("/store/data/file-{bytes}");
+        let put =
+            site.ask("PUT", &path, &[("Content-Length", "0")][..usize::from(bytes == 0)], &content);
+        assert_eq!(put.status, 201, "{}", put.text());
+        assert!(fs::read(site.data.join(format!("file-{bytes}"))).unwrap() == content);
+        let get = site.ask("GET", &path, &[], b"");
+        assert!(get.status == 200 && get.body == content, "{bytes}");
+        assert_eq!(get.header("etag"), put.header("etag"));
+        let again = site.ask("PUT", &path, &[("Overwrite", "F")], b"other");
+        assert_eq!(again.status, 412);
+        let again = site.ask("PUT", &path, &[("If-None-Match", "*")], b"other");
+        assert_eq!(again.status, 412);
+    }
+    assert_eq!(site.ask("PUT", "/store/data/file-1", &[], b"other").status, 204);
+    assert_eq!(fs::read(site.data.join("file-1")).unwrap(), b"other");
+}
+
+#[test]
+fn ranges_are_parts_of_the_file() {
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"0123456789").unwrap();
+    let get = |range| site.ask("GET", "/store/data/f", &[("Range", range)], b"");
+    let part = get("bytes=2-4");
+    assert_eq!((part.status, part.text().as_str()), (206, "234"));
+    assert_eq!(part.header("content-range"), Some("bytes 2-4/10"));
+    assert_eq!(get("bytes=-3").text(), "789");
+    let none = get("bytes=10-");
+    assert_eq!((none.status, none.header("content-range")), (416, Some("bytes */10")));
+    let parts = get("bytes=0-1,8-");
+    assert!(parts.header("content-type").unwrap().starts_with("multipart/byteranges"));
+    let text = parts.text();
+    assert!(text.contains("Content-Range: bytes 0-1/10\r\n\r\n01\r\n"), "{text}");
+    assert!(text.contains("Content-Range: bytes 8-9/10\r\n\r\n89\r\n"), "{text}");
+    let head = site.ask("HEAD", "/store/data/f?oss.asize=10", &[("Content-Length", "0")], b"");
+    assert_eq!((head.status, head.header("content-length")), (200, Some("10")));
+}
+
+#[test]
+fn digests_are_kept_and_checked() {
+    let site = Site::new();
+    let put = |headers: &[(&str, &str)]| site.ask("PUT", "/store/data/f", headers, b"hello world");
+    // Adler-32, MD5 and SHA-256 of "hello world", by Python's zlib and hashlib.
+    assert_eq!(put(&[("Digest", "adler32=00000001")]).status, 400);
+    assert!(site.names().is_empty());
+    assert_eq!(put(&[("Digest", "adler32=1a0b045d, md5=XrY7u+Ae7tCTyyK7j1rNww==")]).status, 201);
+    let head = |name, value| site.ask("HEAD", "/store/data/f", &[(name, value)], b"");
+    assert_eq!(head("Want-Digest", "ADLER32").header("digest"), Some("adler32=1a0b045d"));
+    assert_eq!(head("Want-Digest", "md5").header("digest"), Some("md5=XrY7u+Ae7tCTyyK7j1rNww=="));
+    assert_eq!(
+        head("Want-Repr-Digest", "sha-256=5").header("repr-digest"),
+        Some("sha-256=:uU0nuZNNPgilLlLX2n2r+sSE7+N6U4DukIj3rOLvzek=:")
+    );
+    fs::write(site.data.join("f"), b"hello").unwrap();
+    assert_eq!(head("Want-Digest", "adler32").header("digest"), Some("adler32=062c0215"));
+}
+
+#[test]
+fn broken_upload_leaves_nothing() {
+    let site = Site::new();
+    fs::write(site.data.join("old"), b"old").unwrap();
+    for path in ["/store/data/old", "/store/data/new"] {
+        let mut stream = site.connect();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000000\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&[7; 300_000]).unwrap();
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    wait_until("both uploads failed", Duration::from_secs(20), || {
+        let all = site.transfers();
+        let failed = all.iter().filter(|one| one["failed"] == 1);
+        (failed.count() == 2).then_some(())
+    });
+    assert_eq!(site.names(), ["old"]);
+    assert_eq!(fs::read(site.data.join("old")).unwrap(), b"old");
+}
+
+#[test]
+fn collections_are_made_moved_and_removed() {
+    let site = Site::new();
+    let status =
+        |method, path, headers: &[(&str, &str)]| site.ask(method, path, headers, b"").status;
+    assert_eq!(status("MKCOL", "/store/data/a/b", &[]), 409);
+    assert_eq!(status("MKCOL", "/store/data/a/", &[]), 201);
+    assert_eq!(status("MKCOL", "/store/data/a", &[]), 405);
+    assert_eq!(site.ask("PUT", "/store/data/x/f", &[], b"1").status, 409);
+    assert_eq!(site.ask("PUT", "/store/data/a/f", &[], b"1").status, 201);
+    let to = |path: &str| format!("http://{}{path}", site.authority());
+    let (copy, file) = (to("/store/data/copy"), to("/store/data/copy/f"));
+    assert_eq!(status("COPY", "/store/data/a", &[("Destination", &copy)]), 201);
+    assert_eq!(
+        status("MOVE", "/store/data/a/f", &[("Destination", &file), ("Overwrite", "F")]),
+        412
+    );
+    assert_eq!(status("MOVE", "/store/data/a/f", &[("Destination", &file)]), 204);
+    assert_eq!(status("MOVE", "/store/data/a", &[("Destination", "http://elsewhere/x")]), 502);
+    assert_eq!(
+        status("MOVE", "/store/data/copy", &[("Destination", &to("/store/data/copy/y"))]),
+        403
+    );
+    assert_eq!(status("DELETE", "/store/data/copy", &[]), 204);
+    assert_eq!(status("DELETE", "/store/data/copy", &[]), 404);
+    assert_eq!(status("DELETE", "/store/data", &[]), 403);
+    assert_eq!(site.names(), ["a"]);
+}
+
+#[test]
+fn listings_show_exports_and_files() {
+    let site = Site::new();
+    fs::create_dir(site.data.join("d")).unwrap();
+    fs::write(site.data.join("a&b"), b"12345").unwrap();
+    fs::write(site.data.join(".penstock-0123.part"), b"").unwrap();
+    std::os::unix::fs::symlink("/etc", site.data.join("out")).unwrap();
+    let find = |path, depth, body: &[u8]| site.ask("PROPFIND", path, &[("Depth", depth)], body);
+    let root = find("/", "1", b"");
+    assert!(
+        root.status == 207 && root.text().contains("<D:href>/store</D:href>"),
+        "{}",
+        root.text()
+    );
+    assert!(find("/store", "1", b"").text().contains("<D:href>/store/data</D:href>"));
+    let body = b"<D:propfind xmlns:D=\"DAV:\"><D:prop><D:getcontentlength/></D:prop></D:propfind>";
+    let text = find("/store/data", "1", body).text();
+    assert!(text.contains("<D:href>/store/data/a%26b</D:href>"), "{text}");
+    assert!(text.contains("<D:getcontentlength>5</D:getcontentlength>"), "{text}");
+    assert!(text.contains("<D:href>/store/data/d/</D:href>"), "{text}");
+    assert!(!text.contains("part") && !text.contains("/out"), "{text}");
+    assert_eq!(find("/store/data", "infinity", b"").status, 403);
+    assert_eq!(find("/store/data", "0", b"<x").status, 400);
+    assert_eq!(find("/store/data/none", "0", b"").status, 404);
+    let page = site.ask("GET", "/store/data/", &[], b"");
+    assert!(
+        page.status == 200 && page.text().contains("<a href=\"/store/data/a%26b\">a&amp;b</a>")
+    );
+    let patch = site.ask(
+        "PROPPATCH",
+        "/store/data/d",
+        &[],
+        b"<D:propertyupdate xmlns:D=\"DAV:\"><D:set><D:prop><x xmlns=\"urn:y\">1</x></D:prop></D:set></D:propertyupdate>",
+    );
+    assert!(patch.status == 207 && patch.text().contains("403 Forbidden"), "{}", patch.text());
+}
+
+#[test]
+fn hostile_requests_are_refused() {
+    let site = Site::new();
+    fs::write(site.env.path("secret"), b"secret").unwrap();
+    std::os::unix::fs::symlink(site.env.path("secret"), site.data.join("link")).unwrap();
+    for (path, status) in [
+        ("/store/data/../../etc/passwd", 400),
+        ("/store/data/%2e%2e/secret", 400),
+        ("/store/data%2f..%2fsecret", 400),
+        ("/store/data/a%00", 400),
+        ("/store/data/.penstock-0.part", 404),
+        ("/elsewhere", 404),
+    ] {
+        assert_eq!(site.ask("GET", path, &[], b"").status, status, "{path}");
+    }
+    let link = site.ask("GET", "/store/data/link", &[], b"");
+    assert!(link.status >= 400 && !link.text().contains("secret\""), "{}", link.text());
+    let bomb = format!("bytes={}", "0-0,".repeat(1500));
+    fs::write(site.data.join("f"), b"0123456789").unwrap();
+    assert_eq!(site.ask("GET", "/store/data/f", &[("Range", &bomb)], b"").status, 416);
+    let flood = "x".repeat(100_000);
+    assert_eq!(site.ask("GET", "/store/data/f", &[("X-Flood", &flood)], b"").status, 431);
+    assert_eq!(site.ask("LOCK", "/store/data/f", &[], b"").status, 405);
+    // Without a token, and with a wrong one.
+    for credentials in ["", "Authorization: Bearer wrong-token-wrong-token\r\n"] {
+        let mut stream = site.connect();
+        let head = format!(
+            "GET /store/data/f HTTP/1.1\r\nHost: x\r\n{credentials}Connection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let refused = read_response(&mut BufReader::new(stream), false);
+        assert_eq!(refused.status, 401);
+        assert!(refused.header("www-authenticate").unwrap().starts_with("Bearer"));
+    }
+    // A request with two lengths is not forwarded as two requests.
+    let mut stream = site.connect();
+    let head = format!(
+        "PUT /store/data/s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 4\r\n\
+         Content-Length: 5\r\n\r\nabcde"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(read_response(&mut BufReader::new(stream), false).status, 400);
+    assert!(!site.data.join("s").exists());
+}
+
+#[test]
+fn requests_count_as_transfers() {
+    let site = Site::new();
+    let stream = site.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut stream = stream;
+    for number in 0..3 {
+        let head = format!(
+            "PUT /store/data/f{number} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\nabcde"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(read_response(&mut reader, false).status, 201);
+    }
+    let all = site.transfers();
+    assert_eq!(all.len(), 1, "{all:?}");
+    assert_eq!((&all[0]["files"], &all[0]["bytes"]), (&3.into(), &15.into()), "{all:?}");
+    assert_eq!((&all[0]["caller"], &all[0]["engine"]), (&"alice".into(), &"http".into()));
+    assert_eq!((&all[0]["direction"], &all[0]["state"]), (&"receive".into(), &"running".into()));
+    drop((stream, reader));
+    wait_until("the transfer ends with its connection", Duration::from_secs(20), || {
+        (site.transfers()[0]["state"] == "done").then_some(())
+    });
+}

@@ -1,0 +1,10 @@
+//! The gateway: files of an agent over HTTP and WebDAV.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod clients;
+mod http;
+mod site;
+mod third_party;
+mod xrootd;

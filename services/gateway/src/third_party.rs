@@ -1,0 +1,425 @@
+//! Third-party copy (WLCG HTTP-TPC): this server moves a file from or to another one while the client watches.
+//!
+//! The client sends `COPY` with the URL of the other file in `Source` (pull) or `Destination` (push). What can be
+//! refused at once is; then the response begins with 202, carries a performance marker every five seconds, and ends with
+//! `success: Created` or `failure: REASON`. A client that disconnects ends the copy, and nothing is left of it.
+//!
+//! Not for: a `COPY` whose ends are both on this server (`namespace`).
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use penstock_http::ProblemDetails;
+use penstock_mover::{FileUpload, GatewayDirection, GatewayRequest, GatewayTransfer, ResolvedPath};
+use penstock_protocol::digest::{Algorithm, Digest};
+use penstock_sys::fs::{self, Kind, Open, describe};
+use penstock_sys::net::is_own_address;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::conditions::precondition_failed;
+use crate::digest;
+use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::error::{failed, refused};
+use crate::namespace::{native, stat};
+use crate::write::parent_problem;
+
+mod marker;
+mod pull;
+mod push;
+mod range_queue;
+mod remote;
+mod request;
+
+pub(crate) use request::{CopyEnds, CopyRequest};
+
+use marker::{PerformanceMarker, failure_line};
+use pull::{Pull, inspect, remote_digests};
+use push::Push;
+use remote::{RemoteClient, RemoteError};
+use request::{ChecksumVerification, CopyDirection};
+
+/// Time between two markers; clients expect less than 30 s.
+const MARKER_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Messages for a client that reads slowly.
+const MESSAGES_QUEUED_MAX: usize = 16;
+
+/// Bytes for which a copy uses one more connection, unless the client asks for a number.
+const BYTES_PER_STREAM: u64 = 256 << 20;
+
+/// Most connections of a copy that this server chooses.
+const STREAMS_CHOSEN_MAX: usize = 4;
+
+/// Most connections of a copy.
+const STREAMS_MAX: usize = 32;
+
+/// Reason for which a copy ends early.
+#[derive(Debug)]
+pub(crate) enum CopyFailure {
+    /// The other server, or the way to it.
+    Remote(RemoteError),
+    /// The connection broke within the file.
+    Broken(String),
+    /// This server's file system.
+    Local(io::Error),
+    /// The contents of both ends differ.
+    Checksum(String),
+    /// An operator cancelled the transfer.
+    Cancelled,
+}
+
+impl fmt::Display for CopyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remote(error) => error.fmt(f),
+            // FTS retries errors with this word.
+            Self::Broken(text) => write!(f, "end-of-file: the connection broke: {text}"),
+            Self::Local(error) => f.write_str(&describe(error)),
+            Self::Checksum(text) => write!(f, "checksum do not match: {text}"),
+            Self::Cancelled => f.write_str("an operator cancelled the transfer"),
+        }
+    }
+}
+
+impl From<RemoteError> for CopyFailure {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
+    }
+}
+
+impl CopyFailure {
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Remote(error) => error.is_transient(),
+            Self::Broken(_) => true,
+            Self::Local(_) | Self::Checksum(_) | Self::Cancelled => false,
+        }
+    }
+}
+
+/// Answers a `COPY` between this server and another one.
+pub(crate) async fn copy(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    copy: CopyRequest,
+) -> Result<Response, ProblemDetails> {
+    let trust = gateway.config.trust();
+    let trust = blocking(move || trust.load().map_err(io::Error::other)).await;
+    let trust = trust.map_err(|error| {
+        ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("[gateway] {error}"))
+    })?;
+    let keeper = Arc::clone(&gateway.keeper);
+    let from_here = is_own_address(request.connection.peer().ip());
+    let check = move |address: SocketAddr| keeper.may_send_to(address, from_here);
+    let client = RemoteClient::new(trust, Arc::new(check), copy.headers.clone());
+    match copy.direction {
+        CopyDirection::Pull => pull_file(gateway, request, copy, client).await,
+        CopyDirection::Push => push_file(gateway, request, copy, client).await,
+    }
+}
+
+/// Begins a transfer in the accounts of the agent.
+fn begin(
+    gateway: &Gateway,
+    request: &DavRequest,
+    direction: GatewayDirection,
+    shown: &str,
+    copy: &CopyRequest,
+    bytes: Option<u64>,
+) -> Result<RunningTransfer, ProblemDetails> {
+    let transfer = gateway
+        .agent
+        .begin_gateway_transfer(GatewayRequest {
+            caller: request.caller.clone(),
+            peer: copy.remote.authority(),
+            direction,
+            protocol: "http",
+            path: shown.to_owned(),
+            mark: gateway.mark(request)?,
+            connection: None,
+        })
+        .map_err(refused)?;
+    transfer.begin_file(shown, bytes);
+    Ok(RunningTransfer { transfer, is_done: false })
+}
+
+/// A transfer of one file. Dropped before [`RunningTransfer::finish`], it counts as failed.
+struct RunningTransfer {
+    transfer: Arc<GatewayTransfer>,
+    is_done: bool,
+}
+
+impl RunningTransfer {
+    fn finish(mut self, bytes: u64) {
+        self.transfer.finish_file(bytes);
+        self.is_done = true;
+    }
+}
+
+impl Drop for RunningTransfer {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.transfer.fail_file();
+        }
+    }
+}
+
+async fn pull_file(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    copy: CopyRequest,
+    mut client: RemoteClient,
+) -> Result<Response, ProblemDetails> {
+    if request.path.is_collection() {
+        return Err(ProblemDetails::conflict("the destination of a copy is a file"));
+    }
+    let place = gateway.writable(request)?;
+    let (shown, overwrites) = (place.shown.clone(), request.overwrites());
+    let there = look(gateway, request).await?;
+    if there && !overwrites {
+        return Err(precondition_failed(&format!("{shown}: File exists (Overwrite: F)")));
+    }
+    let source = inspect(&mut client, &copy.remote).await;
+    let source = source.map_err(|error| error.problem(&copy.remote))?;
+    let mut algorithms = gateway.config.digests.clone();
+    if copy.verification == ChecksumVerification::Required
+        && !algorithms.contains(&Algorithm::Adler32)
+    {
+        algorithms.push(Algorithm::Adler32);
+    }
+    let bytes = source.bytes;
+    let begun = {
+        let algorithms = algorithms.clone();
+        blocking(move || FileUpload::begin(&place, bytes, &algorithms)).await
+    };
+    let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
+    let running = begin(gateway, request, GatewayDirection::Receive, &shown, &copy, bytes)?;
+    let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
+    let transfer = Arc::clone(&running.transfer);
+    let pull = Arc::new(Pull::new(source, upload, Arc::clone(&transfer), streams));
+    let weak = Arc::downgrade(&pull);
+    let connections = move || {
+        let pull = weak.upgrade();
+        pull.map(|pull| pull.connections.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .unwrap_or_default()
+    };
+    let job = async move {
+        let digests = async {
+            let mut client = client.clone();
+            match copy.verification {
+                ChecksumVerification::Off => Ok(Vec::new()),
+                _ => remote_digests(&mut client, &copy.remote, &algorithms).await,
+            }
+        };
+        let (upload, expected) = tokio::join!(pull.run(client.clone(), streams), digests);
+        let upload = upload?;
+        let expected = comparable(expected, copy.verification, &algorithms)?;
+        let bytes = upload.written();
+        let committed = blocking(move || {
+            let committed = upload.commit(overwrites, &expected)?;
+            for (algorithm, digest) in &committed.digests {
+                digest::store(&committed.file, &committed.stat, *algorithm, digest);
+            }
+            Ok(())
+        });
+        committed.await.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => CopyFailure::Checksum(error.to_string()),
+            _ => CopyFailure::Local(error),
+        })?;
+        running.finish(bytes);
+        Ok(())
+    };
+    Ok(accepted(job, transfer, connections))
+}
+
+/// Returns true if there is a file or collection at the path of the request.
+async fn look(gateway: &Gateway, request: &DavRequest) -> Result<bool, ProblemDetails> {
+    let place = gateway.writable(request)?;
+    let shown = place.shown.clone();
+    let there = blocking(move || stat(&place)).await.map_err(|error| failed(&shown, &error))?;
+    match there {
+        Some(stat) if stat.kind == Kind::Directory => {
+            Err(ProblemDetails::conflict(format!("{shown} is a directory")))
+        }
+        there => Ok(there.is_some()),
+    }
+}
+
+/// Digests of the other server that can be compared.
+///
+/// # Errors
+/// If a comparison is required and there is none.
+fn comparable(
+    offered: Result<Vec<(Algorithm, Digest)>, RemoteError>,
+    verification: ChecksumVerification,
+    algorithms: &[Algorithm],
+) -> Result<Vec<(Algorithm, Digest)>, CopyFailure> {
+    let is_required = verification == ChecksumVerification::Required;
+    let mut digests = match offered {
+        Ok(digests) => digests,
+        Err(error) if is_required => return Err(error.into()),
+        Err(_) => Vec::new(),
+    };
+    digests.retain(|(algorithm, _)| algorithms.contains(algorithm));
+    if digests.is_empty() && is_required {
+        let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
+        let text = format!("the other server offers none of {}", names.join(", "));
+        return Err(CopyFailure::Checksum(text));
+    }
+    Ok(digests)
+}
+
+/// Number of connections for a file of `bytes`.
+fn chosen_streams(bytes: Option<u64>) -> usize {
+    let streams = bytes.unwrap_or(0).div_ceil(BYTES_PER_STREAM);
+    usize::try_from(streams).unwrap_or(usize::MAX).clamp(1, STREAMS_CHOSEN_MAX)
+}
+
+async fn push_file(
+    gateway: &Arc<Gateway>,
+    request: &DavRequest,
+    copy: CopyRequest,
+    mut client: RemoteClient,
+) -> Result<Response, ProblemDetails> {
+    let place = gateway.place(request, false)?;
+    let place = place.ok_or_else(|| ProblemDetails::conflict("the source of a copy is a file"))?;
+    let shown = place.shown.clone();
+    let opened = blocking(move || open(&place)).await;
+    let (file, bytes) = opened.map_err(|error| failed(&shown, &error))?;
+    let overwrites = request.overwrites();
+    client.resolve(&copy.remote).await.map_err(|error| error.problem(&copy.remote))?;
+    if !overwrites {
+        let there = push::exists(&mut client, &copy.remote).await;
+        if there.map_err(|error| error.problem(&copy.remote))? {
+            let text = format!("{}: File exists (Overwrite: F)", copy.remote);
+            return Err(precondition_failed(&text));
+        }
+    }
+    let running = begin(gateway, request, GatewayDirection::Send, &shown, &copy, Some(bytes))?;
+    let transfer = Arc::clone(&running.transfer);
+    let file = Arc::new(file);
+    let push = Push {
+        file: Arc::clone(&file),
+        bytes,
+        url: copy.remote.clone(),
+        transfer: Arc::clone(&transfer),
+        overwrites,
+    };
+    let algorithm = gateway.config.digests.first().copied().unwrap_or(Algorithm::Adler32);
+    let before = fs::stat_file(&file).map_err(|error| failed(&shown, &error))?;
+    let job = async move {
+        push.run(&client).await?;
+        let after = fs::stat_file(&file).map_err(CopyFailure::Local)?;
+        if (after.size, after.mtime) != (before.size, before.mtime) {
+            return Err(CopyFailure::Local(io::Error::other("the source changed during the copy")));
+        }
+        if copy.verification != ChecksumVerification::Off {
+            compare(&mut client, &copy, file, algorithm).await?;
+        }
+        running.finish(bytes);
+        Ok(())
+    };
+    let remote = Arc::clone(&transfer);
+    let connections = move || remote.peer_address().into_iter().collect();
+    Ok(accepted(job, transfer, connections))
+}
+
+fn open(place: &ResolvedPath) -> io::Result<(std::fs::File, u64)> {
+    if place.path.is_empty() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let file =
+        place.root.open_file(native(&place.path), &Open { follow: true, ..Open::reading() })?;
+    let bytes = fs::stat_file(&file)?.size;
+    Ok((file, bytes))
+}
+
+/// Compares the digest of the file with that of the other server.
+async fn compare(
+    client: &mut RemoteClient,
+    copy: &CopyRequest,
+    file: Arc<std::fs::File>,
+    algorithm: Algorithm,
+) -> Result<(), CopyFailure> {
+    let offered = remote_digests(client, &copy.remote, &[algorithm]).await;
+    let offered = comparable(offered, copy.verification, &[algorithm])?;
+    let Some((_, there)) = offered.first() else { return Ok(()) };
+    let here = blocking(move || digest::of_file(&file, algorithm)).await;
+    let here = here.map_err(CopyFailure::Local)?;
+    match here {
+        Some(here) if here != *there => {
+            let text = format!("{algorithm} is {here} here and {there} there");
+            Err(CopyFailure::Checksum(text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Answers with the markers of a copy that goes on in a task of its own.
+fn accepted(
+    job: impl Future<Output = Result<(), CopyFailure>> + Send + 'static,
+    transfer: Arc<GatewayTransfer>,
+    connections: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static,
+) -> Response {
+    let (sender, receiver) = mpsc::channel(MESSAGES_QUEUED_MAX);
+    tokio::spawn(report(job, transfer, connections, sender));
+    let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
+        let text: String = receiver.recv().await?;
+        Some((io::Result::Ok(Bytes::from(text)), receiver))
+    }));
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    (StatusCode::ACCEPTED, headers, body).into_response()
+}
+
+/// Runs a copy, and sends its markers until it ends or the client disconnects.
+async fn report(
+    job: impl Future<Output = Result<(), CopyFailure>>,
+    transfer: Arc<GatewayTransfer>,
+    connections: impl Fn() -> Vec<SocketAddr>,
+    sender: mpsc::Sender<String>,
+) {
+    let marker = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let connections = connections();
+        let bytes = transfer.moved_bytes();
+        PerformanceMarker { timestamp: since.as_secs(), bytes, connections: &connections }.lines()
+    };
+    let mut ticks = interval(MARKER_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut job = pin!(job);
+    let result = loop {
+        tokio::select! {
+            result = &mut job => break result,
+            // The first tick is at once. A client that does not read misses markers.
+            _ = ticks.tick() => match transfer.is_cancelled() {
+                // Also where the other server is silent.
+                true => break Err(CopyFailure::Cancelled),
+                false => drop(sender.try_send(marker())),
+            },
+            () = sender.closed() => {
+                tracing::info!("transfer {}: the client disconnected", transfer.id());
+                return;
+            }
+        }
+    };
+    let _ = sender.send(marker()).await;
+    let last = match result {
+        Ok(()) => "success: Created\n".to_owned(),
+        Err(failure) => {
+            tracing::info!("transfer {}: {failure}", transfer.id());
+            failure_line(&failure.to_string())
+        }
+    };
+    let _ = sender.send(last).await;
+}

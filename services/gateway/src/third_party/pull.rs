@@ -1,0 +1,432 @@
+//! Pull: gets a file from the other server in closed ranges over several connections.
+//!
+//! ```text
+//!             ┌ connection ─ range ─► writer ┐
+//! RangeQueue ─┼ connection ─ range ─► writer ┼─► FileUpload ─► commit
+//!             └ connection ─ range ─► writer ┘
+//! ```
+//!
+//! A connection that breaks returns the rest of its range, which another one continues. Ranges are closed, as
+//! XRootD 5.5.3 answers open ones with an empty body.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use futures_util::StreamExt;
+use hyper::body::Buf;
+use penstock_http::client::{ClientConnection, Url};
+use penstock_mover::{FileUpload, GatewayTransfer, RangeWriter, WrittenRange};
+use penstock_protocol::digest::{Algorithm, Digest};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::CopyFailure;
+use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
+use super::remote::{RemoteClient, RemoteError, RemoteResponse, range_value};
+use crate::digest::{self, DigestField};
+use crate::range::ByteRange;
+
+/// Longest silence of the other server within a body.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Attempts without progress, one after another, before the copy fails.
+const ATTEMPTS_MAX: u32 = 6;
+
+/// Pause before the second attempt; it doubles with each further one.
+const BACKOFF_MIN: Duration = Duration::from_millis(250);
+
+/// Chunks between a connection and its writer.
+const CHUNKS_QUEUED_MAX: usize = 8;
+
+/// The file at the other server.
+#[derive(Debug, Clone)]
+pub(crate) struct RemoteFile {
+    pub(crate) url: Url,
+    /// Size; `None` if the server does not say.
+    pub(crate) bytes: Option<u64>,
+    version: SourceVersion,
+}
+
+/// Validators by which a change of the file shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SourceVersion {
+    etag: Option<String>,
+    last_modified: Option<String>,
+}
+
+impl SourceVersion {
+    fn of(response: &RemoteResponse) -> Self {
+        let text = |name| response.header(name).map(str::to_owned);
+        Self { etag: text(header::ETAG), last_modified: text(header::LAST_MODIFIED) }
+    }
+
+    /// False if the other response is of another state; a server need not send validators each time.
+    fn matches(&self, other: &Self) -> bool {
+        let same = |a: &Option<String>, b: &Option<String>| match (a, b) {
+            (Some(a), Some(b)) => a == b,
+            _ => true,
+        };
+        same(&self.etag, &other.etag) && same(&self.last_modified, &other.last_modified)
+    }
+}
+
+/// Asks the other server for size and state of the file.
+pub(crate) async fn inspect(
+    client: &mut RemoteClient,
+    url: &Url,
+) -> Result<RemoteFile, RemoteError> {
+    let response = client.request(url, &Method::HEAD, &HeaderMap::new()).await?;
+    if !response.response.status().is_success() {
+        return Err(response.into_error().await);
+    }
+    let bytes = response.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
+    let version = SourceVersion::of(&response);
+    let (key, connection, _) = response.into_parts();
+    client.keep(key, connection);
+    Ok(RemoteFile { url: url.clone(), bytes, version })
+}
+
+/// Asks the other server for a digest of the file; empty if it offers none that is known.
+pub(crate) async fn remote_digests(
+    client: &mut RemoteClient,
+    url: &Url,
+    algorithms: &[Algorithm],
+) -> Result<Vec<(Algorithm, Digest)>, RemoteError> {
+    let mut headers = HeaderMap::new();
+    let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
+    if let Ok(value) = HeaderValue::from_str(&names.join(",")) {
+        headers.insert(HeaderName::from_static("want-digest"), value);
+    }
+    let response = client.request(url, &Method::HEAD, &headers).await?;
+    if !response.response.status().is_success() {
+        return Err(response.into_error().await);
+    }
+    let field = |name: &'static str| response.header(HeaderName::from_static(name));
+    let mut all = Vec::new();
+    if let Some(text) = field("digest") {
+        all.extend(digest::sent(text, DigestField::Digest));
+    }
+    if let Some(text) = field("repr-digest") {
+        all.extend(digest::sent(text, DigestField::ReprDigest));
+    }
+    Ok(all)
+}
+
+/// A pull in progress, shared by its connections.
+pub(crate) struct Pull {
+    source: RemoteFile,
+    upload: Arc<FileUpload>,
+    transfer: Arc<GatewayTransfer>,
+    queue: Mutex<RangeQueue>,
+    written: Mutex<Vec<WrittenRange>>,
+    /// Attempts since the last progress.
+    attempts: AtomicU32,
+    /// Addresses of the open connections.
+    pub(crate) connections: Mutex<Vec<SocketAddr>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pull {
+    /// Creates a pull of `source` into `upload` over `streams` connections.
+    pub(crate) fn new(
+        source: RemoteFile,
+        upload: FileUpload,
+        transfer: Arc<GatewayTransfer>,
+        streams: usize,
+    ) -> Self {
+        let queue = RangeQueue::new(source.bytes.unwrap_or(0), streams);
+        Self {
+            source,
+            upload: Arc::new(upload),
+            transfer,
+            queue: Mutex::new(queue),
+            written: Mutex::default(),
+            attempts: AtomicU32::new(0),
+            connections: Mutex::default(),
+        }
+    }
+
+    /// Moves the whole file, and returns the upload with its content.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        mut client: RemoteClient,
+        streams: usize,
+    ) -> Result<FileUpload, CopyFailure> {
+        match self.source.bytes {
+            Some(0) => {}
+            Some(bytes) if bytes <= RANGE_BYTES_MIN || self.has_ranges(&mut client).await? => {
+                self.run_ranges(client, streams).await?;
+            }
+            _ => self.retry(client).await?,
+        }
+        let ranges = std::mem::take(&mut *lock(&self.written));
+        let end = ranges.iter().map(WrittenRange::end).max().unwrap_or(0);
+        let bytes = self.source.bytes.unwrap_or(end);
+        let this = Arc::into_inner(self).ok_or_else(still_used)?;
+        let mut upload = Arc::into_inner(this.upload).ok_or_else(still_used)?;
+        let joined = tokio::task::spawn_blocking(move || {
+            upload.join(ranges, bytes)?;
+            io::Result::Ok(upload)
+        });
+        let joined = joined.await.map_err(|error| CopyFailure::Local(io::Error::other(error)))?;
+        joined.map_err(CopyFailure::Local)
+    }
+
+    /// Asks for the first byte alone.
+    async fn has_ranges(&self, client: &mut RemoteClient) -> Result<bool, CopyFailure> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::RANGE, range_value(ByteRange { start: 0, bytes: 1 }));
+        let response = match client.request(&self.source.url, &Method::GET, &headers).await {
+            Ok(response) => response,
+            Err(error) if error.is_transient() => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        let has = response.response.status() == StatusCode::PARTIAL_CONTENT;
+        let (key, connection, body) = response.into_parts();
+        if has && read_short(body).await {
+            client.keep(key, connection);
+        }
+        Ok(has)
+    }
+
+    /// Fetches ranges over `streams` connections.
+    async fn run_ranges(
+        self: &Arc<Self>,
+        client: RemoteClient,
+        streams: usize,
+    ) -> Result<(), CopyFailure> {
+        let mut clients: Vec<_> = (1..streams).map(|_| client.clone()).collect();
+        clients.push(client);
+        let mut tasks = JoinSet::new();
+        for client in clients {
+            tasks.spawn(Arc::clone(self).work(client));
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.map_err(|error| CopyFailure::Local(io::Error::other(error)))??;
+        }
+        Ok(())
+    }
+
+    /// Fetches ranges until none is left.
+    async fn work(self: Arc<Self>, mut client: RemoteClient) -> Result<(), CopyFailure> {
+        loop {
+            let Some(range) = lock(&self.queue).take() else { return Ok(()) };
+            if let Err(failure) = self.fetch(&mut client, range).await {
+                self.pause_after(failure).await?;
+            }
+        }
+    }
+
+    /// Waits before the next attempt, or returns the failure if it is final.
+    async fn pause_after(&self, failure: CopyFailure) -> Result<(), CopyFailure> {
+        let attempts = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        if !failure.is_transient() || attempts >= ATTEMPTS_MAX {
+            return Err(failure);
+        }
+        tracing::info!("{}: {failure}: attempt {} follows", self.source.url, attempts + 1);
+        tokio::time::sleep(BACKOFF_MIN * 2_u32.pow(attempts - 1)).await;
+        Ok(())
+    }
+
+    async fn retry(&self, mut client: RemoteClient) -> Result<(), CopyFailure> {
+        loop {
+            match self.fetch_whole(&mut client).await {
+                Ok(()) => return Ok(()),
+                Err(failure) => self.pause_after(failure).await?,
+            }
+        }
+    }
+
+    /// Fetches one range; what was written of it counts, and the rest goes back to the queue.
+    async fn fetch(&self, client: &mut RemoteClient, range: ByteRange) -> Result<(), CopyFailure> {
+        let total = self.source.bytes.unwrap_or(0);
+        let mut done = 0;
+        let result = async {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RANGE, range_value(range));
+            let response = client.request(&self.source.url, &Method::GET, &headers).await?;
+            let status = response.response.status();
+            if !status.is_success() {
+                return Err(response.into_error().await.into());
+            }
+            self.check_version(&response)?;
+            let mut skipped = 0;
+            if status == StatusCode::PARTIAL_CONTENT {
+                let expected = range.content_range(total);
+                let sent = response.header(header::CONTENT_RANGE).unwrap_or("none");
+                if sent != expected {
+                    let text = format!("Content-Range is '{sent}' in place of '{expected}'");
+                    return Err(RemoteError::Malformed(text).into());
+                }
+            } else {
+                // A server without ranges, whose connection broke: it sends again what is there.
+                skipped = range.start;
+            }
+            let writer = self.upload.range(range.start, range.bytes, total);
+            let expected = skipped + range.bytes;
+            let received = self.receive(response, writer, skipped, Some(expected)).await?;
+            done = received.writer.written();
+            if done > 0 {
+                self.attempts.store(0, Ordering::Relaxed);
+            }
+            lock(&self.written).push(received.writer.finish());
+            if received.result.is_ok() {
+                client.keep(received.key, received.connection);
+            }
+            received.result
+        };
+        let result = result.await;
+        lock(&self.queue).put_back(range, done);
+        result
+    }
+
+    /// Fetches a file of unknown size, or from a server without ranges, in one piece.
+    async fn fetch_whole(&self, client: &mut RemoteClient) -> Result<(), CopyFailure> {
+        let response = client.request(&self.source.url, &Method::GET, &HeaderMap::new()).await?;
+        if response.response.status() != StatusCode::OK {
+            return Err(response.into_error().await.into());
+        }
+        self.check_version(&response)?;
+        let bytes = self.source.bytes;
+        let writer = self.upload.range(0, u64::MAX >> 1, u64::MAX);
+        let received = self.receive(response, writer, 0, bytes).await?;
+        received.result?;
+        lock(&self.written).push(received.writer.finish());
+        Ok(())
+    }
+
+    fn check_version(&self, response: &RemoteResponse) -> Result<(), CopyFailure> {
+        match self.source.version.matches(&SourceVersion::of(response)) {
+            true => Ok(()),
+            false => {
+                let text = "the source changed during the copy".to_owned();
+                Err(RemoteError::Malformed(text).into())
+            }
+        }
+    }
+
+    /// Writes a body of `expected` bytes as it arrives, without its first `skipped` bytes.
+    ///
+    /// # Errors
+    /// When writing fails; then what was written does not count.
+    async fn receive(
+        &self,
+        response: RemoteResponse,
+        mut writer: RangeWriter,
+        skipped: u64,
+        expected: Option<u64>,
+    ) -> Result<Received, CopyFailure> {
+        let (key, connection, body) = response.into_parts();
+        let address = connection.socket().and_then(|socket| socket.peer_addr().ok());
+        let _shown = address.map(|address| ShownConnection::new(self, address));
+        let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
+        let writing = tokio::task::spawn_blocking(move || {
+            while let Some(chunk) = receiver.blocking_recv() {
+                writer.write(&chunk)?;
+            }
+            io::Result::Ok(writer)
+        });
+        let mut chunks = Body::new(body).into_data_stream();
+        let mut received = 0_u64;
+        let result = async {
+            loop {
+                let chunk = timeout(SILENCE_MAX, chunks.next())
+                    .await
+                    .map_err(|_| RemoteError::Silent(SILENCE_MAX))?;
+                let Some(chunk) = chunk else { break };
+                let mut chunk = chunk.map_err(|error| CopyFailure::Broken(error.to_string()))?;
+                let unwanted = skipped.saturating_sub(received).min(chunk.len() as u64);
+                received += chunk.len() as u64;
+                chunk.advance(usize::try_from(unwanted).unwrap_or(usize::MAX));
+                if expected.is_some_and(|expected| received > expected) {
+                    let text = "it sends more bytes than it announced".to_owned();
+                    return Err(RemoteError::Malformed(text).into());
+                }
+                if self.transfer.is_cancelled() {
+                    return Err(CopyFailure::Cancelled);
+                }
+                let delay = self.transfer.count_moved(chunk.len());
+                if !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
+                if sender.send(chunk).await.is_err() {
+                    // The writer failed, and says why.
+                    break;
+                }
+            }
+            match expected {
+                Some(expected) if received < expected => {
+                    let text = format!("{received} of {expected} bytes");
+                    Err(CopyFailure::Broken(text))
+                }
+                _ => Ok(()),
+            }
+        }
+        .await;
+        drop(sender);
+        let written = writing.await.map_err(|error| CopyFailure::Local(io::Error::other(error)))?;
+        let writer = written.map_err(CopyFailure::Local)?;
+        Ok(Received { writer, result, key, connection })
+    }
+}
+
+/// The body of one response, written.
+struct Received {
+    writer: RangeWriter,
+    /// The error that ended the body early.
+    result: Result<(), CopyFailure>,
+    key: (bool, String),
+    connection: ClientConnection,
+}
+
+/// Reads a body of some bytes; returns true if that is all of it.
+async fn read_short(body: hyper::body::Incoming) -> bool {
+    let mut chunks = Body::new(body).into_data_stream();
+    let mut bytes = 0;
+    while bytes < 64 {
+        match timeout(SILENCE_MAX, chunks.next()).await {
+            Ok(Some(Ok(chunk))) => bytes += chunk.len(),
+            Ok(None) => return true,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn still_used() -> CopyFailure {
+    CopyFailure::Local(io::Error::other("a connection still writes"))
+}
+
+/// A connection in the markers, for as long as it carries data.
+struct ShownConnection<'a> {
+    pull: &'a Pull,
+    address: SocketAddr,
+}
+
+impl<'a> ShownConnection<'a> {
+    fn new(pull: &'a Pull, address: SocketAddr) -> Self {
+        let mut all = lock(&pull.connections);
+        all.push(address);
+        pull.transfer.set_streams(u16::try_from(all.len()).unwrap_or(u16::MAX));
+        drop(all);
+        Self { pull, address }
+    }
+}
+
+impl Drop for ShownConnection<'_> {
+    fn drop(&mut self) {
+        let mut all = lock(&self.pull.connections);
+        if let Some(at) = all.iter().position(|one| *one == self.address) {
+            all.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Push: puts a file to the other server.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use futures_util::{StreamExt, stream};
+use penstock_http::client::{HttpError, Url};
+use penstock_mover::GatewayTransfer;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::CopyFailure;
+use super::remote::{RemoteClient, RemoteError, location, status_error};
+use crate::range::ByteRange;
+use crate::read::file_body;
+
+/// Longest wait for `100 Continue`, as some servers never send it.
+const CONTINUE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest time without a byte sent, or until the response after the last one.
+const STALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Most redirects of one upload.
+const REDIRECTS_MAX: usize = 5;
+
+/// Last part of a file that XRootD gets by itself, in a TLS record of its own. A single byte fits into the rest of the
+/// server's buffer wherever that ends.
+const TAIL_BYTES: u64 = 1;
+
+/// Pause before it.
+const TAIL_DELAY: Duration = Duration::from_millis(25);
+
+/// Attempts of an upload whose connection breaks.
+const ATTEMPTS_MAX: usize = 3;
+
+/// A file of this server that is put to another one.
+pub(crate) struct Push {
+    pub(crate) file: Arc<File>,
+    pub(crate) bytes: u64,
+    pub(crate) url: Url,
+    pub(crate) transfer: Arc<GatewayTransfer>,
+    /// Replaces an existing file.
+    pub(crate) overwrites: bool,
+}
+
+/// Returns true if the other server has a file at `url`.
+pub(crate) async fn exists(client: &mut RemoteClient, url: &Url) -> Result<bool, RemoteError> {
+    let response = client.request(url, &Method::HEAD, &HeaderMap::new()).await?;
+    match response.response.status() {
+        StatusCode::NOT_FOUND => Ok(false),
+        status if status.is_success() => Ok(true),
+        _ => Err(response.into_error().await),
+    }
+}
+
+/// Returns true if the server at `url` is XRootD. XRootD 5.5.3 waits for its socket while the last bytes of a body are
+/// in its TLS library already: when a record ends beyond its buffer of 1 MiB.
+async fn is_xrootd(client: &RemoteClient, url: &Url) -> Result<bool, RemoteError> {
+    let response = client.clone().request(url, &Method::HEAD, &HeaderMap::new()).await?;
+    let server = response.header(header::SERVER).unwrap_or_default();
+    Ok(server.to_ascii_lowercase().contains("xrootd"))
+}
+
+impl Push {
+    /// Sends the whole file; returns when the other server has confirmed it.
+    pub(crate) async fn run(&self, client: &RemoteClient) -> Result<(), CopyFailure> {
+        let delays_tail = self.url.is_encrypted() && is_xrootd(client, &self.url).await?;
+        for _ in 1..ATTEMPTS_MAX {
+            match self.attempt(client, delays_tail).await {
+                Err(failure) if failure.is_transient() => {
+                    tracing::info!("{}: {failure}: it is sent again", self.url);
+                }
+                ended => return ended,
+            }
+        }
+        self.attempt(client, delays_tail).await
+    }
+
+    async fn attempt(&self, client: &RemoteClient, delays_tail: bool) -> Result<(), CopyFailure> {
+        let mut at = self.url.clone();
+        for _ in 0..=REDIRECTS_MAX {
+            match self.put(client, &at, delays_tail).await? {
+                None => return Ok(()),
+                Some(location) => at = at.redirected(&location).map_err(RemoteError::Http)?,
+            }
+        }
+        Err(RemoteError::Http(HttpError::Redirects(REDIRECTS_MAX)).into())
+    }
+
+    /// Sends the file to one server; returns the location to which it redirects.
+    async fn put(
+        &self,
+        client: &RemoteClient,
+        at: &Url,
+        delays_tail: bool,
+    ) -> Result<Option<String>, CopyFailure> {
+        let mut connection = client.connect(at).await?;
+        if let Some(socket) = connection.socket().and_then(|socket| socket.try_clone().ok()) {
+            self.transfer.carry_over(socket);
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(self.bytes));
+        // XRootD 5.5.3 never answers it for an empty file.
+        if self.bytes > 0 {
+            headers.insert(header::EXPECT, HeaderValue::from_static("100-continue"));
+        }
+        if !self.overwrites {
+            headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+            headers.insert(HeaderName::from_static("overwrite"), HeaderValue::from_static("F"));
+        }
+        let may_continue = Arc::new(Notify::new());
+        let body = self.body(Arc::clone(&may_continue), delays_tail);
+        let mut request = client.head(&self.url, at, &Method::PUT, &headers, body)?;
+        hyper::ext::on_informational(&mut request, move |_| may_continue.notify_one());
+        let sent = connection.send(request);
+        let response = tokio::select! {
+            response = sent => response.map_err(RemoteError::Http)?,
+            () = self.stalled() => return Err(RemoteError::Silent(STALL_TIMEOUT).into()),
+        };
+        if let Some(location) = location(&response) {
+            return Ok(Some(location));
+        }
+        match response.status().is_success() {
+            true => Ok(None),
+            false => Err(status_error(response).await.into()),
+        }
+    }
+
+    /// The file, once the server wants it.
+    fn body(&self, may_continue: Arc<Notify>, delays_tail: bool) -> Body {
+        if self.bytes == 0 {
+            return Body::empty();
+        }
+        let tail = if delays_tail { self.bytes.min(TAIL_BYTES) } else { 0 };
+        let parts = [
+            ByteRange { start: 0, bytes: self.bytes - tail },
+            ByteRange { start: self.bytes - tail, bytes: tail },
+        ];
+        let [body, tail] = parts.map(|range| {
+            let (file, transfer) = (Arc::clone(&self.file), Arc::clone(&self.transfer));
+            let count = move |bytes| match transfer.is_cancelled() {
+                true => Err(io::Error::other("an operator cancelled the transfer")),
+                false => Ok(transfer.count_moved(bytes)),
+            };
+            move || file_body(file, range, count).into_data_stream()
+        });
+        let body = async move {
+            let _ = timeout(CONTINUE_TIMEOUT, may_continue.notified()).await;
+            body()
+        };
+        let tail = async move {
+            if delays_tail {
+                tokio::time::sleep(TAIL_DELAY).await;
+            }
+            tail()
+        };
+        Body::from_stream(stream::once(body).flatten().chain(stream::once(tail).flatten()))
+    }
+
+    /// Ends when no byte has been sent for a while.
+    async fn stalled(&self) {
+        let mut moved = self.transfer.moved_bytes();
+        loop {
+            tokio::time::sleep(STALL_TIMEOUT).await;
+            let now = self.transfer.moved_bytes();
+            if now == moved {
+                return;
+            }
+            moved = now;
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Headers of a third-party copy (WLCG HTTP-TPC).
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use penstock_http::ProblemDetails;
+use penstock_http::client::Url;
+
+/// Largest number of streams that clients may ask for.
+const REQUESTED_STREAMS_MAX: usize = 100;
+
+/// Headers of a connection, which are never forwarded.
+const HOP_BY_HOP: [&str; 10] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "range",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+const FORWARDED_PREFIX: &str = "transferheader";
+
+/// Direction of a third-party copy, as this server sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyDirection {
+    /// This server gets the file from the URL in `Source`.
+    Pull,
+    /// This server puts the file to the URL in `Destination`.
+    Push,
+}
+
+/// Comparison of the checksums of both ends after the copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChecksumVerification {
+    /// The copy fails unless the other end offers an equal checksum.
+    Required,
+    /// A checksum that the other end offers must be equal.
+    IfOffered,
+    /// The client compares by itself.
+    Off,
+}
+
+/// A request for a copy between this server and another one.
+#[derive(Debug)]
+pub(crate) struct CopyRequest {
+    pub(crate) direction: CopyDirection,
+    /// URL of the file at the other server.
+    pub(crate) remote: Url,
+    /// Headers of the requests to the other server.
+    pub(crate) headers: HeaderMap,
+    /// Number of connections that the client asks for; `None` leaves it to this server.
+    pub(crate) streams: Option<usize>,
+    pub(crate) verification: ChecksumVerification,
+}
+
+/// Source and destination of a `COPY`.
+#[derive(Debug)]
+pub(crate) enum CopyEnds {
+    /// Both are on this server. `Source` names the source, and the path of the request the destination.
+    LocalPull(String),
+    /// Both are on this server. The path of the request is the source.
+    LocalPush,
+    /// One is on another server.
+    ThirdParty(Box<CopyRequest>),
+}
+
+impl CopyEnds {
+    /// Evaluates the headers of a `COPY`.
+    ///
+    /// # Errors
+    /// 400 for headers that contradict each other or ask for what HTTP-TPC does not define.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ProblemDetails> {
+        let text = |name| one(headers, &name);
+        let source = text(HeaderName::from_static("source"))?;
+        let destination = text(HeaderName::from_static("destination"))?;
+        let host = text(header::HOST)?;
+        let (direction, url) = match (source, destination) {
+            (Some(_), Some(_)) => {
+                return Err(ProblemDetails::bad_request(
+                    "Source and Destination: send Source to pull a file, or Destination to push it",
+                ));
+            }
+            (None, None) => {
+                return Err(ProblemDetails::bad_request(
+                    "no Source and no Destination: send the URL of the other file in one of them",
+                ));
+            }
+            (Some(source), None) if is_own(source, host) => {
+                return Ok(Self::LocalPull(source.to_owned()));
+            }
+            (None, Some(destination)) if is_own(destination, host) => return Ok(Self::LocalPush),
+            (Some(source), None) => (CopyDirection::Pull, source),
+            (None, Some(destination)) => (CopyDirection::Push, destination),
+        };
+        let credential = text(HeaderName::from_static("credential"))?.unwrap_or("none");
+        if !credential.eq_ignore_ascii_case("none") {
+            return Err(ProblemDetails::bad_request(format!(
+                "Credential: {}: only none: send the other server's token in TransferHeaderAuthorization",
+                credential.escape_debug()
+            )));
+        }
+        let remote = remote(url)?;
+        let forwarded = forwarded(headers)?;
+        let is_secret = forwarded.contains_key(header::AUTHORIZATION);
+        if is_secret && !remote.is_encrypted() && !remote.is_loopback() {
+            return Err(ProblemDetails::bad_request(
+                "the token in TransferHeaderAuthorization would travel in the clear: use https",
+            ));
+        }
+        let request = CopyRequest {
+            direction,
+            remote,
+            headers: forwarded,
+            streams: streams(text(HeaderName::from_static("x-number-of-streams"))?)?,
+            verification: verification(text(HeaderName::from_static(
+                "requirechecksumverification",
+            ))?)?,
+        };
+        overwrite(text(HeaderName::from_static("overwrite"))?)?;
+        Ok(Self::ThirdParty(Box::new(request)))
+    }
+}
+
+/// Value of a header that occurs at most once.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ProblemDetails> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().map(str::trim);
+    match (text, values.next()) {
+        (Ok(text), None) => Ok(Some(text)),
+        _ => Err(ProblemDetails::bad_request(format!("{name}: one header of printable ASCII"))),
+    }
+}
+
+/// True for a path, or a URL of the host that the request names.
+fn is_own(url: &str, host: Option<&str>) -> bool {
+    let Ok(uri) = url.parse::<Uri>() else { return false };
+    let own = host.and_then(|host| host.parse::<Authority>().ok());
+    match (uri.authority(), own) {
+        (None, _) => true,
+        (Some(there), Some(own)) => there.as_str().eq_ignore_ascii_case(own.as_str()),
+        (Some(_), None) => false,
+    }
+}
+
+/// Parses the URL of the other file; `dav` and `davs` are `http` and `https`.
+fn remote(url: &str) -> Result<Url, ProblemDetails> {
+    let scheme = url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
+    let url = match scheme {
+        Some((scheme, rest)) if scheme == "davs" || scheme == "https" => format!("https://{rest}"),
+        Some((scheme, rest)) if scheme == "dav" || scheme == "http" => format!("http://{rest}"),
+        _ => {
+            return Err(ProblemDetails::bad_request(
+                "Source and Destination are URLs with https, davs, http or dav",
+            ));
+        }
+    };
+    url.parse().map_err(|_| {
+        ProblemDetails::bad_request("Source or Destination is no URL: write https://HOST:PORT/PATH")
+    })
+}
+
+/// Headers for the other server: `TransferHeaderX: v` and `Copy-Header: X: v` mean `X: v`, and `SciTag` passes as it is.
+fn forwarded(headers: &HeaderMap) -> Result<HeaderMap, ProblemDetails> {
+    let mut all = HeaderMap::new();
+    let mut add = |name: &str, value: HeaderValue| -> Result<(), ProblemDetails> {
+        let name = HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| {
+            ProblemDetails::bad_request(format!("'{}' is no header name", name.escape_debug()))
+        })?;
+        if !HOP_BY_HOP.contains(&name.as_str()) {
+            all.insert(name, value);
+        }
+        Ok(())
+    };
+    for (name, value) in headers {
+        match name.as_str() {
+            "copy-header" => {
+                let text = value.to_str().unwrap_or_default();
+                let (name, value) = text.split_once(':').ok_or_else(|| {
+                    ProblemDetails::bad_request("Copy-Header: write Copy-Header: NAME: VALUE")
+                })?;
+                let value = HeaderValue::from_str(value.trim()).map_err(|_| {
+                    ProblemDetails::bad_request("Copy-Header: its value is malformed")
+                })?;
+                add(name, value)?;
+            }
+            name => match name.strip_prefix(FORWARDED_PREFIX) {
+                Some(name) if !name.is_empty() => add(name, value.clone())?,
+                _ => {}
+            },
+        }
+    }
+    if let Some(scitag) = headers.get("scitag") {
+        all.insert(HeaderName::from_static("scitag"), scitag.clone());
+    }
+    Ok(all)
+}
+
+fn streams(text: Option<&str>) -> Result<Option<usize>, ProblemDetails> {
+    let Some(text) = text else { return Ok(None) };
+    match text.parse::<usize>() {
+        // Clients send 0 or 1 without asking their users.
+        Ok(0 | 1) => Ok(None),
+        Ok(streams) if streams <= REQUESTED_STREAMS_MAX => Ok(Some(streams)),
+        _ => Err(ProblemDetails::bad_request(format!(
+            "X-Number-Of-Streams: a number up to {REQUESTED_STREAMS_MAX}"
+        ))),
+    }
+}
+
+fn verification(text: Option<&str>) -> Result<ChecksumVerification, ProblemDetails> {
+    match text.map(str::to_ascii_lowercase).as_deref() {
+        None => Ok(ChecksumVerification::IfOffered),
+        Some("true") => Ok(ChecksumVerification::Required),
+        Some("false") => Ok(ChecksumVerification::Off),
+        Some(_) => Err(ProblemDetails::bad_request("RequireChecksumVerification: true or false")),
+    }
+}
+
+fn overwrite(text: Option<&str>) -> Result<(), ProblemDetails> {
+    match text {
+        None | Some("T" | "t" | "F" | "f") => Ok(()),
+        Some(_) => Err(ProblemDetails::bad_request("Overwrite: T or F")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(all: &[(&str, &str)]) -> Result<CopyEnds, u16> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("host", "here:8443")].iter().chain(all) {
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        CopyEnds::of(&headers).map_err(|problem| problem.status)
+    }
+
+    fn request(all: &[(&str, &str)]) -> CopyRequest {
+        match ends(all) {
+            Ok(CopyEnds::ThirdParty(request)) => *request,
+            other => panic!("{all:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn clients_headers_are_read() {
+        // davix-cp, then gfal-copy.
+        let push = request(&[
+            ("Destination", "https://there:1094/a?b=c"),
+            ("X-Number-Of-Streams", "1"),
+            ("Secure-Redirection", "1"),
+        ]);
+        assert_eq!(push.direction, CopyDirection::Push);
+        assert_eq!(push.remote.to_string(), "https://there:1094/a?b=c");
+        assert_eq!((push.streams, push.verification), (None, ChecksumVerification::IfOffered));
+        let pull = request(&[
+            ("Source", "davs://there/a"),
+            ("X-Number-Of-Streams", "7"),
+            ("TransferHeaderAuthorization", "Bearer T"),
+            ("TransferHeaderSciTag", "65"),
+            ("SciTag", "66"),
+            ("TransferHeaderHost", "evil"),
+            ("Copy-Header", "X-Test: 1"),
+            ("Credential", "none"),
+            ("Authorization", "Bearer own"),
+            ("RequireChecksumVerification", "true"),
+        ]);
+        assert_eq!(pull.direction, CopyDirection::Pull);
+        assert_eq!(pull.remote.to_string(), "https://there/a");
+        assert_eq!((pull.streams, pull.verification), (Some(7), ChecksumVerification::Required));
+        let mut sent: Vec<String> = pull
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        sent.sort();
+        assert_eq!(sent, ["authorization: Bearer T", "scitag: 66", "x-test: 1"]);
+    }
+
+    #[test]
+    fn own_files_are_local() {
+        for own in ["https://here:8443/a", "http://HERE:8443/a", "/a"] {
+            assert!(matches!(ends(&[("Source", own)]), Ok(CopyEnds::LocalPull(url)) if url == own));
+            assert!(matches!(ends(&[("Destination", own)]), Ok(CopyEnds::LocalPush)));
+        }
+        assert!(matches!(ends(&[("Source", "https://here/a")]), Ok(CopyEnds::ThirdParty(_))));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let source = ("Source", "https://there/a");
+        for faulty in [
+            &[][..],
+            &[source, ("Destination", "https://there/b")],
+            &[source, ("Source", "https://there/b")],
+            &[("Source", "ftp://there/a")],
+            &[("Source", "https://user:password@there/a")],
+            &[("Source", "https://")],
+            &[source, ("Credential", "gridsite")],
+            &[source, ("X-Number-Of-Streams", "101")],
+            &[source, ("X-Number-Of-Streams", "-1")],
+            &[source, ("RequireChecksumVerification", "yes")],
+            &[source, ("Overwrite", "maybe")],
+            &[source, ("Copy-Header", "no colon")],
+            &[source, ("Copy-Header", "a b: c")],
+            &[("Source", "http://there/a"), ("TransferHeaderAuthorization", "Bearer T")],
+        ] {
+            assert_eq!(ends(faulty).map(|_| ()), Err(400), "{faulty:?}");
+        }
+    }
+}
