@@ -33,6 +33,17 @@ fn uploaded_file_is_read_back() {
     assert_eq!(fs::read(site.data.join("file-1")).unwrap(), b"other");
 }
 
+/// A file of which a piece reads like an error of the HTTP library, as archives of web pages do.
+#[test]
+fn stored_http_errors_stay_unchanged() {
+    let site = Site::new();
+    let mut content = vec![b'x'; 512 << 10];
+    content.extend(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+    fs::write(site.data.join("f"), &content).unwrap();
+    let get = site.ask("GET", "/store/data/f", &[], b"");
+    assert!(get.status == 200 && get.body == content);
+}
+
 #[test]
 fn ranges_are_parts_of_the_file() {
     let site = Site::new();

@@ -93,7 +93,11 @@ impl GatewayRole {
         let router = router(Arc::new(Gateway::new(agent, keeper, config)));
         let counted = Arc::clone(&tracker);
         let serving = context.runtime.spawn(async move {
-            let limits = ServeConfig { buffer_bytes: BUFFER_BYTES, shutdown: SHUTDOWN_TIMEOUT };
+            let limits = ServeConfig {
+                buffer_bytes: BUFFER_BYTES,
+                shutdown: SHUTDOWN_TIMEOUT,
+                explain_malformed: false,
+            };
             server::serve_with(listeners, router, &tls, counted, stopped, limits).await;
         });
         Ok(Self {

@@ -14,16 +14,20 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::{HEAD_BYTES_MAX, ProblemDetails};
 
 /// A connection under hyper that writes problem documents in place of hyper's empty errors.
+///
+/// It takes whatever looks like such an error for one: not for servers whose bodies clients choose, such as files.
 pub(crate) struct ProblemStream<S> {
     stream: S,
+    is_active: bool,
     /// Response that replaces what hyper wrote, and the count of its bytes that are sent.
     replacement: Vec<u8>,
     sent: usize,
 }
 
 impl<S> ProblemStream<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        Self { stream, replacement: Vec::new(), sent: 0 }
+    /// Wraps `stream`, which passes unchanged unless `is_active`.
+    pub(crate) fn new(stream: S, is_active: bool) -> Self {
+        Self { stream, is_active, replacement: Vec::new(), sent: 0 }
     }
 }
 
@@ -84,7 +88,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ProblemStream<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_replacement(cx))?;
-        if let Some(replacement) = replacement(bytes) {
+        if let Some(replacement) = Some(bytes).filter(|_| self.is_active).and_then(replacement) {
             (self.replacement, self.sent) = (replacement, 0);
             // A rest is written by the flush that follows.
             if let Poll::Ready(Err(error)) = self.poll_replacement(cx) {
@@ -133,7 +137,7 @@ mod tests {
     async fn written(parts: &[&[u8]]) -> String {
         // Smaller than a replacement, so that it is written in parts.
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = ProblemStream::new(near);
+        let mut stream = ProblemStream::new(near, true);
         let write = async {
             for part in parts {
                 stream.write_all(part).await.unwrap();

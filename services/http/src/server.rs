@@ -98,11 +98,14 @@ pub struct ServeConfig {
     pub buffer_bytes: usize,
     /// Time for the last answers to leave after the server began to stop.
     pub shutdown: Duration,
+    /// Answers requests whose head cannot be parsed with a problem document. Only for servers whose bodies clients
+    /// cannot choose: a body that reads like an empty error would be replaced, too.
+    pub explain_malformed: bool,
 }
 
 impl Default for ServeConfig {
     fn default() -> Self {
-        Self { buffer_bytes: HEAD_BYTES_MAX, shutdown: SHUTDOWN_TIMEOUT }
+        Self { buffer_bytes: HEAD_BYTES_MAX, shutdown: SHUTDOWN_TIMEOUT, explain_malformed: true }
     }
 }
 
@@ -310,7 +313,10 @@ async fn requests(
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(config.buffer_bytes)
-        .serve_connection(TokioIo::new(ProblemStream::new(stream)), service);
+        .serve_connection(
+            TokioIo::new(ProblemStream::new(stream, config.explain_malformed)),
+            service,
+        );
     let mut served = pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,
