@@ -116,7 +116,7 @@ impl GatewayRole {
     }
 }
 
-/// Reads a host certificate with its chain, and its key.
+/// Reads a host certificate with its chain, and its key. Clients of the grid may know TLS 1.2 only.
 fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, GatewayStartError> {
     let failed = |file: &Path, reason: String| GatewayStartError::Certificate {
         file: file.to_owned(),

@@ -47,7 +47,7 @@ async fn requests_share_a_connection() {
     assert_eq!(client.send(get()).await.unwrap().body, "2");
     let head = heads.recv().await.unwrap();
     assert!(head.starts_with("GET /base/path HTTP/1.1\r\n"), "{head}");
-    assert!(head.contains("authorization: Bearer secret\r\n"), "{head}");
+    assert!(head.contains("Authorization: Bearer secret\r\n"), "{head}");
 }
 
 #[tokio::test]
@@ -117,4 +117,44 @@ async fn webhook_status_is_an_error() {
         let error = post(&url, Vec::new()).await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
+}
+
+/// A server of the grid that knows TLS 1.2 only: loaded authorities accept it, the project's own clients do not.
+#[tokio::test]
+async fn loaded_authorities_accept_tls_1_2() {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authorities = tempfile::tempdir().unwrap();
+    let pem = params.self_signed(&key).unwrap().pem();
+    std::fs::write(authorities.path().join("ca.pem"), pem).unwrap();
+    let authority = rcgen::Issuer::new(params, key);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.into()], key.into())
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let _ = stream.write_all(ONE.as_bytes()).await;
+            let _ = stream.read_u8().await;
+        }
+    });
+    let url: Url = format!("https://localhost:{}/", address.port()).parse().unwrap();
+    let trust = ServerTrust::Authorities(Some(authorities.path().to_owned()));
+    let loaded = trust.load().unwrap();
+    let mut connection = ClientConnection::open(&url, &[address], &loaded).await.unwrap();
+    let request = Request::builder().uri("/").body(Body::empty()).unwrap();
+    assert_eq!(connection.send(request).await.unwrap().status(), StatusCode::OK);
+    assert!(ClientConnection::open(&url, &[address], &trust).await.is_err());
 }

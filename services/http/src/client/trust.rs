@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
 /// Files in which distributions keep the trusted authorities: Debian, EL, SUSE, Alpine.
 pub const CA_BUNDLES: [&str; 4] = [
@@ -62,16 +63,23 @@ pub enum ServerTrustError {
 }
 
 impl ServerTrust {
-    /// Reads the authorities once, for many connections.
+    /// Reads the authorities once, for many connections to servers of other software, which may know TLS 1.2 only.
     ///
     /// # Errors
     /// When they cannot be loaded.
     pub fn load(&self) -> Result<Self, ServerTrustError> {
-        self.config().map(Self::Config)
+        self.config_of(&[&TLS13, &TLS12]).map(Self::Config)
     }
 
     /// Returns a TLS configuration that trusts these certificates.
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, ServerTrustError> {
+        self.config_of(&[&TLS13])
+    }
+
+    fn config_of(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> Result<Arc<ClientConfig>, ServerTrustError> {
         let given = match self {
             Self::Config(config) => return Ok(Arc::clone(config)),
             Self::Authorities(file) => file.clone(),
@@ -83,7 +91,7 @@ impl ServerTrust {
             given.or(named.map(PathBuf::from)).or_else(known).ok_or(ServerTrustError::NoFile)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_protocol_versions(versions)?
             .with_root_certificates(root_certificates(&file)?)
             .with_no_client_auth();
         Ok(Arc::new(config))
