@@ -14,6 +14,7 @@ use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
 use penstock_protocol::open::{Mark, RefusalKind};
+use penstock_sys::buffer::BufferPool;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -22,6 +23,7 @@ use crate::account::requested_scitag;
 use crate::config::Config;
 use crate::error::refused;
 use crate::properties::is_partial;
+use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
 use crate::third_party::{self, CopyEnds};
 use crate::url_path::UrlPath;
 use crate::{namespace, properties, read, write};
@@ -48,6 +50,8 @@ pub(crate) struct Gateway {
     pub(crate) config: Config,
     /// Permits to compute a digest.
     pub(crate) digests: Semaphore,
+    /// Buffers for chunks of files.
+    pub(crate) buffers: BufferPool,
 }
 
 /// A request whose client is known.
@@ -76,7 +80,8 @@ impl DavRequest {
 
 impl Gateway {
     pub(crate) fn new(agent: Agent, keeper: Arc<dyn Gatekeeper>, config: Config) -> Self {
-        Self { agent, keeper, config, digests: Semaphore::new(DIGESTS_MAX) }
+        let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
+        Self { agent, keeper, config, digests: Semaphore::new(DIGESTS_MAX), buffers }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
 use penstock_mover::GatewayDirection;
+use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs::{self, Kind, Stat};
 use tokio::sync::mpsc;
 
@@ -23,7 +24,10 @@ use crate::properties;
 use crate::range::{ByteRange, RequestedRanges, requested};
 
 /// Bytes read and handed over at once.
-const CHUNK_BYTES: usize = 512 << 10;
+pub(crate) const CHUNK_BYTES: usize = 512 << 10;
+
+/// Chunks in the pool of a gateway. Reads beyond it, for many slow clients, allocate memory of their own.
+pub(crate) const POOLED_CHUNKS_MAX: usize = 64;
 
 /// Chunks in flight between disk and network.
 const CHUNKS_QUEUED_MAX: usize = 4;
@@ -113,7 +117,8 @@ pub(crate) async fn get(
         },
     )?;
     let is_whole = status == StatusCode::OK;
-    Ok((status, headers, body(file, pieces, account, is_whole)).into_response())
+    let buffers = gateway.buffers.clone();
+    Ok((status, headers, body(file, buffers, pieces, account, is_whole)).into_response())
 }
 
 fn ascii(text: &str) -> HeaderValue {
@@ -192,12 +197,18 @@ fn multipart(parts: &[ByteRange], size: u64) -> Vec<BodyPiece> {
 }
 
 /// Streams pieces of a file to the client of a request.
-fn body(file: Arc<File>, pieces: Vec<BodyPiece>, account: FileInTransfer, is_whole: bool) -> Body {
+fn body(
+    file: Arc<File>,
+    buffers: BufferPool,
+    pieces: Vec<BodyPiece>,
+    account: FileInTransfer,
+    is_whole: bool,
+) -> Body {
     let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     let runtime = tokio::runtime::Handle::current();
     tokio::task::spawn_blocking(move || {
         let _runtime = runtime.enter();
-        match send(&file, &pieces, &|bytes| account.count(bytes), &sender) {
+        match send(&file, &buffers, &pieces, &|bytes| account.count(bytes), &sender) {
             Ok(moved) if is_whole => account.finish(moved),
             Ok(_) => account.finish_part(),
             Err(error) => {
@@ -212,13 +223,14 @@ fn body(file: Arc<File>, pieces: Vec<BodyPiece>, account: FileInTransfer, is_who
 /// Streams a part of a file; `count` takes the number of bytes of each chunk, and returns a delay.
 pub(crate) fn file_body(
     file: Arc<File>,
+    buffers: BufferPool,
     range: ByteRange,
     count: impl Fn(usize) -> io::Result<Duration> + Send + 'static,
 ) -> Body {
     let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
     tokio::task::spawn_blocking(move || {
         let pieces = [BodyPiece::Data(range)];
-        if let Err(error) = send(&file, &pieces, &count, &sender) {
+        if let Err(error) = send(&file, &buffers, &pieces, &count, &sender) {
             let _ = sender.blocking_send(Err(error));
         }
     });
@@ -235,6 +247,7 @@ fn received(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
 /// Sends pieces of a file. A file that becomes shorter ends the connection before the announced length.
 fn send(
     file: &File,
+    buffers: &BufferPool,
     pieces: &[BodyPiece],
     count: &dyn Fn(usize) -> io::Result<Duration>,
     sender: &mpsc::Sender<io::Result<Bytes>>,
@@ -254,15 +267,24 @@ fn send(
                 while offset < end {
                     let count =
                         CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
-                    let mut buffer = vec![0; count];
-                    fs::read_exact_at(file, &mut buffer, offset)?;
-                    hand_over(Bytes::from(buffer))?;
+                    hand_over(read_chunk(file, buffers, offset, count)?)?;
                     offset += count as u64;
                 }
             }
         }
     }
     Ok(moved)
+}
+
+/// Reads `count` bytes into a buffer of the pool, else into new memory.
+fn read_chunk(file: &File, buffers: &BufferPool, offset: u64, count: usize) -> io::Result<Bytes> {
+    if let Some(mut buffer) = buffers.try_take() {
+        fs::read_exact_at(file, &mut buffer[..count], offset)?;
+        return Ok(Bytes::from_owner(buffer).slice(..count));
+    }
+    let mut buffer = vec![0; count];
+    fs::read_exact_at(file, &mut buffer, offset)?;
+    Ok(Bytes::from(buffer))
 }
 
 #[cfg(test)]

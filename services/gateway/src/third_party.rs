@@ -309,6 +309,7 @@ async fn push_file(
     let file = Arc::new(file);
     let push = Push {
         file: Arc::clone(&file),
+        buffers: gateway.buffers.clone(),
         bytes,
         url: copy.remote.clone(),
         transfer: Arc::clone(&transfer),

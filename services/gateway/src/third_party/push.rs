@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use futures_util::{StreamExt, stream};
 use penstock_http::client::{HttpError, Url};
 use penstock_mover::GatewayTransfer;
+use penstock_sys::buffer::BufferPool;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -40,6 +41,7 @@ const ATTEMPTS_MAX: usize = 3;
 /// A file of this server that is put to another one.
 pub(crate) struct Push {
     pub(crate) file: Arc<File>,
+    pub(crate) buffers: BufferPool,
     pub(crate) bytes: u64,
     pub(crate) url: Url,
     pub(crate) transfer: Arc<GatewayTransfer>,
@@ -142,11 +144,12 @@ impl Push {
         ];
         let [body, tail] = parts.map(|range| {
             let (file, transfer) = (Arc::clone(&self.file), Arc::clone(&self.transfer));
+            let buffers = self.buffers.clone();
             let count = move |bytes| match transfer.is_cancelled() {
                 true => Err(io::Error::other("an operator cancelled the transfer")),
                 false => Ok(transfer.count_moved(bytes)),
             };
-            move || file_body(file, range, count).into_data_stream()
+            move || file_body(file, buffers, range, count).into_data_stream()
         });
         let body = async move {
             let _ = timeout(CONTINUE_TIMEOUT, may_continue.notified()).await;
