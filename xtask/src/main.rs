@@ -52,6 +52,8 @@ enum XtaskVerb {
 enum BenchSubject {
     /// `penstock cp` and `penstock nettest` against iperf3, rsync, xrdcp, GridFTP and rclone.
     Mover(bench::Options),
+    /// curl, davix and rclone against our gateway, XRootD, nginx and Apache.
+    Gateway(bench::gateway::Options),
     /// The fabric simulator: packets over links per second.
     Fabric(bench::fabric::Options),
     /// iperf3 unmarked, with flow labels and with destination options of `penstock tag run`.
@@ -122,6 +124,10 @@ fn run(verb: XtaskVerb) -> Result<ExitCode> {
         }
         XtaskVerb::Fuzz(options) => {
             fuzz::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        XtaskVerb::Bench { what: BenchSubject::Gateway(options) } => {
+            bench::gateway::run(&options)?;
             Ok(ExitCode::SUCCESS)
         }
         XtaskVerb::Bench { what: BenchSubject::Fabric(options) } => {

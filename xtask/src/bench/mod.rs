@@ -7,6 +7,7 @@
 mod contest;
 pub mod controller;
 pub mod fabric;
+pub mod gateway;
 pub mod lab;
 mod machine;
 pub mod marking;

@@ -106,6 +106,16 @@ impl Work {
     /// Folders of `many` files are moved aside and not removed: for minutes after a removal, ext4 steps around the
     /// inodes that were freed, and creating files would cost several times what it costs on a file system at rest.
     pub(super) fn reset(&self, many: bool) -> Result<()> {
+        self.clear_destination(many)?;
+        drop_caches()
+    }
+
+    /// Clears the destination as [`Self::reset`] does; sources stay in the page cache.
+    pub(super) fn reset_kept_cache(&self) -> Result<()> {
+        self.clear_destination(false)
+    }
+
+    fn clear_destination(&self, many: bool) -> Result<()> {
         let destination = self.destination();
         let aside = self.root.join("aside");
         std::fs::create_dir_all(&aside)?;
@@ -123,8 +133,7 @@ impl Work {
         let inner = destination.join("in");
         std::fs::create_dir(&inner)?;
         std::fs::set_permissions(&inner, Permissions::from_mode(0o777))?;
-        sync_file_system(&destination)?;
-        drop_caches()
+        sync_file_system(&destination)
     }
 
     /// Time until all delivered data is on the device.

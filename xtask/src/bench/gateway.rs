@@ -1,0 +1,237 @@
+//! `cargo xtask bench gateway`: files over HTTPS by curl, davix and rclone, from and to our gateway, XRootD, nginx and
+//! Apache.
+//!
+//! All servers run at once and share one folder on the disk; contestants of a row take turns. Downloads come from the page
+//! cache and are dropped by the client, or written where it has no other way. Only our gateway ends an upload with the data
+//! on the device, so the time of a sync of the file system afterwards is measured, too.
+
+mod clients;
+mod servers;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::contest::{Series, alternate};
+use super::machine::MachineFacts;
+use super::work::Work;
+use super::{machine, process};
+use crate::workspace_root;
+use clients::{DavClient, Exchange};
+use servers::DavServer;
+
+/// Name of our gateway in the tables.
+const OURS: &str = "penstock";
+
+const LARGE_BYTES: u64 = 4 << 30;
+const QUICK_LARGE_BYTES: u64 = 512 << 20;
+const MANY_FILES: u64 = 2_000;
+const QUICK_MANY_FILES: u64 = 200;
+const MANY_FILE_BYTES: usize = 1 << 20;
+
+/// Options of `cargo xtask bench gateway`.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Rows to measure, separated by commas; all by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    rows: Vec<GatewayRow>,
+    /// Smaller data: a first impression in a few minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Measured runs of each contestant, after one warm-up.
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Working folder, on the disk to be measured; removed at the end.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Measure this binary instead of target/release/penstock.
+    #[arg(long)]
+    penstock: Option<PathBuf>,
+    /// Folder for the results.
+    #[arg(long)]
+    results: Option<PathBuf>,
+}
+
+/// One table of the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GatewayRow {
+    /// Download of one file of 4 GiB.
+    GetLarge,
+    /// Upload of one file of 4 GiB.
+    PutLarge,
+    /// Download of 2,000 files of 1 MiB.
+    GetMany,
+    /// Upload of 2,000 files of 1 MiB.
+    PutMany,
+}
+
+impl GatewayRow {
+    fn is_upload(self) -> bool {
+        matches!(self, Self::PutLarge | Self::PutMany)
+    }
+
+    fn has_many(self) -> bool {
+        matches!(self, Self::GetMany | Self::PutMany)
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::GetLarge => "download of one large file",
+            Self::PutLarge => "upload of one large file",
+            Self::GetMany => "download of many files of 1 MiB",
+            Self::PutMany => "upload of many files of 1 MiB",
+        }
+    }
+}
+
+/// A row as one client measured it against all servers.
+#[derive(Debug)]
+struct ClientReport {
+    row: GatewayRow,
+    client: DavClient,
+    series: Vec<Series>,
+}
+
+/// Measures the selected rows and writes the results.
+pub fn run(options: &Options) -> Result<()> {
+    let root = workspace_root();
+    if std::env::var_os(super::INSIDE).is_none() {
+        return Err(super::enter_namespace());
+    }
+    let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
+    let penstock = std::path::absolute(penstock)?;
+    let directory = options.dir.clone().unwrap_or_else(|| root.join("target/bench"));
+    let work = Rc::new(Work::new(&std::path::absolute(directory)?)?);
+    let stop = process::interrupt_flag()?;
+    let large = if options.quick { QUICK_LARGE_BYTES } else { LARGE_BYTES };
+    let many = if options.quick { QUICK_MANY_FILES } else { MANY_FILES };
+    let large = work.make_file("large", large)?;
+    let many = work.make_folder("many", many, MANY_FILE_BYTES)?;
+    let servers: Vec<Rc<DavServer>> =
+        servers::start_all(&work, &penstock)?.into_iter().map(Rc::new).collect();
+    let rows = match options.rows.as_slice() {
+        [] => GatewayRow::value_variants(),
+        rows => rows,
+    };
+    let mut reports = Vec::new();
+    for row in rows {
+        let data = if row.has_many() { &many } else { &large };
+        for client in DavClient::ALL {
+            eprintln!("{} by {}", row.title(), client.name());
+            let contestants = servers
+                .iter()
+                .map(|server| {
+                    let exchange = Exchange {
+                        client,
+                        server: Rc::clone(server),
+                        work: Rc::clone(&work),
+                        data: data.clone(),
+                        is_upload: row.is_upload(),
+                        stop: std::sync::Arc::clone(&stop),
+                    };
+                    Box::new(exchange) as Box<dyn super::contest::Contestant>
+                })
+                .collect();
+            let series = alternate(contestants, options.runs, &stop)?;
+            reports.push(ClientReport { row: *row, client, series });
+        }
+    }
+    let facts = machine::facts(&root, &work.root)?;
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
+    write(&folder, &facts, &reports, options)
+}
+
+/// Writes `gateway-<date>-<machine>.md` and `.json` into `folder`.
+fn write(
+    folder: &Path,
+    facts: &MachineFacts,
+    reports: &[ClientReport],
+    options: &Options,
+) -> Result<()> {
+    let page = page(facts, reports, options);
+    let rows: Vec<_> = reports
+        .iter()
+        .map(|report| {
+            json!({ "row": report.row.title(), "client": report.client.name(), "contestants": report.series })
+        })
+        .collect();
+    let json = json!({ "machine": facts, "quick": options.quick, "rows": rows });
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let stem = folder.join(format!("gateway-{}-{}", facts.date, facts.words()));
+    std::fs::write(format!("{}.md", stem.display()), &page)?;
+    std::fs::write(
+        format!("{}.json", stem.display()),
+        serde_json::to_string_pretty(&json)? + "\n",
+    )?;
+    println!("{page}");
+    Ok(())
+}
+
+fn page(facts: &MachineFacts, reports: &[ClientReport], options: &Options) -> String {
+    let mut text = format!(
+        "# Gateway: files over HTTPS\n\nOne large file of {}, and {} files of 1 MiB. Medians of {} runs (least to most), in turns. \"Durable\" adds a \
+         sync of the file system after the client has ended. CPU seconds are those of client and server.\n",
+        if options.quick { "512 MiB" } else { "4 GiB" },
+        if options.quick { QUICK_MANY_FILES } else { MANY_FILES },
+        options.runs
+    );
+    let mut row = None;
+    for report in reports {
+        if row != Some(report.row) {
+            row = Some(report.row);
+            let durable = if report.row.is_upload() { " | durable, Gb/s" } else { "" };
+            let rule = if report.row.is_upload() { "---|" } else { "" };
+            let _ = write!(
+                text,
+                "\n## {}\n\n| client | server | Gb/s{durable} | CPU s/GB | ours by it |\n|---|---|---|{rule}---|---|\n",
+                report.row.title()
+            );
+        }
+        write_series(&mut text, report);
+    }
+    let _ = write!(
+        text,
+        "\nMachine: {}, {} CPUs, {} GiB, Linux {}, {}; {}; commit {}; load at the end {}; {}.\n",
+        facts.cpu,
+        facts.cores,
+        facts.memory_gib,
+        facts.kernel,
+        facts.file_system,
+        facts.congestion_control,
+        facts.commit,
+        facts.load_at_end,
+        facts.date
+    );
+    text
+}
+
+fn write_series(text: &mut String, report: &ClientReport) {
+    let ours = report.series.iter().find(|series| series.name == OURS);
+    let ours = ours.and_then(Series::bits_per_second);
+    for series in &report.series {
+        let _ = write!(text, "| {} | {} | ", report.client.name(), series.name);
+        let Some(rate) = series.bits_per_second() else {
+            let reason = series.failure.as_deref().unwrap_or("not measured");
+            let _ = writeln!(text, "failed: {} |", reason.replace('|', "/"));
+            continue;
+        };
+        let (least, most) =
+            series.extremes(|one| one.bytes * 8e-9 / one.seconds).unwrap_or_default();
+        let _ = write!(text, "{:.2} ({least:.2} to {most:.2})", rate * 1e-9);
+        if report.row.is_upload() {
+            let durable = series.durable_bits_per_second().unwrap_or_default();
+            let _ = write!(text, " | {:.2}", durable * 1e-9);
+        }
+        let cpu = series.median(|one| one.cpu_seconds.unwrap_or_default() * 1e9 / one.bytes);
+        let _ = writeln!(
+            text,
+            " | {:.2} | {} |",
+            cpu.unwrap_or_default(),
+            ours.map_or_else(|| "-".to_owned(), |ours| format!("{:.2}", ours / rate))
+        );
+    }
+}
