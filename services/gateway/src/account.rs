@@ -5,18 +5,24 @@
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_mover::{Agent, Caller, GatewayDirection, GatewayRequest, GatewayTransfer};
-use penstock_protocol::open::Mark;
+use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 
 use crate::error::refused;
 
 /// Time after which a connection without a further file ends its transfer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest wait for room below the agent's limit of transfers, shorter than the patience of clients.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time between two attempts meanwhile.
+const ADMISSION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The present transfer of a connection.
 #[derive(Debug, Default)]
@@ -53,15 +59,32 @@ pub(crate) struct FileRequest<'a> {
 }
 
 impl ConnectionAccount {
-    /// Begins a file in the present transfer of `connection`, or in a new one.
+    /// Begins a file in the present transfer of `connection`, or in a new one; waits while the agent's limit of
+    /// transfers is reached, as few clients try again.
     ///
     /// # Errors
-    /// 503 if the agent's limit of transfers is reached.
-    pub(crate) fn begin(
+    /// 503 if the limit stays reached.
+    pub(crate) async fn begin(
         connection: &HttpConnection,
         agent: &Agent,
         request: &FileRequest<'_>,
     ) -> Result<FileInTransfer, ProblemDetails> {
+        let deadline = Instant::now() + ADMISSION_TIMEOUT;
+        loop {
+            match Self::try_begin(connection, agent, request) {
+                Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
+                    tokio::time::sleep(ADMISSION_INTERVAL).await;
+                }
+                begun => return begun.map_err(refused),
+            }
+        }
+    }
+
+    fn try_begin(
+        connection: &HttpConnection,
+        agent: &Agent,
+        request: &FileRequest<'_>,
+    ) -> Result<FileInTransfer, Refusal> {
         let account = connection.state::<Self>();
         let mut current = account.lock();
         let fits = |one: &Arc<GatewayTransfer>| {
@@ -72,17 +95,15 @@ impl ConnectionAccount {
         };
         let transfer = match current.transfer.take().filter(fits) {
             Some(transfer) => transfer,
-            None => agent
-                .begin_gateway_transfer(GatewayRequest {
-                    caller: request.caller.clone(),
-                    peer: connection.peer().to_string(),
-                    direction: request.direction,
-                    protocol: "http",
-                    path: request.shown.to_owned(),
-                    mark: request.mark,
-                    connection: connection.socket().and_then(TcpStream::try_clone).ok(),
-                })
-                .map_err(refused)?,
+            None => agent.begin_gateway_transfer(GatewayRequest {
+                caller: request.caller.clone(),
+                peer: connection.peer().to_string(),
+                direction: request.direction,
+                protocol: "http",
+                path: request.shown.to_owned(),
+                mark: request.mark,
+                connection: connection.socket().and_then(TcpStream::try_clone).ok(),
+            })?,
         };
         transfer.begin_file(request.shown, request.bytes);
         current.transfer = Some(Arc::clone(&transfer));
@@ -123,10 +144,12 @@ impl Drop for FileInTransfer {
         if !self.is_done {
             self.transfer.fail_file();
         }
-        let (account, number) = (Arc::clone(&self.account), self.number);
+        // The end of the connection ends its transfer, too.
+        let (account, number) = (Arc::downgrade(&self.account), self.number);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             tokio::time::sleep(IDLE_TIMEOUT).await;
+            let Some(account) = account.upgrade() else { return };
             let mut current = account.lock();
             if current.files_begun == number {
                 let ended = current.transfer.take();

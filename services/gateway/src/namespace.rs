@@ -309,12 +309,14 @@ pub(crate) async fn copy(
 fn copy_file(from: &Dir, path: &Path, to: ResolvedPath) -> io::Result<()> {
     let file = from.open_file(path, &Open { follow: true, ..Open::reading() })?;
     let size = fs::stat_file(&file)?.size;
-    let mut upload = FileUpload::begin(&to, Some(size), &[])?;
+    let upload = FileUpload::begin(&to, Some(size), &[])?;
+    let mut content = upload.whole();
     let mut buffer = vec![0; COPY_BYTES];
-    while let count @ 1.. = fs::read_at_most(&file, &mut buffer, upload.written())? {
-        upload.write(&buffer[..count])?;
+    while let count @ 1.. = fs::read_at_most(&file, &mut buffer, content.received())? {
+        content.write(&buffer[..count])?;
     }
-    upload.commit(true, &[]).map(drop)
+    let bytes = content.received();
+    upload.join(vec![content.finish(true)?], bytes)?.commit(true, &[]).map(drop)
 }
 
 /// Copies files and directories. Links and special files are left out, as HTTP shows none.

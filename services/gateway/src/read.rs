@@ -115,7 +115,8 @@ pub(crate) async fn get(
             bytes: Some(length),
             mark,
         },
-    )?;
+    )
+    .await?;
     let is_whole = status == StatusCode::OK;
     let buffers = gateway.buffers.clone();
     Ok((status, headers, body(file, buffers, pieces, account, is_whole)).into_response())

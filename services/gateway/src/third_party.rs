@@ -223,7 +223,7 @@ async fn pull_file(
         let (upload, expected) = tokio::join!(pull.run(client.clone(), streams), digests);
         let upload = upload?;
         let expected = comparable(expected, copy.verification, &algorithms)?;
-        let bytes = upload.written();
+        let bytes = upload.bytes();
         let committed = blocking(move || {
             let committed = upload.commit(overwrites, &expected)?;
             for (algorithm, digest) in &committed.digests {

@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
-use penstock_mover::{CommittedUpload, FileUpload, GatewayDirection};
+use penstock_mover::{CommittedUpload, FileUpload, GatewayDirection, JoinedUpload};
 use penstock_protocol::digest::{Algorithm, Digest};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -78,7 +78,8 @@ pub(crate) async fn put(
             bytes,
             mark: gateway.mark(request)?,
         },
-    )?;
+    )
+    .await?;
     let (upload, account) =
         receive(body, upload, account).await.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => {
@@ -142,15 +143,17 @@ pub(crate) fn parent_problem(shown: &str, error: &io::Error) -> ProblemDetails {
 /// Writes the body as it arrives.
 async fn receive(
     body: Body,
-    mut upload: FileUpload,
+    upload: FileUpload,
     account: FileInTransfer,
-) -> io::Result<(FileUpload, FileInTransfer)> {
+) -> io::Result<(JoinedUpload, FileInTransfer)> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
     let writer = tokio::task::spawn_blocking(move || {
+        let mut content = upload.whole();
         while let Some(chunk) = receiver.blocking_recv() {
-            upload.write(&chunk)?;
+            content.write(&chunk)?;
         }
-        io::Result::Ok(upload)
+        let bytes = content.received();
+        upload.join(vec![content.finish(true)?], bytes)
     });
     let mut chunks = body.into_data_stream();
     let received = async {
@@ -182,7 +185,7 @@ async fn receive(
 }
 
 fn commit(
-    upload: FileUpload,
+    upload: JoinedUpload,
     expected: &[(Algorithm, Digest)],
     replace: bool,
 ) -> io::Result<CommittedUpload> {

@@ -79,5 +79,5 @@ pub use sink::file_locks::FileLocks;
 pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
-pub use sink::upload::{CommittedUpload, FileUpload, RangeWriter, WrittenRange};
+pub use sink::upload::{CommittedUpload, FileUpload, JoinedUpload, RangeWriter, WrittenRange};
 pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

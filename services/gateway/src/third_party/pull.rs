@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use futures_util::StreamExt;
 use hyper::body::Buf;
 use penstock_http::client::{ClientConnection, Url};
-use penstock_mover::{FileUpload, GatewayTransfer, RangeWriter, WrittenRange};
+use penstock_mover::{FileUpload, GatewayTransfer, JoinedUpload, RangeWriter, WrittenRange};
 use penstock_protocol::digest::{Algorithm, Digest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -160,7 +160,7 @@ impl Pull {
         self: Arc<Self>,
         mut client: RemoteClient,
         streams: usize,
-    ) -> Result<FileUpload, CopyFailure> {
+    ) -> Result<JoinedUpload, CopyFailure> {
         match self.source.bytes {
             Some(0) => {}
             Some(bytes) if bytes <= RANGE_BYTES_MIN || self.has_ranges(&mut client).await? => {
@@ -172,11 +172,8 @@ impl Pull {
         let end = ranges.iter().map(WrittenRange::end).max().unwrap_or(0);
         let bytes = self.source.bytes.unwrap_or(end);
         let this = Arc::into_inner(self).ok_or_else(still_used)?;
-        let mut upload = Arc::into_inner(this.upload).ok_or_else(still_used)?;
-        let joined = tokio::task::spawn_blocking(move || {
-            upload.join(ranges, bytes)?;
-            io::Result::Ok(upload)
-        });
+        let upload = Arc::into_inner(this.upload).ok_or_else(still_used)?;
+        let joined = tokio::task::spawn_blocking(move || upload.join(ranges, bytes));
         let joined = joined.await.map_err(|error| CopyFailure::Local(io::Error::other(error)))?;
         joined.map_err(CopyFailure::Local)
     }
@@ -271,14 +268,14 @@ impl Pull {
                 // A server without ranges, whose connection broke: it sends again what is there.
                 skipped = range.start;
             }
-            let writer = self.upload.range(range.start, range.bytes, total);
+            let writer = self.upload.range(range.start, range.bytes);
             let expected = skipped + range.bytes;
             let received = self.receive(response, writer, skipped, Some(expected)).await?;
-            done = received.writer.written();
+            done = received.range.bytes();
             if done > 0 {
                 self.attempts.store(0, Ordering::Relaxed);
             }
-            lock(&self.written).push(received.writer.finish());
+            lock(&self.written).push(received.range);
             if received.result.is_ok() {
                 client.keep(received.key, received.connection);
             }
@@ -297,10 +294,10 @@ impl Pull {
         }
         self.check_version(&response)?;
         let bytes = self.source.bytes;
-        let writer = self.upload.range(0, u64::MAX >> 1, u64::MAX);
+        let writer = self.upload.whole();
         let received = self.receive(response, writer, 0, bytes).await?;
         received.result?;
-        lock(&self.written).push(received.writer.finish());
+        lock(&self.written).push(received.range);
         Ok(())
     }
 
@@ -373,15 +370,18 @@ impl Pull {
         }
         .await;
         drop(sender);
-        let written = writing.await.map_err(|error| CopyFailure::Local(io::Error::other(error)))?;
-        let writer = written.map_err(CopyFailure::Local)?;
-        Ok(Received { writer, result, key, connection })
+        let failed = |error| CopyFailure::Local(io::Error::other(error));
+        let writer = writing.await.map_err(failed)?.map_err(CopyFailure::Local)?;
+        let is_complete = result.is_ok();
+        let finished = tokio::task::spawn_blocking(move || writer.finish(is_complete)).await;
+        let range = finished.map_err(failed)?.map_err(CopyFailure::Local)?;
+        Ok(Received { range, result, key, connection })
     }
 }
 
 /// The body of one response, written.
 struct Received {
-    writer: RangeWriter,
+    range: WrittenRange,
     /// The error that ended the body early.
     result: Result<(), CopyFailure>,
     key: (bool, String),

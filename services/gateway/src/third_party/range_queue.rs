@@ -1,5 +1,7 @@
 //! Ranges of a file that wait for a connection.
 
+use penstock_mover::FileUpload;
+
 use crate::range::ByteRange;
 
 /// Least bytes of a range, which hide a round trip.
@@ -24,6 +26,7 @@ impl RangeQueue {
     /// Creates a queue for a file of `bytes` over `streams` connections.
     pub(crate) fn new(bytes: u64, streams: usize) -> Self {
         let share = bytes / (RANGES_PER_STREAM * streams.max(1) as u64);
+        let share = share.next_multiple_of(FileUpload::RANGE_ALIGNMENT);
         let range_bytes = share.clamp(RANGE_BYTES_MIN, RANGE_BYTES_MAX);
         Self { next: 0, end: bytes, range_bytes, returned: Vec::new() }
     }

@@ -13,9 +13,11 @@
 //! | `resume_journal` | ranges of unfinished files across crashes |
 //! | `orphans` | removal of temporary files of abandoned transfers |
 //! | `file_locks` | locks of files being written by transfers of one agent |
-//! | `upload` | a file that another protocol delivers in order |
+//! | `upload` | a file that another protocol delivers, in order or in ranges |
+//! | `block_writer` | consecutive bytes in blocks, past the page cache |
 //! | `storage` | file system interface of all of these |
 
+mod block_writer;
 pub(crate) mod committer;
 pub(crate) mod destination;
 pub(crate) mod file;

@@ -1,8 +1,9 @@
 //! A file that arrives over another protocol, such as an HTTP upload: in order, or in ranges at once.
 //!
 //! The file has no name while it is written, so that a broken upload or a crash leaves nothing behind; where the file
-//! system has no unnamed files it has a hidden temporary one. [`FileUpload::commit`] makes it durable and gives it its
-//! name in one step.
+//! system has no unnamed files it has a hidden temporary one. Each range of the content has a [`RangeWriter`];
+//! [`FileUpload::join`] checks that the ranges cover the content, and [`JoinedUpload::commit`] makes it durable and gives it
+//! its name. Files of a block or more are written past the page cache where the file system permits.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,20 +13,25 @@ use std::path::Path;
 use std::sync::Arc;
 
 use penstock_protocol::digest::{Algorithm, Digest, DigestPart, RangeHasher, Serial, combine};
+use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
+use super::block_writer::{BLOCK_BYTES, BlockWriter};
 use super::orphans::PART;
 use crate::base::file_digest::catch_up;
 use crate::net::handshake::random;
 use crate::session::gatekeeper::ResolvedPath;
 
-/// Bytes after which the kernel begins to write to the device, so that the last sync is short.
+/// Bytes in the page cache after which writing them to the device starts.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
 /// Permission bits of a new file, before the umask.
 const FILE_MODE: u32 = 0o666;
 
-/// An unfinished upload; dropped, it leaves nothing behind.
+/// Largest size of a content whose size is not known yet, in bytes.
+const UNKNOWN_BYTES_MAX: u64 = u64::MAX >> 1;
+
+/// An upload in progress. Dropped without [`JoinedUpload::commit`], it leaves nothing behind.
 #[derive(Debug)]
 pub struct FileUpload {
     parent: Dir,
@@ -33,11 +39,19 @@ pub struct FileUpload {
     file: Arc<File>,
     /// Temporary name, where the file system has no unnamed files.
     temporary: Option<OsString>,
-    written: u64,
-    flushed: u64,
-    hashers: Vec<(Algorithm, Serial)>,
-    /// Digests that the parts of ranges gave.
-    combined: Vec<(Algorithm, Digest)>,
+    /// Size as announced.
+    announced: Option<u64>,
+    /// True if the file has `O_DIRECT`.
+    is_direct: bool,
+    algorithms: Vec<Algorithm>,
+}
+
+/// An upload whose content is complete.
+#[derive(Debug)]
+pub struct JoinedUpload {
+    upload: FileUpload,
+    bytes: u64,
+    digests: Vec<(Algorithm, Digest)>,
 }
 
 /// Writer of one range of an upload; ranges are written concurrently.
@@ -45,9 +59,25 @@ pub struct FileUpload {
 pub struct RangeWriter {
     file: Arc<File>,
     start: u64,
-    written: u64,
-    flushed: u64,
-    hashers: Vec<(Algorithm, RangeHasher)>,
+    received: u64,
+    path: WritePath,
+    hashers: RangeHashers,
+}
+
+/// Way of a range to the device.
+#[derive(Debug)]
+enum WritePath {
+    /// Through the page cache, with the number of bytes whose writeback has started.
+    PageCache(u64),
+    Direct(BlockWriter),
+}
+
+/// Hashers of one range.
+#[derive(Debug)]
+struct RangeHashers {
+    parts: Vec<(Algorithm, RangeHasher)>,
+    /// Algorithms that do not combine, of a range from the first byte.
+    serial: Vec<(Algorithm, Serial)>,
 }
 
 /// A range that was written.
@@ -56,6 +86,7 @@ pub struct WrittenRange {
     start: u64,
     bytes: u64,
     parts: Vec<(Algorithm, DigestPart)>,
+    serial: Vec<(Algorithm, Serial)>,
 }
 
 /// An upload that has its final name and is durable.
@@ -98,64 +129,65 @@ impl FileUpload {
             }
             Err(error) => return Err(error),
         };
-        let hashers = algorithms
-            .iter()
-            .filter_map(|algorithm| Some((*algorithm, Serial::new(*algorithm)?)))
-            .collect();
+        let announced = bytes.filter(|bytes| *bytes > 0);
+        let is_large = announced.is_some_and(|bytes| bytes >= BLOCK_BYTES as u64);
         let upload = Self {
             parent,
             name,
+            is_direct: is_large && fs::set_direct(&file, true).is_ok(),
             file: Arc::new(file),
             temporary,
-            written: 0,
-            flushed: 0,
-            hashers,
-            combined: Vec::new(),
+            announced,
+            algorithms: algorithms.to_vec(),
         };
-        if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
+        if let Some(bytes) = announced {
             fs::preallocate(&upload.file, bytes)?;
         }
         Ok(upload)
     }
 
-    /// Appends `data` to the content.
-    ///
-    /// # Errors
-    /// When the file system has no room or fails.
-    pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
-        fs::write_all_at(&self.file, data, self.written)?;
-        self.hashers.iter_mut().for_each(|(_, hasher)| hasher.update(data));
-        self.written += data.len() as u64;
-        if self.written - self.flushed >= WRITEBACK_BYTES {
-            fs::start_writeback(&self.file, self.flushed, self.written - self.flushed)?;
-            self.flushed = self.written;
+    /// Alignment in bytes of the ranges that can be written concurrently.
+    pub const RANGE_ALIGNMENT: u64 = BUFFER_ALIGNMENT as u64;
+
+    /// Begins a range of at most `bytes` at `start`, a multiple of [`Self::RANGE_ALIGNMENT`].
+    #[must_use]
+    pub fn range(&self, start: u64, bytes: u64) -> RangeWriter {
+        let file_bytes = self.announced.unwrap_or(UNKNOWN_BYTES_MAX);
+        let file = Arc::clone(&self.file);
+        let path = match self.is_direct {
+            true => WritePath::Direct(BlockWriter::new(Arc::clone(&file), start, bytes)),
+            false => WritePath::PageCache(0),
+        };
+        let (mut parts, mut serial) = (Vec::new(), Vec::new());
+        for algorithm in &self.algorithms {
+            let hasher = Some(*algorithm).filter(|one| combines(*one));
+            match hasher.and_then(|one| RangeHasher::new(one, start, bytes, file_bytes)) {
+                Some(hasher) => parts.push((*algorithm, hasher)),
+                None if start == 0 => serial.extend(Some(*algorithm).zip(Serial::new(*algorithm))),
+                None => {}
+            }
         }
-        Ok(())
+        let hashers = RangeHashers { parts, serial };
+        RangeWriter { file, start, received: 0, path, hashers }
     }
 
-    /// Bytes written so far.
+    /// Begins the whole content as one range.
     #[must_use]
-    pub fn written(&self) -> u64 {
-        self.written
+    pub fn whole(&self) -> RangeWriter {
+        self.range(0, self.announced.unwrap_or(UNKNOWN_BYTES_MAX))
     }
 
-    /// Begins a range of at most `bytes` at `start` of a content of `file_bytes`.
-    #[must_use]
-    pub fn range(&self, start: u64, bytes: u64, file_bytes: u64) -> RangeWriter {
-        let hasher = |algorithm| RangeHasher::new(algorithm, start, bytes, file_bytes);
-        let hashers = self.hashers.iter().map(|(algorithm, _)| *algorithm);
-        let hashers =
-            hashers.filter_map(|algorithm| Some((algorithm, hasher(algorithm)?))).collect();
-        RangeWriter { file: Arc::clone(&self.file), start, written: 0, flushed: 0, hashers }
-    }
-
-    /// Takes the written ranges as the whole content of `file_bytes`. Digests that do not combine are computed by
-    /// reading the content again.
+    /// Takes the written ranges as the whole content of `file_bytes`. Digests that do not combine are those of a single
+    /// range, or computed by reading the content again.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the ranges do not cover the content exactly, or as reading fails.
-    pub fn join(&mut self, mut ranges: Vec<WrittenRange>, file_bytes: u64) -> io::Result<()> {
-        ranges.retain(|range| range.bytes > 0);
+    /// `UnexpectedEof` if the ranges do not cover the content exactly, or as the file system fails.
+    pub fn join(
+        mut self,
+        mut ranges: Vec<WrittenRange>,
+        file_bytes: u64,
+    ) -> io::Result<JoinedUpload> {
+        ranges.retain(|range| range.bytes > 0 || file_bytes == 0);
         ranges.sort_by_key(|range| range.start);
         let mut end = 0;
         for range in &ranges {
@@ -167,55 +199,45 @@ impl FileUpload {
         if end != file_bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        for (algorithm, mut serial) in std::mem::take(&mut self.hashers) {
-            let part = |range: &WrittenRange| {
-                let part = range.parts.iter().find(|(of, _)| *of == algorithm)?;
-                Some((range.start, range.bytes, part.1))
-            };
-            let parts: Option<Vec<_>> = ranges.iter().map(part).collect();
-            let combines = algorithm.combines() && algorithm != Algorithm::Blake3;
-            let digest = parts.filter(|_| combines).and_then(|p| combine(algorithm, end, &p));
-            let digest = match digest {
-                Some(digest) => digest,
-                None => {
-                    catch_up(&mut serial, &*self.file, end)?;
-                    serial.finish()
-                }
-            };
-            self.combined.push((algorithm, digest));
+        if self.is_direct {
+            fs::set_direct(&self.file, false)?;
+            self.is_direct = false;
         }
-        self.written = end;
-        Ok(())
-    }
-
-    /// Makes the content durable under the final name, which replaces an existing file if `replace` is set. The digests
-    /// of the content must equal those in `expected` that were computed.
-    ///
-    /// # Errors
-    /// `InvalidData` for another digest, `AlreadyExists` without `replace`, or as the file system fails. Nothing is left
-    /// behind then.
-    pub fn commit(
-        mut self,
-        replace: bool,
-        expected: &[(Algorithm, Digest)],
-    ) -> io::Result<CommittedUpload> {
-        let mut digests = std::mem::take(&mut self.combined);
-        let hashers = std::mem::take(&mut self.hashers).into_iter();
-        digests.extend(hashers.map(|(algorithm, hasher)| (algorithm, hasher.finish())));
-        for (algorithm, expected) in expected {
-            let computed = digests.iter().find(|(computed, _)| computed == algorithm);
-            if let Some((_, digest)) = computed.filter(|(_, digest)| digest != expected) {
-                let text = format!("the content has {algorithm} {digest}, not {expected}");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        // A preallocation longer than the content, or the padding of its last block.
+        self.file.set_len(end)?;
+        let mut digests = Vec::new();
+        for algorithm in std::mem::take(&mut self.algorithms) {
+            if let Some(digest) = self.digest_of(algorithm, &mut ranges, end)? {
+                digests.push((algorithm, digest));
             }
         }
-        // A preallocation longer than the content, or an earlier content of a device.
-        self.file.set_len(self.written)?;
-        fs::sync_all(&self.file)?;
-        let created = self.put_name(replace)?;
-        self.parent.sync_all()?;
-        let stat = fs::stat_file(&self.file)?;
-        Ok(CommittedUpload { created, file: Arc::clone(&self.file), stat, digests })
+        Ok(JoinedUpload { upload: self, bytes: end, digests })
+    }
+
+    /// Digest of a content of `bytes`.
+    fn digest_of(
+        &self,
+        algorithm: Algorithm,
+        ranges: &mut [WrittenRange],
+        bytes: u64,
+    ) -> io::Result<Option<Digest>> {
+        let part = |range: &WrittenRange| {
+            let part = range.parts.iter().find(|(of, _)| *of == algorithm)?;
+            Some((range.start, range.bytes, part.1))
+        };
+        let parts: Option<Vec<_>> = ranges.iter().map(part).collect();
+        let combined = parts.filter(|_| combines(algorithm));
+        if let Some(digest) = combined.and_then(|parts| combine(algorithm, bytes, &parts)) {
+            return Ok(Some(digest));
+        }
+        if let [only] = ranges
+            && let Some(at) = only.serial.iter().position(|(of, _)| *of == algorithm)
+        {
+            return Ok(Some(only.serial.swap_remove(at).1.finish()));
+        }
+        let Some(mut serial) = Serial::new(algorithm) else { return Ok(None) };
+        catch_up(&mut serial, &*self.file, bytes)?;
+        Ok(Some(serial.finish()))
     }
 
     /// Gives the file its name; returns true if the name is new.
@@ -248,44 +270,112 @@ impl FileUpload {
     }
 }
 
+impl JoinedUpload {
+    /// Size of the content in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Makes the content durable under the final name, which replaces an existing file if `replace` is set. The digests
+    /// of the content must equal those in `expected` that were computed.
+    ///
+    /// # Errors
+    /// `InvalidData` for another digest, `AlreadyExists` without `replace`, or as the file system fails. Nothing is left
+    /// behind then.
+    pub fn commit(
+        self,
+        replace: bool,
+        expected: &[(Algorithm, Digest)],
+    ) -> io::Result<CommittedUpload> {
+        let Self { mut upload, digests, .. } = self;
+        for (algorithm, expected) in expected {
+            let computed = digests.iter().find(|(computed, _)| computed == algorithm);
+            if let Some((_, digest)) = computed.filter(|(_, digest)| digest != expected) {
+                let text = format!("the content has {algorithm} {digest}, not {expected}");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+        }
+        fs::sync_all(&upload.file)?;
+        let created = upload.put_name(replace)?;
+        upload.parent.sync_all()?;
+        let stat = fs::stat_file(&upload.file)?;
+        Ok(CommittedUpload { created, file: Arc::clone(&upload.file), stat, digests })
+    }
+}
+
+impl RangeHashers {
+    fn update(&mut self, data: &[u8]) {
+        self.parts.iter_mut().for_each(|(_, hasher)| hasher.update(data));
+        self.serial.iter_mut().for_each(|(_, hasher)| hasher.update(data));
+    }
+}
+
 impl RangeWriter {
     /// Appends `data` to the range.
     ///
     /// # Errors
     /// When the file system has no room or fails.
     pub fn write(&mut self, data: &[u8]) -> io::Result<()> {
-        fs::write_all_at(&self.file, data, self.start + self.written)?;
-        self.hashers.iter_mut().for_each(|(_, hasher)| hasher.update(data));
-        self.written += data.len() as u64;
-        let unflushed = self.written - self.flushed;
-        if unflushed >= WRITEBACK_BYTES {
-            fs::start_writeback(&self.file, self.start + self.flushed, unflushed)?;
-            self.flushed = self.written;
+        let hashers = &mut self.hashers;
+        match &mut self.path {
+            WritePath::Direct(writer) => writer.write(data, |block| hashers.update(block))?,
+            WritePath::PageCache(flushed) => {
+                fs::write_all_at(&self.file, data, self.start + self.received)?;
+                hashers.update(data);
+                let end = self.received + data.len() as u64;
+                if end - *flushed >= WRITEBACK_BYTES {
+                    fs::start_writeback(&self.file, self.start + *flushed, end - *flushed)?;
+                    *flushed = end;
+                }
+            }
         }
+        self.received += data.len() as u64;
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Bytes received so far.
     #[must_use]
-    pub fn written(&self) -> u64 {
-        self.written
+    pub fn received(&self) -> u64 {
+        self.received
     }
 
-    /// Ends the range with the bytes written so far.
-    #[must_use]
-    pub fn finish(self) -> WrittenRange {
-        let parts =
-            self.hashers.into_iter().map(|(algorithm, hasher)| (algorithm, hasher.finish()));
-        WrittenRange { start: self.start, bytes: self.written, parts: parts.collect() }
+    /// Ends the range with the bytes received so far. Unless that is all of the range, its last bytes, less than
+    /// [`FileUpload::RANGE_ALIGNMENT`], may be dropped.
+    ///
+    /// # Errors
+    /// When the file system has no room or fails.
+    pub fn finish(self, is_complete: bool) -> io::Result<WrittenRange> {
+        let Self { start, received, path, mut hashers, .. } = self;
+        let bytes = match path {
+            WritePath::PageCache(_) => received,
+            WritePath::Direct(writer) => {
+                writer.finish(is_complete, |block| hashers.update(block))? - start
+            }
+        };
+        let RangeHashers { parts, serial } = hashers;
+        let parts = parts.into_iter().map(|(algorithm, hasher)| (algorithm, hasher.finish()));
+        Ok(WrittenRange { start, bytes, parts: parts.collect(), serial })
     }
 }
 
 impl WrittenRange {
+    /// Number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Offset after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.start + self.bytes
     }
+}
+
+/// True if digests of ranges give that of the content, for ranges of any size.
+fn combines(algorithm: Algorithm) -> bool {
+    algorithm.combines() && algorithm != Algorithm::Blake3
 }
 
 impl Drop for FileUpload {
@@ -330,58 +420,114 @@ mod tests {
         names
     }
 
+    /// Writes `content` as one range.
+    fn upload(
+        place: &ResolvedPath,
+        announced: Option<u64>,
+        algorithms: &[Algorithm],
+        content: &[u8],
+    ) -> JoinedUpload {
+        let upload = FileUpload::begin(place, announced, algorithms).unwrap();
+        let mut range = upload.whole();
+        content.chunks(99_999).for_each(|chunk| range.write(chunk).unwrap());
+        let range = range.finish(true).unwrap();
+        upload.join(vec![range], content.len() as u64).unwrap()
+    }
+
+    fn content(bytes: usize) -> Vec<u8> {
+        let mut random = penstock_random::Random::new(bytes as u64);
+        let mut content = vec![0; bytes];
+        random.fill(&mut content);
+        content
+    }
+
     #[test]
     fn committed_upload_replaces_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
+        let adler = [Algorithm::Adler32];
         for (content, adler32, replace) in [("first", "06570229", false), ("2", "00330033", true)] {
-            let mut upload =
-                FileUpload::begin(&place(here, "f"), Some(100), &[Algorithm::Adler32]).unwrap();
-            upload.write(content.as_bytes()).unwrap();
+            let upload = upload(&place(here, "f"), Some(100), &adler, content.as_bytes());
             let committed = upload.commit(replace, &[]).unwrap();
             assert_eq!(committed.created, !replace);
             assert_eq!(committed.stat.size, content.len() as u64);
             assert_eq!(std::fs::read_to_string(here.join("f")).unwrap(), content);
             assert_eq!(committed.digests[0].1.to_string(), adler32);
         }
-        let mut upload = FileUpload::begin(&place(here, "f"), None, &[]).unwrap();
-        upload.write(b"third").unwrap();
-        assert_eq!(upload.commit(false, &[]).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        let third = upload(&place(here, "f"), None, &[], b"third");
+        assert_eq!(third.commit(false, &[]).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(here.join("f")).unwrap(), "2");
         assert_eq!(names(here), ["f"]);
     }
 
     #[test]
+    fn sizes_around_blocks_are_exact() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        let algorithms = [Algorithm::Adler32, Algorithm::Md5, Algorithm::Blake3];
+        for blocks in [0, 1, 2, 7, 8, 9] {
+            for more in [-4097, -4096, -1, 0, 1, 4095, 4096] {
+                let Ok(bytes) = usize::try_from(blocks * BLOCK_BYTES as i64 + more) else {
+                    continue;
+                };
+                let content = content(bytes);
+                for announced in [Some(bytes as u64), Some(9 << 20), None] {
+                    let upload = upload(&place(here, "f"), announced, &algorithms, &content);
+                    let committed = upload.commit(true, &[]).unwrap();
+                    assert!(std::fs::read(here.join("f")).unwrap() == content, "{bytes}");
+                    for (algorithm, digest) in committed.digests {
+                        let mut serial = Serial::new(algorithm).unwrap();
+                        serial.update(&content);
+                        assert_eq!(digest, serial.finish(), "{algorithm} of {bytes}");
+                    }
+                    assert!(!fs::is_direct(&committed.file).unwrap());
+                }
+            }
+        }
+    }
+
+    /// Ranges end early at any byte, and other ranges continue where the writer says.
+    #[test]
     fn ranges_join_in_any_order() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
-        let content: Vec<u8> = (0..100_000_u32).map(|at| (at * 7 % 251) as u8).collect();
         let algorithms = [Algorithm::Adler32, Algorithm::Md5, Algorithm::Crc32c];
-        let mut whole = FileUpload::begin(&place(here, "whole"), None, &algorithms).unwrap();
-        whole.write(&content).unwrap();
-        let mut expected = whole.commit(true, &[]).unwrap().digests;
-        let bytes = content.len() as u64;
-        let mut upload = FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms).unwrap();
-        let mut ranges = Vec::new();
-        // The second range ends early, and another continues it.
-        for (start, end) in [(70_000, bytes), (0, 1), (1, 30_000), (30_000, 70_000)] {
-            let mut range = upload.range(start, bytes - start, bytes);
-            let content = &content[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()];
-            content.chunks(999).for_each(|chunk| range.write(chunk).unwrap());
-            ranges.push(range.finish());
+        for bytes in [100_000, 10_000_001_u64] {
+            let content = content(usize::try_from(bytes).unwrap());
+            let part = |start: u64, end: u64| {
+                &content[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()]
+            };
+            let upload = FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms).unwrap();
+            let middle = bytes / 2 / FileUpload::RANGE_ALIGNMENT * FileUpload::RANGE_ALIGNMENT;
+            let mut ranges = Vec::new();
+            for (mut start, end) in [(middle, bytes), (0, middle)] {
+                for stop in [start + 1, start + 4097, start + 30_000, end] {
+                    let mut range = upload.range(start, end - start);
+                    part(start, stop).chunks(999).for_each(|chunk| range.write(chunk).unwrap());
+                    let range = range.finish(stop == end).unwrap();
+                    assert!(range.end() <= stop && range.end() + 4096 > stop);
+                    start = range.end();
+                    ranges.push(range);
+                }
+            }
+            let joined = upload.join(ranges, bytes).unwrap();
+            let digests: Vec<_> = algorithms
+                .iter()
+                .map(|algorithm| {
+                    let mut serial = Serial::new(*algorithm).unwrap();
+                    serial.update(&content);
+                    (*algorithm, serial.finish())
+                })
+                .collect();
+            assert_eq!(joined.digests, digests);
+            joined.commit(true, &digests).unwrap();
+            assert!(std::fs::read(here.join("f")).unwrap() == content);
         }
-        upload.join(ranges, bytes).unwrap();
-        let committed = upload.commit(true, &expected).unwrap();
-        assert_eq!(std::fs::read(here.join("f")).unwrap(), content);
-        let mut digests = committed.digests;
-        digests.sort_by_key(|(algorithm, _)| algorithm.to_string());
-        expected.sort_by_key(|(algorithm, _)| algorithm.to_string());
-        assert_eq!(digests, expected);
-        for gap in [(1, 9), (0, 9), (0, 11)] {
-            let mut upload = FileUpload::begin(&place(here, "g"), Some(10), &algorithms).unwrap();
-            let mut range = upload.range(gap.0, 10, 10);
+        for gap in [(4096, 9000), (0, 9000), (0, 11_000)] {
+            let upload = FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms).unwrap();
+            let mut range = upload.range(gap.0, 10_000);
             range.write(&vec![0; usize::try_from(gap.1 - gap.0).unwrap()]).unwrap();
-            let refused = upload.join(vec![range.finish()], 10).unwrap_err();
+            let refused = upload.join(vec![range.finish(true).unwrap()], 10_000).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::UnexpectedEof);
         }
     }
@@ -389,10 +535,14 @@ mod tests {
     #[test]
     fn dropped_upload_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let mut upload = FileUpload::begin(&place(directory.path(), "f"), None, &[]).unwrap();
-        upload.write(&[7; 100_000]).unwrap();
-        drop(upload);
-        assert!(names(directory.path()).is_empty());
+        for bytes in [100_000, 9 << 20] {
+            let place = place(directory.path(), "f");
+            let upload = FileUpload::begin(&place, Some(bytes), &[]).unwrap();
+            let mut range = upload.whole();
+            range.write(&[7; 100_000]).unwrap();
+            drop((upload, range));
+            assert!(names(directory.path()).is_empty());
+        }
     }
 
     #[test]
@@ -401,8 +551,7 @@ mod tests {
         let here = directory.path();
         std::fs::write(here.join("f"), "old").unwrap();
         let expected = [(Algorithm::Adler32, Digest(vec![0, 0, 0, 1]))];
-        let mut upload = FileUpload::begin(&place(here, "f"), None, &[Algorithm::Adler32]).unwrap();
-        upload.write(b"new").unwrap();
+        let upload = upload(&place(here, "f"), None, &[Algorithm::Adler32], b"new");
         let refused = upload.commit(true, &expected).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         assert_eq!(std::fs::read_to_string(here.join("f")).unwrap(), "old");
@@ -417,7 +566,7 @@ mod tests {
             let refused = FileUpload::begin(&place(directory.path(), path), None, &[]).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
         }
-        let upload = FileUpload::begin(&place(directory.path(), "e"), None, &[]).unwrap();
+        let upload = upload(&place(directory.path(), "e"), None, &[], b"");
         std::fs::create_dir(directory.path().join("e")).unwrap();
         assert_eq!(upload.commit(true, &[]).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(names(directory.path()), ["d", "e"]);
