@@ -21,7 +21,7 @@ use super::machine::MachineFacts;
 use super::work::Work;
 use super::{machine, process};
 use crate::workspace_root;
-use clients::{DavClient, Exchange};
+use clients::{DavClient, DavExchange};
 use servers::DavServer;
 
 /// Name of our gateway in the tables.
@@ -125,7 +125,7 @@ pub fn run(options: &Options) -> Result<()> {
             let contestants = servers
                 .iter()
                 .map(|server| {
-                    let exchange = Exchange {
+                    let exchange = DavExchange {
                         client,
                         server: Rc::clone(server),
                         work: Rc::clone(&work),

@@ -360,7 +360,7 @@ impl RangeWriter {
 }
 
 impl WrittenRange {
-    /// Number of bytes.
+    /// Number of bytes that are written and digested.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
