@@ -9,7 +9,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use penstock_sys::buffer::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 use penstock_sys::ring::{BlockIo, Operation, OperationKind, block_io};
@@ -23,11 +23,19 @@ const BLOCKS_IN_FLIGHT_MAX: usize = 3;
 /// Size of the file from which several blocks are in flight, which costs a ring of io_uring.
 const RING_FILE_BYTES_MIN: u64 = 8 << 20;
 
+/// Blocks of the pool that all writers of the process share.
+const SHARED_BLOCKS_MAX: usize = 64;
+
+/// Memory that stays mapped from file to file: mapping a block costs more than filling it.
+static SHARED_BLOCKS: LazyLock<BufferPool> =
+    LazyLock::new(|| BufferPool::new(SHARED_BLOCKS_MAX, BLOCK_BYTES));
+
 /// Writer of consecutive bytes.
 pub(super) struct BlockWriter {
     file: Arc<File>,
     io: Box<dyn BlockIo>,
-    buffers: BufferPool,
+    /// Blocks for the time that the shared pool is empty, so that no writer waits for another.
+    own_blocks: BufferPool,
     /// The block that is being filled, and its content in bytes.
     current: Option<Buffer>,
     filled: usize,
@@ -47,8 +55,8 @@ impl BlockWriter {
         debug_assert!(offset.is_multiple_of(BUFFER_ALIGNMENT as u64), "offset {offset}");
         let depth = if bytes >= RING_FILE_BYTES_MIN { BLOCKS_IN_FLIGHT_MAX } else { 1 };
         let (io, _) = block_io(depth);
-        let buffers = BufferPool::new(depth + 1, BLOCK_BYTES);
-        Self { file, io, buffers, current: None, filled: 0, offset }
+        let own_blocks = BufferPool::new(depth + 1, BLOCK_BYTES);
+        Self { file, io, own_blocks, current: None, filled: 0, offset }
     }
 
     /// Appends `data`. `written` receives the content of each block once it is complete.
@@ -111,8 +119,8 @@ impl BlockWriter {
 
     fn free_buffer(&mut self) -> io::Result<Buffer> {
         loop {
-            if let Some(buffer) = self.buffers.try_take() {
-                return Ok(buffer);
+            if let Some(block) = SHARED_BLOCKS.try_take().or_else(|| self.own_blocks.try_take()) {
+                return Ok(block);
             }
             self.complete()?;
         }
