@@ -99,10 +99,22 @@ impl Site {
              [[export]]\nname = \"/store/data\"\npath = {data:?}\nmode = \"read-write\"\nwho = [\"alice\", \"owner\"]\n"
         );
         fs::write(&config, text).unwrap();
-        let mut command = common::penstock(&env.state);
-        command.args(["serve", "--json", "--roles", "agent", "--config"]).arg(&config);
-        let agent = Agent::spawn(command);
+        let agent = Self::serve(&env);
         Self { env, agent, data }
+    }
+
+    /// Starts the agent of the configuration in `env`.
+    fn serve(env: &TestEnv) -> Agent {
+        let mut command = common::penstock(&env.state);
+        command.args(["serve", "--json", "--roles", "agent", "--config"]);
+        command.arg(env.path("penstock.toml"));
+        Agent::spawn(command)
+    }
+
+    /// Kills the agent and starts it again.
+    pub(crate) fn restart(&mut self) {
+        self.agent.kill();
+        self.agent = Self::serve(&self.env);
     }
 
     /// URL of the gateway with this scheme.

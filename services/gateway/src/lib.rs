@@ -35,6 +35,8 @@ pub mod config;
 mod digest;
 mod dispatch;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod namespace;
 mod properties;
 mod range;

@@ -54,13 +54,13 @@ async fn read_body(body: Body) -> Result<Bytes, ProblemDetails> {
 
 /// Name of an element: namespace, if any, and local name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct ElementName {
+pub(crate) struct ElementName {
     namespace: Option<String>,
     local: String,
 }
 
 /// Reads the names of the elements with their depth, the root at 0.
-fn elements(body: &[u8]) -> Result<Vec<(usize, ElementName)>, ProblemDetails> {
+pub(crate) fn elements(body: &[u8]) -> Result<Vec<(usize, ElementName)>, ProblemDetails> {
     let invalid = |error: &dyn std::fmt::Display| {
         ProblemDetails::bad_request(format!("the body is no valid XML: {error}"))
     };

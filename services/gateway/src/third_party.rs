@@ -39,9 +39,10 @@ mod range_queue;
 mod remote;
 mod request;
 
+pub(crate) use marker::failure_line;
 pub(crate) use request::{CopyEnds, CopyRequest};
 
-use marker::{PerformanceMarker, failure_line};
+use marker::PerformanceMarker;
 use pull::{Pull, inspect, remote_digests};
 use push::Push;
 use remote::{RemoteClient, RemoteError};
