@@ -226,23 +226,23 @@ fn broken_connections_continue() {
 /// The destination is killed while it pulls many files; a client that asks again for those without success gets them all.
 #[test]
 fn many_copies_survive_kills() {
-    const FILES: usize = 300;
-    const KILLS: usize = 3;
+    const COPIED_FILES: usize = 300;
+    const KILL_COUNT: usize = 3;
     let certificate = HostCertificate::new();
     let (a, mut b) = (site(&certificate), site(&certificate));
     let mut random = seeded(1716);
-    for number in 0..FILES {
+    for number in 0..COPIED_FILES {
         let bytes = (random.unit() * 20_000.0) as usize;
         write_file(&mut random, &a.data.join(format!("f{number}")), bytes);
     }
-    let mut missing: Vec<usize> = (0..FILES).collect();
+    let mut missing: Vec<usize> = (0..COPIED_FILES).collect();
     let mut killed = 0;
     while !missing.is_empty() {
         let begun = missing.len();
-        let kill_at = FILES / (KILLS + 1);
+        let kill_at = COPIED_FILES / (KILL_COUNT + 1);
         let mut done = 0;
         missing.retain(|number| {
-            if killed < KILLS && done == kill_at {
+            if killed < KILL_COUNT && done == kill_at {
                 return true;
             }
             let name = format!("f{number}");
@@ -252,7 +252,7 @@ fn many_copies_survive_kills() {
             false
         });
         assert!(missing.len() < begun);
-        if killed < KILLS {
+        if killed < KILL_COUNT {
             // In the middle of a further file: its first marker was sent, its end was not read.
             let url = url_at(&a, &format!("f{}", missing[0]));
             let mut stream = b.connect();
@@ -269,11 +269,11 @@ fn many_copies_survive_kills() {
             killed += 1;
         }
     }
-    for number in 0..FILES {
+    for number in 0..COPIED_FILES {
         let name = format!("f{number}");
         assert!(fs::read(a.data.join(&name)).unwrap() == fs::read(b.data.join(&name)).unwrap());
     }
-    assert_eq!(b.names().len(), FILES, "{:?}", b.names());
+    assert_eq!(b.names().len(), COPIED_FILES, "{:?}", b.names());
 }
 
 #[test]
