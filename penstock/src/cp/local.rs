@@ -10,6 +10,7 @@ use penstock_mover::{
     Session, SessionBuilder, SessionOutcome, TransferSnapshot, TransferTarget, join_locally,
 };
 use penstock_protocol::open::{Options, Protection, Refusal, RefusalKind};
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::Dir;
 
 use super::CpArgs;
@@ -19,7 +20,7 @@ use crate::exit::say;
 
 /// The user of this process; the kernel decides about access.
 pub(crate) fn caller() -> Caller {
-    Caller { name: "local user".to_owned(), pass: None, token: None }
+    Caller { name: "local user".to_owned(), pass: None, token: None, grant: None }
 }
 
 /// Grants the user of this process all that the kernel permits, in local copies and at remote ends of ssh.
@@ -36,7 +37,12 @@ impl Gatekeeper for UserGate {
         Err(Refusal::new(RefusalKind::Identity, "a local copy accepts no connection"))
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
+    fn place(
+        &self,
+        _caller: &Caller,
+        path: &[u8],
+        _access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal> {
         place_of_user(path)
     }
 

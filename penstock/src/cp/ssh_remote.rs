@@ -19,6 +19,7 @@ use penstock_mover::{
 };
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Refusal, RefusalKind};
+use penstock_scopes::PathAccess;
 use serde::{Deserialize, Serialize};
 
 use super::CpArgs;
@@ -63,7 +64,12 @@ impl Gatekeeper for SingleToken {
         }
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
+    fn place(
+        &self,
+        _caller: &Caller,
+        path: &[u8],
+        _access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal> {
         place_of_user(&expand_home(path)?)
     }
 

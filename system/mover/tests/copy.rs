@@ -24,6 +24,7 @@ use penstock_protocol::open::{
 };
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::Dir;
 use penstock_sys::machine::{allowed_cpus, parse_cpus};
 
@@ -37,13 +38,18 @@ impl Gatekeeper for OneExport {
         _peer: &str,
     ) -> Result<Caller, Refusal> {
         if token == "secret" {
-            Ok(Caller { name: "test".to_owned(), pass: None, token: None })
+            Ok(Caller { name: "test".to_owned(), pass: None, token: None, grant: None })
         } else {
             Err(Refusal::new(RefusalKind::Identity, "no"))
         }
     }
 
-    fn place(&self, _caller: &Caller, path: &[u8], _write: bool) -> Result<ResolvedPath, Refusal> {
+    fn place(
+        &self,
+        _caller: &Caller,
+        path: &[u8],
+        _access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal> {
         let root = Dir::open(&self.0).expect("the export is there");
         let path = path.strip_prefix(b"/").unwrap_or(path).to_vec();
         Ok(ResolvedPath { root, shown: String::from_utf8_lossy(&path).into_owned(), path })
@@ -167,7 +173,7 @@ impl Site {
         let make = move |opened: &penstock_protocol::open::Opened| {
             let base = Dir::open(&to).expect("the target is there");
             let target = TransferTarget::new(base, None, [6; 16], true);
-            let caller = Caller { name: "local".to_owned(), pass: None, token: None };
+            let caller = Caller { name: "local".to_owned(), pass: None, token: None, grant: None };
             let grant = SessionBuilder {
                 keeper: &keeper,
                 caller: &caller,

@@ -16,6 +16,7 @@ use penstock_protocol::open::{Options, Pull, Push, Refusal, RefusalKind, Request
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::wire::Bytes;
 use penstock_scitags::Scitag;
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Dir};
 
 use super::end::Endpoint;
@@ -165,7 +166,7 @@ impl SessionBuilder<'_> {
         }
         let mut missing = Vec::new();
         for path in &pull.sources {
-            let place = match self.keeper.place(self.caller, &path.0, false) {
+            let place = match self.keeper.place(self.caller, &path.0, PathAccess::Read) {
                 Err(refusal) if refusal.kind == RefusalKind::NotFound => {
                     missing.push((display_path(&path.0), refusal));
                     continue;
@@ -216,7 +217,7 @@ impl SessionBuilder<'_> {
         push: &Push,
         release: &dyn Fn(&JournalName) -> bool,
     ) -> Result<BuiltSession, Refusal> {
-        let place = self.keeper.place(self.caller, &push.target.0, true)?;
+        let place = self.keeper.place(self.caller, &push.target.0, PathAccess::Replace)?;
         let (base, rename) = target_at(place.root, &place.path, push.into_directory)
             .map_err(|error| refuse(&place.shown, &error))?;
         let trusted = self.keeper.trusts_owners();

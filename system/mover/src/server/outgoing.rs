@@ -19,6 +19,7 @@ use penstock_protocol::list::PathList;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{Opened, Options, Push, Refusal, RefusalKind, Request};
 use penstock_protocol::proof::SessionKey;
+use penstock_scopes::PathAccess;
 use penstock_sys::fs;
 use penstock_sys::net::interface_towards;
 
@@ -95,7 +96,7 @@ impl AgentInner {
         self.check_room(&limits, 0)?;
         check_options(&push.options)?;
         let keeper = &self.config.gatekeeper;
-        let place = keeper.place(&caller, &from, false)?;
+        let place = keeper.place(&caller, &from, PathAccess::Read)?;
         push.options.mark = keeper.mark(&caller, &from, push.options.mark)?;
         let failed = |error: io::Error| {
             let kind = match error.kind() {

@@ -1,9 +1,11 @@
 //! Authorisation of clients: the interface of the policy, which callers of the mover bring.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use penstock_identity::Fingerprint;
 use penstock_protocol::open::{Mark, Refusal};
+use penstock_scopes::{PathAccess, TokenGrant};
 use penstock_sys::fs::Dir;
 
 /// Authenticated client of an agent.
@@ -16,6 +18,8 @@ pub struct Caller {
     pub pass: Option<u64>,
     /// SHA-256 of its token; `None` for a certificate or a pass.
     pub token: Option<[u8; 32]>,
+    /// Rights that its token states by itself; `None` for a client whose rights the gatekeeper knows by name.
+    pub grant: Option<Arc<TokenGrant>>,
 }
 
 /// Resolved path of a client.
@@ -48,11 +52,16 @@ pub trait Gatekeeper: Send + Sync {
         true
     }
 
-    /// Resolves a path for reading or writing.
+    /// Resolves a path for one use of it. [`PathAccess::Replace`] is for a client that may both create and replace.
     ///
     /// # Errors
     /// If the path does not exist or this client may not use it.
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal>;
+    fn place(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal>;
 
     /// Names of the exports that this client may use, such as `/store/cms`.
     fn exports(&self, _caller: &Caller) -> Vec<String> {
