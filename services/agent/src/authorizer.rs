@@ -4,13 +4,16 @@
 //! path belongs to the export with the longest matching name, whose principals and mode decide. The kernel
 //! confines paths to an export later ([`penstock_sys::fs::Dir`]).
 //!
-//! Not for: reading tokens ([`crate::tokens`]).
+//! A token with claims also limits its bearer to the uses of paths that it names (`claims`).
+//!
+//! Not for: reading tokens ([`crate::tokens`], `penstock-tokens`).
 //!
 //! A refusal names what was refused, why, and a remedy for the client or the agent's operator. It names no
 //! export that the client may not use.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,22 +21,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
 use penstock_control::orders::OrderId;
-use penstock_daemon::api::Bearers;
+use penstock_daemon::api::{Bearers, ClaimsAccess};
 use penstock_identity::Fingerprint;
 use penstock_mover::{Caller, Gatekeeper, ResolvedPath};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::Dir;
+use penstock_tokens::jwt::looks_like_jwt;
+use penstock_tokens::{IssuerRegistry, MacaroonKey};
 
 use crate::config::{Export, Principal};
 use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, Tokens, check_token, hash};
 
+mod claims;
+
 /// Decides on clients by rules that may be replaced while the agent runs.
 #[derive(Debug)]
 pub struct Authorizer {
     rules_in_force: Mutex<Arc<AccessRules>>,
     tickets: Mutex<HashMap<OrderId, TicketGrant>>,
+    /// Key of derived tokens; none are accepted without it.
+    macaroons: Option<MacaroonKey>,
 }
 
 /// Write access below one directory, for the bearer of a secret.
@@ -55,13 +65,22 @@ pub struct AccessRules {
     pub token_tags: HashMap<String, TagRule>,
     /// Permitted destinations of third-party copies.
     pub destinations: DestinationRules,
+    /// Issuers whose tokens authenticate clients.
+    pub issuers: IssuerRegistry,
 }
 
 impl Authorizer {
     /// Creates an authorizer with these rules and no tickets.
     #[must_use]
     pub fn new(rules: AccessRules) -> Self {
-        Self { rules_in_force: Mutex::new(Arc::new(rules)), tickets: Mutex::default() }
+        let rules_in_force = Mutex::new(Arc::new(rules));
+        Self { rules_in_force, tickets: Mutex::default(), macaroons: None }
+    }
+
+    /// Derives tokens for clients by this key, and accepts them.
+    #[must_use]
+    pub fn with_macaroons(self, key: MacaroonKey) -> Self {
+        Self { macaroons: Some(key), ..self }
     }
 
     /// Rules in force; a reload replaces them.
@@ -79,7 +98,7 @@ impl Authorizer {
         check_token(ticket).map_err(|error| {
             Refusal::new(RefusalKind::Request, format!("the controller's ticket: {error}"))
         })?;
-        self.place(&controller(None), below.as_bytes(), true)?;
+        self.place(&controller(None), below.as_bytes(), PathAccess::Replace)?;
         let below = components(below.as_bytes()).into_iter().map(<[u8]>::to_vec).collect();
         self.tickets().insert(order, TicketGrant { sha256: hash(ticket), below });
         Ok(())
@@ -104,7 +123,12 @@ impl Authorizer {
     }
 
     /// Checks a ticket against a path; returns the number of components of its directory.
-    fn check_ticket(&self, order: OrderId, path: &[u8], write: bool) -> Result<usize, Refusal> {
+    fn check_ticket(
+        &self,
+        order: OrderId,
+        path: &[u8],
+        access: PathAccess,
+    ) -> Result<usize, Refusal> {
         let shown = path.escape_ascii();
         let refused = |text: String| Err(Refusal::new(RefusalKind::Permission, text));
         let tickets = self.tickets();
@@ -113,7 +137,7 @@ impl Authorizer {
         };
         let mut rest = components(path).into_iter();
         let is_below = ticket.below.iter().all(|part| rest.next() == Some(part));
-        if !write || !is_below {
+        if !access.writes() || !is_below {
             let below = ticket.below.join(&b'/');
             let below = below.escape_ascii();
             return refused(format!("{shown}: order {order} allows writing below /{below} only"));
@@ -134,6 +158,14 @@ impl Bearers for Authorizer {
 
     fn is_owner(&self, token: &str) -> bool {
         self.rules().tokens.is_owner(token)
+    }
+
+    fn has_claims(&self, token: &str) -> bool {
+        looks_like_jwt(token)
+    }
+
+    fn claims_access(&self, token: &str) -> ClaimsAccess {
+        self.rules().claims_access(token)
     }
 }
 
@@ -177,17 +209,25 @@ impl AccessRules {
 /// The controller, or the bearer of its ticket for `order`.
 #[must_use]
 pub fn controller(order: Option<OrderId>) -> Caller {
-    Caller { name: CONTROLLER.to_owned(), pass: order.map(OrderId::number), token: None }
+    Caller {
+        name: CONTROLLER.to_owned(),
+        pass: order.map(OrderId::number),
+        token: None,
+        grant: None,
+    }
 }
 
 /// True if the caller is a principal of the export.
 fn admits(export: &Export, caller: &Caller) -> bool {
     export.principals.iter().any(|principal| match principal {
         // Callers are authenticated already. `*` does not include the controller.
-        Principal::Anyone => caller.name != CONTROLLER,
+        Principal::Anyone => caller.name != CONTROLLER && claims::issuer(caller).is_none(),
         Principal::Token(name) => *name == caller.name,
         Principal::Certificate(certificate) => {
             Principal::certificate_name(certificate) == caller.name
+        }
+        Principal::Issuer(_) | Principal::Group { .. } | Principal::Subject { .. } => {
+            claims::is_principal(principal, caller)
         }
     })
 }
@@ -203,8 +243,18 @@ impl Gatekeeper for Authorizer {
         let rules = self.rules();
         match bearer() {
             // A client's own token takes precedence over an equal ticket.
-            Some(caller) if rules.tokens.name_of(token).is_none() => Ok(caller),
-            _ => rules.authenticate(token, certificate, peer),
+            _ if rules.tokens.name_of(token).is_some() => {
+                rules.authenticate(token, certificate, peer)
+            }
+            Some(caller) => Ok(caller),
+            None => match self.authenticate_claims(&rules, token) {
+                Some(Err(refusal)) => {
+                    tracing::warn!(peer, "refused: {}", refusal.text);
+                    Err(refusal)
+                }
+                Some(Ok(caller)) => Ok(caller),
+                None => rules.authenticate(token, certificate, peer),
+            },
         }
     }
 
@@ -216,24 +266,41 @@ impl Gatekeeper for Authorizer {
             return true;
         }
         let rules = self.rules();
+        if let Some(grant) = &caller.grant {
+            if !rules.still_grants(grant) {
+                return false;
+            }
+            if grant.issuer.is_some() {
+                return true;
+            }
+        }
         match &caller.token {
             Some(sha256) => rules.tokens.may_hold(sha256),
             None => rules.names_certificate(&caller.name),
         }
     }
 
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal> {
-        if let Some(order) = caller.pass {
-            let below = self.check_ticket(OrderId::from(order), path, write)?;
-            let place = self.rules().place(caller, path, write)?;
-            return confined(place, components(path).len(), below);
+    fn place(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal> {
+        let ticket = match caller.pass {
+            Some(order) => Some(self.check_ticket(OrderId::from(order), path, access)?),
+            None => None,
+        };
+        let place = self.rules().place(caller, path, access)?;
+        match ticket {
+            Some(below) => confined(place, components(path).len(), below, true),
+            None => Ok(place),
         }
-        self.rules().place(caller, path, write)
     }
 
     fn exports(&self, caller: &Caller) -> Vec<String> {
         let rules = self.rules();
         let admitted = rules.exports.iter().filter(|export| admits(export, caller));
+        let admitted = admitted.filter(|export| claims::touches(caller, export));
         admitted.map(|export| export.name.as_str().to_owned()).collect()
     }
 
@@ -256,7 +323,13 @@ impl Gatekeeper for Authorizer {
 
 /// Reopens `place` at the directory of the first `below` of its `all` components, so that symbolic links
 /// cannot leave that directory.
-fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPath, Refusal> {
+/// A directory that is missing is created, if `create`; else nothing is there that could lead elsewhere.
+fn confined(
+    place: ResolvedPath,
+    all: usize,
+    below: usize,
+    create: bool,
+) -> Result<ResolvedPath, Refusal> {
     let ResolvedPath { root, path, shown } = place;
     let mut rest = components(&path);
     let later = rest.split_off(below.saturating_sub(all - rest.len()).min(rest.len()));
@@ -265,7 +338,13 @@ fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPat
         return Ok(ResolvedPath { root, path, shown });
     }
     let directory = OsStr::from_bytes(&directory);
-    let opened = root.create_dir_all(directory, 0o777).and_then(|()| root.open_dir(directory));
+    let made = if create { root.create_dir_all(directory, 0o777) } else { Ok(()) };
+    let opened = made.and_then(|()| root.open_dir(directory));
+    if let Err(error) = &opened
+        && error.kind() == io::ErrorKind::NotFound
+    {
+        return Ok(ResolvedPath { root, path, shown });
+    }
     let root = opened.map_err(|error| {
         let text = format!("{shown}: {}", penstock_sys::fs::describe(&error));
         Refusal::new(RefusalKind::Permission, text)
@@ -297,7 +376,9 @@ impl AccessRules {
         };
         if !token.is_empty() {
             return match self.tokens.name_of(token) {
-                Some(name) => Ok(Caller { name, pass: None, token: Some(hash(token)) }),
+                Some(name) => {
+                    Ok(Caller { name, pass: None, token: Some(hash(token)), grant: None })
+                }
                 None => refused(
                     "the token is not one of this agent's: log in again with the line that the agent's operator gives (penstock login HOST --token ... --fingerprint ...)".into(),
                 ),
@@ -311,14 +392,19 @@ impl AccessRules {
         let principal = Principal::Certificate(*certificate);
         if self.exports.iter().any(|export| export.principals.contains(&principal)) {
             let name = Principal::certificate_name(certificate);
-            return Ok(Caller { name, pass: None, token: None });
+            return Ok(Caller { name, pass: None, token: None, grant: None });
         }
         refused(format!(
             "the client's certificate is in no export: ask the agent's operator to add \"cert:{certificate}\" to an export's who"
         ))
     }
 
-    fn place(&self, caller: &Caller, path: &[u8], write: bool) -> Result<ResolvedPath, Refusal> {
+    fn place(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        access: PathAccess,
+    ) -> Result<ResolvedPath, Refusal> {
         let shown = path.escape_ascii().to_string();
         let components = components(path);
         if components.contains(&&b".."[..]) || path.contains(&0) {
@@ -331,8 +417,12 @@ impl AccessRules {
             Some(export) if admits(export, caller) => export,
             _ => return Err(self.no_export_refusal(caller, &shown)),
         };
-        if !export.mode.allows(write) {
-            let verb = if write { "written" } else { "read" };
+        let covered = match &caller.grant {
+            Some(grant) => Some(self.check_grant(grant, path, access)?),
+            None => None,
+        };
+        if !export.mode.allows(access.writes()) {
+            let verb = if access.writes() { "written" } else { "read" };
             let text = format!(
                 "{shown}: export {} is {}-only and cannot be {verb}: ask the agent's operator to set its mode to read-write",
                 export.name,
@@ -352,190 +442,17 @@ impl AccessRules {
             Refusal::new(RefusalKind::Agent, text)
         })?;
         let below = export.name.components().count();
-        Ok(ResolvedPath {
+        let place = ResolvedPath {
             root,
             path: components[below..].join(&b'/'),
             shown: format!("/{}", components.join(&b'/').escape_ascii()),
-        })
+        };
+        match covered {
+            Some(covered) => claims::confine(place, components.len(), covered),
+            None => Ok(place),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::{Path, PathBuf};
-
-    use super::*;
-    use crate::config::AccessMode;
-    use crate::tokens::TokenSource;
-
-    const OWNER_TOKEN: &str = "the-token-of-the-owner";
-    const ALICE: &str = "alice-has-a-long-token";
-    const CERTIFICATE: Fingerprint = Fingerprint([7; 32]);
-
-    fn authorizer(directory: &Path) -> Authorizer {
-        let list = directory.join("tokens");
-        std::fs::write(&list, format!("alice {ALICE}\n")).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&list, mode).unwrap();
-        let tokens = Tokens::open(OWNER_TOKEN, &[TokenSource::List { file: list }]).unwrap();
-        let export = |name: &str, mode, principals: &[&str]| {
-            let path: PathBuf = directory.join(name.trim_start_matches('/').replace('/', "-"));
-            std::fs::create_dir_all(&path).unwrap();
-            let principals =
-                principals.iter().map(|principal| principal.parse().unwrap()).collect();
-            Export { name: name.parse().unwrap(), path, mode, principals, scitag: None }
-        };
-        let certificate = Principal::certificate_name(&CERTIFICATE);
-        let exports = vec![
-            export("/store", AccessMode::ReadWrite, &["*"]),
-            export("/store/cms", AccessMode::Read, &["alice", "owner"]),
-            export("/drop", AccessMode::Write, &[&certificate]),
-            export("/in", AccessMode::ReadWrite, &["controller"]),
-            export("/out", AccessMode::Read, &["controller"]),
-        ];
-        Authorizer::new(AccessRules {
-            tokens,
-            exports,
-            token_tags: HashMap::new(),
-            destinations: DestinationRules::default(),
-        })
-    }
-
-    fn caller(name: &str) -> Caller {
-        Caller { name: name.to_owned(), pass: None, token: None }
-    }
-
-    #[test]
-    fn unauthenticated_clients_are_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let authorizer = authorizer(directory.path());
-        let other = Fingerprint([8; 32]);
-        for (token, certificate, name) in [
-            (OWNER_TOKEN, None, Some("owner".to_owned())),
-            (ALICE, None, Some("alice".to_owned())),
-            (ALICE, Some(&other), Some("alice".to_owned())),
-            ("", Some(&CERTIFICATE), Some(Principal::certificate_name(&CERTIFICATE))),
-            ("", None, None),
-            ("", Some(&other), None),
-            ("wrong-token-wrong-token", None, None),
-            // A wrong token is an error even where the certificate alone would do.
-            ("wrong-token-wrong-token", Some(&CERTIFICATE), None),
-        ] {
-            let answer = authorizer.authenticate(token, certificate, "127.0.0.1:5");
-            match name {
-                Some(name) => assert_eq!(answer.unwrap().name, name),
-                None => {
-                    let refusal = answer.unwrap_err();
-                    assert_eq!(refusal.kind, RefusalKind::Identity);
-                    assert!(!refusal.text.contains("wrong-token"), "{}", refusal.text);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn longest_matching_export_is_used() {
-        let directory = tempfile::tempdir().unwrap();
-        let authorizer = authorizer(directory.path());
-        for (path, rest, shown) in [
-            (&b"/store"[..], &b""[..], "/store"),
-            (b"store//a/./b/", b"a/b", "/store/a/b"),
-            (b"/store/cms/x\n\xff", b"x\n\xff", "/store/cms/x\\n\\xff"),
-            (b"/store/cmsx", b"cmsx", "/store/cmsx"),
-        ] {
-            let place = authorizer.place(&caller("alice"), path, false).unwrap();
-            assert_eq!((place.path.as_slice(), place.shown.as_str()), (rest, shown));
-        }
-    }
-
-    #[test]
-    fn refusals_name_reason_and_remedy() {
-        let directory = tempfile::tempdir().unwrap();
-        let authorizer = authorizer(directory.path());
-        for (name, path, write, kind, words) in [
-            (
-                "alice",
-                "/store/cms/x",
-                true,
-                RefusalKind::Permission,
-                "is read-only and cannot be written",
-            ),
-            ("bob", "/store/cms/x", false, RefusalKind::NotFound, "use a path below /store"),
-            (
-                "alice",
-                "/drop/x",
-                true,
-                RefusalKind::NotFound,
-                "use a path below /store or /store/cms",
-            ),
-            ("alice", "/", false, RefusalKind::NotFound, "use a path below /store or /store/cms"),
-            ("alice", "/elsewhere", false, RefusalKind::NotFound, "is in no export"),
-            ("alice", "/store/../etc", false, RefusalKind::Permission, "'..'"),
-            ("alice", "/store/a\0b", false, RefusalKind::Permission, "NUL"),
-        ] {
-            let refusal = authorizer.place(&caller(name), path.as_bytes(), write).unwrap_err();
-            assert_eq!(refusal.kind, kind, "{path}: {}", refusal.text);
-            assert!(refusal.text.contains(words), "{path}: {}", refusal.text);
-            assert!(name != "bob" || !refusal.text.contains("cms or"), "{}", refusal.text);
-        }
-        let sender = caller(&Principal::certificate_name(&CERTIFICATE));
-        authorizer.place(&sender, b"/drop/x", true).unwrap();
-        assert!(
-            authorizer.place(&sender, b"/drop/x", false).unwrap_err().text.contains("write-only")
-        );
-    }
-
-    #[test]
-    fn ticket_allows_writing_one_directory() {
-        let directory = tempfile::tempdir().unwrap();
-        let authorizer = authorizer(directory.path());
-        let ticket = "a-ticket-of-some-length";
-        for (ticket, below, words) in [
-            ("short", "/in/a", "shorter than 16"),
-            (ticket, "/store/cms", "in no export"),
-            (ticket, "/in/../store", "'..'"),
-            (ticket, "/out", "read-only"),
-        ] {
-            let refusal = authorizer.grant_ticket(OrderId::from(7), ticket, below).unwrap_err();
-            assert!(refusal.text.contains(words), "{below}: {}", refusal.text);
-        }
-        assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
-        authorizer.grant_ticket(OrderId::from(7), ticket, "/in/a").unwrap();
-        let bearer = authorizer.authenticate(ticket, None, "127.0.0.1:5").unwrap();
-        assert_eq!((bearer.name.as_str(), bearer.pass), ("controller", Some(7)));
-        authorizer.place(&bearer, b"/in/a", true).unwrap();
-        authorizer.place(&bearer, b"/in//a/b/c", true).unwrap();
-        for (path, write) in [
-            (&b"/in/a"[..], false),
-            (b"/in", true),
-            (b"/in/ab", true),
-            (b"/in/a/../b", true),
-            (b"/store/x", true),
-            (b"/", true),
-        ] {
-            assert!(authorizer.place(&bearer, path, write).is_err(), "{}", path.escape_ascii());
-        }
-        std::os::unix::fs::symlink("../b", directory.path().join("in/a/link")).unwrap();
-        let place = authorizer.place(&bearer, b"/in/a/link/x", true).unwrap();
-        assert_eq!(place.path, b"link/x");
-        assert!(place.root.open_dir("link").is_err());
-        // `*` does not include the controller.
-        assert!(authorizer.place(&controller(None), b"/store/x", true).is_err());
-        assert!(authorizer.place(&controller(None), b"/out/x", false).is_ok());
-        assert!(authorizer.still_admits(&bearer) && authorizer.still_admits(&controller(None)));
-        authorizer.revoke_ticket(OrderId::from(7));
-        assert!(!authorizer.still_admits(&bearer));
-        assert!(authorizer.authenticate(ticket, None, "127.0.0.1:5").is_err());
-        assert!(authorizer.place(&bearer, b"/in/a", true).is_err());
-    }
-
-    #[test]
-    fn missing_export_is_agent_failure() {
-        let directory = tempfile::tempdir().unwrap();
-        let authorizer = authorizer(directory.path());
-        std::fs::remove_dir(directory.path().join("store")).unwrap();
-        let refusal = authorizer.place(&caller("alice"), b"/store/x", true).unwrap_err();
-        assert_eq!(refusal.kind, RefusalKind::Agent);
-        assert!(refusal.text.contains("no such file or directory"), "{}", refusal.text);
-    }
-}
+mod tests;

@@ -20,6 +20,7 @@ use penstock_daemon::config::{ConfigError, DEFAULT_FILE, Environment, find_file}
 use penstock_daemon::state;
 use penstock_host::placement::PlacementPolicy;
 use penstock_mover::{AgentLimits, STREAMS_MAX};
+use penstock_tokens::IssuerConfig;
 use penstock_units::{BitRate, ByteCount};
 
 use crate::controller;
@@ -129,6 +130,8 @@ pub struct Config {
     pub controller: Option<controller::Config>,
     /// Processors that the agent uses; none for any.
     pub cpu: Option<PlacementPolicy>,
+    /// Issuers whose tokens the agent accepts.
+    pub issuers: Vec<IssuerConfig>,
 }
 
 /// Returns true if a node with these roles plays `role`.
@@ -235,6 +238,7 @@ fn lower(
         reading,
         connections,
         controller,
+        issuers,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(ConfigError::combined)?;
@@ -280,6 +284,7 @@ fn lower(
     if !tokens.iter().any(|source| matches!(source, TokenSource::List { .. })) {
         check_principals(&exports, &tokens, controller.is_some())?;
     }
+    check_issuers(&exports, &issuers)?;
     let state = match layer.state {
         Some(state) => state,
         None => state::directory(environment).map_err(ConfigError::combined)?,
@@ -318,7 +323,34 @@ fn lower(
         destinations,
         controller,
         cpu: layer.cpu,
+        issuers,
     })
+}
+
+/// Refuses exports that name an unknown issuer, and issuers whose tokens no export admits.
+fn check_issuers(exports: &[Export], issuers: &[IssuerConfig]) -> Result<(), ConfigError> {
+    for export in exports {
+        let mut named = export.principals.iter().filter_map(Principal::issuer);
+        if let Some(name) = named.find(|name| !issuers.iter().any(|one| one.name == *name)) {
+            return Err(ConfigError::combined(format!(
+                "export {} admits tokens of '{name}', but no issuer has this name: add [[issuer]] name = \"{name}\"",
+                export.name
+            )));
+        }
+    }
+    for IssuerConfig { name, base, .. } in issuers {
+        let serves = |export: &Export| {
+            let path = export.name.to_scope_path();
+            export.principals.iter().any(|one| one.issuer() == Some(name))
+                && (path.covers(base) || base.covers(&path))
+        };
+        if !exports.iter().any(serves) {
+            return Err(ConfigError::combined(format!(
+                "no export at {base} admits tokens of issuer {name}: add \"issuer:{name}\" to the who of one"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an export that names a token which does not exist.

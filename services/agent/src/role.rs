@@ -15,10 +15,13 @@ use axum::Router;
 use penstock_daemon::RoleContext;
 use penstock_daemon::api::Bearers;
 use penstock_daemon::config::ConfigError;
+use penstock_daemon::state::StateError;
 use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
 use penstock_http::access::ReadPolicy;
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_mover::{Agent, AgentConfig, AgentLimits, Gatekeeper};
+use penstock_tokens::key_cache::{KeyCacheTimes, KeyFileError};
+use penstock_tokens::{IssuerConfig, IssuerRegistry, MacaroonKey, TokenMinter};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -41,6 +44,12 @@ pub enum AgentStartError {
     /// The tokens cannot be read.
     #[error(transparent)]
     Tokens(#[from] TokenError),
+    /// The keys of an issuer cannot be read.
+    #[error("jwks_file: {0}")]
+    IssuerKeys(#[from] KeyFileError),
+    /// The key for derived tokens cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// An address or a resource of the process is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -97,12 +106,17 @@ impl AgentRole {
     ) -> Result<Self, AgentStartError> {
         let started = StartedConfig::of(&config, context.token);
         let tokens = Tokens::open(context.token, &config.tokens)?;
-        let authorizer = Arc::new(Authorizer::new(AccessRules {
+        let former = IssuerRegistry::default();
+        let issuers = open_issuers(&config.issuers, context.runtime, &former)?;
+        let rules = AccessRules {
             tokens,
             exports: config.exports.clone(),
             token_tags: config.token_tags.clone(),
             destinations: config.destinations.clone(),
-        }));
+            issuers,
+        };
+        let macaroons = MacaroonKey::new(context.state.macaroon_key()?.as_bytes());
+        let authorizer = Arc::new(Authorizer::new(rules).with_macaroons(macaroons));
         let mover = match config.plays(RoleName::Agent) {
             true => Some(start_mover(&config, placement, context, &authorizer)?),
             false => None,
@@ -179,6 +193,12 @@ impl AgentRole {
         Arc::clone(&self.api.authorizer) as _
     }
 
+    /// Derives tokens for clients of gateways.
+    #[must_use]
+    pub fn minter(&self) -> Arc<dyn TokenMinter> {
+        Arc::clone(&self.api.authorizer) as _
+    }
+
     /// Applies limits, exports and tokens of the configuration as it is now.
     fn apply_config(&self) -> Result<(), ReloadError> {
         let config = (self.load)()?;
@@ -188,8 +208,11 @@ impl AgentRole {
             mover.set_limits(config.limits.clone());
         }
         *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let Config { exports, token_tags, destinations, .. } = config;
-        self.api.authorizer.replace(AccessRules { tokens, exports, token_tags, destinations });
+        let Config { exports, token_tags, destinations, issuers, .. } = config;
+        let former = self.api.authorizer.rules();
+        let issuers = open_issuers(&issuers, &self.runtime, &former.issuers)?;
+        let rules = AccessRules { tokens, exports, token_tags, destinations, issuers };
+        self.api.authorizer.replace(rules);
         Ok(())
     }
 }
@@ -278,6 +301,16 @@ enum ReloadError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Tokens(#[from] TokenError),
+    #[error("jwks_file: {0}")]
+    IssuerKeys(#[from] KeyFileError),
+}
+
+fn open_issuers(
+    configs: &[IssuerConfig],
+    runtime: &Handle,
+    former: &IssuerRegistry,
+) -> Result<IssuerRegistry, KeyFileError> {
+    IssuerRegistry::open(configs, runtime, KeyCacheTimes::default(), former)
 }
 
 impl StartedConfig {

@@ -121,6 +121,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         exports: vec![export],
         token_tags: HashMap::new(),
         destinations: DestinationRules::default(),
+        issuers: penstock_tokens::IssuerRegistry::default(),
     }));
     let agent = AgentApi {
         mover: Arc::clone(&mover) as _,

@@ -52,6 +52,29 @@ pub trait Bearers: Send + Sync + fmt::Debug + 'static {
 
     /// Returns true for the node's own token.
     fn is_owner(&self, token: &str) -> bool;
+
+    /// Returns true if `token` has the form of a token with claims, which [`Self::claims_access`] checks.
+    fn has_claims(&self, token: &str) -> bool {
+        let _ = token;
+        false
+    }
+
+    /// Checks a token with claims. May block for some seconds while keys are fetched.
+    fn claims_access(&self, token: &str) -> ClaimsAccess {
+        let _ = token;
+        ClaimsAccess::Refused("tokens with claims are not accepted".to_owned())
+    }
+}
+
+/// Access of the bearer of a token with claims to the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimsAccess {
+    /// Reading, as the configuration permits it.
+    Read,
+    /// None: the bearer of this name moves files only.
+    NoRead(String),
+    /// None: the token is not valid, with the reason.
+    Refused(String),
 }
 
 /// State behind the API.
@@ -127,7 +150,14 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
             request.extensions_mut().insert(caller);
             Ok(())
         }
-        false => allowed(&api, &request),
+        false => match allowed(&api, &request) {
+            Err(refusal) => {
+                let token = bearer(request.headers()).map(str::to_owned);
+                let access = claims_allowed(&api, token, reads(&request)).await;
+                access.unwrap_or(Err(refusal))
+            }
+            Ok(()) => Ok(()),
+        },
     };
     let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
@@ -184,6 +214,31 @@ fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
                 "the token is not this agent's: it is in the file 'token' of the agent's state directory",
             )),
         },
+    }
+}
+
+/// Decides by the claims of the token; `None` for a token without any.
+async fn claims_allowed(
+    api: &DaemonApi,
+    token: Option<String>,
+    is_reading: bool,
+) -> Option<Result<(), ProblemDetails>> {
+    let token = token?;
+    if api.bearers.name_of(&token).is_some() || !api.bearers.has_claims(&token) {
+        return None;
+    }
+    let bearers = Arc::clone(&api.bearers);
+    let access = tokio::task::spawn_blocking(move || bearers.claims_access(&token)).await.ok()?;
+    let forbidden = |text: String| Some(Err(ProblemDetails::new(StatusCode::FORBIDDEN, text)));
+    match access {
+        ClaimsAccess::Read if is_reading => Some(Ok(())),
+        ClaimsAccess::Read => {
+            forbidden("the token may only read here: changes take the agent's own token".to_owned())
+        }
+        ClaimsAccess::NoRead(name) => forbidden(format!(
+            "the token of '{name}' moves files: reads_api = true of its [[issuer]] lets it read here"
+        )),
+        ClaimsAccess::Refused(text) => Some(Err(ProblemDetails::unauthorized(text))),
     }
 }
 

@@ -33,6 +33,9 @@ pub const KEY: &str = "agent.key";
 /// File of the agent's own token (mode 0600).
 pub const TOKEN: &str = "token";
 
+/// File of the key for derived tokens (mode 0600).
+pub const MACAROON_KEY: &str = "macaroon.key";
+
 /// Time to wait for the lock: creating a key takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
@@ -205,23 +208,35 @@ impl StateDir {
     }
 
     fn token(&self) -> Result<String, StateError> {
-        if let Some(token) = self.read_secret(TOKEN)? {
-            let token = token.trim().to_owned();
-            return match check_token(&token) {
-                Ok(()) => Ok(token),
+        self.secret(TOKEN, "clients must log in again")
+    }
+
+    /// The key by which the agent signs the tokens that it derives for clients, created on the first call.
+    ///
+    /// # Errors
+    /// As [`Self::credentials`].
+    pub fn macaroon_key(&self) -> Result<String, StateError> {
+        let _lock = self.lock()?;
+        self.secret(MACAROON_KEY, "derived tokens become invalid")
+    }
+
+    /// Reads the secret in the file `name`, or creates one of 64 hexadecimal digits.
+    fn secret(&self, name: &str, loss: &str) -> Result<String, StateError> {
+        if let Some(secret) = self.read_secret(name)? {
+            let secret = secret.trim().to_owned();
+            return match check_token(&secret) {
+                Ok(()) => Ok(secret),
                 Err(error) => Err(StateError::new(
-                    &self.path.join(TOKEN),
-                    format!(
-                        "{error}: restore it, or remove it to get a new one (clients must log in again)"
-                    ),
+                    &self.path.join(name),
+                    format!("{error}: restore it, or remove it to get a new one ({loss})"),
                 )),
             };
         }
         let mut bytes = [0; 32];
         aws_lc_rs::rand::fill(&mut bytes).expect("the system's random generator works");
-        let token = hex(&bytes);
-        self.write(TOKEN, format!("{token}\n").as_bytes(), 0o600)?;
-        Ok(token)
+        let secret = hex(&bytes);
+        self.write(name, format!("{secret}\n").as_bytes(), 0o600)?;
+        Ok(secret)
     }
 
     /// Reads the file `name`; `None` where it does not exist.

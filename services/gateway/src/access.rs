@@ -1,12 +1,15 @@
 //! Credentials of a request: a bearer token, or the same token as the password of basic authentication, which clients
 //! without bearer tokens send (cadaver, web browsers).
 
-use axum::http::HeaderMap;
+use std::sync::Arc;
+
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_http::ProblemDetails;
 use penstock_mover::{Caller, Gatekeeper};
+use penstock_tokens::jwt::looks_like_jwt;
 
 use crate::error::refused;
 
@@ -18,13 +21,26 @@ pub(crate) const CHALLENGES: [&str; 2] =
 ///
 /// # Errors
 /// 401 with the reason.
-pub(crate) fn authenticate(
-    keeper: &dyn Gatekeeper,
+pub(crate) async fn authenticate(
+    keeper: &Arc<dyn Gatekeeper>,
     headers: &HeaderMap,
-    peer: &str,
+    peer: String,
 ) -> Result<Caller, ProblemDetails> {
     let token = token(headers)?;
-    keeper.authenticate(&token, None, peer).map_err(refused)
+    if !looks_like_jwt(&token) {
+        return keeper.authenticate(&token, None, &peer).map_err(refused);
+    }
+    // The keys of its issuer may have to be fetched.
+    let keeper = Arc::clone(keeper);
+    let checked =
+        tokio::task::spawn_blocking(move || keeper.authenticate(&token, None, &peer)).await;
+    match checked {
+        Ok(caller) => caller.map_err(refused),
+        Err(error) => {
+            let text = format!("the token cannot be checked: {error}");
+            Err(ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+        }
+    }
 }
 
 /// Returns the token of a request.

@@ -14,7 +14,9 @@ use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
 use penstock_protocol::open::{Mark, RefusalKind};
+use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
+use penstock_tokens::TokenMinter;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -26,7 +28,7 @@ use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
 use crate::third_party::{self, CopyEnds};
 use crate::url_path::UrlPath;
-use crate::{namespace, properties, read, write};
+use crate::{macaroon, namespace, properties, read, write};
 
 /// Largest head of a request, in bytes.
 const HEADERS_BYTES_MAX: usize = 64 << 10;
@@ -47,6 +49,7 @@ const ALLOWED: &str = "OPTIONS, GET, HEAD, PUT, DELETE, MKCOL, COPY, MOVE, PROPF
 pub(crate) struct Gateway {
     pub(crate) agent: Agent,
     pub(crate) keeper: Arc<dyn Gatekeeper>,
+    pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
     /// Permits to compute a digest.
     pub(crate) digests: Semaphore,
@@ -65,6 +68,13 @@ pub(crate) struct DavRequest {
     pub(crate) connection: HttpConnection,
 }
 
+/// Path at which a client creates or replaces something.
+pub(crate) struct WriteTarget {
+    pub(crate) place: ResolvedPath,
+    /// Refusal to replace what exists; `None` for a client that may.
+    pub(crate) keeps: Option<ProblemDetails>,
+}
+
 impl DavRequest {
     /// Value of a header, if it is text.
     pub(crate) fn header(&self, name: HeaderName) -> Option<&str> {
@@ -79,9 +89,14 @@ impl DavRequest {
 }
 
 impl Gateway {
-    pub(crate) fn new(agent: Agent, keeper: Arc<dyn Gatekeeper>, config: Config) -> Self {
+    pub(crate) fn new(
+        agent: Agent,
+        keeper: Arc<dyn Gatekeeper>,
+        minter: Arc<dyn TokenMinter>,
+        config: Config,
+    ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
-        Self { agent, keeper, config, digests: Semaphore::new(DIGESTS_MAX), buffers }
+        Self { agent, keeper, minter, config, digests: Semaphore::new(DIGESTS_MAX), buffers }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.
@@ -91,9 +106,9 @@ impl Gateway {
     pub(crate) fn place(
         &self,
         request: &DavRequest,
-        write: bool,
+        access: PathAccess,
     ) -> Result<Option<ResolvedPath>, ProblemDetails> {
-        self.place_at(request, &request.path, write)
+        self.place_at(request, &request.path, access)
     }
 
     /// Resolves any path for the client of a request.
@@ -104,7 +119,7 @@ impl Gateway {
         &self,
         request: &DavRequest,
         path: &UrlPath,
-        write: bool,
+        access: PathAccess,
     ) -> Result<Option<ResolvedPath>, ProblemDetails> {
         let name = path.bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if is_partial(name) {
@@ -113,7 +128,7 @@ impl Gateway {
                 path.shown()
             )));
         }
-        match self.keeper.place(&request.caller, path.bytes(), write) {
+        match self.keeper.place(&request.caller, path.bytes(), access) {
             Ok(place) => Ok(Some(place)),
             Err(refusal) if refusal.kind == RefusalKind::NotFound => {
                 match self.members_of(request, path).is_empty() {
@@ -129,12 +144,38 @@ impl Gateway {
     ///
     /// # Errors
     /// If the client may not write there.
-    pub(crate) fn writable(&self, request: &DavRequest) -> Result<ResolvedPath, ProblemDetails> {
-        let place = self.place(request, true)?;
+    pub(crate) fn writable(
+        &self,
+        request: &DavRequest,
+        access: PathAccess,
+    ) -> Result<ResolvedPath, ProblemDetails> {
+        self.writable_at(request, &request.path, access)
+    }
+
+    fn writable_at(
+        &self,
+        request: &DavRequest,
+        path: &UrlPath,
+        access: PathAccess,
+    ) -> Result<ResolvedPath, ProblemDetails> {
+        let place = self.place_at(request, path, access)?;
         place.ok_or_else(|| {
-            let text = format!("{} is above the exports", request.path.shown());
-            ProblemDetails::forbidden(text)
+            ProblemDetails::forbidden(format!("{} is above the exports", path.shown()))
         })
+    }
+
+    /// Resolves a path at which the client creates or replaces something.
+    ///
+    /// # Errors
+    /// If the client may not create it.
+    pub(crate) fn write_target(
+        &self,
+        request: &DavRequest,
+        path: &UrlPath,
+    ) -> Result<WriteTarget, ProblemDetails> {
+        let place = self.writable_at(request, path, PathAccess::Create)?;
+        let replaceable = self.writable_at(request, path, PathAccess::Replace);
+        Ok(WriteTarget { place, keeps: replaceable.err() })
     }
 
     /// Members of a collection above the exports that the client may use.
@@ -249,7 +290,7 @@ async fn answer(
     }
     let path = UrlPath::of(&parts.uri)?;
     let peer = connection.peer().to_string();
-    let caller = authenticate(gateway.keeper.as_ref(), &parts.headers, &peer)?;
+    let caller = authenticate(&gateway.keeper, &parts.headers, peer).await?;
     let request = DavRequest {
         method: parts.method,
         path,
@@ -277,6 +318,9 @@ async fn answer(
         },
         "PROPFIND" => properties::find(gateway, &request, take_body()).await,
         "PROPPATCH" => properties::patch(gateway, &request, take_body()).await,
+        "POST" if macaroon::is_request(&request) => {
+            macaroon::mint(gateway, &request, take_body()).await
+        }
         method => {
             let text = format!("{method} is not supported: use one of {ALLOWED}");
             let problem = ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, text);

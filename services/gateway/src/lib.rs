@@ -22,6 +22,7 @@
 //! | `third_party` | `COPY` from and to other servers |
 //! | `properties` | `PROPFIND`, `PROPPATCH` |
 //! | `digest` | digests of files, stored in extended attributes |
+//! | `macaroon` | `POST` of a request for a derived token |
 //! | `account` | the transfers of a connection |
 //!
 //! Not for: the agent's own API (`penstock-agent`), nor for what a client may do (its gatekeeper decides).
@@ -37,6 +38,7 @@ mod dispatch;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod macaroon;
 mod namespace;
 mod properties;
 mod range;

@@ -10,10 +10,11 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
 use penstock_mover::{FileUpload, ResolvedPath};
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use crate::conditions::{Validators, check_write, precondition_failed};
-use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
@@ -55,7 +56,7 @@ pub(crate) async fn make_collection(
         let text = "MKCOL with a body is not supported";
         return Err(ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
-    let place = gateway.writable(request)?;
+    let place = gateway.writable(request, PathAccess::Create)?;
     let shown = place.shown.clone();
     let made = blocking(move || {
         if place.path.is_empty() {
@@ -80,7 +81,7 @@ pub(crate) async fn delete(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
 ) -> Result<Response, ProblemDetails> {
-    let place = gateway.writable(request)?;
+    let place = gateway.writable(request, PathAccess::Delete)?;
     refuse_root(&place, "deleted")?;
     let shown = place.shown.clone();
     let (headers, is_collection) = (request.headers.clone(), request.path.is_collection());
@@ -173,23 +174,24 @@ fn answer(change: DestinationOutcome, shown: &str) -> Result<Response, ProblemDe
 struct SourceAndTarget {
     from: ResolvedPath,
     to: ResolvedPath,
+    /// Refusal to replace what exists at the target; `None` for a client that may.
+    keeps: Option<ProblemDetails>,
 }
 
 fn pair(
     gateway: &Gateway,
     request: &DavRequest,
     (source, target): (&UrlPath, &UrlPath),
-    writes_source: bool,
+    source_access: PathAccess,
 ) -> Result<SourceAndTarget, ProblemDetails> {
     if target.contains(source) || source.contains(target) {
         return Err(ProblemDetails::forbidden("source and destination contain each other"));
     }
-    let from = gateway.place_at(request, source, writes_source)?;
+    let from = gateway.place_at(request, source, source_access)?;
     let from = from.ok_or_else(|| ProblemDetails::forbidden("the path is no file of an export"))?;
-    let to = gateway.place_at(request, target, true)?;
-    let to = to.ok_or_else(|| ProblemDetails::forbidden("the destination is in no export"))?;
+    let WriteTarget { place: to, keeps } = gateway.write_target(request, target)?;
     refuse_root(&to, "replaced")?;
-    Ok(SourceAndTarget { from, to })
+    Ok(SourceAndTarget { from, to, keeps })
 }
 
 /// Looks at the destination; `Ok(None)` if the change may go on, with `replaced` set if something is there.
@@ -214,12 +216,12 @@ pub(crate) async fn rename(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
 ) -> Result<Response, ProblemDetails> {
-    let pair = pair(gateway, request, (&request.path, &destination(request)?), true)?;
+    let pair = pair(gateway, request, (&request.path, &destination(request)?), PathAccess::Rename)?;
     refuse_root(&pair.from, "moved")?;
-    let (shown, overwrites) = (pair.to.shown.clone(), request.overwrites());
-    let from_shown = pair.from.shown.clone();
+    let SourceAndTarget { from, to, keeps } = pair;
+    let (shown, overwrites) = (to.shown.clone(), request.overwrites() && keeps.is_none());
+    let from_shown = from.shown.clone();
     let moved = blocking(move || {
-        let SourceAndTarget { from, to } = pair;
         let source = from.root.stat(native(&from.path))?;
         let (refused, exists) = prepare(&to, overwrites)?;
         if let Some(refused) = refused {
@@ -244,7 +246,21 @@ pub(crate) async fn rename(
         ),
         _ => failed(&from_shown, &error),
     })?;
-    answer(change, &shown)
+    answer(kept(change, request, keeps)?, &shown)
+}
+
+/// Prefers the refusal to replace over that of `Overwrite: F`, which the client did not send.
+fn kept(
+    change: DestinationOutcome,
+    request: &DavRequest,
+    keeps: Option<ProblemDetails>,
+) -> Result<DestinationOutcome, ProblemDetails> {
+    match keeps {
+        Some(refusal) if change == DestinationOutcome::Exists && request.overwrites() => {
+            Err(refusal)
+        }
+        _ => Ok(change),
+    }
 }
 
 /// Answers `COPY` inside this server. With the URL of a `source`, the path of the request is the destination.
@@ -256,9 +272,9 @@ pub(crate) async fn copy(
     let pair = match source {
         Some(source) => {
             let source = UrlPath::of_destination(source, request.header(header::HOST))?;
-            pair(gateway, request, (&source, &request.path), false)?
+            pair(gateway, request, (&source, &request.path), PathAccess::Read)?
         }
-        None => pair(gateway, request, (&request.path, &destination(request)?), false)?,
+        None => pair(gateway, request, (&request.path, &destination(request)?), PathAccess::Read)?,
     };
     let recursive = match request.header(HeaderName::from_static("depth")) {
         None => true,
@@ -266,10 +282,10 @@ pub(crate) async fn copy(
         Some("0") => false,
         Some(_) => return Err(ProblemDetails::bad_request("Depth of COPY: 0 or infinity")),
     };
-    let (shown, overwrites) = (pair.to.shown.clone(), request.overwrites());
-    let from_shown = pair.from.shown.clone();
+    let SourceAndTarget { from, to, keeps } = pair;
+    let (shown, overwrites) = (to.shown.clone(), request.overwrites() && keeps.is_none());
+    let from_shown = from.shown.clone();
     let copied = blocking(move || {
-        let SourceAndTarget { from, to } = pair;
         let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
         let (refused, exists) = prepare(&to, overwrites)?;
         if let Some(refused) = refused {
@@ -292,12 +308,12 @@ pub(crate) async fn copy(
                     copy_contents(&from, &to.root.open_dir(native(&to.path))?, DEPTH_MAX)?;
                 }
             }
-            _ => copy_file(&from.root, native(&from.path), to)?,
+            _ => copy_file(&from.root, native(&from.path), to, overwrites)?,
         }
         Ok(if exists { DestinationOutcome::Replaced } else { DestinationOutcome::Created })
     });
     let change = copied.await.map_err(|error| failed(&from_shown, &error))?;
-    let response = answer(change, &shown)?;
+    let response = answer(kept(change, request, keeps)?, &shown)?;
     // Clients of third-party copies want to read the result.
     let is_third_party = request.headers.contains_key("x-number-of-streams") || source.is_some();
     match is_third_party {
@@ -306,7 +322,7 @@ pub(crate) async fn copy(
     }
 }
 
-fn copy_file(from: &Dir, path: &Path, to: ResolvedPath) -> io::Result<()> {
+fn copy_file(from: &Dir, path: &Path, to: ResolvedPath, replace: bool) -> io::Result<()> {
     let file = from.open_file(path, &Open { follow: true, ..Open::reading() })?;
     let size = fs::stat_file(&file)?.size;
     let upload = FileUpload::begin(&to, Some(size), &[])?;
@@ -316,7 +332,7 @@ fn copy_file(from: &Dir, path: &Path, to: ResolvedPath) -> io::Result<()> {
         content.write(&buffer[..count])?;
     }
     let bytes = content.received();
-    upload.join(vec![content.finish(true)?], bytes)?.commit(true, &[]).map(drop)
+    upload.join(vec![content.finish(true)?], bytes)?.commit(replace, &[]).map(drop)
 }
 
 /// Copies files and directories. Links and special files are left out, as HTTP shows none.
@@ -336,7 +352,7 @@ fn copy_contents(from: &Dir, to: &Dir, depth_left: usize) -> io::Result<()> {
                     path: name.as_bytes().to_vec(),
                     shown: name.to_string_lossy().into_owned(),
                 };
-                copy_file(from, path, place)?;
+                copy_file(from, path, place, true)?;
             }
             _ => {}
         }

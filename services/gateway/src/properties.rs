@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
 use penstock_mover::ResolvedPath;
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::{Dir, Kind, Stat};
 use quick_xml::events::Event;
 use quick_xml::name::ResolveResult;
@@ -121,7 +122,7 @@ pub(crate) async fn find(
         }
     }
     let mut path = request.path.bytes().to_vec();
-    let Some(place) = gateway.place(request, false)? else {
+    let Some(place) = gateway.place(request, PathAccess::List)? else {
         let names = gateway.virtual_members(request)?;
         let mut text = HEAD.to_owned();
         write_entry(&mut text, &path, None);
@@ -320,7 +321,7 @@ pub(crate) async fn patch(
     if all.first().is_none_or(|(_, name)| name.local != "propertyupdate") {
         return Err(ProblemDetails::bad_request("the body is no DAV:propertyupdate"));
     }
-    let place = gateway.writable(request)?;
+    let place = gateway.writable(request, PathAccess::Replace)?;
     let shown = place.shown.clone();
     let found = blocking(move || stat(&place)?.ok_or_else(|| io::ErrorKind::NotFound.into()));
     found.await.map_err(|error| failed(&shown, &error))?;
@@ -366,7 +367,8 @@ pub(crate) async fn listing_page(
     };
     let html =
         |body: Body| ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], body).into_response();
-    let Some(place) = gateway.place(request, false)? else {
+    let access = if request.method == Method::HEAD { PathAccess::Stat } else { PathAccess::List };
+    let Some(place) = gateway.place(request, access)? else {
         for name in gateway.virtual_members(request)? {
             row(&mut head, &member(&path, name.as_bytes()), &name, None);
         }

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
 use penstock_mover::GatewayDirection;
+use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs::{self, Kind, Stat};
 use tokio::sync::mpsc;
@@ -47,7 +48,8 @@ pub(crate) async fn get(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
 ) -> Result<Response, ProblemDetails> {
-    let Some(place) = gateway.place(request, false)? else {
+    let access = if request.method == Method::HEAD { PathAccess::Stat } else { PathAccess::Read };
+    let Some(place) = gateway.place(request, access)? else {
         return properties::listing_page(gateway, request).await;
     };
     let shown = place.shown.clone();

@@ -12,6 +12,7 @@ use penstock_daemon::RoleContext;
 use penstock_http::server::{self, ConnectionTracker, ServeConfig};
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_mover::{Agent, Gatekeeper};
+use penstock_tokens::TokenMinter;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -61,7 +62,8 @@ impl fmt::Debug for GatewayRole {
 }
 
 impl GatewayRole {
-    /// Starts to serve the files of `agent` to clients that `keeper` admits.
+    /// Starts to serve the files of `agent` to clients that `keeper` admits, for whom `minter` derives
+    /// tokens.
     ///
     /// # Errors
     /// When an address or the certificate cannot be used.
@@ -69,6 +71,7 @@ impl GatewayRole {
         config: Config,
         agent: Agent,
         keeper: Arc<dyn Gatekeeper>,
+        minter: Arc<dyn TokenMinter>,
         context: &RoleContext<'_>,
     ) -> Result<Self, GatewayStartError> {
         let tls: Arc<ServerConfig> = match &config.certificate {
@@ -90,7 +93,7 @@ impl GatewayRole {
             .collect::<io::Result<_>>()?;
         let tracker = Arc::new(ConnectionTracker::new(config.connections));
         let (stop, stopped) = watch::channel(false);
-        let router = router(Arc::new(Gateway::new(agent, keeper, config)));
+        let router = router(Arc::new(Gateway::new(agent, keeper, minter, config)));
         let counted = Arc::clone(&tracker);
         let serving = context.runtime.spawn(async move {
             let limits = ServeConfig {

@@ -20,6 +20,7 @@ use futures_util::stream;
 use penstock_http::ProblemDetails;
 use penstock_mover::{FileUpload, GatewayDirection, GatewayRequest, GatewayTransfer, ResolvedPath};
 use penstock_protocol::digest::{Algorithm, Digest};
+use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Kind, Open, describe};
 use penstock_sys::net::is_own_address;
 use tokio::sync::mpsc;
@@ -27,7 +28,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::conditions::precondition_failed;
 use crate::digest;
-use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::{failed, refused};
 use crate::namespace::{native, stat};
 use crate::write::parent_problem;
@@ -183,11 +184,15 @@ async fn pull_file(
     if request.path.is_collection() {
         return Err(ProblemDetails::conflict("the destination of a copy is a file"));
     }
-    let place = gateway.writable(request)?;
+    let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
     let (shown, overwrites) = (place.shown.clone(), request.overwrites());
     let there = look(gateway, request).await?;
     if there && !overwrites {
         return Err(precondition_failed(&format!("{shown}: File exists (Overwrite: F)")));
+    }
+    let overwrites = overwrites && keeps.is_none();
+    if there && let Some(refusal) = keeps {
+        return Err(refusal);
     }
     let source = inspect(&mut client, &copy.remote).await;
     let source = source.map_err(|error| error.problem(&copy.remote))?;
@@ -244,7 +249,7 @@ async fn pull_file(
 
 /// Returns true if there is a file or collection at the path of the request.
 async fn look(gateway: &Gateway, request: &DavRequest) -> Result<bool, ProblemDetails> {
-    let place = gateway.writable(request)?;
+    let place = gateway.writable(request, PathAccess::Create)?;
     let shown = place.shown.clone();
     let there = blocking(move || stat(&place)).await.map_err(|error| failed(&shown, &error))?;
     match there {
@@ -291,7 +296,7 @@ async fn push_file(
     copy: CopyRequest,
     mut client: RemoteClient,
 ) -> Result<Response, ProblemDetails> {
-    let place = gateway.place(request, false)?;
+    let place = gateway.place(request, PathAccess::Read)?;
     let place = place.ok_or_else(|| ProblemDetails::conflict("the source of a copy is a file"))?;
     let shown = place.shown.clone();
     let opened = blocking(move || open(&place)).await;

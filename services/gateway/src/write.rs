@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::conditions::{self, Validators, precondition_failed};
 use crate::digest::{self, DigestField};
-use crate::dispatch::{DavRequest, Gateway, blocking};
+use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
 
 /// Longest silence of a client that uploads.
@@ -40,7 +40,7 @@ pub(crate) async fn put(
             "PUT creates files: write the path without a slash at its end",
         ));
     }
-    let place = gateway.writable(request)?;
+    let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
     let shown = place.shown.clone();
     let expected = expected_digests(request);
     let mut algorithms = gateway.config.digests.clone();
@@ -54,20 +54,26 @@ pub(crate) async fn put(
     algorithms.dedup();
     let bytes = request.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
     let headers = request.headers.clone();
-    let replace = request.overwrites();
+    let overwrites = request.overwrites();
+    let replace = overwrites && keeps.is_none();
     let begun = blocking(move || {
         let there = crate::namespace::stat(&place)?;
         let validators = there.as_ref().map(Validators::of);
         if let Err(problem) = conditions::check_write(&headers, validators.as_ref()) {
             return Ok(Err(problem));
         }
-        if there.is_some() && !replace {
+        if there.is_some() && !overwrites {
             return Ok(Err(precondition_failed("the file exists (Overwrite: F)")));
         }
-        FileUpload::begin(&place, bytes, &algorithms).map(Ok)
+        match (there.is_some(), keeps) {
+            (true, Some(refusal)) => Ok(Err(refusal)),
+            (_, keeps) => {
+                FileUpload::begin(&place, bytes, &algorithms).map(|begun| Ok((begun, keeps)))
+            }
+        }
     });
     let begun = begun.await.map_err(|error| parent_problem(&shown, &error))?;
-    let upload = begun?;
+    let (upload, keeps) = begun?;
     let account = ConnectionAccount::begin(
         &request.connection,
         &gateway.agent,
@@ -90,9 +96,10 @@ pub(crate) async fn put(
     let committed = blocking(move || commit(upload, &expected, replace)).await;
     let committed = committed.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => ProblemDetails::bad_request(format!("{shown}: {error}")),
-        io::ErrorKind::AlreadyExists => {
-            precondition_failed(&format!("{shown} exists (Overwrite: F)"))
-        }
+        io::ErrorKind::AlreadyExists => match keeps {
+            Some(refusal) if overwrites => refusal,
+            _ => precondition_failed(&format!("{shown} exists (Overwrite: F)")),
+        },
         _ => failed(&shown, &error),
     })?;
     account.finish(committed.stat.size);

@@ -5,7 +5,7 @@
 //! unreadable or has an error, none of its tokens is valid (a revoked token must not stay valid),
 //! and the log reports that once for each change.
 //!
-//! Not for: tokens with claims, such as WLCG's; authorisation (each role decides that).
+//! Not for: tokens with claims, such as WLCG's (`penstock-tokens`); authorisation (each role decides that).
 //!
 //! Errors at the start name the file; later ones refuse the token.
 
@@ -212,10 +212,16 @@ impl Tokens {
     /// Returns the name of the bearer of `token`, if it is valid.
     #[must_use]
     pub fn name_of(&self, token: &str) -> Option<String> {
-        let hash = hash(token);
-        let mut name = self.is_owner(token).then(|| OWNER.to_owned());
+        self.name_of_hash(&hash(token))
+    }
+
+    /// Returns the name of the bearer of the token with this hash, if it is valid.
+    #[must_use]
+    pub fn name_of_hash(&self, hash: &TokenHash) -> Option<String> {
+        let is_owner = verify_slices_are_equal(hash, &self.owner).is_ok();
+        let mut name = is_owner.then(|| OWNER.to_owned());
         let mut compare = |known: &KnownToken| {
-            if verify_slices_are_equal(&hash, &known.sha256).is_ok() {
+            if verify_slices_are_equal(hash, &known.sha256).is_ok() {
                 name = Some(known.name.clone());
             }
         };

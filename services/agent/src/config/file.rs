@@ -17,8 +17,8 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::types::{
-    AccessMode, CertificateFingerprint, ExportName, MetricsAccess, Principal, ReadSetting,
-    RoleName, Tag,
+    AccessMode, Audience, CertificateFingerprint, ExportName, MetricsAccess, Principal,
+    ReadSetting, RoleName, Tag,
 };
 use super::{Export, Layer};
 use crate::controller;
@@ -26,6 +26,7 @@ use crate::destinations::{DestinationRule, DestinationRules};
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 use penstock_http::Url;
+use penstock_tokens::IssuerConfig;
 
 /// The lowered content of a configuration file.
 #[derive(Debug, Default)]
@@ -41,6 +42,7 @@ pub(super) struct FileConfig {
     pub(super) reading: ReadPolicy,
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
+    pub(super) issuers: Vec<IssuerConfig>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -72,6 +74,8 @@ struct AgentDocument {
     export: Vec<Spanned<ExportTable>>,
     #[serde(default)]
     token: Vec<Spanned<TokenTable>>,
+    #[serde(default)]
+    issuer: Vec<Spanned<IssuerTable>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -194,6 +198,35 @@ struct TokenTable {
     force_scitag: bool,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IssuerTable {
+    name: String,
+    url: String,
+    #[serde(default, deserialize_with = "one_or_many")]
+    audience: Option<Vec<Audience>>,
+    base: ExportName,
+    jwks_file: Option<PathBuf>,
+    authorities: Option<PathBuf>,
+    #[serde(default)]
+    reads_api: bool,
+}
+
+impl IssuerTable {
+    fn lower(self, file: &ConfigFile) -> IssuerConfig {
+        let audiences = self.audience.unwrap_or_default();
+        IssuerConfig {
+            name: self.name,
+            url: self.url,
+            audiences: audiences.into_iter().map(|audience| audience.0).collect(),
+            base: self.base.to_scope_path(),
+            jwks_file: self.jwks_file.map(|path| file.beside(path)),
+            authorities: self.authorities.map(|path| file.beside(path)),
+            reads_api: self.reads_api,
+        }
+    }
+}
+
 /// Builds the tag rule of an export or a token.
 fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, ValueError> {
     match tag {
@@ -262,6 +295,19 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         });
     }
 
+    let mut issuers: Vec<IssuerConfig> = Vec::new();
+    for table in document.issuer {
+        let offset = table.span().start;
+        let issuer = table.into_inner().lower(file);
+        check_token_name(&issuer.name).map_err(|error| at(offset, &error))?;
+        issuer.check().map_err(|error| at(offset, &error))?;
+        let IssuerConfig { name, url, .. } = &issuer;
+        if issuers.iter().any(|other| other.name == *name || other.url == *url) {
+            return Err(at(offset, &format!("a second issuer is called {name} or has its url")));
+        }
+        issuers.push(issuer);
+    }
+
     let layer = Layer {
         listen: document.agent.listen,
         http: document.agent.http,
@@ -292,5 +338,6 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
             names: document.http.names,
         },
         connections: document.http.connections,
+        issuers,
     })
 }

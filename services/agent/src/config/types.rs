@@ -7,6 +7,7 @@ use penstock_daemon::config::ValueError;
 use penstock_daemon::deserialize_from_text;
 use penstock_identity::Fingerprint;
 use penstock_scitags::{Registry, Scitag};
+use penstock_scopes::ScopePath;
 
 use crate::destinations::DestinationRule;
 use crate::tokens::{CONTROLLER, OWNER, check_token_name};
@@ -27,6 +28,12 @@ impl ExportName {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as a path of scopes.
+    #[must_use]
+    pub fn to_scope_path(&self) -> ScopePath {
+        ScopePath::new(self.0.as_bytes()).expect("a name has no '..' and no NUL byte")
     }
 
     /// Components of the name; none for `/`.
@@ -107,19 +114,59 @@ impl FromStr for AccessMode {
 /// A principal that an export admits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// Any client that is authenticated by a token or a certificate.
+    /// Any client that the agent authenticates by a token of its own or a certificate; no bearer of an issuer's token.
     Anyone,
     /// Bearer of the token of this name.
     Token(String),
     /// Owner of this certificate.
     Certificate(Fingerprint),
+    /// Bearers of tokens of the issuer of this name.
+    Issuer(String),
+    /// Those that belong to a group (`wlcg.groups`).
+    Group {
+        /// Name of the issuer.
+        issuer: String,
+        /// Group, such as `/cms/production`.
+        group: String,
+    },
+    /// The one with this claim `sub`.
+    Subject {
+        /// Name of the issuer.
+        issuer: String,
+        /// Value of the claim.
+        subject: String,
+    },
 }
 
 impl Principal {
+    /// Name of the issuer whose tokens this principal is about.
+    #[must_use]
+    pub fn issuer(&self) -> Option<&str> {
+        match self {
+            Self::Anyone | Self::Token(_) | Self::Certificate(_) => None,
+            Self::Issuer(issuer) | Self::Group { issuer, .. } | Self::Subject { issuer, .. } => {
+                Some(issuer)
+            }
+        }
+    }
+
     /// Name of a client that this certificate identifies.
     #[must_use]
     pub fn certificate_name(certificate: &Fingerprint) -> String {
         format!("cert:{certificate}")
+    }
+}
+
+impl fmt::Display for Principal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anyone => f.write_str("*"),
+            Self::Token(name) => f.write_str(name),
+            Self::Certificate(certificate) => f.write_str(&Self::certificate_name(certificate)),
+            Self::Issuer(issuer) => write!(f, "issuer:{issuer}"),
+            Self::Group { issuer, group } => write!(f, "group:{issuer}:{group}"),
+            Self::Subject { issuer, subject } => write!(f, "subject:{issuer}:{subject}"),
+        }
     }
 }
 
@@ -137,6 +184,23 @@ impl FromStr for Principal {
                     "'{text}' names no certificate: write cert:SHA256: and 64 hexadecimal digits"
                 ))),
             };
+        }
+        let form = |form: &str| ValueError::new(format_args!("'{text}': write {form}"));
+        if let Some(name) = text.strip_prefix("issuer:") {
+            check_token_name(name).map_err(ValueError::new)?;
+            return Ok(Self::Issuer(name.to_owned()));
+        }
+        if let Some(rest) = text.strip_prefix("group:") {
+            let parts = rest.split_once(':').filter(|(_, group)| group.starts_with('/'));
+            let (issuer, group) = parts.ok_or_else(|| form("group:ISSUER:/GROUP"))?;
+            check_token_name(issuer).map_err(ValueError::new)?;
+            return Ok(Self::Group { issuer: issuer.to_owned(), group: group.to_owned() });
+        }
+        if let Some(rest) = text.strip_prefix("subject:") {
+            let parts = rest.split_once(':').filter(|(_, subject)| !subject.is_empty());
+            let (issuer, subject) = parts.ok_or_else(|| form("subject:ISSUER:SUBJECT"))?;
+            check_token_name(issuer).map_err(ValueError::new)?;
+            return Ok(Self::Subject { issuer: issuer.to_owned(), subject: subject.to_owned() });
         }
         if text != OWNER && text != CONTROLLER {
             check_token_name(text).map_err(ValueError::new)?;
@@ -231,6 +295,23 @@ impl FromStr for Tag {
     }
 }
 
+/// Audience of tokens that an issuer signs for this agent.
+#[derive(Debug, Clone)]
+pub(super) struct Audience(pub(super) String);
+
+impl FromStr for Audience {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.is_empty() || text.contains(char::is_whitespace) {
+            true => Err(ValueError::new(format_args!(
+                "'{text}' is no audience: write it like https://dtn1.example.org:8443"
+            ))),
+            false => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
 /// SHA-256 fingerprint of a certificate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CertificateFingerprint(pub(super) Fingerprint);
@@ -257,4 +338,5 @@ deserialize_from_text!(
     Tag,
     DestinationRule,
     CertificateFingerprint,
+    Audience,
 );

@@ -20,7 +20,6 @@ use utoipa::{Modify, OpenApi, ToSchema};
 use penstock_http::ProblemDetails;
 
 use super::AgentApi;
-use crate::config::Principal;
 use crate::registry::ActiveRegistry;
 
 /// A transfer that runs or ended recently.
@@ -307,18 +306,13 @@ fn unix_seconds(time: SystemTime) -> f64 {
 pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> {
     let text =
         |addresses: &[std::net::SocketAddr]| addresses.iter().map(ToString::to_string).collect();
-    let who = |principal: &Principal| match principal {
-        Principal::Anyone => "*".to_owned(),
-        Principal::Token(name) => name.clone(),
-        Principal::Certificate(certificate) => Principal::certificate_name(certificate),
-    };
     let rules = api.authorizer.rules();
     let limits = api.limits.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let exports = rules.exports.iter().map(|export| ExportFacts {
         name: export.name.to_string(),
         path: export.path.display().to_string(),
         mode: export.mode.as_str().to_owned(),
-        who: export.principals.iter().map(who).collect(),
+        who: export.principals.iter().map(ToString::to_string).collect(),
     });
     Json(AgentFacts {
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -17,6 +17,7 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push, Refusal};
 use penstock_protocol::wire::Bytes;
+use penstock_scopes::PathAccess;
 
 use super::engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine, TransferRequest};
 use super::faults::{FailureAction, fault, of_own_refusal, permanent};
@@ -115,7 +116,7 @@ impl TransferEngine for LocalEngine {
     fn list(&self, path: &str) -> Result<Box<dyn FileListing>, OrderFault> {
         let place = self
             .authorizer
-            .place(&controller(None), path.as_bytes(), false)
+            .place(&controller(None), path.as_bytes(), PathAccess::List)
             .map_err(|refusal| permanent(refusal.text))?;
         Ok(Box::new(DirectoryListing::start(place)?))
     }
