@@ -162,6 +162,7 @@ impl KeyCache {
         };
         let deadline = Instant::now() + self.0.times.fetch;
         let mut state = self.0.lock();
+        let mut has_waited = false;
         loop {
             let now = Instant::now();
             let found = self.0.usable_keys(&state, now).map(|keys| {
@@ -191,7 +192,8 @@ impl KeyCache {
                 let waited = self.0.fetched.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 state.waiting -= 1;
-            } else if self.0.may_fetch(&state, now) {
+                has_waited = true;
+            } else if !has_waited && self.0.may_fetch(&state, now) {
                 self.start(&mut state, url, authorities, runtime);
             } else {
                 return Err(match (unknown, &state.failure) {
