@@ -5,6 +5,9 @@ mod common;
 
 mod clients;
 mod http;
+mod issuer;
+mod macaroons;
 mod site;
 mod third_party;
+mod tokens;
 mod xrootd;

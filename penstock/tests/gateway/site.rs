@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::common::{self, Agent, TestEnv, seeded, write_file};
@@ -85,6 +85,11 @@ impl Site {
 
     /// Starts an agent with further lines in the table `[gateway]`, and further tables.
     pub(crate) fn with(gateway: &str, tables: &str) -> Self {
+        Self::admitting("\"alice\", \"owner\"", gateway, tables)
+    }
+
+    /// Starts an agent whose export admits these principals, a list of TOML.
+    pub(crate) fn admitting(who: &str, gateway: &str, tables: &str) -> Self {
         let env = TestEnv::new();
         let data = env.path("data");
         fs::create_dir_all(&data).unwrap();
@@ -96,7 +101,7 @@ impl Site {
         let text = format!(
             "tokens = {tokens:?}\n[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\
              [gateway]\nlisten = [\"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]\n{gateway}{tables}\
-             [[export]]\nname = \"/store/data\"\npath = {data:?}\nmode = \"read-write\"\nwho = [\"alice\", \"owner\"]\n"
+             [[export]]\nname = \"/store/data\"\npath = {data:?}\nmode = \"read-write\"\nwho = [{who}]\n"
         );
         fs::write(&config, text).unwrap();
         let agent = Self::serve(&env);
@@ -142,11 +147,26 @@ impl Site {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Response {
+        self.ask_as(&format!("Bearer {TOKEN}"), method, path, headers, body)
+    }
+
+    /// Sends one request with these credentials, if any.
+    pub(crate) fn ask_as(
+        &self,
+        credentials: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
         let mut stream = self.connect();
         let mut head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
             self.authority()
         );
+        if !credentials.is_empty() {
+            head += &format!("Authorization: {credentials}\r\n");
+        }
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
@@ -221,18 +241,29 @@ pub(crate) fn is_installed(program: &str) -> bool {
 
 /// Runs a client in the directory of `site`, and returns its output; fails unless it exits with 0.
 pub(crate) fn client(site: &Site, program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program)
+    let output = client_with(site, &[("BEARER_TOKEN", TOKEN)], program, arguments);
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a client with these variables in the directory of `site`.
+pub(crate) fn client_with(
+    site: &Site,
+    variables: &[(&str, &str)],
+    program: &str,
+    arguments: &[&str],
+) -> Output {
+    Command::new(program)
         .args(arguments)
         .current_dir(site.env.path(""))
         .env("HOME", site.env.path(""))
-        .env("BEARER_TOKEN", TOKEN)
+        .env_remove("BEARER_TOKEN")
+        .envs(variables.iter().copied())
         // Its scripts name no interpreter of their own on Debian.
         .env("GFAL_PYTHONBIN", "/usr/bin/python3")
         .stdin(Stdio::null())
         .output()
-        .unwrap();
-    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
+        .unwrap()
 }
 
 /// A site with a file to upload, and its content.

@@ -1,0 +1,138 @@
+//! Derived tokens, which gfal2 asks for before its operations.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::issuer::{TestIssuer, TestKey, wlcg};
+use crate::site::{Response, Site, TOKEN};
+use crate::tokens::issuer_table;
+
+const READ: &str = r#"{"caveats": ["activity:LIST,DOWNLOAD"], "validity": "PT180M"}"#;
+const WRITE: &str =
+    r#"{"caveats": ["activity:LIST,DOWNLOAD,MANAGE,UPLOAD,DELETE"], "validity": "PT180M"}"#;
+
+fn ask(site: &Site, credentials: &str, path: &str, body: &str) -> Response {
+    let kind = [("Content-Type", "application/macaroon-request")];
+    site.ask_as(credentials, "POST", path, &kind, body.as_bytes())
+}
+
+fn mint(site: &Site, credentials: &str, path: &str, body: &str) -> String {
+    let answer = ask(site, credentials, path, body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let object: Value = serde_json::from_slice(&answer.body).unwrap();
+    format!("Bearer {}", object["macaroon"].as_str().unwrap())
+}
+
+fn status(site: &Site, credentials: &str, method: &str, path: &str) -> u16 {
+    let body: &[u8] = if method == "PUT" { b"new" } else { b"" };
+    site.ask_as(credentials, method, path, &[("Depth", "0")], body).status
+}
+
+#[test]
+fn macaroon_is_bound_to_path_and_activity() {
+    let site = Site::new();
+    fs::create_dir(site.data.join("d")).unwrap();
+    fs::write(site.data.join("d/f"), b"content").unwrap();
+    fs::write(site.data.join("dd"), b"content").unwrap();
+    let basic = format!("Basic {}", STANDARD.encode(format!("anyone:{TOKEN}")));
+    let read = mint(&site, &basic, "/store/data/d", READ);
+    for (method, path, expected) in [
+        ("GET", "/store/data/d/f", 200),
+        ("PROPFIND", "/store/data/d", 207),
+        ("GET", "/store/data/dd", 403),
+        ("PROPFIND", "/store/data", 403),
+        ("PUT", "/store/data/d/n", 403),
+        ("DELETE", "/store/data/d/f", 403),
+        ("MKCOL", "/store/data/d/n", 403),
+    ] {
+        assert_eq!(status(&site, &read, method, path), expected, "{method} {path}");
+    }
+    let upload = r#"{"caveats": ["activity:UPLOAD", "path:/store/data/d/sub"]}"#;
+    let upload = mint(&site, &basic, "/store/data/d", upload);
+    assert_eq!(status(&site, &upload, "MKCOL", "/store/data/d/sub"), 201);
+    assert_eq!(status(&site, &upload, "PUT", "/store/data/d/sub/f"), 201);
+    assert_eq!(status(&site, &upload, "PUT", "/store/data/d/sub/f"), 403, "replaces");
+    assert_eq!(status(&site, &upload, "PUT", "/store/data/d/g"), 403);
+    let write = mint(&site, &basic, "/store/data/d", WRITE);
+    assert_eq!(status(&site, &write, "PUT", "/store/data/d/sub/f"), 204);
+    assert_eq!(status(&site, &write, "DELETE", "/store/data/d/sub"), 204);
+}
+
+#[test]
+fn macaroon_is_never_wider_than_parent() {
+    let site = Site::new();
+    fs::create_dir(site.data.join("d")).unwrap();
+    fs::write(site.data.join("d/f"), b"content").unwrap();
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let alice = format!("Bearer {TOKEN}");
+    let parent = mint(&site, &alice, "/store/data/d", READ);
+    let child = mint(&site, &parent, "/", WRITE);
+    assert_eq!(status(&site, &child, "GET", "/store/data/d/f"), 200);
+    assert_eq!(status(&site, &child, "GET", "/store/data/f"), 403);
+    assert_eq!(status(&site, &child, "DELETE", "/store/data/d/f"), 403);
+    let upload = r#"{"caveats": ["activity:UPLOAD"], "validity": "PT1M"}"#;
+    assert_eq!(ask(&site, &parent, "/store/data/d", upload).status, 403);
+    assert_eq!(ask(&site, &parent, "/store/data/f", READ).status, 403);
+    let forged = format!("{}A", &parent[..parent.len() - 1]);
+    let other = format!("{}B", &parent[..parent.len() - 1]);
+    let refused = [forged, other].map(|token| status(&site, &token, "GET", "/store/data/d/f"));
+    assert!(refused.contains(&401), "{refused:?}");
+}
+
+#[test]
+fn macaroon_ends_with_its_parent() {
+    let mut site = Site::new();
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let alice = format!("Bearer {TOKEN}");
+    let token = mint(&site, &alice, "/store/data", READ);
+    site.restart();
+    assert_eq!(status(&site, &token, "GET", "/store/data/f"), 200, "after a restart");
+    let mode = fs::metadata(site.env.state.join("macaroon.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    fs::write(site.env.path("tokens"), "alice another-token-of-alice\n").unwrap();
+    let answer = site.ask_as(&token, "GET", "/store/data/f", &[], b"");
+    assert!(answer.status == 401 && answer.text().contains("derived from"), "{}", answer.text());
+}
+
+#[test]
+fn macaroon_of_issuer_keeps_scopes() {
+    let key = TestKey::es256("e1");
+    let issuer = TestIssuer::new(&[&key]);
+    let site = Site::admitting("\"issuer:cms\"", "", &issuer_table(&issuer, ""));
+    fs::create_dir(site.data.join("d")).unwrap();
+    for name in ["d/f", "f"] {
+        fs::write(site.data.join(name), b"content").unwrap();
+    }
+    let own = format!("Bearer {}", key.token(&wlcg(issuer.url(), "storage.read:/d")));
+    let token = mint(&site, &own, "/store/data", WRITE);
+    assert_eq!(status(&site, &token, "GET", "/store/data/d/f"), 200);
+    assert_eq!(status(&site, &token, "GET", "/store/data/f"), 403);
+    assert_eq!(status(&site, &token, "DELETE", "/store/data/d/f"), 403);
+}
+
+#[test]
+fn bad_macaroon_requests_are_refused() {
+    let site = Site::new();
+    let alice = format!("Bearer {TOKEN}");
+    let anonymous = ask(&site, "", "/store/data", READ);
+    assert_eq!(anonymous.status, 401);
+    assert!(anonymous.text().contains("X.509 proxies are not accepted"), "{}", anonymous.text());
+    assert!(anonymous.header("www-authenticate").is_some());
+    for (path, body, expected) in [
+        ("/store/data", "", 400),
+        ("/store/data", "{\"caveats\": [\"before:2030-01-01T00:00:00Z\"]}", 400),
+        ("/store/data", "{\"validity\": \"forever\"}", 400),
+        ("/store/data/../x", READ, 400),
+        ("/elsewhere", READ, 404),
+    ] {
+        assert_eq!(ask(&site, &alice, path, body).status, expected, "{path} {body}");
+    }
+    let long = format!("{{\"caveats\": [\"{}\"]}}", "x".repeat(100_000));
+    assert_eq!(ask(&site, &alice, "/store/data", &long).status, 400);
+    assert_eq!(site.ask("POST", "/store/data", &[], b"x").status, 405);
+}
