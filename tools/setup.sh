@@ -63,6 +63,7 @@ for purpose in "$@"; do
             wish rclone rclone
             wish cadaver cadaver
             wish litmus litmus
+            wish scitokens-verify scitokens-cpp
             wish openssl openssl
             # Its package installs services that are not needed: masked, they never start.
             services="$services xrootd@clustered xrootd@standalone"

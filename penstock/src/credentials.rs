@@ -23,6 +23,10 @@ use penstock_sys::net::is_own_address;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
+mod bearer;
+
+pub(crate) use bearer::discover as discover_bearer;
+
 const FILE: &str = "hosts.toml";
 
 /// Normalised address of an agent.
@@ -80,6 +84,8 @@ impl std::fmt::Display for AgentAddress {
 pub(crate) struct AgentCredentials {
     /// Token to send; empty for a login by client certificate.
     pub(crate) token: String,
+    /// The token comes from the environment of each command ([`bearer`]) and is not stored.
+    pub(crate) is_bearer: bool,
     /// Fingerprint of the agent's certificate.
     pub(crate) fingerprint: Fingerprint,
     /// Client certificate to send.
@@ -116,6 +122,14 @@ impl ClientCertificate {
 }
 
 impl AgentCredentials {
+    /// Takes the token from the environment where the login says so.
+    fn with_bearer(self) -> anyhow::Result<Self> {
+        match self.is_bearer {
+            true => Ok(Self { token: bearer::discover()?, ..self }),
+            false => Ok(self),
+        }
+    }
+
     /// TLS configuration that accepts only this agent and sends the client certificate, if any.
     ///
     /// # Errors
@@ -139,6 +153,9 @@ struct KnownHost {
     address: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     token: String,
+    /// True for a token from the environment of each command.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    bearer: bool,
     fingerprint: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate: Option<PathBuf>,
@@ -153,7 +170,8 @@ impl KnownHost {
             fingerprint.with_context(|| format!("{FILE}: {}: log in again", self.address))?;
         let own = self.certificate.clone().zip(self.key.clone());
         let own = own.map(|(certificate, key)| ClientCertificate { certificate, key });
-        Ok(AgentCredentials { token: self.token.clone(), fingerprint, own })
+        let token = self.token.clone();
+        Ok(AgentCredentials { token, is_bearer: self.bearer, fingerprint, own })
     }
 }
 
@@ -172,10 +190,12 @@ pub(crate) fn store(
     let mut hosts = read(state)?;
     let address = address.to_string();
     hosts.host.retain(|host| host.address != address);
-    let (token, fingerprint) = (known.token.clone(), known.fingerprint.to_string());
+    let bearer = known.is_bearer;
+    let token = if bearer { String::new() } else { known.token.clone() };
+    let fingerprint = known.fingerprint.to_string();
     let own = known.own.clone();
     let (certificate, key) = own.map(|own| (own.certificate, own.key)).unzip();
-    hosts.host.push(KnownHost { address, token, fingerprint, certificate, key });
+    hosts.host.push(KnownHost { address, token, bearer, fingerprint, certificate, key });
     hosts.host.sort_by(|a, b| a.address.cmp(&b.address));
     let text = toml::to_string(&hosts).context("hosts cannot be written as TOML")?;
     Ok(state.write(FILE, text.as_bytes(), 0o600)?)
@@ -188,7 +208,7 @@ pub(crate) fn find(
 ) -> anyhow::Result<Option<AgentCredentials>> {
     let name = address.to_string();
     if let Some(host) = read(state)?.host.iter().find(|host| host.address == name) {
-        return host.known().map(Some);
+        return host.known()?.with_bearer().map(Some);
     }
     own(state, address)
 }
@@ -225,7 +245,8 @@ fn find_by_certificate(
             tracing::debug!("no certificate that is known: {error}");
             None
         });
-    Ok(known.into_iter().find(|known| Some(known.fingerprint) == shown))
+    let known = known.into_iter().find(|known| Some(known.fingerprint) == shown);
+    known.map(AgentCredentials::with_bearer).transpose()
 }
 
 /// Finds credentials by the address of an HTTP API. A login to the mover's port is valid too, as both ports of an agent
@@ -261,7 +282,7 @@ fn find_api_by_name(
             "several agents are known at {}: say which one has its HTTP API at {address} (penstock login {address} --token ... --fingerprint ...)",
             address.host
         ),
-        (Some(host), None) => host.known().map(Some),
+        (Some(host), None) => host.known()?.with_bearer().map(Some),
         (None, _) => Ok(None),
     }
 }
@@ -310,6 +331,7 @@ fn own(state: &StateDir, address: &AgentAddress) -> anyhow::Result<Option<AgentC
     let known = |own: penstock_daemon::state::Credentials| AgentCredentials {
         fingerprint: own.identity.fingerprint(),
         token: own.token,
+        is_bearer: false,
         own: None,
     };
     Ok(state.existing_credentials()?.map(known))
@@ -340,6 +362,7 @@ mod tests {
     fn known(byte: u8) -> AgentCredentials {
         AgentCredentials {
             token: format!("token-number-{byte}-of-many"),
+            is_bearer: false,
             fingerprint: Fingerprint([byte; 32]),
             own: (byte == 3)
                 .then(|| ClientCertificate { certificate: "/c".into(), key: "/k".into() }),

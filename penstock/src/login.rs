@@ -32,6 +32,9 @@ the login unchecked. Logins are in hosts.toml in your state directory, readable 
 A login is valid for every name, address and port of the agent: at a new address the certificate identifies it. For a \
 controller log in to its HTTP port (HOST:8621).
 
+With --bearer no token is stored: each command takes that of BEARER_TOKEN, of the file BEARER_TOKEN_FILE, or of the file bt_u \
+and the number of the user in $XDG_RUNTIME_DIR or /tmp, as tokens of grid issuers are short-lived.
+
 A certificate of your own takes the place of a token where the agent's operator has named its \
 fingerprint; its files stay where they are and are read each time.
 
@@ -47,11 +50,14 @@ pub(crate) struct LoginArgs {
     #[arg(value_name = "HOST[:PORT]")]
     host: String,
     /// The token; other users of this machine can see it while the command runs
-    #[arg(long, required_unless_present_any = ["token_file", "certificate"], conflicts_with = "token_file")]
+    #[arg(long, required_unless_present_any = ["token_file", "bearer", "certificate"], conflicts_with = "token_file")]
     token: Option<String>,
     /// Read the token from this file, or from standard input with -
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Take the token from the environment of each command: BEARER_TOKEN, BEARER_TOKEN_FILE, bt_uUID
+    #[arg(long, conflicts_with_all = ["token", "token_file"])]
+    bearer: bool,
     /// Client certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
@@ -71,6 +77,7 @@ pub(crate) fn run(args: LoginArgs) -> Result<Code, Failure> {
     let token = match (&args.token, &args.token_file) {
         (Some(token), _) => token.clone(),
         (None, Some(file)) => read_token(file)?,
+        (None, None) if args.bearer => credentials::discover_bearer().or_exit(Code::Usage)?,
         (None, None) => String::new(),
     };
     let token = token.trim().to_owned();
@@ -85,7 +92,8 @@ pub(crate) fn run(args: LoginArgs) -> Result<Code, Failure> {
         }
         None => None,
     };
-    let known = AgentCredentials { token, fingerprint: args.fingerprint, own };
+    let known =
+        AgentCredentials { token, is_bearer: args.bearer, fingerprint: args.fingerprint, own };
     let asked = match ask(&address, &known)? {
         // It may be the port of an HTTP API, the only port of a controller.
         Err(error @ CopyError::Unreachable(..)) => ask_api(&address, &known, error),

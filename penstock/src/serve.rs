@@ -108,7 +108,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     let agent = AgentRole::start(config, placement, &context, Box::new(load));
     let agent = Arc::new(agent.map_err(anyhow::Error::from)?);
     let gateway = gateway.zip(agent.mover().cloned()).map(|(config, mover)| {
-        GatewayRole::start(config, mover, agent.gatekeeper(), agent.minter(), &context).map(Arc::new)
+        GatewayRole::start(config, mover, agent.gatekeeper(), agent.minter(), &context)
+            .map(Arc::new)
     });
     let gateway = gateway.transpose().map_err(anyhow::Error::from)?;
     let inputs = collector.as_deref().map(inputs).unwrap_or_default();

@@ -139,6 +139,7 @@ pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, Failure> {
     let address = AgentAddress::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
     let known = AgentCredentials {
         token: operator.trim().to_owned(),
+        is_bearer: false,
         fingerprint: identity.fingerprint(),
         own: None,
     };

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::issuer::{TestIssuer, TestKey, wlcg};
-use crate::site::{Response, Site, TOKEN};
+use crate::site::{Response, Site, TOKEN, client, client_with, is_installed, site_with_upload};
 use crate::tokens::issuer_table;
 
 const READ: &str = r#"{"caveats": ["activity:LIST,DOWNLOAD"], "validity": "PT180M"}"#;
@@ -97,6 +97,26 @@ fn macaroon_ends_with_its_parent() {
     fs::write(site.env.path("tokens"), "alice another-token-of-alice\n").unwrap();
     let answer = site.ask_as(&token, "GET", "/store/data/f", &[], b"");
     assert!(answer.status == 401 && answer.text().contains("derived from"), "{}", answer.text());
+}
+
+#[test]
+fn curl_hands_a_macaroon_to_gfal() {
+    if !is_installed("curl") || !is_installed("gfal-copy") {
+        return;
+    }
+    let (site, source, content) = site_with_upload();
+    let url = format!("{}store/data", site.url("http"));
+    let user = format!("anyone:{TOKEN}");
+    let kind = "Content-Type: application/macaroon-request";
+    let answer = client(&site, "curl", &["-sS", "-u", &user, "-H", kind, "-d", WRITE, &url]);
+    let object: Value = serde_json::from_str(&answer).unwrap();
+    let token = object["macaroon"].as_str().unwrap();
+    let target = format!("{}/sub/f", url.replace("http://", "dav://"));
+    let file = format!("file://{}", source.display());
+    let arguments = ["-f", "-p", "-K", "ADLER32", &file, &target];
+    let output = client_with(&site, &[("BEARER_TOKEN", token)], "gfal-copy", &arguments);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::read(site.data.join("sub/f")).unwrap() == content);
 }
 
 #[test]

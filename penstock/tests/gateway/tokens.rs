@@ -195,7 +195,11 @@ fn scopes_confine_paths() {
 fn exports_admit_groups_and_subjects() {
     for (who, own, other) in [
         ("issuer:cms", json!({}), None),
-        ("group:cms:/cms/prod", json!({"wlcg.groups": ["/cms", "/cms/prod"]}), Some(json!({"wlcg.groups": ["/cms"]}))),
+        (
+            "group:cms:/cms/prod",
+            json!({"wlcg.groups": ["/cms", "/cms/prod"]}),
+            Some(json!({"wlcg.groups": ["/cms"]})),
+        ),
         ("subject:cms:user-1", json!({}), Some(json!({"sub": "user-2"}))),
     ] {
         let site = TokenSite::new(&format!("\"{who}\""));
@@ -206,7 +210,12 @@ fn exports_admit_groups_and_subjects() {
             assert_eq!(site.status(&token, "GET", "/store/data/f"), 404, "{who}");
         }
     }
-    let site = TokenSite::with("\"*\"", "", "", "[[export]]\nname = \"/store/data/x\"\npath = \"/tmp\"\nwho = [\"issuer:cms\"]\n");
+    let site = TokenSite::with(
+        "\"*\"",
+        "",
+        "",
+        "[[export]]\nname = \"/store/data/x\"\npath = \"/tmp\"\nwho = [\"issuer:cms\"]\n",
+    );
     fs::write(site.site.data.join("f"), b"content").unwrap();
     assert_eq!(site.status(&site.token("storage.read:/"), "GET", "/store/data/f"), 404, "*");
 }
@@ -301,6 +310,76 @@ fn cp_takes_tokens_of_issuers() {
 }
 
 #[test]
+fn bearer_comes_from_the_environment() {
+    let site = TokenSite::new("\"issuer:cms\"");
+    fs::write(site.site.data.join("f"), b"content").unwrap();
+    let agent = &site.site.agent;
+    let state = site.site.env.path("client");
+    let runtime = site.site.env.path("runtime");
+    fs::create_dir(&runtime).unwrap();
+    let penstock = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = common::penstock(&state);
+        command.env_remove("BEARER_TOKEN_FILE").env_remove("BEARER_TOKEN").args(arguments);
+        command.env("XDG_RUNTIME_DIR", &runtime).envs(variables.iter().copied());
+        command.output().unwrap()
+    };
+    let good = site.token("storage.read:/");
+    let expired = site.token_with(&json!({"exp": now_s() - 100}));
+    let login = ["login", &agent.listen, "--bearer", "--fingerprint", &agent.fingerprint];
+    let output = penstock(&[("BEARER_TOKEN", &good)], &login);
+    assert!(output.status.success(), "{output:?}");
+    assert!(!fs::read_to_string(state.join("hosts.toml")).unwrap().contains("eyJ"));
+    let file = site.site.env.path("bearer");
+    fs::write(&file, format!("{good}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let copy = site.site.env.path("copy");
+    let url = format!("penstock://{}/store/data/f", agent.listen);
+    let cp = |variables: &[(&str, &str)]| {
+        let _ = fs::remove_file(&copy);
+        penstock(variables, &["cp", "--json", &url, copy.to_str().unwrap()])
+    };
+    // BEARER_TOKEN comes before BEARER_TOKEN_FILE, which comes before the file of the user.
+    let user = runtime.join(format!("bt_u{}", rustix::process::geteuid().as_raw()));
+    fs::write(&user, &expired).unwrap();
+    let output = cp(&[("BEARER_TOKEN_FILE", file)]);
+    assert!(output.status.success(), "{output:?}");
+    for refused in [cp(&[("BEARER_TOKEN", &expired), ("BEARER_TOKEN_FILE", file)]), cp(&[])] {
+        assert_eq!(refused.status.code(), Some(5), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("'exp'"), "{refused:?}");
+    }
+    fs::write(&user, &good).unwrap();
+    let output = cp(&[]);
+    assert!(output.status.success() && fs::read(&copy).unwrap() == b"content", "{output:?}");
+}
+
+#[test]
+fn expired_session_resumes_with_new_token() {
+    let site = TokenSite::with("\"issuer:cms\"", "", "", "[limits]\nrate = \"40M\"\n");
+    let agent = &site.site.agent;
+    let source = site.site.env.path("source.bin");
+    write_file(&mut seeded(1723), &source, 60 << 20);
+    let state = site.site.env.path("client");
+    let bearer = |exp: u64| site.token_with(&json!({"scope": "storage.modify:/", "exp": exp}));
+    let run = |token: &str, arguments: &[&str]| {
+        let mut command = common::penstock(&state);
+        command.env("BEARER_TOKEN", token).args(arguments).output().unwrap()
+    };
+    let login = ["login", &agent.listen, "--bearer", "--fingerprint", &agent.fingerprint];
+    assert!(run(&bearer(now_s() + 600), &login).status.success());
+    let url = format!("penstock://{}/store/data/f", agent.listen);
+    let cp = ["cp", "--json", "--give-up-after", "1s", source.to_str().unwrap(), &url];
+    // Valid for five seconds with the tolerance of clocks; the copy takes twelve.
+    let refused = run(&bearer(now_s() - 55), &cp);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(site.site.names().iter().all(|name| name != "f"), "not committed");
+    let resumed = run(&bearer(now_s() + 600), &cp);
+    assert!(resumed.status.success(), "{resumed:?}");
+    let result: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert!(result["resumed_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{result}");
+    assert!(fs::read(site.site.data.join("f")).unwrap() == fs::read(&source).unwrap());
+}
+
+#[test]
 fn api_is_read_where_permitted() {
     for (keys, expected) in [("", 403), ("reads_api = true", 200)] {
         let site = TokenSite::with("\"issuer:cms\"", "", keys, "");
@@ -386,7 +465,10 @@ fn accepted_tokens_agree_with_scitokens() {
     };
     if !verify(&site.token("storage.read:/")).0 {
         let found = verify(&site.token("storage.read:/")).1;
-        penstock_testkit::skip(penstock_testkit::Requirement::Program, &format!("scitokens-verify that can use an authority of the test: {found}"));
+        penstock_testkit::skip(
+            penstock_testkit::Requirement::Program,
+            &format!("scitokens-verify that can use an authority of the test: {found}"),
+        );
         return;
     }
     for (changes, agrees) in [

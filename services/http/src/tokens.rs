@@ -29,7 +29,7 @@ pub const CONTROLLER: &str = "controller";
 pub const TOKEN_BYTES_MIN: usize = 16;
 
 /// Longest token in bytes.
-pub const TOKEN_BYTES_MAX: usize = 4096;
+pub const TOKEN_BYTES_MAX: usize = 8192;
 
 /// Longest token file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;

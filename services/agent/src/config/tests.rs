@@ -179,3 +179,57 @@ fn shipped_example_is_valid() {
     let contents = file::parse(&example(&all)).unwrap();
     assert!(contents.exports.len() >= 2 && contents.tokens.len() >= 2);
 }
+
+/// The sample of a page, with directories of the test.
+fn documented_issuers(setting: &Setting) -> String {
+    let page = std::fs::read_to_string("../../docs/gateways.md").unwrap();
+    let (_, section) = page.split_once("## Tokens of issuers").unwrap();
+    let (_, sample) = section.split_once("```toml\n").unwrap();
+    let (sample, _) = sample.split_once("```").unwrap();
+    let data = setting.directory.path().join("data").display().to_string();
+    sample.replace("/srv/store/cms", &data).replace("/srv/production", &data)
+}
+
+#[test]
+fn documented_issuers_are_valid() {
+    let setting = Setting::new();
+    let text = documented_issuers(&setting);
+    let config = setting.load(&text, Layer::default()).unwrap();
+    let [issuer] = config.issuers.as_slice() else { panic!("one issuer") };
+    assert_eq!(issuer.url, "https://cms-auth.cern.ch/");
+    assert_eq!(issuer.base.to_string(), "/store/cms");
+    let shown: Vec<String> =
+        config.exports.iter().flat_map(|one| &one.principals).map(ToString::to_string).collect();
+    assert_eq!(shown, ["issuer:cms", "group:cms:/cms/production", "subject:cms:62fa7c3e"]);
+    // Keys that the sample shows as comments.
+    let all: String = text
+        .lines()
+        .map(|line| line.strip_prefix('#').unwrap_or(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(setting.load(&all, Layer::default()).unwrap().issuers[0].reads_api);
+}
+
+#[test]
+fn issuer_faults_name_the_remedy() {
+    let setting = Setting::new();
+    let text = documented_issuers(&setting);
+    for (from, to, words) in [
+        ("https://cms-auth", "http://cms-auth", "https only"),
+        ("https://cms-auth.cern.ch/", "cms", "url"),
+        ("[\"https://dtn1.example.org:8443\"]", "[]", "name at least one"),
+        ("\"/store/cms\"     ", "\"/elsewhere\" ", "no export at /elsewhere admits tokens"),
+        ("group:cms:/cms", "group:cms:cms", "group:ISSUER:/GROUP"),
+        ("\"issuer:cms\"", "\"issuer:atlas\"", "no issuer has this name"),
+        (
+            "[[export]]",
+            "[[issuer]]\nname = \"b\"\nurl = \"https://cms-auth.cern.ch/\"\naudience = \"x\"\nbase = \"/\"\n[[export]]",
+            "has its url",
+        ),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = setting.load(&text.replacen(from, to, 1), Layer::default());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(words), "{to}: {error}");
+    }
+}
