@@ -17,7 +17,7 @@ pub struct PathGrant {
 pub struct TokenIssuer {
     /// Name in the configuration.
     pub name: String,
-    /// The claim `iss`.
+    /// URL of the issuer, the claim `iss`.
     pub url: String,
 }
 
@@ -26,7 +26,7 @@ pub struct TokenIssuer {
 pub struct TokenGrant {
     /// Issuer of the token; `None` for one derived from a token that the agent knows by name.
     pub issuer: Option<TokenIssuer>,
-    /// The claim `sub`.
+    /// Bearer as its issuer names it, the claim `sub`.
     pub subject: Option<String>,
     /// Groups of the bearer (`wlcg.groups`).
     pub groups: Vec<String>,

@@ -75,7 +75,7 @@ impl ScopePath {
         Ok(Self(components))
     }
 
-    /// Components, outermost first.
+    /// Components of the path, outermost first.
     pub fn components(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.0.iter().map(Vec::as_slice)
     }

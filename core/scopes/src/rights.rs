@@ -58,7 +58,7 @@ impl AccessRights {
     /// Scopes `storage.read`, `storage.stage` and `read`.
     pub const READ: Self = Self::NONE.with(PathAccess::List).with(PathAccess::Read);
 
-    /// Scope `storage.create`.
+    /// Uses of the scope `storage.create`.
     pub const CREATE: Self = Self::NONE.with(PathAccess::Create);
 
     /// Scopes `storage.modify`, which includes `storage.create`, and `write`.

@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail};
 use penstock_agent::tokens::{TOKEN_BYTES_MAX, check_token};
 use penstock_sys::machine::effective_user;
 
-/// Finds the token.
+/// Finds the token in the environment.
 ///
 /// # Errors
 /// When the environment has none, a source holds no token, or its file cannot be read or belongs to another user.

@@ -101,7 +101,7 @@ impl TestKey {
     }
 }
 
-/// Seconds since 1970.
+/// Present time in seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }

@@ -34,7 +34,7 @@ fn status(site: &Site, credentials: &str, method: &str, path: &str) -> u16 {
 }
 
 #[test]
-fn macaroon_is_bound_to_path_and_activity() {
+fn macaroon_keeps_path_and_activity() {
     let site = Site::new();
     fs::create_dir(site.data.join("d")).unwrap();
     fs::write(site.data.join("d/f"), b"content").unwrap();

@@ -14,7 +14,7 @@ use crate::jwt::{UnverifiedToken, verify};
 use crate::key_cache::{KeyCache, KeyCacheTimes, KeyFileError, KeyLookupError};
 use crate::rejection::TokenRejection;
 
-/// A configured issuer.
+/// An issuer as an operator configures it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerConfig {
     /// Name in the principals of exports.

@@ -44,18 +44,18 @@ const SCITOKENS_VERSIONS: [&str; 2] = ["scitoken:2.0", "scitokens:2.0"];
 /// Issuer and key that a token names. Nothing of it is proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnverifiedToken {
-    /// The claim `iss`.
+    /// URL of the issuer, the claim `iss`.
     pub issuer: String,
-    /// The header `kid`.
+    /// Identifier of the key, the header `kid`.
     pub key_id: Option<String>,
-    /// The header `alg`.
+    /// Algorithm of the signature, the header `alg`.
     pub algorithm: SignatureAlgorithm,
 }
 
 /// Claims of a token whose signature is its issuer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedClaims {
-    /// The claim `sub`.
+    /// Bearer as its issuer names it, the claim `sub`.
     pub subject: Option<String>,
     /// Groups of the bearer (`wlcg.groups`).
     pub groups: Vec<String>,

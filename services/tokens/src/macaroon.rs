@@ -249,7 +249,7 @@ impl MacaroonKey {
         token.starts_with(PREFIX)
     }
 
-    /// Writes a token.
+    /// Writes a token and signs it.
     ///
     /// # Errors
     /// When it would be too long.

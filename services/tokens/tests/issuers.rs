@@ -13,14 +13,14 @@ use penstock_tokens::{IssuerRegistry, TokenAuthError, TokenRejection};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
-const LONG: Duration = Duration::from_secs(3600);
+const TEST_DURATION_MAX: Duration = Duration::from_secs(3600);
 
 /// Times with which nothing is fetched twice.
 const TIMES: KeyCacheTimes = KeyCacheTimes {
-    refresh: LONG,
-    usable: LONG,
-    interval: LONG,
-    retry: LONG,
+    refresh: TEST_DURATION_MAX,
+    usable: TEST_DURATION_MAX,
+    interval: TEST_DURATION_MAX,
+    retry: TEST_DURATION_MAX,
     fetch: Duration::from_secs(20),
 };
 

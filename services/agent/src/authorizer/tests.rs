@@ -1,3 +1,5 @@
+//! Tests of clients, exports and tickets.
+
 use std::path::{Path, PathBuf};
 
 use super::*;
