@@ -156,6 +156,7 @@ fn scopes_confine_paths() {
     symlink("../secret", data.join("da/link")).unwrap();
     symlink("f", data.join("da/inside")).unwrap();
     symlink("secret", data.join("alias")).unwrap();
+    symlink("../data", data.join("da/away")).unwrap();
     let token = site.token("storage.read:/da storage.read:/alias storage.create:/new");
     for (path, status) in [
         ("/store/data/da/f", 200),
@@ -177,6 +178,11 @@ fn scopes_confine_paths() {
     }
     let link = site.ask(&token, "GET", "/store/data/da/link", &[]);
     assert!(link.status >= 400 && !link.text().contains("secret\""), "{}", link.text());
+    // A scope whose path goes through a link, as the bearer of a wider one may make it.
+    for scope in ["storage.read:/da/away", "storage.read:/da/away/f"] {
+        let answer = site.ask(&site.token(scope), "GET", "/store/data/da/away/f", &[]);
+        assert_eq!(answer.status, 403, "{scope}: {}", answer.text());
+    }
     let listed = |path| site.ask(&token, "PROPFIND", path, &[("Depth", "1")]);
     assert!(listed("/").text().contains("<D:href>/store</D:href>"));
     assert_eq!(listed("/store/data").status, 403);

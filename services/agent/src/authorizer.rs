@@ -13,7 +13,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::io;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -292,7 +291,7 @@ impl Gatekeeper for Authorizer {
         };
         let place = self.rules().place(caller, path, access)?;
         match ticket {
-            Some(below) => confined(place, components(path).len(), below, true),
+            Some(below) => confined(place, components(path).len(), below),
             None => Ok(place),
         }
     }
@@ -323,13 +322,7 @@ impl Gatekeeper for Authorizer {
 
 /// Reopens `place` at the directory of the first `below` of its `all` components, so that symbolic links
 /// cannot leave that directory.
-/// A directory that is missing is created, if `create`; else nothing is there that could lead elsewhere.
-fn confined(
-    place: ResolvedPath,
-    all: usize,
-    below: usize,
-    create: bool,
-) -> Result<ResolvedPath, Refusal> {
+fn confined(place: ResolvedPath, all: usize, below: usize) -> Result<ResolvedPath, Refusal> {
     let ResolvedPath { root, path, shown } = place;
     let mut rest = components(&path);
     let later = rest.split_off(below.saturating_sub(all - rest.len()).min(rest.len()));
@@ -338,13 +331,7 @@ fn confined(
         return Ok(ResolvedPath { root, path, shown });
     }
     let directory = OsStr::from_bytes(&directory);
-    let made = if create { root.create_dir_all(directory, 0o777) } else { Ok(()) };
-    let opened = made.and_then(|()| root.open_dir(directory));
-    if let Err(error) = &opened
-        && error.kind() == io::ErrorKind::NotFound
-    {
-        return Ok(ResolvedPath { root, path, shown });
-    }
+    let opened = root.create_dir_all(directory, 0o777).and_then(|()| root.open_dir(directory));
     let root = opened.map_err(|error| {
         let text = format!("{shown}: {}", penstock_sys::fs::describe(&error));
         Refusal::new(RefusalKind::Permission, text)

@@ -4,6 +4,7 @@
 //! scope confines symbolic links, too.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use penstock_tokens::jwt::{CLOCK_SKEW_S, looks_like_jwt};
 use penstock_tokens::macaroon::{DerivedToken, MacaroonKey, MintRequest, TokenMinter};
 use penstock_tokens::{IssuerConfig, TokenAuthError};
 
-use super::{AccessRules, Authorizer, confined};
+use super::{AccessRules, Authorizer, components};
 use crate::config::{Export, Principal};
 use crate::tokens::CONTROLLER;
 
@@ -176,29 +177,47 @@ impl AccessRules {
 }
 
 /// Reopens `place` at the scope's directory, so that symbolic links cannot leave it. `all` is the number of components
-/// of the client's path.
+/// of the client's path. The path of the scope itself has no links: a client could have made them, and asked for a scope
+/// that goes through them.
 pub(super) fn confine(
     place: ResolvedPath,
     all: usize,
     scope: CoveringScope,
 ) -> Result<ResolvedPath, Refusal> {
-    if scope.depth < all || scope.depth == 0 {
-        return confined(place, all, scope.depth, false);
+    let ResolvedPath { root, path, shown } = place;
+    let parts = components(&path);
+    let is_whole = scope.depth == all && !parts.is_empty();
+    // A scope for the path alone may be for a file: its directory confines it.
+    let within = if is_whole { scope.depth - 1 } else { scope.depth };
+    let depth = within.saturating_sub(all - parts.len());
+    let refused = |error: &io::Error| {
+        let error = penstock_sys::fs::describe(error);
+        let text = format!("{shown}: the path of the token's scope cannot be opened ({error})");
+        Refusal::new(RefusalKind::Permission, text)
+    };
+    // Directories that are missing hold nothing that leads elsewhere.
+    let mut opened = None;
+    for depth in (0..=depth).rev() {
+        let directory = parts[..depth].join(&b'/');
+        match root.open_dir_nofollow(OsStr::from_bytes(&directory)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(&error)),
+            Ok(dir) => {
+                opened = Some((dir, parts[depth..].join(&b'/')));
+                break;
+            }
+        }
     }
-    // The scope is for this path alone, which may be a file: its directory confines it, and it must not lead elsewhere.
-    let place = confined(place, all, scope.depth - 1, false)?;
-    let is_link = !place.path.is_empty()
-        && place
-            .root
-            .stat(Path::new(OsStr::from_bytes(&place.path)))
-            .is_ok_and(|stat| stat.kind == Kind::Symlink);
-    match is_link {
-        true => Err(Refusal::new(
-            RefusalKind::Permission,
-            format!("{}: a symbolic link leads out of the token's scope", place.shown),
-        )),
-        false => Ok(place),
+    let (root, path) = opened.ok_or_else(|| refused(&io::ErrorKind::NotFound.into()))?;
+    let is_link = |path: &[u8]| {
+        let stat = root.stat(Path::new(OsStr::from_bytes(path)));
+        stat.is_ok_and(|stat| stat.kind == Kind::Symlink)
+    };
+    if is_whole && !path.contains(&b'/') && is_link(&path) {
+        let text = format!("{shown}: a symbolic link leads out of the token's scope");
+        return Err(Refusal::new(RefusalKind::Permission, text));
     }
+    Ok(ResolvedPath { root, path, shown })
 }
 
 impl TokenMinter for Authorizer {

@@ -66,6 +66,17 @@ impl Dir {
         Ok(Self { fd })
     }
 
+    /// Opens the directory `path`, none of whose components may be a symbolic link.
+    pub fn open_dir_nofollow(&self, path: impl AsRef<Path>) -> io::Result<Self> {
+        let mut dir = self.try_clone()?;
+        for name in path.as_ref() {
+            let fd =
+                dir.look_up(&Relative::new(Path::new(name))?, DIRECTORY | OFlags::NOFOLLOW, 0)?;
+            dir = Self { fd };
+        }
+        Ok(dir)
+    }
+
     /// Opens the parent directory of `path` and returns it with the last component; `path` need not exist.
     pub fn parent(&self, path: impl AsRef<Path>) -> io::Result<(Self, OsString)> {
         let relative = Relative::new(path.as_ref())?;
