@@ -256,6 +256,33 @@ fn rejected_token_gets_the_reason() {
 }
 
 #[test]
+fn removed_issuer_ends_its_tokens() {
+    let site = TokenSite::new("\"issuer:cms\", \"alice\"");
+    fs::write(site.site.data.join("f"), b"content").unwrap();
+    let token = site.token("storage.read:/");
+    let kind = [("Content-Type", "application/macaroon-request")];
+    let own = format!("Bearer {token}");
+    let derived = site.site.ask_as(&own, "POST", "/store/data", &kind, b"{}");
+    let derived: Value = serde_json::from_slice(&derived.body).unwrap();
+    let derived = derived["macaroon"].as_str().unwrap();
+    for token in [&token, derived] {
+        assert_eq!(site.status(token, "GET", "/store/data/f"), 200);
+    }
+    let config = site.site.env.path("penstock.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(&issuer_table(&site.issuer, ""), "").replace("\"issuer:cms\", ", "");
+    fs::write(&config, text).unwrap();
+    let agent = i32::try_from(site.site.agent.child.id()).unwrap();
+    let agent = rustix::process::Pid::from_raw(agent).unwrap();
+    rustix::process::kill_process(agent, rustix::process::Signal::HUP).unwrap();
+    wait_until("the agent reads its configuration", Duration::from_secs(20), || {
+        (site.status(&token, "GET", "/store/data/f") == 401).then_some(())
+    });
+    assert_eq!(site.status(derived, "GET", "/store/data/f"), 401);
+    assert_eq!(site.site.ask("GET", "/store/data/f", &[], b"").status, 200, "others go on");
+}
+
+#[test]
 fn upload_outlives_its_token() {
     let site = TokenSite::new("\"issuer:cms\"");
     let scope = "storage.read:/ storage.modify:/";

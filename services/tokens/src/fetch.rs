@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, HeaderValue};
 use hyper::{Method, StatusCode};
+use penstock_http::client::ServerTrustError;
 use penstock_http::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
 use serde::Deserialize;
 
@@ -32,6 +33,10 @@ pub(crate) enum KeyFetchError {
     KeysUrl(String),
     #[error("{url}: {error}")]
     Keys { url: Url, error: KeySetError },
+    #[error(transparent)]
+    Trust(#[from] ServerTrustError),
+    #[error("the agent is stopping")]
+    Stopped,
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
 }
@@ -54,7 +59,10 @@ pub(crate) async fn fetch_keys(
     limit: Duration,
 ) -> Result<KeySet, KeyFetchError> {
     let all = async {
-        let trust = ServerTrust::Authorities(authorities);
+        // Reads files, and accepts servers that know TLS 1.2 only.
+        let load = move || ServerTrust::Authorities(authorities).load();
+        let trust =
+            tokio::task::spawn_blocking(load).await.map_err(|_| KeyFetchError::Stopped)??;
         let discovery = format!("{}/{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
         let discovery: Url =
             discovery.parse().map_err(|_| KeyFetchError::KeysUrl(excerpt(&discovery)))?;
