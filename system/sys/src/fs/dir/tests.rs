@@ -156,6 +156,23 @@ fn the_directory_itself() {
 }
 
 #[test]
+fn nofollow_refuses_links_in_any_component() {
+    let sandbox = sandbox();
+    sandbox.inside.create_dir_all("a/b", 0o700).unwrap();
+    sandbox.inside.symlink("a", "link").unwrap();
+    sandbox.inside.symlink("b", "a/last").unwrap();
+    for path in ["", "a", "a/b"] {
+        sandbox.inside.open_dir_nofollow(path).unwrap();
+    }
+    for path in ["link", "link/b", "a/last", "a/last/.", "..", "a/../a", "/"] {
+        assert!(sandbox.inside.open_dir_nofollow(path).is_err(), "{path}");
+    }
+    sandbox.inside.open_dir("link/b").unwrap();
+    let missing = sandbox.inside.open_dir_nofollow("a/none").unwrap_err();
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
 fn file_as_parent_is_enotdir() {
     let sandbox = sandbox();
     write(&sandbox.inside, "file", b"").unwrap();
