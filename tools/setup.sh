@@ -59,7 +59,7 @@ for purpose in "$@"; do
             wish clickhouse-server clickhouse-server
             # Clients of the gateway.
             wish davix-put davix
-            wish gfal-copy gfal2-util-scripts python3-gfal2-util gfal2-plugin-file gfal2-plugin-http
+            wish gfal-copy gfal2-util-scripts python3-gfal2-util gfal2-plugin-file gfal2-plugin-http gfal2-plugin-xrootd
             wish rclone rclone
             wish cadaver cadaver
             wish litmus litmus
@@ -67,6 +67,7 @@ for purpose in "$@"; do
             wish openssl openssl
             # Its package installs services that are not needed: masked, they never start.
             services="$services xrootd@clustered xrootd@standalone"
+            wish xrdcp xrootd-client python3-xrootd python3-venv
             wish xrootd xrootd-server xrootd-server-plugins
             ;;
         bpf)

@@ -113,7 +113,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     });
     let gateway = gateway.transpose().map_err(anyhow::Error::from)?;
     let inputs = collector.as_deref().map(inputs).unwrap_or_default();
-    let webdav: Vec<String> = gateway.as_deref().map(webdav_urls).unwrap_or_default();
+    let urls = gateway.as_deref().map(GatewayUrls::of).unwrap_or_default();
 
     let mut roles: Vec<Arc<dyn ServiceRole>> = vec![Arc::clone(&agent) as _];
     roles.extend(gateway.map(|role| role as Arc<dyn ServiceRole>));
@@ -121,9 +121,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
     roles.extend(controller.map(|role| role as Arc<dyn ServiceRole>));
     let daemon = daemon.serve(roles, agent.bearers());
     let printed = if json {
-        print_json(&daemon, &agent, &inputs, webdav, io::stdout())
+        print_json(&daemon, &agent, &inputs, urls, io::stdout())
     } else {
-        print(&daemon, &agent, &exports, &inputs, &webdav, io::stdout())
+        print(&daemon, &agent, &exports, &inputs, &urls, io::stdout())
     };
     // A closed output does not end the daemon.
     if let Err(error) = printed {
@@ -162,11 +162,23 @@ fn inputs(collector: &CollectorRole) -> Inputs {
 }
 
 /// URLs at which the gateway serves the exports.
-fn webdav_urls(gateway: &GatewayRole) -> Vec<String> {
-    let url = |(address, encrypted): &(SocketAddr, bool)| {
-        format!("{}://{address}/", if *encrypted { "https" } else { "http" })
-    };
-    gateway.addresses().iter().map(url).collect()
+#[derive(Debug, Default)]
+struct GatewayUrls {
+    webdav: Vec<String>,
+    xrootd: Vec<String>,
+}
+
+impl GatewayUrls {
+    fn of(gateway: &GatewayRole) -> Self {
+        let webdav = |(address, encrypted): &(SocketAddr, bool)| {
+            format!("{}://{address}/", if *encrypted { "https" } else { "http" })
+        };
+        let xrootd = |address| format!("root://{address}/");
+        Self {
+            webdav: gateway.addresses().iter().map(webdav).collect(),
+            xrootd: gateway.root_addresses().iter().map(xrootd).collect(),
+        }
+    }
 }
 
 /// True if the role controller is configured or named; it needs a topology.
@@ -237,7 +249,7 @@ fn print_json(
     daemon: &RunningDaemon,
     agent: &AgentRole,
     inputs: &Inputs,
-    webdav: Vec<String>,
+    urls: GatewayUrls,
     mut output: impl Write,
 ) -> io::Result<()> {
     let text = |addresses: &[SocketAddr]| -> Vec<String> {
@@ -251,7 +263,8 @@ fn print_json(
         telemetry,
         listen: text(agent.addresses()),
         http: text(daemon.http()),
-        webdav,
+        webdav: urls.webdav,
+        xrootd: urls.xrootd,
         fingerprint: daemon.fingerprint().to_string(),
     };
     writeln!(output, "{}", serde_json::to_string(&ready)?)?;
@@ -263,7 +276,7 @@ fn print(
     agent: &AgentRole,
     exports: &[String],
     inputs: &Inputs,
-    webdav: &[String],
+    urls: &GatewayUrls,
     mut output: impl Write,
 ) -> io::Result<()> {
     writeln!(output, "penstock {} is ready", env!("CARGO_PKG_VERSION"))?;
@@ -277,8 +290,11 @@ fn print(
         let scheme = if address.ip().is_loopback() { "http" } else { "https" };
         writeln!(output, "  api          {scheme}://{address}/api/v1/transfers")?;
     }
-    for url in webdav {
+    for url in &urls.webdav {
         writeln!(output, "  webdav       {url}")?;
+    }
+    for url in &urls.xrootd {
+        writeln!(output, "  xrootd       {url}")?;
     }
     for (format, address) in inputs {
         writeln!(output, "  {format:<12} udp {address}")?;

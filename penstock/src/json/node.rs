@@ -17,6 +17,8 @@ pub(crate) struct Ready {
     pub(crate) http: Vec<String>,
     /// URLs of the gateway: the exports over HTTP and WebDAV.
     pub(crate) webdav: Vec<String>,
+    /// URLs of the gateway for clients of XRootD, `root://` for reading.
+    pub(crate) xrootd: Vec<String>,
     /// SHA-256 of the certificate, as `login --fingerprint` takes it.
     pub(crate) fingerprint: String,
 }

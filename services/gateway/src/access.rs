@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penstock_http::ProblemDetails;
 use penstock_mover::{Caller, Gatekeeper};
+use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_tokens::jwt::looks_like_jwt;
+use percent_encoding::percent_decode_str;
 
 use crate::error::refused;
 
@@ -24,23 +26,43 @@ pub(crate) const CHALLENGES: [&str; 2] =
 pub(crate) async fn authenticate(
     keeper: &Arc<dyn Gatekeeper>,
     headers: &HeaderMap,
+    query: Option<&str>,
     peer: String,
 ) -> Result<Caller, ProblemDetails> {
-    let token = token(headers)?;
+    let token = match query.and_then(token_in_query) {
+        Some(token) if !headers.contains_key(AUTHORIZATION) => token,
+        _ => token(headers)?,
+    };
+    authenticate_token(keeper, token, peer).await.map_err(refused)
+}
+
+/// Authenticates the bearer of a token.
+///
+/// # Errors
+/// With the reason.
+pub(crate) async fn authenticate_token(
+    keeper: &Arc<dyn Gatekeeper>,
+    token: String,
+    peer: String,
+) -> Result<Caller, Refusal> {
     if !looks_like_jwt(&token) {
-        return keeper.authenticate(&token, None, &peer).map_err(refused);
+        return keeper.authenticate(&token, None, &peer);
     }
     // The keys of its issuer may have to be fetched.
     let keeper = Arc::clone(keeper);
     let checked =
         tokio::task::spawn_blocking(move || keeper.authenticate(&token, None, &peer)).await;
-    match checked {
-        Ok(caller) => caller.map_err(refused),
-        Err(error) => {
-            let text = format!("the token cannot be checked: {error}");
-            Err(ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, text))
-        }
-    }
+    checked.unwrap_or_else(|error| {
+        let text = format!("the token cannot be checked: {error}");
+        Err(Refusal::new(RefusalKind::Busy, text))
+    })
+}
+
+/// Returns the token that XRootD's clients put into a URL: `?authz=Bearer%20TOKEN`.
+fn token_in_query(query: &str) -> Option<String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("authz="))?;
+    let text = percent_decode_str(value).decode_utf8().ok()?;
+    text.strip_prefix("Bearer ").map(|token| token.trim().to_owned())
 }
 
 /// Returns the token of a request.
@@ -80,6 +102,15 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
         token(&headers).map_err(|problem| problem.status)
+    }
+
+    #[test]
+    fn token_in_url_is_decoded() {
+        let token = |query| token_in_query(query);
+        assert_eq!(token("a=b&authz=Bearer%20abc&c=d").as_deref(), Some("abc"));
+        for none in ["", "authz=abc", "authz=Basic%20abc", "xauthz=Bearer%20abc", "authz=%FF"] {
+            assert_eq!(token(none), None, "{none}");
+        }
     }
 
     #[test]

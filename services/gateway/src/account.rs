@@ -3,7 +3,7 @@
 //! Files that one client moves in one direction over a connection are one transfer. It ends with the connection, or when
 //! no further file follows for a while.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,14 @@ use penstock_http::server::HttpConnection;
 use penstock_mover::{Agent, Caller, GatewayDirection, GatewayRequest, GatewayTransfer};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 
-use crate::error::refused;
-
 /// Time after which a connection without a further file ends its transfer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest wait for room below the agent's limit of transfers, shorter than the patience of clients.
-const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time between two attempts meanwhile.
-const ADMISSION_INTERVAL: Duration = Duration::from_millis(50);
+pub(crate) const ADMISSION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The present transfer of a connection.
 #[derive(Debug, Default)]
@@ -46,6 +44,27 @@ pub(crate) struct FileInTransfer {
     is_done: bool,
 }
 
+/// A connection that moves files.
+#[derive(Debug)]
+pub(crate) struct AccountedConnection<'a> {
+    pub(crate) account: Arc<ConnectionAccount>,
+    pub(crate) peer: SocketAddr,
+    pub(crate) socket: Option<&'a TcpStream>,
+    /// Protocol, such as `http`.
+    pub(crate) protocol: &'static str,
+}
+
+impl<'a> From<&'a HttpConnection> for AccountedConnection<'a> {
+    fn from(connection: &'a HttpConnection) -> Self {
+        Self {
+            account: connection.state(),
+            peer: connection.peer(),
+            socket: connection.socket().ok(),
+            protocol: "http",
+        }
+    }
+}
+
 /// A file that a client is about to move.
 #[derive(Debug)]
 pub(crate) struct FileRequest<'a> {
@@ -63,29 +82,33 @@ impl ConnectionAccount {
     /// transfers is reached, as few clients try again.
     ///
     /// # Errors
-    /// 503 if the limit stays reached.
+    /// If the limit stays reached.
     pub(crate) async fn begin(
         connection: &HttpConnection,
         agent: &Agent,
         request: &FileRequest<'_>,
-    ) -> Result<FileInTransfer, ProblemDetails> {
+    ) -> Result<FileInTransfer, Refusal> {
         let deadline = Instant::now() + ADMISSION_TIMEOUT;
         loop {
             match Self::try_begin(connection, agent, request) {
                 Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
                     tokio::time::sleep(ADMISSION_INTERVAL).await;
                 }
-                begun => return begun.map_err(refused),
+                begun => return begun,
             }
         }
     }
 
-    fn try_begin(
-        connection: &HttpConnection,
+    /// Begins a file as [`Self::begin`] does, without waiting.
+    ///
+    /// # Errors
+    /// If the agent's limit of transfers is reached.
+    pub(crate) fn try_begin<'a>(
+        connection: impl Into<AccountedConnection<'a>>,
         agent: &Agent,
         request: &FileRequest<'_>,
     ) -> Result<FileInTransfer, Refusal> {
-        let account = connection.state::<Self>();
+        let AccountedConnection { account, peer, socket, protocol } = connection.into();
         let mut current = account.lock();
         let fits = |one: &Arc<GatewayTransfer>| {
             one.caller() == request.caller
@@ -97,12 +120,12 @@ impl ConnectionAccount {
             Some(transfer) => transfer,
             None => agent.begin_gateway_transfer(GatewayRequest {
                 caller: request.caller.clone(),
-                peer: connection.peer().to_string(),
+                peer: peer.to_string(),
                 direction: request.direction,
-                protocol: "http",
+                protocol,
                 path: request.shown.to_owned(),
                 mark: request.mark,
-                connection: connection.socket().and_then(TcpStream::try_clone).ok(),
+                connection: socket.and_then(|socket| socket.try_clone().ok()),
             })?,
         };
         transfer.begin_file(request.shown, request.bytes);
@@ -172,12 +195,18 @@ pub(crate) fn requested_scitag(
     let parameter =
         query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("scitag.flow=")));
     let Some(text) = header.or(parameter) else { return Ok(None) };
-    let number = text.trim().parse::<u64>().ok();
-    let tag = number.and_then(|number| penstock_scitags::Scitag::from_number(number).ok());
-    let scitag = tag.and_then(|tag| u16::try_from(tag.number()).ok()).ok_or_else(|| {
+    let mark = scitag_mark(text).ok_or_else(|| {
         ProblemDetails::bad_request(
             "SciTag: a number of an experiment and an activity (https://www.scitags.org)",
         )
     })?;
-    Ok(Some(Mark { scitag, label: penstock_protocol::open::PacketLabel::Flow }))
+    Ok(Some(mark))
+}
+
+/// Returns the mark of a scitag's number.
+pub(crate) fn scitag_mark(text: &str) -> Option<Mark> {
+    let number = text.trim().parse::<u64>().ok()?;
+    let tag = penstock_scitags::Scitag::from_number(number).ok()?;
+    let scitag = u16::try_from(tag.number()).ok()?;
+    Some(Mark { scitag, label: penstock_protocol::open::PacketLabel::Flow })
 }

@@ -14,6 +14,9 @@ use crate::digest;
 /// Default TCP port, as of other WebDAV servers of the grid.
 pub const GATEWAY_PORT: u16 = 8443;
 
+/// Default TCP port of `root://`.
+pub const XROOTD_PORT: u16 = 1094;
+
 /// Directory of the authorities of the grid.
 pub const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 
@@ -27,7 +30,9 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Loopback addresses for HTTP without TLS.
     pub plaintext: Vec<SocketAddr>,
-    /// Limit of concurrent connections.
+    /// Addresses of `root://`; none without the key.
+    pub root: Vec<SocketAddr>,
+    /// Limit of concurrent connections, and as many of `root://`.
     pub connections: usize,
     /// Digests computed while a file is uploaded.
     pub digests: Vec<Algorithm>,
@@ -43,6 +48,7 @@ pub struct Config {
 struct GatewayTable {
     listen: Option<Vec<String>>,
     plaintext: Option<Vec<SocketAddr>>,
+    root: Option<Vec<String>>,
     connections: Option<usize>,
     digests: Option<Vec<String>>,
     certificate: Option<PathBuf>,
@@ -60,13 +66,20 @@ impl Config {
         let file = ConfigFile::read(file)?;
         let Some(table) = file.table::<GatewayTable>("gateway")? else { return Ok(None) };
         let failed = |text: String| file.error(format!("[gateway] {text}"));
-        let places = table.listen.unwrap_or_else(|| vec![format!("[::]:{GATEWAY_PORT}")]);
-        let places: Vec<ListenAddress> = places
-            .iter()
-            .map(|place| place.parse().map_err(|error| failed(format!("listen: {error}"))))
-            .collect::<Result<_, _>>()?;
-        let listen = resolve_listen_addresses(&places, GATEWAY_PORT)
-            .map_err(|error| failed(format!("listen: {error}")))?;
+        let resolve = |key: &str, places: Vec<String>, port| {
+            let places: Vec<ListenAddress> = places
+                .iter()
+                .map(|place| place.parse().map_err(|error| failed(format!("{key}: {error}"))))
+                .collect::<Result<_, _>>()?;
+            resolve_listen_addresses(&places, port)
+                .map_err(|error| failed(format!("{key}: {error}")))
+        };
+        let listen = table.listen.unwrap_or_else(|| vec![format!("[::]:{GATEWAY_PORT}")]);
+        let listen = resolve("listen", listen, GATEWAY_PORT)?;
+        let root = match table.root {
+            Some(places) => resolve("root", places, XROOTD_PORT)?,
+            None => Vec::new(),
+        };
         let plaintext = table.plaintext.unwrap_or_default();
         if let Some(address) = plaintext.iter().find(|address| !address.ip().is_loopback()) {
             return Err(failed(format!(
@@ -92,7 +105,7 @@ impl Config {
             return Err(failed("connections must be above 0".to_owned()));
         }
         let authorities = table.authorities.map(|path| file.beside(path));
-        Ok(Some(Self { listen, plaintext, connections, digests, certificate, authorities }))
+        Ok(Some(Self { listen, plaintext, root, connections, digests, certificate, authorities }))
     }
 
     /// Certificates of other servers that third-party copies trust.
@@ -122,12 +135,16 @@ mod tests {
         assert_eq!(config.listen, ["[::]:8443".parse().unwrap()]);
         assert_eq!(config.digests, [Algorithm::Adler32]);
         assert!(config.plaintext.is_empty() && config.certificate.is_none());
+        assert!(config.root.is_empty());
+        let config = load("[gateway]\nroot = [\"127.0.0.1\"]").unwrap().unwrap();
+        assert_eq!(config.root, ["127.0.0.1:1094".parse().unwrap()]);
     }
 
     #[test]
     fn faults_are_named() {
         for (table, words) in [
             ("plaintext = [\"192.0.2.1:80\"]", "only loopback"),
+            ("root = [\"nowhere:x\"]", "root: "),
             ("digests = [\"crc64\"]", "'crc64' is none of"),
             ("certificate = \"a.pem\"", "belong together"),
             ("connections = 0", "above 0"),

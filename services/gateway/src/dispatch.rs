@@ -1,5 +1,6 @@
 //! From a request to its method.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
-use penstock_protocol::open::{Mark, RefusalKind};
+use penstock_protocol::digest::{Algorithm, Digest};
+use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
 use penstock_tokens::TokenMinter;
@@ -28,7 +30,7 @@ use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
 use crate::third_party::{self, CopyEnds};
 use crate::url_path::UrlPath;
-use crate::{macaroon, namespace, properties, read, write};
+use crate::{digest, macaroon, namespace, properties, read, write};
 
 /// Largest head of a request, in bytes.
 const HEADERS_BYTES_MAX: usize = 64 << 10;
@@ -52,7 +54,7 @@ pub(crate) struct Gateway {
     pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
     /// Permits to compute a digest.
-    pub(crate) digests: Semaphore,
+    pub(crate) digests: Arc<Semaphore>,
     /// Buffers for chunks of files.
     pub(crate) buffers: BufferPool,
 }
@@ -96,7 +98,8 @@ impl Gateway {
         config: Config,
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
-        Self { agent, keeper, minter, config, digests: Semaphore::new(DIGESTS_MAX), buffers }
+        let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
+        Self { agent, keeper, minter, config, digests, buffers }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.
@@ -121,22 +124,37 @@ impl Gateway {
         path: &UrlPath,
         access: PathAccess,
     ) -> Result<Option<ResolvedPath>, ProblemDetails> {
-        let name = path.bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        self.resolve(&request.caller, path.bytes(), access).map_err(refused)
+    }
+
+    /// Resolves a path with a leading slash and none at its end. `None` for a collection above exports that the client may
+    /// use.
+    ///
+    /// # Errors
+    /// If the client may not use the path.
+    pub(crate) fn resolve(
+        &self,
+        caller: &Caller,
+        path: &[u8],
+        access: PathAccess,
+    ) -> Result<Option<ResolvedPath>, Refusal> {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         if is_partial(name) {
-            return Err(ProblemDetails::not_found(format!(
+            let text = format!(
                 "{}: names of this form are temporary files of transfers",
-                path.shown()
-            )));
+                path.escape_ascii()
+            );
+            return Err(Refusal::new(RefusalKind::NotFound, text));
         }
-        match self.keeper.place(&request.caller, path.bytes(), access) {
+        match self.keeper.place(caller, path, access) {
             Ok(place) => Ok(Some(place)),
             Err(refusal) if refusal.kind == RefusalKind::NotFound => {
-                match self.members_of(request, path).is_empty() {
-                    true => Err(refused(refusal)),
+                match self.members_of(caller, path).is_empty() {
+                    true => Err(refusal),
                     false => Ok(None),
                 }
             }
-            Err(refusal) => Err(refused(refusal)),
+            Err(refusal) => Err(refusal),
         }
     }
 
@@ -186,19 +204,20 @@ impl Gateway {
         &self,
         request: &DavRequest,
     ) -> Result<Vec<String>, ProblemDetails> {
-        Ok(self.members_of(request, &request.path))
+        Ok(self.members_of(&request.caller, request.path.bytes()))
     }
 
-    fn members_of(&self, request: &DavRequest, path: &UrlPath) -> Vec<String> {
+    /// Members of a collection above the exports that `caller` may use; empty if there is none.
+    pub(crate) fn members_of(&self, caller: &Caller, path: &[u8]) -> Vec<String> {
         let mut members: Vec<String> = self
             .keeper
-            .exports(&request.caller)
+            .exports(caller)
             .into_iter()
             .filter_map(|export| {
-                let rest = match path.is_root() {
+                let rest = match path == b"/" {
                     true => export.strip_prefix('/')?,
                     false => {
-                        let path = std::str::from_utf8(path.bytes()).ok()?;
+                        let path = std::str::from_utf8(path).ok()?;
                         export.strip_prefix(path)?.strip_prefix('/')?
                     }
                 };
@@ -209,6 +228,24 @@ impl Gateway {
         members.sort();
         members.dedup();
         members
+    }
+
+    /// Returns the digest of a file. Few are computed at once, as each reads a whole file.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or changes meanwhile.
+    pub(crate) async fn digest(
+        &self,
+        file: Arc<File>,
+        algorithm: Algorithm,
+    ) -> io::Result<Option<Digest>> {
+        let permit = Arc::clone(&self.digests).acquire_owned().await.map_err(io::Error::other)?;
+        blocking(move || {
+            // Kept until the file is read, even if its client does not wait for it.
+            let _permit = permit;
+            digest::of_file(&file, algorithm)
+        })
+        .await
     }
 
     /// Scitag of the data of a request.
@@ -290,7 +327,7 @@ async fn answer(
     }
     let path = UrlPath::of(&parts.uri)?;
     let peer = connection.peer().to_string();
-    let caller = authenticate(&gateway.keeper, &parts.headers, peer).await?;
+    let caller = authenticate(&gateway.keeper, &parts.headers, parts.uri.query(), peer).await?;
     let request = DavRequest {
         method: parts.method,
         path,

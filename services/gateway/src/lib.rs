@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! curl, davix, gfal2, xrdcp, rclone ── HTTP, WebDAV ──┐
+//! ROOT, uproot, xrdcp ── root://, reading ────────────┤
 //!                                                     ├── gatekeeper (exports, tokens) ── files
 //! penstock cp ── mover ───────────────────────────────┘         agent (limits, list, labels)
 //! ```
@@ -24,6 +25,7 @@
 //! | `digest` | digests of files, stored in extended attributes |
 //! | `macaroon` | `POST` of a request for a derived token |
 //! | `account` | the transfers of a connection |
+//! | `root` | `root://`, the protocol of XRootD, for reading |
 //!
 //! Not for: the agent's own API (`penstock-agent`), nor for what a client may do (its gatekeeper decides).
 
@@ -44,6 +46,7 @@ mod properties;
 mod range;
 mod read;
 mod role;
+mod root;
 mod third_party;
 mod url_path;
 mod write;

@@ -20,7 +20,7 @@ use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::conditions::{ReadCondition, Validators};
 use crate::digest::{self, DigestField, WantedDigest};
 use crate::dispatch::{DavRequest, Gateway, blocking};
-use crate::error::failed;
+use crate::error::{failed, refused};
 use crate::properties;
 use crate::range::{ByteRange, RequestedRanges, requested};
 
@@ -118,7 +118,8 @@ pub(crate) async fn get(
             mark,
         },
     )
-    .await?;
+    .await
+    .map_err(refused)?;
     let is_whole = status == StatusCode::OK;
     let buffers = gateway.buffers.clone();
     Ok((status, headers, body(file, buffers, pieces, account, is_whole)).into_response())
@@ -128,13 +129,15 @@ fn ascii(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).expect("numbers and letters make a header")
 }
 
+/// A path opened for reading: a file, or a collection.
 #[derive(Debug)]
-enum Opened {
+pub(crate) enum Opened {
     File(File, Stat),
     Collection,
 }
 
-fn open(place: &penstock_mover::ResolvedPath) -> io::Result<Opened> {
+/// Opens a path for reading; directories only where they are one.
+pub(crate) fn open(place: &penstock_mover::ResolvedPath) -> io::Result<Opened> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::OsStr::from_bytes(&place.path);
     if place.path.is_empty() {
@@ -164,11 +167,7 @@ async fn wanted_digest(
         return Ok(None);
     };
     let WantedDigest { algorithm, field } = wanted;
-    // Few at once, as each reads a whole file.
-    let permit = gateway.digests.acquire().await;
-    let file = Arc::clone(file);
-    let digest = blocking(move || digest::of_file(&file, algorithm)).await;
-    drop(permit);
+    let digest = gateway.digest(Arc::clone(file), algorithm).await;
     let digest = digest.map_err(|error| failed(&request.path.shown(), &error))?;
     let name = match field {
         DigestField::Digest => HeaderName::from_static("digest"),

@@ -23,6 +23,7 @@ use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 
 use crate::config::Config;
 use crate::dispatch::{Gateway, router};
+use crate::root::{self, RootServer};
 
 /// Time for running requests to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +50,9 @@ pub enum GatewayStartError {
 /// A gateway that listens, until the daemon stops it.
 pub struct GatewayRole {
     addresses: Vec<(SocketAddr, bool)>,
+    root_addresses: Vec<SocketAddr>,
     tracker: Arc<ConnectionTracker>,
+    root_tracker: Arc<ConnectionTracker>,
     stop: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
     runtime: Handle,
@@ -84,16 +87,23 @@ impl GatewayRole {
             let mut plain = server::bind(&config.plaintext).await?;
             plain.iter_mut().for_each(|listener| listener.encrypted = false);
             listeners.extend(plain);
-            io::Result::Ok(listeners)
+            io::Result::Ok((listeners, root::bind(&config.root).await?))
         };
-        let listeners = context.runtime.block_on(bind)?;
+        let (listeners, root_listeners) = context.runtime.block_on(bind)?;
         let addresses = listeners
             .iter()
             .map(|listener| Ok((listener.socket.local_addr()?, listener.encrypted)))
             .collect::<io::Result<_>>()?;
+        let root_addresses = root_listeners
+            .iter()
+            .map(tokio::net::TcpListener::local_addr)
+            .collect::<io::Result<_>>()?;
         let tracker = Arc::new(ConnectionTracker::new(config.connections));
+        let root_tracker = Arc::new(ConnectionTracker::new(config.connections));
         let (stop, stopped) = watch::channel(false);
-        let router = router(Arc::new(Gateway::new(agent, keeper, minter, config)));
+        let gateway = Arc::new(Gateway::new(agent, keeper, minter, config));
+        let root = RootServer::new(Arc::clone(&gateway), &tls, Arc::clone(&root_tracker));
+        let router = router(gateway);
         let counted = Arc::clone(&tracker);
         let serving = context.runtime.spawn(async move {
             let limits = ServeConfig {
@@ -101,11 +111,15 @@ impl GatewayRole {
                 shutdown: SHUTDOWN_TIMEOUT,
                 explain_malformed: false,
             };
-            server::serve_with(listeners, router, &tls, counted, stopped, limits).await;
+            let http =
+                server::serve_with(listeners, router, &tls, counted, stopped.clone(), limits);
+            tokio::join!(http, root.serve(root_listeners, stopped));
         });
         Ok(Self {
             addresses,
+            root_addresses,
             tracker,
+            root_tracker,
             stop,
             serving: Mutex::new(Some(serving)),
             runtime: context.runtime.clone(),
@@ -116,6 +130,12 @@ impl GatewayRole {
     #[must_use]
     pub fn addresses(&self) -> &[(SocketAddr, bool)] {
         &self.addresses
+    }
+
+    /// Addresses on which the gateway serves `root://`.
+    #[must_use]
+    pub fn root_addresses(&self) -> &[SocketAddr] {
+        &self.root_addresses
     }
 }
 
@@ -151,7 +171,17 @@ impl ServiceRole for GatewayRole {
         let open = self.tracker.open();
         writer.gauge("penstock_gateway_connections", None, "Open connections", open as u64)?;
         let refused = self.tracker.refused();
-        writer.counter("penstock_gateway_refused", None, "Connections over the limit", refused)
+        writer.counter("penstock_gateway_refused", None, "Connections over the limit", refused)?;
+        let open = self.root_tracker.open() as u64;
+        writer.gauge(
+            "penstock_gateway_root_connections",
+            None,
+            "Open connections of root://",
+            open,
+        )?;
+        let refused = self.root_tracker.refused();
+        let help = "Connections of root:// over the limit";
+        writer.counter("penstock_gateway_root_refused", None, help, refused)
     }
 
     fn stop(&self) {

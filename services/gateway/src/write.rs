@@ -18,7 +18,7 @@ use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::conditions::{self, Validators, precondition_failed};
 use crate::digest::{self, DigestField};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
-use crate::error::failed;
+use crate::error::{failed, refused};
 
 /// Longest silence of a client that uploads.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -85,7 +85,8 @@ pub(crate) async fn put(
             mark: gateway.mark(request)?,
         },
     )
-    .await?;
+    .await
+    .map_err(refused)?;
     let (upload, account) =
         receive(body, upload, account).await.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => {

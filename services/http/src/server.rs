@@ -164,7 +164,9 @@ impl ConnectionTracker {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn try_acquire(self: &Arc<Self>) -> Option<ConnectionSlot> {
+    /// Counts a connection, until the slot is dropped; `None` over the limit.
+    #[must_use]
+    pub fn try_acquire(self: &Arc<Self>) -> Option<ConnectionSlot> {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
             self.open.fetch_sub(1, Ordering::Relaxed);
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +178,7 @@ impl ConnectionTracker {
 
 /// Counts an open connection until it is dropped.
 #[derive(Debug)]
-struct ConnectionSlot(Arc<ConnectionTracker>);
+pub struct ConnectionSlot(Arc<ConnectionTracker>);
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {

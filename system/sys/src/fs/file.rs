@@ -217,6 +217,24 @@ pub fn available_bytes(at: impl AsFd) -> io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// Space of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystemSpace {
+    /// Bytes of the file system.
+    pub total_bytes: u64,
+    /// Free bytes for unprivileged users, without regard to quotas.
+    pub available_bytes: u64,
+}
+
+/// Space of the file system of `at`, a file or [`super::Dir`].
+pub fn space(at: impl AsFd) -> io::Result<FileSystemSpace> {
+    let stat = rustix::fs::fstatvfs(at)?;
+    Ok(FileSystemSpace {
+        total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
+    })
+}
+
 /// File system id (`f_fsid`) of `at`: stable across mounts where the file system stores one (ext4, btrfs), else that of its
 /// device; 0 where it has none.
 pub fn file_system_id(at: impl AsFd) -> io::Result<u64> {

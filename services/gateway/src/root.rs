@@ -1,0 +1,150 @@
+//! `root://`: the exports for ROOT, xrdcp, gfal2 and uproot, read-only.
+//!
+//! ```text
+//! accept ── session (handshake, TLS, login, token; a loop of requests)
+//!             ├── files   stat, dirlist, open
+//!             ├── query   checksum, configuration, space
+//!             └── data    read, readv: chunks read ahead by one, paced and counted
+//! ```
+//!
+//! Connections are tokio tasks, as analysis jobs keep thousands of idle ones; file operations run on its threads for
+//! blocking calls, none of which waits for a client. A connection handles one request after the other, so that its memory is
+//! bounded by two chunks.
+
+mod data;
+mod files;
+mod query;
+mod session;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use penstock_http::SEND_TIMEOUT;
+use penstock_http::server::ConnectionTracker;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::dispatch::Gateway;
+use session::{RootSession, SessionStep};
+
+/// Files that all connections have open at once.
+const OPEN_FILES_MAX: usize = 8192;
+
+/// Time for a TLS handshake.
+const TLS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for running requests to end at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// State that the connections of `root://` share.
+pub(crate) struct RootServer {
+    gateway: Arc<Gateway>,
+    tls: TlsAcceptor,
+    tracker: Arc<ConnectionTracker>,
+    /// Permits to keep a file open.
+    open_files: Arc<Semaphore>,
+}
+
+/// Binds a listener to each of `addresses`.
+///
+/// # Errors
+/// With the address that cannot be bound.
+pub(crate) async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    for address in addresses {
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            let text = format!(
+                "cannot listen on {address} for root://: {error}: change root in [gateway]"
+            );
+            io::Error::new(error.kind(), text)
+        })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+impl RootServer {
+    pub(crate) fn new(
+        gateway: Arc<Gateway>,
+        tls: &ServerConfig,
+        tracker: Arc<ConnectionTracker>,
+    ) -> Self {
+        let mut tls = tls.clone();
+        tls.alpn_protocols.clear();
+        let tls = TlsAcceptor::from(Arc::new(tls));
+        Self { gateway, tls, tracker, open_files: Arc::new(Semaphore::new(OPEN_FILES_MAX)) }
+    }
+
+    /// Serves until `stop` becomes true.
+    pub(crate) async fn serve(self, listeners: Vec<TcpListener>, stop: watch::Receiver<bool>) {
+        let server = Arc::new(self);
+        let mut accepting = JoinSet::new();
+        for listener in listeners {
+            accepting.spawn(accept(listener, Arc::clone(&server), stop.clone()));
+        }
+        while accepting.join_next().await.is_some() {}
+    }
+}
+
+async fn accept(listener: TcpListener, server: Arc<RootServer>, stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    let mut stopping = stop.clone();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            _ = stopping.wait_for(|stop| *stop) => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                // Over the limit, the connection is closed.
+                let Some(slot) = server.tracker.try_acquire() else { continue };
+                let (server, stop) = (Arc::clone(&server), stop.clone());
+                connections.spawn(async move {
+                    let _slot = slot;
+                    if let Err(error) = connection(&server, stream, peer, stop).await {
+                        tracing::debug!(%peer, "root:// connection ended: {error}");
+                    }
+                });
+            }
+            Err(error) => {
+                // Most likely out of file descriptors: wait until some are closed.
+                tracing::warn!("cannot accept a root:// connection: {error}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    let rest = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(SHUTDOWN_TIMEOUT, rest).await;
+}
+
+async fn connection(
+    server: &RootServer,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
+    // Also ends answers whose client stops reading.
+    socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(SEND_TIMEOUT))?;
+    let local = stream.local_addr()?;
+    let mut session = RootSession::new(server, peer, local, socket, stop);
+    if session.run(&mut stream).await? == SessionStep::StartTls {
+        // Nothing is buffered: bytes that were sent in the clear after this point are no TLS record.
+        let accepted = timeout(TLS_TIMEOUT, server.tls.accept(stream)).await;
+        let mut stream = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        let name = stream.get_ref().1.server_name().map(str::to_owned);
+        session.encrypted_as(name);
+        session.run(&mut stream).await?;
+    }
+    Ok(())
+}
