@@ -35,7 +35,7 @@ quick:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
-	$(CARGO) test --workspace --locked --lib
+	$(CARGO) test --workspace --locked --lib --bins
 
 check:
 	$(CARGO) fmt --all --check

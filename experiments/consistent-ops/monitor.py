@@ -1,4 +1,4 @@
-"""Monitoring tells the controller that a link is down, or up again.
+"""Reports a link to the controller as down, or as up again, as monitoring does.
 
     monitor.py LINK down|up
 """

@@ -45,7 +45,7 @@ pub enum ReserveError {
     #[error("{0}")]
     Shortage(Shortage),
     /// A reservation of the same name exists.
-    #[error("there is another reservation '{}': give it a name of its own", .0.escape_debug())]
+    #[error("reservation '{}' exists already: choose another name", .0.escape_debug())]
     Twice(String),
     /// A resource that the calendar does not know, or that occurs twice in the path.
     #[error("the path names '{}', which {why}", resource.escape_debug())]

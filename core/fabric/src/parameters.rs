@@ -236,7 +236,7 @@ parameters! {
     pfc_xon: ByteCount = ByteCount(550_000), "static: resume at so many", "HEPS, Network 2025, 5, 53";
     pfc_headroom: Option<ByteCount> = None, "memory for what comes after a pause; auto: rate x (2 delays + response + switch latency) + 3 frames + pause frame", "IEEE 802.1Q annex N, and a frame that is the first over the threshold";
     pfc_response: Picoseconds = Picoseconds(0), "time from the last bit of a pause frame to its effect", "IEEE 802.1Qbb allows 394 quanta at 100G";
-    pfc_quanta: u32 = 0, "length of a pause in 512 bit times, told again at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
+    pfc_quanta: u32 = 0, "length of a pause in 512 bit times, renewed at half; 0: until it is taken back", "IEEE 802.1Qbb: at most 65535";
     deadlock_check: Picoseconds = us(100), "while something is paused it is looked for cyclic waits so often, and up to 100 times as rarely while the answer stays; 0: never", "ours";
     watchdog_detect: Picoseconds = Picoseconds(0), "a queue that stood still by pause for so long is helped; 0: never", "HEPS: 10s; SONiC: 200ms";
     watchdog_restore: Picoseconds = Picoseconds(10 * crate::time::PS_PER_SECOND), "for so long its pauses are not obeyed", "HEPS";

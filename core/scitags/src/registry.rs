@@ -79,7 +79,7 @@ pub enum RegistryError {
     #[error("it has version {0} of the format and only version 1 is known: update penstock")]
     Version(u64),
     /// No entry is valid.
-    #[error("it has no experiment that can be used: is it the right file?")]
+    #[error("it has no experiment with valid entries: is it the right file?")]
     Empty,
     /// Two owners have one number.
     #[error("experiment id {id} stands for '{first}' and for '{second}': one of them is wrong")]

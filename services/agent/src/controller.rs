@@ -126,7 +126,7 @@ enum ControllerExchangeError {
     RemoteDaemon(#[from] RemoteDaemonError),
     #[error(transparent)]
     Http(#[from] HttpError),
-    #[error("it knows no such host (404)")]
+    #[error("the controller does not know this host (404): add it to the topology")]
     UnknownHost,
     #[error("it answers {0}")]
     Refused(String),

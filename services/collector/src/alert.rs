@@ -135,17 +135,17 @@ struct AlertRuleError {
 
 #[derive(Debug, thiserror::Error)]
 enum AlertRuleFault {
-    #[error("it has no below: give above")]
+    #[error("an alert of this kind has no below: give above")]
     NoBelow,
     #[error("give above or below, one of them")]
     Threshold,
     #[error(transparent)]
     By(#[from] QueryWordError),
-    #[error("say what it is of: by = \"owner\" and key = \"cms\"")]
+    #[error("by and key are missing: write by = \"owner\" and key = \"cms\"")]
     NoScope,
     #[error("this kind takes a key (an exporter) and no by")]
     ForeignScope,
-    #[error("clear lies on the wrong side of the threshold")]
+    #[error("clear must be below above, or above below")]
     Clear,
     #[error("for: {0}")]
     For(ParseQuantityError),
@@ -385,8 +385,8 @@ mod tests {
         for (text, words) in [
             ("kind = \"rate\"", "give above or below"),
             ("kind = \"rate\"\nabove = 1\nbelow = 2", "give above or below"),
-            ("kind = \"share\"\nabove = 0.5", "say what it is of"),
-            ("kind = \"rate\"\nby = \"owner\"\nabove = 5", "say what it is of"),
+            ("kind = \"share\"\nabove = 0.5", "by and key are missing"),
+            ("kind = \"rate\"\nby = \"owner\"\nabove = 5", "by and key are missing"),
             ("kind = \"rate\"\nby = \"colour\"\nabove = 5", "write one of owner"),
             ("kind = \"loss\"\nbelow = 0.1", "no below"),
             ("kind = \"loss\"\nby = \"owner\"\nabove = 0.1", "takes a key"),

@@ -171,9 +171,9 @@ pub(super) fn write(api: &AgentApi, writer: &mut MetricWriter<'_, '_>) -> fmt::R
     if let Some(status) = api.controller.as_ref().map(|link| link.status()) {
         let orders = status.orders;
         for (name, help, value) in [
-            ("connected", "Whether the controller answered last", u64::from(status.connected)),
-            ("lapsed", "Whether its lease is over", u64::from(status.lapsed)),
-            ("orders_listed", "Orders that it wants to stand", orders.listed as u64),
+            ("connected", "1 while the controller answers", u64::from(status.connected)),
+            ("lapsed", "1 after the lease has expired", u64::from(status.lapsed)),
+            ("orders_listed", "Orders in the last instructions", orders.listed as u64),
             ("orders_waiting", "Orders that wait", orders.waiting as u64),
             ("orders_running", "Orders that run", orders.running as u64),
             ("untold", "Outcomes that it has not acknowledged", orders.untold as u64),
