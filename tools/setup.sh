@@ -67,7 +67,7 @@ for purpose in "$@"; do
             wish openssl openssl
             # Its package installs services that are not needed: masked, they never start.
             services="$services xrootd@clustered xrootd@standalone"
-            wish xrdcp xrootd-client python3-xrootd python3-venv
+            wish xrdcp xrootd-client xrootd-client-http-plugins python3-xrootd python3-venv
             wish xrootd xrootd-server xrootd-server-plugins
             ;;
         bpf)

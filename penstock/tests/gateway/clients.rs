@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use penstock_testkit::Requirement;
+
 use crate::common::{self, seeded, write_file};
-use crate::site::{Site, TOKEN, client, is_installed, site_with_upload};
+use crate::site::{HostCertificate, Site, TOKEN, client, is_installed, site_with_upload};
 
 #[test]
 fn curl_copies_over_tls() {
@@ -118,6 +121,39 @@ fn litmus_groups_pass() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     assert_eq!(text.matches(" 0 failed. 100.0%").count(), 3, "{text}");
+}
+
+/// xrdcp over https sends no token of its own, so that the URL carries it.
+#[test]
+fn xrdcp_copies_over_https() {
+    let plugin = Path::new("/etc/xrootd/client.plugins.d/xrdcl-http-plugin.conf");
+    if !is_installed("xrdcp") || !is_installed("openssl") {
+        return;
+    }
+    if !plugin.exists() {
+        return penstock_testkit::skip(Requirement::Program, "xrootd-client-http-plugins");
+    }
+    let certificate = HostCertificate::new();
+    let site = Site::with(&certificate.config(), "");
+    let source = site.env.path("source.bin");
+    write_file(&mut seeded(1705), &source, 300_000);
+    let base = site.url("https").replace("127.0.0.1", "localhost");
+    let url = format!("{base}store/data/f?authz=Bearer%20{TOKEN}");
+    let hashed = certificate.hashed_authorities();
+    let copy = site.env.path("copy.bin");
+    for (from, to) in
+        [(source.to_str().unwrap(), url.as_str()), (url.as_str(), copy.to_str().unwrap())]
+    {
+        let output = Command::new("xrdcp")
+            .args(["-f", from, to])
+            .env("XRDCP_ALLOW_HTTP", "1")
+            .env("X509_CERT_DIR", &hashed)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{from} {to}: {output:?}");
+    }
+    assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
+    assert_eq!(site.names(), ["f"]);
 }
 
 #[test]

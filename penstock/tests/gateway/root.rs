@@ -138,10 +138,7 @@ fn roots_takes_bearer_tokens() {
     }
     let certificate = HostCertificate::new();
     let site = root_site(&certificate.config());
-    let authorities = site.env.path("authorities");
-    fs::create_dir(&authorities).unwrap();
-    fs::copy(certificate.path("ca.pem"), authorities.join("ca.pem")).unwrap();
-    succeeds(&site, "openssl", &["rehash", authorities.to_str().unwrap()], &[]);
+    let authorities = certificate.hashed_authorities();
     write_file(&mut seeded(1721), &site.data.join("f"), 3_000_000);
     let (copy, authority) = (site.env.path("copy.bin"), root_authority(&site));
     let url = format!("roots://localhost:{}//store/data/f", authority.rsplit(':').next().unwrap());

@@ -71,6 +71,16 @@ impl HostCertificate {
         self.directory.path().join(name)
     }
 
+    /// A directory with the authority under its hashed name, as clients with OpenSSL want it; needs `openssl`.
+    pub(crate) fn hashed_authorities(&self) -> PathBuf {
+        let hashed = self.path("authorities");
+        fs::create_dir(&hashed).unwrap();
+        fs::copy(self.path("ca.pem"), hashed.join("ca.pem")).unwrap();
+        let output = Command::new("openssl").arg("rehash").arg(&hashed).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        hashed
+    }
+
     /// Keys of the table `[gateway]` that use it.
     pub(crate) fn config(&self) -> String {
         let [certificate, key, ca] = ["host.pem", "host.key", "ca.pem"].map(|name| self.path(name));

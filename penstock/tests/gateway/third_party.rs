@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::proxy::Proxy;
 use crate::common::{seeded, wait_until, write_file};
-use crate::site::{HostCertificate, Response, Site, TOKEN, client, is_installed};
+use crate::site::{HostCertificate, Response, Site, TOKEN, is_installed};
 use crate::xrootd::Xrootd;
 
 const ANYWHERE: &str = "[third_party]\nto = \"any\"\n";
@@ -370,10 +370,7 @@ fn gfal_and_davix_copy_third_party() {
     }
     let site = site(&certificate);
     // Both find authorities in a directory of hashed names.
-    let hashed = site.env.path("authorities");
-    fs::create_dir(&hashed).unwrap();
-    fs::copy(certificate.path("ca.pem"), hashed.join("ca.pem")).unwrap();
-    client(&site, "openssl", &["rehash", hashed.to_str().unwrap()]);
+    let hashed = certificate.hashed_authorities();
     let mut content = vec![0; 300_000];
     seeded(1715).fill(&mut content);
     peer.put("f", &content);
