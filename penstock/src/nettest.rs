@@ -302,6 +302,7 @@ impl NettestArgs {
                 Labels::Destination => LabelBy::Destination,
                 Labels::None => LabelBy::None,
             },
+            udp: false,
         })
     }
 }
@@ -431,6 +432,9 @@ fn listen(
     let mut out = io::stdout();
     out.write_all(hello.as_bytes())?;
     out.flush()?;
+    if let Some(reason) = listener.udp_unavailable().filter(|_| !args.json) {
+        writeln!(out, "iperf3 tests with UDP are refused: {reason}")?;
+    }
     signals.started();
     let log = if args.json { log_json } else { log_line };
     listener.run(&signals.stop, log).map_err(|error| NettestFailure::Listen(address, error))

@@ -255,7 +255,7 @@ fn garbage_is_dropped_with_reason() {
         let _ = socket.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
-    send(b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0");
+    send(b"mnopqrstuvwxyz234567mnopqrstuvwxyz233");
     assert!(listener.log_line("dropped").contains("iperf3"));
     send(b"GET /metrics HTTP/1.1\r\n\r\n");
     assert!(listener.log_line("dropped").contains("HTTP"));

@@ -93,8 +93,8 @@ fn describe_foreign_peer(bytes: &[u8; PREAMBLE_BYTES]) -> String {
     const COOKIE: &[u8] = b"abcdefghijklmnopqrstuvwxyz234567";
     const METHODS: [&[u8]; 5] = [b"GET ", b"POST", b"HEAD", b"PUT ", b"PRI "];
     if bytes.iter().all(|byte| COOKIE.contains(byte)) {
-        "this looks like an iperf3 client; test with `penstock nettest`, or run `iperf3 -s` for \
-         iperf3 clients"
+        "this looks like an iperf3 client; run `penstock nettest --listen` on another port, which \
+         answers iperf3 clients"
             .to_owned()
     } else if bytes.starts_with(&[0x16, 3]) {
         "this looks like a TLS client".to_owned()

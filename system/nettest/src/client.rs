@@ -17,6 +17,7 @@ use crate::session::{
     self, Connection, ControlConnection, LISTENER_SILENT_AFTER, Peer, receive_until,
 };
 use crate::share::MemoryShare;
+use crate::stream::DataSocket;
 use crate::{DEFAULT_PORT, NettestError};
 
 /// Time limit for the kernel of the listener's host to accept a connection. The listener answers within
@@ -139,6 +140,7 @@ pub fn run(
             Labelling::connecting(mark, index, peer, target.source);
         let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
         let socket = connect_data(peer, &options, &test_id, index)?;
+        let socket = DataSocket::Tcp(socket);
         sockets.push(Connection { index, role, socket, label });
     }
     match receive(&control)? {

@@ -1,4 +1,5 @@
-//! Memory-to-memory TCP tests of the network without disks, comparable to iperf3.
+//! Memory-to-memory tests of the network without disks, comparable to iperf3, whose clients a listener
+//! answers too ([`iperf3`]).
 //!
 //! A [`Listener`] serves many clients on one port; [`run`] is the client. Control and data connections
 //! share the port: the 16-byte preamble states the kind ([`penstock_protocol::preamble`]), a control
@@ -12,6 +13,9 @@
 
 mod block;
 mod client;
+pub mod datagram;
+mod datagram_port;
+pub mod iperf3;
 mod listener;
 pub mod message;
 pub mod params;
@@ -21,6 +25,7 @@ mod share;
 mod source;
 mod stream;
 mod sweep;
+mod udp;
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +36,7 @@ use thiserror::Error;
 pub use client::{TestProgress, TestTarget, run};
 pub use listener::{Listener, ListenerEvent, ListenerLimits};
 pub use params::{LabelBy, SendPath, TestDirection, TestParams};
-pub use report::{FlowReport, Interval, Report, StreamResult};
+pub use report::{DatagramCounts, FlowReport, Interval, Report, StreamResult};
 pub use sweep::{StreamSweep, StreamSweepReport, SweepOptions, SweepPoint};
 
 /// Refuses a test that reached an agent.
@@ -101,6 +106,9 @@ pub enum NettestError {
         /// Missing response.
         error: Box<Self>,
     },
+    /// The listener refused the test of an iperf3 client.
+    #[error("iperf3 test refused: {0}")]
+    Iperf(#[from] iperf3::wire::IperfError),
     /// Unexpected message of the other end.
     #[error("the other end sent a message that does not belong here")]
     Unexpected,

@@ -4,7 +4,7 @@
 //! limited, every wait has a deadline, and malformed input costs one event.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,14 +21,17 @@ use penstock_sys::net::options;
 use thiserror::Error;
 
 use crate::NettestError;
-use crate::message::{Message, StreamRole, write_message};
+use crate::datagram_port::DatagramPort;
+use crate::iperf3::server::{self, IperfHost, IperfTests};
+use crate::iperf3::wire::{COOKIE_BYTES, ControlState, Cookie};
+use crate::message::{Message, StreamReport, StreamRole, write_message};
 use crate::params::TestParams;
 use crate::report::role_of;
 use crate::session::{
-    self, CLIENT_SILENT_AFTER, Connection, ControlConnection, ControlEvent, Peer, TestOutcome,
-    receive_until,
+    self, CLIENT_SILENT_AFTER, Connection, ControlConnection, ControlEvent, Peer, receive_until,
 };
 use crate::share::MemoryShare;
+use crate::stream::DataSocket;
 
 /// Interval of checks for a stop request.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -109,6 +112,9 @@ enum DropReason {
     /// The test of a data connection has all that it needs.
     #[error("its test has all its connections")]
     Surplus,
+    /// The opening begins like that of an iperf3 client.
+    #[error("its first 37 bytes are almost, but not quite, those of an iperf3 client")]
+    Cookie,
     /// The client sent part of its opening only.
     #[error("{0} bytes and then silence until the handshake deadline")]
     Silence(usize),
@@ -133,6 +139,8 @@ type DataConnection = (u32, TcpStream);
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
+    /// UDP socket of the same port, or the reason why there is none.
+    datagrams: Result<Arc<DatagramPort>, Arc<str>>,
     address: SocketAddr,
     limits: ListenerLimits,
 }
@@ -145,6 +153,8 @@ struct ListenerState<F> {
     arrivals: AtomicU64,
     tests: Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
     concurrent: Concurrent,
+    iperf_tests: IperfTests,
+    datagrams: Result<Arc<DatagramPort>, Arc<str>>,
     stop: Arc<AtomicBool>,
     on_event: F,
 }
@@ -159,7 +169,16 @@ impl Listener {
         let address = socket.local_addr()?;
         // Linux applies the receive timeout to accept too.
         options::set_receive_timeout(&socket, STOP_CHECK_INTERVAL)?;
-        Ok(Self { socket, address, limits })
+        let datagrams = DatagramPort::bind(address, STOP_CHECK_INTERVAL)
+            .map(Arc::new)
+            .map_err(|error| format!("UDP port {}: {error}", address.port()).into());
+        Ok(Self { socket, datagrams, address, limits })
+    }
+
+    /// Reason why the listener refuses tests with datagrams; `None` if it answers them.
+    #[must_use]
+    pub fn udp_unavailable(&self) -> Option<&str> {
+        self.datagrams.as_ref().err().map(AsRef::as_ref)
     }
 
     /// Local address, with the port assigned by the kernel.
@@ -182,9 +201,15 @@ impl Listener {
             arrivals: AtomicU64::new(0),
             tests: Mutex::default(),
             concurrent: Concurrent::default(),
+            iperf_tests: IperfTests::default(),
+            datagrams: self.datagrams.clone(),
             stop: stop.clone(),
             on_event,
         });
+        if let Ok(port) = self.datagrams.clone() {
+            let stop = stop.clone();
+            thread::Builder::new().name("nettest-udp".into()).spawn(move || port.serve(&stop))?;
+        }
         while !stop.load(Relaxed) {
             match self.socket.accept() {
                 Ok((socket, peer)) => listener.admit(socket, peer),
@@ -240,6 +265,21 @@ where
                 self.serve_test(place, peer);
                 Ok(())
             }
+            Head::Iperf(cookie) if self.iperf_tests.expects(&cookie) => {
+                let arrival = place.number;
+                let socket = place.leave()?;
+                match self.iperf_tests.offer(&cookie, arrival, socket) {
+                    true => Ok(()),
+                    false => Err(DropReason::Surplus),
+                }
+            }
+            Head::Iperf(cookie) => {
+                if let Err(error) = self.run_iperf(place, cookie, peer) {
+                    let reason = error.to_string();
+                    (self.on_event)(&ListenerEvent::Failed { peer, reason });
+                }
+                Ok(())
+            }
             Head::Data(id, index) => {
                 let socket = place.leave()?;
                 let tests = lock(&self.tests);
@@ -252,6 +292,12 @@ where
     fn read_head(&self, mut socket: &TcpStream, deadline: Instant) -> Result<Head, DropReason> {
         let mut bytes = [0; PREAMBLE_BYTES];
         read_until(socket, &mut bytes, deadline)?;
+        if Cookie::may_start_with(&bytes) {
+            let mut cookie = [0; COOKIE_BYTES];
+            cookie[..PREAMBLE_BYTES].copy_from_slice(&bytes);
+            read_until(socket, &mut cookie[PREAMBLE_BYTES..], deadline)?;
+            return Cookie::decode(&cookie).map(Head::Iperf).ok_or(DropReason::Cookie);
+        }
         let opening = preamble::decode(&bytes).inspect_err(|error| {
             if matches!(error, PreambleError::Version { .. }) {
                 let refusal = Message::Refused { reason: error.to_string() };
@@ -331,8 +377,39 @@ where
         let share = slot.share;
         let outcome =
             session::run(&params, sockets, control, share, &client, &self.stop, &mut |_| {})?;
-        let (bytes_sent, bytes_received) = totals(&outcome);
+        let (bytes_sent, bytes_received) = totals(&outcome.local);
         let seconds = started.elapsed().as_secs_f64();
+        (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
+        Ok(())
+    }
+
+    /// Runs the test of an iperf3 client.
+    fn run_iperf(
+        &self,
+        place: UnclaimedConnection<F>,
+        cookie: Cookie,
+        peer: SocketAddr,
+    ) -> Result<(), NettestError> {
+        let Some(slot) = self.reserve_slot(1) else {
+            let _ = (&*place.socket).write_all(&[ControlState::AccessDenied.byte()]);
+            return Err(NettestError::Refused(format!("{} tests are running", self.limits.tests)));
+        };
+        let socket = place.socket.try_clone().map_err(NettestError::Local)?;
+        drop(place);
+        let host = IperfHost {
+            tests: &self.iperf_tests,
+            datagrams: self.datagrams.as_deref().map_err(AsRef::as_ref),
+            stop: &self.stop,
+            share: slot.share,
+            handshake: self.limits.handshake,
+        };
+        let mut running = None;
+        let outcome = server::run(socket, cookie, &host, &mut |params| {
+            running = Some(self.concurrent.enter());
+            (self.on_event)(&ListenerEvent::Started { peer, params });
+        })?;
+        let (bytes_sent, bytes_received) = totals(&outcome.reports);
+        let seconds = outcome.elapsed.as_secs_f64();
         (self.on_event)(&ListenerEvent::Finished { peer, bytes_sent, bytes_received, seconds });
         Ok(())
     }
@@ -388,6 +465,7 @@ impl Drop for RunningTest<'_> {
 enum Head {
     Control,
     Data(TestId, u32),
+    Iperf(Cookie),
 }
 
 /// Connection that does not belong to a test yet; dropping it frees its slot.
@@ -484,6 +562,7 @@ impl TestSlot<'_> {
                 }
                 StreamRole::Receiver => String::new(),
             };
+            let socket = DataSocket::Tcp(socket);
             sockets.push(Connection { index, role, socket, label });
         }
         Ok(sockets)
@@ -494,8 +573,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn totals(outcome: &TestOutcome) -> (u64, u64) {
-    outcome.local.iter().fold((0, 0), |(sent, received), stream| match stream.role {
+fn totals(reports: &[StreamReport]) -> (u64, u64) {
+    reports.iter().fold((0, 0), |(sent, received), stream| match stream.role {
         StreamRole::Sender => (sent + stream.bytes, received),
         StreamRole::Receiver => (sent, received + stream.bytes),
     })

@@ -52,7 +52,7 @@ pub enum Message {
     /// Either: end early and report.
     Stop,
     /// Either: one of its streams has ended.
-    Stream(StreamReport),
+    Stream(Box<StreamReport>),
     /// Either: the test has ended at this end; all streams are reported.
     Finished {
         /// CPU use of its stream threads in percent; 100 is one core.
@@ -117,6 +117,18 @@ pub struct StreamReport {
     pub label: String,
     /// Reason for an early end.
     pub error: Option<String>,
+    /// Datagrams sent, or the highest counter received, with those of the omitted start.
+    pub packets: u64,
+    /// Lost datagrams, with those of the omitted start (receiver).
+    pub lost: u64,
+    /// Datagrams that arrived after later ones, with those of the omitted start (receiver).
+    pub out_of_order: u64,
+    /// Datagrams of the omitted start.
+    pub omitted_packets: u64,
+    /// Lost datagrams of the omitted start (receiver).
+    pub omitted_lost: u64,
+    /// Interarrival jitter in nanoseconds (receiver).
+    pub jitter_ns: u64,
 }
 
 /// Writes a message with its length.
@@ -164,7 +176,8 @@ mod tests {
     #[test]
     fn messages_round_trip_without_overread() {
         let mut wire = Vec::new();
-        let finished = Message::Stream(StreamReport { bytes: u64::MAX, ..StreamReport::default() });
+        let finished =
+            Message::Stream(Box::new(StreamReport { bytes: u64::MAX, ..StreamReport::default() }));
         write_message(&mut wire, &Message::Start).unwrap();
         write_message(&mut wire, &finished).unwrap();
         let mut reader = &wire[..];

@@ -11,6 +11,8 @@ use utoipa::ToSchema;
 pub const STREAMS_MAX: u32 = 256;
 /// Limit of a test's duration in seconds.
 pub const SECONDS_MAX: f64 = 86_400.0;
+/// Range of a datagram's payload, which starts with a header.
+pub const DATAGRAM_BYTES: std::ops::RangeInclusive<u32> = 64..=65_507;
 /// Range of the interval between two reports.
 pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
@@ -91,6 +93,9 @@ pub struct TestParams {
     /// Place of the scitag in the packets: `flow`, `destination` or `none`.
     #[schema(required)]
     pub label: LabelBy,
+    /// True for datagrams (UDP) instead of TCP; `block_bytes` is their size.
+    #[schema(required)]
+    pub udp: bool,
 }
 
 /// How packets say whose traffic they are.
@@ -122,6 +127,7 @@ impl Default for TestParams {
             omit_seconds: 0.0,
             scitag: None,
             label: LabelBy::Flow,
+            udp: false,
         }
     }
 }
@@ -164,6 +170,9 @@ impl TestParams {
         }
         if self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
             return fail("block: 64 B to 16 MiB".into());
+        }
+        if self.udp {
+            return fail("udp: only iperf3 clients test with datagrams".into());
         }
         if let Some(name) = &self.congestion
             && (name.is_empty()
@@ -256,6 +265,7 @@ mod tests {
             (TestParams { rate_bps: Some(1), ..test() }, "rate"),
             (TestParams { interval_seconds: 0.0, ..test() }, "interval"),
             (TestParams { block_bytes: Some(1), ..test() }, "block"),
+            (TestParams { udp: true, ..test() }, "udp"),
             (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
         ] {
             let reason = params.validate().unwrap_err().to_string();

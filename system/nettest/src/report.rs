@@ -42,6 +42,52 @@ impl Interval {
     }
 }
 
+/// Datagrams of one direction or stream, as the receiver counted them, without the omitted start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct DatagramCounts {
+    /// Datagrams that the sender handed over.
+    pub packets: u64,
+    /// Datagrams that did not arrive.
+    pub lost: u64,
+    /// Share of the datagrams that did not arrive.
+    pub lost_percent: f64,
+    /// Datagrams that arrived after later ones.
+    pub out_of_order: u64,
+    /// Interarrival jitter (RFC 1889) \[us\]; of a direction the mean of its streams.
+    pub jitter_us: f64,
+}
+
+impl DatagramCounts {
+    /// Counts of one stream. The sender's count adds the loss at the end, if both ends stopped in turn.
+    fn of(sender: &StreamReport, receiver: &StreamReport, sender_counts: bool) -> Self {
+        let unseen = sender.packets.saturating_sub(receiver.packets);
+        let unseen = if sender_counts { unseen } else { 0 };
+        let packets = receiver.packets.saturating_sub(receiver.omitted_packets) + unseen;
+        let lost = receiver.lost.saturating_sub(receiver.omitted_lost) + unseen;
+        let jitter_us = receiver.jitter_ns as f64 / 1e3;
+        let out_of_order = receiver.out_of_order;
+        Self { packets, lost, out_of_order, jitter_us, ..Self::default() }.with_percent()
+    }
+
+    fn sum(streams: &[Self]) -> Self {
+        let sum = |count: fn(&Self) -> u64| streams.iter().map(count).sum();
+        let jitter: f64 = streams.iter().map(|one| one.jitter_us).sum();
+        Self {
+            packets: sum(|one| one.packets),
+            lost: sum(|one| one.lost),
+            out_of_order: sum(|one| one.out_of_order),
+            jitter_us: jitter / streams.len().max(1) as f64,
+            ..Self::default()
+        }
+        .with_percent()
+    }
+
+    fn with_percent(mut self) -> Self {
+        self.lost_percent = self.lost as f64 * 100.0 / self.packets.max(1) as f64;
+        self
+    }
+}
+
 /// One stream as both ends saw it.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct StreamResult {
@@ -67,6 +113,8 @@ pub struct StreamResult {
     pub cpu_sender_percent: f64,
     /// CPU use of the receiving thread; 100 is one core.
     pub cpu_receiver_percent: f64,
+    /// Datagrams of a UDP test.
+    pub udp: Option<DatagramCounts>,
 }
 
 /// All streams of one direction.
@@ -90,6 +138,8 @@ pub struct FlowReport {
     pub label: Option<String>,
     /// Reason for another place than the one that was asked for.
     pub label_note: Option<String>,
+    /// Datagrams of a UDP test.
+    pub udp: Option<DatagramCounts>,
 }
 
 /// Result of the whole test.
@@ -123,6 +173,8 @@ pub struct Report {
     pub interrupted: bool,
     /// Largest number of other tests that the listener ran at the same time: they shared its network and processors.
     pub other_tests: u32,
+    /// Datagrams of a UDP test, in all directions.
+    pub udp: Option<DatagramCounts>,
     /// Results for each direction of the test.
     pub flows: Vec<FlowReport>,
     /// Results for each stream of the test.
@@ -163,6 +215,7 @@ impl Report {
         for (direction, client_sends) in [("forward", true), ("reverse", false)] {
             let mut pairs = Vec::new();
             let mut retransmits = 0;
+            let mut counts = Vec::new();
             for index in 0..params.connections() {
                 if params.client_sends(index) != client_sends {
                     continue;
@@ -174,7 +227,10 @@ impl Report {
                 };
                 pairs.push((sender, receiver));
                 retransmits += u64::from(sender.retransmits);
-                streams.push(stream_result(direction, sender, receiver));
+                let udp =
+                    params.udp.then(|| DatagramCounts::of(sender, receiver, outcome.sender_counts));
+                counts.extend(udp);
+                streams.push(StreamResult { udp, ..stream_result(direction, sender, receiver) });
                 sample = sender.clone();
             }
             let receivers: Vec<&StreamReport> = pairs.iter().map(|pair| pair.1).collect();
@@ -194,6 +250,7 @@ impl Report {
                 bound_by: bottleneck(params, &pairs),
                 label,
                 label_note: label_note.flatten(),
+                udp: params.udp.then(|| DatagramCounts::sum(&counts)),
             });
         }
         Self {
@@ -211,6 +268,10 @@ impl Report {
             path_reason: sample.path_reason,
             interrupted: outcome.interrupted,
             other_tests: outcome.other_tests,
+            udp: params.udp.then(|| {
+                let all: Vec<DatagramCounts> = streams.iter().filter_map(|one| one.udp).collect();
+                DatagramCounts::sum(&all)
+            }),
             flows,
             streams,
             intervals,
@@ -278,6 +339,7 @@ fn stream_result(
         mss: sender.mss,
         cpu_sender_percent: cpu(sender),
         cpu_receiver_percent: cpu(receiver),
+        udp: None,
     }
 }
 

@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 use penstock_sys::net::{PatternMemory, TcpInfo, options};
 
 use crate::NettestError;
+use crate::datagram::CounterWidth;
 use crate::message::{Message, StreamReport, StreamRole, read_message, write_message};
 use crate::params::{SECONDS_MAX, TestParams};
 use crate::report::Interval;
 use crate::share::MemoryShare;
 use crate::source::CONTENT_BYTES;
-use crate::stream::{Stream, StreamsShared};
+use crate::udp;
+
+use crate::stream::{DataSocket, Stream, StreamSettings, StreamsShared};
 
 /// Time for a test to drain after its duration before it fails.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time without acknowledgement after which a stream ends.
 const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keepalives of each end.
@@ -100,6 +103,8 @@ pub(crate) struct TestOutcome {
     pub(crate) cpu_remote_percent: f64,
     /// Peak number of other tests at the listener, as reported by it.
     pub(crate) other_tests: u32,
+    /// True if the receivers ended after the senders, so that the senders' counts show loss.
+    pub(crate) sender_counts: bool,
 }
 
 /// Properties of the other end, known before the test.
@@ -116,7 +121,7 @@ pub(crate) struct Connection {
     pub(crate) index: u32,
     /// Role of this end.
     pub(crate) role: StreamRole,
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: DataSocket,
     /// Label of this end's packets, as in `Labelling::description`.
     pub(crate) label: String,
 }
@@ -133,8 +138,12 @@ pub(crate) fn run(
 ) -> Result<TestOutcome, NettestError> {
     let mut last_received = Instant::now();
     let mut alive_sent = Instant::now();
-    let mut streams = RunningStreams::start(params, sockets, share, &control.sender)?;
-    let mut outcome = TestOutcome::default();
+    let settings = StreamSettings {
+        counters: CounterWidth::Bits64,
+        ..StreamSettings::of(params, control.socket())
+    };
+    let mut streams = RunningStreams::start(params, settings, sockets, share, &control.sender)?;
+    let mut outcome = TestOutcome { sender_counts: true, ..TestOutcome::default() };
     let mut remote_finished = false;
     let hard_end = params
         .duration()
@@ -177,7 +186,7 @@ pub(crate) fn run(
             Some(ControlEvent::Stream(report)) => {
                 let mut report = *report;
                 streams.add_samples(&mut report);
-                control.send(&Message::Stream(report.clone()))?;
+                control.send(&Message::Stream(Box::new(report.clone())))?;
                 outcome.local.push(report);
                 if outcome.local.len() == streams.sockets.len() {
                     let remainder = streams.tick(streams.shared.started.elapsed());
@@ -196,7 +205,8 @@ pub(crate) fn run(
                     streams.shared.stop.store(true, Relaxed);
                 }
                 Message::Stream(report) if outcome.remote.len() < streams.sockets.len() => {
-                    outcome.remote.push(report);
+                    streams.sender_ended(&report);
+                    outcome.remote.push(*report);
                 }
                 Message::Finished { cpu_percent, other_tests } => {
                     outcome.cpu_remote_percent = cpu_percent;
@@ -217,11 +227,11 @@ pub(crate) fn run(
 }
 
 /// Stream threads of this end. Dropping it shuts down their sockets, which ends them.
-struct RunningStreams {
-    shared: Arc<StreamsShared>,
-    sockets: Vec<Connection>,
+pub(crate) struct RunningStreams {
+    pub(crate) shared: Arc<StreamsShared>,
+    pub(crate) sockets: Vec<Connection>,
     samples: Vec<(u64, u64)>,
-    next_tick: Duration,
+    pub(crate) next_tick: Duration,
     tick_index: u32,
     last_tick: Duration,
     passed_before: Vec<u64>,
@@ -229,8 +239,9 @@ struct RunningStreams {
 }
 
 impl RunningStreams {
-    fn start(
+    pub(crate) fn start(
         params: &TestParams,
+        settings: StreamSettings,
         sockets: Vec<Connection>,
         share: MemoryShare,
         events: &SyncSender<ControlEvent>,
@@ -241,7 +252,7 @@ impl RunningStreams {
             .map(|_| PatternMemory::new(CONTENT_BYTES).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()
             .map_err(NettestError::Local)?;
-        let shared = Arc::new(StreamsShared::new(params.clone(), sockets.len()));
+        let shared = Arc::new(StreamsShared::new(params.clone(), settings, sockets.len()));
         let count = sockets.len();
         let running = Self {
             shared,
@@ -255,7 +266,7 @@ impl RunningStreams {
         };
         for (slot, Connection { index, role, socket, label }) in running.sockets.iter().enumerate()
         {
-            prepare(params, socket).map_err(NettestError::Local)?;
+            prepare(params, settings, socket).map_err(NettestError::Local)?;
             let stream = Stream {
                 index: *index,
                 slot,
@@ -279,7 +290,7 @@ impl RunningStreams {
     }
 
     /// Bytes since the last tick, and a sample of every sender's connection.
-    fn tick(&mut self, now: Duration) -> Interval {
+    pub(crate) fn tick(&mut self, now: Duration) -> Interval {
         let mut interval = Interval {
             index: self.tick_index,
             start_seconds: self.last_tick.as_secs_f64(),
@@ -297,7 +308,7 @@ impl RunningStreams {
                 StreamRole::Receiver => interval.bytes_received += bytes,
                 StreamRole::Sender => {
                     interval.bytes_sent += bytes;
-                    if let Ok(info) = TcpInfo::of(socket) {
+                    if let Some(Ok(info)) = socket.tcp().map(TcpInfo::of) {
                         retransmits += u64::from(info.retransmits);
                         rtt = (rtt.0 + u64::from(info.rtt_us), rtt.1 + 1);
                         let sample = &mut self.samples[slot];
@@ -318,8 +329,18 @@ impl RunningStreams {
         interval
     }
 
+    /// Marks the end of a sender of the other end.
+    fn sender_ended(&self, report: &StreamReport) {
+        let slot = self.sockets.iter().position(|one| one.index == report.index);
+        if let (StreamRole::Sender, Some(slot)) = (report.role, slot) {
+            let end = &self.shared.ends[slot];
+            end.packets.store(report.packets, Relaxed);
+            end.ended.store(true, Relaxed);
+        }
+    }
+
     /// Replaces the last value by the mean of the samples, which is more meaningful.
-    fn add_samples(&self, report: &mut StreamReport) {
+    pub(crate) fn add_samples(&self, report: &mut StreamReport) {
         let slot = self.sockets.iter().position(|one| one.index == report.index);
         let (sum, count) = slot.map_or((0, 0), |slot| self.samples[slot]);
         if let Some(average) = sum.checked_div(count) {
@@ -330,16 +351,30 @@ impl RunningStreams {
 
 impl Drop for RunningStreams {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Relaxed);
-        for one in &self.sockets {
-            let _ = one.socket.shutdown(Shutdown::Both);
+        self.shared.end_all();
+        for socket in self.sockets.iter().filter_map(|one| one.socket.tcp()) {
+            let _ = socket.shutdown(Shutdown::Both);
         }
     }
 }
 
 /// Sets the socket options of a stream, at both ends.
-fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
+fn prepare(params: &TestParams, settings: StreamSettings, socket: &DataSocket) -> io::Result<()> {
+    let socket = match socket {
+        DataSocket::Tcp(socket) => socket,
+        DataSocket::Udp(socket) => return udp::prepare(params, settings, socket),
+    };
     socket.set_read_timeout(None)?;
+    if settings.no_delay {
+        socket.set_nodelay(true)?;
+    }
+    if let Some(tos) = settings.tos {
+        options::set_tos(socket, tos)?;
+    }
+    if let Some(mss) = settings.mss {
+        // The kernel refuses sizes below 88; the client's own MSS limits both directions.
+        let _ = options::set_mss(socket, mss);
+    }
     if let Some(name) = &params.congestion {
         options::set_congestion(socket, name)?;
     }
@@ -355,7 +390,7 @@ fn prepare(params: &TestParams, socket: &TcpStream) -> io::Result<()> {
 }
 
 /// CPU use of these streams over their run time, in percent.
-fn cpu_percent(streams: &[StreamReport]) -> f64 {
+pub(crate) fn cpu_percent(streams: &[StreamReport]) -> f64 {
     let first = streams.iter().map(|stream| stream.first_us).min().unwrap_or(0);
     let last = streams.iter().map(|stream| stream.last_us).max().unwrap_or(0);
     let cpu: u64 = streams.iter().map(|stream| stream.cpu_us).sum();

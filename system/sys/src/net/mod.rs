@@ -1,11 +1,13 @@
 //! Linux networking beyond the standard library: TCP statistics ([`TcpInfo`]), socket options ([`options`]), connection
 //! setup ([`connect`]), zero-copy sending ([`SplicePipe`], [`MemoryFile`]), devices and routes by netlink
-//! ([`Configurator`], [`device`], [`ethtool`]), packet queues ([`PacketQueue`]).
+//! ([`Configurator`], [`device`], [`ethtool`]), packet queues ([`PacketQueue`]),
+//! UDP in batches ([`DatagramReceiver`], [`CoalescedReceiver`]).
 //!
 //! No policy: nothing here decides which option to set or which path to take. Errors name the request that the kernel
 //! refused.
 
 mod checksums;
+mod coalesced;
 mod configure;
 pub mod connect;
 mod datagrams;
@@ -30,6 +32,10 @@ mod tap;
 mod tcp_info;
 
 pub use checksums::Checksums;
+pub use coalesced::{
+    CoalescedReceiver, UDP_SEGMENTS_MAX, UDP_WRITE_BYTES_MAX, accept_datagrams, bind_datagrams,
+    connect_datagrams, set_write_segment,
+};
 pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, UnicastRoute};
 pub use datagrams::{DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, ReceivedDatagram};
 pub use divert::{CE_MARK, Diversion, DiversionMethod, divert};

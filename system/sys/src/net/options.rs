@@ -147,6 +147,25 @@ pub fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     socket.set_send_buffer_size(bytes)
 }
 
+/// Sets the type of service (`IP_TOS`) and, on IPv6 sockets, the traffic class (`IPV6_TCLASS`) of sent packets.
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub fn set_tos(socket: &impl AsFd, tos: u8) -> io::Result<()> {
+    let tos = i32::from(tos);
+    let ipv6 = set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, tos);
+    let ipv4 = set_int(socket, libc::IPPROTO_IP, libc::IP_TOS, tos);
+    ipv6.or(ipv4)
+}
+
+/// Sets the largest segment (`TCP_MAXSEG`); before the handshake, the peer's segments too.
+///
+/// # Errors
+/// The error of `setsockopt`.
+pub fn set_mss(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, i32::try_from(bytes).unwrap_or(i32::MAX))
+}
+
 /// Sets a socket option of type `int`.
 pub(super) fn set_int(socket: &impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `socket` is borrowed; the kernel reads one int.

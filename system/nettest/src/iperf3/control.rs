@@ -1,0 +1,168 @@
+//! Control connection of an iperf3 test: state bytes and JSON, each with a deadline.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use penstock_sys::net::options;
+
+use super::results::{IperfResults, IperfStream};
+use super::wire::{ControlState, json_frame};
+use crate::NettestError;
+use crate::message::{StreamReport, StreamRole};
+use crate::session::{ControlEvent, RunningStreams, cpu_percent};
+use crate::stream::DRAIN_TIME_MAX;
+
+/// Time without acknowledgement after which a connection ends.
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the streams of this end to finish after the end of a test.
+const STREAM_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Control connection of either end.
+#[derive(Debug)]
+pub(crate) struct IperfControl {
+    pub(crate) socket: TcpStream,
+}
+
+impl IperfControl {
+    pub(crate) fn new(socket: TcpStream) -> Result<Self, NettestError> {
+        socket.set_write_timeout(Some(UNACKNOWLEDGED_TIMEOUT)).map_err(NettestError::Local)?;
+        socket.set_nodelay(true).map_err(NettestError::Local)?;
+        options::set_keepalive(&socket, UNACKNOWLEDGED_TIMEOUT).map_err(NettestError::Local)?;
+        options::set_user_timeout(&socket, UNACKNOWLEDGED_TIMEOUT).map_err(NettestError::Local)?;
+        Ok(Self { socket })
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), NettestError> {
+        self.socket.write_all(bytes).map_err(NettestError::ControlLost)
+    }
+
+    pub(crate) fn send_state(&mut self, state: ControlState) -> Result<(), NettestError> {
+        self.send(&[state.byte()])
+    }
+
+    pub(crate) fn send_json(&mut self, json: &[u8]) -> Result<(), NettestError> {
+        self.send(&json_frame(json))
+    }
+
+    /// Waits for a state byte; `None` after `wait`.
+    pub(crate) fn poll_state(
+        &mut self,
+        wait: Duration,
+    ) -> Result<Option<ControlState>, NettestError> {
+        let mut byte = [0];
+        match fill(&self.socket, &mut byte, Instant::now() + wait) {
+            Ok(()) => ControlState::decode(byte[0]).map(Some).ok_or(NettestError::Unexpected),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+            Err(error) => Err(NettestError::ControlLost(error)),
+        }
+    }
+
+    /// Waits for a state byte until `deadline`.
+    pub(crate) fn read_state(&mut self, deadline: Instant) -> Result<ControlState, NettestError> {
+        let begun = Instant::now();
+        self.poll_state(deadline.saturating_duration_since(begun))?
+            .ok_or_else(|| NettestError::Silent(begun.elapsed().as_secs_f64()))
+    }
+
+    pub(crate) fn read_exact(
+        &mut self,
+        bytes: &mut [u8],
+        deadline: Instant,
+    ) -> Result<(), NettestError> {
+        fill(&self.socket, bytes, deadline).map_err(NettestError::ControlLost)
+    }
+
+    /// Reads JSON of at most `limit` bytes; `None` if it announces more.
+    pub(crate) fn read_json(
+        &mut self,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Option<Vec<u8>>, NettestError> {
+        let mut length = [0; 4];
+        self.read_exact(&mut length, deadline)?;
+        let length = u32::from_be_bytes(length) as usize;
+        if length > limit {
+            return Ok(None);
+        }
+        let mut json = vec![0; length];
+        self.read_exact(&mut json, deadline)?;
+        Ok(Some(json))
+    }
+}
+
+/// Reads all of `bytes` before `deadline`, at any speed.
+fn fill(mut socket: &TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match socket.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut
+                | io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Ends the streams of this end and adds their reports to `reports`, in the order of their numbers.
+pub(crate) fn end_streams(
+    streams: &RunningStreams,
+    events: &Receiver<ControlEvent>,
+    reports: &mut Vec<StreamReport>,
+) -> Result<(), NettestError> {
+    streams.shared.end_all();
+    let deadline = Instant::now() + DRAIN_TIME_MAX + STREAM_END_TIMEOUT;
+    while reports.len() < streams.sockets.len() {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(ControlEvent::Stream(report)) => reports.push(*report),
+            Ok(ControlEvent::Peer(_)) => {}
+            Err(_) => return Err(NettestError::Overdue),
+        }
+    }
+    for report in reports.iter_mut() {
+        streams.add_samples(report);
+    }
+    reports.sort_by_key(|report| report.index);
+    Ok(())
+}
+
+/// Results of this end. A sender's time is that of the test; a receiver's ends with its last byte.
+pub(crate) fn results_of(reports: &[StreamReport], udp: bool, omit: Duration) -> IperfResults {
+    let omit_us = u64::try_from(omit.as_micros()).unwrap_or(u64::MAX);
+    let sends = reports.iter().any(|report| report.role == StreamRole::Sender);
+    IperfResults {
+        cpu_percent: cpu_percent(reports),
+        has_retransmits: sends.then_some(!udp),
+        congestion: reports
+            .first()
+            .map(|report| report.congestion.clone())
+            .filter(|name| !name.is_empty()),
+        server_text: None,
+        streams: reports
+            .iter()
+            .map(|report| IperfStream {
+                index: report.index,
+                bytes: report.bytes,
+                retransmits: (report.role == StreamRole::Sender && !udp)
+                    .then_some(report.retransmits.into()),
+                jitter_seconds: report.jitter_ns as f64 / 1e9,
+                lost: report.lost,
+                omitted_lost: report.omitted_lost,
+                packets: report.packets,
+                omitted_packets: report.omitted_packets,
+                seconds: report.last_us.saturating_sub(omit_us) as f64 / 1e6,
+            })
+            .collect(),
+    }
+}

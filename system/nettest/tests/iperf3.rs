@@ -1,0 +1,217 @@
+//! Tests of Debian's iperf3 client against a listener, and clients that break its protocol.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use penstock_nettest::{Listener, ListenerEvent, ListenerLimits};
+use serde_json::Value;
+
+const COOKIE: &[u8; 37] = b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0";
+
+struct RunningListener {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    log: Receiver<String>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RunningListener {
+    fn new(tests: usize) -> Self {
+        let handshake = Duration::from_secs(2);
+        let limits = ListenerLimits { tests, handshake, ..ListenerLimits::default() };
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+        assert_eq!(listener.udp_unavailable(), None);
+        let address = listener.local_addr();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, log) = channel();
+        let ended = stop.clone();
+        let thread = thread::spawn(move || {
+            let log = move |event: &ListenerEvent<'_>| {
+                let _ = sender.send(format!("{event:?}"));
+            };
+            listener.run(&ended, log).unwrap();
+        });
+        Self { address, stop, log, thread: Some(thread) }
+    }
+
+    fn log_line(&self, word: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(Duration::from_secs(20));
+            let line = line.unwrap_or_else(|_| panic!("no '{word}'"));
+            if line.contains(word) {
+                return line;
+            }
+        }
+    }
+
+    /// Runs `iperf3 -c` with these flags; `None` if it is not installed.
+    fn iperf3(&self, flags: &str) -> Option<Value> {
+        let output = Command::new("iperf3")
+            .args(["-J", "-c", "127.0.0.1", "-p", &self.address.port().to_string()])
+            .args(flags.split_whitespace())
+            .output();
+        let Ok(output) = output else {
+            penstock_testkit::skip(penstock_testkit::Requirement::Program, "needs iperf3");
+            return None;
+        };
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        Some(report)
+    }
+
+    fn connect(&self, bytes: &[u8]) -> TcpStream {
+        let mut socket = TcpStream::connect(self.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.write_all(bytes).unwrap();
+        socket
+    }
+}
+
+impl Drop for RunningListener {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn number(report: &Value, path: &str) -> f64 {
+    report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} in {report}"))
+}
+
+#[test]
+fn tcp_options_of_iperf3_work() {
+    let listener = RunningListener::new(16);
+    for flags in [
+        "-t 1",
+        "-t 1 -R",
+        "-t 1 -P 3",
+        "-t 1 -R -P 2",
+        "-t 1 --bidir",
+        "-t 1 --bidir -P 2",
+        "-n 3M",
+        "-n 3M -R",
+        "-k 20",
+        "-t 1 -b 40M",
+        "-t 1 -w 256K -C reno -M 1000 -N -S 8 -l 64K",
+        "-t 1 -R -w 256K -C reno -M 1000 -N -S 8 -l 64K",
+        "-t 1 -O 1",
+        "-t 1 --get-server-output",
+        "-t 1 -T title --extra-data x",
+    ] {
+        let Some(report) = listener.iperf3(flags) else { return };
+        assert_eq!(report.get("error"), None, "{flags}: {report}");
+        assert!(number(&report, "/end/sum_received/bytes") > 1e5, "{flags}: {report}");
+        assert!(number(&report, "/end/sum_sent/bytes") > 1e5, "{flags}: {report}");
+        if flags.contains("--bidir") {
+            let bytes = number(&report, "/end/sum_received_bidir_reverse/bytes");
+            assert!(bytes > 1e5, "{flags}: {report}");
+        }
+        if flags.contains("40M") {
+            let rate = number(&report, "/end/sum_received/bits_per_second");
+            assert!((30e6..50e6).contains(&rate), "{rate}");
+        }
+        if flags == "-n 3M" {
+            // iperf3 sends whole blocks; all of them arrive.
+            let sent = number(&report, "/end/sum_sent/bytes");
+            let received = number(&report, "/end/sum_received/bytes");
+            assert!((sent - received).abs() < 1.0, "{sent} {received}");
+        }
+        if flags.contains("--get-server-output") {
+            let text = report["server_output_text"].as_str().unwrap_or_default();
+            assert!(text.contains("penstock"), "{report}");
+        }
+        listener.log_line("Finished");
+    }
+}
+
+#[test]
+fn udp_options_of_iperf3_work() {
+    let listener = RunningListener::new(16);
+    for (flags, streams) in [
+        ("-u -t 1 -b 20M", 1.0),
+        ("-u -t 1 -b 20M -R", 1.0),
+        ("-u -t 1 -b 20M -P 2 -l 1400", 2.0),
+        ("-u -t 1 -b 20M --bidir -l 1400", 1.0),
+        ("-u -t 1 -b 20M --udp-counters-64bit -l 1400", 1.0),
+    ] {
+        let Some(report) = listener.iperf3(flags) else { return };
+        assert_eq!(report.get("error"), None, "{flags}: {report}");
+        let rate = number(&report, "/end/sum/bits_per_second");
+        assert!((rate / streams - 20e6).abs() < 6e6, "{flags}: {rate}");
+        assert!(number(&report, "/end/sum/lost_percent") < 10.0, "{flags}: {report}");
+        assert!(number(&report, "/end/sum/packets") > 50.0, "{flags}: {report}");
+        let line = listener.log_line("Finished");
+        let received = !line.contains("bytes_received: 0,");
+        assert_eq!(received, !flags.contains("-R"), "{flags}: {line}");
+    }
+}
+
+#[test]
+fn simultaneous_clients_are_served() {
+    let listener = RunningListener::new(16);
+    thread::scope(|scope| {
+        for flags in ["-t 1", "-t 1 -R", "-u -t 1 -b 5M", "-u -t 1 -b 5M -R"] {
+            let listener = &listener.address;
+            scope.spawn(move || {
+                let output = Command::new("iperf3")
+                    .args(["-J", "-c", "127.0.0.1", "-p", &listener.port().to_string()])
+                    .args(flags.split_whitespace())
+                    .output();
+                let Ok(output) = output else { return };
+                let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+                assert_eq!(report.get("error"), None, "{flags}: {report}");
+            });
+        }
+    });
+}
+
+#[test]
+fn full_listener_answers_busy() {
+    let listener = RunningListener::new(1);
+    let mut first = listener.connect(COOKIE);
+    let mut state = [0];
+    first.read_exact(&mut state).unwrap();
+    assert_eq!(state, [9]);
+    let Some(report) = listener.iperf3("-t 1") else { return };
+    assert!(report["error"].as_str().unwrap().contains("busy"), "{report}");
+}
+
+#[test]
+fn broken_clients_cost_one_event() {
+    let listener = RunningListener::new(16);
+    let answer = |bytes: &[u8], shut: bool| {
+        let mut socket = listener.connect(bytes);
+        if shut {
+            socket.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        answer
+    };
+    let with = |rest: &[u8]| [&COOKIE[..], rest].concat();
+    // Half a cookie, a wrong end, silence after the cookie.
+    answer(&COOKIE[..20], true);
+    assert!(listener.log_line("Dropped").contains("closed after"));
+    answer(b"mnopqrstuvwxyz234567mnopqrstuvwxyz233", true);
+    assert!(listener.log_line("Dropped").contains("iperf3"));
+    assert_eq!(answer(COOKIE, false), [9]);
+    listener.log_line("Failed");
+    // Parameters that are too long, no JSON, or out of range.
+    assert_eq!(answer(&with(b"\xff\xff\xff\xff"), false), [9, 254, 0, 0, 0, 114, 0, 0, 0, 0]);
+    assert_eq!(answer(&with(b"\0\0\0\x02[]"), false), [9, 254, 0, 0, 0, 114, 0, 0, 0, 0]);
+    let many = b"\0\0\0\x11{\"parallel\":9999}";
+    assert_eq!(answer(&with(many), false), [9, 254, 0, 0, 0, 6, 0, 0, 0, 0]);
+    // Data connections that never arrive.
+    assert_eq!(answer(&with(b"\0\0\0\x02{}"), false)[..3], [9, 10, 254]);
+    assert!(listener.log_line("data connection").contains("1 of 1"));
+    // An interrupted client.
+    assert_eq!(answer(&with(b"\0\0\0\x02{}\x0c"), false), [9, 10]);
+    assert!(listener.log_line("Failed").contains("interrupted"));
+    let Some(report) = listener.iperf3("-n 1M") else { return };
+    assert_eq!(report.get("error"), None, "{report}");
+}
