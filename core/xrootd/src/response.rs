@@ -58,7 +58,7 @@ pub enum ListedKind {
 /// Metadata of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XrdStat {
-    /// Number that tells files apart.
+    /// Number that distinguishes files.
     pub id: u64,
     /// Length of the file in bytes.
     pub size: u64,

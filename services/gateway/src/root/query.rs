@@ -15,8 +15,8 @@ use super::files::{self, failed};
 use crate::digest;
 use crate::dispatch::Gateway;
 
-/// Time that a client waits for a checksum before it is told to ask again: clients give up connections that are silent
-/// for longer.
+/// Time that a client waits for a checksum before the server answers `kXR_wait`: clients give up connections that are
+/// silent for longer.
 const CHECKSUM_WAIT: Duration = Duration::from_secs(10);
 
 /// Pause before it asks again, in seconds.

@@ -59,7 +59,7 @@ impl fmt::Display for RemoteError {
             Self::Resolve(host, error) => write!(f, "cannot resolve {host}: {error}"),
             Self::Http(error) => write!(f, "{error}"),
             Self::Status(status, text) => {
-                // Words by which FTS tells permanent errors from those that it retries.
+                // Words by which FTS distinguishes permanent errors from those that it retries.
                 let words = match *status {
                     StatusCode::NOT_FOUND => "No such file: ",
                     StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "Permission denied: ",
