@@ -145,7 +145,10 @@ slow_copy() {
 }
 
 # Numbers that `penstock transfers` prints: of the agent's first transfer that runs, and of the first copy.
-transfer() { penstock transfers | awk '/^[0-9].*running/ { print $1; exit }'; }
+transfer() {
+    wait_for sh -c "penstock transfers | grep -q '^[0-9].*running'"
+    penstock transfers | awk '/^[0-9].*running/ { print $1; exit }'
+}
 own_copy() { penstock transfers | awk '/^cp/ { print $1; exit }'; }
 
 # waiting_request: a request that waits as dtn1 takes no new work; its number is in /tmp/request.

@@ -53,7 +53,7 @@ pub struct DatagramCounts {
     pub lost_percent: f64,
     /// Datagrams that arrived after later ones.
     pub out_of_order: u64,
-    /// Interarrival jitter (RFC 1889) \[us\]; of a direction the mean of its streams.
+    /// Interarrival jitter (RFC 1889); of a direction the mean of its streams \[us\].
     pub jitter_us: f64,
 }
 
