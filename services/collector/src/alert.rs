@@ -145,7 +145,7 @@ enum AlertRuleFault {
     NoScope,
     #[error("this kind takes a key (an exporter) and no by")]
     ForeignScope,
-    #[error("clear must be below above, or above below")]
+    #[error("clear is on the wrong side of the threshold: set it below above, or above below")]
     Clear,
     #[error("for: {0}")]
     For(ParseQuantityError),
