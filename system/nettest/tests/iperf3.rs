@@ -89,6 +89,8 @@ fn tcp_options_of_iperf3_work() {
     for flags in [
         "-t 1",
         "-t 1 -R",
+        // A client that waits for the rest of a large block learns the end from its stream.
+        "-t 1 -R -l 1M",
         "-t 1 -P 3",
         "-t 1 -R -P 2",
         "-t 1 --bidir",

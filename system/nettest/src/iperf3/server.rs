@@ -141,6 +141,9 @@ pub(crate) fn run(
     let elapsed = started.elapsed();
     let mut reports = Vec::new();
     end_streams(&streams, &events, &mut reports)?;
+    // A client may still wait for the rest of a block, and looks at its control connection only
+    // after an end of stream.
+    drop(streams);
     let mut results = results_of(&reports, params.test.udp, params.test.omit());
     if params.server_output {
         results.server_text = Some(server_text(&params.test, &reports, elapsed));
