@@ -7,6 +7,7 @@ mod clients;
 mod http;
 mod issuer;
 mod macaroons;
+mod mover_pull;
 mod root;
 mod site;
 mod third_party;

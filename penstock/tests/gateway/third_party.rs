@@ -11,26 +11,26 @@ use crate::common::{seeded, wait_until, write_file};
 use crate::site::{HostCertificate, Response, Site, TOKEN, is_installed};
 use crate::xrootd::Xrootd;
 
-const ANYWHERE: &str = "[third_party]\nto = \"any\"\n";
+pub(crate) const ANYWHERE: &str = "[third_party]\nto = \"any\"\n";
 
 /// A site whose certificate comes from `certificate`, and that copies to and from any address.
-fn site(certificate: &HostCertificate) -> Site {
+pub(crate) fn site(certificate: &HostCertificate) -> Site {
     Site::with(&certificate.config(), ANYWHERE)
 }
 
-fn bearer() -> String {
+pub(crate) fn bearer() -> String {
     format!("Bearer {TOKEN}")
 }
 
 /// Sends a `COPY` for the file `name` with the token of alice for both ends.
-fn copy(site: &Site, name: &str, headers: &[(&str, &str)]) -> Response {
+pub(crate) fn copy(site: &Site, name: &str, headers: &[(&str, &str)]) -> Response {
     let bearer = bearer();
     let token = [("TransferHeaderAuthorization", bearer.as_str())];
     site.ask("COPY", &format!("/store/data/{name}"), &[&token, headers].concat(), b"")
 }
 
 #[track_caller]
-fn assert_success(response: &Response) {
+pub(crate) fn assert_success(response: &Response) {
     let text = response.text();
     assert!(response.status == 202 && text.ends_with("End\nsuccess: Created\n"), "{text}");
     assert!(text.starts_with("Perf Marker\nTimestamp: "), "{text}");
@@ -43,7 +43,7 @@ fn assert_failure(response: &Response, words: &str) {
     assert!(last.starts_with("failure: ") && last.contains(words), "{text}");
 }
 
-fn url_at(site: &Site, name: &str) -> String {
+pub(crate) fn url_at(site: &Site, name: &str) -> String {
     format!("{}store/data/{name}", site.url("https"))
 }
 
@@ -217,7 +217,8 @@ fn broken_connections_continue() {
     let upstream = a.url("https").replace("https://", "").trim_end_matches('/').to_owned();
     let proxy = Proxy::start(&upstream, random, 6, 20_000_000);
     let source = format!("https://{}/store/data/f", proxy.address);
-    let options = [("Source", source.as_str()), ("RequireChecksumVerification", "false")];
+    // The proxy carries HTTP alone.
+    let options = [("Source", source.as_str()), ("RequireChecksumVerification", "true")];
     assert_success(&copy(&b, "f", &[&options[..], &[("X-Number-Of-Streams", "2")]].concat()));
     assert!(fs::read(b.data.join("f")).unwrap() == content);
     assert!(!proxy.done().is_empty(), "the proxy injected no fault");
@@ -286,7 +287,7 @@ fn disconnecting_client_ends_the_copy() {
     let mut stream = b.connect();
     let head = format!(
         "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
-         Source: https://{1}/store/data/f\r\nRequireChecksumVerification: false\r\n\r\n",
+         Source: https://{1}/store/data/f\r\nRequireChecksumVerification: true\r\n\r\n",
         bearer(),
         proxy.address
     );

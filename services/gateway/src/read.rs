@@ -23,6 +23,7 @@ use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::error::{failed, refused};
 use crate::properties;
 use crate::range::{ByteRange, RequestedRanges, requested};
+use crate::third_party::{MoverOffer, OFFER_HEADER, is_offered};
 
 /// Bytes read and handed over at once.
 pub(crate) const CHUNK_BYTES: usize = 512 << 10;
@@ -53,8 +54,15 @@ pub(crate) async fn get(
         return properties::listing_page(gateway, request).await;
     };
     let shown = place.shown.clone();
-    let opened = blocking(move || open(&place)).await;
-    let (file, stat) = match opened.map_err(|error| failed(&shown, &error))? {
+    let looks = request.method == Method::HEAD;
+    let opened = blocking(move || {
+        let opened = open(&place)?;
+        let is_offered =
+            matches!(&opened, Opened::File(_, stat) if looks && is_offered(&place, stat.size));
+        Ok((opened, is_offered))
+    });
+    let (opened, is_offered) = opened.await.map_err(|error| failed(&shown, &error))?;
+    let (file, stat) = match opened {
         Opened::File(file, stat) => (Arc::new(file), stat),
         Opened::Collection => return properties::listing_page(gateway, request).await,
     };
@@ -69,6 +77,9 @@ pub(crate) async fn get(
     set(header::CONTENT_TYPE, "application/octet-stream".to_owned());
     set(header::ETAG, validators.etag.clone());
     set(header::LAST_MODIFIED, validators.last_modified());
+    if is_offered && let Some(offer) = MoverOffer::of(&gateway.agent) {
+        set(OFFER_HEADER, offer.to_string());
+    }
     if let Some((name, value)) = wanted_digest(gateway, request, &file).await? {
         set(name, value);
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
@@ -34,6 +34,7 @@ use crate::namespace::{native, stat};
 use crate::write::parent_problem;
 
 mod marker;
+mod mover_pull;
 mod pull;
 mod push;
 mod range_queue;
@@ -41,9 +42,11 @@ mod remote;
 mod request;
 
 pub(crate) use marker::failure_line;
+pub(crate) use mover_pull::{MoverOffer, OFFER_HEADER, is_offered};
 pub(crate) use request::{CopyEnds, CopyRequest};
 
 use marker::PerformanceMarker;
+use mover_pull::{MoverPull, MoverTarget, PROTOCOL_HEADER};
 use pull::{Pull, inspect, remote_digests};
 use push::Push;
 use remote::{RemoteClient, RemoteError};
@@ -105,6 +108,62 @@ impl CopyFailure {
             Self::Broken(_) => true,
             Self::Local(_) | Self::Checksum(_) | Self::Cancelled => false,
         }
+    }
+}
+
+/// A copy in progress, as its markers show it.
+pub(crate) trait ObservedTransfer: Send + Sync {
+    /// Number at the agent.
+    fn id(&self) -> u64;
+    /// Bytes moved so far.
+    fn moved_bytes(&self) -> u64;
+    /// True once an operator has cancelled it.
+    fn is_cancelled(&self) -> bool;
+    /// Addresses of the other server.
+    fn connections(&self) -> Vec<SocketAddr>;
+}
+
+impl ObservedTransfer for GatewayTransfer {
+    fn id(&self) -> u64 {
+        Self::id(self)
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        Self::moved_bytes(self)
+    }
+
+    fn is_cancelled(&self) -> bool {
+        Self::is_cancelled(self)
+    }
+
+    fn connections(&self) -> Vec<SocketAddr> {
+        self.peer_address().into_iter().collect()
+    }
+}
+
+/// A pull in progress, which knows its connections until it ends.
+struct ObservedPull {
+    transfer: Arc<GatewayTransfer>,
+    pull: Weak<Pull>,
+}
+
+impl ObservedTransfer for ObservedPull {
+    fn id(&self) -> u64 {
+        self.transfer.id()
+    }
+
+    fn moved_bytes(&self) -> u64 {
+        self.transfer.moved_bytes()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.transfer.is_cancelled()
+    }
+
+    fn connections(&self) -> Vec<SocketAddr> {
+        let pull = self.pull.upgrade();
+        pull.map(|pull| pull.connections.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            .unwrap_or_default()
     }
 }
 
@@ -202,6 +261,25 @@ async fn pull_file(
     {
         algorithms.push(Algorithm::Adler32);
     }
+    if copy.verification != ChecksumVerification::Required
+        && let Some(offer) = source.mover
+    {
+        let target = MoverTarget {
+            caller: &request.caller,
+            place: gateway.write_target(request, &request.path)?.place,
+            mark: gateway.mark(request)?,
+            overwrites,
+            algorithm: block_algorithm(&algorithms),
+        };
+        let algorithm = target.algorithm;
+        let opened = MoverPull::open(&gateway.agent, &client, &copy, offer, target).await;
+        if let Some(pull) = opened.map_err(refused)? {
+            let observed = pull.observed();
+            let last_modified = source.last_modified().map(str::to_owned);
+            let response = accepted(pull.finish(algorithm, last_modified), observed);
+            return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
+        }
+    }
     let bytes = source.bytes;
     let begun = {
         let algorithms = algorithms.clone();
@@ -212,12 +290,7 @@ async fn pull_file(
     let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
     let transfer = Arc::clone(&running.transfer);
     let pull = Arc::new(Pull::new(source, upload, Arc::clone(&transfer), streams));
-    let weak = Arc::downgrade(&pull);
-    let connections = move || {
-        let pull = weak.upgrade();
-        pull.map(|pull| pull.connections.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            .unwrap_or_default()
-    };
+    let observed = Arc::new(ObservedPull { transfer, pull: Arc::downgrade(&pull) });
     let job = async move {
         let digests = async {
             let mut client = client.clone();
@@ -244,7 +317,13 @@ async fn pull_file(
         running.finish(bytes);
         Ok(())
     };
-    Ok(accepted(job, transfer, connections))
+    Ok(accepted(job, observed))
+}
+
+/// Digest of a copy by the mover's protocol: the first that its blocks can be combined to.
+fn block_algorithm(algorithms: &[Algorithm]) -> Algorithm {
+    let combines = |algorithm: &&Algorithm| algorithm.combines();
+    algorithms.iter().find(combines).copied().unwrap_or(Algorithm::Crc32c)
 }
 
 /// Returns true if there is a file or collection at the path of the request.
@@ -335,9 +414,7 @@ async fn push_file(
         running.finish(bytes);
         Ok(())
     };
-    let remote = Arc::clone(&transfer);
-    let connections = move || remote.peer_address().into_iter().collect();
-    Ok(accepted(job, transfer, connections))
+    Ok(accepted(job, transfer))
 }
 
 fn open(place: &ResolvedPath) -> io::Result<(std::fs::File, u64)> {
@@ -374,11 +451,10 @@ async fn compare(
 /// Answers with the markers of a copy that goes on in a task of its own.
 fn accepted(
     job: impl Future<Output = Result<(), CopyFailure>> + Send + 'static,
-    transfer: Arc<GatewayTransfer>,
-    connections: impl Fn() -> Vec<SocketAddr> + Send + Sync + 'static,
+    transfer: Arc<dyn ObservedTransfer>,
 ) -> Response {
     let (sender, receiver) = mpsc::channel(MESSAGES_QUEUED_MAX);
-    tokio::spawn(report(job, transfer, connections, sender));
+    tokio::spawn(report(job, transfer, sender));
     let body = Body::from_stream(stream::unfold(receiver, async |mut receiver| {
         let text: String = receiver.recv().await?;
         Some((io::Result::Ok(Bytes::from(text)), receiver))
@@ -392,13 +468,12 @@ fn accepted(
 /// Runs a copy, and sends its markers until it ends or the client disconnects.
 async fn report(
     job: impl Future<Output = Result<(), CopyFailure>>,
-    transfer: Arc<GatewayTransfer>,
-    connections: impl Fn() -> Vec<SocketAddr>,
+    transfer: Arc<dyn ObservedTransfer>,
     sender: mpsc::Sender<String>,
 ) {
     let marker = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let connections = connections();
+        let connections = transfer.connections();
         let bytes = transfer.moved_bytes();
         PerformanceMarker { timestamp: since.as_secs(), bytes, connections: &connections }.lines()
     };

@@ -18,7 +18,8 @@
 //! | copy to or from an agent | [`PeerConnector`] over a [`Dial`], [`ClientTransfer::start`] |
 //! | copy between two agents | [`ThirdPartyTransfer::start`] |
 //! | copy on this machine | two [`Endpoint`]s of a [`SessionBuilder`], [`join_locally`] |
-//! | send on a controller's order | [`Agent::send`] with an [`OutgoingRequest`] |
+//! | send on a controller's order | [`Agent::send`] with a [`SendRequest`] |
+//! | fetch a file from another agent | [`Agent::fetch`] with a [`FetchRequest`] |
 //! | count a transfer of another protocol | [`Agent::begin_gateway_transfer`] |
 //! | receive a file of another protocol | [`FileUpload`] |
 //! | list a tree | [`TreeWalk`] |
@@ -65,9 +66,9 @@ pub use net::labels::{Labelling, label_accepted};
 pub use net::transport::Transport;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::gateway::{GatewayDirection, GatewayRequest, GatewayTransfer};
+pub use server::initiated::{FetchRequest, InitiatedTransfer, SendRequest};
 pub use server::limits::AgentLimits;
 pub use server::listing::ListedTransfer;
-pub use server::outgoing::{OutgoingRequest, OutgoingTransfer};
 pub use session::control::{ControlEndpoint, ProtocolFault};
 pub use session::counters::AgentCounters;
 pub use session::gatekeeper::{Caller, Gatekeeper, ResolvedPath};

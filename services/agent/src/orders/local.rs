@@ -11,7 +11,7 @@ use penstock_mover::random;
 use penstock_mover::{Agent, Gatekeeper};
 use penstock_mover::{CopyError, PeerConnector};
 use penstock_mover::{DialedPair, TcpDial};
-use penstock_mover::{OutgoingRequest, OutgoingTransfer};
+use penstock_mover::{InitiatedTransfer, SendRequest};
 use penstock_protocol::control::{Settings, Settled};
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
@@ -99,7 +99,7 @@ impl TransferEngine for LocalEngine {
             text.extend_from_slice(path);
             text.push(0);
         }
-        let sending = OutgoingRequest {
+        let sending = SendRequest {
             to,
             push,
             from: order.from.clone().into_bytes(),
@@ -149,7 +149,7 @@ impl TransferEngine for LocalEngine {
 /// A transfer of this agent's mover.
 #[derive(Debug)]
 struct LocalTransfer {
-    outgoing: Arc<OutgoingTransfer>,
+    outgoing: Arc<InitiatedTransfer>,
     authorizer: Arc<Authorizer>,
 }
 

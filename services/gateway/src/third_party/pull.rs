@@ -27,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::CopyFailure;
+use super::mover_pull::{MoverOffer, OFFER_HEADER};
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
 use super::remote::{RemoteClient, RemoteError, RemoteResponse, range_value};
 use crate::digest::{self, DigestField};
@@ -51,6 +52,15 @@ pub(crate) struct RemoteFile {
     /// Size; `None` if the server does not say.
     pub(crate) bytes: Option<u64>,
     version: SourceVersion,
+    /// Offer to send it by the mover's protocol.
+    pub(crate) mover: Option<MoverOffer>,
+}
+
+impl RemoteFile {
+    /// Time of its last change, as the server writes it.
+    pub(crate) fn last_modified(&self) -> Option<&str> {
+        self.version.last_modified.as_deref()
+    }
 }
 
 /// Validators by which a change of the file shows.
@@ -87,9 +97,13 @@ pub(crate) async fn inspect(
     }
     let bytes = response.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
     let version = SourceVersion::of(&response);
+    let offer = response.header(OFFER_HEADER).and_then(|text| text.parse().ok());
     let (key, connection, _) = response.into_parts();
+    // The connection vouches for the certificate in the offer; a redirect leads to another host.
+    let vouches = url.is_encrypted() || url.is_loopback();
+    let mover = offer.filter(|_| vouches && key == (url.is_encrypted(), url.authority()));
     client.keep(key, connection);
-    Ok(RemoteFile { url: url.clone(), bytes, version })
+    Ok(RemoteFile { url: url.clone(), bytes, version, mover })
 }
 
 /// Asks the other server for a digest of the file; empty if it offers none that is known.

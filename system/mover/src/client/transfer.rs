@@ -2,6 +2,7 @@
 //! session from the durable state when the other end has lost the old one.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -127,6 +128,8 @@ pub(super) struct TransferState {
     settings: Mutex<Settings>,
     /// Result, once it has ended.
     outcome: Mutex<Option<Result<(), CopyError>>>,
+    /// Signalled at the first session, and at the end.
+    begun: EventFd,
     /// Signalled at the end.
     over: EventFd,
     waiting: Mutex<Option<String>>,
@@ -171,6 +174,21 @@ impl ClientTransfer {
     #[must_use]
     pub fn over(&self) -> &EventFd {
         &self.shared.over
+    }
+
+    /// Waits until a session is open or the transfer has ended; true if there was a session.
+    ///
+    /// # Errors
+    /// The error of `poll`.
+    pub fn wait_for_session(&self) -> io::Result<bool> {
+        self.shared.begun.wait(None)?;
+        Ok(self.shared.sessions.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Address of the other end, while the control connection is open.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<IpAddr> {
+        lock(&self.shared.control).as_ref().and_then(Transport::peer_address)
     }
 
     /// Display name of the other end.
@@ -281,6 +299,7 @@ impl TransferState {
             waiting: Mutex::default(),
             control: Mutex::default(),
             outcome: Mutex::default(),
+            begun: EventFd::new()?,
             over: EventFd::new()?,
         })
     }
@@ -347,6 +366,7 @@ impl TransferState {
     /// Records the result, once.
     fn finish(&self, outcome: Result<(), CopyError>) {
         lock(&self.outcome).get_or_insert(outcome);
+        let _ = self.begun.signal();
         let _ = self.over.signal();
     }
 
@@ -377,6 +397,7 @@ impl TransferState {
             let why = match opened {
                 Ok(Some((channel, received, opened))) => {
                     self.sessions.fetch_add(1, Ordering::Relaxed);
+                    let _ = self.begun.signal();
                     backoff = Backoff::default();
                     let moved_before = self.snapshot().network_bytes;
                     match self.session(channel, received, &opened)? {

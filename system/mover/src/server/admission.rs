@@ -14,7 +14,7 @@ use crate::session::outcome::SessionOutcome;
 impl AgentInner {
     /// Checks the limits of transfers and streams.
     pub(super) fn check_room(&self, limits: &AgentLimits, entering: usize) -> Result<(), Refusal> {
-        let running = lock(&self.sessions).len() + lock(&self.outgoing).len();
+        let running = lock(&self.sessions).len() + lock(&self.initiated).len();
         let running = running + lock(&self.gateway).len() + entering;
         if running >= limits.transfers {
             let are = if running == 1 { "transfer is" } else { "transfers are" };
@@ -33,7 +33,7 @@ impl AgentInner {
     pub(super) fn streams_free(&self, limits: &AgentLimits) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
         let taken = all.iter().map(|one| one.streams().max(1)).sum::<usize>();
-        let taken = taken + self.outgoing_streams();
+        let taken = taken + self.initiated_streams();
         let free = limits.streams.saturating_sub(taken).max(1);
         u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
     }
@@ -53,7 +53,7 @@ impl AgentInner {
         // A transfer without a stream keeps its reserved slot.
         let others = all.iter().filter(|one| one.id != running.id);
         let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
-        let taken = taken + self.outgoing_streams();
+        let taken = taken + self.initiated_streams();
         if taken < limits.streams {
             running.joined.fetch_add(1, Ordering::SeqCst);
             return true;

@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_host::placement::NumaPlacement;
-use penstock_identity::Identity;
+use penstock_identity::{Fingerprint, Identity};
 use penstock_protocol::control::Settings;
 use penstock_protocol::open::SessionId;
 use socket2::SockRef;
 
 use super::active_session::ActiveSession;
 use super::gateway::GatewayTransfer;
+use super::initiated::InitiatedTransfer;
 use super::limits::AgentLimits;
 use super::listing::ListedTransfer;
 use super::memory::BlockMemory;
-use super::outgoing::OutgoingTransfer;
 use super::pending_connections::PendingConnections;
 use crate::base::engine::Engine;
 use crate::base::lock::lock;
@@ -89,8 +89,8 @@ pub(super) struct AgentInner {
     /// Held while a stream is admitted, so that two do not take one slot.
     pub(super) joining: Mutex<()>,
     pub(super) sessions: Mutex<HashMap<SessionId, Arc<ActiveSession>>>,
-    /// Transfers that this agent sends on its own.
-    pub(super) outgoing: Mutex<BTreeMap<u64, Arc<OutgoingTransfer>>>,
+    /// Transfers that this agent initiated.
+    pub(super) initiated: Mutex<BTreeMap<u64, Arc<InitiatedTransfer>>>,
     /// Transfers over other protocols.
     pub(super) gateway: Mutex<BTreeMap<u64, Weak<GatewayTransfer>>>,
     pub(super) history: Mutex<VecDeque<ListedTransfer>>,
@@ -128,7 +128,7 @@ impl Agent {
             memory: BlockMemory::new(config.limits.memory_bytes),
             joining: Mutex::default(),
             sessions: Mutex::default(),
-            outgoing: Mutex::default(),
+            initiated: Mutex::default(),
             gateway: Mutex::default(),
             history: Mutex::default(),
             totals: Mutex::default(),
@@ -148,6 +148,12 @@ impl Agent {
         Ok(agent)
     }
 
+    /// Fingerprint of the certificate that clients pin.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.0.config.identity.fingerprint()
+    }
+
     /// Local addresses of the listeners.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -160,7 +166,7 @@ impl Agent {
         let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
-        all.extend(self.0.outgoing().iter().map(|one| one.show()));
+        all.extend(self.0.initiated().iter().map(|one| one.show()));
         all.extend(self.0.gateway_transfers().iter().map(|one| one.show(false)));
         all.sort_by_key(|transfer| transfer.id);
         all
@@ -179,7 +185,7 @@ impl Agent {
     /// # Errors
     /// If no such transfer runs.
     pub fn set(&self, id: u64, settings: Settings) -> Result<(), UnknownTransfer> {
-        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+        if let Some(one) = lock(&self.0.initiated).get(&id) {
             one.change(settings);
             return Ok(());
         }
@@ -196,7 +202,7 @@ impl Agent {
     /// # Errors
     /// If no such transfer runs.
     pub fn cancel(&self, id: u64, reason: &str) -> Result<(), UnknownTransfer> {
-        if let Some(one) = lock(&self.0.outgoing).get(&id) {
+        if let Some(one) = lock(&self.0.initiated).get(&id) {
             one.cancel(reason);
             return Ok(());
         }
@@ -229,7 +235,7 @@ impl Agent {
         let mut counters = lock(&self.0.totals).clone();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
-        self.0.outgoing().iter().for_each(|one| one.count(&mut counters));
+        self.0.initiated().iter().for_each(|one| one.count(&mut counters));
         self.0.gateway_transfers().iter().for_each(|one| one.count(&mut counters));
         (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
@@ -243,12 +249,12 @@ impl Agent {
             let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
         }
         let start = Instant::now();
-        let runs = || !lock(&self.0.sessions).is_empty() || !self.0.outgoing().is_empty();
+        let runs = || !lock(&self.0.sessions).is_empty() || !self.0.initiated().is_empty();
         while start.elapsed() < grace && runs() {
             std::thread::sleep(Duration::from_millis(20));
-            self.0.retire_outgoing();
+            self.0.retire_initiated();
         }
-        self.0.outgoing().iter().for_each(|one| one.cancel("the agent shuts down"));
+        self.0.initiated().iter().for_each(|one| one.cancel("the agent shuts down"));
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         for running in running {
             running.end.session().end(SessionOutcome::Failed("the agent shuts down".to_owned()));

@@ -35,6 +35,17 @@ pub enum GatewayDirection {
     Receive,
 }
 
+impl GatewayDirection {
+    /// `send` or `receive`.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+        }
+    }
+}
+
 /// A transfer that a gateway is about to do.
 #[derive(Debug)]
 pub struct GatewayRequest {
@@ -124,7 +135,7 @@ impl Agent {
         let counters = Arc::clone(&inner.fireflies);
         let fireflies = Fireflies::new(mark.filter(|_| sends), &inner.config.collectors, counters);
         let id = inner.next_id.fetch_add(1, Ordering::Relaxed);
-        let verb = if sends { "send" } else { "receive" };
+        let verb = direction.verb();
         tracing::info!("transfer {id}: {verb} {path} over {protocol} for {}", caller.name);
         let transfer = Arc::new(GatewayTransfer {
             id,
@@ -351,10 +362,7 @@ impl GatewayTransfer {
             id: self.id,
             caller: self.caller.name.clone(),
             peer: self.peer.clone(),
-            direction: match self.direction {
-                GatewayDirection::Send => "send",
-                GatewayDirection::Receive => "receive",
-            },
+            direction: self.direction.verb(),
             path: lock(&self.path).clone(),
             state: self.state(ended),
             started: self.started,

@@ -26,7 +26,7 @@ impl AgentInner {
             std::thread::sleep(Duration::from_secs(1));
             self.pending.close_expired(AUTHENTICATION_TIMEOUT);
             self.memory.rebalance();
-            self.retire_outgoing();
+            self.retire_initiated();
             self.gateway_transfers().iter().for_each(|one| one.tick());
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {

@@ -107,7 +107,7 @@ impl FileUpload {
     /// reserved. The content is digested with `algorithms` as it passes.
     ///
     /// # Errors
-    /// When the parent does not exist, `place` is a directory, or there is no room.
+    /// When the parent does not exist, `place` is no regular file, or there is no room.
     pub fn begin(
         place: &ResolvedPath,
         bytes: Option<u64>,
@@ -117,8 +117,13 @@ impl FileUpload {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let (parent, name) = place.root.parent(OsStr::from_bytes(&place.path))?;
-        if kind_at(&parent, &name)?.is_some_and(|kind| kind != Kind::File) {
-            return Err(io::ErrorKind::IsADirectory.into());
+        match kind_at(&parent, &name)? {
+            None | Some(Kind::File) => {}
+            Some(Kind::Directory) => return Err(io::ErrorKind::IsADirectory.into()),
+            Some(_) => {
+                let text = "a link or a special file, which is not replaced: remove it first";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
         }
         let (file, temporary) = match parent.create_unnamed(FILE_MODE) {
             Ok(file) => (file, None),
