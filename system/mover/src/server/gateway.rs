@@ -36,7 +36,7 @@ pub enum GatewayDirection {
 }
 
 impl GatewayDirection {
-    /// `send` or `receive`.
+    /// Word of the direction in listings and logs: `send` or `receive`.
     #[must_use]
     pub const fn verb(self) -> &'static str {
         match self {
