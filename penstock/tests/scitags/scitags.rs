@@ -2,8 +2,6 @@
 //!
 //! tshark reads labels from a capture. Tests that need their own addresses use a network namespace.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Agent, Done, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file};
+use crate::common::{
+    Agent, Done, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file,
+};
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
@@ -272,7 +272,7 @@ impl Site {
     /// Stores the login of an agent at the client.
     fn login(&self, agent: &Agent, env: &TestEnv) {
         let token = fs::read_to_string(env.state.join("token")).unwrap();
-        let mut login = common::penstock(&self.state);
+        let mut login = crate::common::penstock(&self.state);
         login.args(["login", &agent.listen, "--token", token.trim()]);
         login.args(["--fingerprint", &agent.fingerprint]);
         run(Pair::inside(&self.pair.near, &login)).good();
@@ -280,7 +280,7 @@ impl Site {
 
     /// Runs a copy in the near namespace, through the program `through` if given.
     fn copy(&self, through: &[&str], label: &str, from: &str, to: &str) -> Done {
-        let copy = common::penstock(&self.state);
+        let copy = crate::common::penstock(&self.state);
         let mut command = Command::new(through.first().unwrap_or(&"env"));
         command.args(through.get(1..).unwrap_or_default()).arg(copy.get_program());
         command.args(["cp", "--json", "-r", "--streams", "3", "--block", "256KiB"]);
@@ -494,7 +494,7 @@ struct Listener<'a> {
 
 impl<'a> Listener<'a> {
     fn start(pair: &'a Pair) -> Self {
-        let mut command = Command::new(common::PENSTOCK);
+        let mut command = Command::new(crate::common::PENSTOCK);
         command.args(["nettest", "--json", "--listen"]).arg(format!("[{FAR}]:0"));
         let mut command = Pair::inside(&pair.far, &command);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
@@ -507,7 +507,7 @@ impl<'a> Listener<'a> {
 
     fn test(&self, through: &[&str], more: &[&str]) -> Done {
         let mut command = Command::new(through.first().unwrap_or(&"env"));
-        command.args(through.get(1..).unwrap_or_default()).arg(common::PENSTOCK);
+        command.args(through.get(1..).unwrap_or_default()).arg(crate::common::PENSTOCK);
         command.args(["nettest", &self.address, "-J", "-n", "2MiB"]);
         command.args(["--scitag", "cms/analysis-input"]).args(more);
         run(Pair::inside(&self.pair.near, &command)).good()

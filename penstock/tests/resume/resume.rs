@@ -1,13 +1,11 @@
 //! Resumption of a killed copy: by any equivalent command, and only after the partial files were checked.
 
-mod common;
-
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded, wait_until,
 };
 
@@ -24,7 +22,7 @@ impl Killed {
         let env = TestEnv::new();
         std::fs::create_dir(env.source.join("data")).unwrap();
         let file = env.source.join("data/f");
-        common::write_file(&mut seeded(seed), &file, bytes);
+        crate::common::write_file(&mut seeded(seed), &file, bytes);
         let mut agent = env.agent();
         let url = agent.url("");
         let source = env.source.join("data");
@@ -78,7 +76,7 @@ fn killed_datasets_end_equal() {
     std::fs::create_dir(&data).unwrap();
     let mut random = seeded(1);
     for number in 0..60 {
-        common::write_file(&mut random, &data.join(number.to_string()), 1_500_001);
+        crate::common::write_file(&mut random, &data.join(number.to_string()), 1_500_001);
     }
     let agent = env.agent();
     let (local, remote) = (data.to_str().unwrap().to_owned(), agent.url("data"));
@@ -140,7 +138,7 @@ fn replaced_source_is_copied_whole() {
     let killed = Killed::new(16 * BYTES_PER_MIB, 4);
     let source = killed.source();
     let before = std::fs::metadata(&source).unwrap();
-    common::write_file(&mut seeded(5), &source, 16 * BYTES_PER_MIB);
+    crate::common::write_file(&mut seeded(5), &source, 16 * BYTES_PER_MIB);
     let file = std::fs::File::options().write(true).open(&source).unwrap();
     file.set_modified(before.modified().unwrap()).unwrap();
     drop(file);
@@ -207,7 +205,7 @@ fn single_file_into_its_directory_continues() {
 fn session_without_client_is_released() {
     let env = TestEnv::new();
     let file = env.source.join("f");
-    common::write_file(&mut seeded(10), &file, 16 * BYTES_PER_MIB);
+    crate::common::write_file(&mut seeded(10), &file, 16 * BYTES_PER_MIB);
     let agent = env.agent();
     let arguments = ["--block", "256KiB", "--rate", "50M", file.to_str().unwrap(), &agent.url("")];
     let client = Run::start(&mut env.cp(&arguments));
