@@ -1,6 +1,6 @@
 //! `penstock controller`: setup of a controller, which `penstock serve` then runs.
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 
 mod init;
 
@@ -21,7 +21,7 @@ enum ControllerCommand {
     Init(init::ControllerInitArgs),
 }
 
-pub(crate) fn run(args: &ControllerVerbArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ControllerVerbArgs) -> Result<Code, CommandFailure> {
     match &args.command {
         ControllerCommand::Init(args) => init::run(args),
     }

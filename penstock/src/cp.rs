@@ -15,7 +15,7 @@ use penstock_mover::Engine;
 use penstock_protocol::digest::Algorithm;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::numbers;
 
 mod control_socket;
@@ -190,7 +190,7 @@ pub(crate) enum Labels {
     None,
 }
 
-pub(crate) fn run(args: &CpArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &CpArgs) -> Result<Code, CommandFailure> {
     // If the limit stays low, a copy that reaches it names it in its error.
     let _ = penstock_sys::machine::raise_open_files();
     let homes = pin_process(args).or_exit(Code::Usage)?;

@@ -38,12 +38,12 @@ pub(crate) fn say(what: impl Display) {
 
 /// Failure of a verb: exit code and cause.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     code: Code,
     error: anyhow::Error,
 }
 
-impl Failure {
+impl CommandFailure {
     pub(crate) fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         Self { code, error: error.into() }
     }
@@ -67,13 +67,13 @@ impl Failure {
     }
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for CommandFailure {
     fn from(error: anyhow::Error) -> Self {
         Self::new(Code::Failed, error)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandFailure {
     fn from(error: io::Error) -> Self {
         Self::new(Code::Failed, error)
     }
@@ -82,11 +82,11 @@ impl From<io::Error> for Failure {
 /// Attaches an exit code to an error.
 pub(crate) trait OrExit<T> {
     /// Converts the error into a failure with this code.
-    fn or_exit(self, code: Code) -> Result<T, Failure>;
+    fn or_exit(self, code: Code) -> Result<T, CommandFailure>;
 }
 
 impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
-    fn or_exit(self, code: Code) -> Result<T, Failure> {
-        self.map_err(|error| Failure::new(code, error))
+    fn or_exit(self, code: Code) -> Result<T, CommandFailure> {
+        self.map_err(|error| CommandFailure::new(code, error))
     }
 }

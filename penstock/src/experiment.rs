@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::experiment::{ExperimentListJson, ExperimentRowJson, ExperimentRunJson, Listed};
 use crate::json::lab::{Played, ScenarioReportJson};
 use crate::lab::{Contention, LabDirectories, play};
@@ -133,14 +133,14 @@ struct ExperimentCase {
     bounds: BTreeMap<String, f64>,
 }
 
-pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, CommandFailure> {
     match &args.command {
         ExperimentCommand::List { folder, json } => list(folder.as_deref(), *json),
         ExperimentCommand::Run { folder, case, output, repeat, tries, json } => {
             let output = std::path::absolute(output).context("--output").or_exit(Code::Usage)?;
             if !output.is_dir() {
                 let error = anyhow!("--output {}: there is no such folder", output.display());
-                return Err(Failure::new(Code::Usage, error));
+                return Err(CommandFailure::new(Code::Usage, error));
             }
             let plays = Plays { repeat: usize::from(*repeat), tries: usize::from(*tries) };
             if folder.join("experiment.toml").exists() {
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &ExperimentArgs) -> Result<Code, Failure> {
                     folder.display(),
                     embedded::names().join(", ")
                 );
-                return Err(Failure::new(Code::Usage, error));
+                return Err(CommandFailure::new(Code::Usage, error));
             };
             let (_directory, folder) = embedded::extract(name)?;
             measure(&folder, case, &output, plays, *json)
@@ -168,7 +168,7 @@ struct Plays {
     tries: usize,
 }
 
-fn read(folder: &Path) -> Result<Experiment, Failure> {
+fn read(folder: &Path) -> Result<Experiment, CommandFailure> {
     let file = folder.join("experiment.toml");
     let cannot = || format!("cannot read {}", file.display());
     let bytes =
@@ -177,7 +177,7 @@ fn read(folder: &Path) -> Result<Experiment, Failure> {
 }
 
 /// Parses the text of `experiment.toml`.
-fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
+fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, CommandFailure> {
     let cannot = || format!("cannot read {}", file.display());
     let text = String::from_utf8(bytes).with_context(cannot).or_exit(Code::Usage)?;
     let read: Experiment = toml::from_str(&text)
@@ -187,34 +187,34 @@ fn parse(file: &Path, bytes: Vec<u8>) -> Result<Experiment, Failure> {
         .or_exit(Code::Usage)?;
     if read.scenario.is_some() != read.command.is_empty() {
         let error = anyhow!("{}: give it either a scenario or a command", file.display());
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     let share = read.column.iter().find(|column| column.share_of.is_some());
     if let Some(ExperimentColumn { name, .. }) = share.filter(|_| read.scenario.is_none()) {
         let error = anyhow!("{}: column {name:?}: a command has no links", file.display());
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     for (at, case) in read.case.iter().enumerate() {
         if read.case[..at].iter().any(|before| before.name == case.name) {
             let error = anyhow!("{}: there are two cases {:?}", file.display(), case.name);
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         }
         let named = [&case.published, &case.expected, &case.bounds];
         let mut named = named.into_iter().flat_map(BTreeMap::keys);
         let is_unknown = |name: &&String| !read.column.iter().any(|one| one.name == **name);
         if let Some(unknown) = named.find(is_unknown) {
             let error = anyhow!("{}: case {:?}: no column {unknown:?}", file.display(), case.name);
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         }
     }
     if read.source.is_none() && read.case.iter().any(|case| !case.published.is_empty()) {
         let error = anyhow!("{}: say in source who published the figures", file.display());
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     Ok(read)
 }
 
-fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
+fn list(folder: Option<&Path>, json: bool) -> Result<Code, CommandFailure> {
     let mut all = Vec::new();
     let mut add = |folder: String, experiment: &Experiment| {
         all.push(Listed {
@@ -256,12 +256,12 @@ fn list(folder: Option<&Path>, json: bool) -> Result<Code, Failure> {
 fn chosen<'a>(
     experiment: &'a Experiment,
     names: &[String],
-) -> Result<Vec<&'a ExperimentCase>, Failure> {
+) -> Result<Vec<&'a ExperimentCase>, CommandFailure> {
     let known = |name: &&String| experiment.case.iter().any(|case| case.name == **name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         let all: Vec<&str> = experiment.case.iter().map(|case| case.name.as_str()).collect();
         let error = anyhow!("there is no case {unknown:?}: there are {}", all.join(", "));
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     let is_wanted = |case: &&ExperimentCase| names.is_empty() || names.contains(&case.name);
     Ok(experiment.case.iter().filter(is_wanted).collect())
@@ -273,7 +273,7 @@ fn measure(
     output: &Path,
     plays: Plays,
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let experiment = read(folder)?;
     let cases = chosen(&experiment, only)?;
     let labs = LabDirectories::open()?;
@@ -343,7 +343,7 @@ fn command(
     experiment: &Experiment,
     case: &ExperimentCase,
     folder: &Path,
-) -> Result<ScenarioReportJson, Failure> {
+) -> Result<ScenarioReportJson, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let arguments: Vec<String> =
         experiment.command.iter().chain(&case.arguments).cloned().collect();
@@ -393,14 +393,14 @@ fn failures(report: &ScenarioReportJson) -> Vec<String> {
 fn refuse_unknown_links(
     experiment: &Experiment,
     report: &ScenarioReportJson,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let has = |name: &String| report.links.iter().any(|link| link.name == *name);
     let mut named = experiment.column.iter().filter_map(|column| column.share_of.as_ref());
     match named.find(|name| !has(name)) {
         None => Ok(()),
         Some(unknown) => {
             let error = anyhow!("share_of = {unknown:?}: the topology has no link of that name");
-            Err(Failure::new(Code::Usage, error))
+            Err(CommandFailure::new(Code::Usage, error))
         }
     }
 }
@@ -526,7 +526,7 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-fn print(text: &str) -> Result<Code, Failure> {
+fn print(text: &str) -> Result<Code, CommandFailure> {
     crate::lab::print(text)?;
     Ok(Code::Done)
 }

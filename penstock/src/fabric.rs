@@ -2,7 +2,7 @@
 //!
 //! Each subcommand is a file below this one; the simulator is `penstock-fabric`.
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::fabric::{Parameter, Parameters};
 use crate::table::table;
 
@@ -61,7 +61,7 @@ enum FabricCommand {
     Parameters,
 }
 
-pub(crate) fn run(args: FabricArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: FabricArgs) -> Result<Code, CommandFailure> {
     match args.command {
         FabricCommand::Run(what) => run::run(&what, args.json),
         FabricCommand::Sweep(what) => sweep::run(&what, args.json),
@@ -69,7 +69,7 @@ pub(crate) fn run(args: FabricArgs) -> Result<Code, Failure> {
     }
 }
 
-fn parameters(json: bool) -> Result<Code, Failure> {
+fn parameters(json: bool) -> Result<Code, CommandFailure> {
     let rows = penstock_fabric::Parameters::default().rows();
     if json {
         let parameters = rows.into_iter().map(|row| Parameter {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::node::{Completions, ManPages};
 use crate::json::{self, reference};
 
@@ -44,7 +44,7 @@ enum GenerateCommand {
     },
 }
 
-pub(crate) fn run(args: GenerateArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: GenerateArgs) -> Result<Code, CommandFailure> {
     let mut command = crate::CommandLine::command();
     match args.command {
         GenerateCommand::Man { directory } => {

@@ -9,7 +9,7 @@ use penstock_host::goal::{Goal, HostRole};
 use penstock_host::rules::{self, Case};
 use penstock_units::{BitRate, parse_duration};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::input;
 use crate::table::table;
 
@@ -113,7 +113,7 @@ fn rtt(text: &str) -> anyhow::Result<Duration> {
 }
 
 impl GoalArgs {
-    fn facts(&self) -> Result<Facts, Failure> {
+    fn facts(&self) -> Result<Facts, CommandFailure> {
         let Some(file) = &self.facts else { return Ok(Facts::gather()) };
         let read = || -> anyhow::Result<Facts> {
             let bytes = input::read(file, FACTS_BYTES_MAX).context("cannot be read")?;
@@ -138,7 +138,7 @@ impl GoalArgs {
         goal
     }
 
-    fn case<'a>(&self, facts: &'a Facts) -> Result<Case<'a>, Failure> {
+    fn case<'a>(&self, facts: &'a Facts) -> Result<Case<'a>, CommandFailure> {
         for name in &self.interfaces {
             if !facts.nics.iter().any(|nic| nic.name == *name) {
                 let known: Vec<&str> = facts.nics.iter().map(|nic| nic.name.as_str()).collect();
@@ -182,7 +182,7 @@ fn meant(name: &str) -> Vec<&'static str> {
     near.into_iter().map(|(_, name)| name).take(MEANT_MAX).collect()
 }
 
-pub(crate) fn run(args: HostArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: HostArgs) -> Result<Code, CommandFailure> {
     let json = args.json;
     match args.command {
         HostCommand::Check(args) => check::run(&args, json),
@@ -195,7 +195,7 @@ pub(crate) fn run(args: HostArgs) -> Result<Code, Failure> {
     }
 }
 
-fn print(text: &str) -> Result<Code, Failure> {
+fn print(text: &str) -> Result<Code, CommandFailure> {
     use std::io::Write;
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Code::Done)

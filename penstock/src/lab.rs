@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::lab::{self as shown, CalibrationJson, Down};
 
 mod enter;
@@ -163,7 +163,7 @@ impl From<DirectionArgs> for Directions {
     }
 }
 
-pub(crate) fn run(args: &LabArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &LabArgs) -> Result<Code, CommandFailure> {
     let labs = LabDirectories::open()?;
     let change = |request: LabRequest| {
         let report: LinkReport = labs.ask(args.name.as_deref(), &request)?;
@@ -216,7 +216,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<Code, Failure> {
 }
 
 /// Ends a lab, or removes what a crashed one has left, and prints a summary.
-fn down(args: &LabArgs, labs: &LabDirectories) -> Result<Code, Failure> {
+fn down(args: &LabArgs, labs: &LabDirectories) -> Result<Code, CommandFailure> {
     let directory = match (labs.dead()?.as_slice(), args.name.as_deref()) {
         ([dead], None) if labs.all()?.is_empty() => dead.clone(),
         _ => labs.one(args.name.as_deref())?,
@@ -259,7 +259,7 @@ fn down(args: &LabArgs, labs: &LabDirectories) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn status(args: &LabArgs, labs: &LabDirectories) -> Result<Code, Failure> {
+fn status(args: &LabArgs, labs: &LabDirectories) -> Result<Code, CommandFailure> {
     let (all, dead) = (labs.all()?, labs.dead()?);
     let names = |labs: &[PathBuf]| labs.iter().map(|one| LabDirectories::name_of(one)).collect();
     let died: Vec<String> = names(&dead);
@@ -292,7 +292,7 @@ fn output<T: Serialize>(
     json: bool,
     value: &T,
     text: impl FnOnce(&T) -> String,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let text = if json {
         let line = serde_json::to_string(value).map_err(anyhow::Error::from)?;
         format!("{line}\n")
@@ -302,7 +302,7 @@ fn output<T: Serialize>(
     Ok(show::print(&text)?)
 }
 
-impl From<ControlError> for Failure {
+impl From<ControlError> for CommandFailure {
     fn from(error: ControlError) -> Self {
         let code = match error {
             ControlError::Refused(_) => Code::Usage,
@@ -317,18 +317,18 @@ impl From<ControlError> for Failure {
 pub(crate) struct LabDirectories(PathBuf);
 
 impl LabDirectories {
-    pub(crate) fn open() -> Result<Self, Failure> {
+    pub(crate) fn open() -> Result<Self, CommandFailure> {
         let state = state::default_directory().or_exit(Code::Usage)?;
         Ok(Self(state.join("labs")))
     }
 
     /// Directory of a lab, existing or not.
-    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn directory(&self, name: &str) -> Result<PathBuf, CommandFailure> {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > 63 || name.starts_with('.') || !name.chars().all(good) {
             let name = name.escape_debug();
             let error = anyhow!("'{name}' is no name of a lab: write letters, digits, -, _ and .");
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         }
         Ok(self.0.join(name))
     }
@@ -338,16 +338,16 @@ impl LabDirectories {
     }
 
     /// Directories of running labs.
-    fn all(&self) -> Result<Vec<PathBuf>, Failure> {
+    fn all(&self) -> Result<Vec<PathBuf>, CommandFailure> {
         self.those(supervisor::is_up)
     }
 
     /// Directories of crashed labs, which may have left namespaces.
-    fn dead(&self) -> Result<Vec<PathBuf>, Failure> {
+    fn dead(&self) -> Result<Vec<PathBuf>, CommandFailure> {
         self.those(supervisor::has_died)
     }
 
-    fn those(&self, which: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
+    fn those(&self, which: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, CommandFailure> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -363,7 +363,7 @@ impl LabDirectories {
     }
 
     /// Directory of the named lab, or of the only one.
-    pub(crate) fn one(&self, name: Option<&str>) -> Result<PathBuf, Failure> {
+    pub(crate) fn one(&self, name: Option<&str>) -> Result<PathBuf, CommandFailure> {
         if let Some(name) = name {
             return self.directory(name);
         }
@@ -380,7 +380,7 @@ impl LabDirectories {
                 let names: Vec<String> = several.iter().map(|one| Self::name_of(one)).collect();
                 let error =
                     anyhow!("several labs are up: say which with --lab: {}", names.join(", "));
-                Err(Failure::new(Code::Usage, error))
+                Err(CommandFailure::new(Code::Usage, error))
             }
         }
     }
@@ -389,7 +389,7 @@ impl LabDirectories {
         &self,
         name: Option<&str>,
         request: &LabRequest,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandFailure> {
         let directory = self.one(name)?;
         match ask(&directory, request) {
             Err(ControlError::Down(name)) if supervisor::has_died(&directory) => {
@@ -400,7 +400,7 @@ impl LabDirectories {
     }
 
     /// State directory of a host for `exec --state`.
-    pub(crate) fn state_of(directory: &Path, node: &str) -> Result<PathBuf, Failure> {
+    pub(crate) fn state_of(directory: &Path, node: &str) -> Result<PathBuf, CommandFailure> {
         let path = directory.join("state").join(node);
         fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
         Ok(path)

@@ -15,7 +15,7 @@ use penstock_mover::{CopyError, PeerConnector, TcpDial};
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 
 use crate::credentials::{self, AgentAddress, AgentCredentials, ClientCertificate};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::node::LoggedIn;
 
 /// Limit on a TCP connection attempt.
@@ -72,7 +72,7 @@ pub(crate) struct LoginArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: LoginArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: LoginArgs) -> Result<Code, CommandFailure> {
     let address = AgentAddress::parse(&args.host, MOVER_PORT).or_exit(Code::Usage)?;
     let token = match (&args.token, &args.token_file) {
         (Some(token), _) => token.clone(),
@@ -219,7 +219,7 @@ fn named_in(text: &str) -> Option<&str> {
 fn ask(
     address: &AgentAddress,
     known: &AgentCredentials,
-) -> Result<Result<String, CopyError>, Failure> {
+) -> Result<Result<String, CopyError>, CommandFailure> {
     let tls = known.tls().or_exit(Code::Usage)?;
     let dial = match TcpDial::new(&address.host, address.port, &[], &[], None) {
         Ok(dial) => dial,
@@ -244,7 +244,7 @@ fn takes_connections(address: &AgentAddress) -> bool {
     all.any(|one| TcpStream::connect_timeout(&one, ANSWER_WITHIN).is_ok())
 }
 
-fn refused(address: &AgentAddress, known: &AgentCredentials, error: &CopyError) -> Failure {
+fn refused(address: &AgentAddress, known: &AgentCredentials, error: &CopyError) -> CommandFailure {
     let error = match error {
         CopyError::Certificate(_) => anyhow!(
             "{address} has not the certificate {}: take the fingerprint that its agent prints; nothing is kept",
@@ -254,11 +254,11 @@ fn refused(address: &AgentAddress, known: &AgentCredentials, error: &CopyError) 
             let error = anyhow!(
                 "{address} answers, but not as an agent does: {why}: check host and port; nothing is kept"
             );
-            return Failure::new(Code::Failed, error);
+            return CommandFailure::new(Code::Failed, error);
         }
         error => anyhow!("{error}; nothing is kept"),
     };
-    Failure::new(Code::Refused, error)
+    CommandFailure::new(Code::Refused, error)
 }
 
 fn print_json(

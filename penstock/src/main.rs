@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-use crate::exit::{Code, Failure, say};
+use crate::exit::{Code, CommandFailure, say};
 
 mod buffer_limits;
 mod chart;
@@ -94,7 +94,7 @@ enum VerbArgs {
 }
 
 impl VerbArgs {
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> Result<ExitCode, CommandFailure> {
         match self {
             Self::Cp(args) => cp::run(&args),
             Self::Serve(args) => serve::run(args),

@@ -57,7 +57,7 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'P', long, visible_alias = "parallel", default_value_t = 1, value_name = "N")]
     streams: u32,
 
-    /// How long to send, as 10, 90s, 5m [default: 10s; 3s for each step of --sweep].
+    /// Duration of the test, as 10, 90s, 5m [default: 10s; 3s for each step of --sweep].
     #[arg(short = 't', long, value_parser = parse_duration, conflicts_with = "bytes")]
     time: Option<Duration>,
 
@@ -97,7 +97,7 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'l', long, value_parser = parse_size, value_name = "SIZE")]
     block: Option<u32>,
 
-    /// How senders hand bytes to the kernel.
+    /// System call with which senders pass bytes to the kernel.
     #[arg(long, value_enum, default_value = "auto")]
     path: PathArg,
 

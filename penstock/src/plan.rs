@@ -9,7 +9,7 @@ use penstock_plan::{DemandPlan, LinkLoads, TrafficModel, chart, forecast};
 use penstock_topology::{Scale, Topology, draw};
 use penstock_units::{BitRate, ByteCount, display_duration};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::plan as shown;
 use crate::table::table;
 use crate::topology::{TopologyArgs, text_of};
@@ -49,7 +49,7 @@ pub(crate) struct PlanArgs {
     svg: bool,
 }
 
-pub(crate) fn run(args: &PlanArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &PlanArgs) -> Result<Code, CommandFailure> {
     let text = text_of(&args.file)?;
     let mut plan = DemandPlan::read(&text)
         .map_err(|faults| {
@@ -102,7 +102,7 @@ struct LoadedNetwork {
 }
 
 impl LoadedNetwork {
-    fn read(file: &std::path::Path, plan: &DemandPlan) -> Result<Self, Failure> {
+    fn read(file: &std::path::Path, plan: &DemandPlan) -> Result<Self, CommandFailure> {
         let topology = TopologyArgs { file: file.to_owned(), scale: Scale::FULL }.read()?;
         let loads = plan.models.iter().map(|model| LinkLoads::of(plan, &topology, model));
         let loads: Result<Vec<_>, _> = loads.collect();

@@ -20,7 +20,7 @@ use penstock_topology::{Node, NodeId};
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde_json::{Value, json};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::rehearsal as result;
 use crate::table::table;
 use crate::topology::text_of;
@@ -122,7 +122,7 @@ struct RehearsalOutcome {
     held: Option<StoreSize>,
 }
 
-pub(crate) fn run(args: &RehearseArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &RehearseArgs) -> Result<Code, CommandFailure> {
     let mut config = Config::load(Some(&args.config), Registry::builtin()).or_exit(Code::Usage)?;
     config.keep = args.keep.unwrap_or(config.keep);
     let demand = DayWorkload::read(&text_of(&args.demand)?)
@@ -220,9 +220,10 @@ fn play(
     config: &Config,
     demand: DayWorkload,
     controller: &mut dyn ControllerApi,
-) -> Result<RehearsalOutcome, Failure> {
-    let failed =
-        |error: ControllerFailure| Failure::from(anyhow!("the controller's store failed: {error}"));
+) -> Result<RehearsalOutcome, CommandFailure> {
+    let failed = |error: ControllerFailure| {
+        CommandFailure::from(anyhow!("the controller's store failed: {error}"))
+    };
     let planner = Planner::new(config.topology.clone(), config.classes.clone(), config.rules);
     let mut nodes = Nodes::new(specs(config), demand.faults_permille);
     let mut arrivals = RequestArrivals::new(demand.clone(), args.from);

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::credentials::{self, AgentAddress, Service};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::terminal::{self, printable};
 
 pub(crate) mod drain;
@@ -36,7 +36,7 @@ pub(crate) struct ControllerArgs {
 pub(crate) struct ControllerClient(AgentClient);
 
 impl ControllerArgs {
-    fn open(&self) -> Result<ControllerClient, Failure> {
+    fn open(&self) -> Result<ControllerClient, CommandFailure> {
         let from_environment = || std::env::var("PENSTOCK_CONTROLLER").ok();
         let given = self.controller.clone().or_else(from_environment);
         let given =
@@ -55,7 +55,7 @@ impl ControllerArgs {
 }
 
 impl ControllerClient {
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CommandFailure> {
         self.ask("GET", path, None::<&()>)
     }
 
@@ -64,16 +64,16 @@ impl ControllerClient {
         method: &str,
         path: &str,
         body: Option<&impl Serialize>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandFailure> {
         self.0.ask(method, path, body).map_err(failure)
     }
 
-    fn request(&self, id: u64) -> Result<RequestFacts, Failure> {
+    fn request(&self, id: u64) -> Result<RequestFacts, CommandFailure> {
         self.get(&format!("/api/v1/requests/{id}"))
     }
 }
 
-fn failure(error: ClientError) -> Failure {
+fn failure(error: ClientError) -> CommandFailure {
     let code = match &error {
         ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
         // The request itself is malformed. 404 and 409 depend on the controller's state: they are failures.
@@ -81,14 +81,14 @@ fn failure(error: ClientError) -> Failure {
         ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
     };
     match error {
-        ClientError::Unreachable { address, why } => Failure::new(
+        ClientError::Unreachable { address, why } => CommandFailure::new(
             code,
             anyhow!(
                 "no controller answers at {address}: {why}: start one (penstock serve with [controller]) or give its address with --controller ADDR:PORT"
             ),
         ),
         ClientError::Failed { address, status: 404, text } if text.starts_with("no such path") => {
-            Failure::new(
+            CommandFailure::new(
                 code,
                 anyhow!(
                     "the agent at {address} is no controller: give the address of one with --controller ADDR:PORT, or add [controller] to this agent's configuration"
@@ -96,9 +96,9 @@ fn failure(error: ClientError) -> Failure {
             )
         }
         ClientError::Failed { address, text, .. } => {
-            Failure::new(code, anyhow!("the controller at {address}: {text}"))
+            CommandFailure::new(code, anyhow!("the controller at {address}: {text}"))
         }
-        error => Failure::new(code, error),
+        error => CommandFailure::new(code, error),
     }
 }
 
@@ -120,7 +120,7 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+fn print_json(value: &impl Serialize) -> Result<(), CommandFailure> {
     let text = serde_json::to_string(value).context("plain data")?;
     writeln!(io::stdout(), "{text}")?;
     Ok(())
@@ -128,8 +128,8 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints `text` every second until it returns an end; redraws in place on a terminal.
 fn watch(
-    mut text: impl FnMut() -> Result<(String, Option<Code>), Failure>,
-) -> Result<Code, Failure> {
+    mut text: impl FnMut() -> Result<(String, Option<Code>), CommandFailure>,
+) -> Result<Code, CommandFailure> {
     let mut output = io::stdout();
     let terminal = output.is_terminal();
     let mut last = String::new();

@@ -17,7 +17,7 @@ use penstock_units::ByteCount;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::sample as json;
 use crate::tag::kernel_code;
 
@@ -63,7 +63,7 @@ pub(crate) struct SampleArgs {
     /// Only sent packets
     #[arg(long)]
     egress: bool,
-    /// How often counters are sent
+    /// Interval between two samples of counters
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = polling)]
     polling: Duration,
     /// Address that identifies this host to collectors [default: the one that the first collector sees]
@@ -112,7 +112,7 @@ fn address(text: &str) -> anyhow::Result<SocketAddr> {
     first.ok_or_else(|| anyhow!(remedy()))
 }
 
-pub(crate) fn run(args: SampleArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: SampleArgs) -> Result<Code, CommandFailure> {
     let collectors: Vec<SocketAddr> = args
         .collector
         .iter()
@@ -171,13 +171,13 @@ pub(crate) fn run(args: SampleArgs) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn failure(error: SamplerError) -> Failure {
+fn failure(error: SamplerError) -> CommandFailure {
     let code = match &error {
         SamplerError::Kernel(error) => kernel_code(error),
         SamplerError::Io(_) => Code::Failed,
         _ => Code::Usage,
     };
-    Failure::new(code, error)
+    CommandFailure::new(code, error)
 }
 
 /// Prints to standard output without buffering. A closed output does not end the service.

@@ -21,7 +21,7 @@ use penstock_host::placement::PlacementPolicy;
 use penstock_http::ServiceRole;
 use penstock_units::{BitRate, ByteCount};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::node::Ready;
 
 /// Run this machine's daemon: files for many clients, a collector of telemetry, an HTTP API, metrics
@@ -89,7 +89,7 @@ pub(crate) struct ServeArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: ServeArgs) -> Result<Code, CommandFailure> {
     let json = args.json;
     let (file, flags) = lower(args)?;
     let load = move || Config::load(file.as_deref(), Environment::of_process(), flags.clone());
@@ -138,7 +138,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, Failure> {
 type Inputs = Vec<(&'static str, SocketAddr)>;
 
 /// Reads the collector's configuration, if this node plays the role.
-fn load_collector(config: &Config) -> Result<Option<collector::Config>, Failure> {
+fn load_collector(config: &Config) -> Result<Option<collector::Config>, CommandFailure> {
     if !config.plays(RoleName::Collector) {
         return Ok(None);
     }
@@ -149,7 +149,7 @@ fn load_collector(config: &Config) -> Result<Option<collector::Config>, Failure>
 fn start_collector(
     config: collector::Config,
     context: &RoleContext<'_>,
-) -> Result<Arc<CollectorRole>, Failure> {
+) -> Result<Arc<CollectorRole>, CommandFailure> {
     // The agent reports a damaged copy.
     let (current, _) = ActiveRegistry::load(context.state.path());
     let started =
@@ -190,10 +190,10 @@ fn plays_controller(config: &Config) -> Result<bool, ConfigError> {
 }
 
 /// Starts a controller whose configuration is read.
-type StartController = Box<dyn FnOnce(&RoleContext<'_>) -> Result<Arc<Controller>, Failure>>;
+type StartController = Box<dyn FnOnce(&RoleContext<'_>) -> Result<Arc<Controller>, CommandFailure>>;
 
 /// Reads the controller's configuration, if this node plays the role.
-fn load_controller(config: &Config) -> Result<Option<StartController>, Failure> {
+fn load_controller(config: &Config) -> Result<Option<StartController>, CommandFailure> {
     if !plays_controller(config).or_exit(Code::Usage)? {
         return Ok(None);
     }
@@ -212,7 +212,7 @@ fn load_controller(config: &Config) -> Result<Option<StartController>, Failure> 
 }
 
 /// Lowers the arguments into the configuration file's path and a layer of settings.
-fn lower(args: ServeArgs) -> Result<(Option<PathBuf>, Layer), Failure> {
+fn lower(args: ServeArgs) -> Result<(Option<PathBuf>, Layer), CommandFailure> {
     let http = match args.http.as_slice() {
         [] => None,
         [none] if none == "none" => Some(Vec::new()),

@@ -10,7 +10,7 @@ use penstock_daemon::state::default_directory;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 
-use crate::exit::{Code, Failure, say};
+use crate::exit::{Code, CommandFailure, say};
 
 mod decode;
 mod encode;
@@ -65,7 +65,7 @@ enum TagCommand {
     Stop(run::StopArgs),
 }
 
-pub(crate) fn run(args: TagArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: TagArgs) -> Result<Code, CommandFailure> {
     match args.command {
         TagCommand::Encode(what) => encode::run(&what, args.json),
         TagCommand::Decode(what) => decode::run(&what, args.json),

@@ -11,7 +11,7 @@ use penstock_topology::{
 };
 use penstock_units::display_latency;
 
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::input;
 use crate::json::topology as shown;
 
@@ -106,7 +106,7 @@ enum DisjointArg {
     Risks,
 }
 
-pub(crate) fn run(args: &TopologyVerbArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &TopologyVerbArgs) -> Result<Code, CommandFailure> {
     let text = match &args.command {
         TopologyCommand::Check { files } => return check(files, args.json),
         TopologyCommand::Show { input } => {
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &TopologyVerbArgs) -> Result<Code, Failure> {
 impl TopologyArgs {
     /// # Errors
     /// Names the first fault of the file and the number of others, or the link whose scaled rate is zero.
-    pub(crate) fn read(&self) -> Result<Topology, Failure> {
+    pub(crate) fn read(&self) -> Result<Topology, CommandFailure> {
         self.parse(&text_of(&self.file)?)
     }
 
@@ -147,13 +147,13 @@ impl TopologyArgs {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) fn parse(&self, text: &str) -> Result<Topology, Failure> {
+    pub(crate) fn parse(&self, text: &str) -> Result<Topology, CommandFailure> {
         parse(&self.file, text, self.scale)
     }
 }
 
 /// Parses and scales a topology; the error is its first fault.
-pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, Failure> {
+pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, CommandFailure> {
     let read = Topology::read(text).map_err(|faults| {
         let first = faults.0.first().map(ToString::to_string).unwrap_or_default();
         let more = match faults.0.len() {
@@ -171,7 +171,7 @@ pub(crate) fn parse(file: &Path, text: &str, scale: Scale) -> Result<Topology, F
 ///
 /// # Errors
 /// When it cannot be read or is not UTF-8.
-pub(crate) fn text_of(file: &Path) -> Result<String, Failure> {
+pub(crate) fn text_of(file: &Path) -> Result<String, CommandFailure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes = input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;
     String::from_utf8(bytes)
@@ -180,7 +180,7 @@ pub(crate) fn text_of(file: &Path) -> Result<String, Failure> {
         .or_exit(Code::Usage)
 }
 
-fn node(topology: &Topology, name: &str) -> Result<NodeId, Failure> {
+fn node(topology: &Topology, name: &str) -> Result<NodeId, CommandFailure> {
     let found = topology.node(name).ok_or_else(|| {
         let known: Vec<_> = topology.nodes.iter().take(20).map(|node| node.name.as_str()).collect();
         let name = name.escape_debug();
@@ -189,7 +189,7 @@ fn node(topology: &Topology, name: &str) -> Result<NodeId, Failure> {
     found.or_exit(Code::Usage)
 }
 
-fn check(files: &[PathBuf], json: bool) -> Result<Code, Failure> {
+fn check(files: &[PathBuf], json: bool) -> Result<Code, CommandFailure> {
     let mut code = Code::Done;
     let mut results = Vec::new();
     for file in files {
@@ -354,7 +354,7 @@ fn paths(
     count: usize,
     by: Disjoint,
     json: bool,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let name = |node: NodeId| topology.nodes[node.0].name.as_str();
     if from == to {
         return Err(anyhow!("'{}' is there already: name two nodes", name(from)))

@@ -11,7 +11,7 @@ use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
 use crate::credentials::{self, AgentAddress, Service};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::copy::{Changed, Copy, TransferListJson};
 use crate::local_transfers::{self, ControlRequest};
 use crate::numbers;
@@ -106,7 +106,7 @@ impl std::str::FromStr for Id {
     }
 }
 
-pub(crate) fn run(args: TransfersArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
     let http = args.http.as_deref();
     let mut output = io::stdout();
     match args.change {
@@ -123,7 +123,7 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, Failure> {
                 let error = anyhow::anyhow!(
                     "nothing to change: give --rate, --streams, --readers or --writers"
                 );
-                return Err(Failure::new(Code::Usage, error));
+                return Err(CommandFailure::new(Code::Usage, error));
             }
             let row = apply(http, id, &ControlRequest::Set(change.clone()), |client, id| {
                 client.change(id, &change)
@@ -143,7 +143,7 @@ fn apply(
     id: Id,
     ask: &ControlRequest,
     at_agent: impl Fn(&AgentClient, u64) -> Result<TransferFacts, ClientError>,
-) -> Result<TransferRow, Failure> {
+) -> Result<TransferRow, CommandFailure> {
     let number = match id {
         Id::Copy(process) => {
             return Ok(TransferRow::of_copy(local_transfers::request(process, ask)?));
@@ -169,7 +169,7 @@ fn apply(
     }
 }
 
-fn client(http: Option<&str>) -> Result<AgentClient, Failure> {
+fn client(http: Option<&str>) -> Result<AgentClient, CommandFailure> {
     let from_environment = || std::env::var("PENSTOCK_HTTP").ok();
     let http = http.map(str::to_owned).or_else(from_environment);
     // PENSTOCK_HTTP may list several addresses of the agent: use the first.
@@ -183,12 +183,12 @@ fn client(http: Option<&str>) -> Result<AgentClient, Failure> {
     Ok(client.context("cannot start a client")?)
 }
 
-fn failure(error: ClientError) -> Failure {
+fn failure(error: ClientError) -> CommandFailure {
     let code = match error {
         ClientError::Refused { .. } | ClientError::Stranger { .. } => Code::Refused,
         ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
     };
-    Failure::new(code, error)
+    CommandFailure::new(code, error)
 }
 
 /// A transfer with its displayed id.
@@ -216,7 +216,7 @@ impl TransferRow {
 }
 
 /// Text of the list, and a warning if the agent could not be queried.
-fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), Failure> {
+fn listing(http: Option<&str>, json: bool) -> Result<(String, Option<String>), CommandFailure> {
     let asked = client(http).and_then(|client| client.transfers().map_err(failure));
     // Copies run on this machine, independent of the named agent.
     let copies = local_transfers::running()?;
@@ -250,7 +250,7 @@ fn shown(link: &ControllerFacts) -> String {
     format!("controller {url}: {} as {host}, {orders}{safe}{why}\n", link.state)
 }
 
-fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, Failure> {
+fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code, CommandFailure> {
     let terminal = io::stdout().is_terminal() && !json;
     let mut last_warning = None;
     loop {
@@ -273,7 +273,7 @@ fn watch(http: Option<&str>, json: bool, mut output: impl Write) -> Result<Code,
     }
 }
 
-fn print_one(row: TransferRow, json: bool, mut output: impl Write) -> Result<Code, Failure> {
+fn print_one(row: TransferRow, json: bool, mut output: impl Write) -> Result<Code, CommandFailure> {
     if json {
         writeln!(output, "{}", serde_json::to_string(&row.into_json()).context("plain data")?)?;
     } else {

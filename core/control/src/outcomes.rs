@@ -128,7 +128,7 @@ pub struct PartTerms {
 pub struct FileChange {
     /// Sequence number in the request.
     pub seq: i64,
-    /// State in storage.
+    /// State that storage has recorded.
     pub state: RequestFileState,
     /// Attempts that have failed.
     pub attempt: i64,
@@ -145,7 +145,7 @@ pub struct RequeuedFiles {
     pub last: i64,
     /// Sequence numbers, if not contiguous.
     pub seqs: Option<Vec<i64>>,
-    /// Number of files.
+    /// Number of files in the chunk.
     pub files: i64,
     /// Bytes of the files with a known size.
     pub bytes: i64,

@@ -89,7 +89,7 @@ pub struct FlowResult {
     pub completed: u64,
     /// Data packets sent, including retransmissions.
     pub packets_sent: u64,
-    /// Data packets retransmitted.
+    /// Data packets sent more than once.
     pub packets_again: u64,
     /// Number of expirations of the retransmission timer.
     pub timeouts: u64,

@@ -18,7 +18,7 @@ pub enum NetworkError {
     Empty,
 }
 
-/// Host or switch.
+/// Host or switch of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FabricNode {
     /// Name in the topology.
@@ -51,7 +51,7 @@ pub struct FabricPort {
     pub peer: u32,
     /// Number of the link in the topology.
     pub link: u32,
-    /// Line rate.
+    /// Rate of its bits on the line.
     pub line: LineRate,
     /// Propagation delay of the link in picoseconds.
     pub delay_ps: u64,

@@ -46,7 +46,7 @@ pub(crate) struct SimPacket {
     pub(crate) ingress: u32,
     /// Index of the in-band telemetry ([`Hops`]) of the packet.
     pub(crate) telemetry: u32,
-    /// Destination host.
+    /// Index of the destination host.
     pub(crate) to: u32,
     pub(crate) kind: PacketKind,
     pub(crate) priority: u8,

@@ -60,7 +60,7 @@ pub struct SizeBin {
 
 /// Summary of all flows and ports of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunSummary {
+pub struct FabricSummary {
     /// Simulated time in seconds.
     pub seconds: f64,
     /// Seconds from the start of the first flow to the end of the last, or to the end of the run if flows are
@@ -86,7 +86,7 @@ pub struct RunSummary {
     pub by_size: Vec<SizeBin>,
     /// Jain's fairness index of the flows' goodput: 1 for equal shares, 1/n if one flow gets everything.
     pub fairness: Option<f64>,
-    /// Data packets retransmitted.
+    /// Data packets sent more than once.
     pub packets_again: u64,
     /// Expirations of retransmission timers.
     pub timeouts: u64,
@@ -116,7 +116,7 @@ pub fn jain(values: &[f64]) -> Option<f64> {
 
 /// Summarises a run up to its current time.
 #[must_use]
-pub fn summarise(simulation: &Simulation) -> RunSummary {
+pub fn summarise(simulation: &Simulation) -> FabricSummary {
     let now = simulation.now_ps();
     let (mut begun, mut ended, mut delivered) = (u64::MAX, 0, 0);
     let (mut finished, mut failed) = (0, 0);
@@ -159,7 +159,7 @@ pub fn summarise(simulation: &Simulation) -> RunSummary {
     }
     let switches =
         (0..network.nodes.len() as u32).filter_map(|node| simulation.switch_result(node));
-    RunSummary {
+    FabricSummary {
         seconds: seconds(now),
         active_seconds: span,
         finished,

@@ -80,7 +80,7 @@ pub enum SetupError {
 /// Event and packet counters of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Events handled.
+    /// Number of events handled.
     pub events: u64,
     /// Packets that arrived at the end of a link.
     pub arrivals: u64,

@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn results_are_the_same_for_any_number_of_threads(
+    fn results_are_independent_of_threads(
         mut case in cases(CONTROLS.len()),
         loss in 0_u32..20,
         fails: bool,

@@ -10,7 +10,7 @@ use crate::packet::MappedAddress;
 pub const PREFIXES_MAX: usize = 65_536;
 
 /// Range of mapped IPv4 addresses, which `::/0` does not cover.
-const MAPPED: (u128, u8) = (0xFFFF << 32, 96);
+const IPV4_MAPPED_PREFIX: (u128, u8) = (0xFFFF << 32, 96);
 
 /// Error of building a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -54,7 +54,7 @@ impl<T: Copy> Prefixes<T> {
         prefixes: impl IntoIterator<Item = (IpAddr, u8, T)>,
         prefixes_max: usize,
     ) -> Result<Self, PrefixError> {
-        let mut ranges = vec![(MAPPED.0, MAPPED.1, None)];
+        let mut ranges = vec![(IPV4_MAPPED_PREFIX.0, IPV4_MAPPED_PREFIX.1, None)];
         for (ip, bits, value) in prefixes {
             let most = if ip.is_ipv4() { 32 } else { 128 };
             if bits > most {

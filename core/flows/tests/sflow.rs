@@ -449,7 +449,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn random_datagrams_read_as_the_other_parsers_read_them(
+    fn random_datagrams_agree_with_other_parsers(
         flow in prop::collection::vec((prop::sample::select(FLOW_FORMATS), prop::collection::vec(any::<u8>(), 200)), 0..6),
         counters in prop::collection::vec((prop::sample::select(COUNTER_FORMATS), prop::collection::vec(any::<u8>(), 200)), 0..6),
     ) {
@@ -470,7 +470,7 @@ proptest! {
     }
 
     #[test]
-    fn records_of_any_content_are_written_as_they_were_read(
+    fn records_round_trip(
         number in prop::sample::select(FLOW_FORMATS),
         counter in prop::sample::select(COUNTER_FORMATS),
         words in prop::collection::vec(prop_oneof![0_u32..12, any::<u32>()], 0..80),
@@ -493,7 +493,7 @@ proptest! {
     }
 
     #[test]
-    fn samples_are_gathered_into_datagrams_that_fit(
+    fn gathered_samples_fit_datagrams(
         lengths in prop::collection::vec(0_usize..1500, 1..40),
         limit in 300_usize..2000,
     ) {

@@ -373,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_header_or_an_error(bytes in proptest::array::uniform32(any::<u8>())) {
+        fn arbitrary_header_never_panics(bytes in proptest::array::uniform32(any::<u8>())) {
             let mut header = [0; HEADER_BYTES];
             header[..32].copy_from_slice(&bytes);
             let crc = crc32c(&header[..HEADER_BYTES - 4]).to_be_bytes();
@@ -391,7 +391,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_pack_or_an_error(
+        fn arbitrary_pack_never_panics(
             payload in proptest::collection::vec(any::<u8>(), 0..300),
             items in 0_u16..8,
             bytes in 0_u64..300,

@@ -193,7 +193,7 @@ wire_struct! {
 wire_struct! {
     /// Range of acknowledged frame numbers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Run {
+    pub struct FrameRange {
         /// Number of the first frame.
         pub first: u64,
         /// Number of frames in the range.
@@ -208,7 +208,7 @@ wire_enum! {
         /// Decisions by file number.
         Decisions(Vec<(u64, Decision)>) = 1,
         /// Frames that are written to storage.
-        Written(Vec<Run>) = 2,
+        Written(Vec<FrameRange>) = 2,
         /// Final results by file number.
         Settled(Vec<(u64, Outcome)>) = 3,
         /// Periodic measurements of the receiver.

@@ -209,7 +209,7 @@ wire_enum! {
 wire_struct! {
     /// The first message of a control connection.
     #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Open {
+    pub struct OpenRequest {
         /// Name and version of the software, for logs.
         pub software: String,
         /// Bearer token; empty where the client proves itself by certificate.
@@ -299,7 +299,7 @@ wire_struct! {
 }
 
 wire_enum! {
-    /// The answer to [`Open`].
+    /// The answer to [`OpenRequest`].
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum Answer {
         /// The session is open.
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn requests_round_trip() {
-        let open = Open {
+        let open = OpenRequest {
             software: "penstock 0.1.0".into(),
             token: "secret".into(),
             features: vec!["sparse".into()],
@@ -386,8 +386,8 @@ mod tests {
     proptest! {
         /// Any bytes decode to a message or an error, and a message re-encodes to the same bytes.
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(open) = wire::decode::<Open>(&bytes) {
+        fn arbitrary_message_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(open) = wire::decode::<OpenRequest>(&bytes) {
                 prop_assert_eq!(wire::encode(&open), &bytes[..]);
             }
             if let Ok(answer) = wire::decode::<Answer>(&bytes) {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::control::{
-    Decision, Failure, FailureKind, Note, Outcome, Placed, Report, Run, ToReceiver, ToSender,
-    TransferTally,
+    Decision, Failure, FailureKind, FrameRange, Note, Outcome, Placed, Report, ToReceiver,
+    ToSender, TransferTally,
 };
 use crate::digest::{Algorithm, Digest, DigestPart};
 use crate::extents::{Extent, Extents};
@@ -101,7 +101,7 @@ pub struct Receiver {
     decisions: Vec<(u64, Decision)>,
     resend: Vec<(u64, u64)>,
     settled: Vec<(u64, Outcome)>,
-    runs: Vec<Run>,
+    runs: Vec<FrameRange>,
     notes: VecDeque<Note>,
     warnings: VecDeque<Note>,
     /// Paths requested from the sender, and how many of them were sent.
@@ -443,7 +443,7 @@ impl Receiver {
     pub fn acknowledge(&mut self, sequence: u64) {
         match self.runs.last_mut() {
             Some(run) if run.first + run.count == sequence => run.count += 1,
-            _ => self.runs.push(Run { first: sequence, count: 1 }),
+            _ => self.runs.push(FrameRange { first: sequence, count: 1 }),
         }
     }
 

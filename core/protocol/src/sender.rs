@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::control::{
-    Announcement, Decision, Failure, FailureKind, Outcome, Placed, Report, Run, Settled,
+    Announcement, Decision, Failure, FailureKind, FrameRange, Outcome, Placed, Report, Settled,
     ToReceiver, ToSender, TransferTally,
 };
 use crate::digest::{Algorithm, Digest, DigestPart};
@@ -548,7 +548,7 @@ impl Sender {
         Ok(())
     }
 
-    fn on_written(&mut self, run: Run) -> Result<(), ReceiverFault> {
+    fn on_written(&mut self, run: FrameRange) -> Result<(), ReceiverFault> {
         let end = run.first.checked_add(run.count).filter(|end| *end <= self.next_sequence);
         let end = end.ok_or(ReceiverFault("it acknowledges frames that were not sent"))?;
         for sequence in run.first..end {

@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_message_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(message) = wire::decode::<FromSource>(&bytes) {
                 prop_assert_eq!(wire::encode(&message), &bytes[..]);
             }

@@ -126,31 +126,31 @@ pub fn display_count(count: u64, noun: &str) -> String {
 /// Formats a latency in three significant digits: `850 ns`, `12.3 us`, `65.0 ms`.
 #[must_use]
 pub fn display_latency(latency: Duration) -> String {
-    const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+    const TIME_UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let seconds = latency.as_secs_f64();
     if seconds == 0.0 {
         return "0".to_owned();
     }
     let fits = |(_, unit): &&(&str, f64)| seconds < unit * 999.5;
-    let (name, unit) = UNITS.iter().find(fits).unwrap_or(&UNITS[3]);
+    let (name, unit) = TIME_UNITS.iter().find(fits).unwrap_or(&TIME_UNITS[3]);
     format!("{} {name}", three_digits(seconds / unit))
 }
 
 impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        const TIME_UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
         let step = (0..5).find(|step| self.0 < 1024 << (10 * step)).unwrap_or(5);
         if step == 0 {
             return write!(f, "{} B", self.0);
         }
         let value = self.0 as f64 / (1_u64 << (10 * step)) as f64;
-        write!(f, "{} {}", three_digits(value), UNITS[step])
+        write!(f, "{} {}", three_digits(value), TIME_UNITS[step])
     }
 }
 
 impl fmt::Display for BitRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "Pb/s"];
+        const TIME_UNITS: [&str; 6] = ["b/s", "kb/s", "Mb/s", "Gb/s", "Tb/s", "Pb/s"];
         let mut value = self.0 as f64;
         let mut step = 0;
         while value >= 999.5 && step < 5 {
@@ -160,7 +160,7 @@ impl fmt::Display for BitRate {
         if step == 0 {
             return write!(f, "{} b/s", self.0);
         }
-        write!(f, "{} {}", three_digits(value), UNITS[step])
+        write!(f, "{} {}", three_digits(value), TIME_UNITS[step])
     }
 }
 

@@ -19,7 +19,7 @@ use penstock_topology::Topology;
 use penstock_units::BitRate;
 
 use crate::credentials::{self, AgentAddress, AgentCredentials};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::node::{Initialized, InitializedHost};
 
 /// File name of the configurations of controller and agents.
@@ -102,7 +102,7 @@ struct ControllerSetup<'a> {
     fingerprint: Option<Fingerprint>,
 }
 
-pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, CommandFailure> {
     check(args).or_exit(Code::Usage)?;
     let directory = &args.directory;
     if directory.join(CONFIG).exists() {
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, Failure> {
             "{} is there: give another directory, or remove that one",
             directory.join(CONFIG).display()
         );
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     make_directory(directory)?;
     let state = StateDir::open(&directory.join("state")).context("the controller's state")?;
@@ -184,12 +184,12 @@ fn check(args: &ControllerInitArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_directory(path: &Path) -> Result<(), Failure> {
+fn make_directory(path: &Path) -> Result<(), CommandFailure> {
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
     Ok(made.with_context(|| format!("{} cannot be made", path.display()))?)
 }
 
-fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), Failure> {
+fn write(directory: &Path, name: &str, text: &str, mode: u32) -> Result<(), CommandFailure> {
     let path = directory.join(name);
     let mut options = fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(true).mode(mode).open(&path);
@@ -210,7 +210,7 @@ fn token() -> String {
 
 impl ControllerSetup<'_> {
     /// Topology with a switch for each site, and one between them.
-    fn topology(&self) -> Result<String, Failure> {
+    fn topology(&self) -> Result<String, CommandFailure> {
         let rate = self.args.rate.0;
         let mut sites: BTreeMap<&str, Vec<&HostSpec>> = BTreeMap::new();
         for host in &self.args.hosts {
@@ -317,7 +317,7 @@ impl ControllerSetup<'_> {
         commands
     }
 
-    fn print_instructions(&self, fingerprint: Fingerprint) -> Result<(), Failure> {
+    fn print_instructions(&self, fingerprint: Fingerprint) -> Result<(), CommandFailure> {
         let args = self.args;
         let commands = self.commands();
         let mut output = io::stdout();

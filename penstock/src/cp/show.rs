@@ -14,7 +14,7 @@ use super::control_socket::ControlSocket;
 use super::plan::{RunningCopy, StartError};
 use super::ssh_remote::RemoteProcess;
 use crate::buffer_limits::Ceiling;
-use crate::exit::{Code, Failure, say};
+use crate::exit::{Code, CommandFailure, say};
 use crate::json::copy::{Copied, FileError};
 use anyhow::anyhow;
 use penstock_mover::{CopyError, TransferSnapshot};
@@ -65,7 +65,10 @@ impl OutputOptions {
 }
 
 /// Reports why a copy did not start; a copy of nothing succeeds.
-pub(crate) fn not_started(shown: &OutputOptions, error: StartError) -> Result<Code, Failure> {
+pub(crate) fn not_started(
+    shown: &OutputOptions,
+    error: StartError,
+) -> Result<Code, CommandFailure> {
     let print = |error: Option<&CopyError>| {
         if !shown.json {
             return Ok(());
@@ -75,8 +78,8 @@ pub(crate) fn not_started(shown: &OutputOptions, error: StartError) -> Result<Co
         print_json(&json_of(shown, &snapshot, &BTreeMap::new(), seconds, error, "start"))
     };
     match error {
-        StartError::Usage(text) => Err(Failure::new(Code::Usage, anyhow!(text))),
-        StartError::Identity(text) => Err(Failure::new(Code::Refused, anyhow!(text))),
+        StartError::Usage(text) => Err(CommandFailure::new(Code::Usage, anyhow!(text))),
+        StartError::Identity(text) => Err(CommandFailure::new(Code::Refused, anyhow!(text))),
         StartError::Nothing => print(None).map(|()| Code::Done),
         StartError::Copy(error) => {
             // The start error takes precedence over an output error.
@@ -86,9 +89,9 @@ pub(crate) fn not_started(shown: &OutputOptions, error: StartError) -> Result<Co
     }
 }
 
-fn failure(error: CopyError) -> Failure {
+fn failure(error: CopyError) -> CommandFailure {
     let code = code_of(&error);
-    Failure::new(code, error)
+    CommandFailure::new(code, error)
 }
 
 /// Failure of a copy that had begun; names how to resume, and after which time without progress the client gave up.
@@ -96,7 +99,7 @@ fn failure_after_start(
     error: &CopyError,
     snapshot: &TransferSnapshot,
     shown: &OutputOptions,
-) -> Failure {
+) -> CommandFailure {
     const REMEDY: &str = "run the same command again to go on from here";
     let gave_up = error.is_transient() || matches!(error, CopyError::Forgotten(_));
     let text = match error {
@@ -107,7 +110,7 @@ fn failure_after_start(
         error if snapshot.sessions > 0 => format!("{error}: {REMEDY}"),
         error => error.to_string(),
     };
-    Failure::new(code_of(error), anyhow!(text))
+    CommandFailure::new(code_of(error), anyhow!(text))
 }
 
 fn code_of(error: &CopyError) -> Code {
@@ -254,7 +257,7 @@ pub(crate) fn follow(
     mut running: RunningCopy,
     shown: &OutputOptions,
     steering: &ControlSocket,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let mut sums = SumFile { file: None, listed: BTreeMap::new() };
     if let Some(path) = &shown.checksum_file {
         match File::create(path) {
@@ -610,7 +613,7 @@ fn json_of(
 }
 
 /// Prints the object, which is the requested result: a failure to write, even to a closed pipe, fails the verb.
-fn print_json(copied: &Copied) -> Result<(), Failure> {
+fn print_json(copied: &Copied) -> Result<(), CommandFailure> {
     let lost = |error: io::Error| {
         let why = penstock_sys::fs::describe(&error);
         anyhow!("the JSON object cannot be written: {why}; what was copied is there")

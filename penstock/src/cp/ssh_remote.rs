@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CpArgs;
 use super::local::{caller, place_of_user};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 
 /// Serve one command of the user who started it by ssh.
 #[derive(Debug, Args)]
@@ -98,7 +98,7 @@ fn expand_home(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
 }
 
 /// Serves until standard input ends.
-pub(crate) fn run(args: &FarEndArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &FarEndArgs) -> Result<Code, CommandFailure> {
     serve(args)?;
     Ok(Code::Done)
 }

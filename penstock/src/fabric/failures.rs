@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use penstock_fabric::{FabricNetwork, FailureChange, FailurePart, time};
 use penstock_units::parse_duration;
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 
 /// Latest time in picoseconds.
 const TIME_PS_MAX: u64 = 1 << 60;
@@ -36,7 +36,10 @@ impl FailureArgs {
     ///
     /// # Errors
     /// When a name is unknown or a time invalid.
-    pub(crate) fn changes(&self, network: &FabricNetwork) -> Result<Vec<FailureChange>, Failure> {
+    pub(crate) fn changes(
+        &self,
+        network: &FabricNetwork,
+    ) -> Result<Vec<FailureChange>, CommandFailure> {
         let failures = self.fail.iter().map(|text| (text, false));
         let mut changes = failures
             .chain(self.repair.iter().map(|text| (text, true)))
@@ -45,7 +48,7 @@ impl FailureArgs {
                 let (at_ps, part) = (picoseconds(at)?, part(network, name)?);
                 Ok(FailureChange { at_ps, part, is_up })
             })
-            .collect::<Result<Vec<FailureChange>, Failure>>()?;
+            .collect::<Result<Vec<FailureChange>, CommandFailure>>()?;
         for text in &self.storm {
             let form = "HOST@TIME+TIME, such as h0@1ms+25s";
             let (name, times) = split(text, '@', form)?;
@@ -65,19 +68,19 @@ impl FailureArgs {
     }
 }
 
-fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), Failure> {
+fn split<'a>(text: &'a str, at: char, form: &str) -> Result<(&'a str, &'a str), CommandFailure> {
     text.rsplit_once(at)
         .ok_or_else(|| anyhow!("'{}' is no {form}", text.escape_debug()))
         .or_exit(Code::Usage)
 }
 
-fn picoseconds(text: &str) -> Result<u64, Failure> {
+fn picoseconds(text: &str) -> Result<u64, CommandFailure> {
     let time: Duration = parse_duration(text).or_exit(Code::Usage)?;
     let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     Ok(nanoseconds.saturating_mul(time::PS_PER_NANOSECOND).min(TIME_PS_MAX))
 }
 
-fn part(network: &FabricNetwork, name: &str) -> Result<FailurePart, Failure> {
+fn part(network: &FabricNetwork, name: &str) -> Result<FailurePart, CommandFailure> {
     if let Some(link) = network.links.iter().position(|link| link == name) {
         return Ok(FailurePart::Link(link as u32));
     }
@@ -89,10 +92,10 @@ fn part(network: &FabricNetwork, name: &str) -> Result<FailurePart, Failure> {
     Err(missing("link or switch", name, switches.chain(&network.links)))
 }
 
-fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> Failure {
+fn missing<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> CommandFailure {
     let known: Vec<&str> = known.take(NAMES_SHOWN).map(String::as_str).collect();
     let name = name.escape_debug();
-    Failure::new(
+    CommandFailure::new(
         Code::Usage,
         anyhow!("there is no {what} '{name}': there are {}", known.join(", ")),
     )

@@ -11,7 +11,7 @@ use penstock_fabric::{
 use penstock_topology::Link;
 use penstock_units::{BitRate, ByteCount};
 
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::topology::text_of;
 
 /// Network, flows and parameters of a run.
@@ -33,9 +33,9 @@ pub(crate) struct HpccSetup {
 ///
 /// # Errors
 /// Names file, line and reason.
-pub(crate) fn read(config: &Path) -> Result<HpccSetup, Failure> {
+pub(crate) fn read(config: &Path) -> Result<HpccSetup, CommandFailure> {
     let at = |file: &Path, fault: HpccFileError| {
-        Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
+        CommandFailure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
     };
     let read = hpcc::config(&text_of(config)?).map_err(|fault| at(config, fault))?;
     let topology_file = beside(config, &read.topology_file);

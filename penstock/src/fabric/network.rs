@@ -9,7 +9,7 @@ use penstock_fabric::{FabricNetwork, generate};
 use penstock_topology::{Scale, Topology};
 use penstock_units::{BitRate, parse_duration};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::topology::TopologyArgs;
 
 /// Most hosts: more need more memory than most machines have.
@@ -74,14 +74,14 @@ impl NetworkArgs {
     ///
     /// # Errors
     /// When no or several networks are named, the file is invalid, or the network has fewer than two hosts.
-    pub(crate) fn network(&self) -> Result<(String, FabricNetwork), Failure> {
+    pub(crate) fn network(&self) -> Result<(String, FabricNetwork), CommandFailure> {
         let topology = self.topology()?;
         let network = FabricNetwork::new(&topology).or_exit(Code::Usage)?;
         Ok((topology.name, network))
     }
 
-    fn topology(&self) -> Result<Topology, Failure> {
-        let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
+    fn topology(&self) -> Result<Topology, CommandFailure> {
+        let usage = |text: String| CommandFailure::new(Code::Usage, anyhow!(text));
         let rate = self.rate.0;
         let uplink = self.uplink.map_or(rate, |rate| rate.0);
         if rate == 0 || uplink == 0 {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use penstock_fabric::report::{Quantiles, RunSummary};
+use penstock_fabric::report::{FabricSummary, Quantiles};
 use penstock_fabric::{Simulation, hpcc, time};
 use penstock_units::{BitRate, ByteCount};
 
@@ -13,8 +13,8 @@ use super::parquet;
 use super::show::utilisation;
 use super::timeline::RunTimeline;
 use crate::chart::{self, Axis, PlotLine, Quantity, escaped, with_unit};
-use crate::exit::Failure;
-use crate::json::fabric::Run;
+use crate::exit::CommandFailure;
+use crate::json::fabric::FabricRunJson;
 
 /// Most ports in the utilisation chart.
 const PORTS_SHOWN: usize = 20;
@@ -27,10 +27,10 @@ pub(crate) fn write(
     folder: &Path,
     name: &str,
     simulation: &Simulation,
-    summary: &RunSummary,
-    object: &Run,
+    summary: &FabricSummary,
+    object: &FabricRunJson,
     timeline: &RunTimeline,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut files = vec![
         ("result.json", format!("{:#}\n", serde_json::json!(object))),
@@ -87,7 +87,7 @@ fn flows(simulation: &Simulation) -> String {
     text
 }
 
-fn ports(simulation: &Simulation, summary: &RunSummary) -> String {
+fn ports(simulation: &Simulation, summary: &FabricSummary) -> String {
     let network = simulation.network();
     let mut text =
         "port,sent_packets,sent_bytes,utilisation,queue_bytes_max,marked,dropped,lost,pauses_sent,\
@@ -117,8 +117,8 @@ fn ports(simulation: &Simulation, summary: &RunSummary) -> String {
 fn page(
     name: &str,
     simulation: &Simulation,
-    summary: &RunSummary,
-    object: &Run,
+    summary: &FabricSummary,
+    object: &FabricRunJson,
     timeline: &RunTimeline,
 ) -> String {
     let title = escaped(name);
@@ -153,7 +153,7 @@ fn page(
     )
 }
 
-fn figures(simulation: &Simulation, summary: &RunSummary, object: &Run) -> String {
+fn figures(simulation: &Simulation, summary: &FabricSummary, object: &FabricRunJson) -> String {
     let counts = simulation.counts();
     let flows = simulation.flows().len();
     let rows = [
@@ -218,7 +218,7 @@ fn figures(simulation: &Simulation, summary: &RunSummary, object: &Run) -> Strin
 }
 
 /// Completion times, goodputs and slowdowns.
-fn quantiles(summary: &RunSummary) -> String {
+fn quantiles(summary: &FabricSummary) -> String {
     let rows = [
         ("completion time", summary.completion_seconds, Quantity::Seconds),
         ("goodput of a flow", summary.flow_goodput_bps, Quantity::BitsPerSecond),
@@ -238,7 +238,7 @@ fn quantiles(summary: &RunSummary) -> String {
 }
 
 /// Slowdowns by flow size, or their distribution if all flows have one size.
-fn slowdowns(simulation: &Simulation, summary: &RunSummary) -> String {
+fn slowdowns(simulation: &Simulation, summary: &FabricSummary) -> String {
     const LABEL: &str = "completion time over that of the flow alone";
     match summary.by_size.as_slice() {
         [] => String::new(),
@@ -284,7 +284,7 @@ fn slowdowns(simulation: &Simulation, summary: &RunSummary) -> String {
 }
 
 /// Ports by utilisation while flows ran.
-fn busiest(simulation: &Simulation, summary: &RunSummary) -> String {
+fn busiest(simulation: &Simulation, summary: &FabricSummary) -> String {
     let network = simulation.network();
     let ports = 0..network.ports.len() as u32;
     let mut used: Vec<(u32, f64)> =

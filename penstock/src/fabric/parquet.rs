@@ -13,7 +13,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use penstock_fabric::{FlowResult, FlowSpec, Simulation, time};
 
-use crate::exit::Failure;
+use crate::exit::CommandFailure;
 
 /// Type of a column, and its value for a flow.
 enum ParquetColumn {
@@ -72,7 +72,7 @@ const COLUMNS: [(&str, ParquetColumn); 17] = [
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(crate) fn write(path: &Path, simulation: &Simulation) -> Result<(), Failure> {
+pub(crate) fn write(path: &Path, simulation: &Simulation) -> Result<(), CommandFailure> {
     let bytes = flows(simulation).context("cannot make a table of flows")?;
     std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())

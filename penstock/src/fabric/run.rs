@@ -13,7 +13,7 @@ use super::threads::Threads;
 use super::timeline::RunTimeline;
 use super::traffic::TrafficArgs;
 use super::{hpcc, page, show};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::progress::ProgressLine;
 
 /// Events of a thread between two clock reads: some tens of milliseconds.
@@ -56,13 +56,13 @@ pub(crate) struct RunSettings {
 impl RunSettings {
     /// # Errors
     /// When a parameter is unknown or its value invalid.
-    pub(crate) fn parameters(&self) -> Result<Parameters, Failure> {
+    pub(crate) fn parameters(&self) -> Result<Parameters, CommandFailure> {
         let mut parameters = Parameters::default();
         self.set_in(&mut parameters)?;
         Ok(parameters)
     }
 
-    fn set_in(&self, parameters: &mut Parameters) -> Result<(), Failure> {
+    fn set_in(&self, parameters: &mut Parameters) -> Result<(), CommandFailure> {
         for one in &self.set {
             let (name, value) = one
                 .split_once('=')
@@ -80,7 +80,7 @@ impl RunSettings {
     }
 }
 
-pub(crate) fn run(args: &FabricRunArgs, json: bool) -> Result<Code, Failure> {
+pub(crate) fn run(args: &FabricRunArgs, json: bool) -> Result<Code, CommandFailure> {
     let mut progress = ProgressLine::begin();
     progress.update(|| "reading the network and making its traffic".to_owned());
     let result = run_shown(args, json);
@@ -88,11 +88,11 @@ pub(crate) fn run(args: &FabricRunArgs, json: bool) -> Result<Code, Failure> {
     result
 }
 
-fn run_shown(args: &FabricRunArgs, json: bool) -> Result<Code, Failure> {
+fn run_shown(args: &FabricRunArgs, json: bool) -> Result<Code, CommandFailure> {
     if let Some(config) = &args.hpcc {
         if !args.network.is_none() {
             let error = anyhow!("--hpcc has its own network: name no other");
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         }
         let mut setup = hpcc::read(config)?;
         args.settings.set_in(&mut setup.parameters)?;
@@ -139,12 +139,12 @@ fn perftest(
     parameters: &Parameters,
     sizes: &[u64],
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     if args.out.is_some() || !args.failures.is_none() {
         let error = anyhow!(
             "--out, --fail, --repair and --storm are for one run, not for --all sizes: leave one of them out"
         );
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     let is_latency = args.traffic.workload.perftest().is_some_and(|(_, is_latency)| is_latency);
     let mut rows = Vec::new();
@@ -168,7 +168,7 @@ fn finish(
     until_ps: u64,
     args: &FabricRunArgs,
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let mut timeline = args.out.as_ref().map(|_| RunTimeline::new(&simulation));
     let wall = drive(&mut simulation, until_ps, args.threads, timeline.as_mut())?;
     let threads = args.threads.of(&simulation);
@@ -215,7 +215,7 @@ fn drive(
     until_ps: u64,
     threads: Threads,
     mut timeline: Option<&mut RunTimeline>,
-) -> Result<Duration, Failure> {
+) -> Result<Duration, CommandFailure> {
     let began = Instant::now();
     let mut progress = ProgressLine::begin();
     let total: u64 = simulation.flows().iter().map(penstock_fabric::FlowSpec::bytes).sum();

@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use penstock_fabric::report::{Quantiles, RunSummary};
+use penstock_fabric::report::{FabricSummary, Quantiles};
 use penstock_fabric::{PortResult, Simulation, time};
 use penstock_units::{BitRate, ByteCount, display_latency};
 
 use super::run::{code, rate};
 use super::threads::Threads;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::fabric as shown;
 use crate::table::table;
 
@@ -22,7 +22,11 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 }
 
 /// Result object of a run; the caller measures wall time.
-pub(crate) fn object(name: &str, simulation: &Simulation, summary: &RunSummary) -> shown::Run {
+pub(crate) fn object(
+    name: &str,
+    simulation: &Simulation,
+    summary: &FabricSummary,
+) -> shown::FabricRunJson {
     let network = simulation.network();
     let counts = simulation.counts();
     let ports = (0..network.ports.len() as u32).map(|port| {
@@ -57,7 +61,7 @@ pub(crate) fn object(name: &str, simulation: &Simulation, summary: &RunSummary) 
         priority: wait.priority,
         ports: wait.ports.iter().map(|port| network.show_port(*port)).collect(),
     });
-    shown::Run {
+    shown::FabricRunJson {
         network: name.to_owned(),
         flows: simulation.flows().len(),
         summary: summary.into(),
@@ -120,7 +124,7 @@ fn warnings(simulation: &Simulation) -> Vec<String> {
 pub(crate) fn text(
     name: &str,
     simulation: &Simulation,
-    summary: &RunSummary,
+    summary: &FabricSummary,
     wall: Duration,
     threads: usize,
 ) -> String {
@@ -180,7 +184,7 @@ pub(crate) fn text(
     text
 }
 
-fn quantile_rows(summary: &RunSummary) -> Vec<Vec<String>> {
+fn quantile_rows(summary: &FabricSummary) -> Vec<Vec<String>> {
     let heads = ["", "flows", "mean", "p50", "p95", "p99", "p99.9", "max"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let mut add = |what: String, flows: usize, q: Quantiles, show: &dyn Fn(f64) -> String| {
@@ -208,16 +212,16 @@ fn quantile_rows(summary: &RunSummary) -> Vec<Vec<String>> {
 }
 
 /// `time_ps` as a share of the time in which flows ran.
-fn share_of_run(time_ps: u64, summary: &RunSummary) -> f64 {
+fn share_of_run(time_ps: u64, summary: &FabricSummary) -> f64 {
     (time::seconds(time_ps) / summary.active_seconds.max(1e-12)).min(1.0)
 }
 
 /// Share of the time in which flows ran that a port was transmitting.
-pub(super) fn utilisation(port: &PortResult, summary: &RunSummary) -> f64 {
+pub(super) fn utilisation(port: &PortResult, summary: &FabricSummary) -> f64 {
     share_of_run(port.busy_ps, summary)
 }
 
-fn ports(simulation: &Simulation, summary: &RunSummary) -> Vec<Vec<String>> {
+fn ports(simulation: &Simulation, summary: &FabricSummary) -> Vec<Vec<String>> {
     let network = simulation.network();
     let mut all: Vec<_> = (0..network.ports.len() as u32)
         .map(|port| (port, simulation.port_result(port)))
@@ -289,7 +293,7 @@ pub(crate) fn perftest(
     is_latency: bool,
     threads: Threads,
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let worst = runs.iter().map(|(simulation, ..)| code(simulation));
     let worst = worst.max_by_key(|code| *code as u8).unwrap_or(Code::Done);
     if json {

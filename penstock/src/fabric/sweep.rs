@@ -19,7 +19,7 @@ use super::network::NetworkArgs;
 use super::run::{EVENTS_PER_SLICE, RunSettings, kept};
 use super::show;
 use super::traffic::TrafficArgs;
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::fabric::{SweepJson, SweepRow};
 use crate::progress::ProgressLine;
 use crate::table::table;
@@ -49,7 +49,7 @@ pub(crate) struct FabricSweepArgs {
 /// Point of the grid: names and values of its parameters.
 type GridPoint = Vec<(String, String)>;
 
-pub(crate) fn run(args: &FabricSweepArgs, json: bool) -> Result<Code, Failure> {
+pub(crate) fn run(args: &FabricSweepArgs, json: bool) -> Result<Code, CommandFailure> {
     let (name, network) = args.network.network()?;
     let points = grid(&args.grid)?;
     let base = args.settings.parameters()?;
@@ -82,7 +82,7 @@ impl FabricSweepArgs {
         network: &FabricNetwork,
         base: &Parameters,
         point: &GridPoint,
-    ) -> Result<Simulation, Failure> {
+    ) -> Result<Simulation, CommandFailure> {
         let mut parameters = base.clone();
         let mut traffic = self.traffic.clone();
         for (name, value) in point {
@@ -101,12 +101,12 @@ impl FabricSweepArgs {
         network: &FabricNetwork,
         base: &Parameters,
         open: &[&GridPoint],
-    ) -> Result<Vec<Value>, Failure> {
+    ) -> Result<Vec<Value>, CommandFailure> {
         let jobs =
             self.jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
         let next = AtomicUsize::new(0);
         let kept_rows = Mutex::new(RowWriter::new(self.out.as_deref())?);
-        let failures: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
+        let failures: Mutex<Vec<CommandFailure>> = Mutex::new(Vec::new());
         let shown = SweepProgress {
             progress: Mutex::new(ProgressLine::begin()),
             done: AtomicUsize::new(0),
@@ -149,7 +149,7 @@ impl FabricSweepArgs {
         base: &Parameters,
         point: &GridPoint,
         shown: &SweepProgress,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CommandFailure> {
         let mut simulation = self.prepare(network, base, point)?;
         while simulation.run(self.settings.until_ps(), EVENTS_PER_SLICE) == RunProgress::Running {
             shown.draw();
@@ -192,7 +192,7 @@ struct RowWriter {
 }
 
 impl RowWriter {
-    fn new(out: Option<&Path>) -> Result<Self, Failure> {
+    fn new(out: Option<&Path>) -> Result<Self, CommandFailure> {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
         let file = out
             .map(|path| open(path).with_context(|| format!("cannot write {}", path.display())))
@@ -200,7 +200,7 @@ impl RowWriter {
         Ok(Self { file, waiting: BTreeMap::new(), done: Vec::new() })
     }
 
-    fn add(&mut self, at: usize, row: Value) -> Result<(), Failure> {
+    fn add(&mut self, at: usize, row: Value) -> Result<(), CommandFailure> {
         self.waiting.insert(at, row);
         while let Some(row) = self.waiting.remove(&self.done.len()) {
             if let Some(file) = &mut self.file {
@@ -217,8 +217,8 @@ fn object(point: &GridPoint) -> BTreeMap<String, String> {
 }
 
 /// All combinations; the last name changes fastest.
-fn grid(texts: &[String]) -> Result<Vec<GridPoint>, Failure> {
-    let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
+fn grid(texts: &[String]) -> Result<Vec<GridPoint>, CommandFailure> {
+    let usage = |text: String| CommandFailure::new(Code::Usage, anyhow!(text));
     let mut points: Vec<GridPoint> = vec![Vec::new()];
     for text in texts {
         let Some((name, values)) = text.split_once('=') else {
@@ -248,7 +248,7 @@ fn grid(texts: &[String]) -> Result<Vec<GridPoint>, Failure> {
 }
 
 /// Reads the rows of a file and truncates an incomplete last line.
-fn finished(path: &Path) -> Result<Vec<Value>, Failure> {
+fn finished(path: &Path) -> Result<Vec<Value>, CommandFailure> {
     let Ok(text) = fs::read_to_string(path) else { return Ok(Vec::new()) };
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     if whole < text.len() {

@@ -9,7 +9,7 @@ use penstock_fabric::workload::{self, Perftest, SizeDistribution};
 use penstock_fabric::{FabricNetwork, FlowSpec, RdmaOperation};
 use penstock_units::{ByteCount, parse_duration};
 
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 
 const FLOWS_MAX: usize = 4 << 20;
 
@@ -112,7 +112,7 @@ impl TrafficArgs {
     ///
     /// # Errors
     /// When the value is invalid.
-    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<bool, CommandFailure> {
         let wrong = || anyhow!("{name}: '{}' is no value of it", value.escape_debug());
         match name {
             "load" => self.load = value.parse().map_err(|_| wrong()).or_exit(Code::Usage)?,
@@ -141,9 +141,9 @@ impl TrafficArgs {
         network: &FabricNetwork,
         swept: Option<u64>,
         seed: u64,
-    ) -> Result<Vec<FlowSpec>, Failure> {
+    ) -> Result<Vec<FlowSpec>, CommandFailure> {
         let hosts: Vec<u32> = network.hosts().collect();
-        let usage = |text: String| Failure::new(Code::Usage, anyhow!(text));
+        let usage = |text: String| CommandFailure::new(Code::Usage, anyhow!(text));
         let size = swept.or(self.size.map(|size| size.0)).unwrap_or(match self.workload {
             Workload::WriteLat => 2,
             Workload::WriteBw | Workload::ReadBw | Workload::SendBw => 65_536,
@@ -224,21 +224,22 @@ impl TrafficArgs {
         })
     }
 
-    fn traced(&self, network: &FabricNetwork) -> Result<Vec<FlowSpec>, Failure> {
+    fn traced(&self, network: &FabricNetwork) -> Result<Vec<FlowSpec>, CommandFailure> {
         let Some(file) = &self.trace else {
             let error = anyhow!("--workload trace has no file: name it by --trace");
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         };
         let text = crate::topology::text_of(file)?;
         let hosts: HashMap<&str, u32> = network
             .hosts()
             .map(|host| (network.nodes[host as usize].name.as_str(), host))
             .collect();
-        workload::trace(&text, |name| hosts.get(name).copied())
-            .map_err(|fault| Failure::new(Code::Usage, anyhow!("{}:{fault}", file.display())))
+        workload::trace(&text, |name| hosts.get(name).copied()).map_err(|fault| {
+            CommandFailure::new(Code::Usage, anyhow!("{}:{fault}", file.display()))
+        })
     }
 
-    fn distribution(&self) -> Result<SizeDistribution, Failure> {
+    fn distribution(&self) -> Result<SizeDistribution, CommandFailure> {
         if let Some(sizes) = SizeDistribution::named(&self.sizes) {
             return Ok(sizes);
         }
@@ -249,7 +250,7 @@ impl TrafficArgs {
                 "there is no distribution and no file '{}': there are {known}",
                 self.sizes.escape_debug()
             );
-            return Err(Failure::new(Code::Usage, error));
+            return Err(CommandFailure::new(Code::Usage, error));
         }
         let text = crate::topology::text_of(&path)?;
         SizeDistribution::read(&text)
@@ -264,7 +265,7 @@ fn line_bps(network: &FabricNetwork, host: u32) -> u64 {
     network.ports[port as usize].line.bits_per_second()
 }
 
-fn find(network: &FabricNetwork, name: Option<&str>, usual: u32) -> Result<u32, Failure> {
+fn find(network: &FabricNetwork, name: Option<&str>, usual: u32) -> Result<u32, CommandFailure> {
     let Some(name) = name else { return Ok(usual) };
     let is_it = |host: &u32| network.nodes[*host as usize].name == name;
     network.hosts().find(is_it).ok_or_else(|| {
@@ -274,7 +275,7 @@ fn find(network: &FabricNetwork, name: Option<&str>, usual: u32) -> Result<u32, 
             .map(|host| network.nodes[host as usize].name.as_str())
             .collect();
         let name = name.escape_debug();
-        Failure::new(
+        CommandFailure::new(
             Code::Usage,
             anyhow!("there is no host '{name}': there are {}", known.join(", ")),
         )

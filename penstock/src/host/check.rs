@@ -8,7 +8,7 @@ use penstock_host::rules::{Case, Finding, Verdict, judge};
 use penstock_units::{BitRate, display_latency};
 
 use super::{GoalArgs, goal_line, goal_object, print, table};
-use crate::exit::{Code, Failure, say};
+use crate::exit::{Code, CommandFailure, say};
 use crate::json::host::HostCheckJson;
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct CheckArgs {
     fail_under: Option<u32>,
 }
 
-pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, CommandFailure> {
     let facts = args.wanted.facts()?;
     if let Some(late) = args.wanted.facts.is_none().then(super::tune::overdue).flatten() {
         say(late);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use penstock_host::rules::{self, Finding, Rule, all};
 
 use super::{GoalArgs, check, print, table};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::host::{self as json, Explained, RulesJson};
 
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(crate) struct ExplainArgs {
 
 const TEXT_COLUMNS: usize = 96;
 
-pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, CommandFailure> {
     let Some(rule) = args.rule else { return list(json) };
     let facts = args.wanted.facts()?;
     let case = args.wanted.case(&facts)?;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ExplainArgs, json: bool) -> Result<Code, Failure> {
     print(&text(rule, &findings))
 }
 
-fn list(json: bool) -> Result<Code, Failure> {
+fn list(json: bool) -> Result<Code, CommandFailure> {
     if json {
         crate::json::print(&RulesJson { rules: all().into_iter().map(object).collect() })?;
         return Ok(Code::Done);

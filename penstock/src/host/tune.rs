@@ -18,7 +18,7 @@ use penstock_host::rules::judge;
 use penstock_units::{display_duration, parse_duration};
 
 use super::{GoalArgs, check, goal_object, print, table};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::input;
 use crate::json::host::{self as json, Confirmed, Tuned};
 
@@ -71,7 +71,7 @@ fn name(text: &str) -> anyhow::Result<String> {
     super::rule(text).map(|rule| rule.name.to_owned())
 }
 
-pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, CommandFailure> {
     if args.confirm {
         return confirm(json);
     }
@@ -80,7 +80,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
     let both = |name: &&String| selection.skip.contains(name);
     if let Some(name) = selection.only.iter().chain(&selection.also).find(both) {
         let why = anyhow!("{name} is both wanted and skipped: leave one of them out");
-        return Err(Failure::new(Code::Usage, why));
+        return Err(CommandFailure::new(Code::Usage, why));
     }
     // The boot unit sets settings of the initial network namespace.
     if args.persist && args.root == Path::new("/") && namespace().is_some() {
@@ -88,7 +88,7 @@ pub(super) fn run(args: &TuneArgs, json: bool) -> Result<Code, Failure> {
             "--persist is for the machine's own network namespace, not for another or a container's: \
              leave it out, or tune the host"
         );
-        return Err(Failure::new(Code::Usage, why));
+        return Err(CommandFailure::new(Code::Usage, why));
     }
     let facts = args.wanted.facts()?;
     let case = args.wanted.case(&facts)?;
@@ -188,19 +188,19 @@ fn carry_out(
     plan: &TuningPlan,
     rules: Vec<&str>,
     json: bool,
-) -> Result<TuneResult, Failure> {
+) -> Result<TuneResult, CommandFailure> {
     let journal = open()?;
     let before = journal.read().context("nothing was changed").or_exit(Code::Failed)?;
     let boot = boot_id()?;
     if let Some(late) = late(&before.sessions, &boot) {
-        return Err(Failure::new(Code::Failed, anyhow!(late)));
+        return Err(CommandFailure::new(Code::Failed, anyhow!(late)));
     }
     if let Some(waiting) = waiting(&before.sessions, &boot).next() {
         let why = anyhow!(
             "changes wait to be confirmed ({}): penstock host tune --confirm, or penstock host restore",
             rules_of(waiting)
         );
-        return Err(Failure::new(Code::Failed, why));
+        return Err(CommandFailure::new(Code::Failed, why));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let id = format!("{}-{}", now.as_nanos(), std::process::id());
@@ -267,13 +267,13 @@ fn last(
     journal: &TuningJournal,
     boot: &str,
     keep: &PersistRequest,
-) -> Result<PersistReport, Failure> {
+) -> Result<PersistReport, CommandFailure> {
     let program = std::env::current_exe().context("where this program is")?;
     Ok(persist::persist(journal, boot, keep, &program).map_err(anyhow::Error::from)?)
 }
 
 /// The journal of this network namespace, in the state directory.
-fn open() -> Result<TuningJournal, Failure> {
+fn open() -> Result<TuningJournal, CommandFailure> {
     let state = default_directory().or_exit(Code::Usage)?;
     StateDir::open(&state).or_exit(Code::Failed)?;
     let namespace = namespace();
@@ -295,7 +295,7 @@ fn namespace() -> Option<String> {
     Some(target.chars().filter(char::is_ascii_digit).collect())
 }
 
-fn boot_id() -> Result<String, Failure> {
+fn boot_id() -> Result<String, CommandFailure> {
     Ok(penstock_sys::machine::boot_id().context("this boot has no number")?)
 }
 
@@ -323,7 +323,7 @@ const GUARD_TRIES_FOR: Duration = Duration::from_secs(600);
 /// Line that a guard prints when it is ready.
 const READY: &str = "ready";
 
-pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
+pub(super) fn guard(args: &GuardArgs) -> Result<Code, CommandFailure> {
     penstock_sys::machine::leave_session()?;
     let begun = Instant::now();
     print(&format!("{READY}\n"))?;
@@ -341,7 +341,7 @@ pub(super) fn guard(args: &GuardArgs) -> Result<Code, Failure> {
 }
 
 /// Reverts the unconfirmed plan `id`; returns true if nothing is left to do.
-fn revert(id: &str) -> Result<bool, Failure> {
+fn revert(id: &str) -> Result<bool, CommandFailure> {
     // Do not create a removed state directory again.
     if !default_directory().or_exit(Code::Usage)?.join("host").exists() {
         return Ok(true);
@@ -370,7 +370,7 @@ pub(super) fn overdue() -> Option<String> {
     late(&contents.sessions, &boot)
 }
 
-fn confirm(json: bool) -> Result<Code, Failure> {
+fn confirm(json: bool) -> Result<Code, CommandFailure> {
     let journal = open()?;
     let contents = journal.read().map_err(anyhow::Error::from)?;
     let boot = boot_id()?;
@@ -409,7 +409,7 @@ fn confirm(json: bool) -> Result<Code, Failure> {
     print(&format!("{settings} settings stay\n{}", lasting_text(&lasting)))
 }
 
-pub(super) fn restore(json: bool) -> Result<Code, Failure> {
+pub(super) fn restore(json: bool) -> Result<Code, CommandFailure> {
     let journal = open()?;
     let boot = boot_id()?;
     journal.remove_ended(&boot);
@@ -481,7 +481,7 @@ fn restored_text(restored: &Restored) -> String {
     text
 }
 
-pub(super) fn at_boot(file: &Path) -> Result<Code, Failure> {
+pub(super) fn at_boot(file: &Path) -> Result<Code, CommandFailure> {
     let name = || file.display().to_string();
     let bytes = input::read(file, SETTINGS_BYTES_MAX).with_context(name).or_exit(Code::Usage)?;
     let kept = persist::read(&bytes).with_context(name).or_exit(Code::Usage)?;

@@ -88,8 +88,8 @@ pub(crate) struct SummaryJson {
     pub(crate) stalled_seconds_max: f64,
 }
 
-impl From<&report::RunSummary> for SummaryJson {
-    fn from(summary: &report::RunSummary) -> Self {
+impl From<&report::FabricSummary> for SummaryJson {
+    fn from(summary: &report::FabricSummary) -> Self {
         let bins = summary.by_size.iter().map(|bin| SizeBinJson {
             bytes_max: bin.bytes_max,
             flows: bin.flows,
@@ -123,7 +123,7 @@ impl From<&report::RunSummary> for SummaryJson {
 
 /// Result of a simulation.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Run {
+pub(crate) struct FabricRunJson {
     /// Network: name of the file or of the shape.
     pub(crate) network: String,
     /// Flows of the workload.

@@ -138,7 +138,7 @@ const ENTRIES: &[ObjectEntry] = &[
     entry::<CircuitReport>("lab circuit", ""),
     entry::<lab::CalibrationJson>("lab calibrate", ""),
     entry::<lab::ScenarioReportJson>("lab run", "Also the file of `--report`."),
-    entry::<fabric::Run>("fabric run", "Also `result.json` of `--out`."),
+    entry::<fabric::FabricRunJson>("fabric run", "Also `result.json` of `--out`."),
     entry::<fabric::PerftestJson>(
         "fabric run: perftest",
         "With `--workload write_bw`, `read_bw`, `send_bw` or `write_lat`.",

@@ -12,7 +12,7 @@ use penstock_lab::supervisor::LAB_VARIABLE;
 use penstock_sys::namespace::{self, NetworkNamespace};
 
 use super::LabDirectories;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 
 /// Environment variable with the host's name for programs in a lab.
 const HOST_VARIABLE: &str = "PENSTOCK_LAB_HOST";
@@ -45,12 +45,12 @@ pub(crate) fn exec(
     args: &ExecArgs,
     labs: &LabDirectories,
     name: Option<&str>,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let directory = labs.one(name)?;
     let status: RunningLab = labs.ask(name, &LabRequest::Status)?;
     let node = node(&status, &args.host)?;
     let [program, arguments @ ..] = &args.command[..] else {
-        return Err(Failure::new(Code::Usage, anyhow!("which program?")));
+        return Err(CommandFailure::new(Code::Usage, anyhow!("which program?")));
     };
     let mut command = Command::new(program);
     command.args(arguments);
@@ -64,7 +64,7 @@ pub(crate) fn capture(
     args: &CaptureArgs,
     labs: &LabDirectories,
     name: Option<&str>,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let directory = labs.one(name)?;
     let status: RunningLab = labs.ask(name, &LabRequest::Status)?;
     let ends = status.nodes.iter().flat_map(|node| {
@@ -75,7 +75,7 @@ pub(crate) fn capture(
         let links: Vec<&str> =
             status.links.iter().take(12).map(|link| link.name.as_str()).collect();
         let error = anyhow!("there is no link {:?}: there are {}", args.link, links.join(", "));
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     let found = match &args.at {
         Some(at) => ends.iter().find(|(node, _)| node.name == *at),
@@ -87,19 +87,19 @@ pub(crate) fn capture(
     let Some((node, port)) = found else {
         let names: Vec<&str> = ends.iter().map(|(node, _)| node.name.as_str()).collect();
         let error = anyhow!("link {} ends at {}", args.link, names.join(" and "));
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     };
     let mut command = Command::new("tcpdump");
     command.args(["-i", &port.device]).args(&args.more);
     replace(&directory, &status, node, command)
 }
 
-fn node<'a>(status: &'a RunningLab, name: &str) -> Result<&'a NodeStatus, Failure> {
+fn node<'a>(status: &'a RunningLab, name: &str) -> Result<&'a NodeStatus, CommandFailure> {
     status.nodes.iter().find(|node| node.name == name).ok_or_else(|| {
         let all: Vec<&str> = status.nodes.iter().take(12).map(|node| node.name.as_str()).collect();
         let name = name.escape_debug();
         let error = anyhow!("there is no host or switch '{name}': there are {}", all.join(", "));
-        Failure::new(Code::Usage, error)
+        CommandFailure::new(Code::Usage, error)
     })
 }
 
@@ -109,7 +109,7 @@ fn replace(
     status: &RunningLab,
     node: &NodeStatus,
     mut command: Command,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     if let Some(user) = &status.user_namespace {
         namespace::enter_user_namespace(user)
             .with_context(|| format!("cannot enter {}", user.display()))?;
@@ -130,5 +130,5 @@ fn replace(
         io::ErrorKind::NotFound => Code::NoProgram,
         _ => Code::NotRunnable,
     };
-    Err(Failure::new(code, anyhow!("cannot run {program}: {error}")))
+    Err(CommandFailure::new(code, anyhow!("cannot run {program}: {error}")))
 }

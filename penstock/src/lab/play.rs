@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::up::{self, BackendArg};
 use super::{LabDirectories, show};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::lab::{LinkRateSampleJson, Played, ScenarioReportJson};
 use crate::progress::ProgressLine;
 
@@ -65,7 +65,7 @@ pub(crate) fn run(
     labs: &LabDirectories,
     name: Option<&str>,
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let values = values(&args.values).or_exit(Code::Usage)?;
     let here = std::env::current_dir().context("cannot find the current directory")?;
     let report = play(&args.scenario, &values, labs, name, &here)?;
@@ -95,7 +95,7 @@ pub(crate) fn play(
     labs: &LabDirectories,
     name: Option<&str>,
     output: &Path,
-) -> Result<ScenarioReportJson, Failure> {
+) -> Result<ScenarioReportJson, CommandFailure> {
     let cannot = || format!("cannot read {}", file.display());
     let bytes =
         crate::input::read(file, FILE_BYTES_MAX).with_context(cannot).or_exit(Code::Usage)?;

@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::{LabDirectories, show};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 use crate::json::lab::Up;
 use crate::topology::{TopologyArgs, text_of};
 
@@ -83,7 +83,7 @@ impl BackendArg {
             .find(|choice| choice.word() == name)
     }
 
-    fn backend(self) -> Result<Backend, Failure> {
+    fn backend(self) -> Result<Backend, CommandFailure> {
         let (candidates, remedy): (&[Backend], _) = match self {
             Self::Auto => (&[Backend::Nfqueue, Backend::Netem, Backend::Tap], ""),
             Self::Nfqueue => (&[Backend::Nfqueue], "; --backend auto takes what there is"),
@@ -106,7 +106,7 @@ pub(crate) fn run(
     labs: &LabDirectories,
     name: Option<&str>,
     json: bool,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     let text = text_of(&args.input.file)?;
     let topology = args.input.parse(&text)?;
     let directory = labs.directory(name.unwrap_or(&topology.name))?;
@@ -138,7 +138,7 @@ pub(crate) fn start(
     directory: &Path,
     text: &str,
     with_me: bool,
-) -> Result<RunningLab, Failure> {
+) -> Result<RunningLab, CommandFailure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut supervisor = Command::new(program)
         .args(["lab", "keep"])
@@ -165,14 +165,16 @@ pub(crate) fn start(
         let ended = supervisor.wait().context("the process that holds the lab")?;
         let code =
             if ended.code() == Some(Code::Usage as i32) { Code::Usage } else { Code::Failed };
-        return Err(Failure::new(code, anyhow!("the lab did not begin")));
+        return Err(CommandFailure::new(code, anyhow!("the lab did not begin")));
     }
     // Reap the child, so that many labs leave no zombies.
     std::thread::spawn(move || supervisor.wait());
-    serde_json::from_str(&line).context("the process that holds the lab").map_err(Failure::from)
+    serde_json::from_str(&line)
+        .context("the process that holds the lab")
+        .map_err(CommandFailure::from)
 }
 
-pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
+pub(crate) fn keep(args: &KeepArgs) -> Result<Code, CommandFailure> {
     if args.with_parent {
         machine::end_with_parent().context("cannot end with the process that began it")?;
     }
@@ -211,7 +213,7 @@ pub(crate) fn keep(args: &KeepArgs) -> Result<Code, Failure> {
 }
 
 /// Redirects output to the log in the lab's directory.
-fn detach(directory: &Path) -> Result<(), Failure> {
+fn detach(directory: &Path) -> Result<(), CommandFailure> {
     let log = directory.join("log");
     let file = std::fs::File::create(&log).with_context(|| log.display().to_string())?;
     machine::redirect_output(&file).context("cannot redirect output")?;

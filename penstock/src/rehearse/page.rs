@@ -8,7 +8,7 @@ use super::RehearsalOutcome;
 use crate::chart::{self, Axis, PlotLine, Quantity, escaped};
 
 /// Published figures of production systems: quantity, figure, source, JSON field of the rehearsal, and its divisor.
-const PUBLISHED: [(&str, f64, &str, &str, f64); 4] = [
+const PUBLISHED_FIGURES: [(&str, f64, &str, &str, f64); 4] = [
     (
         "files in a day, millions",
         2.84,
@@ -55,7 +55,7 @@ pub(super) fn page(object: &Value, outcome: &mut RehearsalOutcome) -> String {
     let hours = Axis::new("time of the day", Quantity::Hours);
     let mut body = format!("<h1>{name}</h1>\n<pre>{}</pre>\n", escaped(&super::shown(object)));
     body += "<table><tr><th></th><th>published</th><th>ours</th><th>difference</th><th>source</th></tr>\n";
-    for (what, published, source, pointer, unit) in PUBLISHED {
+    for (what, published, source, pointer, unit) in PUBLISHED_FIGURES {
         let Some(ours) = object.pointer(pointer).and_then(Value::as_f64) else { continue };
         let ours = ours / unit;
         let _ = writeln!(

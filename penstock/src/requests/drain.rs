@@ -4,7 +4,7 @@ use penstock_controller::api::network::{DrainBody, Drained, HostFacts, Hosts};
 use penstock_units::BitRate;
 
 use super::{ControllerArgs, print_json, printable};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::table::table;
 
 /// Stop new work at a host or site of a controller, or undo it; list hosts
@@ -35,7 +35,7 @@ pub(crate) struct DrainArgs {
     /// The host is gone for good: end its orders. Refused while it reports
     #[arg(long, requires = "name")]
     gone: bool,
-    /// Why, for people
+    /// Reason, shown to people
     #[arg(long, value_name = "TEXT", requires = "name")]
     reason: Option<String>,
     /// Print one JSON object: {"hosts": [...]}, or name and draining; docs/json.md has its fields
@@ -45,7 +45,7 @@ pub(crate) struct DrainArgs {
     place: ControllerArgs,
 }
 
-pub(crate) fn run(args: &DrainArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &DrainArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     let Some(name) = &args.name else {
         let hosts: Hosts = controller.get("/api/v1/hosts")?;

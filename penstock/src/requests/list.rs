@@ -3,7 +3,7 @@
 use penstock_controller::api::objects::{RequestFacts, Requests};
 
 use super::{ControllerArgs, duration, now, print_json, printable, progress, state, watch};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::table::table;
 
 /// List the requests of a controller, the newest first
@@ -46,7 +46,7 @@ fn escaped(text: &str) -> String {
         .collect()
 }
 
-pub(crate) fn run(args: &ListArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ListArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     let mut path = format!("/api/v1/requests?limit={}", args.limit);
     if !args.state.is_empty() {

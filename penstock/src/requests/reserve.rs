@@ -7,7 +7,7 @@ use penstock_controller::api::reservations::{ReservationFacts, Reservations, Res
 use penstock_units::{BitRate, parse_duration};
 
 use super::{ControllerArgs, ControllerClient, duration, now, print_json, printable, submit};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::table::table;
 
 /// Reserve a rate between two sites of a controller for a time, release it, or list reservations
@@ -56,7 +56,7 @@ pub(crate) struct ReserveArgs {
     place: ControllerArgs,
 }
 
-pub(crate) fn run(args: ReserveArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: ReserveArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     if let Some(id) = args.cancel {
         let path = format!("/api/v1/reservations/{id}");
@@ -94,7 +94,7 @@ pub(crate) fn run(args: ReserveArgs) -> Result<Code, Failure> {
 }
 
 /// The only class of a controller, if it has one.
-fn only_class(controller: &ControllerClient) -> Result<String, Failure> {
+fn only_class(controller: &ControllerClient) -> Result<String, CommandFailure> {
     let all: penstock_controller::api::network::Classes = controller.get("/api/v1/classes")?;
     let mut names = all.classes.into_iter().map(|class| class.name);
     match (names.next(), names.next()) {
@@ -107,7 +107,7 @@ fn print_reservation(
     args: &ReserveArgs,
     one: &ReservationFacts,
     what: &str,
-) -> Result<Code, Failure> {
+) -> Result<Code, CommandFailure> {
     if args.json {
         print_json(one)?;
     } else {

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use penstock_controller::api::objects::{ChangeBody, RequestFacts};
 
 use super::{ControllerArgs, line, print_json};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 
 /// Change a request of a controller: priority, deadline, pause, resume
 #[derive(Debug, clap::Args)]
@@ -43,13 +43,13 @@ fn deadline(text: &str) -> anyhow::Result<i64> {
     if text == "none" { Ok(0) } else { super::submit::deadline(text) }
 }
 
-pub(crate) fn run(args: SetArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: SetArgs) -> Result<Code, CommandFailure> {
     let paused = (args.pause || args.resume).then_some(args.pause);
     let change =
         ChangeBody { priority: args.priority, deadline_unix_seconds: args.deadline, paused };
     if change == ChangeBody::default() {
         let error = anyhow!("nothing to change: give --priority, --deadline, --pause or --resume");
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     let controller = args.place.open()?;
     let path = format!("/api/v1/requests/{}", args.id);
@@ -57,7 +57,7 @@ pub(crate) fn run(args: SetArgs) -> Result<Code, Failure> {
     print_request(&request, args.json)
 }
 
-fn print_request(request: &RequestFacts, json: bool) -> Result<Code, Failure> {
+fn print_request(request: &RequestFacts, json: bool) -> Result<Code, CommandFailure> {
     if json {
         print_json(request)?;
     } else {
@@ -86,7 +86,7 @@ pub(crate) struct CancelArgs {
     place: ControllerArgs,
 }
 
-pub(crate) fn cancel(args: &CancelArgs) -> Result<Code, Failure> {
+pub(crate) fn cancel(args: &CancelArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     for id in &args.ids {
         let path = format!("/api/v1/requests/{id}");

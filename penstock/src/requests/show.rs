@@ -9,7 +9,7 @@ use super::{
     ControllerArgs, ControllerClient, code, duration, is_over, now, print_json, printable,
     progress, state, watch,
 };
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::copy::RequestDetails;
 use crate::table::table;
 
@@ -46,8 +46,8 @@ pub(crate) struct ShowArgs {
 
 /// Fetches all pages of a list.
 fn all<T>(
-    mut part: impl FnMut(Option<i64>) -> Result<(Vec<T>, Option<i64>), Failure>,
-) -> Result<Vec<T>, Failure> {
+    mut part: impl FnMut(Option<i64>) -> Result<(Vec<T>, Option<i64>), CommandFailure>,
+) -> Result<Vec<T>, CommandFailure> {
     let (mut all, mut next) = part(None)?;
     while let Some(after) = next {
         let (more, then) = part(Some(after))?;
@@ -57,7 +57,7 @@ fn all<T>(
     Ok(all)
 }
 
-pub(crate) fn run(args: &ShowArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: &ShowArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     if args.watch && !args.json {
         return watch(|| {
@@ -91,7 +91,7 @@ fn files(
     controller: &ControllerClient,
     id: u64,
     state: &str,
-) -> Result<Vec<penstock_controller::api::objects::FileFacts>, Failure> {
+) -> Result<Vec<penstock_controller::api::objects::FileFacts>, CommandFailure> {
     all(|after| {
         let after = after.map_or(String::new(), |after| format!("&after={after}"));
         let of = if state.is_empty() { String::new() } else { format!("&state={state}") };
@@ -104,7 +104,7 @@ fn files(
 fn events(
     controller: &ControllerClient,
     id: u64,
-) -> Result<Vec<penstock_controller::api::objects::EventFacts>, Failure> {
+) -> Result<Vec<penstock_controller::api::objects::EventFacts>, CommandFailure> {
     all(|after| {
         let after = after.map_or(String::new(), |after| format!("&after={after}"));
         let path = format!("/api/v1/requests/{id}/history?limit=1000{after}");
@@ -117,7 +117,7 @@ fn text(
     args: &ShowArgs,
     controller: &ControllerClient,
     request: &RequestFacts,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let mut text = facts(request);
     if !is_over(request) {
         let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;

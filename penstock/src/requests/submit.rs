@@ -9,7 +9,7 @@ use penstock_control::orders::{FILES_MAX, Overwrite, Verify};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
 
 use super::{ControllerArgs, code, is_over, line, now, print_json, watch};
-use crate::exit::{Code, Failure, OrExit, say};
+use crate::exit::{Code, CommandFailure, OrExit, say};
 
 /// Ask a controller to move files from one site to another
 #[derive(Debug, clap::Args)]
@@ -110,7 +110,7 @@ pub(super) fn deadline(text: &str) -> anyhow::Result<i64> {
     }
 }
 
-fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, Failure> {
+fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, CommandFailure> {
     let mut text = String::new();
     if file.as_os_str() == "-" {
         std::io::stdin()
@@ -133,12 +133,12 @@ fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, Failure> {
         .collect();
     if files.is_empty() {
         let error = anyhow!("{}: no file is in it: write a path in each line", file.display());
-        return Err(Failure::new(Code::Usage, error));
+        return Err(CommandFailure::new(Code::Usage, error));
     }
     Ok(files)
 }
 
-pub(crate) fn run(args: SubmitArgs) -> Result<Code, Failure> {
+pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
     let files = args.files.as_deref().map(read_files).transpose()?;
     let directory = files.is_none();
     let files = files.unwrap_or_default();

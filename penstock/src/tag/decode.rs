@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::show::{Pair, TextRows, hex};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use value::DetectedValue;
 
 mod value;
@@ -96,7 +96,7 @@ pub(crate) struct Report {
     program: Option<String>,
 }
 
-pub(super) fn run(args: &TagDecodeArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagDecodeArgs, json: bool) -> Result<Code, CommandFailure> {
     let bytes = if args.value == "-" { standard_input()? } else { args.value.clone().into_bytes() };
     let value = DetectedValue::of(&bytes).or_exit(Code::Usage)?;
     let current = super::current();
@@ -110,14 +110,14 @@ pub(super) fn run(args: &TagDecodeArgs, json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn standard_input() -> Result<Vec<u8>, Failure> {
+fn standard_input() -> Result<Vec<u8>, CommandFailure> {
     let mut bytes = Vec::new();
     // One byte more than allowed, so that the parser detects excess.
     io::stdin().take(RECEIVED_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn decode(value: &DetectedValue, registry: &Registry) -> Result<Decoded, Failure> {
+fn decode(value: &DetectedValue, registry: &Registry) -> Result<Decoded, CommandFailure> {
     match value {
         DetectedValue::Number(text) => of_number(text, registry),
         DetectedValue::Label(label) => of_label(*label, registry),
@@ -157,7 +157,7 @@ fn of_tag(read_as: &'static str, tag: Scitag, registry: &Registry) -> Decoded {
     decoded(read_as, Pair::new(tag, registry))
 }
 
-fn of_number(text: &str, registry: &Registry) -> Result<Decoded, Failure> {
+fn of_number(text: &str, registry: &Registry) -> Result<Decoded, CommandFailure> {
     let tag = carry::from_value(text).or_exit(Code::Usage)?;
     let mut found = of_tag("scitag", tag, registry);
     let as_label = text.parse().ok().and_then(FlowLabel::from_value).and_then(FlowLabel::scitag);
@@ -168,7 +168,7 @@ fn of_number(text: &str, registry: &Registry) -> Result<Decoded, Failure> {
     Ok(found)
 }
 
-fn of_label(label: FlowLabel, registry: &Registry) -> Result<Decoded, Failure> {
+fn of_label(label: FlowLabel, registry: &Registry) -> Result<Decoded, CommandFailure> {
     let none = || anyhow!("label {label} carries no scitag: its owner or its activity is zero");
     let tag = label.scitag().ok_or_else(none)?;
     let mut found = of_tag("flow_label", tag, registry);
@@ -182,7 +182,7 @@ fn of_label(label: FlowLabel, registry: &Registry) -> Result<Decoded, Failure> {
     Ok(found)
 }
 
-fn of_options(bytes: &[u8], registry: &Registry) -> Result<Decoded, Failure> {
+fn of_options(bytes: &[u8], registry: &Registry) -> Result<Decoded, CommandFailure> {
     let marks = read_marks(bytes).map_err(anyhow::Error::from)?;
     let mut readings = marks.iter().filter_map(|mark| Some((mark, mark.read(registry)?)));
     let none = || anyhow!("these options hold no scitag: it is option 0x1E with 3 bytes");

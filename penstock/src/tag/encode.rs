@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::show::{Pair, TextRows, hex};
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 
 /// Print the numbers and texts that carry an owner and an activity
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,7 @@ pub(crate) struct Label {
     mask_hex: String,
 }
 
-pub(super) fn run(args: &TagEncodeArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagEncodeArgs, json: bool) -> Result<Code, CommandFailure> {
     let current = super::current();
     let registry = &current.registry;
     let tag = super::find(registry, &args.pair).or_exit(Code::Usage)?;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::credentials;
-use crate::exit::{Code, Failure, OrExit};
+use crate::exit::{Code, CommandFailure, OrExit};
 use crate::json::tag::RegistryUpdate;
 
 /// List owners and activities, or renew the registry they come from
@@ -91,7 +91,7 @@ pub(crate) struct Activity {
     scitag: u32,
 }
 
-pub(super) fn run(args: TagRegistryArgs, json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: TagRegistryArgs, json: bool) -> Result<Code, CommandFailure> {
     let text = match args.command {
         None | Some(RegistryCommand::Show) => {
             let current = super::current();
@@ -106,7 +106,7 @@ pub(super) fn run(args: TagRegistryArgs, json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-fn update(from: &str) -> Result<Update, Failure> {
+fn update(from: &str) -> Result<Update, CommandFailure> {
     let is_url = from.contains("://");
     let url = is_url.then(|| from.parse::<Url>()).transpose();
     let url = url.map_err(|error| anyhow!(error)).or_exit(Code::Usage)?;

@@ -11,7 +11,7 @@ use penstock_daemon::state::default_directory;
 use penstock_marker::{Attach, DEFAULT_PIN, KernelError, MarkerError, remove};
 use serde_json::json;
 
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::tag::{Running, Stopped};
 
 /// Label the IPv6 packets of other programs by rules, in the kernel
@@ -77,7 +77,7 @@ fn lifetime(text: &str) -> anyhow::Result<Duration> {
     Ok(time)
 }
 
-pub(super) fn run(args: TagRunArgs, as_json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: TagRunArgs, as_json: bool) -> Result<Code, CommandFailure> {
     let service = MarkerService::start(Config {
         file: args.config,
         interfaces: args.interface,
@@ -99,7 +99,7 @@ pub(super) fn run(args: TagRunArgs, as_json: bool) -> Result<Code, Failure> {
     Ok(Code::Done)
 }
 
-pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, Failure> {
+pub(super) fn stop(args: &StopArgs, as_json: bool) -> Result<Code, CommandFailure> {
     let removed = remove(&args.pin).map_err(|error| failure(error.into()))?;
     if as_json {
         writeln!(
@@ -124,7 +124,7 @@ pub(crate) fn kernel_code(error: &KernelError) -> Code {
 }
 
 /// Converts an error into a failure with its exit code.
-pub(super) fn failure(error: MarkingError) -> Failure {
+pub(super) fn failure(error: MarkingError) -> CommandFailure {
     let code = match &error {
         MarkingError::File(_) => Code::Usage,
         MarkingError::Marker(error) => match error {
@@ -136,7 +136,7 @@ pub(super) fn failure(error: MarkingError) -> Failure {
         },
         _ => Code::Failed,
     };
-    Failure::new(code, error)
+    CommandFailure::new(code, error)
 }
 
 fn print_json(service: &MarkerService, output: &mut impl Write) -> io::Result<()> {

@@ -10,7 +10,7 @@ use penstock_marker::status::{self, MarkerStatus, REASONS};
 use penstock_scitags::Registry;
 
 use super::run::failure;
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, CommandFailure};
 use crate::json::tag as json;
 
 /// Show what the marker labels: interfaces, rules, packets and bytes of each tag
@@ -31,7 +31,7 @@ pub(super) struct TagStatusArgs {
     rules: bool,
 }
 
-pub(super) fn run(args: &TagStatusArgs, as_json: bool) -> Result<Code, Failure> {
+pub(super) fn run(args: &TagStatusArgs, as_json: bool) -> Result<Code, CommandFailure> {
     let facts = status::read(&args.pin).map_err(|error| failure(error.into()))?;
     let registry = super::current().registry;
     let text = if as_json {

@@ -72,7 +72,7 @@ above = \"50%\"
 ";
 
 /// Name, title, latitude, longitude.
-const SITES: [(&str, &str, f64, f64); 24] = [
+const SITE_POSITIONS: [(&str, &str, f64, f64); 24] = [
     ("cern", "CERN, Geneva", 46.234, 6.053),
     ("fnal", "Fermilab, Batavia", 41.832, -88.252),
     ("bnl", "Brookhaven", 40.868, -72.878),
@@ -146,7 +146,7 @@ impl Scale {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = seeded(seed);
         let labels: Vec<Scitag> = Registry::builtin().tags().step_by(2).take(LABEL_COUNT).collect();
-        let sites = SITES.len();
+        let sites = SITE_POSITIONS.len();
         let mut ports = vec![0_u32; sites];
         let mut links: Vec<Link> = Vec::new();
         while links.len() < LINK_COUNT {
@@ -174,7 +174,7 @@ impl Scale {
                 if full { 0.82 + 0.14 * share } else { 0.7 * share * share }
             });
             links.push(Link {
-                name: format!("{}-{}-{number}", SITES[a].0, SITES[b].0),
+                name: format!("{}-{}-{number}", SITE_POSITIONS[a].0, SITE_POSITIONS[b].0),
                 ends: [a, b],
                 ports: [ports[a], ports[b]],
                 capacity_bps,
@@ -186,7 +186,11 @@ impl Scale {
             .map(|at| {
                 let site = at % sites;
                 Host {
-                    name: format!("dtn{:02}.{}.example.org", at / sites + 1, SITES[site].0),
+                    name: format!(
+                        "dtn{:02}.{}.example.org",
+                        at / sites + 1,
+                        SITE_POSITIONS[site].0
+                    ),
                     site,
                     address: host_address(site, at / sites),
                     speed_bps: [100, 200, 400][random.between(0, 3) as usize] * 1_000_000_000,
@@ -220,7 +224,7 @@ impl Scale {
     /// Topology file of the network (TOML).
     pub(crate) fn topology(&self) -> String {
         let mut text = "name = \"federation\"\ntitle = \"A federation of 24 sites\"\n".to_owned();
-        for (name, title, latitude, longitude) in SITES {
+        for (name, title, latitude, longitude) in SITE_POSITIONS {
             let _ = write!(
                 text,
                 "[[site]]\nname = \"{name}\"\ntitle = \"{title}\"\nlatitude = {latitude}\nlongitude = {longitude}\n\
@@ -232,7 +236,7 @@ impl Scale {
                 text,
                 "[[host]]\nname = \"{}\"\nsite = \"{}\"\ninterface = [{{ name = \"eth0\", rate = \"{}G\" }}]\n",
                 host.name,
-                SITES[host.site].0,
+                SITE_POSITIONS[host.site].0,
                 host.speed_bps / 1_000_000_000
             );
         }
@@ -241,8 +245,8 @@ impl Scale {
                 text,
                 "[[link]]\nname = \"{}\"\nends = [\"rt-{}\", \"rt-{}\"]\nrate = \"{}G\"\ndelay = \"10ms\"\n",
                 link.name,
-                SITES[link.ends[0]].0,
-                SITES[link.ends[1]].0,
+                SITE_POSITIONS[link.ends[0]].0,
+                SITE_POSITIONS[link.ends[1]].0,
                 link.capacity_bps / 1_000_000_000
             );
         }
@@ -252,7 +256,7 @@ impl Scale {
     /// Sites, exporters and marking hosts for the table `[collector]`.
     pub(crate) fn config(&self) -> String {
         let mut text = String::new();
-        for (site, (name, ..)) in SITES.iter().enumerate() {
+        for (site, (name, ..)) in SITE_POSITIONS.iter().enumerate() {
             let network = host_address(site, 0);
             let network = format!("{}/48", Ipv6Addr::from(u128::from(network) >> 80 << 80));
             let _ =
@@ -404,7 +408,7 @@ fn send(scale: &Scale, to: SocketAddr, stop: &AtomicBool) {
         .collect();
     let ports = scale.links.len();
     let mut routers: Vec<_> =
-        (0..SITES.len()).map(|site| Agent::new(router_address(site))).collect();
+        (0..SITE_POSITIONS.len()).map(|site| Agent::new(router_address(site))).collect();
     // Octets of each link in both directions.
     let mut octets = vec![[0.0_f64; 2]; ports];
     let begun = Instant::now();

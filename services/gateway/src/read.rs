@@ -58,13 +58,13 @@ pub(crate) async fn get(
     let opened = blocking(move || {
         let opened = open(&place)?;
         let is_offered =
-            matches!(&opened, Opened::File(_, stat) if looks && is_offered(&place, stat.size));
+            matches!(&opened, OpenedPath::File(_, stat) if looks && is_offered(&place, stat.size));
         Ok((opened, is_offered))
     });
     let (opened, is_offered) = opened.await.map_err(|error| failed(&shown, &error))?;
     let (file, stat) = match opened {
-        Opened::File(file, stat) => (Arc::new(file), stat),
-        Opened::Collection => return properties::listing_page(gateway, request).await,
+        OpenedPath::File(file, stat) => (Arc::new(file), stat),
+        OpenedPath::Collection => return properties::listing_page(gateway, request).await,
     };
     let validators = Validators::of(&stat);
     let mut headers = HeaderMap::new();
@@ -142,26 +142,26 @@ fn ascii(text: &str) -> HeaderValue {
 
 /// A path opened for reading: a file, or a collection.
 #[derive(Debug)]
-pub(crate) enum Opened {
+pub(crate) enum OpenedPath {
     File(File, Stat),
     Collection,
 }
 
 /// Opens a path for reading; directories only where they are one.
-pub(crate) fn open(place: &penstock_mover::ResolvedPath) -> io::Result<Opened> {
+pub(crate) fn open(place: &penstock_mover::ResolvedPath) -> io::Result<OpenedPath> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::OsStr::from_bytes(&place.path);
     if place.path.is_empty() {
-        return Ok(Opened::Collection);
+        return Ok(OpenedPath::Collection);
     }
     let how = fs::Open { follow: true, ..fs::Open::reading() };
     match place.root.open_file(path, &how) {
         Ok(file) => {
             let stat = fs::stat_file(&file)?;
-            Ok(Opened::File(file, stat))
+            Ok(OpenedPath::File(file, stat))
         }
         Err(error) => match place.root.stat_follow(path) {
-            Ok(stat) if stat.kind == Kind::Directory => Ok(Opened::Collection),
+            Ok(stat) if stat.kind == Kind::Directory => Ok(OpenedPath::Collection),
             _ => Err(error),
         },
     }

@@ -47,8 +47,8 @@ pub(crate) use request::{CopyEnds, CopyRequest};
 
 use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget, PROTOCOL_HEADER};
-use pull::{Pull, inspect, remote_digests};
-use push::Push;
+use pull::{HttpPull, inspect, remote_digests};
+use push::HttpPush;
 use remote::{RemoteClient, RemoteError};
 use request::{ChecksumVerification, CopyDirection};
 
@@ -144,7 +144,7 @@ impl ObservedTransfer for GatewayTransfer {
 /// A pull in progress, which knows its connections until it ends.
 struct ObservedPull {
     transfer: Arc<GatewayTransfer>,
-    pull: Weak<Pull>,
+    pull: Weak<HttpPull>,
 }
 
 impl ObservedTransfer for ObservedPull {
@@ -289,7 +289,7 @@ async fn pull_file(
     let running = begin(gateway, request, GatewayDirection::Receive, &shown, &copy, bytes)?;
     let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
     let transfer = Arc::clone(&running.transfer);
-    let pull = Arc::new(Pull::new(source, upload, Arc::clone(&transfer), streams));
+    let pull = Arc::new(HttpPull::new(source, upload, Arc::clone(&transfer), streams));
     let observed = Arc::new(ObservedPull { transfer, pull: Arc::downgrade(&pull) });
     let job = async move {
         let digests = async {
@@ -392,7 +392,7 @@ async fn push_file(
     let running = begin(gateway, request, GatewayDirection::Send, &shown, &copy, Some(bytes))?;
     let transfer = Arc::clone(&running.transfer);
     let file = Arc::new(file);
-    let push = Push {
+    let push = HttpPush {
         file: Arc::clone(&file),
         buffers: gateway.buffers.clone(),
         bytes,

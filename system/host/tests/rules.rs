@@ -16,7 +16,7 @@ use penstock_host::report::report;
 use penstock_host::rules::{Case, Finding, Verdict, judge, named};
 
 /// Fixture, rate in Gb/s, round-trip time in ms.
-const MACHINES: [(&str, u64, u64); 6] = [
+const MACHINE_SIZES: [(&str, u64, u64); 6] = [
     ("sc14-r920", 100, 65),
     ("sc23-caltech-400g", 400, 65),
     ("el9-stock", 100, 100),
@@ -43,7 +43,7 @@ fn findings(facts: &Facts, goal: Goal) -> Vec<Finding> {
 
 /// Findings for a changed fixture with its goal.
 fn changed(name: &str, change: impl FnOnce(&mut Facts)) -> Vec<Finding> {
-    let (_, gbps, ms) = MACHINES.into_iter().find(|(machine, ..)| *machine == name).unwrap();
+    let (_, gbps, ms) = MACHINE_SIZES.into_iter().find(|(machine, ..)| *machine == name).unwrap();
     let mut facts = facts(name);
     change(&mut facts);
     findings(&facts, goal(gbps, ms))
@@ -79,7 +79,7 @@ fn table(findings: &[Finding]) -> String {
 
 #[test]
 fn what_rules_say_of_each_machine() {
-    for (name, gbps, ms) in MACHINES {
+    for (name, gbps, ms) in MACHINE_SIZES {
         let facts = facts(name);
         let goal = goal(gbps, ms);
         let findings = findings(&facts, goal);
@@ -130,7 +130,7 @@ fn the_rule_of_buffers_comes_first() {
 
 #[test]
 fn applied_plan_leaves_empty_plan() {
-    for (name, gbps, ms) in MACHINES {
+    for (name, gbps, ms) in MACHINE_SIZES {
         let mut facts = facts(name);
         let goal = goal(gbps, ms);
         for change in planned(&findings(&facts, goal)).steps.iter().flat_map(|step| &step.changes) {
@@ -396,7 +396,7 @@ fn test_role_asks_for_more() {
 
 #[test]
 fn facts_round_trip() {
-    for (name, ..) in MACHINES {
+    for (name, ..) in MACHINE_SIZES {
         let facts = facts(name);
         assert_eq!(Facts::from_json(facts.to_json().as_bytes()).unwrap(), facts);
     }

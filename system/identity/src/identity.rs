@@ -74,7 +74,7 @@ impl Identity {
         })
     }
 
-    /// Certificate in DER.
+    /// Certificate in DER, as TLS sends it.
     pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }

@@ -28,7 +28,7 @@ pub(crate) const NAMES: [&str; 11] = [
 ];
 
 /// Sizes of keys and values in bytes.
-pub(crate) const SIZES: [(&str, usize, usize); 10] = [
+pub(crate) const MAP_SIZES: [(&str, usize, usize); 10] = [
     ("sockets", 4, size_of::<TagValue>()),
     ("settings", 4, size_of::<SettingsValue>()),
     ("shapes", 4, size_of::<ShapesValue>()),

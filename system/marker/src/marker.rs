@@ -416,7 +416,7 @@ pub(crate) fn typed<T: TryFrom<Map, Error = MapError>>(map: Map) -> Result<T, Ma
 
 /// Refuses maps of another layout, which the loader would use unchecked.
 fn check_layout(directory: &Path) -> Result<(), MarkerError> {
-    for (name, key, value) in maps::SIZES {
+    for (name, key, value) in maps::MAP_SIZES {
         let path = directory.join(name);
         let info = MapInfo::from_pin(&path)
             .map_err(|error| MarkerError::kernel(format!("open {}", path.display()), error))?;

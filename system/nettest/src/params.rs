@@ -16,7 +16,7 @@ pub const DATAGRAM_BYTES: std::ops::RangeInclusive<u32> = 64..=65_507;
 /// Range of the interval between two reports.
 pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
-/// Which way the bytes go, seen from the client.
+/// Direction of the data, as the client sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Direction)]
@@ -42,7 +42,7 @@ impl TestDirection {
     }
 }
 
-/// How a sender hands its bytes to the kernel.
+/// System call with which a sender passes its bytes to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SendPath {
@@ -98,7 +98,7 @@ pub struct TestParams {
     pub udp: bool,
 }
 
-/// How packets say whose traffic they are.
+/// Field of a packet that carries the scitag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LabelBy {
@@ -138,7 +138,7 @@ impl Default for TestParams {
 pub struct InvalidParams(String);
 
 impl TestParams {
-    /// Validates the parameters.
+    /// Checks each parameter against its limits.
     ///
     /// # Errors
     /// The first limit exceeded, with the value.

@@ -25,7 +25,7 @@ pub(crate) enum AgentRequest {
 
 /// Answer of the controller, as bytes on the network.
 #[derive(Debug, Clone)]
-pub(crate) enum Answer {
+pub(crate) enum ControllerAnswer {
     Instructions(Vec<u8>),
     /// An order, or none if it is not active.
     Order(Option<Vec<u8>>),
@@ -126,7 +126,7 @@ impl AgentProcess {
     pub(crate) fn receive(
         &mut self,
         request: u64,
-        answer: Answer,
+        answer: ControllerAnswer,
         now: Instant,
         next_request: &mut u64,
     ) -> Option<(u64, AgentRequest)> {
@@ -134,11 +134,11 @@ impl AgentProcess {
         let exchange = self.exchange.take_if(|exchange| exchange.request == request)?;
         let mut fetching = exchange.fetching;
         match answer {
-            Answer::Error => {
+            ControllerAnswer::Error => {
                 self.fail();
                 return None;
             }
-            Answer::Instructions(bytes) => {
+            ControllerAnswer::Instructions(bytes) => {
                 let instructions: Instructions =
                     serde_json::from_slice(&bytes).expect("instructions of the controller");
                 let seconds = instructions.lease_seconds;
@@ -149,7 +149,7 @@ impl AgentProcess {
                 self.lease_ends = Some(now + duration);
                 fetching = new.into_iter().take(FETCHES_PER_REPORT_MAX).collect();
             }
-            Answer::Order(bytes) => {
+            ControllerAnswer::Order(bytes) => {
                 if let Some(bytes) = bytes {
                     let order: Order = serde_json::from_slice(&bytes).expect("an order");
                     if let OrderTask::Send(send) = &order.task {

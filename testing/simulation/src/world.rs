@@ -12,7 +12,7 @@ use penstock_controller::simulation::{
 };
 use penstock_random::Random;
 
-use crate::agent::{AgentProcess, AgentRequest, Answer};
+use crate::agent::{AgentProcess, AgentRequest, ControllerAnswer};
 use crate::data_plane::{DataHost, DataPlane, FileContent, FileKey, join};
 use crate::engine::{SharedPlane, lock};
 use crate::events::SimulationQueue;
@@ -104,7 +104,7 @@ enum SimulationEvent {
         host: usize,
         start: u64,
         request: u64,
-        answer: Answer,
+        answer: ControllerAnswer,
     },
     /// A round; only the one of the last number takes place.
     Round(u64),
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    fn reply(&mut self, host: usize, start: u64, request: u64, answer: Answer) {
+    fn reply(&mut self, host: usize, start: u64, request: u64, answer: ControllerAnswer) {
         let slow_ms = self.faults().map(|fault| match fault {
             InjectedFaultKind::SlowDatabase(ms) => *ms,
             _ => 0,
@@ -417,7 +417,7 @@ impl World {
             self.crash_controller();
         }
         if !self.is_controller_up {
-            self.reply(host, start, request, Answer::Error);
+            self.reply(host, start, request, ControllerAnswer::Error);
             return Ok(());
         }
         let name = self.scenario.hosts[host].name.clone();
@@ -427,13 +427,15 @@ impl World {
                     .map_err(|error| InvariantError(error.to_string()))?;
                 let instructions = self.controller.report(&name, report)?;
                 self.invariants.check_instructions(&name, &instructions)?;
-                Answer::Instructions(serde_json::to_vec(&instructions).expect("plain data"))
+                ControllerAnswer::Instructions(
+                    serde_json::to_vec(&instructions).expect("plain data"),
+                )
             }
             AgentRequest::Fetch(order) => {
                 let found = self.controller.order(&name, order)?;
                 let bytes = found.map(|order| serde_json::to_vec(&order).expect("plain data"));
                 self.note(format_args!("{name}: fetches order {order}"));
-                Answer::Order(bytes)
+                ControllerAnswer::Order(bytes)
             }
         };
         if crash == Some(true) {
@@ -444,7 +446,7 @@ impl World {
         Ok(())
     }
 
-    fn answer(&mut self, host: usize, start: u64, request: u64, answer: Answer) {
+    fn answer(&mut self, host: usize, start: u64, request: u64, answer: ControllerAnswer) {
         if start != self.start_of(host) {
             return;
         }

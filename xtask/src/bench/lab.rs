@@ -88,7 +88,7 @@ pub struct Options {
     /// A binary of rattan (`cargo install rattan`), to stand beside.
     #[arg(long)]
     rattan: Option<PathBuf>,
-    /// Where the results go.
+    /// Directory of the results.
     #[arg(long)]
     results: Option<PathBuf>,
 }

@@ -85,18 +85,44 @@ fn imports(code: &str, module: &[String]) -> BTreeSet<Vec<String>> {
                 part.starts_with(|first: char| first.is_ascii_lowercase())
                     && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
             };
-            let path: String = rest
-                .chars()
-                .take_while(|c| c.is_ascii_alphanumeric() || "_:".contains(*c))
-                .collect();
-            let parts = path.split("::").take_while(is_name).map(str::to_owned);
-            let target: Vec<_> = base.iter().cloned().chain(parts).collect();
-            if !target.is_empty() && target != base {
-                found.insert(target);
+            for path in use_paths(rest) {
+                let parts = path.split("::").take_while(is_name).map(str::to_owned);
+                let target: Vec<_> = base.iter().cloned().chain(parts).collect();
+                if !target.is_empty() && target != base {
+                    found.insert(target);
+                }
             }
         }
     }
     found
+}
+
+/// Paths at the start of `text`: one, or all of a group such as `a::{b, c::{d, e}}`.
+fn use_paths(text: &str) -> Vec<String> {
+    let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
+    let (path, rest) = text.split_at(end.unwrap_or(text.len()));
+    let Some(group) = rest.strip_prefix('{').filter(|_| path.is_empty() || path.ends_with("::"))
+    else {
+        return vec![path.to_owned()];
+    };
+    let (mut depth, mut start) = (0, 0);
+    let mut members = Vec::new();
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                members.push(group[start..at].trim());
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    let members = members.into_iter().filter(|member| !member.is_empty());
+    members.flat_map(use_paths).map(|member| format!("{path}{member}")).collect()
 }
 
 fn is_lower(to: &str, from: &str, levels: &[&[&str]]) -> bool {
@@ -126,4 +152,22 @@ fn cycles(graph: &ImportGraph) -> BTreeSet<Vec<String>> {
         mutual.map(|other| other.join("::")).collect()
     };
     graph.keys().map(group).filter(|names| names.len() > CYCLE_MODULES_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_name_all_their_modules() {
+        assert_eq!(use_paths("a::b;"), ["a::b"]);
+        assert_eq!(use_paths("a::{b, c::{d, E},\n f};"), ["a::b", "a::c::d", "a::c::E", "a::f"]);
+        let module = ["net".to_owned(), "dial".to_owned()];
+        let found = imports(
+            "use crate::{base::lock::lock, sink::{file, storage::X}};\nuse super::{tls, A};",
+            &module,
+        );
+        let names: Vec<_> = found.iter().map(|path| path.join("::")).collect();
+        assert_eq!(names, ["base::lock::lock", "net::tls", "sink::file", "sink::storage"]);
+    }
 }

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use proc_macro2::{TokenStream, TokenTree};
+use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -16,13 +18,14 @@ use super::TidyFault;
 const LIMITS_FILE: &str = "xtask/language.toml";
 
 /// First words of doc comments that are questions instead of descriptions.
-const QUESTION_WORDS: [&str; 5] = ["what", "who", "whoever", "whether", "nobody"];
+const QUESTION_WORDS: [&str; 9] =
+    ["what", "who", "whoever", "whether", "nobody", "how", "which", "where", "why"];
 /// Public items need more words than this, or none where the name says it all.
 const DOC_WORDS_SHORT: usize = 3;
 /// Longest name of a test, in words.
 const TEST_NAME_WORDS_MAX: usize = 6;
 /// Words in function names that should be send, report or receive.
-const SPEECH_WORDS: [&str; 3] = ["tell", "told", "hear"];
+const SPEECH_WORDS: [&str; 6] = ["tell", "tells", "told", "hear", "hears", "heard"];
 /// Type names that may occur in several crates or modules.
 const SHARED_TYPE_NAMES: [&str; 10] = [
     "Args", "Builder", "Config", "Counts", "Error", "Iter", "Options", "Report", "Result", "Stats",
@@ -226,6 +229,39 @@ impl Reader<'_> {
         }
     }
 
+    /// Reads the names and doc comments of functions and types in a macro whose body is not plain Rust.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let mut attributes: Vec<syn::Attribute> = Vec::new();
+        let mut is_public = false;
+        let mut tokens = tokens.into_iter().peekable();
+        while let Some(token) = tokens.next() {
+            match &token {
+                TokenTree::Punct(punct) if punct.as_char() == '#' => {
+                    if let Some(TokenTree::Group(group)) = tokens.peek() {
+                        let attribute: TokenStream =
+                            [token.clone(), TokenTree::Group(group.clone())].into_iter().collect();
+                        let parsed = syn::Attribute::parse_outer.parse2(attribute);
+                        attributes.extend(parsed.unwrap_or_default());
+                    }
+                }
+                TokenTree::Ident(word) if word == "pub" => is_public = true,
+                TokenTree::Ident(word) => {
+                    let word = word.to_string();
+                    let Some(TokenTree::Ident(name)) = tokens.peek() else { continue };
+                    match word.as_str() {
+                        "fn" => self.function(&attributes, name),
+                        "struct" | "enum" | "trait" | "type" => self.type_name(name),
+                        _ => continue,
+                    }
+                    self.doc(&attributes, is_public, name.span().start().line);
+                    attributes.clear();
+                    is_public = false;
+                }
+                _ => {}
+            }
+        }
+    }
+
     fn type_name(&mut self, name: &syn::Ident) {
         let (line, name) = (name.span().start().line, name.to_string());
         if !self.in_test && !SHARED_TYPE_NAMES.contains(&name.as_str()) {
@@ -303,6 +339,25 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         self.in_test = was;
     }
 
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        // The rules of `macro_rules!` define items that its uses name.
+        if item.ident.is_some() {
+            return;
+        }
+        match syn::parse2::<MacroItems>(item.mac.tokens.clone()) {
+            Ok(MacroItems(items)) => {
+                let mut reader = Reader {
+                    path: self.path,
+                    places: self.places,
+                    types: self.types,
+                    in_test: self.in_test,
+                };
+                items.iter().for_each(|item| reader.visit_item(item));
+            }
+            Err(_) => self.tokens(item.mac.tokens.clone()),
+        }
+    }
+
     fn visit_field(&mut self, field: &'ast syn::Field) {
         self.item(&field.attrs, &field.vis, field.span().start().line);
         visit::visit_field(self, field);
@@ -311,6 +366,19 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_variant(&mut self, variant: &'ast syn::Variant) {
         self.doc(&variant.attrs, false, variant.ident.span().start().line);
         visit::visit_variant(self, variant);
+    }
+}
+
+/// Body of a macro that consists of items.
+struct MacroItems(Vec<syn::Item>);
+
+impl syn::parse::Parse for MacroItems {
+    fn parse(input: syn::parse::ParseStream<'_>) -> syn::Result<Self> {
+        let mut items = Vec::new();
+        while !input.is_empty() {
+            items.push(input.parse()?);
+        }
+        Ok(Self(items))
     }
 }
 
@@ -332,7 +400,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '\'')).filter(|w| !w.is_empty())
 }
 
-/// Numbers, durations, and arrays of them.
+/// Numbers, durations, and arrays, slices and tuples of them.
 fn is_numeric(kind: &syn::Type) -> bool {
     const NUMERIC: [&str; 15] = [
         "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
@@ -344,8 +412,23 @@ fn is_numeric(kind: &syn::Type) -> bool {
             last.is_some_and(|last| NUMERIC.contains(&last.as_str()))
         }
         syn::Type::Array(array) => is_numeric(&array.elem),
+        syn::Type::Slice(slice) => is_numeric(&slice.elem),
+        // Byte strings are text.
+        syn::Type::Reference(reference) => {
+            !is_bytes(&reference.elem) && is_numeric(&reference.elem)
+        }
+        syn::Type::Tuple(tuple) => tuple.elems.iter().any(is_numeric),
         _ => false,
     }
+}
+
+fn is_bytes(kind: &syn::Type) -> bool {
+    let element = match kind {
+        syn::Type::Array(array) => &array.elem,
+        syn::Type::Slice(slice) => &slice.elem,
+        _ => return false,
+    };
+    matches!(&**element, syn::Type::Path(path) if path.path.is_ident("u8"))
 }
 
 /// Names of all rules, for help.
@@ -376,13 +459,24 @@ mod tests {
             ("#[test]\nfn a_b_c_d_e_f_g() {}", "long_test_names"),
             ("const MOST: usize = 3;", "one_word_constants"),
             ("const TIMES: [Duration; 1] = [X];", "one_word_constants"),
+            ("const TIMES: &[u16] = &[1];", "one_word_constants"),
+            ("const TIMES: (&str, u8) = (\"\", 1);", "one_word_constants"),
+            ("/// Which one.\nfn f() {}", "question_doc_comments"),
+            (
+                "wire_struct! { pub struct A { /// Its name.\n pub name: String } }",
+                "short_doc_comments",
+            ),
+            ("proptest! { #[test] fn a_b_c_d_e_f_g(x in 0..3) {} }", "long_test_names"),
+            ("records! { /// Its name.\n pub struct A: 3 }", "short_doc_comments"),
             ("fn tell_client() {}", "speech_functions"),
         ] {
             assert_eq!(count(text), [(rule, 1)].into(), "{text}");
         }
         assert_eq!(
-            count("mod a { struct A; }\nmod b { enum A {} }"),
-            [("repeated_type_names", 2)].into()
+            count(
+                "mod a { struct A; }\nmod b { enum A {} }\nwire! { struct A {} }\nrow! { struct A: 3 }"
+            ),
+            [("repeated_type_names", 4)].into()
         );
     }
 
@@ -390,7 +484,7 @@ mod tests {
     fn good_names_pass() {
         let text = "//! A parser.\n/// Parses a frame of at most 64 KiB.\npub fn parse() {}\n\
             /// Its name.\nfn private() {}\n#[test]\nfn a_b_c_d_e_f() {}\nconst FRAME_BYTES_MAX: usize = 1;\n\
-            const NAME: &str = \"\";\nmod a { struct Error; }\nmod b { struct Error; }\n\
+            const NAME: &str = \"\";\nconst TEXT: &[u8] = b\"\";\nmod a { struct Error; }\nmod b { struct Error; }\n\
             mod tests { struct X; }\nstruct X;";
         assert_eq!(count(text), BTreeMap::new());
     }

@@ -56,7 +56,7 @@ struct Departure {
 /// Outcome of one acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct AckOutcome {
-    /// Newly acknowledged payload.
+    /// Newly acknowledged payload in bytes.
     pub(super) bytes: u64,
     /// True if packets were found lost.
     pub(super) is_loss: bool,

@@ -24,7 +24,7 @@ pub(super) enum SenderState {
     Ended,
 }
 
-/// Packet to send.
+/// Packet that a sender may send now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextPacket {
     pub(super) psn: u64,
@@ -58,7 +58,7 @@ pub(super) struct QpSender {
     /// PSN of the next packet, and its index in its message.
     pub(super) next: u64,
     in_message: u64,
-    /// First unacknowledged PSN.
+    /// First PSN that is not acknowledged.
     pub(super) unacknowledged: u64,
     /// First PSN that was never sent.
     first_unsent: u64,

@@ -10,7 +10,7 @@ const RECORD_BYTES: usize = 48;
 const SAMPLING_AT: usize = 22;
 
 /// Fields of a record: IPFIX element, offset, length in bytes.
-const LAYOUT: [(u16, usize, usize); 17] = [
+const FIELD_LAYOUT: [(u16, usize, usize); 17] = [
     (8, 0, 4),
     (12, 4, 4),
     (10, 12, 2),
@@ -39,7 +39,7 @@ impl<S: Sink> MessageDecoder<'_, '_, S> {
         let records = body.chunks_exact(RECORD_BYTES);
         for record in records.take(count) {
             let mut fields = Fields::default();
-            for (field, at, length) in LAYOUT {
+            for (field, at, length) in FIELD_LAYOUT {
                 fields.take(field, record.get(at..at + length).unwrap_or_default());
             }
             self.records = self.records.map(|records| records + 1);

@@ -15,7 +15,7 @@ use penstock_xrootd::{XrdError, XrdErrorCode};
 
 use crate::dispatch::{Gateway, blocking};
 use crate::properties::is_partial;
-use crate::read::{self, Opened};
+use crate::read::{self, OpenedPath};
 
 /// Length of one part of a listing, in bytes.
 const LISTING_PART_BYTES: usize = 64 << 10;
@@ -98,8 +98,8 @@ pub(super) async fn open(
     };
     let shown = place.shown.clone();
     match blocking(move || read::open(&place)).await.map_err(|error| failed(&shown, &error))? {
-        Opened::File(file, stat) => Ok((file, stat, shown)),
-        Opened::Collection => Err(directory(&shown)),
+        OpenedPath::File(file, stat) => Ok((file, stat, shown)),
+        OpenedPath::Collection => Err(directory(&shown)),
     }
 }
 

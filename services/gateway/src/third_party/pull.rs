@@ -133,7 +133,7 @@ pub(crate) async fn remote_digests(
 }
 
 /// A pull in progress, shared by its connections.
-pub(crate) struct Pull {
+pub(crate) struct HttpPull {
     source: RemoteFile,
     upload: Arc<FileUpload>,
     transfer: Arc<GatewayTransfer>,
@@ -149,7 +149,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pull {
+impl HttpPull {
     /// Creates a pull of `source` into `upload` over `streams` connections.
     pub(crate) fn new(
         source: RemoteFile,
@@ -422,12 +422,12 @@ fn still_used() -> CopyFailure {
 
 /// A connection in the markers, for as long as it carries data.
 struct ShownConnection<'a> {
-    pull: &'a Pull,
+    pull: &'a HttpPull,
     address: SocketAddr,
 }
 
 impl<'a> ShownConnection<'a> {
-    fn new(pull: &'a Pull, address: SocketAddr) -> Self {
+    fn new(pull: &'a HttpPull, address: SocketAddr) -> Self {
         let mut all = lock(&pull.connections);
         all.push(address);
         pull.transfer.set_streams(u16::try_from(all.len()).unwrap_or(u16::MAX));

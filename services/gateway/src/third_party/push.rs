@@ -39,7 +39,7 @@ const TAIL_DELAY: Duration = Duration::from_millis(25);
 const ATTEMPTS_MAX: usize = 3;
 
 /// A file of this server that is put to another one.
-pub(crate) struct Push {
+pub(crate) struct HttpPush {
     pub(crate) file: Arc<File>,
     pub(crate) buffers: BufferPool,
     pub(crate) bytes: u64,
@@ -67,7 +67,7 @@ async fn is_xrootd(client: &RemoteClient, url: &Url) -> Result<bool, RemoteError
     Ok(server.to_ascii_lowercase().contains("xrootd"))
 }
 
-impl Push {
+impl HttpPush {
     /// Sends the whole file; returns when the other server has confirmed it.
     pub(crate) async fn run(&self, client: &RemoteClient) -> Result<(), CopyFailure> {
         let delays_tail = self.url.is_encrypted() && is_xrootd(client, &self.url).await?;

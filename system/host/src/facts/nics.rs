@@ -212,7 +212,7 @@ pub struct Irq {
     pub effective_cpus: Option<String>,
 }
 
-/// How many queues steer packets to processors.
+/// Numbers of queues that steer packets to processors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Steering {

@@ -167,16 +167,16 @@ impl Buffers {
 /// Share of the send buffer that holds payload: measured 0.92 of 4 MiB, 0.69 of 16 MiB, 0.66 of 64 MiB, interpolated by
 /// the logarithm of the size.
 fn send_share(bytes: u64) -> f64 {
-    const MEASURED: [(f64, f64); 3] = [(22.0, 0.92), (24.0, 0.69), (26.0, 0.66)];
+    const MEASURED_RATIOS: [(f64, f64); 3] = [(22.0, 0.92), (24.0, 0.69), (26.0, 0.66)];
     let size = (bytes.max(1) as f64).log2();
-    let above = MEASURED.iter().position(|(at, _)| size <= *at);
+    let above = MEASURED_RATIOS.iter().position(|(at, _)| size <= *at);
     match above {
-        Some(0) => MEASURED[0].1,
+        Some(0) => MEASURED_RATIOS[0].1,
         Some(index) => {
-            let ((x0, y0), (x1, y1)) = (MEASURED[index - 1], MEASURED[index]);
+            let ((x0, y0), (x1, y1)) = (MEASURED_RATIOS[index - 1], MEASURED_RATIOS[index]);
             y0 + (y1 - y0) * (size - x0) / (x1 - x0)
         }
-        None => MEASURED[2].1,
+        None => MEASURED_RATIOS[2].1,
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use penstock_identity::{Fingerprint, tls_client_config_of_any};
 use penstock_protocol::open::{
-    Answer, Join, Mark, Open, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+    Answer, Join, Mark, OpenRequest, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -162,8 +162,12 @@ impl PeerConnector {
             _ => CopyError::Unreachable(shown.clone(), penstock_sys::fs::describe(&error)),
         };
         let (mut channel, _) = self.connect(ConnectionKind::Control, 0, None).map_err(failed)?;
-        let open =
-            Open { software: software(), token: self.token.clone(), features: Vec::new(), request };
+        let open = OpenRequest {
+            software: software(),
+            token: self.token.clone(),
+            features: Vec::new(),
+            request,
+        };
         let answer = handshake::request(&mut channel, &open).map_err(failed)?;
         channel.transport().notice_death(PEER_TIMEOUT).map_err(failed)?;
         Ok((channel, answer))

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use penstock_protocol::open::{Answer, Join, OPEN_BYTES_MAX, Open};
+use penstock_protocol::open::{Answer, Join, OPEN_BYTES_MAX, OpenRequest};
 use penstock_protocol::preamble::{self, PREAMBLE_BYTES, Preamble};
 use penstock_protocol::proof::KEY_BYTES;
 use penstock_protocol::wire::{self, WireFormat};
@@ -31,7 +31,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Sends the preamble.
+/// Sends the preamble of a connection.
 ///
 /// # Errors
 /// If the connection is lost.
@@ -39,7 +39,7 @@ pub(crate) fn send_preamble(transport: &mut Transport, preamble: Preamble) -> io
     transport.write_all(&preamble::encode(preamble))
 }
 
-/// Reads the preamble.
+/// Reads the preamble of a connection.
 ///
 /// # Errors
 /// `InvalidData` if it is not a valid preamble.
@@ -75,7 +75,7 @@ fn read_message<T: WireFormat>(channel: &mut Channel) -> io::Result<T> {
 ///
 /// # Errors
 /// If the connection is lost or the answer is malformed.
-pub(crate) fn request(channel: &mut Channel, open: &Open) -> io::Result<Answer> {
+pub(crate) fn request(channel: &mut Channel, open: &OpenRequest) -> io::Result<Answer> {
     if wire::encode(open).len() > OPEN_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -90,7 +90,7 @@ pub(crate) fn request(channel: &mut Channel, open: &Open) -> io::Result<Answer> 
 ///
 /// # Errors
 /// If the connection is lost or the request is malformed.
-pub(crate) fn read_request(channel: &mut Channel) -> io::Result<Open> {
+pub(crate) fn read_request(channel: &mut Channel) -> io::Result<OpenRequest> {
     read_message(channel)
 }
 

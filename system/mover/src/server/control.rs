@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::manifest::display_path;
-use penstock_protocol::open::{Answer, Open, Opened, Reconnect, Refusal, RefusalKind, Request};
+use penstock_protocol::open::{
+    Answer, OpenRequest, Opened, Reconnect, Refusal, RefusalKind, Request,
+};
 use penstock_protocol::proof::SessionKey;
 use penstock_sys::net::{interface_with, is_own_address};
 
@@ -94,7 +96,7 @@ impl AgentInner {
     }
 
     /// Answers an authentication check.
-    fn check(&self, open: &Open, mut channel: Channel) -> io::Result<()> {
+    fn check(&self, open: &OpenRequest, mut channel: Channel) -> io::Result<()> {
         let (peer, certificate) = (channel.transport().peer(), channel.peer_fingerprint());
         let keeper = &self.config.gatekeeper;
         let answer = match keeper.authenticate(&open.token, certificate.as_ref(), &peer) {
@@ -118,7 +120,7 @@ impl AgentInner {
 
     pub(super) fn grant(
         self: &Arc<Self>,
-        open: &Open,
+        open: &OpenRequest,
         channel: &Channel,
     ) -> Result<(Arc<ActiveSession>, Answer), Refusal> {
         let peer = channel.transport().peer();

@@ -22,7 +22,7 @@ pub struct StreamProgress {
     pub is_finished: bool,
 }
 
-/// Connected data stream.
+/// Data stream that is connected.
 #[derive(Debug)]
 pub(super) struct DataStream {
     pub(super) transport: Transport,

@@ -10,7 +10,7 @@ use crate::base::lock::lock;
 /// Limit of cached open sources.
 const OPEN_SOURCES_MAX: usize = 64;
 
-/// Open source file.
+/// Source file that is open for reading.
 #[derive(Debug)]
 pub(super) struct OpenSource {
     pub(super) file: Arc<File>,

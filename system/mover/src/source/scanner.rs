@@ -26,10 +26,10 @@ pub(crate) enum SourceSelection {
     Requested,
 }
 
-/// Sources to announce.
+/// Sources that a scan announces.
 #[derive(Debug, Clone)]
 pub(crate) struct ScanPlan {
-    /// Descend into directories.
+    /// Set to descend into directories.
     pub(crate) recursive: bool,
     /// Sources that do not exist and are reported as failed.
     pub(crate) missing: Vec<Missing>,

@@ -62,9 +62,9 @@ pub(crate) struct SourceWork {
     pub(crate) ready: Arc<ReadyQueue<ReadyBlock>>,
     /// Cache of open sources.
     pub(super) open: OpenSources,
-    /// Sources by number.
+    /// Sources by their number in the request.
     pub(super) sources: Vec<ScanRoot>,
-    /// Sending state machine.
+    /// State machine of the sender.
     pub(crate) machine: Mutex<Sender>,
     /// Signalled when there may be work for readers, or an acknowledgement.
     pub(crate) work: Condvar,

@@ -120,7 +120,7 @@ impl<T> FreeList<T> {
         self.returned.notify_all();
     }
 
-    /// Locks the state.
+    /// Locks the state of the list.
     pub(super) fn lock(&self) -> MutexGuard<'_, ListState<T>> {
         // No code that can panic runs between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

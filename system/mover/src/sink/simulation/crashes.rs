@@ -12,7 +12,7 @@ const KILL_ONLY: &[Crash] = &[Crash::Kill];
 const ALL_CRASHES: &[Crash] = &[Crash::Kill, Crash::PowerCut, Crash::CacheLoss];
 
 /// File sizes around every boundary of pages, blocks, packs and partial files, with a few large ones.
-const SIZES: &[u64] = &[
+const FILE_SIZES: &[u64] = &[
     0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 8191, 8192, 8193, 16_383, 16_384, 16_385,
     20_480, 1, 100, 70_001, 65_536,
 ];
@@ -108,7 +108,7 @@ fn crash_points_of_boundary_sizes() {
         (4, Algorithm::Adler32),
         (5, Algorithm::None),
     ] {
-        let dataset = SimulatedDataset::new(SIZES, seed);
+        let dataset = SimulatedDataset::new(FILE_SIZES, seed);
         let run = run(algorithm, seed);
         let points = for_each_crash_point(&dataset, run, |number, state| {
             for crash in ALL_CRASHES {
@@ -136,7 +136,7 @@ fn crash_points_of_many_files() {
 #[test]
 fn failing_call_is_reported_or_repaired() {
     for seed in [7, 8] {
-        let dataset = SimulatedDataset::new(SIZES, seed);
+        let dataset = SimulatedDataset::new(FILE_SIZES, seed);
         let run = run(Algorithm::Crc32c, seed);
         let points = for_each_crash_point(&dataset, run, |_, _| {});
         for number in 0..points {
@@ -172,7 +172,7 @@ fn failing_call_is_reported_or_repaired() {
 /// A source replaced by one of equal size and times is copied completely.
 #[test]
 fn replaced_sources_leave_no_old_bytes() {
-    let dataset = SimulatedDataset::new(SIZES, 9);
+    let dataset = SimulatedDataset::new(FILE_SIZES, 9);
     let replaced = dataset.replaced();
     let run = run(Algorithm::Crc32c, 9);
     for_each_crash_point(&dataset, run, |number, state| {
