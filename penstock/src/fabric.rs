@@ -23,7 +23,7 @@ mod traffic;
 #[command(after_help = "\
 The network is a topology file (penstock topology), or is made by numbers. Everything else is a parameter, set by \
 --set NAME=VALUE and listed with its default and source by penstock fabric parameters. The same seed gives the same \
-bytes. docs/fabric.md says what is exact and what is approximated.
+bytes. docs/fabric-model.md says what is exact and what is approximated.
 
 Examples:
   penstock fabric run --spine-leaf 2x8x4 --workload write_bw --from h0 --to h31

@@ -21,8 +21,8 @@ mod tune;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A rule compares facts of the machine with what a rate, a round-trip time and a role need; an unknown fact \
-neither passes nor fails. tune prints a plan and changes nothing without --apply; docs/host.md has the \
-rules and the facts file.
+neither passes nor fails. tune prints a plan and changes nothing without --apply; docs/host-rules.md has \
+the rules and the facts file.
 
 Examples:
   penstock host check

@@ -40,7 +40,7 @@ const NODE_TRANSFERS_MAX: u32 = 16;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 CONFIG is a controller's configuration (docs/controller.md): its topology, classes, batches and times apply. DEMAND lists \
-the requests of a day and the faults (docs/controller.md#rehearsals). Every second of the day the simulated nodes report \
+the requests of a day and the faults (docs/controller-reference.md#rehearsals). Every second of the day the simulated nodes report \
 and move files at their allotted rates, and the controller runs a scheduling round.
 
 Without --database everything is in memory. With it the controller's own store is used, all but HTTP: sqlite for a new file \

@@ -147,7 +147,7 @@ fn own_facts_file_gives_same_findings() {
     );
 }
 
-/// docs/host.md lists every rule with its target value.
+/// docs/host-rules.md lists every rule with its target value.
 #[test]
 fn the_page_lists_every_rule() {
     let rules = run(host(&["explain", "--json"])).good().json;
@@ -168,7 +168,7 @@ fn the_page_lists_every_rule() {
             "{page}"
         );
     }
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/host.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/host-rules.md");
     let (begin, end) = ("<!-- rules -->\n", "<!-- end of rules -->");
     let text = fs::read_to_string(&page).unwrap();
     let (head, rest) = text.split_once(begin).expect("the page has a place for rules");

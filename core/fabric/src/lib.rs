@@ -2,7 +2,7 @@
 //!
 //! Models links, store-and-forward switches with shared buffers, PFC, ECN marking, priority scheduling and multipath
 //! routing, and hosts with queue pairs and congestion control; exact to the byte and the picosecond under the model of
-//! docs/fabric.md. It moves no real packets, reads no clock or file and starts no thread; threads of the caller can
+//! docs/fabric-model.md. It moves no real packets, reads no clock or file and starts no thread; threads of the caller can
 //! work on one run together ([`Simulation::workers`]).
 //!
 //! The same network, parameters and flows give bit-identical results ([`Simulation::digest`]). Invalid input is

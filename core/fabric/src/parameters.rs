@@ -220,9 +220,9 @@ parameters! {
     selective_timeout_low: Picoseconds = us(100), "time-out with few packets under way; at least three round trips", "IRN, SIGCOMM 2018";
     selective_timeout_high: Picoseconds = us(320), "time-out with more; at least three round trips", "IRN, SIGCOMM 2018";
     outstanding_messages: u32 = 0, "messages that a host has under way for each queue pair; 0: no limit", "LOG_MAX_OUTSTANDING_WQE of ConnectX";
-    nic_latency: Picoseconds = Picoseconds(0), "time in sending and receiving host together, for each packet", "ours; see docs/fabric.md";
+    nic_latency: Picoseconds = Picoseconds(0), "time in sending and receiving host together, for each packet", "ours; see docs/fabric-model.md";
 
-    switch_latency: Picoseconds = Picoseconds(0), "time from the last bit of a packet to its queue", "ours; see docs/fabric.md";
+    switch_latency: Picoseconds = Picoseconds(0), "time from the last bit of a packet to its queue", "ours; see docs/fabric-model.md";
     buffer: Option<ByteCount> = None, "memory of a switch for packets; auto: as the topology says, else 16 MiB for each 50 Gb/s of its fastest host", "HPCC simulator, run.py";
     reserve: ByteCount = ByteCount(4096), "memory of its own for each port and priority that is paused", "HPCC simulator";
     drop_alpha: f64 = 1.0, "without pausing a queue holds so many times what is free", "Choudhury and Hahne 1998";

@@ -205,6 +205,7 @@ macro_rules! pages {
 pages! {
     readme_runs "README.md"
     controller_page_runs "docs/controller.md"
+    controller_reference_runs "docs/controller-reference.md"
     fabric_page_runs "docs/fabric.md"
     host_page_runs "docs/host.md"
     lab_page_runs "docs/lab.md"

@@ -137,10 +137,11 @@ END
     wait_for ssh "$2@$1" true
 }
 
-# slow_copy HOST HTTP: a copy to the agent at HOST, whose API is at HTTP, that takes a minute and more.
+# slow_copy HOST HTTP: a copy to the agent at HOST, whose API is at HTTP, that takes a minute and more. A name of its own
+# lets it run beside an earlier one.
 slow_copy() {
     head -c 60000000 /dev/urandom > /tmp/slow.dat
-    penstock cp /tmp/slow.dat "penstock://$1/slow.dat" --rate 8M -q < /dev/null 2> /tmp/slow.log &
+    penstock cp /tmp/slow.dat "penstock://$1/slow.dat.$RANDOM" --rate 8M -q < /dev/null 2> /tmp/slow.log &
     wait_for sh -c "penstock transfers --http $2 | grep -q '^[0-9].*slow'"
 }
 

@@ -38,7 +38,7 @@ pub enum Tunable {
     Driver {
         /// Network device.
         device: String,
-        /// Name of the setting, as docs/host.md lists them.
+        /// Name of the setting, as docs/host-rules.md lists them.
         setting: String,
     },
     /// An offload: `on` or `off`.

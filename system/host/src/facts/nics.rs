@@ -73,7 +73,7 @@ pub struct Nic {
     /// Largest packets of segmentation and reassembly offload.
     #[serde(default, skip_serializing_if = "Segments::is_unknown")]
     pub segments: Segments,
-    /// Descriptors, channels, interrupt moderation and pause frames, by the words of `docs/host.md`.
+    /// Descriptors, channels, interrupt moderation and pause frames, by the words of `docs/host-rules.md`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, Bounded>,
     /// Receive queues of receive-side scaling (RSS).
