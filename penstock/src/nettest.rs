@@ -14,7 +14,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use penstock_nettest::{
     DEFAULT_PORT, LabelBy, Listener, ListenerLimits, NettestError, SendPath, StreamSweep,
-    SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestTarget,
+    SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestProtocol, TestTarget,
 };
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
@@ -34,7 +34,12 @@ Examples:
   penstock nettest dtn2 -P 8 -R -t 30           # eight streams towards here
   penstock nettest dtn2 --rate 10G --bidir      # 10 Gb/s each way at once
   penstock nettest dtn2 -C cubic -n 100GiB -J   # a fixed amount, as JSON
-  penstock nettest dtn2 --sweep                 # how many streams are enough?";
+  penstock nettest dtn2 --sweep                 # how many streams are enough?
+  penstock nettest dtn2 --udp --rate 500M       # loss, jitter and order of datagrams
+  penstock nettest dtn3 --iperf3 -R             # against iperf3 -s";
+
+/// Rate of a UDP test without `--rate`, as in iperf3: datagrams do not give way to other traffic.
+const UDP_RATE_BPS_DEFAULT: u64 = 1_000_000;
 
 /// Arguments of `penstock nettest`.
 #[derive(Clone, Debug, Args)]
@@ -49,7 +54,7 @@ pub(crate) struct NettestArgs {
     #[arg(long, short_alias = 's', value_name = "ADDR:PORT", num_args = 0..=1)]
     listen: Option<Option<SocketAddr>>,
 
-    /// Port of the listener.
+    /// Port of the listener [default: 8620; 5201 with --iperf3].
     #[arg(short, long, value_name = "PORT")]
     port: Option<u16>,
 
@@ -65,9 +70,21 @@ pub(crate) struct NettestArgs {
     #[arg(short = 'n', long, value_name = "SIZE")]
     bytes: Option<ByteCount>,
 
-    /// Limit all streams of a direction together, in bits per second, as 10G.
-    #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate)]
+    /// Limit all streams of a direction together, in bits per second, as 10G [default: none; 1M with --udp].
+    #[arg(short = 'b', long, value_name = "RATE", value_parser = crate::numbers::rate_or_none)]
     rate: Option<BitRate>,
+
+    /// Send datagrams instead of TCP, and report their loss, jitter and order.
+    #[arg(short, long, conflicts_with_all = ["listen", "sweep", "scitag", "congestion", "path"])]
+    udp: bool,
+
+    /// Size of the datagrams [default: what the path takes whole].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "udp", conflicts_with = "block")]
+    datagram_size: Option<u32>,
+
+    /// The other end is an iperf3 server (iperf3 -s), of one client at a time.
+    #[arg(long, conflicts_with = "listen")]
+    iperf3: bool,
 
     /// Label packets of the sending end: OWNER/ACTIVITY by name or number, or a scitag number.
     #[arg(long, value_name = "OWNER/ACTIVITY")]
@@ -258,6 +275,10 @@ impl NettestArgs {
             host: self.host.clone().unwrap_or_default(),
             port: self.port,
             source: self.bind,
+            protocol: match self.iperf3 {
+                true => TestProtocol::Iperf3,
+                false => TestProtocol::Penstock,
+            },
             ipv4: match (self.ipv4, self.ipv6) {
                 (true, _) => Some(true),
                 (_, true) => Some(false),
@@ -282,10 +303,14 @@ impl NettestArgs {
                 .or(seconds)
                 .filter(|_| self.bytes.is_none()),
             bytes: self.bytes.map(|bytes| bytes.0),
-            rate_bps: self.rate.map(|rate| rate.0),
+            rate_bps: self
+                .rate
+                .map(|rate| rate.0)
+                .or_else(|| self.udp.then_some(UDP_RATE_BPS_DEFAULT))
+                .filter(|rate| *rate > 0),
             congestion: self.congestion.clone(),
             window_bytes: self.window,
-            block_bytes: self.block,
+            block_bytes: self.datagram_size.or(self.block),
             path: match self.path {
                 PathArg::Auto => SendPath::Auto,
                 PathArg::Vmsplice => SendPath::Vmsplice,
@@ -302,7 +327,7 @@ impl NettestArgs {
                 Labels::Destination => LabelBy::Destination,
                 Labels::None => LabelBy::None,
             },
-            udp: false,
+            udp: self.udp,
         })
     }
 }
@@ -422,7 +447,9 @@ fn listen(
     let address = listener.local_addr();
     // One write, so that a reader that closes after the first line causes no broken pipe.
     let hello = if args.json {
-        format!("{}\n", serde_json::json!(Listening { listening: address.to_string(), open: true }))
+        let udp_unavailable = listener.udp_unavailable().map(str::to_owned);
+        let listening = Listening { listening: address.to_string(), open: true, udp_unavailable };
+        format!("{}\n", serde_json::json!(listening))
     } else {
         format!(
             "listening on {address}\n\
@@ -433,7 +460,7 @@ fn listen(
     out.write_all(hello.as_bytes())?;
     out.flush()?;
     if let Some(reason) = listener.udp_unavailable().filter(|_| !args.json) {
-        writeln!(out, "iperf3 tests with UDP are refused: {reason}")?;
+        writeln!(out, "tests with UDP are refused: {reason}")?;
     }
     signals.started();
     let log = if args.json { log_json } else { log_line };

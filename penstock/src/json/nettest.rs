@@ -46,6 +46,8 @@ pub(crate) struct Listening {
     pub(crate) listening: String,
     /// True where any client that reaches the port may test.
     pub(crate) open: bool,
+    /// Reason why tests with UDP are refused, as another program has the port; null where they are not.
+    pub(crate) udp_unavailable: Option<String>,
 }
 
 /// A line of a listener for each event, on standard error.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use penstock_nettest::{
-    FlowReport, Interval, ListenerEvent, Report, StreamSweepReport, SweepPoint,
+    DatagramCounts, FlowReport, Interval, ListenerEvent, Report, StreamSweepReport, SweepPoint,
 };
 use penstock_units::{BitRate, ByteCount, display_count};
 
@@ -21,15 +21,19 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> io::Result<()> {
 pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
     let rtt = interval.rtt_us.map_or_else(String::new, |rtt| format!("  rtt {rtt} us"));
     let omitted = if interval.omitted { "  (omitted)" } else { "" };
+    let what = match &interval.udp {
+        Some(counts) if interval.bytes_received > 0 => show_datagrams(counts),
+        Some(counts) => display_count(counts.packets, "datagram").to_string(),
+        None => format!("retransmits {}{rtt}", interval.retransmits),
+    };
     let mut out = io::stdout();
     writeln!(
         out,
-        "{:6.1}-{:<6.1} s  {:>10}  {:>11}  retransmits {}{rtt}{omitted}",
+        "{:6.1}-{:<6.1} s  {:>10}  {:>11}  {what}{omitted}",
         interval.start_seconds,
         interval.end_seconds,
         show_bytes(interval.bytes_sent + interval.bytes_received),
         show_rate(interval.bits_per_second()),
-        interval.retransmits,
     )?;
     out.flush()
 }
@@ -38,29 +42,36 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if report.streams.len() > 1 {
         for stream in &report.streams {
+            let what = match &stream.udp {
+                Some(counts) => show_datagrams(counts),
+                None => format!(
+                    "retransmits {}  rtt {} us (min {})",
+                    stream.retransmits, stream.rtt_us, stream.rtt_min_us
+                ),
+            };
             writeln!(
                 out,
-                "stream {:3} {}  {:>10}  {:>11}  retransmits {}  rtt {} us (min {})",
+                "stream {:3} {}  {:>10}  {:>11}  {what}",
                 stream.index,
                 stream.direction,
                 show_bytes(stream.bytes),
                 show_rate(stream.bits_per_second),
-                stream.retransmits,
-                stream.rtt_us,
-                stream.rtt_min_us
             )?;
         }
     }
     for flow in &report.flows {
         writeln!(
             out,
-            "{}  {}  {} in {:.2} s, bound by {}, retransmits {}{}",
+            "{}  {}  {} in {:.2} s, bound by {}, {}{}",
             flow.direction,
             show_rate(flow.bits_per_second),
             show_bytes(flow.bytes),
             flow.seconds,
             flow.bound_by,
-            flow.retransmits,
+            match &flow.udp {
+                Some(counts) => show_datagrams(counts),
+                None => format!("retransmits {}", flow.retransmits),
+            },
             if report.interrupted { "  (interrupted)" } else { "" }
         )?;
     }
@@ -68,14 +79,14 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         print_label(&mut out, flow)?;
     }
     let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
+    let transport = match report.datagram_bytes {
+        Some(bytes) => format!("datagrams of {bytes} B"),
+        None => format!("{}, mss {}, rtt {rtt} us", report.congestion, report.mss),
+    };
     writeln!(
         out,
-        "{}, mss {}, rtt {rtt} us, CPU here {:.0} %, there {:.0} %, sent by {}",
-        report.congestion,
-        report.mss,
-        report.cpu_local_percent,
-        report.cpu_remote_percent,
-        report.path
+        "{transport}, CPU here {:.0} %, there {:.0} %, sent by {}",
+        report.cpu_local_percent, report.cpu_remote_percent, report.path
     )?;
     if let Some(advice) = advice(report) {
         writeln!(out, "{advice}")?;
@@ -85,6 +96,24 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         writeln!(out, "a faster path was not available: {reason}")?;
     }
     out.flush()
+}
+
+/// Loss, jitter and order of datagrams.
+fn show_datagrams(counts: &DatagramCounts) -> String {
+    let mut text = format!(
+        "lost {} of {} ({:.3} %), jitter {:.0} us",
+        counts.lost,
+        display_count(counts.packets, "datagram"),
+        counts.lost_percent,
+        counts.jitter_us
+    );
+    for (count, what) in [(counts.out_of_order, "out of order"), (counts.duplicates, "duplicates")]
+    {
+        if let Some(count) = count.filter(|count| *count > 0) {
+            text.push_str(&format!(", {what} {count}"));
+        }
+    }
+    text
 }
 
 /// Advice where socket buffers bind a direction, or may do so.

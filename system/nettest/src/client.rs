@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use penstock_mover::Labelling;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
 use penstock_sys::net::connect::{ConnectOptions, connect};
+use penstock_sys::net::connect_datagrams;
 use thiserror::Error;
 
+use crate::datagram::StreamHello;
+use crate::iperf3;
 use crate::message::{Message, StreamRole};
 use crate::params::TestParams;
 use crate::report::{Interval, Report, role_of};
@@ -18,23 +21,58 @@ use crate::session::{
 };
 use crate::share::MemoryShare;
 use crate::stream::DataSocket;
-use crate::{DEFAULT_PORT, NettestError};
+use crate::{DEFAULT_PORT, NettestError, udp};
 
 /// Time limit for the kernel of the listener's host to accept a connection. The listener answers within
 /// [`LISTENER_SILENT_AFTER`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of the hellos of a UDP stream, which may be lost.
+const HELLO_INTERVAL: Duration = Duration::from_millis(100);
+/// Time limit for the listener to receive them, above its own, so that its reason arrives.
+const DATAGRAMS_ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// Default port of iperf3 servers.
+const IPERF_PORT: u16 = 5201;
 
 /// Listener to test against, and local options.
 #[derive(Clone, Debug, Default)]
 pub struct TestTarget {
     /// `HOST`, `HOST:PORT`, an address, or `[ADDRESS]:PORT`.
     pub host: String,
-    /// Port for a host without one; [`DEFAULT_PORT`] without either.
+    /// Port for a host without one; [`DEFAULT_PORT`] or iperf3's without either.
     pub port: Option<u16>,
     /// Local address to connect from; any if `None`.
     pub source: Option<IpAddr>,
     /// Only IPv4 (`Some(true)`) or only IPv6 (`Some(false)`).
     pub ipv4: Option<bool>,
+    /// Protocol of the other end.
+    pub protocol: TestProtocol,
+}
+
+/// Protocol of the other end of a test.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TestProtocol {
+    /// Listener of this program.
+    #[default]
+    Penstock,
+    /// Server of iperf3, of one client at a time.
+    Iperf3,
+}
+
+impl TestProtocol {
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Penstock => DEFAULT_PORT,
+            Self::Iperf3 => IPERF_PORT,
+        }
+    }
+
+    /// Command that answers tests.
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Penstock => "penstock nettest --listen",
+            Self::Iperf3 => "iperf3 -s",
+        }
+    }
 }
 
 impl TestTarget {
@@ -42,7 +80,7 @@ impl TestTarget {
     fn addresses(&self) -> Result<Vec<SocketAddr>, NettestError> {
         let fail = |reason: String| NettestError::Resolve { host: self.host.clone(), reason };
         let (host, port) = split_host(&self.host).map_err(|error| fail(error.to_string()))?;
-        let port = port.or(self.port).unwrap_or(DEFAULT_PORT);
+        let port = port.or(self.port).unwrap_or_else(|| self.protocol.default_port());
         let found: Vec<SocketAddr> = (host, port)
             .to_socket_addrs()
             .map_err(|error| fail(format!("no such host: {error}")))?
@@ -106,24 +144,36 @@ pub fn run(
     on_progress: &mut dyn FnMut(TestProgress<'_>),
 ) -> Result<Report, NettestError> {
     params.validate()?;
+    if target.protocol == TestProtocol::Iperf3 {
+        return iperf3::client::run(target, params, stop, on_progress);
+    }
     let options = ConnectOptions {
         source: target.source,
         congestion: params.congestion.clone(),
         window_bytes: params.window_bytes,
         ..ConnectOptions::default()
     };
-    let (peer, mut control) = connect_control(target, &options)?;
+    let (peer, mut socket) = connect_to(target, &options)?;
+    socket
+        .write_all(&first_bytes(ConnectionKind::NettestControl))
+        .map_err(NettestError::ControlLost)?;
+    let mut control = ControlConnection::new(socket).map_err(NettestError::Local)?;
     let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
+    let params = &TestParams {
+        // Both ends have to know the size of datagrams.
+        block_bytes: match params.udp {
+            true => Some(udp::datagram_bytes(params, control.socket())),
+            false => params.block_bytes,
+        },
+        ..params.clone()
+    };
     control.send(&Message::Propose { software, params: params.clone() })?;
+    let silent = |error| match error {
+        error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
+        error => error,
+    };
     let receive = |control: &ControlConnection| {
-        receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(
-            |error| match error {
-                error @ NettestError::Silent(_) => {
-                    NettestError::Listener { peer, error: error.into() }
-                }
-                error => error,
-            },
-        )
+        receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(silent)
     };
     let test_id = match receive(&control)? {
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
@@ -132,18 +182,15 @@ pub fn run(
     };
     // Reported before the last connection, which starts the listener's part.
     on_progress(TestProgress::Started);
-    let mut sockets = Vec::new();
-    for index in 0..params.connections() {
-        let role = role_of(params, index, true);
-        let mark = params.mark().filter(|_| role == StreamRole::Sender);
-        let Labelling { flow_label, destination_option, description: label } =
-            Labelling::connecting(mark, index, peer, target.source);
-        let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
-        let socket = connect_data(peer, &options, &test_id, index)?;
-        let socket = DataSocket::Tcp(socket);
-        sockets.push(Connection { index, role, socket, label });
-    }
-    match receive(&control)? {
+    let (sockets, answer) = if params.udp {
+        let sockets = open_datagrams(params, peer, control.socket())?;
+        let answer = greet(&sockets, &test_id, &control).map_err(silent)?;
+        (sockets, answer)
+    } else {
+        let sockets = open_connections(target, params, &options, (peer, &test_id))?;
+        (sockets, receive(&control)?)
+    };
+    match answer {
         Message::Start => {}
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         Message::Failed { reason } => return Err(NettestError::PeerFailed(reason)),
@@ -157,10 +204,7 @@ pub fn run(
     };
     let share = MemoryShare::ALONE;
     let outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)
-        .map_err(|error| match error {
-            error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
-            error => error,
-        })?;
+        .map_err(silent)?;
     for stream in outcome.local.iter().chain(&outcome.remote) {
         if let Some(reason) = &stream.error {
             return Err(NettestError::Stream { index: stream.index, reason: reason.clone() });
@@ -169,42 +213,104 @@ pub fn run(
     Ok(Report::new(peer.to_string(), params, &outcome, intervals))
 }
 
-fn connect_control(
+/// Connects to the first address of the target that accepts.
+pub(crate) fn connect_to(
     target: &TestTarget,
     options: &ConnectOptions,
-) -> Result<(SocketAddr, ControlConnection), NettestError> {
+) -> Result<(SocketAddr, TcpStream), NettestError> {
     let mut failure = NettestError::NoAddress;
     for peer in target.addresses()? {
         match connect(peer, options, CONNECT_TIMEOUT) {
-            Ok(mut socket) => {
-                socket
-                    .write_all(&first_bytes(ConnectionKind::NettestControl))
-                    .map_err(NettestError::ControlLost)?;
-                return Ok((peer, ControlConnection::new(socket).map_err(NettestError::Local)?));
-            }
+            Ok(socket) => return Ok((peer, socket)),
             // A wrong source address or congestion control is a local error.
             Err(error) if error.raw_os_error().is_none() && error.get_ref().is_some() => {
                 failure = NettestError::Option(error);
             }
-            Err(source) => failure = NettestError::Connect { peer, source },
+            Err(source) => {
+                let program = target.protocol.program();
+                failure = NettestError::Connect { peer, program, source };
+            }
         }
     }
     Err(failure)
 }
 
-fn connect_data(
-    peer: SocketAddr,
+/// Opens the TCP connections of a test.
+fn open_connections(
+    target: &TestTarget,
+    params: &TestParams,
     options: &ConnectOptions,
+    (peer, test_id): (SocketAddr, &[u8; 16]),
+) -> Result<Vec<Connection>, NettestError> {
+    let mut sockets = Vec::new();
+    for index in 0..params.connections() {
+        let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
+        head.extend_from_slice(test_id);
+        head.extend_from_slice(&index.to_be_bytes());
+        sockets.push(connect_data(target, params, options, (peer, index), &head)?);
+    }
+    Ok(sockets)
+}
+
+/// Opens the UDP sockets of a test, from the address of its control connection.
+fn open_datagrams(
+    params: &TestParams,
+    peer: SocketAddr,
+    control: &TcpStream,
+) -> Result<Vec<Connection>, NettestError> {
+    let source = control.local_addr().map_err(NettestError::Local)?.ip();
+    (0..params.connections())
+        .map(|index| {
+            let socket = connect_datagrams(peer, Some(source)).map_err(NettestError::Local)?;
+            let role = role_of(params, index, true);
+            Ok(Connection { index, role, socket: DataSocket::Udp(socket), label: String::new() })
+        })
+        .collect()
+}
+
+/// Sends the hello of each stream until the listener answers on the control connection.
+fn greet(
+    sockets: &[Connection],
     test_id: &[u8; 16],
-    index: u32,
-) -> Result<TcpStream, NettestError> {
-    let fail = |source| NettestError::Connect { peer, source };
-    let mut socket = connect(peer, options, CONNECT_TIMEOUT).map_err(fail)?;
-    let mut head = first_bytes(ConnectionKind::NettestData).to_vec();
-    head.extend_from_slice(test_id);
-    head.extend_from_slice(&index.to_be_bytes());
-    socket.write_all(&head).map_err(fail)?;
-    Ok(socket)
+    control: &ControlConnection,
+) -> Result<Message, NettestError> {
+    let deadline = Instant::now() + DATAGRAMS_ANSWER_TIMEOUT;
+    loop {
+        for Connection { index, socket, .. } in sockets {
+            if let DataSocket::Udp(socket) = socket {
+                let hello = StreamHello { test_id: *test_id, index: *index };
+                // An ICMP error of an earlier one; the next may pass.
+                let _ = socket.send(&hello.encode());
+            }
+        }
+        match receive_until(control, deadline.min(Instant::now() + HELLO_INTERVAL)) {
+            Err(NettestError::Silent(_)) if Instant::now() < deadline => {}
+            Err(NettestError::Silent(_)) => {
+                return Err(NettestError::Silent(DATAGRAMS_ANSWER_TIMEOUT.as_secs_f64()));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Connects one data connection and sends its first bytes.
+pub(crate) fn connect_data(
+    target: &TestTarget,
+    params: &TestParams,
+    options: &ConnectOptions,
+    (peer, index): (SocketAddr, u32),
+    head: &[u8],
+) -> Result<Connection, NettestError> {
+    let role = role_of(params, index, true);
+    let mark = params.mark().filter(|_| role == StreamRole::Sender);
+    let Labelling { flow_label, destination_option, description: label } =
+        Labelling::connecting(mark, index, peer, target.source);
+    let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
+    let program = target.protocol.program();
+    let fail = |source| NettestError::Connect { peer, program, source };
+    let mut socket = connect(peer, &options, CONNECT_TIMEOUT).map_err(fail)?;
+    socket.write_all(head).map_err(fail)?;
+    Ok(Connection { index, role, socket: DataSocket::Tcp(socket), label })
 }
 
 fn first_bytes(kind: ConnectionKind) -> [u8; PREAMBLE_BYTES] {

@@ -1,8 +1,8 @@
 //! UDP port of a listener: gives each stream of datagrams a socket of its own.
 //!
-//! The first datagram of an iperf3 stream does not name its test, which is the one that waits for streams
-//! of this address. Only a test with a control connection from the same address gets a socket, so a forged
-//! source address gets no data.
+//! The first datagram of a Penstock stream names its test ([`StreamHello`]). That of an iperf3 stream does not:
+//! its test is the one that waits for streams of this address. Only a test with a control connection from the
+//! same address gets a socket, so a forged source address gets no data.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 
 use penstock_sys::net::{accept_datagrams, bind_datagrams};
 
+use crate::datagram::StreamHello;
 use crate::iperf3::wire;
 
 /// Limit of foreign datagrams that a new socket may hold when it is connected.
 const STRAYS_MAX: usize = 256;
+
 /// Test that waits for its streams.
 #[derive(Debug)]
 struct WaitingStreams {
@@ -25,9 +27,45 @@ struct WaitingStreams {
     /// Address to which the client's control connection came.
     local: SocketAddr,
     streams: SyncSender<(u32, UdpSocket)>,
-    /// Number of the next stream of an iperf3 client.
-    next: u32,
+    kind: WaitingKind,
     count: u32,
+}
+
+/// Protocol of a waiting test.
+#[derive(Debug)]
+enum WaitingKind {
+    /// Number of the next stream.
+    Iperf { next: u32 },
+    /// Streams that have arrived.
+    Penstock { test_id: [u8; 16], arrived: Vec<bool> },
+}
+
+impl WaitingStreams {
+    /// Number of the stream that a datagram opens, and the answer to it; `None` if it opens none.
+    fn opens(&self, datagram: &[u8]) -> Option<(u32, Option<[u8; 4]>)> {
+        match &self.kind {
+            WaitingKind::Iperf { next } => {
+                let reply = wire::reply_to(datagram)?;
+                (*next < self.count).then_some((*next, Some(reply)))
+            }
+            WaitingKind::Penstock { test_id, arrived } => {
+                let hello = StreamHello::decode(datagram)?;
+                let is_new = arrived.get(hello.index as usize) == Some(&false);
+                (hello.test_id == *test_id && is_new).then_some((hello.index, None))
+            }
+        }
+    }
+
+    fn opened(&mut self, index: u32) {
+        match &mut self.kind {
+            WaitingKind::Iperf { next } => *next = index + 1,
+            WaitingKind::Penstock { arrived, .. } => arrived[index as usize] = true,
+        }
+    }
+
+    const fn is_iperf(&self) -> bool {
+        matches!(self.kind, WaitingKind::Iperf { .. })
+    }
 }
 
 /// UDP socket of a listener.
@@ -43,13 +81,19 @@ pub(crate) struct DatagramPort {
 pub(crate) struct StreamArrivals<'a> {
     port: &'a DatagramPort,
     client: IpAddr,
+    /// Test of Penstock ends; `None` for iperf3.
+    test_id: Option<[u8; 16]>,
     /// Streams of running tests, by their number.
     pub(crate) streams: Receiver<(u32, UdpSocket)>,
 }
 
 impl Drop for StreamArrivals<'_> {
     fn drop(&mut self) {
-        self.port.lock().retain(|test| test.client != self.client);
+        self.port.lock().retain(|test| match (&test.kind, &self.test_id) {
+            (WaitingKind::Iperf { .. }, None) => test.client != self.client,
+            (WaitingKind::Penstock { test_id, .. }, Some(ours)) => test_id != ours,
+            _ => true,
+        });
         self.port.changed.notify_all();
     }
 }
@@ -62,7 +106,21 @@ impl DatagramPort {
         Ok(Self { socket, waiting: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// Registers a test of `count` streams, whose control connection is of `client` to `local`. Two
+    /// Registers a test between Penstock ends, whose control connection is of `client` to `local`.
+    pub(crate) fn expect_test(
+        &self,
+        test_id: [u8; 16],
+        (local, client): (SocketAddr, SocketAddr),
+        count: u32,
+    ) -> StreamArrivals<'_> {
+        let client = client.ip().to_canonical();
+        let (sender, streams) = sync_channel(count as usize);
+        let kind = WaitingKind::Penstock { test_id, arrived: vec![false; count as usize] };
+        self.lock().push(WaitingStreams { client, local, streams: sender, kind, count });
+        StreamArrivals { port: self, client, test_id: Some(test_id), streams }
+    }
+
+    /// Registers an iperf3 test of `count` streams, whose control connection is of `client` to `local`. Two
     /// iperf3 tests of one address wait for each other until `deadline`; `None` if it passes.
     pub(crate) fn expect(
         &self,
@@ -72,14 +130,15 @@ impl DatagramPort {
     ) -> Option<StreamArrivals<'_>> {
         let client = client.ip().to_canonical();
         let mut waiting = self.lock();
-        while waiting.iter().any(|test| test.client == client) {
+        while waiting.iter().any(|test| test.is_iperf() && test.client == client) {
             let left = deadline.checked_duration_since(Instant::now())?;
             let woken = self.changed.wait_timeout(waiting, left);
             waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         let (sender, streams) = sync_channel(count as usize);
-        waiting.push(WaitingStreams { client, local, streams: sender, next: 0, count });
-        Some(StreamArrivals { port: self, client, streams })
+        let kind = WaitingKind::Iperf { next: 0 };
+        waiting.push(WaitingStreams { client, local, streams: sender, kind, count });
+        Some(StreamArrivals { port: self, client, test_id: None, streams })
     }
 
     /// Answers hellos until `stop`.
@@ -103,7 +162,9 @@ impl DatagramPort {
                 return;
             }
             let Some((socket, reply)) = self.open(&datagram, from, &mut queue) else { continue };
-            let _ = socket.send(&reply);
+            if let Some(reply) = reply {
+                let _ = socket.send(&reply);
+            }
         }
     }
 
@@ -113,18 +174,17 @@ impl DatagramPort {
         datagram: &[u8],
         from: SocketAddr,
         strays: &mut Vec<(Vec<u8>, SocketAddr)>,
-    ) -> Option<(UdpSocket, [u8; 4])> {
+    ) -> Option<(UdpSocket, Option<[u8; 4]>)> {
         let client = from.ip().to_canonical();
-        let reply = wire::reply_to(datagram)?;
         let mut waiting = self.lock();
-        let test = waiting.iter_mut().find(|test| test.client == client)?;
-        if test.next >= test.count {
-            return None;
-        }
+        let (test, (index, reply)) = waiting
+            .iter_mut()
+            .filter(|test| test.client == client)
+            .find_map(|test| test.opens(datagram).map(|opened| (test, opened)))?;
         let socket = accept_datagrams(test.local, from).ok()?;
         Self::take_strays(&socket, from, strays).ok()?;
-        test.streams.try_send((test.next, socket.try_clone().ok()?)).ok()?;
-        test.next += 1;
+        test.streams.try_send((index, socket.try_clone().ok()?)).ok()?;
+        test.opened(index);
         Some((socket, reply))
     }
 
@@ -202,6 +262,28 @@ mod tests {
         let arrivals = port.expect((address, other), 2, deadline).unwrap();
         port.answer(b"9876", client(address).local_addr().unwrap());
         assert!(arrivals.streams.try_recv().is_err());
+    }
+
+    #[test]
+    fn penstock_hello_names_test_and_stream() {
+        let (port, address) = port();
+        let (mine, other) = ([1; 16], [2; 16]);
+        let arrivals = port.expect_test(mine, (address, address), 2);
+        let others = port.expect_test(other, (address, address), 1);
+        let from = || client(address).local_addr().unwrap();
+        let hello = |test_id, index| StreamHello { test_id, index }.encode();
+        port.answer(&hello(mine, 1), from());
+        // Again from elsewhere, beyond the last stream, of no test, and for iperf3.
+        port.answer(&hello(mine, 1), from());
+        port.answer(&hello(mine, 2), from());
+        port.answer(&hello([3; 16], 0), from());
+        port.answer(b"9876", from());
+        assert_eq!(arrivals.streams.try_recv().unwrap().0, 1);
+        assert!(arrivals.streams.try_recv().is_err());
+        drop(arrivals);
+        port.answer(&hello(mine, 0), from());
+        port.answer(&hello(other, 0), from());
+        assert_eq!(others.streams.try_recv().unwrap().0, 0);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Memory-to-memory tests of the network without disks, comparable to iperf3, whose clients a listener
 //! answers too ([`iperf3`]).
 //!
-//! A [`Listener`] serves many clients on one port; [`run`] is the client. Control and data connections
-//! share the port: the 16-byte preamble states the kind ([`penstock_protocol::preamble`]), a control
-//! connection carries JSON messages ([`message`]), a data connection sends its test id (16 bytes) and
-//! stream (4 bytes, big endian), then test data only. Each stream is one thread with blocking calls.
+//! A [`Listener`] serves many clients on one port; [`run`] is the client, which tests against iperf3 servers
+//! too ([`TestProtocol`]). Control and data connections share the port: the 16-byte preamble states the kind
+//! ([`penstock_protocol::preamble`]), a control connection carries JSON messages ([`message`]), a data
+//! connection sends its test id (16 bytes) and stream (4 bytes, big endian), then test data only. A UDP stream
+//! begins with a hello that has both ([`datagram::StreamHello`]). Each stream is one thread with blocking calls.
 //! [`StreamSweep`] searches the smallest sufficient number of streams.
 //!
 //! Nothing is printed: results are values, progress goes to callbacks.
@@ -22,6 +23,7 @@ pub mod params;
 mod report;
 mod session;
 mod share;
+mod slot;
 mod source;
 mod stream;
 mod sweep;
@@ -33,7 +35,7 @@ use std::net::SocketAddr;
 use penstock_units::display_count;
 use thiserror::Error;
 
-pub use client::{TestProgress, TestTarget, run};
+pub use client::{TestProgress, TestProtocol, TestTarget, run};
 pub use listener::{Listener, ListenerEvent, ListenerLimits};
 pub use params::{LabelBy, SendPath, TestDirection, TestParams};
 pub use report::{DatagramCounts, FlowReport, Interval, Report, StreamResult};
@@ -70,10 +72,12 @@ pub enum NettestError {
         reason: String,
     },
     /// No listener answers at the address.
-    #[error("{peer}: cannot connect: {source}; is `penstock nettest --listen` running there?")]
+    #[error("{peer}: cannot connect: {source}; is `{program}` running there?")]
     Connect {
         /// Address of the listener.
         peer: SocketAddr,
+        /// Program that answers tests.
+        program: &'static str,
         /// Error of the kernel.
         #[source]
         source: io::Error,
@@ -106,6 +110,14 @@ pub enum NettestError {
         /// Missing response.
         error: Box<Self>,
     },
+    /// The iperf3 server refused the test or broke its protocol.
+    #[error("iperf3 server {peer}: {error}")]
+    IperfServer {
+        /// Address of the server.
+        peer: SocketAddr,
+        /// Failure of the server.
+        error: iperf3::client::IperfServerError,
+    },
     /// The listener refused the test of an iperf3 client.
     #[error("iperf3 test refused: {0}")]
     Iperf(#[from] iperf3::wire::IperfError),
@@ -122,6 +134,19 @@ pub enum NettestError {
         missing: usize,
         /// Number of expected connections.
         expected: usize,
+    },
+    /// Streams of datagrams are missing.
+    #[error(
+        "the datagrams of {missing} of {} did not arrive in time; do the firewalls between pass UDP to port {port}?",
+        display_count(*expected as u64, "stream")
+    )]
+    MissingDatagrams {
+        /// Number of missing streams.
+        missing: usize,
+        /// Number of expected streams.
+        expected: usize,
+        /// UDP port of the listener.
+        port: u16,
     },
     /// A stream ended early.
     #[error("stream {index} failed: {reason}")]

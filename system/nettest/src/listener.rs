@@ -6,15 +6,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use penstock_marker::DEFAULT_PIN;
-use penstock_mover::label_accepted;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, PreambleError};
 use penstock_sys::net::connect::listen;
 use penstock_sys::net::options;
@@ -26,12 +23,9 @@ use crate::iperf3::server::{self, IperfHost, IperfTests};
 use crate::iperf3::wire::{COOKIE_BYTES, ControlState, Cookie};
 use crate::message::{Message, StreamReport, StreamRole, write_message};
 use crate::params::TestParams;
-use crate::report::role_of;
-use crate::session::{
-    self, CLIENT_SILENT_AFTER, Connection, ControlConnection, ControlEvent, Peer, receive_until,
-};
+use crate::session::{self, CLIENT_SILENT_AFTER, ControlConnection, Peer, receive_until};
 use crate::share::MemoryShare;
-use crate::stream::DataSocket;
+use crate::slot::{DataConnection, TestId, TestSlot, gather};
 
 /// Interval of checks for a stop request.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -131,9 +125,6 @@ enum DropReason {
 
 /// Refusal of a transfer, which names the remedy.
 const TRANSFER_REFUSAL: &str = "this is a test listener; transfers need `penstock serve`";
-
-type TestId = [u8; 16];
-type DataConnection = (u32, TcpStream);
 
 /// Listener bound to a port, not serving yet.
 #[derive(Debug)]
@@ -352,23 +343,36 @@ where
         {
             return refuse(&mut control, error.to_string());
         }
+        let datagrams = match (params.udp, self.datagrams.as_deref()) {
+            (false, _) => None,
+            (true, Ok(_)) if params.block_bytes.is_none() => {
+                return refuse(&mut control, "udp: the size of the datagrams is missing".into());
+            }
+            (true, Ok(port)) => Some(port),
+            (true, Err(reason)) => {
+                let reason = format!("tests with UDP are not possible there: {reason}");
+                return refuse(&mut control, reason);
+            }
+        };
         let Some(mut slot) = self.reserve_slot(params.connections()) else {
             let are = if self.limits.tests == 1 { "test is" } else { "tests are" };
             let reason = format!("{} {are} running, try again later", self.limits.tests);
             return refuse(&mut control, reason);
         };
         drop(place);
+        let mut arrivals = slot.arrivals(&params, &control, datagrams)?;
         let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
         let test_id = format!("{:032x}", u128::from_be_bytes(slot.id));
         control.send(&Message::Accepted { software, test_id })?;
         let deadline = Instant::now() + self.limits.handshake;
-        let sockets = match slot.gather(&params, &control, deadline) {
+        let sockets = match gather(&mut arrivals, &params, &control, deadline) {
             Ok(sockets) => sockets,
             Err(error) => {
                 control.send(&Message::Failed { reason: error.to_string() })?;
                 return Err(error);
             }
         };
+        drop(arrivals);
         (self.on_event)(&ListenerEvent::Started { peer, params: &params });
         control.send(&Message::Start)?;
         let started = Instant::now();
@@ -508,64 +512,6 @@ impl<F> UnclaimedConnection<F> {
 impl<F> Drop for UnclaimedConnection<F> {
     fn drop(&mut self) {
         lock(&self.listener.waiting).remove(&self.number);
-    }
-}
-
-/// Slot of a test, freed on drop.
-struct TestSlot<'a> {
-    id: TestId,
-    connections: Option<Receiver<DataConnection>>,
-    share: MemoryShare,
-    tests: &'a Mutex<HashMap<TestId, SyncSender<DataConnection>>>,
-}
-
-impl Drop for TestSlot<'_> {
-    fn drop(&mut self) {
-        lock(self.tests).remove(&self.id);
-    }
-}
-
-impl TestSlot<'_> {
-    /// Waits for all data connections of the test while its client is connected, then accepts no more.
-    fn gather(
-        &mut self,
-        params: &TestParams,
-        control: &ControlConnection,
-        deadline: Instant,
-    ) -> Result<Vec<Connection>, NettestError> {
-        let expected = params.connections() as usize;
-        let connections = self.connections.take();
-        let mut sockets: Vec<Connection> = Vec::with_capacity(expected);
-        while sockets.len() < expected {
-            match control.receive(Duration::ZERO) {
-                Some(ControlEvent::Peer(Err(error))) => {
-                    return Err(NettestError::ControlLost(error));
-                }
-                Some(_) => return Err(NettestError::Unexpected),
-                None => {}
-            }
-            let wait = deadline.saturating_duration_since(Instant::now());
-            if wait.is_zero() {
-                return Err(NettestError::Missing { missing: expected - sockets.len(), expected });
-            }
-            let next = connections
-                .as_ref()
-                .map(|arrived| arrived.recv_timeout(wait.min(STOP_CHECK_INTERVAL / 4)));
-            let Some(Ok((index, socket))) = next else { continue };
-            if index as usize >= expected || sockets.iter().any(|known| known.index == index) {
-                return Err(NettestError::Unexpected);
-            }
-            let role = role_of(params, index, false);
-            let label = match role {
-                StreamRole::Sender => {
-                    label_accepted(params.mark(), &socket, Path::new(DEFAULT_PIN))
-                }
-                StreamRole::Receiver => String::new(),
-            };
-            let socket = DataSocket::Tcp(socket);
-            sockets.push(Connection { index, role, socket, label });
-        }
-        Ok(sockets)
     }
 }
 

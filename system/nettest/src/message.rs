@@ -121,8 +121,11 @@ pub struct StreamReport {
     pub packets: u64,
     /// Lost datagrams, with those of the omitted start (receiver).
     pub lost: u64,
-    /// Datagrams that arrived after later ones, with those of the omitted start (receiver).
-    pub out_of_order: u64,
+    /// Datagrams that arrived after later ones, with those of the omitted start (receiver); `None` if the end
+    /// does not say (iperf3).
+    pub out_of_order: Option<u64>,
+    /// Datagrams that arrived once more, likewise.
+    pub duplicates: Option<u64>,
     /// Datagrams of the omitted start.
     pub omitted_packets: u64,
     /// Lost datagrams of the omitted start (receiver).

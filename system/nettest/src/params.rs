@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use utoipa::ToSchema;
 
+use crate::iperf3::params::{IPERF_STREAMS_MAX, OMIT_SECONDS_MAX};
+
 /// Limit of streams in one direction of a test.
 pub const STREAMS_MAX: u32 = 256;
 /// Limit of a test's duration in seconds.
@@ -172,7 +174,13 @@ impl TestParams {
             return fail("block: 64 B to 16 MiB".into());
         }
         if self.udp {
-            return fail("udp: only iperf3 clients test with datagrams".into());
+            if let Some(bytes) = self.block_bytes.filter(|bytes| !DATAGRAM_BYTES.contains(bytes)) {
+                let (least, most) = (DATAGRAM_BYTES.start(), DATAGRAM_BYTES.end());
+                return fail(format!("udp: datagrams of {bytes} B: {least} to {most} B"));
+            }
+            if self.scitag.is_some() {
+                return fail("udp: only packets of TCP carry a scitag; leave it out".into());
+            }
         }
         if let Some(name) = &self.congestion
             && (name.is_empty()
@@ -180,6 +188,28 @@ impl TestParams {
                 || name.contains(|c: char| !c.is_ascii_graphic()))
         {
             return fail(format!("congestion control '{}': not a name", name.escape_default()));
+        }
+        Ok(())
+    }
+
+    /// Validates the parameters of a test against an iperf3 server.
+    ///
+    /// # Errors
+    /// The first limit exceeded, with the value.
+    pub fn validate_for_iperf3(&self) -> Result<(), InvalidParams> {
+        let fail = |reason: String| Err(InvalidParams(reason));
+        if self.streams > IPERF_STREAMS_MAX {
+            let streams = self.streams;
+            return fail(format!("streams {streams}: iperf3 has at most {IPERF_STREAMS_MAX}"));
+        }
+        if self.omit_seconds.fract() != 0.0 || self.omit_seconds > OMIT_SECONDS_MAX as f64 {
+            let omit = self.omit_seconds;
+            return fail(format!(
+                "omit {omit} s: iperf3 omits 0 to {OMIT_SECONDS_MAX} whole seconds"
+            ));
+        }
+        if self.seconds.is_some_and(|seconds| seconds > SECONDS_MAX - self.omit_seconds) {
+            return fail("time: iperf3 tests for at most one day".into());
         }
         Ok(())
     }
@@ -265,10 +295,25 @@ mod tests {
             (TestParams { rate_bps: Some(1), ..test() }, "rate"),
             (TestParams { interval_seconds: 0.0, ..test() }, "interval"),
             (TestParams { block_bytes: Some(1), ..test() }, "block"),
-            (TestParams { udp: true, ..test() }, "udp"),
+            (TestParams { udp: true, block_bytes: Some(65_508), ..test() }, "65507"),
+            (TestParams { udp: true, scitag: Some(1), ..test() }, "scitag"),
             (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
         ] {
             let reason = params.validate().unwrap_err().to_string();
+            assert!(reason.contains(word), "{reason}");
+        }
+    }
+
+    #[test]
+    fn iperf3_has_narrower_limits() {
+        let test = TestParams::default;
+        assert_eq!(test().validate_for_iperf3(), Ok(()));
+        for (params, word) in [
+            (TestParams { streams: 129, ..test() }, "128"),
+            (TestParams { omit_seconds: 0.5, ..test() }, "whole"),
+            (TestParams { omit_seconds: 601.0, ..test() }, "600"),
+        ] {
+            let reason = params.validate_for_iperf3().unwrap_err().to_string();
             assert!(reason.contains(word), "{reason}");
         }
     }

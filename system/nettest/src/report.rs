@@ -24,6 +24,8 @@ pub struct Interval {
     pub retransmits: u64,
     /// Mean round-trip time of this end's senders.
     pub rtt_us: Option<u32>,
+    /// Datagrams of a UDP test: those that this end received, or only sent.
+    pub udp: Option<DatagramCounts>,
     /// True where it belongs to the start that is not counted.
     pub omitted: bool,
 }
@@ -51,8 +53,10 @@ pub struct DatagramCounts {
     pub lost: u64,
     /// Share of the datagrams that did not arrive.
     pub lost_percent: f64,
-    /// Datagrams that arrived after later ones.
-    pub out_of_order: u64,
+    /// Datagrams that arrived after later ones; null where the receiver does not report them (iperf3).
+    pub out_of_order: Option<u64>,
+    /// Datagrams that arrived once more, which are not counted otherwise; null likewise.
+    pub duplicates: Option<u64>,
     /// Interarrival jitter (RFC 1889); of a direction the mean of its streams \[us\].
     pub jitter_us: f64,
 }
@@ -65,17 +69,35 @@ impl DatagramCounts {
         let packets = receiver.packets.saturating_sub(receiver.omitted_packets) + unseen;
         let lost = receiver.lost.saturating_sub(receiver.omitted_lost) + unseen;
         let jitter_us = receiver.jitter_ns as f64 / 1e3;
-        let out_of_order = receiver.out_of_order;
-        Self { packets, lost, out_of_order, jitter_us, ..Self::default() }.with_percent()
+        let (out_of_order, duplicates) = (receiver.out_of_order, receiver.duplicates);
+        Self { packets, lost, out_of_order, duplicates, jitter_us, ..Self::default() }
+            .with_percent()
     }
 
-    fn sum(streams: &[Self]) -> Self {
+    /// Counts since `earlier` ones of the same stream.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let since = |now: Option<u64>, then: Option<u64>| {
+            now.map(|now| now.saturating_sub(then.unwrap_or(0)))
+        };
+        Self {
+            packets: self.packets.saturating_sub(earlier.packets),
+            // A late datagram of the time before takes loss back.
+            lost: self.lost.saturating_sub(earlier.lost),
+            out_of_order: since(self.out_of_order, earlier.out_of_order),
+            duplicates: since(self.duplicates, earlier.duplicates),
+            ..*self
+        }
+    }
+
+    pub(crate) fn sum(streams: &[Self]) -> Self {
+        let known = |count: fn(&Self) -> Option<u64>| streams.iter().map(count).sum();
         let sum = |count: fn(&Self) -> u64| streams.iter().map(count).sum();
         let jitter: f64 = streams.iter().map(|one| one.jitter_us).sum();
         Self {
             packets: sum(|one| one.packets),
             lost: sum(|one| one.lost),
-            out_of_order: sum(|one| one.out_of_order),
+            out_of_order: known(|one| one.out_of_order),
+            duplicates: known(|one| one.duplicates),
             jitter_us: jitter / streams.len().max(1) as f64,
             ..Self::default()
         }
@@ -165,7 +187,8 @@ pub struct Report {
     pub cpu_local_percent: f64,
     /// CPU use of the other end's stream threads; 100 is one core.
     pub cpu_remote_percent: f64,
-    /// System call by which the senders sent: `vmsplice`, `sendfile` or `write`.
+    /// System call by which the senders sent: `vmsplice`, `sendfile` or `write`; with UDP `send` or `send(UDP_SEGMENT)`;
+    /// `iperf3` where an iperf3 server sent.
     pub path: String,
     /// Reason why that was not a faster one.
     pub path_reason: Option<String>,
@@ -175,6 +198,8 @@ pub struct Report {
     pub other_tests: u32,
     /// Datagrams of a UDP test, in all directions.
     pub udp: Option<DatagramCounts>,
+    /// Size of a datagram of a UDP test \[B\].
+    pub datagram_bytes: Option<u32>,
     /// Results for each direction of the test.
     pub flows: Vec<FlowReport>,
     /// Results for each stream of the test.
@@ -268,6 +293,7 @@ impl Report {
             path_reason: sample.path_reason,
             interrupted: outcome.interrupted,
             other_tests: outcome.other_tests,
+            datagram_bytes: params.block_bytes.filter(|_| params.udp),
             udp: params.udp.then(|| {
                 let all: Vec<DatagramCounts> = streams.iter().filter_map(|one| one.udp).collect();
                 DatagramCounts::sum(&all)
@@ -311,7 +337,7 @@ fn label_of(sender: &StreamReport) -> (String, Option<String>) {
     match sender.label.split_once(": ") {
         Some((label, why)) => (label.to_owned(), Some(why.to_owned())),
         None if sender.label.is_empty() => {
-            ("none".to_owned(), Some("the listener is of a version that labels nothing".to_owned()))
+            ("none".to_owned(), Some("the other end labels nothing".to_owned()))
         }
         None => (sender.label.clone(), None),
     }

@@ -15,7 +15,7 @@ use crate::NettestError;
 use crate::datagram::CounterWidth;
 use crate::message::{Message, StreamReport, StreamRole, read_message, write_message};
 use crate::params::{SECONDS_MAX, TestParams};
-use crate::report::Interval;
+use crate::report::{DatagramCounts, Interval};
 use crate::share::MemoryShare;
 use crate::source::CONTENT_BYTES;
 use crate::udp;
@@ -140,6 +140,7 @@ pub(crate) fn run(
     let mut alive_sent = Instant::now();
     let settings = StreamSettings {
         counters: CounterWidth::Bits64,
+        exact_size: true,
         ..StreamSettings::of(params, control.socket())
     };
     let mut streams = RunningStreams::start(params, settings, sockets, share, &control.sender)?;
@@ -235,6 +236,7 @@ pub(crate) struct RunningStreams {
     tick_index: u32,
     last_tick: Duration,
     passed_before: Vec<u64>,
+    datagrams_before: Vec<DatagramCounts>,
     retransmits_before: u64,
 }
 
@@ -262,6 +264,7 @@ impl RunningStreams {
             tick_index: 0,
             last_tick: Duration::ZERO,
             passed_before: vec![0; count],
+            datagrams_before: vec![DatagramCounts::default(); count],
             retransmits_before: 0,
         };
         for (slot, Connection { index, role, socket, label }) in running.sockets.iter().enumerate()
@@ -295,7 +298,8 @@ impl RunningStreams {
             index: self.tick_index,
             start_seconds: self.last_tick.as_secs_f64(),
             end_seconds: now.as_secs_f64(),
-            omitted: now.as_secs_f64() <= self.shared.params.omit_seconds,
+            // By its middle: ticks are a little late.
+            omitted: (self.last_tick + now).as_secs_f64() < 2.0 * self.shared.params.omit_seconds,
             ..Interval::default()
         };
         let mut rtt = (0_u64, 0_u64);
@@ -317,6 +321,7 @@ impl RunningStreams {
                 }
             }
         }
+        interval.udp = self.shared.params.udp.then(|| self.datagrams_since_tick());
         interval.retransmits = retransmits.saturating_sub(self.retransmits_before);
         self.retransmits_before = retransmits.max(self.retransmits_before);
         interval.rtt_us = rtt.0.checked_div(rtt.1).and_then(|rtt| u32::try_from(rtt).ok());
@@ -327,6 +332,19 @@ impl RunningStreams {
             self.next_tick += step;
         }
         interval
+    }
+
+    /// Datagrams since the last tick: those received here, or sent if none are.
+    fn datagrams_since_tick(&mut self) -> DatagramCounts {
+        let receives = self.sockets.iter().any(|one| one.role == StreamRole::Receiver);
+        let counted = if receives { StreamRole::Receiver } else { StreamRole::Sender };
+        let mut counts = Vec::new();
+        for (slot, _) in self.sockets.iter().enumerate().filter(|(_, one)| one.role == counted) {
+            let now = self.shared.datagrams[slot].counts();
+            counts.push(now.since(&self.datagrams_before[slot]));
+            self.datagrams_before[slot] = now;
+        }
+        DatagramCounts::sum(&counts)
     }
 
     /// Marks the end of a sender of the other end.

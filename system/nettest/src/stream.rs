@@ -17,9 +17,10 @@ use penstock_sys::machine::thread_cpu;
 use penstock_sys::net::{PatternMemory, TcpInfo, options};
 
 use crate::block::BlockSize;
-use crate::datagram::CounterWidth;
+use crate::datagram::{CounterWidth, DatagramAccount};
 use crate::message::{StreamReport, StreamRole};
 use crate::params::TestParams;
+use crate::report::DatagramCounts;
 use crate::source::DataSource;
 use crate::udp;
 
@@ -65,7 +66,9 @@ pub(crate) struct StreamSettings {
     /// Width of the counters of datagrams.
     pub(crate) counters: CounterWidth,
     /// Size of a datagram.
-    pub(crate) datagram_bytes: usize,
+    pub(crate) datagram_bytes: u32,
+    /// Both ends know the size of datagrams: receivers drop others.
+    pub(crate) exact_size: bool,
     /// Round-trip time of the control connection, which bounds what is under way.
     pub(crate) control_rtt_us: u32,
     /// Sends without Nagle's algorithm (`TCP_NODELAY`).
@@ -93,6 +96,38 @@ pub(crate) struct StreamEnd {
     pub(crate) packets: AtomicU64,
 }
 
+/// Datagrams of a stream so far, for the intervals.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct DatagramProgress {
+    pub(crate) packets: AtomicU64,
+    lost: AtomicU64,
+    out_of_order: AtomicU64,
+    duplicates: AtomicU64,
+    jitter_ns: AtomicU64,
+}
+
+impl DatagramProgress {
+    pub(crate) fn publish(&self, account: &DatagramAccount) {
+        self.packets.store(account.packets, Relaxed);
+        self.lost.store(account.lost, Relaxed);
+        self.out_of_order.store(account.out_of_order, Relaxed);
+        self.duplicates.store(account.duplicates, Relaxed);
+        self.jitter_ns.store((account.jitter_seconds * 1e9) as u64, Relaxed);
+    }
+
+    pub(crate) fn counts(&self) -> DatagramCounts {
+        DatagramCounts {
+            packets: self.packets.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            lost_percent: 0.0,
+            out_of_order: Some(self.out_of_order.load(Relaxed)),
+            duplicates: Some(self.duplicates.load(Relaxed)),
+            jitter_us: self.jitter_ns.load(Relaxed) as f64 / 1e3,
+        }
+    }
+}
+
 /// State shared by the streams of one end.
 #[derive(Debug)]
 pub(crate) struct StreamsShared {
@@ -107,6 +142,8 @@ pub(crate) struct StreamsShared {
     budget: Option<AtomicU64>,
     /// Bytes of each stream, omitted ones included, in the session's stream order.
     pub(crate) passed: Vec<Counter>,
+    /// Datagrams of each stream, likewise.
+    pub(crate) datagrams: Vec<DatagramProgress>,
 }
 
 /// Counter in a cache line of its own.
@@ -123,6 +160,7 @@ impl StreamsShared {
             stop: AtomicBool::new(false),
             budget: params.bytes.map(AtomicU64::new),
             passed: std::iter::repeat_with(Counter::default).take(streams).collect(),
+            datagrams: std::iter::repeat_with(DatagramProgress::default).take(streams).collect(),
             params,
         }
     }

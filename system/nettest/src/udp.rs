@@ -22,7 +22,9 @@ use crate::stream::{
 };
 
 /// Datagram size where the MSS is unknown: fits Ethernet (`DEFAULT_UDP_BLKSIZE` of iperf3).
-const DATAGRAM_BYTES_DEFAULT: usize = 1_460;
+const DATAGRAM_BYTES_DEFAULT: u32 = 1_460;
+/// Datagrams per second that a stream has at least, unless they would be small for Ethernet.
+const DATAGRAMS_PER_SECOND_MIN: u64 = 100;
 /// Receive buffer without a requested one; the kernel's default of 208 KiB overflows within
 /// milliseconds at 1 Gb/s.
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
@@ -33,15 +35,17 @@ const NO_BUFFER_PAUSE: Duration = Duration::from_micros(200);
 /// Longest time for which a write blocks without a check for a stop.
 const SEND_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Size of a test's datagrams: as requested, or what fits the path of the control connection.
-pub(crate) fn datagram_bytes(params: &TestParams, control: &TcpStream) -> usize {
-    params.block_bytes.map_or_else(
-        || {
-            let mss = TcpInfo::of(control).map_or(0, |info| info.snd_mss);
-            if DATAGRAM_BYTES.contains(&mss) { mss as usize } else { DATAGRAM_BYTES_DEFAULT }
-        },
-        |bytes| bytes as usize,
-    )
+/// Size of a test's datagrams: as requested, or what fits the path of the control connection. On a path with
+/// large packets a slow stream takes smaller ones, to have [`DATAGRAMS_PER_SECOND_MIN`].
+pub(crate) fn datagram_bytes(params: &TestParams, control: &TcpStream) -> u32 {
+    params.block_bytes.unwrap_or_else(|| {
+        let mss = TcpInfo::of(control).map_or(0, |info| info.snd_mss);
+        let fits = if DATAGRAM_BYTES.contains(&mss) { mss } else { DATAGRAM_BYTES_DEFAULT };
+        let paced = params
+            .stream_bytes_per_second()
+            .map_or(u64::MAX, |rate| rate / DATAGRAMS_PER_SECOND_MIN);
+        fits.min(u32::try_from(paced).unwrap_or(u32::MAX).max(DATAGRAM_BYTES_DEFAULT))
+    })
 }
 
 /// Sets the socket options of a stream, at both ends.
@@ -82,7 +86,7 @@ pub(crate) fn send(
 ) -> io::Result<()> {
     let shared = &stream.shared;
     let settings = shared.settings;
-    let size = settings.datagram_bytes.max(DATAGRAM_HEADER_BYTES_MAX + 1);
+    let size = (settings.datagram_bytes as usize).max(DATAGRAM_HEADER_BYTES_MAX + 1);
     let rate = shared.params.stream_bytes_per_second();
     let mut per_write = datagrams_per_write(size, rate);
     "send".clone_into(&mut report.path);
@@ -128,6 +132,7 @@ pub(crate) fn send(
                         report.omitted_packets += datagrams;
                     }
                     shared.passed[stream.slot].0.fetch_add(taken, Relaxed);
+                    shared.datagrams[stream.slot].packets.store(report.packets, Relaxed);
                 }
                 Err(_) if shared.is_over() => return Ok(()),
                 Err(error) if is_timeout(&error) => {}
@@ -160,6 +165,7 @@ pub(crate) fn receive(
     let shared = &stream.shared;
     let end = &shared.ends[stream.slot];
     let rtt_us = shared.settings.control_rtt_us;
+    let size = shared.settings.datagram_bytes as usize;
     let mut receiver = CoalescedReceiver::new(socket, (stream.receive_bytes >> 16).min(BATCH_MAX));
     let path = if receiver.coalesces() { "recvmmsg(UDP_GRO)" } else { "recvmmsg" };
     path.clone_into(&mut report.path);
@@ -175,6 +181,10 @@ pub(crate) fn receive(
             let now = shared.started.elapsed();
             let mut bytes = 0;
             for datagram in receiver.datagrams() {
+                // A hello that came twice, or a datagram of someone else.
+                if shared.settings.exact_size && datagram.len() != size {
+                    continue;
+                }
                 let header = DatagramHeader::decode(shared.settings.counters, datagram);
                 if header.is_some_and(|header| account.add(header, now)) {
                     bytes += datagram.len() as u64;
@@ -184,6 +194,7 @@ pub(crate) fn receive(
                 (report.omitted_packets, report.omitted_lost) = (account.packets, account.lost);
             }
             shared.passed[stream.slot].0.fetch_add(bytes, Relaxed);
+            shared.datagrams[stream.slot].publish(&account);
         }
         let all = end.packets.load(Relaxed);
         let complete = all > 0 && account.packets >= all && account.lost == 0;
@@ -193,7 +204,8 @@ pub(crate) fn receive(
     }
     report.packets = account.packets;
     report.lost = account.lost;
-    report.out_of_order = account.out_of_order;
+    (report.out_of_order, report.duplicates) =
+        (Some(account.out_of_order), Some(account.duplicates));
     report.jitter_ns = (account.jitter_seconds * 1e9) as u64;
     Ok(())
 }

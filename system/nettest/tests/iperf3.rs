@@ -1,82 +1,44 @@
 //! Tests of Debian's iperf3 client against a listener, and clients that break its protocol.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
-use penstock_nettest::{Listener, ListenerEvent, ListenerLimits};
+use penstock_nettest::ListenerLimits;
 use serde_json::Value;
 
 const COOKIE: &[u8; 37] = b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0";
 
-struct RunningListener {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    log: Receiver<String>,
-    thread: Option<JoinHandle<()>>,
+mod common;
+
+use common::RunningListener;
+
+fn listen(tests: usize) -> RunningListener {
+    let handshake = Duration::from_secs(2);
+    RunningListener::with(ListenerLimits { tests, handshake, ..ListenerLimits::default() })
 }
 
-impl RunningListener {
-    fn new(tests: usize) -> Self {
-        let handshake = Duration::from_secs(2);
-        let limits = ListenerLimits { tests, handshake, ..ListenerLimits::default() };
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
-        assert_eq!(listener.udp_unavailable(), None);
-        let address = listener.local_addr();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (sender, log) = channel();
-        let ended = stop.clone();
-        let thread = thread::spawn(move || {
-            let log = move |event: &ListenerEvent<'_>| {
-                let _ = sender.send(format!("{event:?}"));
-            };
-            listener.run(&ended, log).unwrap();
-        });
-        Self { address, stop, log, thread: Some(thread) }
-    }
-
-    fn log_line(&self, word: &str) -> String {
-        loop {
-            let line = self.log.recv_timeout(Duration::from_secs(20));
-            let line = line.unwrap_or_else(|_| panic!("no '{word}'"));
-            if line.contains(word) {
-                return line;
-            }
-        }
-    }
-
-    /// Runs `iperf3 -c` with these flags; `None` if it is not installed.
-    fn iperf3(&self, flags: &str) -> Option<Value> {
-        let output = Command::new("iperf3")
-            .args(["-J", "-c", "127.0.0.1", "-p", &self.address.port().to_string()])
-            .args(flags.split_whitespace())
-            .output();
-        let Ok(output) = output else {
-            penstock_testkit::skip(penstock_testkit::Requirement::Program, "needs iperf3");
-            return None;
-        };
-        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-        Some(report)
-    }
-
-    fn connect(&self, bytes: &[u8]) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        socket.write_all(bytes).unwrap();
-        socket
-    }
+/// Runs `iperf3 -c` with these flags; `None` if it is not installed.
+fn iperf3(listener: &RunningListener, flags: &str) -> Option<Value> {
+    let output = Command::new("iperf3")
+        .args(["-J", "-c", "127.0.0.1", "-p", &listener.address.port().to_string()])
+        .args(flags.split_whitespace())
+        .output();
+    let Ok(output) = output else {
+        penstock_testkit::skip(penstock_testkit::Requirement::Program, "needs iperf3");
+        return None;
+    };
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    Some(report)
 }
 
-impl Drop for RunningListener {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
+fn connect(listener: &RunningListener, bytes: &[u8]) -> TcpStream {
+    let mut socket = TcpStream::connect(listener.address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.write_all(bytes).unwrap();
+    socket
 }
 
 fn number(report: &Value, path: &str) -> f64 {
@@ -85,7 +47,7 @@ fn number(report: &Value, path: &str) -> f64 {
 
 #[test]
 fn tcp_options_of_iperf3_work() {
-    let listener = RunningListener::new(16);
+    let listener = listen(16);
     for flags in [
         "-t 1",
         "-t 1 -R",
@@ -105,7 +67,7 @@ fn tcp_options_of_iperf3_work() {
         "-t 1 --get-server-output",
         "-t 1 -T title --extra-data x",
     ] {
-        let Some(report) = listener.iperf3(flags) else { return };
+        let Some(report) = iperf3(&listener, flags) else { return };
         assert_eq!(report.get("error"), None, "{flags}: {report}");
         assert!(number(&report, "/end/sum_received/bytes") > 1e5, "{flags}: {report}");
         assert!(number(&report, "/end/sum_sent/bytes") > 1e5, "{flags}: {report}");
@@ -133,7 +95,7 @@ fn tcp_options_of_iperf3_work() {
 
 #[test]
 fn udp_options_of_iperf3_work() {
-    let listener = RunningListener::new(16);
+    let listener = listen(16);
     for (flags, streams) in [
         ("-u -t 1 -b 20M", 1.0),
         ("-u -t 1 -b 20M -R", 1.0),
@@ -141,7 +103,7 @@ fn udp_options_of_iperf3_work() {
         ("-u -t 1 -b 20M --bidir -l 1400", 1.0),
         ("-u -t 1 -b 20M --udp-counters-64bit -l 1400", 1.0),
     ] {
-        let Some(report) = listener.iperf3(flags) else { return };
+        let Some(report) = iperf3(&listener, flags) else { return };
         assert_eq!(report.get("error"), None, "{flags}: {report}");
         let rate = number(&report, "/end/sum/bits_per_second");
         assert!((rate / streams - 20e6).abs() < 6e6, "{flags}: {rate}");
@@ -155,7 +117,7 @@ fn udp_options_of_iperf3_work() {
 
 #[test]
 fn simultaneous_clients_are_served() {
-    let listener = RunningListener::new(16);
+    let listener = listen(16);
     thread::scope(|scope| {
         for flags in ["-t 1", "-t 1 -R", "-u -t 1 -b 5M", "-u -t 1 -b 5M -R"] {
             let listener = &listener.address;
@@ -174,20 +136,20 @@ fn simultaneous_clients_are_served() {
 
 #[test]
 fn full_listener_answers_busy() {
-    let listener = RunningListener::new(1);
-    let mut first = listener.connect(COOKIE);
+    let listener = listen(1);
+    let mut first = connect(&listener, COOKIE);
     let mut state = [0];
     first.read_exact(&mut state).unwrap();
     assert_eq!(state, [9]);
-    let Some(report) = listener.iperf3("-t 1") else { return };
+    let Some(report) = iperf3(&listener, "-t 1") else { return };
     assert!(report["error"].as_str().unwrap().contains("busy"), "{report}");
 }
 
 #[test]
 fn broken_clients_cost_one_event() {
-    let listener = RunningListener::new(16);
+    let listener = listen(16);
     let answer = |bytes: &[u8], shut: bool| {
-        let mut socket = listener.connect(bytes);
+        let mut socket = connect(&listener, bytes);
         if shut {
             socket.shutdown(std::net::Shutdown::Write).unwrap();
         }
@@ -214,6 +176,6 @@ fn broken_clients_cost_one_event() {
     // An interrupted client.
     assert_eq!(answer(&with(b"\0\0\0\x02{}\x0c"), false), [9, 10]);
     assert!(listener.log_line("Failed").contains("interrupted"));
-    let Some(report) = listener.iperf3("-n 1M") else { return };
+    let Some(report) = iperf3(&listener, "-n 1M") else { return };
     assert_eq!(report.get("error"), None, "{report}");
 }

@@ -1,86 +1,33 @@
 //! Limits of a listener, with short deadlines: refused, dropped and admitted clients.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread::{self, JoinHandle};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use penstock_nettest::message::{Message, read_message, write_message};
-use penstock_nettest::{
-    Listener, ListenerEvent, ListenerLimits, NettestError, TestParams, TestTarget, run,
-};
+use penstock_nettest::{ListenerLimits, NettestError, TestParams};
 use penstock_protocol::preamble::{self, ConnectionKind, Preamble};
 
-const LOG_TIMEOUT: Duration = Duration::from_secs(20);
+mod common;
 
-/// Listener on a thread, stopped on drop.
-struct RunningListener {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    log: Receiver<String>,
-    thread: Option<JoinHandle<()>>,
+use common::RunningListener;
+
+/// Control connection that has proposed `params`.
+fn propose(listener: &RunningListener, params: TestParams) -> TcpStream {
+    let mut socket = TcpStream::connect(listener.address).unwrap();
+    let kind = ConnectionKind::NettestControl;
+    socket.write_all(&preamble::encode(Preamble { kind, tls: false })).unwrap();
+    let software = "test".to_owned();
+    write_message(&mut socket, &Message::Propose { software, params }).unwrap();
+    socket
 }
 
-impl RunningListener {
-    fn with(limits: ListenerLimits) -> Self {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
-        let address = listener.local_addr();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (sender, log) = channel();
-        let ended = stop.clone();
-        let thread = thread::spawn(move || {
-            let log = move |event: &ListenerEvent<'_>| {
-                let _ = sender.send(format!("{event:?}"));
-            };
-            listener.run(&ended, log).unwrap();
-        });
-        Self { address, stop, log, thread: Some(thread) }
-    }
-
-    fn log_line(&self, word: &str) -> String {
-        loop {
-            let line = self.log.recv_timeout(LOG_TIMEOUT).unwrap_or_else(|_| panic!("no '{word}'"));
-            if line.contains(word) {
-                return line;
-            }
-        }
-    }
-
-    fn test(&self, params: &TestParams) -> Result<u64, NettestError> {
-        let target = TestTarget { host: self.address.to_string(), ..TestTarget::default() };
-        run(&target, params, &AtomicBool::new(false), &mut |_| {}).map(|report| report.bytes)
-    }
-
-    /// Control connection that has proposed `params`.
-    fn propose(&self, params: TestParams) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address).unwrap();
-        let kind = ConnectionKind::NettestControl;
-        socket.write_all(&preamble::encode(Preamble { kind, tls: false })).unwrap();
-        let software = "test".to_owned();
-        write_message(&mut socket, &Message::Propose { software, params }).unwrap();
-        socket
-    }
-
-    /// Accepted control connection whose test waits for its data connections.
-    fn book(&self) -> TcpStream {
-        let mut socket = self.propose(TestParams::default());
-        let answer = read_message(&mut socket).unwrap();
-        assert!(matches!(answer, Message::Accepted { .. }), "{answer:?}");
-        socket
-    }
-}
-
-impl Drop for RunningListener {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(thread::panicking() || ended.is_ok());
-        }
-    }
+/// Accepted control connection whose test waits for its data connections.
+fn book(listener: &RunningListener) -> TcpStream {
+    let mut socket = propose(listener, TestParams::default());
+    let answer = read_message(&mut socket).unwrap();
+    assert!(matches!(answer, Message::Accepted { .. }), "{answer:?}");
+    socket
 }
 
 fn small() -> TestParams {
@@ -90,7 +37,7 @@ fn small() -> TestParams {
 #[test]
 fn test_beyond_limit_is_refused() {
     let listener = RunningListener::with(ListenerLimits::default());
-    let mut booked: Vec<_> = (0..16).map(|_| listener.book()).collect();
+    let mut booked: Vec<_> = (0..16).map(|_| book(&listener)).collect();
     let refused = listener.test(&small()).unwrap_err();
     assert!(
         matches!(&refused, NettestError::Refused(why) if why.contains("16 tests")),
@@ -99,7 +46,7 @@ fn test_beyond_limit_is_refused() {
     // The client disconnects before its data connections arrive.
     drop(booked.pop());
     listener.log_line("control connection ended");
-    assert_eq!(listener.test(&small()).unwrap(), 100_000);
+    assert_eq!(listener.test(&small()).unwrap().bytes, 100_000);
 }
 
 #[test]
@@ -115,18 +62,18 @@ fn silent_connection_is_dropped_at_deadline() {
     slow.write_all(b"PENSTOCK").unwrap();
     assert!(listener.log_line("Dropped").contains("8 bytes and then silence"));
     // Accepted, then no data connections.
-    let mut booked = listener.book();
+    let mut booked = book(&listener);
     assert!(matches!(read_message(&mut booked).unwrap(), Message::Failed { .. }));
     assert!(listener.log_line("Failed").contains("1 of 1 data connection"));
-    assert!(begun.elapsed() >= 3 * handshake && begun.elapsed() < LOG_TIMEOUT);
-    assert_eq!(listener.test(&small()).unwrap(), 100_000);
+    assert!(begun.elapsed() >= 3 * handshake && begun.elapsed() < Duration::from_secs(20));
+    assert_eq!(listener.test(&small()).unwrap().bytes, 100_000);
 }
 
 #[test]
 fn vanished_client_frees_its_slot() {
     let listener = RunningListener::with(ListenerLimits { tests: 1, ..ListenerLimits::default() });
     let mut control =
-        listener.propose(TestParams { seconds: Some(600.0), ..TestParams::default() });
+        propose(&listener, TestParams { seconds: Some(600.0), ..TestParams::default() });
     let Message::Accepted { test_id, .. } = read_message(&mut control).unwrap() else {
         panic!("not accepted");
     };
@@ -139,13 +86,13 @@ fn vanished_client_frees_its_slot() {
     assert!(matches!(listener.test(&small()), Err(NettestError::Refused(_))));
     drop((control, data));
     listener.log_line("control connection ended");
-    assert_eq!(listener.test(&small()).unwrap(), 100_000);
+    assert_eq!(listener.test(&small()).unwrap().bytes, 100_000);
 }
 
 #[test]
 fn excess_data_connections_are_refused() {
     let listener = RunningListener::with(ListenerLimits::default());
-    let mut control = listener.propose(TestParams { streams: 2, ..TestParams::default() });
+    let mut control = propose(&listener, TestParams { streams: 2, ..TestParams::default() });
     let Message::Accepted { test_id, .. } = read_message(&mut control).unwrap() else {
         panic!("not accepted");
     };

@@ -46,16 +46,24 @@ impl IperfControl {
         self.send(&json_frame(json))
     }
 
+    /// Waits for a byte; `None` after `wait`.
+    pub(crate) fn poll_byte(&self, wait: Duration) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        match fill(&self.socket, &mut byte, Instant::now() + wait) {
+            Ok(()) => Ok(Some(byte[0])),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Waits for a state byte; `None` after `wait`.
     pub(crate) fn poll_state(
         &mut self,
         wait: Duration,
     ) -> Result<Option<ControlState>, NettestError> {
-        let mut byte = [0];
-        match fill(&self.socket, &mut byte, Instant::now() + wait) {
-            Ok(()) => ControlState::decode(byte[0]).map(Some).ok_or(NettestError::Unexpected),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
-            Err(error) => Err(NettestError::ControlLost(error)),
+        match self.poll_byte(wait).map_err(NettestError::ControlLost)? {
+            Some(byte) => ControlState::decode(byte).map(Some).ok_or(NettestError::Unexpected),
+            None => Ok(None),
         }
     }
 

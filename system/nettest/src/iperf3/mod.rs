@@ -1,8 +1,9 @@
-//! Server side of iperf3's protocol, so that `iperf3 -c` may test against a listener.
+//! Protocol of iperf3: `iperf3 -c` may test against a listener, and this client against `iperf3 -s`.
 //!
-//! [`wire`], [`params`] and [`results`] are pure; `server` answers clients on a listener's port with the
-//! streams of other tests (`crate::stream`).
+//! [`wire`], [`params`] and [`results`] are pure; `server` answers clients on a listener's port, [`client`] tests
+//! against a server, both with the streams of other tests (`crate::stream`).
 
+pub mod client;
 pub mod params;
 pub mod results;
 pub mod wire;

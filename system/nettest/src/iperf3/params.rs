@@ -10,7 +10,7 @@ use crate::params::{SECONDS_MAX, TestDirection, TestParams};
 /// Limit of parallel streams in one direction (`MAX_STREAMS`).
 pub const IPERF_STREAMS_MAX: u32 = 128;
 /// Limit of the omitted start (`MAX_OMIT_TIME`).
-const OMIT_SECONDS_MAX: u64 = 600;
+pub const OMIT_SECONDS_MAX: u64 = 600;
 /// Limit of the time (`MAX_TIME`).
 const TIME_SECONDS_MAX: u64 = 86_400;
 /// Limit of the socket buffers (`MAX_TCP_BUFFER`).

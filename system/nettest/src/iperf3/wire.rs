@@ -163,6 +163,29 @@ impl IperfError {
     }
 }
 
+/// Text for the number of a server's error, with the remedy where there is one.
+#[must_use]
+pub const fn server_error_reason(code: u32) -> &'static str {
+    match code {
+        5 => "the time is out of its range",
+        6 => "too many parallel streams",
+        7 => "the block size is out of its range",
+        8 | 124 => "the socket buffer size is out of its range; try a smaller --window",
+        12 => "the omitted start is out of its range",
+        20 => "the datagram size is out of its range",
+        27 => "the rate exceeds the server's limit; lower --rate",
+        114 => "it did not receive the parameters",
+        117 => "it did not receive the results",
+        121 => "access denied",
+        130 => "it could not set the socket buffers; try a smaller --window",
+        134 => "it lacks the congestion control",
+        142 => "it needs a user's authentication, which is not supported here",
+        203 | 204 => "it could not open a stream",
+        205 | 206 => "a stream failed",
+        _ => "an error without a text here",
+    }
+}
+
 /// Identifier of the stream with this number from 0: 1, 3, 4, 5 and so on (`iperf_add_stream`).
 #[must_use]
 pub const fn stream_id(index: u32) -> u64 {
