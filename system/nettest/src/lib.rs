@@ -93,7 +93,8 @@ pub enum NettestError {
     ControlLost(#[source] io::Error),
     /// The other end is silent.
     #[error(
-        "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release"
+        "connected, and no answer for {0:.1} s: the other end hangs, or is no penstock listener of this release \
+         (an iperf3 server needs --iperf3)"
     )]
     Silent(
         /// Silence in seconds.

@@ -104,7 +104,9 @@ impl IperfParams {
         };
         let window = number("window", WINDOW_BYTES_MAX, IperfError::Window)?;
         let mss = number("MSS", MSS_BYTES_MAX, IperfError::Mss)?.filter(|mss| *mss > 0);
-        let tos = number("TOS", u64::MAX, IperfError::Params)?.filter(|tos| *tos > 0);
+        let tos = number("TOS", u64::MAX, IperfError::Params)?
+            .map(|tos| (tos & 0xff) as u8)
+            .filter(|tos| *tos > 0);
         let congestion = match object.get("congestion").filter(|_| !udp) {
             Some(Value::String(name)) if is_congestion_name(name) => Some(name.clone()),
             Some(_) => return Err(IperfError::Congestion),
@@ -129,7 +131,7 @@ impl IperfParams {
             counters_64bit: flag("udp_counters_64bit"),
             mss: small(mss),
             no_delay: flag("nodelay"),
-            tos: tos.map(|tos| (tos & 0xff) as u8),
+            tos,
             server_output: flag("get_server_output"),
         })
     }
@@ -250,6 +252,15 @@ mod tests {
         }
         let long = format!(r#"{{"title":"{}"}}"#, "x".repeat(PARAMS_BYTES_MAX));
         assert_eq!(IperfParams::decode(long.as_bytes()), Err(IperfError::Params));
+    }
+
+    #[test]
+    fn type_of_service_is_one_byte() {
+        let tos = |json: &[u8]| IperfParams::decode(json).unwrap().tos;
+        assert_eq!(tos(br#"{"TOS":40}"#), Some(40));
+        assert_eq!(tos(br#"{"TOS":296}"#), Some(40));
+        // Found by fuzzing: zero in the byte that counts.
+        assert_eq!(tos(br#"{"TOS":666666666666666666.66}"#), None);
     }
 
     #[test]
