@@ -4,26 +4,17 @@
 //! it passes what the sender wrote with `UDP_SEGMENT`. Without the option each buffer is one datagram.
 
 use std::io;
-use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::set_int;
+use super::receive_batch::ReceiveBatch;
 
 /// Most datagrams that one write with `UDP_SEGMENT` may contain (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
 pub const UDP_SEGMENTS_MAX: usize = 64;
 /// Largest payload of one write, in bytes: the IPv4 packet has 65,535.
 pub const UDP_WRITE_BYTES_MAX: usize = 65_507;
-/// Above the longest coalesced buffer.
-const BUFFER_BYTES: usize = 65_536;
-
-/// Buffer for the control message UDP_GRO (24 bytes), with the alignment of `cmsghdr`.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct SegmentControl([u8; 64]);
-
 /// Binds a UDP socket that shares its address with the sockets of [`accept_datagrams`]. `[::]` receives IPv4 as well.
 ///
 /// # Errors
@@ -74,10 +65,9 @@ pub fn set_write_segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
 /// A connected UDP socket with buffers for a batch of coalesced datagrams.
 pub struct CoalescedReceiver {
     socket: UdpSocket,
-    buffers: Vec<u8>,
-    controls: Vec<SegmentControl>,
-    /// Total length and segment length of each buffer of the last batch.
-    lengths: Vec<(usize, usize)>,
+    batch: ReceiveBatch,
+    /// Length of the datagrams in each buffer of the last batch; `None` for a single one.
+    segments: Vec<Option<usize>>,
     coalesces: bool,
 }
 
@@ -96,9 +86,8 @@ impl CoalescedReceiver {
         let coalesces = set_int(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         Self {
             socket,
-            buffers: vec![0; batch * BUFFER_BYTES],
-            controls: vec![SegmentControl([0; 64]); batch],
-            lengths: Vec::with_capacity(batch),
+            batch: ReceiveBatch::new(batch, false),
+            segments: Vec::with_capacity(batch),
             coalesces,
         }
     }
@@ -114,79 +103,21 @@ impl CoalescedReceiver {
     /// # Errors
     /// The kernel's other errors.
     pub fn receive(&mut self) -> io::Result<bool> {
-        self.lengths.clear();
-        let mut vectors: Vec<libc::iovec> = self
-            .buffers
-            .chunks_exact_mut(BUFFER_BYTES)
-            .map(|buffer| libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: buffer.len(),
-            })
-            .collect();
-        let rooms = self.controls.iter_mut().zip(&mut vectors);
-        let mut messages: Vec<libc::mmsghdr> = rooms
-            .map(|(control, vector)| {
-                // SAFETY: all zeros is a valid mmsghdr, which is plain data.
-                let mut message: libc::mmsghdr = unsafe { zeroed() };
-                message.msg_hdr.msg_iov = vector;
-                message.msg_hdr.msg_iovlen = 1;
-                message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
-                message.msg_hdr.msg_controllen = size_of::<SegmentControl>() as _;
-                message
-            })
-            .collect();
-        // SAFETY: each message points to its own vector, buffer and control room with their true lengths, and all of
-        // them outlive the call.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                messages.len() as libc::c_uint,
-                libc::MSG_WAITFORONE as _,
-                std::ptr::null_mut(),
-            )
-        };
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => Ok(false),
-                _ => Err(error),
-            };
-        }
-        for message in messages.iter().take(count as usize) {
-            let length = (message.msg_len as usize).min(BUFFER_BYTES);
-            let segment = segment_bytes(&message.msg_hdr).filter(|segment| *segment > 0);
-            self.lengths.push((length, segment.unwrap_or(length).max(1)));
-        }
+        let Self { socket, batch, segments, .. } = self;
+        segments.clear();
+        let count = batch.receive(socket, |messages| {
+            let segment = messages.get::<libc::c_int>(libc::SOL_UDP, libc::UDP_GRO);
+            segments.push(segment.and_then(|bytes| usize::try_from(bytes).ok()));
+        })?;
         Ok(count > 0)
     }
 
     /// Datagrams of the last [`Self::receive`], in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = &[u8]> {
-        self.buffers
-            .chunks_exact(BUFFER_BYTES)
-            .zip(&self.lengths)
-            .flat_map(|(buffer, &(length, segment))| buffer[..length].chunks(segment))
+        self.batch.datagrams().zip(&self.segments).flat_map(|(buffer, segment)| {
+            buffer.chunks(segment.filter(|bytes| *bytes > 0).unwrap_or(buffer.len()).max(1))
+        })
     }
-}
-
-/// Length of the coalesced datagrams; `None` for a single one.
-fn segment_bytes(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the header is as recvmmsg filled it, with its control room still alive; the CMSG macros stay within
-    // msg_controllen, and a message of UDP_GRO carries an int.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while !control.is_null() {
-            if ((*control).cmsg_level, (*control).cmsg_type) == (libc::SOL_UDP, libc::UDP_GRO) {
-                let bytes = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
-                return usize::try_from(bytes).ok();
-            }
-            control = libc::CMSG_NXTHDR(header, control);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

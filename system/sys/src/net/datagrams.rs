@@ -1,7 +1,7 @@
 //! Batched UDP I/O (recvmmsg, sendmmsg), with timestamps and the kernel's drop counter.
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -9,38 +9,28 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::options::{set_int, set_receive_buffer};
+use super::receive_batch::ReceiveBatch;
 
 /// Most datagrams per system call.
 pub const DATAGRAMS_PER_CALL_MAX: usize = 64;
 
-/// Above the longest UDP datagram.
-const DATAGRAM_BYTES_MAX: usize = 65_536;
-
 /// include/uapi/asm-generic/socket.h; libc does not have it.
 const SO_MEMINFO: libc::c_int = 55;
-
-/// Buffer for the control messages SO_RXQ_OVFL (24 bytes) and SCM_TIMESTAMPNS (32 bytes), with the alignment of `cmsghdr`.
-#[derive(Clone, Copy)]
-#[repr(C, align(8))]
-struct ControlBuffer([u8; 64]);
 
 /// A bound socket that receives datagrams in batches.
 pub struct DatagramReceiver {
     socket: UdpSocket,
-    buffers: Vec<u8>,
-    names: Vec<libc::sockaddr_storage>,
-    controls: Vec<ControlBuffer>,
+    batch: ReceiveBatch,
+    /// Control messages of the last batch.
     infos: Vec<DatagramInfo>,
-    taken: usize,
     dropped_last: u32,
     dropped: u64,
     buffer_bytes: usize,
 }
 
-/// Length and control messages of one datagram.
-#[derive(Debug, Clone, Copy, Default)]
+/// Control messages of one datagram.
+#[derive(Debug, Clone, Copy)]
 struct DatagramInfo {
-    length: usize,
     received_at: Option<Duration>,
     dropped_before: u32,
 }
@@ -82,15 +72,10 @@ impl DatagramReceiver {
         let buffer_bytes = socket.recv_buffer_size()? / 2;
         set_int(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         set_int(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
-        // SAFETY: all zeros is a valid sockaddr_storage, which is plain data.
-        let name: libc::sockaddr_storage = unsafe { zeroed() };
         Ok(Self {
             socket: socket.into(),
-            buffers: vec![0; DATAGRAMS_PER_CALL_MAX * DATAGRAM_BYTES_MAX],
-            names: vec![name; DATAGRAMS_PER_CALL_MAX],
-            controls: vec![ControlBuffer([0; 64]); DATAGRAMS_PER_CALL_MAX],
-            infos: vec![DatagramInfo::default(); DATAGRAMS_PER_CALL_MAX],
-            taken: 0,
+            batch: ReceiveBatch::new(DATAGRAMS_PER_CALL_MAX, true),
+            infos: Vec::with_capacity(DATAGRAMS_PER_CALL_MAX),
             dropped_last: 0,
             dropped: 0,
             buffer_bytes,
@@ -152,79 +137,33 @@ impl DatagramReceiver {
     /// # Errors
     /// The kernel's other errors.
     pub fn receive(&mut self) -> io::Result<usize> {
-        self.taken = 0;
-        let mut vectors: Vec<libc::iovec> = self
-            .buffers
-            .chunks_exact_mut(DATAGRAM_BYTES_MAX)
-            .map(|buffer| libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: buffer.len(),
-            })
-            .collect();
-        let rooms = self.names.iter_mut().zip(&mut self.controls).zip(&mut vectors);
-        let mut messages: Vec<libc::mmsghdr> = rooms
-            .map(|((name, control), vector)| {
-                // SAFETY: all zeros is a valid mmsghdr, which is plain data.
-                let mut message: libc::mmsghdr = unsafe { zeroed() };
-                message.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
-                message.msg_hdr.msg_namelen =
-                    size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-                message.msg_hdr.msg_iov = vector;
-                message.msg_hdr.msg_iovlen = 1;
-                message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
-                message.msg_hdr.msg_controllen = size_of::<ControlBuffer>() as _;
-                message
-            })
-            .collect();
-        // SAFETY: each message points to its own name, vector, buffer and control room with their true lengths, and
-        // all of them outlive the call.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                DATAGRAMS_PER_CALL_MAX as libc::c_uint,
-                libc::MSG_WAITFORONE as _,
-                std::ptr::null_mut(),
-            )
-        };
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock
-                | io::ErrorKind::TimedOut
-                | io::ErrorKind::Interrupted => Ok(0),
-                _ => Err(error),
-            };
-        }
-        self.taken = count as usize;
-        for (info, message) in self.infos.iter_mut().zip(&messages).take(self.taken) {
-            let (received_at, dropped) = control_messages(message);
+        let Self { socket, batch, infos, dropped_last, dropped, .. } = self;
+        infos.clear();
+        batch.receive(socket, |messages| {
             // The kernel sends no counter before its first drop.
-            let dropped = dropped.unwrap_or(self.dropped_last);
-            let dropped_before = dropped.wrapping_sub(self.dropped_last);
+            let counter = messages.get(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
+            let dropped_before = counter.unwrap_or(*dropped_last).wrapping_sub(*dropped_last);
             // A queued datagram has the counter of its arrival, which may be older than the last read one.
             let dropped_before = if dropped_before > u32::MAX / 2 { 0 } else { dropped_before };
-            self.dropped_last = self.dropped_last.wrapping_add(dropped_before);
-            self.dropped += u64::from(dropped_before);
-            let length = (message.msg_len as usize).min(DATAGRAM_BYTES_MAX);
-            *info = DatagramInfo { length, received_at, dropped_before };
-        }
-        Ok(self.taken)
+            *dropped_last = dropped_last.wrapping_add(dropped_before);
+            *dropped += u64::from(dropped_before);
+            let time = messages.get(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+            infos.push(DatagramInfo { received_at: time.and_then(since_epoch), dropped_before });
+        })
     }
 
     /// True if the last [`Self::receive`] emptied the queue.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.taken < DATAGRAMS_PER_CALL_MAX
+        self.infos.len() < DATAGRAMS_PER_CALL_MAX
     }
 
     /// Datagrams of the last [`Self::receive`], in order of arrival.
     pub fn datagrams(&self) -> impl Iterator<Item = ReceivedDatagram<'_>> {
-        (0..self.taken).filter_map(|at| {
-            let start = at * DATAGRAM_BYTES_MAX;
-            let DatagramInfo { length, received_at, dropped_before } = self.infos[at];
-            let bytes = &self.buffers[start..start + length];
-            let from = address(&self.names[at])?;
+        let datagrams = self.batch.datagrams().zip(&self.infos).enumerate();
+        datagrams.filter_map(|(at, (bytes, info))| {
+            let from = self.batch.sender(at)?;
+            let DatagramInfo { received_at, dropped_before } = *info;
             Some(ReceivedDatagram { from, bytes, received_at, dropped_before })
         })
     }
@@ -279,53 +218,10 @@ impl DatagramSender {
     }
 }
 
-/// Decodes arrival time and drop counter of a datagram.
-fn control_messages(message: &libc::mmsghdr) -> (Option<Duration>, Option<u32>) {
-    let header = &message.msg_hdr;
-    let (mut received_at, mut dropped) = (None, None);
-    // SAFETY: the header is as recvmmsg filled it, with its control room still alive; the CMSG macros stay within
-    // msg_controllen, a message of SO_RXQ_OVFL carries 32 bits and one of SO_TIMESTAMPNS a timespec.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while !control.is_null() {
-            match ((*control).cmsg_level, (*control).cmsg_type) {
-                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                    dropped = Some(libc::CMSG_DATA(control).cast::<u32>().read_unaligned());
-                }
-                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
-                    let time = libc::CMSG_DATA(control).cast::<libc::timespec>().read_unaligned();
-                    received_at = since_epoch(time);
-                }
-                _ => {}
-            }
-            control = libc::CMSG_NXTHDR(header, control);
-        }
-    }
-    (received_at, dropped)
-}
-
 fn since_epoch(time: libc::timespec) -> Option<Duration> {
     let seconds = u64::try_from(time.tv_sec).ok()?;
     let nanos = u32::try_from(time.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000)?;
     Some(Duration::new(seconds, nanos))
-}
-
-fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match i32::from(name.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says that it is a sockaddr_in, which a storage has room for.
-            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
-            let ip = IpAddr::from(name.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddr::new(ip, u16::from_be(name.sin_port)))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says that it is a sockaddr_in6, which a storage has room for.
-            let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
-            let ip = IpAddr::from(name.sin6_addr.s6_addr).to_canonical();
-            Some(SocketAddr::new(ip, u16::from_be(name.sin6_port)))
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod netlink_socket;
 pub mod options;
 mod packet_queue;
 mod pattern;
+mod receive_batch;
 mod speed;
 mod splice_pipe;
 mod statistics;
