@@ -30,9 +30,10 @@ pub(super) enum Tester {
     },
 }
 
-/// One stream for a fixed time, cubic on both sides.
+/// One stream for a fixed time: TCP with cubic on both sides, or UDP as fast as the sender can.
 pub(super) struct NetTest {
     pub(super) tester: Tester,
+    pub(super) udp: bool,
     pub(super) seconds: u64,
     pub(super) work: Rc<Work>,
     pub(super) server: Option<(Server, u16)>,
@@ -78,21 +79,19 @@ impl NetTest {
                     "--time",
                     &time,
                 ]);
-                command.args(["--json", "--congestion", "cubic"]);
+                command.arg("--json");
+                match self.udp {
+                    false => command.args(["--congestion", "cubic"]),
+                    true => command.args(["--udp", "--rate", "none", "--datagram-size", "1400"]),
+                };
             }
             Tester::Iperf { zero_copy } => {
                 command = Command::new("iperf3");
-                command.args([
-                    "-c",
-                    "127.0.0.1",
-                    "-p",
-                    &port.to_string(),
-                    "-C",
-                    "cubic",
-                    "-l",
-                    "1M",
-                    "-J",
-                ]);
+                command.args(["-c", "127.0.0.1", "-p", &port.to_string(), "-J"]);
+                match self.udp {
+                    false => command.args(["-C", "cubic", "-l", "1M"]),
+                    true => command.args(["-u", "-b", "0", "-l", "1400"]),
+                };
                 command.args(["-t", &time]).args(zero_copy.then_some("-Z"));
             }
         }
@@ -140,14 +139,19 @@ impl Contestant for NetTest {
         let json: Value = serde_json::from_str(&cost.stdout).context("printed no JSON object")?;
         let bits_per_second = match &self.tester {
             Tester::Penstock(_) | Tester::Baseline(_) => {
-                self.note = json["path"].as_str().map(|path| format!("path: {path}"));
+                let lost = json["udp"]["lost_percent"].as_f64();
+                let lost = lost.map_or_else(String::new, |lost| format!(", lost {lost:.0} %"));
+                self.note = json["path"].as_str().map(|path| format!("path: {path}{lost}"));
                 json["bits_per_second"].as_f64().context("no bits_per_second in the JSON")?
             }
             Tester::Iperf { .. } => {
                 let end = &json["end"];
-                if [&end["sender_tcp_congestion"], &end["receiver_tcp_congestion"]]
-                    .iter()
-                    .any(|c| *c != "cubic")
+                let lost = end["sum"]["lost_percent"].as_f64().filter(|_| self.udp);
+                self.note = lost.map(|lost| format!("lost {lost:.0} %"));
+                if !self.udp
+                    && [&end["sender_tcp_congestion"], &end["receiver_tcp_congestion"]]
+                        .iter()
+                        .any(|c| *c != "cubic")
                 {
                     bail!("iperf3 did not use cubic on both sides");
                 }

@@ -83,6 +83,8 @@ pub struct Options {
 pub(crate) enum BenchTable {
     /// One TCP stream, memory to memory.
     Nettest,
+    /// One UDP stream, memory to memory, received rate.
+    NettestUdp,
     /// A 4 GiB file, disk to disk, checked but not encrypted.
     Large,
     /// The same, encrypted.
@@ -126,7 +128,10 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let mut reports = Vec::new();
     if rows.contains(&BenchTable::Nettest) {
-        reports.push(bench.nettest()?);
+        reports.push(bench.nettest(false)?);
+    }
+    if rows.contains(&BenchTable::NettestUdp) {
+        reports.push(bench.nettest(true)?);
     }
     if rows.contains(&BenchTable::Large) || rows.contains(&BenchTable::LargeTls) {
         reports.extend(
@@ -217,12 +222,19 @@ impl BenchRun {
         self.runs.unwrap_or(if self.quick { 3 } else { full })
     }
 
-    fn nettest(&self) -> Result<RowReport> {
-        let title = "One TCP stream over loopback, memory to memory";
+    fn nettest(&self, udp: bool) -> Result<RowReport> {
+        let (row, title) = match udp {
+            false => (BenchTable::Nettest, "One TCP stream over loopback, memory to memory"),
+            true => (
+                BenchTable::NettestUdp,
+                "One UDP stream over loopback without a rate limit, datagrams of 1,400 bytes, received rate",
+            ),
+        };
         eprintln!("{title}");
         let ours = Tester::Penstock(self.penstock.clone());
         let testers = match &self.baseline {
             Some(binary) => vec![ours, Tester::Baseline(binary.clone())],
+            None if udp => vec![ours, Tester::Iperf { zero_copy: false }],
             None => {
                 vec![ours, Tester::Iperf { zero_copy: false }, Tester::Iperf { zero_copy: true }]
             }
@@ -230,11 +242,11 @@ impl BenchRun {
         let all = testers.into_iter().map(|tester| {
             let (work, stop) = (Rc::clone(&self.work), Arc::clone(&self.stop));
             let seconds = if self.quick { 3 } else { 5 };
-            Box::new(NetTest { tester, seconds, work, server: None, stop, note: None })
+            Box::new(NetTest { tester, udp, seconds, work, server: None, stop, note: None })
                 as Box<dyn Contestant>
         });
         let series = alternate(all.collect(), self.runs(7), &self.stop)?;
-        Ok(RowReport { row: BenchTable::Nettest, title: title.to_owned(), series })
+        Ok(RowReport { row, title: title.to_owned(), series })
     }
 
     /// Both protections share one contest and so one set of the peers' figures.

@@ -21,6 +21,8 @@ pub(super) const BASELINE_NETTEST: &str = "baseline nettest";
 
 /// Least rate over that of an earlier binary.
 const BASELINE_RATIO_MIN: f64 = 0.98;
+/// Least received rate of UDP over that of iperf3.
+const UDP_RATIO_MIN: f64 = 2.0;
 const MEMORY_LIMIT_MIB: f64 = 300.0;
 
 /// One row of the comparison with all runs of its contestants.
@@ -34,7 +36,7 @@ pub(super) struct RowReport {
 impl RowReport {
     fn ours(&self) -> &'static str {
         match self.row {
-            BenchTable::Nettest => OURS_NETTEST,
+            BenchTable::Nettest | BenchTable::NettestUdp => OURS_NETTEST,
             BenchTable::LargeTls => OURS_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => OURS_INTEGRITY,
         }
@@ -43,7 +45,7 @@ impl RowReport {
     /// Name of the series of an earlier binary, if one was measured.
     fn baseline(&self) -> Option<&'static str> {
         let name = match self.row {
-            BenchTable::Nettest => BASELINE_NETTEST,
+            BenchTable::Nettest | BenchTable::NettestUdp => BASELINE_NETTEST,
             BenchTable::LargeTls => BASELINE_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => BASELINE_INTEGRITY,
         };
@@ -134,6 +136,14 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
                 all.push(PromiseVerdict::at_least(
                     "nettest, one stream, over the best of iperf3",
                     1.25,
+                    best,
+                ));
+            }
+            BenchTable::NettestUdp => {
+                let best = over(row.best_peer().map(|(rate, _)| rate));
+                all.push(PromiseVerdict::at_least(
+                    "nettest, UDP received, over iperf3 -u",
+                    UDP_RATIO_MIN,
                     best,
                 ));
             }
