@@ -77,7 +77,7 @@ enum VerbArgs {
     Drain(requests::drain::DrainArgs),
     Reserve(requests::reserve::ReserveArgs),
     Controller(controller::ControllerVerbArgs),
-    /// Measure what TCP carries between two machines, memory to memory.
+    /// Measure what TCP or UDP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
     Host(host::HostArgs),
     Tag(tag::TagArgs),

@@ -35,7 +35,7 @@ Examples:
   penstock nettest dtn2 --rate 10G --bidir      # 10 Gb/s each way at once
   penstock nettest dtn2 -C cubic -n 100GiB -J   # a fixed amount, as JSON
   penstock nettest dtn2 --sweep                 # how many streams are enough?
-  penstock nettest dtn2 --udp --rate 500M       # loss, jitter and order of datagrams
+  penstock nettest dtn2 --udp --rate 500M       # loss, jitter and order
   penstock nettest dtn3 --iperf3 -R             # against iperf3 -s";
 
 /// Rate of a UDP test without `--rate`, as in iperf3: datagrams do not give way to other traffic.

@@ -32,6 +32,7 @@ impl Listening {
         let object: Value = serde_json::from_str(&line).expect("one JSON object");
         let address = object["listening"].as_str().expect("its address").to_owned();
         assert_eq!(object["open"], true);
+        assert_eq!(object["udp_unavailable"], Value::Null, "{object}");
         let stderr = BufReader::new(child.stderr.take().expect("piped"));
         let (sender, log) = channel();
         std::thread::spawn(move || {
@@ -163,6 +164,71 @@ fn ipv6_and_a_chosen_congestion_control() {
     let output = client(&listener.address, &["-4", "-t", "0.2"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(only_line(&output.stderr).contains("-4"));
+}
+
+#[test]
+fn udp_reports_loss_jitter_and_order() {
+    let listener = Listening::on("127.0.0.1:0");
+    let text = |flags: &[&str]| {
+        let output = penstock().args(["nettest", &listener.address]).args(flags).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let flags = ["--udp", "--rate", "80M", "--datagram-size", "1400", "-t", "1"];
+    for direction in [&[][..], &["-R"], &["--bidir"]] {
+        let report = listener.test(&[&flags[..], direction].concat());
+        for flow in report["flows"].as_array().unwrap() {
+            assert!((70e6..90e6).contains(&number(flow, "bits_per_second")), "{flow}");
+            assert!(number(&flow["udp"], "packets") > 5_000.0, "{flow}");
+            assert!(number(&flow["udp"], "lost_percent") < 10.0, "{flow}");
+            assert!(number(&flow["udp"], "jitter_us") < 1e5, "{flow}");
+            assert!(flow["udp"]["out_of_order"].is_u64() && flow["udp"]["duplicates"].is_u64());
+        }
+        assert_eq!(report["datagram_bytes"], 1400);
+        assert!(number(&report["intervals"][0]["udp"], "packets") > 1_000.0, "{report}");
+    }
+    let lines = text(&["-u", "-R", "-t", "0.5", "-i", "0.2"]);
+    assert!(lines.contains("1.0") && lines.contains("jitter") && lines.contains("lost 0 of"));
+    assert!(lines.contains("datagrams of 1460 B"), "{lines}");
+}
+
+#[test]
+fn occupied_udp_port_is_in_json() {
+    // A free TCP port whose UDP port is taken.
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = udp.local_addr().unwrap().to_string();
+    let mut child = penstock()
+        .args(["nettest", "--json", "--listen", &address])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let object: Value = serde_json::from_str(&line).expect("one JSON object");
+    let reason = object["udp_unavailable"].as_str().unwrap().to_owned();
+    assert!(reason.contains("in use"), "{reason}");
+    let refused = client(&address, &["--udp", "-t", "0.2"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(only_line(&refused.stderr).contains("in use"), "{refused:?}");
+}
+
+/// A listener answers iperf3's protocol, so this client tests against it without iperf3.
+#[test]
+fn iperf3_flag_prints_documented_fields() {
+    let listener = Listening::on("127.0.0.1:0");
+    for flags in
+        [&["-t", "0.5"][..], &["-t", "0.5", "--bidir", "-P", "2"], &["-u", "-t", "1", "-R"]]
+    {
+        let report = listener.test(&[&["--iperf3"], flags].concat());
+        assert!(number(&report, "bytes") > 0.0 && number(&report, "seconds") > 0.2, "{report}");
+        assert_eq!(report["udp"].is_object(), flags.contains(&"-u"), "{report}");
+    }
+    let other = client(&listener.address, &["--iperf3", "-t", "0.2", "-C", "warp9"]);
+    assert!(!other.status.success());
+    assert!(only_line(&other.stderr).contains("congestion control"), "{other:?}");
 }
 
 #[test]
@@ -322,6 +388,13 @@ fn bad_arguments_are_usage_errors() {
         &["nettest", "h", "-R", "--bidir"],
         &["nettest", "h", "--rate", "fast"],
         &["nettest", "h", "-C", "not a name"],
+        &["nettest", "h", "--datagram-size", "1400"],
+        &["nettest", "h", "--udp", "--datagram-size", "65508"],
+        &["nettest", "h", "--udp", "-l", "10"],
+        &["nettest", "h", "--udp", "-C", "cubic"],
+        &["nettest", "h", "--iperf3", "-P", "129"],
+        &["nettest", "h", "--iperf3", "-O", "0.5"],
+        &["nettest", "--listen", "--udp"],
         &["nettest", "h", "--listen"],
         &["nettest", "--listen", "nowhere"],
     ] {

@@ -23,7 +23,7 @@ pub(super) fn print_interval(interval: &Interval) -> io::Result<()> {
     let omitted = if interval.omitted { "  (omitted)" } else { "" };
     let what = match &interval.udp {
         Some(counts) if interval.bytes_received > 0 => show_datagrams(counts),
-        Some(counts) => display_count(counts.packets, "datagram").to_string(),
+        Some(counts) => display_count(counts.packets, "datagram"),
         None => format!("retransmits {}{rtt}", interval.retransmits),
     };
     let mut out = io::stdout();
