@@ -5,7 +5,7 @@
 //! files ([`outcomes`]), cancelled requests ([`cancellation`]), hosts that stop reporting ([`lost_hosts`]), retries
 //! ([`backoff`]), leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's
 //! daemon and the controller: messages ([`orders`], numbered by [`order_id`]) and the life of an order at its agent
-//! ([`execution`]). Classes of work: [`class`]. HTTP, storage and clocks are the caller's; `penstock-allocation` shares
+//! ([`execution`]). Classes of work: [`class`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and clocks are the caller's; `penstock-allocation` shares
 //! rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod class;
 pub mod execution;
 pub mod file;
 pub mod forecast;
+pub mod fts;
 pub mod lease;
 pub mod lost_hosts;
 mod numbers;

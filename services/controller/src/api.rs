@@ -16,6 +16,7 @@
 //! | `/api/v1/events` | GET | server-sent events |
 //! | `/api/v1/agents/{host}/report` | POST | report of a node, instructions in response |
 //! | `/api/v1/agents/{host}/orders/{id}` | GET | an order in full |
+//! | `/fts/...` | all | the REST interface of FTS3 ([`crate::fts`]), not in the OpenAPI document |
 //!
 //! Errors are problem documents ([`crate::problem`]). Status codes beside those of the whole server: 200 existing
 //! request or success; 201 new request; 403 missing scope; 409 another request with the same key, a destination in use,
@@ -72,6 +73,9 @@ const OURS: [&str; 12] = [
 
 /// True if this role serves `path`.
 pub(crate) fn is_ours(path: &str) -> bool {
+    if crate::fts::api::is_fts(path) {
+        return true;
+    }
     let rest = path.strip_prefix("/api/v1/").unwrap_or_default();
     let first = rest.split('/').next().unwrap_or_default();
     OURS.contains(&first)
@@ -107,7 +111,8 @@ pub(crate) fn router(shared: Arc<ControllerState>) -> Router {
         .route("/api/v1/agents/{host}/orders/{id}", get(agents::order))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard))
-        .with_state(shared)
+        .with_state(Arc::clone(&shared))
+        .merge(crate::fts::api::router(shared))
 }
 
 /// Identifies the client and enforces its rate limit.

@@ -22,6 +22,7 @@ use toml::Spanned;
 
 use crate::access::{InvalidScope, Scope, TokenScopes};
 use crate::circuits::{CircuitProvider, LabCircuits};
+use crate::fts::policy::{FtsPolicy, FtsTable};
 use crate::telemetry::Telemetry;
 
 /// Most classes of work.
@@ -62,6 +63,8 @@ pub struct Config {
     pub circuits: Option<Provider>,
     /// Collector of link telemetry, if any.
     pub telemetry: Option<Telemetry>,
+    /// Interface of FTS3; none if it is off.
+    pub fts: Option<FtsPolicy>,
 }
 
 /// System that establishes circuits.
@@ -97,6 +100,7 @@ struct ControllerSection {
     requests_per_second: Option<u32>,
     circuits: Option<Spanned<CircuitsTable>>,
     telemetry: Option<Spanned<TelemetryTable>>,
+    fts: Option<Spanned<FtsTable>>,
     #[serde(default)]
     site: Vec<Spanned<SiteTable>>,
     #[serde(default)]
@@ -184,6 +188,7 @@ impl Config {
             rate_limit: 0,
             circuits: None,
             telemetry: None,
+            fts: None,
         }
     }
 
@@ -328,6 +333,13 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
                 return Err(document.error_at(at, text));
             }
         };
+    }
+    if let Some(fts) = table.fts {
+        let at = fts.span().start;
+        let policy = FtsPolicy::of(fts.into_inner(), |path| document.beside(path));
+        let policy =
+            policy.map_err(|text| document.error_at(at, format!("[controller.fts] {text}")))?;
+        config.fts = Some(policy);
     }
     for site in table.site {
         let at = site.span().start;

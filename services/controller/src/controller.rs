@@ -17,7 +17,7 @@ use crate::counters::ControllerCounters;
 use crate::error::ControllerError;
 use crate::repository::{Clock, Database, StoreWriter};
 use crate::shared::{ControllerState, LiveSettings, SettingsCell};
-use crate::{api, circuits, metrics, round, telemetry};
+use crate::{api, circuits, fts, metrics, round, telemetry};
 
 /// Name of the SQLite database in the state directory.
 const DATABASE_FILE: &str = "controller.db";
@@ -75,6 +75,7 @@ impl Controller {
                 scheduler_notify,
                 followers,
                 counters,
+                fts_notify: Notify::new(),
                 owner: random(),
                 stopping: AtomicBool::new(false),
                 leads: AtomicBool::new(false),
@@ -83,6 +84,7 @@ impl Controller {
         let rounds = runtime.spawn(round::run(Arc::clone(&shared)));
         runtime.spawn(circuits::run(Arc::clone(&shared)));
         runtime.spawn(telemetry::run(Arc::clone(&shared)));
+        runtime.spawn(fts::driver::run(Arc::clone(&shared)));
         let (runtime, rounds) = (runtime.clone(), Mutex::new(Some((runtime.clone(), rounds))));
         Ok(Self { shared, runtime, load: None, rounds })
     }
@@ -165,6 +167,7 @@ impl ServiceRole for Controller {
     fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.scheduler_notify.notify_one();
+        self.shared.fts_notify.notify_one();
         self.shared.followers.notify_waiters();
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((runtime, rounds)) = rounds {

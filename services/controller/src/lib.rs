@@ -6,6 +6,8 @@
 //! round (leader) ──┘        snapshot → penstock-control → settings, starts
 //! ```
 //!
+//! Clients of FTS3 submit third-party copies of HTTP storages, which the controller drives itself (`fts`).
+//!
 //! The role `controller` of `penstock serve`. `penstock-allocation` shares rates, `penstock-control` plans rounds,
 //! `penstock-agent` moves files.
 //!
@@ -21,6 +23,7 @@ pub mod config;
 mod controller;
 mod counters;
 mod error;
+mod fts;
 mod limiter;
 mod metrics;
 mod paths;
@@ -36,3 +39,4 @@ mod use_cases;
 pub use api::document;
 pub use controller::Controller;
 pub use error::ControllerError;
+pub use fts::policy::FtsPolicy;

@@ -17,6 +17,7 @@ pub(crate) mod db;
 mod destination_key;
 pub(crate) mod events;
 pub(crate) mod files;
+pub(crate) mod fts;
 pub(crate) mod hosts;
 pub(crate) mod links;
 pub(crate) mod requests;

@@ -64,6 +64,8 @@ pub(crate) struct ControllerState {
     pub(crate) scheduler_notify: Arc<Notify>,
     /// Notified when events were committed.
     pub(crate) followers: Arc<Notify>,
+    /// Notified when there may be work for the driver of FTS3 jobs.
+    pub(crate) fts_notify: Notify,
     pub(crate) counters: Arc<ControllerCounters>,
     /// Random id of this process among controllers.
     pub(crate) owner: String,

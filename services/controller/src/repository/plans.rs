@@ -360,11 +360,13 @@ fn use_network(desk: &StoreController, config: &Config, now: i64) {
 }
 
 /// Tables that grow with waiting or past work, and their aliases in statements.
-const GROWING: [&str; 10] =
-    ["file", "batch", "request", "run", "event", "audit", "f", "b", "r", "n"];
+const GROWING: [&str; 12] = [
+    "file", "batch", "request", "run", "event", "audit", "fts_job", "fts_file", "f", "b", "r", "n",
+];
 
 /// Indexes of unfinished rows only.
-const LIVE: [&str; 5] = ["run_live", "run_from", "run_to", "batch_queued", "batch_waiting"];
+const LIVE: [&str; 6] =
+    ["run_live", "run_from", "run_to", "batch_queued", "batch_waiting", "fts_file_live"];
 
 async fn plan(connection: &mut AnyConnection, text: &str) -> Vec<String> {
     let explain = AssertSqlSafe(format!("EXPLAIN QUERY PLAN {text}"));

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use penstock_control::batch::{BatchKind, BatchState};
 use penstock_control::circuit::CircuitState;
 use penstock_control::file::RequestFileState;
+use penstock_control::fts::state::{FtsFileState, FtsJobKind, FtsJobState};
 use penstock_control::orders::OrderPhase;
 use penstock_control::request::RequestState;
 use penstock_control::run::RunState;
@@ -162,6 +163,9 @@ number_columns!(
     BatchKind,
     BatchState,
     CircuitState,
+    FtsFileState,
+    FtsJobKind,
+    FtsJobState,
     RequestFileState,
     OrderPhase,
     RequestState,

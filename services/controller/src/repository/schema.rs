@@ -14,7 +14,7 @@ use super::db::{DatabaseKind, OpenError};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -117,6 +117,24 @@ ALTER TABLE run RENAME COLUMN to_gone TO destination_stop_acks;
 ALTER TABLE run RENAME COLUMN why TO end_reason;
 ALTER TABLE circuit RENAME COLUMN again TO retry_at;
 ALTER TABLE seen RENAME TO link_telemetry;
+",
+    "
+CREATE TABLE fts_job (
+    id BIGINT PRIMARY KEY, uuid TEXT NOT NULL, client TEXT NOT NULL, class TEXT NOT NULL, kind BIGINT NOT NULL,
+    state BIGINT NOT NULL, priority BIGINT NOT NULL, verify TEXT NOT NULL, overwrite BIGINT NOT NULL,
+    retry BIGINT NOT NULL, retry_delay_s BIGINT NOT NULL, timeout_s BIGINT NOT NULL, metadata TEXT NOT NULL,
+    reason TEXT, submitted BIGINT NOT NULL, expires BIGINT, ended BIGINT);
+CREATE UNIQUE INDEX fts_job_uuid ON fts_job (uuid);
+CREATE INDEX fts_job_ended ON fts_job (ended) WHERE ended IS NOT NULL;
+CREATE INDEX fts_job_expires ON fts_job (expires) WHERE ended IS NULL;
+CREATE TABLE fts_file (
+    id BIGINT PRIMARY KEY, job BIGINT NOT NULL, state BIGINT NOT NULL, priority BIGINT NOT NULL, pair TEXT NOT NULL,
+    not_before BIGINT NOT NULL, source TEXT NOT NULL, destination TEXT NOT NULL, source_token TEXT,
+    destination_token TEXT, checksum TEXT, size BIGINT, activity TEXT, metadata TEXT NOT NULL, scitag BIGINT,
+    attempt BIGINT NOT NULL, moved BIGINT NOT NULL, reason TEXT, started BIGINT, ended BIGINT);
+CREATE INDEX fts_file_job ON fts_file (job, id);
+CREATE INDEX fts_file_live ON fts_file (state, pair, priority DESC, id) WHERE state < 2;
+CREATE TABLE fts_ban (storage TEXT PRIMARY KEY, client TEXT NOT NULL, since BIGINT NOT NULL);
 ",
 ];
 

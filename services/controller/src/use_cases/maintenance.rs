@@ -11,7 +11,8 @@ use super::{cancel, outcomes};
 use crate::repository::runs::RunSelection;
 use crate::repository::writer::TxContext;
 use crate::repository::{
-    DatabaseError, StoreWriter, WriteError, audit, batches, events, files, requests, rounds, runs,
+    DatabaseError, StoreWriter, WriteError, audit, batches, events, files, fts, requests, rounds,
+    runs,
 };
 use crate::shared::ControllerState;
 
@@ -87,6 +88,7 @@ async fn purge_expired(cx: &mut TxContext, keep: Duration) -> Result<bool, Datab
     }
     requests::purge(cx, &expired).await?;
     runs::purge(cx, before).await?;
+    fts::purge(cx, before).await?;
     events::purge_of_network(cx).await?;
     rounds::purge(cx).await?;
     audit::purge(cx).await?;

@@ -1,0 +1,176 @@
+//! Checksums of FTS3 files, and their comparison with digests of storages.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Longest name of an algorithm.
+const ALGORITHM_CHARS_MAX: usize = 16;
+
+/// Longest value of a checksum: SHA-512 in hexadecimal.
+const VALUE_CHARS_MAX: usize = 128;
+
+/// Lengths of digests in bytes: Adler-32, MD5, SHA-1, SHA-256, SHA-384, SHA-512.
+const DIGEST_BYTES: [usize; 6] = [4, 16, 20, 32, 48, 64];
+
+/// Ends at which FTS3 compares a file's checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChecksumMode {
+    /// No comparison.
+    None,
+    /// The source's digest with the value of the job.
+    Source,
+    /// The destination's digest with the value of the job.
+    Target,
+    /// Both digests with the value of the job, or with each other.
+    Both,
+}
+
+impl ChecksumMode {
+    /// Returns true if the digest of the source is needed.
+    #[must_use]
+    pub const fn reads_source(self) -> bool {
+        matches!(self, Self::Source | Self::Both)
+    }
+
+    /// Returns true if the digest of the destination is needed.
+    #[must_use]
+    pub const fn reads_target(self) -> bool {
+        matches!(self, Self::Target | Self::Both)
+    }
+
+    /// Returns the word in the interface of FTS3.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Source => "source",
+            Self::Target => "target",
+            Self::Both => "both",
+        }
+    }
+
+    /// Parses the word or its first letter, as FTS3 does.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        match word.as_bytes().first()?.to_ascii_lowercase() {
+            b'n' => Some(Self::None),
+            b's' => Some(Self::Source),
+            b't' => Some(Self::Target),
+            b'b' => Some(Self::Both),
+            _ => None,
+        }
+    }
+}
+
+/// A checksum `ALGORITHM[:VALUE]` of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FtsChecksum {
+    /// Name of the algorithm in lower case, as in `Want-Digest`.
+    pub algorithm: String,
+    /// Comparable value; none if only the algorithm is given.
+    pub value: Option<String>,
+}
+
+impl FtsChecksum {
+    /// Parses a checksum of a job; none if it is malformed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (algorithm, value) = match text.split_once(':') {
+            Some((algorithm, value)) => (algorithm, Some(value.trim())),
+            None => (text, None),
+        };
+        let algorithm = algorithm.trim().to_ascii_lowercase();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if algorithm.is_empty()
+            || algorithm.len() > ALGORITHM_CHARS_MAX
+            || !algorithm.chars().all(is_name)
+        {
+            return None;
+        }
+        let value = match value.filter(|value| !value.is_empty()) {
+            Some(value) => Some(comparable(value)?),
+            None => None,
+        };
+        Some(Self { algorithm, value })
+    }
+
+    /// Returns the comparable digest of this algorithm in a header `Digest` (RFC 3230); none if it has none.
+    #[must_use]
+    pub fn find_in(&self, header: &str) -> Option<String> {
+        header.split(',').find_map(|one| {
+            let (name, value) = one.split_once('=')?;
+            let is_same =
+                |a: &str, b: &str| a.replace('-', "").eq_ignore_ascii_case(&b.replace('-', ""));
+            is_same(name.trim(), &self.algorithm).then(|| comparable(value.trim()))?
+        })
+    }
+}
+
+/// Returns a value in hexadecimal without leading zeros, from hexadecimal or base64.
+fn comparable(value: &str) -> Option<String> {
+    if value.is_empty() || value.len() > VALUE_CHARS_MAX {
+        return None;
+    }
+    let hex = if value.chars().all(|c| c.is_ascii_hexdigit()) && !value.ends_with('=') {
+        value.to_ascii_lowercase()
+    } else {
+        let is_digest = |bytes: &Vec<u8>| DIGEST_BYTES.contains(&bytes.len());
+        let bytes = STANDARD.decode(value).ok().filter(is_digest)?;
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let short = hex.trim_start_matches('0');
+    Some(if short.is_empty() { "0".to_owned() } else { short.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn checksums_of_clients_are_read() {
+        let sum = FtsChecksum::parse("ADLER32:0A0b0c0d").unwrap();
+        assert_eq!((sum.algorithm.as_str(), sum.value.as_deref()), ("adler32", Some("a0b0c0d")));
+        assert_eq!(FtsChecksum::parse("ADLER32").unwrap().value, None);
+        for text in ["", ":", "a b:1", "md5:zz!", "adler32:0x12"] {
+            assert_eq!(FtsChecksum::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn digests_compare_across_forms() {
+        let crc = FtsChecksum::parse("CRC32C:d9e8bd27").unwrap();
+        for header in ["crc32c=2ei9Jw==", "md5=x, CRC32c=d9e8bd27", "crc32c=D9E8BD27"] {
+            assert_eq!(crc.find_in(header), crc.value, "{header}");
+        }
+        assert_eq!(crc.find_in("adler32=d9e8bd27"), None);
+        let sum = FtsChecksum::parse("adler32:00000001").unwrap();
+        assert_eq!(sum.find_in("adler32=1"), sum.value);
+    }
+
+    #[test]
+    fn modes_read_by_first_letter() {
+        for (word, mode) in
+            [("b", "both"), ("Target", "target"), ("n", "none"), ("source", "source")]
+        {
+            assert_eq!(ChecksumMode::from_word(word).unwrap().as_str(), mode);
+        }
+        assert_eq!(ChecksumMode::from_word("x"), None);
+        assert_eq!(ChecksumMode::from_word(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_safely(text in ".{0,200}", header in ".{0,200}") {
+            if let Some(sum) = FtsChecksum::parse(&text) {
+                let _ = sum.find_in(&header);
+            }
+        }
+
+        #[test]
+        fn value_survives_round_trip(value in "[0-9a-f]{8}") {
+            let sum = FtsChecksum::parse(&format!("adler32:{value}")).unwrap();
+            prop_assert_eq!(sum.find_in(&format!("adler32={value}")), sum.value);
+        }
+    }
+}

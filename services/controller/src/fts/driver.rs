@@ -1,0 +1,223 @@
+//! Runs the copies of FTS3 jobs while this controller is the leader.
+//!
+//! A file is marked as active before its copy begins. After a restart, active files that no task copies wait again. A
+//! cancelled file is found in the database, so that any controller may cancel it; its task is aborted, which closes the
+//! connection to the storage and thereby ends the copy.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use penstock_control::backoff::backoff_delay;
+use penstock_control::fts::state::FtsFileEvent;
+use penstock_http::client::ServerTrust;
+use tokio::task::JoinHandle;
+
+use super::copy::{self, CopyResult};
+use super::policy::FtsPolicy;
+use super::storage::{StorageClient, StorageError};
+use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow};
+use crate::repository::{StoreError, now_ms};
+use crate::shared::ControllerState;
+
+/// Interval of looking for work without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval of storing the bytes that a copy has moved.
+const MOVED_INTERVAL_MS: i64 = 2_000;
+
+/// Retries of a file whose job does not say.
+const RETRIES_DEFAULT: i64 = 2;
+
+/// Base of the time limit of an attempt, and its part per MiB, as in FTS3.
+const ATTEMPT_TIMEOUT_S: u64 = 600;
+const ATTEMPT_TIMEOUT_S_PER_MIB: u64 = 2;
+
+/// Longest reason that is stored, in characters.
+const REASON_CHARS_MAX: usize = 1000;
+
+/// A copy under way.
+struct RunningCopy {
+    pair: String,
+    task: JoinHandle<()>,
+}
+
+/// Runs copies until the controller stops.
+pub(crate) async fn run(shared: Arc<ControllerState>) {
+    let mut running: HashMap<i64, RunningCopy> = HashMap::new();
+    let mut logged = String::new();
+    while !shared.stopping.load(Ordering::Relaxed) {
+        let settings = shared.settings();
+        match &settings.config.fts {
+            Some(policy) if shared.leads.load(Ordering::Relaxed) => {
+                match step(&shared, policy, &mut running).await {
+                    Ok(()) => logged.clear(),
+                    Err(error) => {
+                        let error = error.to_string();
+                        if error != logged {
+                            tracing::error!("cannot run jobs of FTS3 clients: {error}");
+                            logged = error;
+                        }
+                    }
+                }
+            }
+            _ => running.drain().for_each(|(_, copy)| copy.task.abort()),
+        }
+        tokio::select! {
+            () = shared.fts_notify.notified() => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        }
+    }
+    running.drain().for_each(|(_, copy)| copy.task.abort());
+}
+
+async fn step(
+    shared: &Arc<ControllerState>,
+    policy: &FtsPolicy,
+    running: &mut HashMap<i64, RunningCopy>,
+) -> Result<(), StoreError> {
+    let pool = &shared.database.pool;
+    running.retain(|_, copy| !copy.task.is_finished());
+    let active = fts::active(pool).await?;
+    for id in active.iter().filter(|id| !running.contains_key(*id)) {
+        let mut deferred = FtsFileChange::new(FtsFileEvent::Deferred);
+        deferred.reason = Some("the controller restarted".to_owned());
+        apply(shared, *id, deferred).await?;
+    }
+    running.retain(|id, copy| {
+        let is_active = active.contains(id) || copy.task.is_finished();
+        if !is_active {
+            copy.task.abort();
+        }
+        is_active
+    });
+    for job in fts::expired(pool, now_ms()).await? {
+        let mut failed = FtsFileChange::new(FtsFileEvent::Failed);
+        failed.reason =
+            Some("the file was in the queue for longer than max_time_in_queue".to_owned());
+        let written = shared.writer.apply(move |cx| {
+            let failed = failed.clone();
+            Box::pin(async move { fts::end_files(cx, job, None, &failed).await })
+        });
+        written.await?;
+    }
+    let mut free = policy.copies.saturating_sub(running.len());
+    let pairs = if free > 0 { fts::due_pairs(pool, now_ms()).await? } else { Vec::new() };
+    let bans = if pairs.is_empty() { Vec::new() } else { fts::bans(pool).await? };
+    for pair in pairs {
+        if bans.iter().any(|ban| pair.split(' ').any(|storage| storage == ban.storage)) {
+            continue;
+        }
+        let busy = running.values().filter(|copy| copy.pair == pair).count();
+        let most = policy.copies_per_pair.saturating_sub(busy).min(free);
+        for file in fts::due(pool, &pair, now_ms(), most as i64).await? {
+            let Some(job) = fts::job_by_id(pool, file.job).await? else { continue };
+            if !apply(shared, file.id, FtsFileChange::new(FtsFileEvent::Started)).await? {
+                continue;
+            }
+            free -= 1;
+            let (id, state, policy) = (file.id, Arc::clone(shared), policy.clone());
+            let task = tokio::spawn(async move { attempt(&state, &policy, &job, file).await });
+            running.insert(id, RunningCopy { pair: pair.clone(), task });
+        }
+    }
+    Ok(())
+}
+
+/// Applies an event to a file. Returns false if it has no effect.
+async fn apply(
+    shared: &ControllerState,
+    id: i64,
+    change: FtsFileChange,
+) -> Result<bool, StoreError> {
+    let written = shared.writer.apply(move |cx| {
+        let change = change.clone();
+        Box::pin(async move { fts::change(cx, id, &change).await })
+    });
+    Ok(written.await?)
+}
+
+/// Makes one attempt of a file and stores its result.
+async fn attempt(
+    shared: &Arc<ControllerState>,
+    policy: &FtsPolicy,
+    job: &FtsJobRow,
+    file: FtsFileRow,
+) {
+    let result = timed_copy(shared, policy, job, &file).await;
+    let number = file.attempt + 1;
+    let change = match result {
+        Ok(CopyResult { bytes }) => FtsFileChange {
+            moved: bytes,
+            size: bytes,
+            ..FtsFileChange::new(FtsFileEvent::Succeeded)
+        },
+        Err(error) => {
+            let retries = if job.retry == 0 { RETRIES_DEFAULT } else { job.retry.max(0) };
+            let event = match error.is_transient() && number <= retries {
+                true => FtsFileEvent::Deferred,
+                false => FtsFileEvent::Failed,
+            };
+            let delay_ms = match job.retry_delay_s {
+                0 => backoff_delay(number as u32, file.id as u64).as_millis() as i64,
+                seconds => seconds * 1000,
+            };
+            let reason: String = error.to_string().chars().take(REASON_CHARS_MAX).collect();
+            tracing::debug!(file = file.id, "attempt {number} of an FTS3 file failed: {reason}");
+            FtsFileChange {
+                reason: Some(reason),
+                not_before: now_ms() + delay_ms,
+                ..FtsFileChange::new(event)
+            }
+        }
+    };
+    if let Err(error) = apply(shared, file.id, change).await {
+        tracing::warn!(
+            "cannot store the result of FTS3 file {}: {error}: it is copied again",
+            file.id
+        );
+    }
+    shared.fts_notify.notify_one();
+}
+
+async fn timed_copy(
+    shared: &Arc<ControllerState>,
+    policy: &FtsPolicy,
+    job: &FtsJobRow,
+    file: &FtsFileRow,
+) -> Result<CopyResult, StorageError> {
+    let trust = ServerTrust::Authorities(policy.authorities.clone());
+    // The files of authorities are read by this task; they are few and small.
+    let trust = trust.load().map_err(|error| StorageError::Copy(error.to_string(), false))?;
+    let client = StorageClient { policy, trust: &trust };
+    let mib = file.size.unwrap_or(0).max(0) as u64 >> 20;
+    let limit = match job.timeout_s {
+        0 => ATTEMPT_TIMEOUT_S + ATTEMPT_TIMEOUT_S_PER_MIB * mib,
+        seconds => seconds as u64,
+    };
+    let stored = std::sync::atomic::AtomicI64::new(now_ms());
+    let moved = |bytes: u64| {
+        let now = now_ms();
+        if now - stored.load(Ordering::Relaxed) < MOVED_INTERVAL_MS {
+            return;
+        }
+        stored.store(now, Ordering::Relaxed);
+        let (shared, id) = (Arc::clone(shared), file.id);
+        tokio::spawn(async move {
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            let written = shared
+                .writer
+                .apply(move |cx| Box::pin(async move { fts::set_moved(cx, id, bytes).await }));
+            let _ = written.await;
+        });
+    };
+    let copied = copy::copy(&client, job, file, moved);
+    match tokio::time::timeout(Duration::from_secs(limit), copied).await {
+        Ok(result) => result,
+        Err(_) => {
+            let text = format!("Connection timed out: the copy took longer than {limit} s");
+            Err(StorageError::Copy(text, true))
+        }
+    }
+}

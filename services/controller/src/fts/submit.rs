@@ -1,0 +1,163 @@
+//! Submission of FTS3 jobs: checks of URLs, ids, rows to store.
+
+use aws_lc_rs::digest;
+use penstock_control::fts::state::FtsJobState;
+use penstock_control::fts::submission::{FtsSubmission, FtsTransfer};
+
+use super::policy::FtsPolicy;
+use super::storage::{StorageError, parse_url};
+use crate::repository::fts::{FtsJobRow, NewFtsFile};
+use crate::repository::rows::JsonColumn;
+
+/// Namespace of the deterministic ids of FTS3.
+const FTS_NAMESPACE: u128 = 0x0187_4efb_4735_4595_bc9c_591a_ef82_40c9;
+
+/// Returns a random UUID (version 4).
+fn random_uuid() -> u128 {
+    let mut bytes = [0_u8; 16];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random numbers are there");
+    with_version(bytes, 4)
+}
+
+/// Returns the UUID of a name in a namespace (RFC 9562, version 5).
+fn named_uuid(namespace: u128, name: &str) -> u128 {
+    let mut context = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(&namespace.to_be_bytes());
+    context.update(name.as_bytes());
+    let hash = context.finish();
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&hash.as_ref()[..16]);
+    with_version(bytes, 5)
+}
+
+fn with_version(mut bytes: [u8; 16], version: u8) -> u128 {
+    bytes[6] = bytes[6] & 0x0f | version << 4;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    u128::from_be_bytes(bytes)
+}
+
+fn uuid_text(uuid: u128) -> String {
+    let hex = format!("{uuid:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Returns the id of a client, as FTS3 derives ids from names.
+pub(super) fn client_id(name: &str) -> String {
+    uuid_text(named_uuid(FTS_NAMESPACE, name))
+}
+
+/// Returns the namespace of deterministic ids.
+pub(super) fn base_id() -> String {
+    uuid_text(FTS_NAMESPACE)
+}
+
+/// Name of a storage without its port, as FTS3 groups transfers and bans storages.
+pub(crate) fn storage_of(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = match authority.rfind(':') {
+        Some(at) if !authority.ends_with(']') => &authority[..at],
+        _ => authority,
+    };
+    format!("{scheme}://{}", host.to_ascii_lowercase())
+}
+
+/// Storages of both ends of a transfer.
+pub(super) fn pair_of(source: &str, destination: &str) -> String {
+    format!("{} {}", storage_of(source), storage_of(destination))
+}
+
+fn file(transfer: FtsTransfer, policy: &FtsPolicy) -> Result<NewFtsFile, StorageError> {
+    for text in [&transfer.source, &transfer.destination] {
+        let url = parse_url(text)?;
+        if !policy.admits(&url) {
+            return Err(StorageError::NotListed(url.authority()));
+        }
+    }
+    let checksum = transfer.checksum.map(|sum| match sum.value {
+        Some(value) => format!("{}:{value}", sum.algorithm),
+        None => sum.algorithm,
+    });
+    Ok(NewFtsFile {
+        state: penstock_control::fts::state::FtsFileState::Submitted,
+        pair: pair_of(&transfer.source, &transfer.destination),
+        source: transfer.source,
+        destination: transfer.destination,
+        source_token: transfer.source_token,
+        destination_token: transfer.destination_token,
+        checksum,
+        size: transfer.filesize,
+        activity: transfer.activity,
+        metadata: transfer.metadata.to_string(),
+        scitag: transfer.scitag,
+    })
+}
+
+/// Lowers a submission of a client into rows.
+///
+/// # Errors
+/// With the first URL that the configuration does not admit.
+pub(super) fn rows(
+    job: FtsSubmission,
+    (client, class): (String, String),
+    policy: &FtsPolicy,
+    now: i64,
+) -> Result<(FtsJobRow, Vec<NewFtsFile>), StorageError> {
+    let FtsSubmission { kind, params, transfers } = job;
+    let uuid = match &params.sid {
+        Some(sid) => named_uuid(named_uuid(FTS_NAMESPACE, &class), sid),
+        None => random_uuid(),
+    };
+    let files: Result<Vec<NewFtsFile>, StorageError> =
+        transfers.into_iter().map(|transfer| file(transfer, policy)).collect();
+    let mut files = files?;
+    for (index, file) in files.iter_mut().enumerate() {
+        file.state = kind.first_state(index);
+    }
+    let row = FtsJobRow {
+        id: 0,
+        uuid: uuid_text(uuid),
+        client,
+        class,
+        kind,
+        state: FtsJobState::Submitted,
+        priority: params.priority,
+        verify: params.verify.as_str().to_owned(),
+        overwrite: params.overwrite,
+        retry: params.retry,
+        retry_delay_s: params.retry_delay_s,
+        timeout_s: params.timeout_s,
+        metadata: JsonColumn(params.metadata),
+        reason: None,
+        submitted: now,
+        expires: (params.queue_s > 0).then(|| now + params.queue_s * 1000),
+        ended: None,
+    };
+    Ok((row, files))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deterministic_ids_equal_those_of_fts() {
+        // python3: uuid.uuid5(uuid.NAMESPACE_DNS, "python.org")
+        let dns = 0x6ba7_b810_9dad_11d1_80b4_00c0_4fd4_30c8;
+        let uuid = uuid_text(named_uuid(dns, "python.org"));
+        assert_eq!(uuid, "886313e1-3b8a-5372-9b90-0c9aee199e5d");
+        assert_eq!(base_id(), "01874efb-4735-4595-bc9c-591aef8240c9");
+        assert_ne!(random_uuid(), random_uuid());
+    }
+
+    #[test]
+    fn storages_leave_out_ports() {
+        for (url, storage) in [
+            ("https://A.org:8443/x:y", "https://a.org"),
+            ("davs://[::1]:9/f", "davs://[::1]"),
+            ("http://[::1]/f", "http://[::1]"),
+        ] {
+            assert_eq!(storage_of(url), storage);
+        }
+    }
+}

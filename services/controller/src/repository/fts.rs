@@ -1,0 +1,474 @@
+//! Tables `fts_job` and `fts_file`: jobs of FTS3 clients and their transfers.
+
+use penstock_control::fts::state::{FtsFileEvent, FtsFileState, FtsJobKind, FtsJobState};
+use penstock_control::retention::PURGE_ROWS_PER_TX_MAX;
+use serde_json::Value;
+use sqlx::AnyPool;
+
+use super::db;
+use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
+use super::writer::TxContext;
+
+/// First number of a state without work left; indexes of waiting work repeat the condition.
+const ENDED: i64 = FtsFileState::Finished.number();
+
+const SUBMITTED: i64 = FtsFileState::Submitted.number();
+
+const ACTIVE: i64 = FtsFileState::Active.number();
+
+typed_row! {
+    /// A job of an FTS3 client.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsJobRow {
+        pub(crate) id: i64,
+        pub(crate) uuid: String,
+        pub(crate) client: String,
+        pub(crate) class: String,
+        pub(crate) kind: FtsJobKind,
+        pub(crate) state: FtsJobState,
+        pub(crate) priority: i64,
+        pub(crate) verify: String,
+        pub(crate) overwrite: bool,
+        pub(crate) retry: i64,
+        pub(crate) retry_delay_s: i64,
+        pub(crate) timeout_s: i64,
+        pub(crate) metadata: JsonColumn<Value>,
+        pub(crate) reason: Option<String>,
+        /// Unix milliseconds, as all times.
+        pub(crate) submitted: i64,
+        /// Time at which files that have not begun fail.
+        pub(crate) expires: Option<i64>,
+        pub(crate) ended: Option<i64>,
+    }
+}
+
+/// Columns of [`FtsJobRow`].
+const JOB_COLUMNS: &str = "id, uuid, client, class, kind, state, priority, verify, overwrite, retry, retry_delay_s, \
+                           timeout_s, metadata, reason, submitted, expires, ended";
+
+typed_row! {
+    /// A transfer of a job.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsFileRow {
+        pub(crate) id: i64,
+        pub(crate) job: i64,
+        pub(crate) state: FtsFileState,
+        pub(crate) source: String,
+        pub(crate) destination: String,
+        pub(crate) source_token: Option<String>,
+        pub(crate) destination_token: Option<String>,
+        pub(crate) checksum: Option<String>,
+        pub(crate) size: Option<i64>,
+        pub(crate) activity: Option<String>,
+        pub(crate) metadata: JsonColumn<Value>,
+        pub(crate) scitag: Option<i64>,
+        pub(crate) attempt: i64,
+        pub(crate) moved: i64,
+        pub(crate) reason: Option<String>,
+        pub(crate) started: Option<i64>,
+        pub(crate) ended: Option<i64>,
+    }
+}
+
+/// Columns of [`FtsFileRow`].
+const FILE_COLUMNS: &str = "id, job, state, source, destination, source_token, destination_token, checksum, size, \
+                            activity, metadata, scitag, attempt, moved, reason, started, ended";
+
+/// A transfer to store.
+#[derive(Debug, Clone)]
+pub(crate) struct NewFtsFile {
+    pub(crate) state: FtsFileState,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    /// Storages of both ends, whose concurrency is limited.
+    pub(crate) pair: String,
+    pub(crate) source_token: Option<String>,
+    pub(crate) destination_token: Option<String>,
+    pub(crate) checksum: Option<String>,
+    pub(crate) size: Option<i64>,
+    pub(crate) activity: Option<String>,
+    pub(crate) metadata: String,
+    pub(crate) scitag: Option<i64>,
+}
+
+/// Filter of a list of jobs; absent parts match all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FtsJobFilter {
+    pub(crate) client: Option<String>,
+    pub(crate) class: Option<String>,
+    /// Prefixes of URLs of a file.
+    pub(crate) source: Option<String>,
+    pub(crate) destination: Option<String>,
+    pub(crate) states: Vec<FtsJobState>,
+    pub(crate) limit: i64,
+}
+
+/// Stores a job, whose id is replaced. Returns false if one with its uuid exists.
+pub(crate) async fn insert(
+    cx: &mut TxContext,
+    job: &FtsJobRow,
+    files: &[NewFtsFile],
+) -> Result<bool, sqlx::Error> {
+    if job_of(cx, &job.uuid).await?.is_some() {
+        return Ok(false);
+    }
+    let id = db::allocate_ids(&mut cx.tx, "id", files.len() + 1).await?;
+    let row: [SqlValue; 17] = [
+        id.into(),
+        job.uuid.clone().into(),
+        job.client.clone().into(),
+        job.class.clone().into(),
+        job.kind.into(),
+        job.state.into(),
+        job.priority.into(),
+        job.verify.clone().into(),
+        job.overwrite.into(),
+        job.retry.into(),
+        job.retry_delay_s.into(),
+        job.timeout_s.into(),
+        job.metadata.0.to_string().into(),
+        job.reason.clone().into(),
+        cx.now.into(),
+        job.expires.into(),
+        job.ended.into(),
+    ];
+    let into = format!("INSERT INTO fts_job ({JOB_COLUMNS})");
+    rows::insert(&mut cx.tx, &into, vec![row], "").await?;
+    let rows = files.iter().enumerate().map(|(index, file)| -> [SqlValue; 19] {
+        [
+            (id + 1 + index as i64).into(),
+            id.into(),
+            file.state.into(),
+            job.priority.into(),
+            file.pair.clone().into(),
+            0_i64.into(),
+            file.source.clone().into(),
+            file.destination.clone().into(),
+            file.source_token.clone().into(),
+            file.destination_token.clone().into(),
+            file.checksum.clone().into(),
+            file.size.into(),
+            file.activity.clone().into(),
+            file.metadata.clone().into(),
+            file.scitag.into(),
+            0_i64.into(),
+            0_i64.into(),
+            None::<String>.into(),
+            None::<i64>.into(),
+        ]
+    });
+    let into = "INSERT INTO fts_file (id, job, state, priority, pair, not_before, source, destination, source_token, \
+                destination_token, checksum, size, activity, metadata, scitag, attempt, moved, reason, started)";
+    rows::insert(&mut cx.tx, into, rows.collect(), "").await?;
+    Ok(true)
+}
+
+fn job_text() -> String {
+    format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE uuid = $1")
+}
+
+/// Returns the job with this uuid.
+pub(crate) async fn job(pool: &AnyPool, uuid: &str) -> Result<Option<FtsJobRow>, sqlx::Error> {
+    select(job_text()).bind(uuid.to_owned()).fetch_optional(pool).await
+}
+
+async fn job_of(cx: &mut TxContext, uuid: &str) -> Result<Option<FtsJobRow>, sqlx::Error> {
+    select(job_text()).bind(uuid.to_owned()).fetch_optional(&mut cx.tx).await
+}
+
+/// Returns the job of a file.
+pub(crate) async fn job_by_id(pool: &AnyPool, id: i64) -> Result<Option<FtsJobRow>, sqlx::Error> {
+    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    select(text).bind(id).fetch_optional(pool).await
+}
+
+fn files_text() -> String {
+    format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE job = $1 ORDER BY id")
+}
+
+/// Returns the transfers of a job, by index.
+pub(crate) async fn files(pool: &AnyPool, job: i64) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    select(files_text()).bind(job).fetch_all(pool).await
+}
+
+async fn files_of(cx: &mut TxContext, job: i64) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    select(files_text()).bind(job).fetch_all(&mut cx.tx).await
+}
+
+/// Returns jobs, newest first.
+pub(crate) async fn list(
+    pool: &AnyPool,
+    filter: &FtsJobFilter,
+) -> Result<Vec<FtsJobRow>, sqlx::Error> {
+    let states: Vec<String> =
+        filter.states.iter().map(|state| state.number().to_string()).collect();
+    let states = match states.is_empty() {
+        true => String::new(),
+        false => format!(" AND state IN ({})", states.join(", ")),
+    };
+    let text = format!(
+        "SELECT {JOB_COLUMNS} FROM fts_job WHERE (client = $1 OR $1 = '') AND (class = $2 OR $2 = '')
+            AND ($3 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(source, 1, LENGTH($3)) = $3))
+            AND ($4 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(destination, 1, LENGTH($4)) = $4))
+            {states} ORDER BY id DESC LIMIT $5"
+    );
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    select(text)
+        .bind(part(&filter.client))
+        .bind(part(&filter.class))
+        .bind(part(&filter.source))
+        .bind(part(&filter.destination))
+        .bind(filter.limit)
+        .fetch_all(pool)
+        .await
+}
+
+/// Returns the pairs of storages with files that are due.
+pub(crate) async fn due_pairs(pool: &AnyPool, now: i64) -> Result<Vec<String>, sqlx::Error> {
+    let text = format!(
+        "SELECT DISTINCT pair FROM fts_file WHERE state < {ENDED} AND state = {SUBMITTED} AND not_before <= $1"
+    );
+    select_one(text).bind(now).fetch_all(pool).await
+}
+
+/// Returns the next due files of a pair, those of higher priority first.
+pub(crate) async fn due(
+    pool: &AnyPool,
+    pair: &str,
+    now: i64,
+    limit: i64,
+) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    let text = format!(
+        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {ENDED} AND state = {SUBMITTED} AND pair = $1
+            AND not_before <= $2 ORDER BY priority DESC, id LIMIT $3"
+    );
+    select(text).bind(pair.to_owned()).bind(now).bind(limit).fetch_all(pool).await
+}
+
+/// Returns the ids of files that are copied.
+pub(crate) async fn active(pool: &AnyPool) -> Result<Vec<i64>, sqlx::Error> {
+    let text = format!("SELECT id FROM fts_file WHERE state < {ENDED} AND state = {ACTIVE}");
+    select_one(text).fetch_all(pool).await
+}
+
+/// Returns jobs with files that have waited for too long.
+pub(crate) async fn expired(pool: &AnyPool, now: i64) -> Result<Vec<i64>, sqlx::Error> {
+    let text =
+        "SELECT id FROM fts_job WHERE ended IS NULL AND expires <= $1 ORDER BY expires LIMIT 100";
+    select_one(text).bind(now).fetch_all(pool).await
+}
+
+/// Change of a file by an event.
+#[derive(Debug, Clone)]
+pub(crate) struct FtsFileChange {
+    pub(crate) event: FtsFileEvent,
+    pub(crate) reason: Option<String>,
+    /// Time of the next attempt, in Unix milliseconds.
+    pub(crate) not_before: i64,
+    pub(crate) moved: Option<i64>,
+    pub(crate) size: Option<i64>,
+}
+
+impl FtsFileChange {
+    pub(crate) fn new(event: FtsFileEvent) -> Self {
+        Self { event, reason: None, not_before: 0, moved: None, size: None }
+    }
+}
+
+/// Applies an event to a file and its job. Returns false if the event has no effect in the file's state.
+pub(crate) async fn change(
+    cx: &mut TxContext,
+    id: i64,
+    change: &FtsFileChange,
+) -> Result<bool, sqlx::Error> {
+    let text = format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE id = $1");
+    let Some(file) = select::<FtsFileRow>(text).bind(id).fetch_optional(&mut cx.tx).await? else {
+        return Ok(false);
+    };
+    let Some(state) = file.state.transition(change.event) else { return Ok(false) };
+    write_file(cx, &file, state, change).await?;
+    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    let job = select::<FtsJobRow>(text).bind(file.job).fetch_one(&mut cx.tx).await?;
+    if job.kind.promotes_after(state) {
+        let files = files_of(cx, job.id).await?;
+        if let Some(next) = files.iter().find(|one| one.state == FtsFileState::NotUsed) {
+            let promoted = FtsFileChange::new(FtsFileEvent::Promoted);
+            if let Some(state) = next.state.transition(promoted.event) {
+                write_file(cx, next, state, &promoted).await?;
+            }
+        }
+    }
+    update_job(cx, &job).await?;
+    Ok(true)
+}
+
+async fn write_file(
+    cx: &mut TxContext,
+    file: &FtsFileRow,
+    state: FtsFileState,
+    change: &FtsFileChange,
+) -> Result<(), sqlx::Error> {
+    let has_started = change.event == FtsFileEvent::Started;
+    let started = if has_started { Some(file.started.unwrap_or(cx.now)) } else { file.started };
+    let ended = (!state.is_live()).then_some(cx.now);
+    // Tokens are kept no longer than they are needed.
+    let kept = |token: &Option<String>| token.clone().filter(|_| state.is_live());
+    let text = "UPDATE fts_file SET state = $1, reason = $2, not_before = $3, attempt = $4, started = $5, ended = $6, \
+                source_token = $7, destination_token = $8, moved = $9, size = $10 WHERE id = $11";
+    statement(text)
+        .bind(state.number())
+        .bind(change.reason.clone())
+        .bind(change.not_before)
+        .bind(file.attempt + i64::from(has_started))
+        .bind(started)
+        .bind(ended)
+        .bind(kept(&file.source_token))
+        .bind(kept(&file.destination_token))
+        .bind(change.moved.unwrap_or(file.moved))
+        .bind(change.size.or(file.size))
+        .bind(file.id)
+        .execute(&mut cx.tx)
+        .await
+        .map(drop)
+}
+
+/// Derives the state of a job from its files.
+async fn update_job(cx: &mut TxContext, job: &FtsJobRow) -> Result<(), sqlx::Error> {
+    let files = files_of(cx, job.id).await?;
+    let states: Vec<FtsFileState> = files.iter().map(|file| file.state).collect();
+    let state = FtsJobState::of(job.kind, &states);
+    let is_good = matches!(state, FtsJobState::Finished | FtsJobState::Submitted);
+    let reason = files.iter().filter(|_| !is_good).find_map(|file| file.reason.clone());
+    let ended = state.is_final().then_some(cx.now);
+    let text = "UPDATE fts_job SET state = $1, reason = $2, ended = $3 WHERE id = $4";
+    let query = statement(text).bind(state.number()).bind(reason).bind(ended).bind(job.id);
+    query.execute(&mut cx.tx).await.map(drop)
+}
+
+/// Ends the live files of a job, or those of them with these ids, by an event. Returns the number of them.
+pub(crate) async fn end_files(
+    cx: &mut TxContext,
+    job: i64,
+    ids: Option<&[i64]>,
+    ending: &FtsFileChange,
+) -> Result<usize, sqlx::Error> {
+    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    let Some(job) = select::<FtsJobRow>(text).bind(job).fetch_optional(&mut cx.tx).await? else {
+        return Ok(0);
+    };
+    let mut count = 0;
+    for file in files_of(cx, job.id).await? {
+        let is_meant = ids.is_none_or(|ids| ids.contains(&file.id));
+        let is_expiry = ending.event == FtsFileEvent::Failed;
+        if !is_meant || (is_expiry && file.state != FtsFileState::Submitted) {
+            continue;
+        }
+        if let Some(state) = file.state.transition(ending.event) {
+            write_file(cx, &file, state, ending).await?;
+            count += 1;
+        }
+    }
+    if count > 0 {
+        update_job(cx, &job).await?;
+    }
+    Ok(count)
+}
+
+/// Stores the bytes that a copy has moved so far.
+pub(crate) async fn set_moved(cx: &mut TxContext, id: i64, moved: i64) -> Result<(), sqlx::Error> {
+    let text = format!("UPDATE fts_file SET moved = $1 WHERE id = $2 AND state = {ACTIVE}");
+    statement(text).bind(moved).bind(id).execute(&mut cx.tx).await.map(drop)
+}
+
+/// Sets the priority of a job and of its files.
+pub(crate) async fn set_priority(
+    cx: &mut TxContext,
+    job: i64,
+    priority: i64,
+) -> Result<(), sqlx::Error> {
+    for text in [
+        "UPDATE fts_job SET priority = $1 WHERE id = $2",
+        "UPDATE fts_file SET priority = $1 WHERE job = $2",
+    ] {
+        statement(text).bind(priority).bind(job).execute(&mut cx.tx).await?;
+    }
+    Ok(())
+}
+
+typed_row! {
+    /// A storage that takes part in no transfers.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsBanRow {
+        pub(crate) storage: String,
+        pub(crate) client: String,
+        pub(crate) since: i64,
+    }
+}
+
+/// Returns the banned storages.
+pub(crate) async fn bans(pool: &AnyPool) -> Result<Vec<FtsBanRow>, sqlx::Error> {
+    select("SELECT storage, client, since FROM fts_ban ORDER BY storage").fetch_all(pool).await
+}
+
+/// Bans a storage, or lifts its ban.
+pub(crate) async fn set_ban(
+    cx: &mut TxContext,
+    storage: &str,
+    client: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    let text = "DELETE FROM fts_ban WHERE storage = $1";
+    statement(text).bind(storage.to_owned()).execute(&mut cx.tx).await?;
+    if let Some(client) = client {
+        let row: [SqlValue; 3] = [storage.into(), client.into(), cx.now.into()];
+        let into = "INSERT INTO fts_ban (storage, client, since)";
+        rows::insert(&mut cx.tx, into, vec![row], "").await?;
+    }
+    Ok(())
+}
+
+/// Deletes jobs that ended before a time, at most a few thousand files of them.
+pub(crate) async fn purge(cx: &mut TxContext, before: i64) -> Result<(), sqlx::Error> {
+    let text = "SELECT id FROM fts_job WHERE ended < $1 ORDER BY ended LIMIT 10";
+    let jobs: Vec<i64> = select_one(text).bind(before).fetch_all(&mut cx.tx).await?;
+    for job in jobs {
+        let text =
+            "DELETE FROM fts_file WHERE id IN (SELECT id FROM fts_file WHERE job = $1 LIMIT $2)";
+        let limit = PURGE_ROWS_PER_TX_MAX;
+        let deleted = statement(text).bind(job).bind(limit).execute(&mut cx.tx).await?;
+        if deleted.rows_affected() < limit as u64 {
+            let query = statement("DELETE FROM fts_job WHERE id = $1").bind(job);
+            query.execute(&mut cx.tx).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Cancels the live files of a storage. Returns the uuids of their jobs.
+pub(crate) async fn cancel_storage(
+    cx: &mut TxContext,
+    storage: &str,
+) -> Result<Vec<String>, sqlx::Error> {
+    let text = format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {ENDED} ORDER BY id");
+    let live: Vec<FtsFileRow> = select(text).fetch_all(&mut cx.tx).await?;
+    let mut jobs = Vec::new();
+    for file in live {
+        let is_meant = [&file.source, &file.destination]
+            .into_iter()
+            .any(|url| crate::fts::storage_of(url) == storage);
+        if !is_meant {
+            continue;
+        }
+        let mut cancelled = FtsFileChange::new(FtsFileEvent::Cancelled);
+        cancelled.reason = Some(format!("{storage} was banned"));
+        change(cx, file.id, &cancelled).await?;
+        if !jobs.contains(&file.job) {
+            jobs.push(file.job);
+        }
+    }
+    let mut uuids = Vec::new();
+    for job in jobs {
+        let text = "SELECT uuid FROM fts_job WHERE id = $1";
+        uuids.push(select_one(text).bind(job).fetch_one(&mut cx.tx).await?);
+    }
+    Ok(uuids)
+}
