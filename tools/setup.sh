@@ -57,6 +57,8 @@ for purpose in "$@"; do
             # Its package installs a service that is not needed: masked, it never starts.
             services="$services clickhouse-server"
             wish clickhouse-server clickhouse-server
+            # The client of FTS3, which pip builds in a virtual environment.
+            wish swig swig libssl-dev python3-venv python3-dev
             # Clients of the gateway.
             wish davix-put davix
             wish gfal-copy gfal2-util-scripts python3-gfal2-util gfal2-plugin-file gfal2-plugin-http gfal2-plugin-xrootd

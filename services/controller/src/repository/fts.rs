@@ -298,7 +298,7 @@ pub(crate) async fn change(
             }
         }
     }
-    update_job(cx, &job).await?;
+    update_job(cx, &job, change.reason.as_ref()).await?;
     Ok(true)
 }
 
@@ -332,16 +332,30 @@ async fn write_file(
         .map(drop)
 }
 
-/// Derives the state of a job from its files.
-async fn update_job(cx: &mut TxContext, job: &FtsJobRow) -> Result<(), sqlx::Error> {
-    let files = files_of(cx, job.id).await?;
-    let states: Vec<FtsFileState> = files.iter().map(|file| file.state).collect();
+typed_row! {
+    /// Number of files of a job in one state.
+    #[derive(Debug, Clone)]
+    struct FtsStateCount {
+        state: FtsFileState,
+        files: u64,
+    }
+}
+
+/// Derives the state of a job from the states of its files; `reason` is that of the last change.
+async fn update_job(
+    cx: &mut TxContext,
+    job: &FtsJobRow,
+    reason: Option<&String>,
+) -> Result<(), sqlx::Error> {
+    let text = "SELECT state, COUNT(*) AS files FROM fts_file WHERE job = $1 GROUP BY state";
+    let counts: Vec<FtsStateCount> = select(text).bind(job.id).fetch_all(&mut cx.tx).await?;
+    let of_state = |one: &FtsStateCount| std::iter::repeat_n(one.state, one.files as usize);
+    let states: Vec<FtsFileState> = counts.iter().flat_map(of_state).collect();
     let state = FtsJobState::of(job.kind, &states);
-    let is_good = matches!(state, FtsJobState::Finished | FtsJobState::Submitted);
-    let reason = files.iter().filter(|_| !is_good).find_map(|file| file.reason.clone());
+    let reason = reason.or(job.reason.as_ref()).filter(|_| state != FtsJobState::Finished);
     let ended = state.is_final().then_some(cx.now);
     let text = "UPDATE fts_job SET state = $1, reason = $2, ended = $3 WHERE id = $4";
-    let query = statement(text).bind(state.number()).bind(reason).bind(ended).bind(job.id);
+    let query = statement(text).bind(state.number()).bind(reason.cloned()).bind(ended).bind(job.id);
     query.execute(&mut cx.tx).await.map(drop)
 }
 
@@ -369,7 +383,7 @@ pub(crate) async fn end_files(
         }
     }
     if count > 0 {
-        update_job(cx, &job).await?;
+        update_job(cx, &job, ending.reason.as_ref()).await?;
     }
     Ok(count)
 }

@@ -1,0 +1,11 @@
+//! The REST interface of FTS3, with the clients of PyPI and real storages.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../gateway/site.rs"]
+mod site;
+#[path = "../gateway/xrootd.rs"]
+mod xrootd;
+
+mod client;
+mod operator;
