@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use penstock_control::batch::BatchLimits;
 use penstock_control::class::WorkClass;
 use penstock_control::file::RequestFileState;
+use penstock_control::fts::state::{FtsFileEvent, FtsFileState, FtsJobKind, FtsJobState};
 use penstock_control::orders::{
     FaultKind, LISTED_PATH, ListedFile, OrderPhase, Overwrite, ReportedOutcome, RunSide, Verify,
 };
@@ -24,9 +25,10 @@ use super::files::NewFile;
 use super::requests::TransferPolicy;
 use super::requests::{self, RequestFilter};
 use super::reservations::{self, ReservationRequest};
+use super::rows::JsonColumn;
 use super::writer::TxContext;
 use super::{
-    Audit, DatabaseError, audit, batches, circuits, events, files, hosts, links, rounds, runs,
+    Audit, DatabaseError, audit, batches, circuits, events, files, fts, hosts, links, rounds, runs,
 };
 use crate::config::Config;
 use crate::rehearsal::StoreController;
@@ -359,6 +361,86 @@ fn use_network(desk: &StoreController, config: &Config, now: i64) {
     });
 }
 
+/// Jobs of FTS3 clients: stored, copied, cancelled, read and purged.
+fn fts_jobs(desk: &StoreController) {
+    let job = fts::FtsJobRow {
+        id: 0,
+        uuid: "1".to_owned(),
+        client: "test".to_owned(),
+        class: "default".to_owned(),
+        kind: FtsJobKind::MultiReplica,
+        state: FtsJobState::Submitted,
+        priority: 3,
+        verify: "none".to_owned(),
+        overwrite: false,
+        retry: 0,
+        retry_delay_s: 0,
+        timeout_s: 0,
+        metadata: JsonColumn::default(),
+        reason: None,
+        submitted: 0,
+        expires: None,
+        ended: None,
+    };
+    let file = fts::NewFtsFile {
+        state: FtsFileState::Submitted,
+        source: "https://a/f".to_owned(),
+        destination: "https://b/f".to_owned(),
+        pair: "https://a https://b".to_owned(),
+        source_token: None,
+        destination_token: None,
+        checksum: None,
+        size: None,
+        activity: None,
+        metadata: "null".to_owned(),
+        scitag: None,
+    };
+    let other = fts::NewFtsFile { state: FtsFileState::NotUsed, ..file.clone() };
+    let files = [file, other];
+    assert!(apply(desk, move |cx| {
+        let (job, files) = (job.clone(), files.clone());
+        Box::pin(async move { fts::insert(cx, &job, &files).await })
+    }));
+    let pool = &desk.database.pool;
+    let (id, first) = desk.runtime.block_on(async {
+        let job = fts::job(pool, "1").await.unwrap().unwrap();
+        assert_eq!(fts::due_pairs(pool, 1).await.unwrap(), ["https://a https://b"]);
+        let due = fts::due(pool, "https://a https://b", 1, 10).await.unwrap();
+        fts::job_by_id(pool, job.id).await.unwrap();
+        fts::expired(pool, 1).await.unwrap();
+        fts::bans(pool).await.unwrap();
+        (job.id, due[0].id)
+    });
+    let states = apply(desk, move |cx| {
+        Box::pin(async move {
+            let started = fts::FtsFileChange::new(FtsFileEvent::Started);
+            assert!(fts::change(cx, first, &started).await?);
+            fts::set_moved(cx, first, 1).await?;
+            fts::set_priority(cx, id, 5).await?;
+            // The alternative begins.
+            fts::change(cx, first, &fts::FtsFileChange::new(FtsFileEvent::Failed)).await?;
+            fts::set_ban(cx, "https://a", Some("test")).await?;
+            fts::cancel_storage(cx, "https://b").await?;
+            let cancelled = fts::FtsFileChange::new(FtsFileEvent::Cancelled);
+            fts::end_files(cx, id, None, &cancelled).await
+        })
+    });
+    assert_eq!(states, 0);
+    desk.runtime.block_on(async {
+        let files = fts::files(pool, id).await.unwrap();
+        let states: Vec<FtsFileState> = files.iter().map(|file| file.state).collect();
+        assert_eq!(states, [FtsFileState::Failed, FtsFileState::Canceled]);
+        assert!(fts::active(pool).await.unwrap().is_empty());
+        let filter = fts::FtsJobFilter { limit: 10, ..fts::FtsJobFilter::default() };
+        assert_eq!(fts::list(pool, &filter).await.unwrap().len(), 1);
+    });
+    apply(desk, move |cx| {
+        let end = cx.now + 1;
+        Box::pin(async move { fts::purge(cx, end).await })
+    });
+    assert!(desk.runtime.block_on(fts::job(pool, "1")).unwrap().is_none());
+}
+
 /// Tables that grow with waiting or past work, and their aliases in statements.
 const GROWING: [&str; 12] = [
     "file", "batch", "request", "run", "event", "audit", "fts_job", "fts_file", "f", "b", "r", "n",
@@ -386,6 +468,7 @@ fn no_statement_scans_growing_tables() {
     config.keep = std::time::Duration::from_secs(100);
     let mut desk = StoreController::open(config.clone(), &url).unwrap();
     a_day(&mut desk, &config);
+    fts_jobs(&desk);
     let mut statements =
         std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));
     statements.retain(|text| {
