@@ -99,7 +99,8 @@ impl Transfers {
         words.extend(options);
         words.extend([source, destination]);
         words.extend(checksums);
-        self.run("fts-rest-transfer-submit", &words)
+        let printed = self.run("fts-rest-transfer-submit", &words);
+        printed.split_whitespace().next_back().unwrap().to_owned()
     }
 
     /// Waits until a job has ended.
