@@ -18,6 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use penstock_control::fts::state::{FtsFileEvent, FtsJobState};
 use penstock_control::fts::submission::FtsSubmission;
 use penstock_http::ApiCaller;
+use penstock_http::PROBLEM_JSON;
 use penstock_http::server::PeerAddress;
 use serde_json::{Value, json};
 
@@ -62,8 +63,9 @@ impl From<crate::repository::WriteError> for FtsProblem {
 impl IntoResponse for FtsProblem {
     fn into_response(self) -> Response {
         let Self(status, message) = self;
-        (status, axum::Json(json!({"status": status_text(status), "message": message})))
-            .into_response()
+        let body = json!({"status": status_text(status), "message": message}).to_string();
+        // The server turns errors of other types into its own form, which has no `message`.
+        (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
     }
 }
 
