@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_control::fts::checksum::FtsChecksum;
-use penstock_control::fts::progress::CopyProgress;
+use penstock_control::fts::progress::CopyReport;
 use penstock_control::fts::submission::{FTS_FILES_MAX, FtsSubmission};
 
 fuzz_target!(|data: &[u8]| {
@@ -12,9 +12,9 @@ fuzz_target!(|data: &[u8]| {
         assert!((1..=FTS_FILES_MAX).contains(&job.transfers.len()));
         assert!((1..=5).contains(&job.params.priority));
     }
-    let mut whole = CopyProgress::default();
+    let mut whole = CopyReport::default();
     whole.feed(data);
-    let mut pieces = CopyProgress::default();
+    let mut pieces = CopyReport::default();
     data.chunks(7).for_each(|piece| pieces.feed(piece));
     assert_eq!((whole.bytes(), whole.finish()), (pieces.bytes(), pieces.finish()));
     let text = String::from_utf8_lossy(data);

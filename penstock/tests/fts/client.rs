@@ -51,7 +51,7 @@ fn failures_name_their_cause() {
     let refused = all.run_as(
         "the-token-of-an-fts-user",
         "fts-rest-transfer-submit",
-        &["https://192.0.2.1/f", &g],
+        &["--src-access-token", "x", "--dst-access-token", "x", "https://192.0.2.1/f", &g],
     );
     let text = format!("{refused:?}");
     assert!(!refused.status.success() && text.contains("not among storages"), "{text}");
@@ -90,8 +90,10 @@ fn banned_storage_takes_no_jobs() {
     write_file(&mut seeded(2405), &all.a.data.join("f"), 100);
     all.run("fts-rest-ban", &["--storage", "https://127.0.0.1"]);
     let (f, g) = (url(&all.a, "f"), url(&all.b, "g"));
-    let refused = all.run_as("the-token-of-an-fts-user", "fts-rest-transfer-submit", &[&f, &g]);
-    assert!(!refused.status.success(), "{refused:?}");
+    let tokens = ["--src-access-token", "x", "--dst-access-token", "x", &f, &g];
+    let refused = all.run_as("the-token-of-an-fts-user", "fts-rest-transfer-submit", &tokens);
+    let text = format!("{refused:?}");
+    assert!(!refused.status.success() && text.contains("is banned"), "{text}");
     all.run("fts-rest-ban", &["--storage", "https://127.0.0.1", "--unban"]);
     assert_eq!(all.copy(&f, &g, &[])["job_state"], "FINISHED");
 }

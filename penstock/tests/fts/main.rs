@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../gateway/site.rs"]
+#[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod site;
 #[path = "../gateway/xrootd.rs"]
 mod xrootd;

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 mod connection;
 mod error;
 pub mod fetch;
+mod header_case;
 mod trust;
 mod url;
 
@@ -32,6 +33,7 @@ use connection::{connect_tls, prepare, server_name};
 
 pub use connection::ClientConnection;
 pub use error::HttpError;
+pub use header_case::HeaderCase;
 pub use trust::{CA_BUNDLES, ServerTrust, ServerTrustError};
 pub use url::{Url, UrlError};
 

@@ -21,14 +21,14 @@ pub enum CopyEnd {
 
 /// Reader of the body of a response to `COPY`, in pieces of any size.
 #[derive(Debug, Default)]
-pub struct CopyProgress {
+pub struct CopyReport {
     line: Vec<u8>,
     stripe: usize,
     stripes: Vec<u64>,
     end: Option<CopyEnd>,
 }
 
-impl CopyProgress {
+impl CopyReport {
     /// Reads the next piece.
     pub fn feed(&mut self, bytes: &[u8]) {
         for byte in bytes {
@@ -116,7 +116,7 @@ mod tests {
                           Total Stripe Count: 1\nRemoteConnections: tcp:129.93.3.4:1234\nEnd\n";
 
     fn read(text: &str) -> (u64, Option<CopyEnd>) {
-        let mut progress = CopyProgress::default();
+        let mut progress = CopyReport::default();
         progress.feed(text.as_bytes());
         (progress.bytes(), progress.finish())
     }
@@ -144,7 +144,7 @@ mod tests {
         #[test]
         fn pieces_read_as_the_whole(text in "(success: C|failure: x|\r|\n|Stripe Index: 1|Stripe Bytes Transferred: 7){0,8}", at in 0_usize..200) {
             let at = at.min(text.len());
-            let mut progress = CopyProgress::default();
+            let mut progress = CopyReport::default();
             progress.feed(&text.as_bytes()[..at]);
             progress.feed(&text.as_bytes()[at..]);
             prop_assert_eq!((progress.bytes(), progress.finish()), read(&text));
@@ -152,7 +152,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_safely(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut progress = CopyProgress::default();
+            let mut progress = CopyReport::default();
             progress.feed(&bytes);
             let _ = progress.finish();
         }

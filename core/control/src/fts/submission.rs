@@ -93,11 +93,11 @@ pub struct FtsTransfer {
     pub source_token: Option<String>,
     /// Bearer token for the destination.
     pub destination_token: Option<String>,
-    /// Expected checksum.
+    /// Checksum that the source or the destination must have.
     pub checksum: Option<FtsChecksum>,
     /// Expected size in bytes.
     pub filesize: Option<i64>,
-    /// Activity for accounting.
+    /// Activity, by whose name the class of work is chosen.
     pub activity: Option<String>,
     /// Metadata, returned as submitted.
     pub metadata: Value,
@@ -105,7 +105,7 @@ pub struct FtsTransfer {
     pub scitag: Option<i64>,
 }
 
-/// A submission.
+/// Parsed body of a submission.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FtsSubmission {
     /// Relation of the transfers.

@@ -73,9 +73,9 @@ fn status_text(status: StatusCode) -> String {
     format!("{} {}", status.as_u16(), status.canonical_reason().unwrap_or_default())
 }
 
-type Answer = Result<Response, FtsProblem>;
+type FtsAnswer = Result<Response, FtsProblem>;
 
-fn ok(value: Value) -> Answer {
+fn ok(value: Value) -> FtsAnswer {
     Ok(axum::Json(value).into_response())
 }
 
@@ -146,7 +146,7 @@ async fn serve(State(shared): State<Arc<ControllerState>>, request: Request) -> 
     handle(shared, request).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn handle(shared: Arc<ControllerState>, request: Request) -> Answer {
+async fn handle(shared: Arc<ControllerState>, request: Request) -> FtsAnswer {
     let Some(policy) = shared.settings().config.fts.clone() else {
         let text = "the interface of FTS3 is off: add [controller.fts] with storages".to_owned();
         return Err(FtsProblem(StatusCode::NOT_FOUND, text));
@@ -244,7 +244,7 @@ impl FtsRequest {
         Audit { who, peer, what, object: object.to_owned(), detail }
     }
 
-    async fn submit(&self) -> Answer {
+    async fn submit(&self) -> FtsAnswer {
         let job = FtsSubmission::parse(&self.body).map_err(|error| bad(error.to_string()))?;
         let classes = self.classes();
         let activity = job.transfers.iter().find_map(|file| file.activity.clone());
@@ -312,7 +312,7 @@ impl FtsRequest {
         found.map(|(_, value)| value.as_str())
     }
 
-    async fn list(&self) -> Answer {
+    async fn list(&self) -> FtsAnswer {
         let text = |name| self.parameter(name).map(str::to_owned);
         let states = self.parameter("state_in").map(|names| {
             let named = |state: &FtsJobState| names.split(',').any(|name| name == state.as_str());
@@ -345,13 +345,13 @@ impl FtsRequest {
         let ids: Vec<&str> = given.split(',').filter(|id| !id.is_empty()).collect();
         match ids.len() {
             0 => Err(bad("give the id of a job")),
-            ..=JOBS_PER_REQUEST_MAX => Ok(ids),
+            1..=JOBS_PER_REQUEST_MAX => Ok(ids),
             _ => Err(bad(format!("give at most {JOBS_PER_REQUEST_MAX} ids of jobs"))),
         }
     }
 
     /// Answers for one id with its object or error, for several with a list and 207 if one of them failed.
-    fn several(mut results: Vec<(String, Result<Value, FtsProblem>)>) -> Answer {
+    fn several(mut results: Vec<(String, Result<Value, FtsProblem>)>) -> FtsAnswer {
         if results.len() == 1 {
             let (_, result) = results.remove(0);
             return ok(result?);
@@ -383,7 +383,7 @@ impl FtsRequest {
         Ok(files.map(|(index, file)| views::only(views::file(job, file, index), keys)).collect())
     }
 
-    async fn jobs(&self, ids: &str) -> Answer {
+    async fn jobs(&self, ids: &str) -> FtsAnswer {
         let mut results = Vec::new();
         for id in Self::ids(ids)? {
             results.push((id.to_owned(), self.view(id).await));
@@ -391,12 +391,12 @@ impl FtsRequest {
         Self::several(results)
     }
 
-    async fn files(&self, id: &str) -> Answer {
+    async fn files(&self, id: &str) -> FtsAnswer {
         let job = self.job(id).await?;
         ok(self.file_views(&job, &[]).await?)
     }
 
-    async fn field(&self, id: &str, field: &str) -> Answer {
+    async fn field(&self, id: &str, field: &str) -> FtsAnswer {
         match views::job(&self.job(id).await?).get(field) {
             Some(value) => ok(value.clone()),
             None => Err(FtsProblem(StatusCode::NOT_FOUND, format!("a job has no field {field}"))),
@@ -428,7 +428,7 @@ impl FtsRequest {
         Ok(views::job(&self.job(uuid).await?))
     }
 
-    async fn cancel(&self, ids: &str) -> Answer {
+    async fn cancel(&self, ids: &str) -> FtsAnswer {
         let mut results = Vec::new();
         for id in Self::ids(ids)? {
             results.push((id.to_owned(), self.cancel_one(id).await));
@@ -437,7 +437,7 @@ impl FtsRequest {
     }
 
     /// Cancels files by their ids.
-    async fn cancel_files(&self, id: &str, files: &str) -> Answer {
+    async fn cancel_files(&self, id: &str, files: &str) -> FtsAnswer {
         let job = self.own_job(id).await?;
         let all = fts::files(&self.shared.database.pool, job.id).await?;
         let mut meant = Vec::new();
@@ -461,7 +461,7 @@ impl FtsRequest {
         ok(Value::Array(states))
     }
 
-    async fn change(&self, ids: &str) -> Answer {
+    async fn change(&self, ids: &str) -> FtsAnswer {
         let body: Value =
             serde_json::from_slice(&self.body).map_err(|error| bad(error.to_string()))?;
         let Some(priority) = body.pointer("/params/priority").and_then(Value::as_i64) else {
@@ -488,13 +488,13 @@ impl FtsRequest {
         Self::several(results)
     }
 
-    async fn bans(&self) -> Answer {
+    async fn bans(&self) -> FtsAnswer {
         let bans = fts::bans(&self.shared.database.pool).await?;
         let view = |ban: &fts::FtsBanRow| json!({"se": ban.storage, "addition_time": views::time(ban.since), "admin_dn": ban.client, "status": "WAIT", "wait_timeout": 0});
         ok(bans.iter().map(view).collect())
     }
 
-    async fn ban(&self, method: &Method) -> Answer {
+    async fn ban(&self, method: &Method) -> FtsAnswer {
         if !self.who.may_operate() {
             return Err(ProblemDetails::forbidden("bans need the scope operate").into());
         }
@@ -532,7 +532,7 @@ impl FtsRequest {
         }
     }
 
-    async fn hosts(&self) -> Answer {
+    async fn hosts(&self) -> FtsAnswer {
         let active = fts::active(&self.shared.database.pool).await?.len();
         ok(json!({"controller": {"active": active, "staging": 0}}))
     }

@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use futures_util::StreamExt;
 use penstock_control::fts::checksum::{ChecksumMode, FtsChecksum};
-use penstock_control::fts::progress::{self, CopyEnd, CopyProgress};
+use penstock_control::fts::progress::{self, CopyEnd, CopyReport};
 use penstock_http::Url;
 use tokio::time::timeout;
 
@@ -31,7 +31,7 @@ pub(crate) struct CopyResult {
 }
 
 /// Properties of a file at a storage.
-struct FileFacts {
+struct StorageFile {
     size: Option<i64>,
     digest: Option<String>,
 }
@@ -42,7 +42,7 @@ fn header_value(text: &str, url: &Url) -> Result<HeaderValue, StorageError> {
 
 /// Returns the bearer token for a storage: that of the job, or the configured one.
 fn token(
-    client: &StorageClient<'_>,
+    client: &StorageClient,
     given: Option<&String>,
     url: &Url,
 ) -> Result<Option<HeaderValue>, StorageError> {
@@ -60,12 +60,12 @@ fn token(
 
 /// Asks a storage for size and checksum of a file.
 async fn facts(
-    client: &StorageClient<'_>,
+    client: &StorageClient,
     url: &Url,
     token: Option<&HeaderValue>,
     checksum: Option<&FtsChecksum>,
     what: &str,
-) -> Result<FileFacts, StorageError> {
+) -> Result<StorageFile, StorageError> {
     let mut headers: Headers =
         token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect();
     if let Some(checksum) = checksum {
@@ -79,12 +79,12 @@ async fn facts(
     let digest = response.header("digest").zip(checksum);
     let digest = digest.and_then(|(header, checksum)| checksum.find_in(header));
     let size = response.header("content-length").and_then(|text| text.parse().ok());
-    Ok(FileFacts { size, digest })
+    Ok(StorageFile { size, digest })
 }
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
 pub(crate) async fn copy(
-    client: &StorageClient<'_>,
+    client: &StorageClient,
     job: &FtsJobRow,
     file: &FtsFileRow,
     moved: impl Fn(u64),
@@ -108,7 +108,7 @@ pub(crate) async fn copy(
     if let Some(checksum) = asked {
         compare("source", checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
     }
-    let ends = CopyEnds { source: &source, destination: &destination };
+    let ends = StoragePair { source: &source, destination: &destination };
     let pull =
         ends.headers(true, job, file, source_token.as_ref(), destination_token.as_ref(), mode)?;
     let begun =
@@ -163,7 +163,7 @@ async fn follow(
     begun: super::storage::StorageResponse,
     moved: impl Fn(u64),
 ) -> Result<(), StorageError> {
-    let mut report = CopyProgress::default();
+    let mut report = CopyReport::default();
     let super::storage::StorageResponse { body, connection: _connection, .. } = begun;
     let mut chunks = Body::new(body).into_data_stream();
     let mut last = (0, tokio::time::Instant::now());
@@ -231,12 +231,12 @@ fn compare(
 
 /// Both ends of a copy.
 #[derive(Debug, Clone, Copy)]
-struct CopyEnds<'a> {
+struct StoragePair<'a> {
     source: &'a Url,
     destination: &'a Url,
 }
 
-impl CopyEnds<'_> {
+impl StoragePair<'_> {
     /// Returns the headers of `COPY`, pulled by the destination or pushed by the source.
     fn headers(
         self,

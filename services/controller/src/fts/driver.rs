@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use penstock_control::backoff::backoff_delay;
 use penstock_control::fts::state::FtsFileEvent;
-use penstock_http::client::ServerTrust;
 use tokio::task::JoinHandle;
 
 use super::copy::{self, CopyResult};
 use super::policy::FtsPolicy;
+use penstock_http::client::ServerTrustError;
+
 use super::storage::{StorageClient, StorageError};
 use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow};
-use crate::repository::{StoreError, now_ms};
+use crate::repository::{DatabaseError, StoreError, WriteError, now_ms};
 use crate::shared::ControllerState;
 
 /// Interval of looking for work without a notification.
@@ -37,21 +38,35 @@ const ATTEMPT_TIMEOUT_S_PER_MIB: u64 = 2;
 /// Longest reason that is stored, in characters.
 const REASON_CHARS_MAX: usize = 1000;
 
+/// Failure of a step of the driver, which the next step repeats.
+#[derive(Debug, thiserror::Error)]
+enum FtsDriverError {
+    #[error(transparent)]
+    Query(#[from] DatabaseError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error("authorities of [controller.fts]: {0}")]
+    Trust(#[from] ServerTrustError),
+}
+
 /// A copy under way.
-struct RunningCopy {
+struct RunningAttempt {
     pair: String,
     task: JoinHandle<()>,
 }
 
 /// Runs copies until the controller stops.
 pub(crate) async fn run(shared: Arc<ControllerState>) {
-    let mut running: HashMap<i64, RunningCopy> = HashMap::new();
+    let mut running: HashMap<i64, RunningAttempt> = HashMap::new();
+    let mut client: Option<Arc<StorageClient>> = None;
     let mut logged = String::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         let settings = shared.settings();
         match &settings.config.fts {
             Some(policy) if shared.leads.load(Ordering::Relaxed) => {
-                match step(&shared, policy, &mut running).await {
+                match step(&shared, policy, &mut client, &mut running).await {
                     Ok(()) => logged.clear(),
                     Err(error) => {
                         let error = error.to_string();
@@ -75,8 +90,9 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
 async fn step(
     shared: &Arc<ControllerState>,
     policy: &FtsPolicy,
-    running: &mut HashMap<i64, RunningCopy>,
-) -> Result<(), StoreError> {
+    client: &mut Option<Arc<StorageClient>>,
+    running: &mut HashMap<i64, RunningAttempt>,
+) -> Result<(), FtsDriverError> {
     let pool = &shared.database.pool;
     running.retain(|_, copy| !copy.task.is_finished());
     let active = fts::active(pool).await?;
@@ -104,7 +120,14 @@ async fn step(
     }
     let mut free = policy.copies.saturating_sub(running.len());
     let pairs = if free > 0 { fts::due_pairs(pool, now_ms()).await? } else { Vec::new() };
-    let bans = if pairs.is_empty() { Vec::new() } else { fts::bans(pool).await? };
+    if pairs.is_empty() {
+        return Ok(());
+    }
+    let client = match client.take().filter(|client| client.is_current(policy)) {
+        Some(current) => client.insert(current),
+        None => client.insert(Arc::new(StorageClient::load(policy).await?)),
+    };
+    let bans = fts::bans(pool).await?;
     for pair in pairs {
         if bans.iter().any(|ban| pair.split(' ').any(|storage| storage == ban.storage)) {
             continue;
@@ -117,9 +140,9 @@ async fn step(
                 continue;
             }
             free -= 1;
-            let (id, state, policy) = (file.id, Arc::clone(shared), policy.clone());
-            let task = tokio::spawn(async move { attempt(&state, &policy, &job, file).await });
-            running.insert(id, RunningCopy { pair: pair.clone(), task });
+            let (id, state, client) = (file.id, Arc::clone(shared), Arc::clone(client));
+            let task = tokio::spawn(async move { attempt(&state, &client, &job, file).await });
+            running.insert(id, RunningAttempt { pair: pair.clone(), task });
         }
     }
     Ok(())
@@ -141,11 +164,11 @@ async fn apply(
 /// Makes one attempt of a file and stores its result.
 async fn attempt(
     shared: &Arc<ControllerState>,
-    policy: &FtsPolicy,
+    client: &StorageClient,
     job: &FtsJobRow,
     file: FtsFileRow,
 ) {
-    let result = timed_copy(shared, policy, job, &file).await;
+    let result = timed_copy(shared, client, job, &file).await;
     let number = file.attempt + 1;
     let change = match result {
         Ok(CopyResult { bytes }) => FtsFileChange {
@@ -183,14 +206,10 @@ async fn attempt(
 
 async fn timed_copy(
     shared: &Arc<ControllerState>,
-    policy: &FtsPolicy,
+    client: &StorageClient,
     job: &FtsJobRow,
     file: &FtsFileRow,
 ) -> Result<CopyResult, StorageError> {
-    let trust = ServerTrust::Authorities(policy.authorities.clone());
-    // The files of authorities are read by this task; they are few and small.
-    let trust = trust.load().map_err(|error| StorageError::Copy(error.to_string(), false))?;
-    let client = StorageClient { policy, trust: &trust };
     let mib = file.size.unwrap_or(0).max(0) as u64 >> 20;
     let limit = match job.timeout_s {
         0 => ATTEMPT_TIMEOUT_S + ATTEMPT_TIMEOUT_S_PER_MIB * mib,
@@ -212,7 +231,7 @@ async fn timed_copy(
             let _ = written.await;
         });
     };
-    let copied = copy::copy(&client, job, file, moved);
+    let copied = copy::copy(client, job, file, moved);
     match tokio::time::timeout(Duration::from_secs(limit), copied).await {
         Ok(result) => result,
         Err(_) => {

@@ -9,7 +9,9 @@ use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use futures_util::StreamExt;
 use hyper::body::Incoming;
 use penstock_http::Url;
-use penstock_http::client::{ClientConnection, HttpError, ServerTrust};
+use penstock_http::client::{
+    ClientConnection, HeaderCase, HttpError, ServerTrust, ServerTrustError,
+};
 use tokio::time::timeout;
 
 use super::policy::FtsPolicy;
@@ -22,6 +24,13 @@ const REDIRECTS_MAX: usize = 5;
 
 /// Bytes of an error's body that are shown.
 const ERROR_BYTES_MAX: usize = 1 << 10;
+
+/// Age at which the files of authorities are read again.
+const TRUST_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// Names of headers that XRootD 5 knows in this case only.
+const HEADER_NAMES: [&str; 3] =
+    ["TransferHeaderAuthorization", "RequireChecksumVerification", "SciTag"];
 
 /// Name of this program in requests.
 const USER_AGENT: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
@@ -90,12 +99,28 @@ pub(crate) struct StorageResponse {
 
 /// Client of storages, with the check of their addresses.
 #[derive(Debug)]
-pub(crate) struct StorageClient<'a> {
-    pub(crate) policy: &'a FtsPolicy,
-    pub(crate) trust: &'a ServerTrust,
+pub(crate) struct StorageClient {
+    pub(crate) policy: FtsPolicy,
+    trust: ServerTrust,
+    case: HeaderCase,
+    loaded: tokio::time::Instant,
 }
 
-impl StorageClient<'_> {
+impl StorageClient {
+    /// Reads the certificates of the authorities that the policy names.
+    pub(crate) async fn load(policy: &FtsPolicy) -> Result<Self, ServerTrustError> {
+        let trust = ServerTrust::Authorities(policy.authorities.clone());
+        let trust = tokio::task::spawn_blocking(move || trust.load()).await;
+        let trust = trust.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
+        let case = HeaderCase::of(&HEADER_NAMES).await;
+        Ok(Self { policy: policy.clone(), trust, case, loaded: tokio::time::Instant::now() })
+    }
+
+    /// Returns true if it has this policy, and certificates that are not old.
+    pub(crate) fn is_current(&self, policy: &FtsPolicy) -> bool {
+        self.policy == *policy && self.loaded.elapsed() < TRUST_AGE_MAX
+    }
+
     /// Sends a request without a body and follows redirects; another server gets no credentials of this one.
     pub(crate) async fn send(
         &self,
@@ -118,7 +143,8 @@ impl StorageClient<'_> {
                 }
             }
             let failed = |error: HttpError| StorageError::Http(at.to_string(), error);
-            let request = request.body(Body::empty()).map_err(|error| failed(error.into()))?;
+            let mut request = request.body(Body::empty()).map_err(|error| failed(error.into()))?;
+            self.case.apply(&mut request);
             let mut connection = self.connect(&at).await?;
             let sent = timeout(RESPONSE_TIMEOUT, connection.send(request)).await;
             let response = sent
@@ -154,7 +180,7 @@ impl StorageClient<'_> {
         if admitted.is_empty() {
             return Err(StorageError::LocalAddress(url.authority(), first));
         }
-        let opened = ClientConnection::open(url, &admitted, self.trust).await;
+        let opened = ClientConnection::open(url, &admitted, &self.trust).await;
         opened.map_err(|error| StorageError::Http(url.to_string(), error))
     }
 }

@@ -10,11 +10,11 @@ use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typ
 use super::writer::TxContext;
 
 /// First number of a state without work left; indexes of waiting work repeat the condition.
-const ENDED: i64 = FtsFileState::Finished.number();
+const STATE_FINAL_MIN: i64 = FtsFileState::Finished.number();
 
-const SUBMITTED: i64 = FtsFileState::Submitted.number();
+const STATE_SUBMITTED: i64 = FtsFileState::Submitted.number();
 
-const ACTIVE: i64 = FtsFileState::Active.number();
+const STATE_ACTIVE: i64 = FtsFileState::Active.number();
 
 typed_row! {
     /// A job of an FTS3 client.
@@ -226,7 +226,7 @@ pub(crate) async fn list(
 /// Returns the pairs of storages with files that are due.
 pub(crate) async fn due_pairs(pool: &AnyPool, now: i64) -> Result<Vec<String>, sqlx::Error> {
     let text = format!(
-        "SELECT DISTINCT pair FROM fts_file WHERE state < {ENDED} AND state = {SUBMITTED} AND not_before <= $1"
+        "SELECT DISTINCT pair FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_SUBMITTED} AND not_before <= $1"
     );
     select_one(text).bind(now).fetch_all(pool).await
 }
@@ -239,7 +239,7 @@ pub(crate) async fn due(
     limit: i64,
 ) -> Result<Vec<FtsFileRow>, sqlx::Error> {
     let text = format!(
-        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {ENDED} AND state = {SUBMITTED} AND pair = $1
+        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_SUBMITTED} AND pair = $1
             AND not_before <= $2 ORDER BY priority DESC, id LIMIT $3"
     );
     select(text).bind(pair.to_owned()).bind(now).bind(limit).fetch_all(pool).await
@@ -247,7 +247,9 @@ pub(crate) async fn due(
 
 /// Returns the ids of files that are copied.
 pub(crate) async fn active(pool: &AnyPool) -> Result<Vec<i64>, sqlx::Error> {
-    let text = format!("SELECT id FROM fts_file WHERE state < {ENDED} AND state = {ACTIVE}");
+    let text = format!(
+        "SELECT id FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_ACTIVE}"
+    );
     select_one(text).fetch_all(pool).await
 }
 
@@ -390,7 +392,7 @@ pub(crate) async fn end_files(
 
 /// Stores the bytes that a copy has moved so far.
 pub(crate) async fn set_moved(cx: &mut TxContext, id: i64, moved: i64) -> Result<(), sqlx::Error> {
-    let text = format!("UPDATE fts_file SET moved = $1 WHERE id = $2 AND state = {ACTIVE}");
+    let text = format!("UPDATE fts_file SET moved = $1 WHERE id = $2 AND state = {STATE_ACTIVE}");
     statement(text).bind(moved).bind(id).execute(&mut cx.tx).await.map(drop)
 }
 
@@ -462,7 +464,8 @@ pub(crate) async fn cancel_storage(
     cx: &mut TxContext,
     storage: &str,
 ) -> Result<Vec<String>, sqlx::Error> {
-    let text = format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {ENDED} ORDER BY id");
+    let text =
+        format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} ORDER BY id");
     let live: Vec<FtsFileRow> = select(text).fetch_all(&mut cx.tx).await?;
     let mut jobs = Vec::new();
     for file in live {

@@ -118,7 +118,7 @@ async fn handshake(
     let builder = {
         let mut builder = http1::Builder::new();
         // XRootD 5 knows the names of headers in this case only.
-        builder.max_buf_size(BUFFER_BYTES_MAX).title_case_headers(true);
+        builder.max_buf_size(BUFFER_BYTES_MAX).title_case_headers(true).preserve_header_case(true);
         builder
     };
     let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;

@@ -158,3 +158,17 @@ async fn loaded_authorities_accept_tls_1_2() {
     assert_eq!(connection.send(request).await.unwrap().status(), StatusCode::OK);
     assert!(ClientConnection::open(&url, &[address], &trust).await.is_err());
 }
+
+#[tokio::test]
+async fn header_case_reaches_the_server() {
+    let (url, mut heads) = serve(vec![vec![ONE]]).await;
+    let address = url.authority().parse().unwrap();
+    let mut connection =
+        ClientConnection::open(&url, &[address], &ServerTrust::default()).await.unwrap();
+    let head = Request::get("/").header("transferheaderx", "1").header("x-other", "2");
+    let mut request = head.body(Body::empty()).unwrap();
+    HeaderCase::of(&["TransferHeaderX"]).await.apply(&mut request);
+    connection.send(request).await.unwrap();
+    let head = heads.recv().await.unwrap();
+    assert!(head.contains("\r\nTransferHeaderX: 1\r\nX-Other: 2\r\n"), "{head}");
+}

@@ -1,3 +1,5 @@
+//! Bodies of clients, and faults in them.
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
