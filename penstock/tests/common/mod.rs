@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -96,6 +97,7 @@ pub struct Agent {
     pub fingerprint: String,
     /// JSON object that the agent printed when it was ready.
     pub facts: Value,
+    log: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Agent {
@@ -122,9 +124,13 @@ impl Agent {
             panic!("the agent did not start: {error}");
         }
         // Drain the log: a full pipe would block the agent.
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&log);
         std::thread::spawn(move || {
-            let mut log = String::new();
-            let _ = stderr.read_to_string(&mut log);
+            let mut part = [0; 4096];
+            while let Ok(read @ 1..) = stderr.read(&mut part) {
+                kept.lock().unwrap().extend_from_slice(&part[..read]);
+            }
         });
         let facts: Value = serde_json::from_str(&line).unwrap();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -134,7 +140,13 @@ impl Agent {
             http: text(&facts["http"][0]),
             fingerprint: text(&facts["fingerprint"]),
             facts,
+            log,
         }
+    }
+
+    /// Log so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&self.log.lock().unwrap()).into_owned()
     }
 
     pub fn url(&self, path: &str) -> String {

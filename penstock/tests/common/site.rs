@@ -18,6 +18,8 @@ pub struct Operations {
     pub state: PathBuf,
     pub serve: Option<Agent>,
     pub listen: String,
+    /// Set to log at level debug after the next start.
+    pub verbose: bool,
 }
 
 fn topology() -> String {
@@ -59,14 +61,27 @@ impl Operations {
         text += more;
         fs::write(path("penstock.toml"), text).unwrap();
         let state = path("state");
-        let mut operations = Self { dir, state, serve: None, listen: "127.0.0.1:0".into() };
+        let mut operations =
+            Self { dir, state, serve: None, listen: "127.0.0.1:0".into(), verbose: false };
         operations.restart();
         operations
+    }
+
+    /// Appends to its configuration, and starts it again.
+    pub fn append(&mut self, more: &str) {
+        let file = self.dir.path().join("penstock.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text + more).unwrap();
+        self.serve.take().unwrap().kill();
+        self.restart();
     }
 
     pub fn restart(&mut self) {
         let mut command = penstock(&self.state);
         command.env_remove("PENSTOCK_ROLES");
+        if self.verbose {
+            command.env("PENSTOCK_LOG", "debug");
+        }
         command.args(["serve", "--json", "--http", &self.listen, "--config"]);
         command.arg(self.dir.path().join("penstock.toml"));
         let serve = Agent::spawn(command);

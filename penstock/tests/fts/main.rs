@@ -8,5 +8,6 @@ mod site;
 #[path = "../gateway/xrootd.rs"]
 mod xrootd;
 
+mod agents;
 mod client;
 mod operator;

@@ -10,7 +10,7 @@ use crate::common::site::Operations;
 use crate::site::{HostCertificate, Site};
 
 /// Bearer token of a client at the controller.
-const USER_TOKEN: &str = "the-token-of-an-fts-user";
+pub(crate) const USER_TOKEN: &str = "the-token-of-an-fts-user";
 
 /// Version of the client of FTS3 on PyPI.
 const FTS3_CLIENT: &str = "fts3==3.14.2";
@@ -108,7 +108,7 @@ impl Transfers {
         crate::common::wait_until("the job ends", std::time::Duration::from_secs(60), || {
             let job = self.get(&format!("jobs/{id}?files=file_state,reason,transferred"));
             let state = job["job_state"].as_str().unwrap().to_owned();
-            (!["SUBMITTED", "ACTIVE"].contains(&state.as_str())).then_some(job)
+            (!["SUBMITTED", "READY", "ACTIVE"].contains(&state.as_str())).then_some(job)
         })
     }
 

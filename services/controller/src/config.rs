@@ -334,13 +334,16 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
             }
         };
     }
-    if let Some(fts) = table.fts {
-        let at = fts.span().start;
-        let policy = FtsPolicy::of(fts.into_inner(), |path| document.beside(path));
-        let policy =
-            policy.map_err(|text| document.error_at(at, format!("[controller.fts] {text}")))?;
-        config.fts = Some(policy);
-    }
+    let fts = match table.fts {
+        Some(fts) => {
+            let at = fts.span().start;
+            let policy = FtsPolicy::of(fts.into_inner(), |path| document.beside(path));
+            let policy =
+                policy.map_err(|text| document.error_at(at, format!("[controller.fts] {text}")))?;
+            Some((at, policy))
+        }
+        None => None,
+    };
     for site in table.site {
         let at = site.span().start;
         let SiteTable { name, networks } = site.into_inner();
@@ -366,6 +369,15 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
     }
     if config.classes.is_empty() {
         config.classes.push(WorkClass::new("default"));
+    }
+    if let Some((at, policy)) = fts {
+        let is_host = |name: &str| {
+            config.topology.hosts().any(|(_, node)| node.name == name && node.site.is_some())
+        };
+        policy
+            .check(is_host, |name| config.class(name).is_some())
+            .map_err(|text| document.error_at(at, format!("[controller.fts] {text}")))?;
+        config.fts = Some(policy);
     }
     for token in table.token {
         let at = token.span().start;

@@ -4,6 +4,7 @@ pub(crate) mod append;
 pub(crate) mod cancel;
 pub(crate) mod change;
 pub(crate) mod deadline;
+pub(crate) mod fts_requests;
 pub(crate) mod maintenance;
 pub(crate) mod network;
 pub(crate) mod outcomes;

@@ -94,6 +94,21 @@ impl FtsChecksum {
         Some(Self { algorithm, value })
     }
 
+    /// Returns the digest `algorithm:hexadecimal` for orders of agents; none without a value of an algorithm that agents
+    /// compute.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let name = self.algorithm.replace('-', "");
+        let width = match name.as_str() {
+            "adler32" | "crc32c" => 8,
+            "md5" => 32,
+            "sha256" | "blake3" => 64,
+            _ => return None,
+        };
+        let value = self.value.as_ref().filter(|value| value.len() <= width)?;
+        Some(format!("{name}:{value:0>width$}"))
+    }
+
     /// Returns the comparable digest of this algorithm in a header `Digest` (RFC 3230); none if it has none.
     #[must_use]
     pub fn find_in(&self, header: &str) -> Option<String> {
@@ -146,6 +161,16 @@ mod tests {
         assert_eq!(crc.find_in("adler32=d9e8bd27"), None);
         let sum = FtsChecksum::parse("adler32:00000001").unwrap();
         assert_eq!(sum.find_in("adler32=1"), sum.value);
+    }
+
+    #[test]
+    fn digests_of_orders_have_full_width() {
+        let digest = |text: &str| FtsChecksum::parse(text).unwrap().digest();
+        assert_eq!(digest("ADLER32:a0b0c0d").unwrap(), "adler32:0a0b0c0d");
+        assert_eq!(digest("sha-256:01").unwrap(), format!("sha256:{:0>64}", "1"));
+        for text in ["ADLER32", "adler32:123456789", "sha512:1"] {
+            assert_eq!(digest(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -7,16 +7,18 @@ use crate::numbers::stored_numbers;
 pub enum FtsFileState {
     /// Waits for its first or next attempt.
     Submitted = 0,
+    /// Part of a request of the controller that has not begun.
+    Ready = 1,
     /// A copy is under way.
-    Active = 1,
+    Active = 2,
     /// Copied and verified.
-    Finished = 2,
+    Finished = 3,
     /// Ended with an error.
-    Failed = 3,
+    Failed = 4,
     /// Ended by a client.
-    Canceled = 4,
+    Canceled = 5,
     /// Alternative or later hop that was not needed so far.
-    NotUsed = 5,
+    NotUsed = 6,
 }
 
 stored_numbers!(FtsFileState);
@@ -24,13 +26,15 @@ stored_numbers!(FtsFileState);
 /// Event of a file of an FTS3 job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FtsFileEvent {
+    /// A request of the controller contains it.
+    Queued,
     /// An attempt began.
     Started,
     /// The attempt succeeded.
     Succeeded,
     /// The last attempt failed, or none may begin any more.
     Failed,
-    /// The attempt failed or was interrupted, and another follows.
+    /// The attempt failed, was interrupted or could not begin, and another follows.
     Deferred,
     /// A client cancelled the file or its job.
     Cancelled,
@@ -40,8 +44,9 @@ pub enum FtsFileEvent {
 
 impl FtsFileState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Submitted,
+        Self::Ready,
         Self::Active,
         Self::Finished,
         Self::Failed,
@@ -54,13 +59,15 @@ impl FtsFileState {
     pub const fn transition(self, event: FtsFileEvent) -> Option<Self> {
         use FtsFileEvent as Event;
         match (self, event) {
-            (Self::Submitted, Event::Started) => Some(Self::Active),
-            (Self::Submitted | Self::Active, Event::Cancelled) => Some(Self::Canceled),
-            (Self::Submitted | Self::Active, Event::Failed) => Some(Self::Failed),
-            (Self::Active, Event::Succeeded) => Some(Self::Finished),
-            (Self::Active, Event::Deferred) | (Self::NotUsed, Event::Promoted) => {
-                Some(Self::Submitted)
+            (Self::Submitted, Event::Queued) => Some(Self::Ready),
+            (Self::Submitted | Self::Ready, Event::Started) => Some(Self::Active),
+            (Self::Submitted | Self::Ready | Self::Active, Event::Cancelled) => {
+                Some(Self::Canceled)
             }
+            (Self::Submitted | Self::Ready | Self::Active, Event::Failed) => Some(Self::Failed),
+            (Self::Ready | Self::Active, Event::Succeeded) => Some(Self::Finished),
+            (Self::Submitted | Self::Ready | Self::Active, Event::Deferred)
+            | (Self::NotUsed, Event::Promoted) => Some(Self::Submitted),
             _ => None,
         }
     }
@@ -68,7 +75,7 @@ impl FtsFileState {
     /// Returns true if the file waits or is copied.
     #[must_use]
     pub const fn is_live(self) -> bool {
-        matches!(self, Self::Submitted | Self::Active)
+        matches!(self, Self::Submitted | Self::Ready | Self::Active)
     }
 
     /// Returns the name in the interface of FTS3.
@@ -76,6 +83,7 @@ impl FtsFileState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Submitted => "SUBMITTED",
+            Self::Ready => "READY",
             Self::Active => "ACTIVE",
             Self::Finished => "FINISHED",
             Self::Failed => "FAILED",
@@ -140,24 +148,27 @@ impl FtsJobKind {
 pub enum FtsJobState {
     /// No file has begun.
     Submitted = 0,
+    /// Some files are part of requests of the controller, and none has begun.
+    Ready = 1,
     /// Some files have begun.
-    Active = 1,
+    Active = 2,
     /// Every file is finished.
-    Finished = 2,
+    Finished = 3,
     /// No file is finished.
-    Failed = 3,
+    Failed = 4,
     /// Some files are finished, the others failed.
-    FinishedDirty = 4,
+    FinishedDirty = 5,
     /// Files were cancelled by a client.
-    Canceled = 5,
+    Canceled = 6,
 }
 
 stored_numbers!(FtsJobState);
 
 impl FtsJobState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Submitted,
+        Self::Ready,
         Self::Active,
         Self::Finished,
         Self::Failed,
@@ -171,10 +182,14 @@ impl FtsJobState {
         use FtsFileState as File;
         let count = |state: File| files.iter().filter(|one| **one == state).count();
         let (finished, canceled) = (count(File::Finished), count(File::Canceled));
-        let waiting = count(File::Submitted);
-        if waiting + count(File::Active) > 0 {
-            let has_begun = files.len() > waiting + count(File::NotUsed);
-            return if has_begun { Self::Active } else { Self::Submitted };
+        let (waiting, ready) = (count(File::Submitted), count(File::Ready));
+        if waiting + ready + count(File::Active) > 0 {
+            let has_begun = files.len() > waiting + ready + count(File::NotUsed);
+            return match (has_begun, ready) {
+                (true, _) => Self::Active,
+                (false, 0) => Self::Submitted,
+                (false, _) => Self::Ready,
+            };
         }
         if kind == FtsJobKind::MultiReplica && finished > 0 || finished == files.len() {
             Self::Finished
@@ -190,7 +205,7 @@ impl FtsJobState {
     /// Returns true if no file waits or is copied.
     #[must_use]
     pub const fn is_final(self) -> bool {
-        !matches!(self, Self::Submitted | Self::Active)
+        !matches!(self, Self::Submitted | Self::Ready | Self::Active)
     }
 
     /// Returns the name in the interface of FTS3.
@@ -198,6 +213,7 @@ impl FtsJobState {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Submitted => "SUBMITTED",
+            Self::Ready => "READY",
             Self::Active => "ACTIVE",
             Self::Finished => "FINISHED",
             Self::Failed => "FAILED",
@@ -214,8 +230,9 @@ mod tests {
     #[test]
     fn fts_file_transitions_follow_table() {
         use FtsFileEvent as Event;
-        use FtsFileState::{Active, Canceled, Failed, Finished, NotUsed, Submitted};
+        use FtsFileState::{Active, Canceled, Failed, Finished, NotUsed, Ready, Submitted};
         let events = [
+            Event::Queued,
             Event::Started,
             Event::Succeeded,
             Event::Failed,
@@ -223,13 +240,15 @@ mod tests {
             Event::Cancelled,
             Event::Promoted,
         ];
+        let (end, wait) = (Some::<FtsFileState>, Some(Submitted));
         for (state, after) in [
-            (Submitted, [Some(Active), None, Some(Failed), None, Some(Canceled), None]),
-            (Active, [None, Some(Finished), Some(Failed), Some(Submitted), Some(Canceled), None]),
-            (Finished, [None; 6]),
-            (Failed, [None; 6]),
-            (Canceled, [None; 6]),
-            (NotUsed, [None, None, None, None, None, Some(Submitted)]),
+            (Submitted, [Some(Ready), Some(Active), None, end(Failed), wait, end(Canceled), None]),
+            (Ready, [None, Some(Active), end(Finished), end(Failed), wait, end(Canceled), None]),
+            (Active, [None, None, end(Finished), end(Failed), wait, end(Canceled), None]),
+            (Finished, [None; 7]),
+            (Failed, [None; 7]),
+            (Canceled, [None; 7]),
+            (NotUsed, [None, None, None, None, None, None, Some(Submitted)]),
         ] {
             assert_eq!(events.map(|event| state.transition(event)), after, "{state:?}");
         }
@@ -237,10 +256,13 @@ mod tests {
 
     #[test]
     fn job_state_follows_files() {
-        use FtsFileState::{Active, Canceled, Failed, Finished, NotUsed, Submitted};
+        use FtsFileState::{Active, Canceled, Failed, Finished, NotUsed, Ready, Submitted};
         use FtsJobKind::{Independent, MultiHop, MultiReplica};
         for (kind, files, state) in [
             (Independent, vec![Submitted, Submitted], FtsJobState::Submitted),
+            (Independent, vec![Submitted, Ready], FtsJobState::Ready),
+            (Independent, vec![Ready, Active], FtsJobState::Active),
+            (Independent, vec![Ready, Finished], FtsJobState::Active),
             (Independent, vec![Submitted, Active], FtsJobState::Active),
             (Independent, vec![Submitted, Finished], FtsJobState::Active),
             (Independent, vec![Finished, Finished], FtsJobState::Finished),

@@ -52,7 +52,7 @@ pub enum FtsFault {
     #[error("it has more than {0}: submit several jobs")]
     TooMany(usize),
     /// A URL of a protocol that is not offered.
-    #[error("'{0}' is no URL of https, davs, http or dav")]
+    #[error("'{0}' is no URL of https, davs, http, dav or penstock")]
     Url(String),
     /// A feature that is not offered.
     #[error("{0} is not offered here")]
@@ -192,7 +192,7 @@ fn urls(object: &Map<String, Value>, at: &str, key: &str) -> Parsed<Vec<String>>
     }
     let is_offered = |url: &str| {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        ["https", "davs", "http", "dav"].contains(&scheme) && !rest.is_empty()
+        ["https", "davs", "http", "dav", "penstock"].contains(&scheme) && !rest.is_empty()
     };
     match urls.iter().find(|url| !is_offered(url)) {
         Some(url) => fault(format!("{at}.{key}"), FtsFault::Url(url.chars().take(200).collect())),

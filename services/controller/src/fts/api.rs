@@ -23,6 +23,7 @@ use penstock_http::server::PeerAddress;
 use serde_json::{Value, json};
 
 use super::policy::FtsPolicy;
+use super::submit::{FtsSubmitter, SubmissionError};
 use super::{submit, views};
 use crate::access::AuthorizedClient;
 use crate::api::BODY_BYTES_MAX;
@@ -30,6 +31,7 @@ use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::fts::{self, FtsFileChange, FtsJobFilter, FtsJobRow};
 use crate::repository::{Audit, now_ms};
 use crate::shared::ControllerState;
+use crate::use_cases::fts_requests;
 
 /// Most jobs in one request.
 const JOBS_PER_REQUEST_MAX: usize = 1000;
@@ -246,19 +248,18 @@ impl FtsRequest {
 
     async fn submit(&self) -> FtsAnswer {
         let job = FtsSubmission::parse(&self.body).map_err(|error| bad(error.to_string()))?;
-        let classes = self.classes();
-        let activity = job.transfers.iter().find_map(|file| file.activity.clone());
-        let named = activity.filter(|activity| classes.contains(activity));
-        let Some(class) = named.or_else(|| classes.first().cloned()) else {
+        let client = FtsSubmitter { name: self.who.name.clone(), classes: self.classes() };
+        if client.classes.is_empty() {
             let text = "the token may submit to no class: it needs the scope submit:CLASS";
             return Err(ProblemDetails::forbidden(text).into());
-        };
-        let refused = |error: super::storage::StorageError| bad(error.to_string());
-        let client = (self.who.name.clone(), class);
-        let (row, files) = submit::rows(job, client, &self.policy, now_ms()).map_err(refused)?;
+        }
+        let settings = self.shared.settings();
+        let refused = |error: SubmissionError| bad(error.to_string());
+        let (row, files) = submit::rows(job, &client, &self.policy, &settings.config, now_ms())
+            .map_err(refused)?;
         let bans = fts::bans(&self.shared.database.pool).await?;
         let is_banned = |pair: &str| {
-            let ban = bans.iter().find(|ban| pair.split(' ').any(|one| one == ban.storage));
+            let ban = bans.iter().find(|ban| submit::is_in_pair(pair, &ban.storage));
             ban.map(|ban| ban.storage.clone())
         };
         if let Some(storage) = files.iter().find_map(|file| is_banned(&file.pair)) {
@@ -411,7 +412,8 @@ impl FtsRequest {
             Box::pin(async move {
                 let mut cancelled = FtsFileChange::new(FtsFileEvent::Cancelled);
                 cancelled.reason = Some(format!("cancelled by {}", audit.who));
-                if fts::end_files(cx, id, files.as_deref(), &cancelled).await? > 0 {
+                let ids = files.as_deref();
+                if fts_requests::end_files(cx, id, ids, &cancelled, &audit).await? > 0 {
                     cx.audit(audit);
                 }
                 Ok(())
@@ -476,8 +478,9 @@ impl FtsRequest {
                 let written = self.shared.writer.apply(move |cx| {
                     let audit = audit.clone();
                     Box::pin(async move {
+                        fts_requests::set_priority(cx, job.id, priority, &audit).await?;
                         cx.audit(audit);
-                        fts::set_priority(cx, job.id, priority).await
+                        Ok(())
                     })
                 });
                 written.await?;
@@ -505,7 +508,7 @@ impl FtsRequest {
         else {
             return Err(bad("give storage, such as https://se.example.org"));
         };
-        let storage = submit::storage_of(storage);
+        let storage = submit::banned_storage(storage);
         let is_ban = *method == Method::POST;
         let status = body.get("status").and_then(Value::as_str).unwrap_or("cancel");
         let cancels = is_ban && status.eq_ignore_ascii_case("cancel");
@@ -515,11 +518,11 @@ impl FtsRequest {
         let written = self.shared.writer.apply(move |cx| {
             let (storage, client, audit) = (given.clone(), client.clone(), audit.clone());
             Box::pin(async move {
-                cx.audit(audit);
                 let jobs = match cancels {
-                    true => fts::cancel_storage(cx, &storage).await?,
+                    true => fts_requests::cancel_storage(cx, &storage, &audit).await?,
                     false => Vec::new(),
                 };
+                cx.audit(audit);
                 fts::set_ban(cx, &storage, client.as_deref()).await?;
                 Ok(jobs)
             })
@@ -533,7 +536,7 @@ impl FtsRequest {
     }
 
     async fn hosts(&self) -> FtsAnswer {
-        let active = fts::active(&self.shared.database.pool).await?.len();
+        let active = fts::active_count(&self.shared.database.pool).await?;
         ok(json!({"controller": {"active": active, "staging": 0}}))
     }
 }

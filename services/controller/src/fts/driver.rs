@@ -5,6 +5,7 @@
 //! connection to the storage and thereby ends the copy.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,12 +16,15 @@ use tokio::task::JoinHandle;
 
 use super::copy::{self, CopyResult};
 use super::policy::FtsPolicy;
+use super::route::AgentRoute;
+use super::submit::is_in_pair;
 use penstock_http::client::ServerTrustError;
 
 use super::storage::{StorageClient, StorageError};
-use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow};
-use crate::repository::{DatabaseError, StoreError, WriteError, now_ms};
+use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow, FtsMover};
+use crate::repository::{Audit, DatabaseError, StoreError, WriteError, now_ms};
 use crate::shared::ControllerState;
+use crate::use_cases::fts_requests::{self, FtsRequest};
 
 /// Interval of looking for work without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,6 +38,9 @@ const RETRIES_DEFAULT: i64 = 2;
 /// Base of the time limit of an attempt, and its part per MiB, as in FTS3.
 const ATTEMPT_TIMEOUT_S: u64 = 600;
 const ATTEMPT_TIMEOUT_S_PER_MIB: u64 = 2;
+
+/// Most files between agents in one transaction.
+const REQUEST_FILES_MAX: i64 = 200;
 
 /// Longest reason that is stored, in characters.
 const REASON_CHARS_MAX: usize = 1000;
@@ -114,12 +121,26 @@ async fn step(
             Some("the file was in the queue for longer than max_time_in_queue".to_owned());
         let written = shared.writer.apply(move |cx| {
             let failed = failed.clone();
-            Box::pin(async move { fts::end_files(cx, job, None, &failed).await })
+            Box::pin(async move {
+                let audit = Audit {
+                    who: "controller".to_owned(),
+                    peer: String::new(),
+                    what: "fts expiry",
+                    object: format!("fts job {job}"),
+                    detail: String::new(),
+                };
+                fts_requests::end_files(cx, job, None, &failed, &audit).await
+            })
         });
         written.await?;
     }
+    let bans = fts::bans(pool).await?;
+    let is_banned = |pair: &str| bans.iter().any(|ban| is_in_pair(pair, &ban.storage));
+    follow_requests(shared).await?;
+    submit_requests(shared, policy, is_banned).await?;
     let mut free = policy.copies.saturating_sub(running.len());
-    let pairs = if free > 0 { fts::due_pairs(pool, now_ms()).await? } else { Vec::new() };
+    let pairs =
+        if free > 0 { fts::due_pairs(pool, FtsMover::Copy, now_ms()).await? } else { Vec::new() };
     if pairs.is_empty() {
         return Ok(());
     }
@@ -127,14 +148,13 @@ async fn step(
         Some(current) => client.insert(current),
         None => client.insert(Arc::new(StorageClient::load(policy).await?)),
     };
-    let bans = fts::bans(pool).await?;
     for pair in pairs {
-        if bans.iter().any(|ban| pair.split(' ').any(|storage| storage == ban.storage)) {
+        if is_banned(&pair) {
             continue;
         }
         let busy = running.values().filter(|copy| copy.pair == pair).count();
         let most = policy.copies_per_pair.saturating_sub(busy).min(free);
-        for file in fts::due(pool, &pair, now_ms(), most as i64).await? {
+        for file in fts::due(pool, FtsMover::Copy, &pair, now_ms(), most as i64).await? {
             let Some(job) = fts::job_by_id(pool, file.job).await? else { continue };
             if !apply(shared, file.id, FtsFileChange::new(FtsFileEvent::Started)).await? {
                 continue;
@@ -146,6 +166,104 @@ async fn step(
         }
     }
     Ok(())
+}
+
+/// Stores what became of files whose requests have begun or ended.
+async fn follow_requests(shared: &ControllerState) -> Result<(), FtsDriverError> {
+    let news = fts::request_news(&shared.database.pool, REQUEST_FILES_MAX).await?;
+    let changes: Vec<(i64, FtsFileChange)> = news
+        .iter()
+        .filter_map(|one| fts_requests::change_of(one).map(|change| (one.id, change)))
+        .collect();
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let is_full = news.len() as i64 == REQUEST_FILES_MAX;
+    let written = shared.writer.apply(move |cx| {
+        let changes = changes.clone();
+        Box::pin(async move {
+            for (file, change) in changes {
+                fts::change(cx, file, &change).await?;
+            }
+            Ok(())
+        })
+    });
+    written.await?;
+    if is_full {
+        shared.fts_notify.notify_one();
+    }
+    Ok(())
+}
+
+/// Submits requests for due files between agents.
+async fn submit_requests(
+    shared: &ControllerState,
+    policy: &FtsPolicy,
+    is_banned: impl Fn(&str) -> bool,
+) -> Result<(), FtsDriverError> {
+    let (pool, now) = (&shared.database.pool, now_ms());
+    let mut due = Vec::new();
+    for pair in fts::due_pairs(pool, FtsMover::Request, now).await? {
+        let left = REQUEST_FILES_MAX - due.len() as i64;
+        if left > 0 && !is_banned(&pair) {
+            due.extend(fts::due(pool, FtsMover::Request, &pair, now, left).await?);
+        }
+    }
+    let is_full = due.len() as i64 == REQUEST_FILES_MAX;
+    let mut jobs: HashMap<i64, Option<FtsJobRow>> = HashMap::new();
+    let mut requests = Vec::new();
+    for file in due {
+        let job = match jobs.entry(file.job) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(fts::job_by_id(pool, file.job).await?),
+        };
+        let Some(job) = job else { continue };
+        let settings = shared.settings();
+        let route = AgentRoute::find(policy, &settings.config, &file.source, &file.destination);
+        let submission = match route {
+            Ok(Some(route)) => route.submission(job, &file).map_err(|error| error.to_string()),
+            Ok(None) => Err("the ends are no longer at agents: submit the file again".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        match submission {
+            Ok(submission) => {
+                let number = file.attempt + 1;
+                let is_last = number > retries_of(job);
+                let retry_at = (!is_last).then(|| now + delay_ms(job, file.id, number));
+                requests.push(FtsRequest { file: file.id, retry_at, submission });
+            }
+            Err(reason) => {
+                let mut failed = FtsFileChange::new(FtsFileEvent::Failed);
+                failed.reason = Some(reason);
+                apply(shared, file.id, failed).await?;
+            }
+        }
+    }
+    if requests.is_empty() {
+        return Ok(());
+    }
+    let written = shared.writer.apply(move |cx| {
+        let requests = requests.clone();
+        Box::pin(async move { fts_requests::submit(cx, &requests).await })
+    });
+    written.await?;
+    if is_full {
+        shared.fts_notify.notify_one();
+    }
+    Ok(())
+}
+
+/// Returns the retries of a file of a job.
+fn retries_of(job: &FtsJobRow) -> i64 {
+    if job.retry == 0 { RETRIES_DEFAULT } else { job.retry.max(0) }
+}
+
+/// Returns the milliseconds from a failed attempt of this number to the next.
+fn delay_ms(job: &FtsJobRow, file: i64, number: i64) -> i64 {
+    match job.retry_delay_s {
+        0 => backoff_delay(number as u32, file as u64).as_millis() as i64,
+        seconds => seconds * 1000,
+    }
 }
 
 /// Applies an event to a file. Returns false if it has no effect.
@@ -177,20 +295,15 @@ async fn attempt(
             ..FtsFileChange::new(FtsFileEvent::Succeeded)
         },
         Err(error) => {
-            let retries = if job.retry == 0 { RETRIES_DEFAULT } else { job.retry.max(0) };
-            let event = match error.is_transient() && number <= retries {
+            let event = match error.is_transient() && number <= retries_of(job) {
                 true => FtsFileEvent::Deferred,
                 false => FtsFileEvent::Failed,
-            };
-            let delay_ms = match job.retry_delay_s {
-                0 => backoff_delay(number as u32, file.id as u64).as_millis() as i64,
-                seconds => seconds * 1000,
             };
             let reason: String = error.to_string().chars().take(REASON_CHARS_MAX).collect();
             tracing::debug!(file = file.id, "attempt {number} of an FTS3 file failed: {reason}");
             FtsFileChange {
                 reason: Some(reason),
-                not_before: now_ms() + delay_ms,
+                not_before: now_ms() + delay_ms(job, file.id, number),
                 ..FtsFileChange::new(event)
             }
         }

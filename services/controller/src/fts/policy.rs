@@ -1,6 +1,7 @@
 //! Configuration of the FTS3 interface, the table `[controller.fts]`.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 
 use penstock_http::Url;
@@ -24,6 +25,10 @@ pub(crate) struct FtsTable {
     authorities: Option<PathBuf>,
     #[serde(default)]
     storage_token: Vec<StorageTokenTable>,
+    #[serde(default)]
+    gateway: Vec<GatewayTable>,
+    #[serde(default)]
+    activities: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -40,10 +45,50 @@ struct StorageTokenTable {
     file: PathBuf,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GatewayTable {
+    storage: String,
+    host: String,
+    export: String,
+}
+
+/// An export of an agent as its gateway serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentGateway {
+    /// Server of its URLs, `HOST[:PORT]`, with port 443 if it gives none.
+    pub storage: String,
+    /// Name of the agent's host in the topology.
+    pub host: String,
+    /// Parts of the path of the export, which URLs and agent share.
+    pub export: Vec<String>,
+}
+
+impl AgentGateway {
+    /// Returns true if a URL names this gateway.
+    pub(crate) fn serves(&self, url: &Url) -> bool {
+        // Other ports of the host may be other servers.
+        let has_port = self.storage.rfind(':') > self.storage.rfind(']');
+        match has_port {
+            true => is_storage(&self.storage, url),
+            false => is_storage(&format!("{}:443", self.storage), url),
+        }
+    }
+
+    /// Divides the parts of a path into those of the export and those below it; none if it is not below.
+    pub(crate) fn below_export<'a>(
+        &self,
+        parts: &'a [String],
+    ) -> Option<(&'a [String], &'a [String])> {
+        let is_below = parts.len() > self.export.len() && parts.starts_with(&self.export);
+        is_below.then(|| parts.split_at(self.export.len()))
+    }
+}
+
 /// Settings of the FTS3 interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FtsPolicy {
-    /// Storages `HOST[:PORT]` that take part; none for any that has a public or private address.
+    /// Storages `HOST[:PORT]` that take part; none for any that has a public address.
     pub storages: Option<Vec<String>>,
     /// Most copies at a time.
     pub copies: usize,
@@ -53,6 +98,10 @@ pub struct FtsPolicy {
     pub authorities: Option<PathBuf>,
     /// Files of tokens for storages `HOST[:PORT]`, sent where a job has none.
     pub tokens: Vec<(String, PathBuf)>,
+    /// Exports of agents, between which requests move the files. They take part without being listed.
+    pub gateways: Vec<AgentGateway>,
+    /// Classes of work by activity; an activity that is absent names its class.
+    pub activities: BTreeMap<String, String>,
 }
 
 /// Fault of the table `[controller.fts]`.
@@ -64,6 +113,12 @@ pub(crate) enum FtsPolicyError {
     Storage(String),
     #[error("{0} is from 1 to {COPIES_MAX}")]
     Copies(&'static str),
+    #[error("gateway export = \"{0}\": write the absolute path of the export, such as \"/data\"")]
+    Export(String),
+    #[error("gateway host = \"{0}\": the topology has no such host with a site")]
+    Host(String),
+    #[error("activities: \"{0}\" is given the class \"{1}\", which does not exist")]
+    Class(String, String),
 }
 
 impl FtsPolicy {
@@ -79,7 +134,17 @@ impl FtsPolicy {
         };
         let tokens: Vec<(String, PathBuf)> =
             table.storage_token.into_iter().map(|one| (one.storage, beside(one.file))).collect();
-        for storage in storages.iter().flatten().chain(tokens.iter().map(|(storage, _)| storage)) {
+        let mut gateways = Vec::new();
+        for GatewayTable { storage, host, export } in table.gateway {
+            if crate::paths::directory(&export).is_err() || export == "/" {
+                return Err(FtsPolicyError::Export(export));
+            }
+            let export = export.split('/').skip(1).map(str::to_owned).collect();
+            gateways.push(AgentGateway { storage, host, export });
+        }
+        let named = tokens.iter().map(|(storage, _)| storage);
+        let named = named.chain(gateways.iter().map(|gateway| &gateway.storage));
+        for storage in storages.iter().flatten().chain(named) {
             if storage.is_empty() || storage.contains(['/', '@', ' ']) {
                 return Err(FtsPolicyError::Storage(storage.clone()));
             }
@@ -98,21 +163,51 @@ impl FtsPolicy {
             )?,
             authorities: table.authorities.map(beside),
             tokens,
+            gateways,
+            activities: table.activities,
         })
     }
 
-    /// Returns true if the storage of this URL is listed, or any may take part.
-    pub(crate) fn admits(&self, url: &Url) -> bool {
-        self.storages.as_ref().is_none_or(|list| list.iter().any(|one| is_storage(one, url)))
+    /// Checks the names of hosts and classes; `is_host` and `is_class` know them.
+    pub(crate) fn check(
+        &self,
+        is_host: impl Fn(&str) -> bool,
+        is_class: impl Fn(&str) -> bool,
+    ) -> Result<(), FtsPolicyError> {
+        if let Some(gateway) = self.gateways.iter().find(|gateway| !is_host(&gateway.host)) {
+            return Err(FtsPolicyError::Host(gateway.host.clone()));
+        }
+        match self.activities.iter().find(|(_, class)| !is_class(class)) {
+            Some((activity, class)) => Err(FtsPolicyError::Class(activity.clone(), class.clone())),
+            None => Ok(()),
+        }
     }
 
-    /// Returns true if a storage with this address may be connected to. Addresses of this machine and of its link are
-    /// for storages that are listed by name only.
+    /// Returns the class of an activity among those that a client may submit to: the configured one, or the one of the
+    /// same name, else the first.
+    pub(crate) fn class_of(&self, activity: Option<&str>, classes: &[String]) -> Option<String> {
+        let wanted =
+            activity.map(|activity| self.activities.get(activity).map_or(activity, String::as_str));
+        let found = classes.iter().find(|class| Some(class.as_str()) == wanted);
+        found.or_else(|| classes.first()).cloned()
+    }
+
+    /// Returns true if the storage of this URL is listed, a gateway, or any may take part.
+    pub(crate) fn admits(&self, url: &Url) -> bool {
+        self.storages.is_none() || self.names(url)
+    }
+
+    /// Returns true if the configuration names the storage of this URL.
+    fn names(&self, url: &Url) -> bool {
+        let mut listed = self.storages.iter().flatten();
+        listed.any(|one| is_storage(one, url))
+            || self.gateways.iter().any(|gateway| gateway.serves(url))
+    }
+
+    /// Returns true if a storage with this address may be connected to. Addresses that are not public are for storages
+    /// that are named only.
     pub(crate) fn admits_address(&self, url: &Url, address: IpAddr) -> bool {
-        match &self.storages {
-            Some(_) => self.admits(url),
-            None => !is_local(address),
-        }
+        self.names(url) || (self.storages.is_none() && is_public(address))
     }
 
     /// Returns the file of the token for the storage of this URL.
@@ -128,24 +223,46 @@ fn is_storage(storage: &str, url: &Url) -> bool {
     storage.eq_ignore_ascii_case(&name) || storage.eq_ignore_ascii_case(&format!("{name}:{port}"))
 }
 
-/// Returns true for addresses of this machine, of its link, and for those of no machine.
-fn is_local(address: IpAddr) -> bool {
-    match address.to_canonical() {
+/// Returns true for addresses that lead to another machine of the Internet: not private ones, nor those of the link or
+/// of this machine.
+fn is_public(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_special = match address {
         IpAddr::V4(address) => {
+            let [a, b, ..] = address.octets();
             address.is_loopback()
+                || address.is_private()
                 || address.is_link_local()
-                || address.is_unspecified()
                 || address.is_multicast()
                 || address.is_broadcast()
-                || address.octets()[0] == 0
+                || a == 0
+                // Shared by carriers (RFC 6598).
+                || (a == 100 && (64..128).contains(&b))
         }
         IpAddr::V6(address) => {
             address.is_loopback()
                 || address.is_unicast_link_local()
+                || address.is_unique_local()
                 || address.is_unspecified()
                 || address.is_multicast()
+                // NAT64 (RFC 6052) and 6to4 contain IPv4 addresses.
+                || matches!(address.segments(), [0x64, 0xff9b, ..] | [0x2002, ..])
         }
-    }
+    };
+    !is_special && !is_own(address)
+}
+
+/// Returns true for an address of this machine, from which it would connect to itself. Sends nothing.
+fn is_own(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let connected = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    connected.is_ok_and(|local| local.ip() == address)
 }
 
 #[cfg(test)]
@@ -157,12 +274,15 @@ mod tests {
     }
 
     #[test]
-    fn any_excludes_local_addresses() {
+    fn any_admits_public_addresses() {
         let any = policy("storages = \"any\"");
         let url: Url = "https://se.example.org/f".parse().unwrap();
         for (address, admitted) in [
             ("192.0.2.1", true),
-            ("10.0.0.1", true),
+            ("10.0.0.1", false),
+            ("100.64.0.1", false),
+            ("64:ff9b::7f00:1", false),
+            ("fd00:ec2::254", false),
             ("127.0.0.1", false),
             ("127.9.9.9", false),
             ("169.254.169.254", false),

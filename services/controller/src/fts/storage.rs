@@ -42,8 +42,10 @@ pub(crate) enum StorageError {
     Url(String),
     #[error("{0} is not among storages of [controller.fts]")]
     NotListed(String),
-    #[error("{0} has the address {1}, which is local: name it in storages of [controller.fts]")]
-    LocalAddress(String, SocketAddr),
+    #[error(
+        "{0} has the address {1}, which is not public: name it in storages of [controller.fts]"
+    )]
+    PrivateAddress(String, SocketAddr),
     #[error("cannot resolve {0}: {1}")]
     Resolve(String, io::Error),
     #[error("{0}: {1}")]
@@ -71,7 +73,7 @@ impl StorageError {
                     || [StatusCode::TOO_MANY_REQUESTS, StatusCode::LOCKED].contains(status)
             }
             Self::Copy(_, is_transient) => *is_transient,
-            Self::Url(_) | Self::NotListed(_) | Self::LocalAddress(..) | Self::Token(..) => false,
+            Self::Url(_) | Self::NotListed(_) | Self::PrivateAddress(..) | Self::Token(..) => false,
         }
     }
 }
@@ -178,7 +180,7 @@ impl StorageClient {
         let admitted: Vec<SocketAddr> =
             all.into_iter().filter(|one| self.policy.admits_address(url, one.ip())).collect();
         if admitted.is_empty() {
-            return Err(StorageError::LocalAddress(url.authority(), first));
+            return Err(StorageError::PrivateAddress(url.authority(), first));
         }
         let opened = ClientConnection::open(url, &admitted, &self.trust).await;
         opened.map_err(|error| StorageError::Http(url.to_string(), error))

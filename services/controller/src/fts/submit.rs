@@ -1,11 +1,14 @@
 //! Submission of FTS3 jobs: checks of URLs, ids, rows to store.
 
 use aws_lc_rs::digest;
+use penstock_control::fts::checksum::FtsChecksum;
 use penstock_control::fts::state::FtsJobState;
 use penstock_control::fts::submission::{FtsSubmission, FtsTransfer};
 
 use super::policy::FtsPolicy;
+use super::route::{AgentRoute, RouteError};
 use super::storage::{StorageError, parse_url};
+use crate::config::Config;
 use crate::repository::fts::{FtsJobRow, NewFtsFile};
 use crate::repository::rows::JsonColumn;
 
@@ -51,27 +54,79 @@ pub(super) fn base_id() -> String {
     uuid_text(FTS_NAMESPACE)
 }
 
-/// Name of a storage without its port, as FTS3 groups transfers and bans storages.
-pub(crate) fn storage_of(url: &str) -> String {
+/// Returns scheme and server of a URL, with its port if it names one.
+fn server_of(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = match authority.rfind(':') {
-        Some(at) if !authority.ends_with(']') => &authority[..at],
-        _ => authority,
-    };
-    format!("{scheme}://{}", host.to_ascii_lowercase())
+    let server = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{}", server.to_ascii_lowercase())
 }
 
-/// Storages of both ends of a transfer.
+/// Returns a server without its port.
+fn without_port(server: &str) -> &str {
+    match server.rfind(':') {
+        // The last colon of an address in brackets, and that of the scheme, begin no port.
+        Some(at) if !server[at..].contains([']', '/']) => &server[..at],
+        _ => server,
+    }
+}
+
+/// Name of a storage without its port, as FTS3 shows storages.
+pub(crate) fn storage_of(url: &str) -> String {
+    without_port(&server_of(url)).to_owned()
+}
+
+/// Normalizes a storage `SCHEME://HOST[:PORT]` of a ban.
+pub(super) fn banned_storage(storage: &str) -> String {
+    server_of(storage)
+}
+
+/// Returns true if a URL is of a storage, which has the port of the URL, or none and means all ports.
+pub(crate) fn is_of_storage(url: &str, storage: &str) -> bool {
+    let server = server_of(url);
+    server == storage || without_port(&server) == storage
+}
+
+/// Servers of both ends of a transfer.
 pub(super) fn pair_of(source: &str, destination: &str) -> String {
-    format!("{} {}", storage_of(source), storage_of(destination))
+    format!("{} {}", server_of(source), server_of(destination))
 }
 
-fn file(transfer: FtsTransfer, policy: &FtsPolicy) -> Result<NewFtsFile, StorageError> {
-    for text in [&transfer.source, &transfer.destination] {
+/// Returns true if a storage is one end of a pair of servers.
+pub(super) fn is_in_pair(pair: &str, storage: &str) -> bool {
+    pair.split(' ').any(|server| is_of_storage(server, storage))
+}
+
+/// A client with the classes of work that it may submit to, at least one.
+#[derive(Debug, Clone)]
+pub(super) struct FtsSubmitter {
+    pub(super) name: String,
+    pub(super) classes: Vec<String>,
+}
+
+/// Fault of a submission whose JSON is sound.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SubmissionError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Route(#[from] RouteError),
+}
+
+fn file(
+    transfer: FtsTransfer,
+    policy: &FtsPolicy,
+    config: &Config,
+    class: String,
+) -> Result<NewFtsFile, SubmissionError> {
+    let route = AgentRoute::find(policy, config, &transfer.source, &transfer.destination)?;
+    // Agents compute few kinds of digests; storages may know others.
+    let is_computed = |sum: &FtsChecksum| sum.value.is_none() || sum.digest().is_some();
+    let by_request = route.is_some() && transfer.checksum.as_ref().is_none_or(is_computed);
+    for text in [&transfer.source, &transfer.destination].into_iter().filter(|_| !by_request) {
         let url = parse_url(text)?;
         if !policy.admits(&url) {
-            return Err(StorageError::NotListed(url.authority()));
+            return Err(StorageError::NotListed(url.authority()).into());
         }
     }
     let checksum = transfer.checksum.map(|sum| match sum.value {
@@ -88,6 +143,8 @@ fn file(transfer: FtsTransfer, policy: &FtsPolicy) -> Result<NewFtsFile, Storage
         checksum,
         size: transfer.filesize,
         activity: transfer.activity,
+        class,
+        by_request,
         metadata: transfer.metadata.to_string(),
         scitag: transfer.scitag,
     })
@@ -99,17 +156,25 @@ fn file(transfer: FtsTransfer, policy: &FtsPolicy) -> Result<NewFtsFile, Storage
 /// With the first URL that the configuration does not admit.
 pub(super) fn rows(
     job: FtsSubmission,
-    (client, class): (String, String),
+    client: &FtsSubmitter,
     policy: &FtsPolicy,
+    config: &Config,
     now: i64,
-) -> Result<(FtsJobRow, Vec<NewFtsFile>), StorageError> {
+) -> Result<(FtsJobRow, Vec<NewFtsFile>), SubmissionError> {
     let FtsSubmission { kind, params, transfers } = job;
+    let class_of =
+        |activity: Option<&str>| policy.class_of(activity, &client.classes).unwrap_or_default();
+    let class = class_of(transfers.iter().find_map(|file| file.activity.as_deref()));
     let uuid = match &params.sid {
         Some(sid) => named_uuid(named_uuid(FTS_NAMESPACE, &class), sid),
         None => random_uuid(),
     };
-    let files: Result<Vec<NewFtsFile>, StorageError> =
-        transfers.into_iter().map(|transfer| file(transfer, policy)).collect();
+    let lower = |transfer: FtsTransfer| {
+        let class = class_of(transfer.activity.as_deref());
+        file(transfer, policy, config, class)
+    };
+    let files: Result<Vec<NewFtsFile>, SubmissionError> =
+        transfers.into_iter().map(lower).collect();
     let mut files = files?;
     for (index, file) in files.iter_mut().enumerate() {
         file.state = kind.first_state(index);
@@ -117,7 +182,7 @@ pub(super) fn rows(
     let row = FtsJobRow {
         id: 0,
         uuid: uuid_text(uuid),
-        client,
+        client: client.name.clone(),
         class,
         kind,
         state: FtsJobState::Submitted,
@@ -159,5 +224,15 @@ mod tests {
         ] {
             assert_eq!(storage_of(url), storage);
         }
+    }
+
+    #[test]
+    fn bans_mean_port_or_all() {
+        let ban = banned_storage("HTTPS://A.org:8443/".to_lowercase().as_str());
+        assert!(is_of_storage("https://a.org:8443/f", &ban));
+        assert!(!is_of_storage("https://a.org:8444/f", &ban));
+        let all = banned_storage("https://[::1]");
+        let pair = pair_of("https://[::1]:9/f", "https://b.org/g");
+        assert!(is_in_pair(&pair, &all) && !is_in_pair(&pair, "https://[::1]:8"));
     }
 }

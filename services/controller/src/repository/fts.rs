@@ -1,6 +1,7 @@
 //! Tables `fts_job` and `fts_file`: jobs of FTS3 clients and their transfers.
 
 use penstock_control::fts::state::{FtsFileEvent, FtsFileState, FtsJobKind, FtsJobState};
+use penstock_control::request::RequestState;
 use penstock_control::retention::PURGE_ROWS_PER_TX_MAX;
 use serde_json::Value;
 use sqlx::AnyPool;
@@ -9,12 +10,22 @@ use super::db;
 use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
 use super::writer::TxContext;
 
+/// Most jobs that one transaction purges.
+const PURGED_JOBS_MAX: i64 = 100;
+
 /// First number of a state without work left; indexes of waiting work repeat the condition.
 const STATE_FINAL_MIN: i64 = FtsFileState::Finished.number();
 
 const STATE_SUBMITTED: i64 = FtsFileState::Submitted.number();
 
+const STATE_READY: i64 = FtsFileState::Ready.number();
+
 const STATE_ACTIVE: i64 = FtsFileState::Active.number();
+
+const REQUEST_ACTIVE: i64 = RequestState::Active.number();
+
+/// First number of a final state of a request.
+const REQUEST_FINAL_MIN: i64 = RequestState::Done.number();
 
 typed_row! {
     /// A job of an FTS3 client.
@@ -60,8 +71,14 @@ typed_row! {
         pub(crate) checksum: Option<String>,
         pub(crate) size: Option<i64>,
         pub(crate) activity: Option<String>,
+        /// Class of work of its request.
+        pub(crate) class: String,
         pub(crate) metadata: JsonColumn<Value>,
         pub(crate) scitag: Option<i64>,
+        /// True if a request of the controller moves it between agents.
+        pub(crate) by_request: bool,
+        /// Id of that request, once there is one.
+        pub(crate) request: Option<i64>,
         pub(crate) attempt: i64,
         pub(crate) moved: i64,
         pub(crate) reason: Option<String>,
@@ -72,7 +89,8 @@ typed_row! {
 
 /// Columns of [`FtsFileRow`].
 const FILE_COLUMNS: &str = "id, job, state, source, destination, source_token, destination_token, checksum, size, \
-                            activity, metadata, scitag, attempt, moved, reason, started, ended";
+                            activity, class, metadata, scitag, by_request, request, attempt, moved, reason, started, \
+                            ended";
 
 /// A transfer to store.
 #[derive(Debug, Clone)]
@@ -87,8 +105,10 @@ pub(crate) struct NewFtsFile {
     pub(crate) checksum: Option<String>,
     pub(crate) size: Option<i64>,
     pub(crate) activity: Option<String>,
+    pub(crate) class: String,
     pub(crate) metadata: String,
     pub(crate) scitag: Option<i64>,
+    pub(crate) by_request: bool,
 }
 
 /// Filter of a list of jobs; absent parts match all.
@@ -134,7 +154,7 @@ pub(crate) async fn insert(
     ];
     let into = format!("INSERT INTO fts_job ({JOB_COLUMNS})");
     rows::insert(&mut cx.tx, &into, vec![row], "").await?;
-    let rows = files.iter().enumerate().map(|(index, file)| -> [SqlValue; 19] {
+    let rows = files.iter().enumerate().map(|(index, file)| -> [SqlValue; 21] {
         [
             (id + 1 + index as i64).into(),
             id.into(),
@@ -149,8 +169,10 @@ pub(crate) async fn insert(
             file.checksum.clone().into(),
             file.size.into(),
             file.activity.clone().into(),
+            file.class.clone().into(),
             file.metadata.clone().into(),
             file.scitag.into(),
+            file.by_request.into(),
             0_i64.into(),
             0_i64.into(),
             None::<String>.into(),
@@ -158,7 +180,8 @@ pub(crate) async fn insert(
         ]
     });
     let into = "INSERT INTO fts_file (id, job, state, priority, pair, not_before, source, destination, source_token, \
-                destination_token, checksum, size, activity, metadata, scitag, attempt, moved, reason, started)";
+                destination_token, checksum, size, activity, class, metadata, scitag, by_request, attempt, moved, reason, \
+                started)";
     rows::insert(&mut cx.tx, into, rows.collect(), "").await?;
     Ok(true)
 }
@@ -223,10 +246,25 @@ pub(crate) async fn list(
         .await
 }
 
+/// Means that moves a file; the value is its number in the column `by_request`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FtsMover {
+    /// A copy over HTTP that the controller drives.
+    Copy = 0,
+    /// A request of the controller.
+    Request = 1,
+}
+
 /// Returns the pairs of storages with files that are due.
-pub(crate) async fn due_pairs(pool: &AnyPool, now: i64) -> Result<Vec<String>, sqlx::Error> {
+pub(crate) async fn due_pairs(
+    pool: &AnyPool,
+    mover: FtsMover,
+    now: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    let mover = mover as i64;
     let text = format!(
-        "SELECT DISTINCT pair FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_SUBMITTED} AND not_before <= $1"
+        "SELECT DISTINCT pair FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request = {mover}
+            AND state = {STATE_SUBMITTED} AND not_before <= $1"
     );
     select_one(text).bind(now).fetch_all(pool).await
 }
@@ -234,23 +272,95 @@ pub(crate) async fn due_pairs(pool: &AnyPool, now: i64) -> Result<Vec<String>, s
 /// Returns the next due files of a pair, those of higher priority first.
 pub(crate) async fn due(
     pool: &AnyPool,
+    mover: FtsMover,
     pair: &str,
     now: i64,
     limit: i64,
 ) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    let mover = mover as i64;
     let text = format!(
-        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_SUBMITTED} AND pair = $1
-            AND not_before <= $2 ORDER BY priority DESC, id LIMIT $3"
+        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request = {mover}
+            AND state = {STATE_SUBMITTED} AND pair = $1 AND not_before <= $2 ORDER BY priority DESC, id LIMIT $3"
     );
     select(text).bind(pair.to_owned()).bind(now).bind(limit).fetch_all(pool).await
 }
 
-/// Returns the ids of files that are copied.
+/// Returns the ids of files that are copied over HTTP.
 pub(crate) async fn active(pool: &AnyPool) -> Result<Vec<i64>, sqlx::Error> {
     let text = format!(
-        "SELECT id FROM fts_file WHERE state < {STATE_FINAL_MIN} AND state = {STATE_ACTIVE}"
+        "SELECT id FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request = 0 AND state = {STATE_ACTIVE}"
     );
     select_one(text).fetch_all(pool).await
+}
+
+/// Returns the number of files that are copied, over HTTP or by requests.
+pub(crate) async fn active_count(pool: &AnyPool) -> Result<i64, sqlx::Error> {
+    let text = format!(
+        "SELECT COUNT(*) FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request IN (0, 1)
+            AND state = {STATE_ACTIVE}"
+    );
+    select_one(text).fetch_one(pool).await
+}
+
+typed_row! {
+    /// A file whose request has gone on since the file was stored.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsRequestNews {
+        /// Id of the file.
+        pub(crate) id: i64,
+        /// None if the request was purged.
+        pub(crate) state: Option<RequestState>,
+        pub(crate) bytes: Option<i64>,
+        /// Size that the job gave.
+        pub(crate) size: Option<i64>,
+        pub(crate) fault: Option<String>,
+    }
+}
+
+/// Returns files between agents whose request has begun or ended.
+pub(crate) async fn request_news(
+    pool: &AnyPool,
+    limit: i64,
+) -> Result<Vec<FtsRequestNews>, sqlx::Error> {
+    let text = format!(
+        "SELECT n.id AS id, r.state AS state, r.bytes_done AS bytes, n.size AS size, f.fault AS fault
+            FROM fts_file n LEFT JOIN request r ON r.id = n.request LEFT JOIN file f ON f.request = r.id AND f.seq = 0
+            WHERE n.state < {STATE_FINAL_MIN} AND n.by_request = 1 AND n.state IN ({STATE_READY}, {STATE_ACTIVE})
+            AND (r.id IS NULL OR r.state >= {REQUEST_FINAL_MIN}
+                OR (n.state = {STATE_READY} AND r.state = {REQUEST_ACTIVE})) LIMIT $1"
+    );
+    select(text).bind(limit).fetch_all(pool).await
+}
+
+/// Stores the request that moves a file.
+pub(crate) async fn set_request(
+    cx: &mut TxContext,
+    id: i64,
+    request: i64,
+) -> Result<(), sqlx::Error> {
+    let query = statement("UPDATE fts_file SET request = $1 WHERE id = $2").bind(request).bind(id);
+    query.execute(&mut cx.tx).await.map(drop)
+}
+
+typed_row! {
+    /// A live file of a job and its request.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsLiveRequest {
+        pub(crate) id: i64,
+        pub(crate) state: FtsFileState,
+        pub(crate) request: i64,
+    }
+}
+
+/// Returns the live files of a job that requests move.
+pub(crate) async fn live_requests(
+    cx: &mut TxContext,
+    job: i64,
+) -> Result<Vec<FtsLiveRequest>, sqlx::Error> {
+    let text = format!(
+        "SELECT id, state, request FROM fts_file WHERE job = $1 AND state < {STATE_FINAL_MIN} AND request IS NOT NULL"
+    );
+    select(text).bind(job).fetch_all(&mut cx.tx).await
 }
 
 /// Returns jobs with files that have waited for too long.
@@ -312,22 +422,29 @@ async fn write_file(
 ) -> Result<(), sqlx::Error> {
     let has_started = change.event == FtsFileEvent::Started;
     let started = if has_started { Some(file.started.unwrap_or(cx.now)) } else { file.started };
+    // A file waits for another attempt without the request of the last one.
+    let request = file.request.filter(|_| change.event != FtsFileEvent::Deferred);
+    let is_attempt = match file.by_request {
+        true => change.event == FtsFileEvent::Queued,
+        false => has_started,
+    };
     let ended = (!state.is_live()).then_some(cx.now);
     // Tokens are kept no longer than they are needed.
     let kept = |token: &Option<String>| token.clone().filter(|_| state.is_live());
     let text = "UPDATE fts_file SET state = $1, reason = $2, not_before = $3, attempt = $4, started = $5, ended = $6, \
-                source_token = $7, destination_token = $8, moved = $9, size = $10 WHERE id = $11";
+                source_token = $7, destination_token = $8, moved = $9, size = $10, request = $11 WHERE id = $12";
     statement(text)
         .bind(state.number())
         .bind(change.reason.clone())
         .bind(change.not_before)
-        .bind(file.attempt + i64::from(has_started))
+        .bind(file.attempt + i64::from(is_attempt))
         .bind(started)
         .bind(ended)
         .bind(kept(&file.source_token))
         .bind(kept(&file.destination_token))
         .bind(change.moved.unwrap_or(file.moved))
         .bind(change.size.or(file.size))
+        .bind(request)
         .bind(file.id)
         .execute(&mut cx.tx)
         .await
@@ -376,7 +493,8 @@ pub(crate) async fn end_files(
     for file in files_of(cx, job.id).await? {
         let is_meant = ids.is_none_or(|ids| ids.contains(&file.id));
         let is_expiry = ending.event == FtsFileEvent::Failed;
-        if !is_meant || (is_expiry && file.state != FtsFileState::Submitted) {
+        let waits = matches!(file.state, FtsFileState::Submitted | FtsFileState::Ready);
+        if !is_meant || (is_expiry && !waits) {
             continue;
         }
         if let Some(state) = file.state.transition(ending.event) {
@@ -396,15 +514,15 @@ pub(crate) async fn set_moved(cx: &mut TxContext, id: i64, moved: i64) -> Result
     statement(text).bind(moved).bind(id).execute(&mut cx.tx).await.map(drop)
 }
 
-/// Sets the priority of a job and of its files.
+/// Sets the priority of a job that has not ended, and of its live files and later hops.
 pub(crate) async fn set_priority(
     cx: &mut TxContext,
     job: i64,
     priority: i64,
 ) -> Result<(), sqlx::Error> {
     for text in [
-        "UPDATE fts_job SET priority = $1 WHERE id = $2",
-        "UPDATE fts_file SET priority = $1 WHERE job = $2",
+        "UPDATE fts_job SET priority = $1 WHERE id = $2 AND ended IS NULL",
+        "UPDATE fts_file SET priority = $1 WHERE job = $2 AND ended IS NULL",
     ] {
         statement(text).bind(priority).bind(job).execute(&mut cx.tx).await?;
     }
@@ -442,50 +560,42 @@ pub(crate) async fn set_ban(
     Ok(())
 }
 
-/// Deletes jobs that ended before a time, at most a few thousand files of them.
-pub(crate) async fn purge(cx: &mut TxContext, before: i64) -> Result<(), sqlx::Error> {
-    let text = "SELECT id FROM fts_job WHERE ended < $1 ORDER BY ended LIMIT 10";
-    let jobs: Vec<i64> = select_one(text).bind(before).fetch_all(&mut cx.tx).await?;
-    for job in jobs {
+/// Deletes jobs that ended before a time, at most a few thousand files of them. Returns true if work is left.
+pub(crate) async fn purge(cx: &mut TxContext, before: i64) -> Result<bool, sqlx::Error> {
+    let text = "SELECT id FROM fts_job WHERE ended < $1 ORDER BY ended LIMIT $2";
+    let jobs = select_one(text).bind(before).bind(PURGED_JOBS_MAX);
+    let jobs: Vec<i64> = jobs.fetch_all(&mut cx.tx).await?;
+    let mut left = PURGE_ROWS_PER_TX_MAX;
+    for job in &jobs {
         let text =
             "DELETE FROM fts_file WHERE id IN (SELECT id FROM fts_file WHERE job = $1 LIMIT $2)";
-        let limit = PURGE_ROWS_PER_TX_MAX;
-        let deleted = statement(text).bind(job).bind(limit).execute(&mut cx.tx).await?;
-        if deleted.rows_affected() < limit as u64 {
-            let query = statement("DELETE FROM fts_job WHERE id = $1").bind(job);
-            query.execute(&mut cx.tx).await?;
+        let deleted = statement(text).bind(*job).bind(left).execute(&mut cx.tx).await?;
+        left -= deleted.rows_affected() as i64;
+        if left <= 0 {
+            return Ok(true);
         }
+        let query = statement("DELETE FROM fts_job WHERE id = $1").bind(*job);
+        query.execute(&mut cx.tx).await?;
     }
-    Ok(())
+    Ok(jobs.len() as i64 == PURGED_JOBS_MAX)
 }
 
-/// Cancels the live files of a storage. Returns the uuids of their jobs.
-pub(crate) async fn cancel_storage(
+/// Returns the live files of a storage.
+pub(crate) async fn live_of_storage(
     cx: &mut TxContext,
     storage: &str,
-) -> Result<Vec<String>, sqlx::Error> {
-    let text =
-        format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} ORDER BY id");
-    let live: Vec<FtsFileRow> = select(text).fetch_all(&mut cx.tx).await?;
-    let mut jobs = Vec::new();
-    for file in live {
-        let is_meant = [&file.source, &file.destination]
-            .into_iter()
-            .any(|url| crate::fts::storage_of(url) == storage);
-        if !is_meant {
-            continue;
-        }
-        let mut cancelled = FtsFileChange::new(FtsFileEvent::Cancelled);
-        cancelled.reason = Some(format!("{storage} was banned"));
-        change(cx, file.id, &cancelled).await?;
-        if !jobs.contains(&file.job) {
-            jobs.push(file.job);
-        }
-    }
-    let mut uuids = Vec::new();
-    for job in jobs {
-        let text = "SELECT uuid FROM fts_job WHERE id = $1";
-        uuids.push(select_one(text).bind(job).fetch_one(&mut cx.tx).await?);
-    }
-    Ok(uuids)
+) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    let text = format!(
+        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request IN (0, 1) ORDER BY id"
+    );
+    let mut live: Vec<FtsFileRow> = select(text).fetch_all(&mut cx.tx).await?;
+    live.retain(|file| {
+        [&file.source, &file.destination].iter().any(|url| crate::fts::is_of_storage(url, storage))
+    });
+    Ok(live)
+}
+
+/// Returns the uuid of a job.
+pub(crate) async fn uuid(cx: &mut TxContext, job: i64) -> Result<String, sqlx::Error> {
+    select_one("SELECT uuid FROM fts_job WHERE id = $1").bind(job).fetch_one(&mut cx.tx).await
 }

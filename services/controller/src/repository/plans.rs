@@ -22,6 +22,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 use tracing::field::{Field, Visit};
 
 use super::files::NewFile;
+use super::fts::FtsMover;
 use super::requests::TransferPolicy;
 use super::requests::{self, RequestFilter};
 use super::reservations::{self, ReservationRequest};
@@ -34,6 +35,7 @@ use crate::config::Config;
 use crate::rehearsal::StoreController;
 use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::change::{self, RequestChange};
+use crate::use_cases::fts_requests::{self, FtsRequest};
 use crate::use_cases::network::{self, Drain};
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::waiting::Situation;
@@ -361,11 +363,11 @@ fn use_network(desk: &StoreController, config: &Config, now: i64) {
     });
 }
 
-/// Jobs of FTS3 clients: stored, copied, cancelled, read and purged.
+/// Jobs of FTS3 clients: stored, copied, moved by requests, cancelled, read and purged.
 fn fts_jobs(desk: &StoreController) {
-    let job = fts::FtsJobRow {
+    let job = |uuid: &str| fts::FtsJobRow {
         id: 0,
-        uuid: "1".to_owned(),
+        uuid: uuid.to_owned(),
         client: "test".to_owned(),
         class: "default".to_owned(),
         kind: FtsJobKind::MultiReplica,
@@ -379,66 +381,121 @@ fn fts_jobs(desk: &StoreController) {
         metadata: JsonColumn::default(),
         reason: None,
         submitted: 0,
-        expires: None,
+        expires: Some(1),
         ended: None,
     };
-    let file = fts::NewFtsFile {
+    let file = |by_request| fts::NewFtsFile {
         state: FtsFileState::Submitted,
         source: "https://a/f".to_owned(),
         destination: "https://b/f".to_owned(),
         pair: "https://a https://b".to_owned(),
-        source_token: None,
-        destination_token: None,
+        source_token: Some("secret".to_owned()),
+        destination_token: Some("secret".to_owned()),
         checksum: None,
         size: None,
         activity: None,
+        class: "default".to_owned(),
         metadata: "null".to_owned(),
         scitag: None,
+        by_request,
     };
-    let other = fts::NewFtsFile { state: FtsFileState::NotUsed, ..file.clone() };
-    let files = [file, other];
-    assert!(apply(desk, move |cx| {
-        let (job, files) = (job.clone(), files.clone());
-        Box::pin(async move { fts::insert(cx, &job, &files).await })
-    }));
-    let pool = &desk.database.pool;
-    let (id, first) = desk.runtime.block_on(async {
-        let job = fts::job(pool, "1").await.unwrap().unwrap();
-        assert_eq!(fts::due_pairs(pool, 1).await.unwrap(), ["https://a https://b"]);
-        let due = fts::due(pool, "https://a https://b", 1, 10).await.unwrap();
-        fts::job_by_id(pool, job.id).await.unwrap();
-        fts::expired(pool, 1).await.unwrap();
-        fts::bans(pool).await.unwrap();
-        (job.id, due[0].id)
+    let other = fts::NewFtsFile { state: FtsFileState::NotUsed, ..file(false) };
+    let rows = [(job("1"), vec![file(false), other]), (job("2"), vec![file(true)])];
+    let stored = apply(desk, move |cx| {
+        let rows = rows.clone();
+        Box::pin(async move {
+            let first = fts::insert(cx, &rows[0].0, &rows[0].1).await?;
+            let again = fts::insert(cx, &rows[0].0, &rows[0].1).await?;
+            Ok([first, again, fts::insert(cx, &rows[1].0, &rows[1].1).await?])
+        })
     });
-    let states = apply(desk, move |cx| {
+    assert_eq!(stored, [true, false, true]);
+    let pool = &desk.database.pool;
+    let pair = "https://a https://b";
+    let (id, first, moved) = desk.runtime.block_on(async {
+        let job = fts::job(pool, "1").await.unwrap().unwrap();
+        assert!(fts::job_by_id(pool, job.id).await.unwrap().is_some());
+        let mut due = Vec::new();
+        for mover in [FtsMover::Copy, FtsMover::Request] {
+            assert_eq!(fts::due_pairs(pool, mover, 1).await.unwrap(), [pair]);
+            due.extend(fts::due(pool, mover, pair, 1, 10).await.unwrap());
+        }
+        assert_eq!(fts::expired(pool, 1).await.unwrap().len(), 2);
+        (job.id, due[0].id, due[1].clone())
+    });
+    let new = NewFile { path: "f".to_owned(), size: None, digest: None };
+    let submission = Submission { open: false, ..submission("fts", vec![new], false) };
+    let requests = [FtsRequest { file: moved.id, retry_at: None, submission }];
+    apply(desk, move |cx| {
+        let requests = requests.clone();
+        Box::pin(async move { fts_requests::submit(cx, &requests).await })
+    });
+    let live =
+        apply(desk, move |cx| Box::pin(async move { fts::live_requests(cx, moved.job).await }));
+    assert_eq!(live.iter().map(|one| one.state).collect::<Vec<_>>(), [FtsFileState::Ready]);
+    let uuids = apply(desk, move |cx| {
         Box::pin(async move {
             let started = fts::FtsFileChange::new(FtsFileEvent::Started);
             assert!(fts::change(cx, first, &started).await?);
             fts::set_moved(cx, first, 1).await?;
-            fts::set_priority(cx, id, 5).await?;
+            fts_requests::set_priority(cx, id, 5, &entry()).await?;
             // The alternative begins.
             fts::change(cx, first, &fts::FtsFileChange::new(FtsFileEvent::Failed)).await?;
             fts::set_ban(cx, "https://a", Some("test")).await?;
-            fts::cancel_storage(cx, "https://b").await?;
+            let uuids = fts_requests::cancel_storage(cx, "https://b", &entry()).await?;
             let cancelled = fts::FtsFileChange::new(FtsFileEvent::Cancelled);
-            fts::end_files(cx, id, None, &cancelled).await
+            assert_eq!(fts_requests::end_files(cx, id, None, &cancelled, &entry()).await?, 0);
+            Ok(uuids)
         })
     });
-    assert_eq!(states, 0);
+    assert_eq!(uuids, ["1", "2"]);
     desk.runtime.block_on(async {
+        assert_eq!(fts::bans(pool).await.unwrap().len(), 1);
         let files = fts::files(pool, id).await.unwrap();
         let states: Vec<FtsFileState> = files.iter().map(|file| file.state).collect();
         assert_eq!(states, [FtsFileState::Failed, FtsFileState::Canceled]);
+        // Tokens go with the end of their file.
+        assert!(
+            files
+                .iter()
+                .all(|file| file.source_token.is_none() && file.destination_token.is_none())
+        );
         assert!(fts::active(pool).await.unwrap().is_empty());
-        let filter = fts::FtsJobFilter { limit: 10, ..fts::FtsJobFilter::default() };
-        assert_eq!(fts::list(pool, &filter).await.unwrap().len(), 1);
+        assert_eq!(fts::active_count(pool).await.unwrap(), 0);
+        assert!(fts::request_news(pool, 10).await.unwrap().is_empty());
+        let states = vec![FtsJobState::Canceled];
+        let filter = fts::FtsJobFilter { limit: 10, states, ..fts::FtsJobFilter::default() };
+        assert_eq!(fts::list(pool, &filter).await.unwrap().len(), 2);
     });
-    apply(desk, move |cx| {
+    let has_more = apply(desk, move |cx| {
         let end = cx.now + 1;
         Box::pin(async move { fts::purge(cx, end).await })
     });
-    assert!(desk.runtime.block_on(fts::job(pool, "1")).unwrap().is_none());
+    assert!(!has_more && desk.runtime.block_on(fts::job(pool, "1")).unwrap().is_none());
+}
+
+/// Returns the statements in the text of a module as their fixed parts, between which values are formatted.
+fn statements_of(module: &str) -> Vec<Vec<String>> {
+    let is_statement = |text: &&str| {
+        let first = text.split_whitespace().next().unwrap_or_default();
+        ["SELECT", "INSERT", "UPDATE", "DELETE"].contains(&first)
+    };
+    let fixed = |text: &str| {
+        let text = text.replace("\\\n", " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        let parts =
+            text.split('{').map(|part| part.rsplit('}').next().unwrap_or_default().to_owned());
+        parts.collect()
+    };
+    module.split('"').filter(is_statement).map(fixed).collect()
+}
+
+/// Returns true if a statement has these parts in their order.
+fn has_parts(statement: &str, parts: &[String]) -> bool {
+    let mut rest = statement;
+    parts.iter().all(|part| {
+        let found = rest.split_once(part.as_str());
+        found.map(|(_, after)| rest = after).is_some()
+    })
 }
 
 /// Tables that grow with waiting or past work, and their aliases in statements.
@@ -471,6 +528,14 @@ fn no_statement_scans_growing_tables() {
     fts_jobs(&desk);
     let mut statements =
         std::mem::take(&mut *STATEMENTS.lock().unwrap_or_else(PoisonError::into_inner));
+    let ran: Vec<String> = statements
+        .iter()
+        .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let written = statements_of(include_str!("fts.rs"));
+    assert!(written.len() > 20, "{} statements are in fts.rs", written.len());
+    let missed = written.iter().find(|parts| !ran.iter().any(|text| has_parts(text, parts)));
+    assert_eq!(missed, None, "no step of this test runs the statement");
     statements.retain(|text| {
         let first = text.split_whitespace().next().unwrap_or_default();
         ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"].contains(&first)

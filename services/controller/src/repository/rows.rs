@@ -172,6 +172,13 @@ number_columns!(
     RunState
 );
 
+impl ColumnValue for Option<RequestState> {
+    fn read(row: &AnyRow, column: &str) -> Result<Self, sqlx::Error> {
+        let number = <Option<i64>>::read(row, column)?;
+        Ok(number.and_then(RequestState::from_number))
+    }
+}
+
 impl ColumnValue for Option<CircuitState> {
     fn read(row: &AnyRow, column: &str) -> Result<Self, sqlx::Error> {
         let number = <Option<i64>>::read(row, column)?;

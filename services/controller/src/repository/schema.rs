@@ -130,10 +130,10 @@ CREATE INDEX fts_job_expires ON fts_job (expires) WHERE ended IS NULL;
 CREATE TABLE fts_file (
     id BIGINT PRIMARY KEY, job BIGINT NOT NULL, state BIGINT NOT NULL, priority BIGINT NOT NULL, pair TEXT NOT NULL,
     not_before BIGINT NOT NULL, source TEXT NOT NULL, destination TEXT NOT NULL, source_token TEXT,
-    destination_token TEXT, checksum TEXT, size BIGINT, activity TEXT, metadata TEXT NOT NULL, scitag BIGINT,
-    attempt BIGINT NOT NULL, moved BIGINT NOT NULL, reason TEXT, started BIGINT, ended BIGINT);
+    destination_token TEXT, checksum TEXT, size BIGINT, activity TEXT, class TEXT NOT NULL, metadata TEXT NOT NULL,
+    scitag BIGINT, by_request BIGINT NOT NULL, request BIGINT, attempt BIGINT NOT NULL, moved BIGINT NOT NULL, reason TEXT, started BIGINT, ended BIGINT);
 CREATE INDEX fts_file_job ON fts_file (job, id);
-CREATE INDEX fts_file_live ON fts_file (state, pair, priority DESC, id) WHERE state < 2;
+CREATE INDEX fts_file_live ON fts_file (by_request, state, pair, priority DESC, id) WHERE state < 3;
 CREATE TABLE fts_ban (storage TEXT PRIMARY KEY, client TEXT NOT NULL, since BIGINT NOT NULL);
 ",
 ];

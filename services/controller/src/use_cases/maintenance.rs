@@ -88,9 +88,9 @@ async fn purge_expired(cx: &mut TxContext, keep: Duration) -> Result<bool, Datab
     }
     requests::purge(cx, &expired).await?;
     runs::purge(cx, before).await?;
-    fts::purge(cx, before).await?;
+    let has_more_jobs = fts::purge(cx, before).await?;
     events::purge_of_network(cx).await?;
     rounds::purge(cx).await?;
     audit::purge(cx).await?;
-    Ok(budget.is_spent())
+    Ok(has_more_jobs || budget.is_spent())
 }
