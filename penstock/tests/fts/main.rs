@@ -11,3 +11,4 @@ mod xrootd;
 mod agents;
 mod client;
 mod operator;
+mod rucio;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use penstock_testkit::{Requirement, skip};
 use serde_json::Value;
@@ -15,17 +16,17 @@ pub(crate) const USER_TOKEN: &str = "the-token-of-an-fts-user";
 /// Version of the client of FTS3 on PyPI.
 const FTS3_CLIENT: &str = "fts3==3.14.2";
 
-/// Directory of the virtual environment with the client, kept between runs.
-fn environment() -> PathBuf {
-    let target = Path::new(crate::common::PENSTOCK).ancestors().nth(2).unwrap();
-    target.join("fts").join("client-venv")
-}
+/// Serializes installations of tests that run at the same time.
+static INSTALLATION: Mutex<()> = Mutex::new(());
 
-/// Returns the directory of the client's programs; installs it once. `None`, reported, if that fails.
-pub(crate) fn client_programs() -> Option<PathBuf> {
-    let directory = environment();
+/// Returns the directory of the programs of a package of PyPI, installed once in a virtual environment that is kept
+/// between runs. `None`, reported, if that fails.
+pub(crate) fn python_programs(name: &str, package: &str, program: &str) -> Option<PathBuf> {
+    let _installing = INSTALLATION.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = Path::new(crate::common::PENSTOCK).ancestors().nth(2).unwrap();
+    let directory = target.join("fts").join(name);
     let programs = directory.join("bin");
-    if programs.join("fts-rest-whoami").is_file() {
+    if programs.join(program).is_file() {
         return Some(programs);
     }
     let run = |program: &Path, arguments: &[&str]| {
@@ -33,9 +34,10 @@ pub(crate) fn client_programs() -> Option<PathBuf> {
         output.is_ok_and(|output| output.status.success())
     };
     let made = run(Path::new("/usr/bin/python3"), &["-m", "venv", directory.to_str().unwrap()])
-        && run(&programs.join("pip"), &["-q", "install", FTS3_CLIENT]);
+        && run(&programs.join("pip"), &["-q", "install", package]);
     if !made {
-        skip(Requirement::Program, "fts3 of PyPI (needs swig, libssl-dev, python3-venv, network)");
+        let needs = "of PyPI (needs python3-venv, swig, libssl-dev, a C compiler, network)";
+        skip(Requirement::Program, &format!("{package} {needs}"));
     }
     made.then_some(programs)
 }
@@ -52,7 +54,7 @@ pub(crate) struct Transfers {
 impl Transfers {
     /// Starts them with further lines in `[controller.fts]`; `None` without the client.
     pub(crate) fn start(more: &str) -> Option<Self> {
-        let programs = client_programs()?;
+        let programs = python_programs("client-venv", FTS3_CLIENT, "fts-rest-whoami")?;
         let certificate = HostCertificate::new();
         let site = || Site::with(&certificate.config(), "[third_party]\nto = \"any\"\n");
         let (a, b) = (site(), site());

@@ -111,8 +111,13 @@ pub(crate) async fn copy(
     let ends = StoragePair { source: &source, destination: &destination };
     let pull =
         ends.headers(true, job, file, source_token.as_ref(), destination_token.as_ref(), mode)?;
-    let begun =
-        client.send(&Method::from_bytes(b"COPY").expect("a method"), &destination, &pull).await?;
+    let copy = Method::from_bytes(b"COPY").expect("a method");
+    let mut begun = client.send(&copy, &destination, &pull).await?;
+    if begun.status == StatusCode::CONFLICT
+        && make_parents(client, &destination, destination_token.as_ref()).await?
+    {
+        begun = client.send(&copy, &destination, &pull).await?;
+    }
     let can_push = |status| {
         [StatusCode::BAD_REQUEST, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED]
             .contains(&status)
@@ -127,8 +132,7 @@ pub(crate) async fn copy(
             destination_token.as_ref(),
             mode,
         )?;
-        let begun =
-            client.send(&Method::from_bytes(b"COPY").expect("a method"), &source, &push).await?;
+        let begun = client.send(&copy, &source, &push).await?;
         if !begun.status.is_success() {
             let pushed = begun.into_error(&format!("push by {source}")).await;
             let is_transient = pushed.is_transient() || refusal.is_transient();
@@ -156,6 +160,49 @@ pub(crate) async fn copy(
         compare("destination", checksum, wanted, at_target.digest.as_deref())?;
     }
     Ok(CopyResult { bytes: at_target.size })
+}
+
+/// Makes the collections above a file (RFC 4918, 409 of a method whose parent is missing). Returns false if none was
+/// missing.
+async fn make_parents(
+    client: &StorageClient,
+    url: &Url,
+    token: Option<&HeaderValue>,
+) -> Result<bool, StorageError> {
+    let headers: Headers =
+        token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect();
+    let mkcol = Method::from_bytes(b"MKCOL").expect("a method");
+    let path = url.path().split('?').next().unwrap_or_default();
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    let parent = |depth: usize| url.redirected(&format!("/{}/", names[..depth].join("/")));
+    let failed = |error| StorageError::Http(url.to_string(), error);
+    // From the deepest upwards until one exists or could be made, then downwards.
+    let (mut depth, mut is_made) = (names.len().saturating_sub(1), false);
+    let deepest = depth;
+    while depth > 0 {
+        let at = parent(depth).map_err(failed)?;
+        let response = client.send(&mkcol, &at, &headers).await?;
+        match response.status {
+            StatusCode::CONFLICT | StatusCode::NOT_FOUND => depth -= 1,
+            // It exists.
+            StatusCode::METHOD_NOT_ALLOWED => break,
+            status if status.is_success() => {
+                is_made = true;
+                break;
+            }
+            _ => return Err(response.into_error(&format!("directory {at}")).await),
+        }
+    }
+    for depth in depth + 1..=deepest {
+        let at = parent(depth).map_err(failed)?;
+        let response = client.send(&mkcol, &at, &headers).await?;
+        // Another copy may have made it meanwhile.
+        if !response.status.is_success() && response.status != StatusCode::METHOD_NOT_ALLOWED {
+            return Err(response.into_error(&format!("directory {at}")).await);
+        }
+        is_made = true;
+    }
+    Ok(is_made)
 }
 
 /// Reads the report of a copy to its end.
