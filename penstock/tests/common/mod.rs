@@ -144,7 +144,7 @@ impl Agent {
         }
     }
 
-    /// Log so far.
+    /// Standard error of the process so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&self.log.lock().unwrap()).into_owned()
     }

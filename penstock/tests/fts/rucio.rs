@@ -18,7 +18,7 @@ const RUCIO: &str = "rucio==41.5.1";
 /// Server and daemons of Rucio with one rule.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fts/rucio_rule.py");
 
-const FILES: usize = 200;
+const RULE_FILES: usize = 200;
 
 /// A storage as the script reads it.
 fn storage(name: &str, url: &str, prefix: &str, data: &Path) -> Value {
@@ -77,7 +77,7 @@ fn rucio_rule_ends_in_ok() {
     ];
     let fts = format!("http://{}/fts", all.controller.listen);
     let given = json!({
-        "home": directory.path().join("rucio"), "fts": fts, "sites": sites, "files": FILES,
+        "home": directory.path().join("rucio"), "fts": fts, "sites": sites, "files": RULE_FILES,
     });
     let netrc = write("netrc", &format!("machine 127.0.0.1 login rucio password {USER_TOKEN}\n"));
     let mut rucio = Command::new(programs.join("python"));
@@ -91,9 +91,9 @@ fn rucio_rule_ends_in_ok() {
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let last = &log[log.len().saturating_sub(4000)..];
     assert_eq!(rule["state"], "OK", "{rule}\n{}\n{last}", all.get("jobs"));
-    assert_eq!(rule["locks_ok_cnt"], 2 * FILES, "{rule}");
+    assert_eq!(rule["locks_ok_cnt"], 2 * RULE_FILES, "{rule}");
     let sent = tree(&all.a.data.join("rucio"));
-    assert_eq!(sent.len(), FILES);
+    assert_eq!(sent.len(), RULE_FILES);
     assert!(sent == tree(&all.b.data.join("rucio")), "the files of SITEB");
     assert!(sent == tree(&xrootd.data.join("rucio")), "the files of SITEC");
 }

@@ -24,7 +24,7 @@ use super::storage::{StorageClient, StorageError};
 use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow, FtsMover};
 use crate::repository::{Audit, DatabaseError, StoreError, WriteError, now_ms};
 use crate::shared::ControllerState;
-use crate::use_cases::fts_requests::{self, FtsRequest};
+use crate::use_cases::fts_requests::{self, FtsFileRequest};
 
 /// Interval of looking for work without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -230,7 +230,7 @@ async fn submit_requests(
                 let number = file.attempt + 1;
                 let is_last = number > retries_of(job);
                 let retry_at = (!is_last).then(|| now + delay_ms(job, file.id, number));
-                requests.push(FtsRequest { file: file.id, retry_at, submission });
+                requests.push(FtsFileRequest { file: file.id, retry_at, submission });
             }
             Err(reason) => {
                 let mut failed = FtsFileChange::new(FtsFileEvent::Failed);

@@ -26,7 +26,7 @@ pub(crate) struct FtsTable {
     #[serde(default)]
     storage_token: Vec<StorageTokenTable>,
     #[serde(default)]
-    gateway: Vec<GatewayTable>,
+    gateway: Vec<FtsGatewayTable>,
     #[serde(default)]
     activities: BTreeMap<String, String>,
 }
@@ -47,7 +47,7 @@ struct StorageTokenTable {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GatewayTable {
+struct FtsGatewayTable {
     storage: String,
     host: String,
     export: String,
@@ -135,7 +135,7 @@ impl FtsPolicy {
         let tokens: Vec<(String, PathBuf)> =
             table.storage_token.into_iter().map(|one| (one.storage, beside(one.file))).collect();
         let mut gateways = Vec::new();
-        for GatewayTable { storage, host, export } in table.gateway {
+        for FtsGatewayTable { storage, host, export } in table.gateway {
             if crate::paths::directory(&export).is_err() || export == "/" {
                 return Err(FtsPolicyError::Export(export));
             }

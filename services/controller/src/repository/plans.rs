@@ -35,7 +35,7 @@ use crate::config::Config;
 use crate::rehearsal::StoreController;
 use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::change::{self, RequestChange};
-use crate::use_cases::fts_requests::{self, FtsRequest};
+use crate::use_cases::fts_requests::{self, FtsFileRequest};
 use crate::use_cases::network::{self, Drain};
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::waiting::Situation;
@@ -425,7 +425,7 @@ fn fts_jobs(desk: &StoreController) {
     });
     let new = NewFile { path: "f".to_owned(), size: None, digest: None };
     let submission = Submission { open: false, ..submission("fts", vec![new], false) };
-    let requests = [FtsRequest { file: moved.id, retry_at: None, submission }];
+    let requests = [FtsFileRequest { file: moved.id, retry_at: None, submission }];
     apply(desk, move |cx| {
         let requests = requests.clone();
         Box::pin(async move { fts_requests::submit(cx, &requests).await })

@@ -12,7 +12,7 @@ use crate::repository::{Audit, DatabaseError};
 
 /// A due file with the request that moves it.
 #[derive(Debug, Clone)]
-pub(crate) struct FtsRequest {
+pub(crate) struct FtsFileRequest {
     pub(crate) file: i64,
     /// Time of the next attempt if the destination is in use, in Unix milliseconds; none for no further attempt.
     pub(crate) retry_at: Option<i64>,
@@ -20,7 +20,10 @@ pub(crate) struct FtsRequest {
 }
 
 /// Submits the requests of files that still wait.
-pub(crate) async fn submit(cx: &mut TxContext, due: &[FtsRequest]) -> Result<(), DatabaseError> {
+pub(crate) async fn submit(
+    cx: &mut TxContext,
+    due: &[FtsFileRequest],
+) -> Result<(), DatabaseError> {
     let mut waiting = Vec::new();
     for one in due {
         if fts::change(cx, one.file, &FtsFileChange::new(FtsFileEvent::Queued)).await? {
