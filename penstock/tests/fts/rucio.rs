@@ -47,6 +47,14 @@ fn tree(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
+/// Files of jobs that are not finished.
+fn unfinished(all: &Transfers) -> Vec<Value> {
+    let jobs = all.get("jobs");
+    let ids = jobs.as_array().unwrap().iter().map(|job| job["job_id"].as_str().unwrap().to_owned());
+    let files = ids.flat_map(|id| all.get(&format!("jobs/{id}/files")).as_array().unwrap().clone());
+    files.filter(|file| file["file_state"] != "FINISHED").collect()
+}
+
 #[test]
 fn rucio_rule_ends_in_ok() {
     let Some(programs) = python_programs("rucio-venv", RUCIO, "rucio") else { return };
@@ -57,10 +65,11 @@ fn rucio_rule_ends_in_ok() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         path
     };
+    // XRootD 5.5.3 stops accepting TLS connections at times when it serves ten copies at once.
     // Rucio sends no tokens of storages where they have no OpenID Connect: the controller has them.
     let token = write("storage.token", TOKEN);
     let config = format!(
-        "storages = [\"127.0.0.1\", \"localhost\"]\n\
+        "storages = [\"127.0.0.1\", \"localhost\"]\ncopies_per_pair = 2\n\
          [[controller.fts.storage_token]]\nstorage = \"127.0.0.1\"\nfile = {token:?}\n"
     );
     let Some(all) = Transfers::start(&config) else { return };
@@ -90,7 +99,7 @@ fn rucio_rule_ends_in_ok() {
     let rule: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let last = &log[log.len().saturating_sub(4000)..];
-    assert_eq!(rule["state"], "OK", "{rule}\n{}\n{last}", all.get("jobs"));
+    assert_eq!(rule["state"], "OK", "{rule}\n{:?}\n{last}", unfinished(&all));
     assert_eq!(rule["locks_ok_cnt"], 2 * RULE_FILES, "{rule}");
     let sent = tree(&all.a.data.join("rucio"));
     assert_eq!(sent.len(), RULE_FILES);

@@ -17,7 +17,7 @@ import zlib
 
 SCOPE = "test"
 DATASET = "files"
-RULE_TIMEOUT_S = 150
+RULE_TIMEOUT_S = 90
 
 CONFIG = """
 [common]

@@ -112,12 +112,11 @@ pub(crate) async fn copy(
     let pull =
         ends.headers(true, job, file, source_token.as_ref(), destination_token.as_ref(), mode)?;
     let copy = Method::from_bytes(b"COPY").expect("a method");
-    let mut begun = client.send(&copy, &destination, &pull).await?;
-    if begun.status == StatusCode::CONFLICT
-        && make_parents(client, &destination, destination_token.as_ref()).await?
-    {
-        begun = client.send(&copy, &destination, &pull).await?;
+    // A token may have no right to the parent, which then exists or fails the copy.
+    if let Err(error) = make_parents(client, &destination, destination_token.as_ref()).await {
+        tracing::debug!(file = file.id, "cannot make the parents of a destination: {error}");
     }
+    let begun = client.send(&copy, &destination, &pull).await?;
     let can_push = |status| {
         [StatusCode::BAD_REQUEST, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED]
             .contains(&status)
@@ -162,47 +161,44 @@ pub(crate) async fn copy(
     Ok(CopyResult { bytes: at_target.size })
 }
 
-/// Makes the collections above a file (RFC 4918, 409 of a method whose parent is missing). Returns false if none was
-/// missing.
+/// Makes the collections above a file where they are missing, as FTS3 does.
 async fn make_parents(
     client: &StorageClient,
     url: &Url,
     token: Option<&HeaderValue>,
-) -> Result<bool, StorageError> {
+) -> Result<(), StorageError> {
     let headers: Headers =
         token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect();
     let mkcol = Method::from_bytes(b"MKCOL").expect("a method");
     let path = url.path().split('?').next().unwrap_or_default();
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
-    let parent = |depth: usize| url.redirected(&format!("/{}/", names[..depth].join("/")));
     let failed = |error| StorageError::Http(url.to_string(), error);
+    let parent =
+        |depth: usize| url.redirected(&format!("/{}/", names[..depth].join("/"))).map_err(failed);
+    let deepest = names.len().saturating_sub(1);
     // From the deepest upwards until one exists or could be made, then downwards.
-    let (mut depth, mut is_made) = (names.len().saturating_sub(1), false);
-    let deepest = depth;
-    while depth > 0 {
-        let at = parent(depth).map_err(failed)?;
+    let mut depth = deepest;
+    let mut is_upwards = true;
+    while (1..=deepest).contains(&depth) {
+        let at = parent(depth)?;
+        if is_upwards && client.knows_collection(&at) {
+            is_upwards = false;
+            depth += 1;
+            continue;
+        }
         let response = client.send(&mkcol, &at, &headers).await?;
         match response.status {
-            StatusCode::CONFLICT | StatusCode::NOT_FOUND => depth -= 1,
-            // It exists.
-            StatusCode::METHOD_NOT_ALLOWED => break,
-            status if status.is_success() => {
-                is_made = true;
-                break;
+            StatusCode::CONFLICT | StatusCode::NOT_FOUND if is_upwards => depth -= 1,
+            // 405: it exists.
+            status if status.is_success() || status == StatusCode::METHOD_NOT_ALLOWED => {
+                client.learn_collection(&at);
+                is_upwards = false;
+                depth += 1;
             }
             _ => return Err(response.into_error(&format!("directory {at}")).await),
         }
     }
-    for depth in depth + 1..=deepest {
-        let at = parent(depth).map_err(failed)?;
-        let response = client.send(&mkcol, &at, &headers).await?;
-        // Another copy may have made it meanwhile.
-        if !response.status.is_success() && response.status != StatusCode::METHOD_NOT_ALLOWED {
-            return Err(response.into_error(&format!("directory {at}")).await);
-        }
-        is_made = true;
-    }
-    Ok(is_made)
+    Ok(())
 }
 
 /// Reads the report of a copy to its end.

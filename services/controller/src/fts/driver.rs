@@ -171,17 +171,21 @@ async fn step(
 /// Stores what became of files whose requests have begun or ended.
 async fn follow_requests(shared: &ControllerState) -> Result<(), FtsDriverError> {
     let news = fts::request_news(&shared.database.pool, REQUEST_FILES_MAX).await?;
+    let moved = fts::request_bytes(&shared.database.pool, REQUEST_FILES_MAX).await?;
     let changes: Vec<(i64, FtsFileChange)> = news
         .iter()
         .filter_map(|one| fts_requests::change_of(one).map(|change| (one.id, change)))
         .collect();
-    if changes.is_empty() {
+    if changes.is_empty() && moved.is_empty() {
         return Ok(());
     }
     let is_full = news.len() as i64 == REQUEST_FILES_MAX;
     let written = shared.writer.apply(move |cx| {
-        let changes = changes.clone();
+        let (changes, moved) = (changes.clone(), moved.clone());
         Box::pin(async move {
+            for one in moved {
+                fts::set_moved(cx, one.id, one.moved).await?;
+            }
             for (file, change) in changes {
                 fts::change(cx, file, &change).await?;
             }

@@ -1,7 +1,9 @@
 //! Client of one storage: checks its address, follows redirects, bounds time and size.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -31,6 +33,9 @@ const TRUST_AGE_MAX: Duration = Duration::from_secs(300);
 /// Names of headers that XRootD 5 knows in this case only.
 const HEADER_NAMES: [&str; 3] =
     ["TransferHeaderAuthorization", "RequireChecksumVerification", "SciTag"];
+
+/// Most collections that are remembered.
+const COLLECTIONS_MAX: usize = 10_000;
 
 /// Name of this program in requests.
 const USER_AGENT: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
@@ -106,6 +111,8 @@ pub(crate) struct StorageClient {
     trust: ServerTrust,
     case: HeaderCase,
     loaded: tokio::time::Instant,
+    /// URLs of collections that exist.
+    collections: Mutex<HashSet<String>>,
 }
 
 impl StorageClient {
@@ -115,7 +122,22 @@ impl StorageClient {
         let trust = tokio::task::spawn_blocking(move || trust.load()).await;
         let trust = trust.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
         let case = HeaderCase::of(&HEADER_NAMES).await;
-        Ok(Self { policy: policy.clone(), trust, case, loaded: tokio::time::Instant::now() })
+        let (loaded, collections) = (tokio::time::Instant::now(), Mutex::default());
+        Ok(Self { policy: policy.clone(), trust, case, loaded, collections })
+    }
+
+    /// Returns true if a collection is known to exist.
+    pub(crate) fn knows_collection(&self, url: &Url) -> bool {
+        self.collections.lock().unwrap_or_else(PoisonError::into_inner).contains(&url.to_string())
+    }
+
+    /// Remembers that a collection exists.
+    pub(crate) fn learn_collection(&self, url: &Url) {
+        let mut known = self.collections.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= COLLECTIONS_MAX {
+            known.clear();
+        }
+        known.insert(url.to_string());
     }
 
     /// Returns true if it has this policy, and certificates that are not old.

@@ -332,6 +332,28 @@ pub(crate) async fn request_news(
     select(text).bind(limit).fetch_all(pool).await
 }
 
+typed_row! {
+    /// A file whose request has moved more bytes.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FtsRequestBytes {
+        pub(crate) id: i64,
+        pub(crate) moved: i64,
+    }
+}
+
+/// Returns files that are alone in a running order which has moved more bytes than is stored.
+pub(crate) async fn request_bytes(
+    pool: &AnyPool,
+    limit: i64,
+) -> Result<Vec<FtsRequestBytes>, sqlx::Error> {
+    let text = format!(
+        "SELECT n.id AS id, r.moved AS moved FROM fts_file n JOIN batch b ON b.request = n.request JOIN run r ON r.id = b.run
+            WHERE n.state < {STATE_FINAL_MIN} AND n.by_request = 1 AND n.state = {STATE_ACTIVE}
+            AND r.files = 1 AND r.moved > n.moved LIMIT $1"
+    );
+    select(text).bind(limit).fetch_all(pool).await
+}
+
 /// Stores the request that moves a file.
 pub(crate) async fn set_request(
     cx: &mut TxContext,

@@ -463,6 +463,7 @@ fn fts_jobs(desk: &StoreController) {
         assert!(fts::active(pool).await.unwrap().is_empty());
         assert_eq!(fts::active_count(pool).await.unwrap(), 0);
         assert!(fts::request_news(pool, 10).await.unwrap().is_empty());
+        assert!(fts::request_bytes(pool, 10).await.unwrap().is_empty());
         let states = vec![FtsJobState::Canceled];
         let filter = fts::FtsJobFilter { limit: 10, states, ..fts::FtsJobFilter::default() };
         assert_eq!(fts::list(pool, &filter).await.unwrap().len(), 2);
