@@ -1,6 +1,6 @@
-"""A Rucio server on SQLite with a replication rule, whose files the controller moves.
+"""A Rucio server on SQLite with replication rules, whose files the controller moves.
 
-Reads a JSON object from standard input, and prints one with the state of the rule and of its locks. Everything goes
+Reads a JSON object from standard input, and prints a list with the state of each rule and of its locks. Everything goes
 through the REST server and the daemons of Rucio, in this process.
 """
 
@@ -16,7 +16,6 @@ import time
 import zlib
 
 SCOPE = "test"
-DATASET = "files"
 RULE_TIMEOUT_S = 90
 
 CONFIG = """
@@ -133,7 +132,7 @@ def add_storage(client, site, fts):
 
 
 def add_files(client, source, count):
-    """Writes files to the directory of a storage, and registers them as a dataset."""
+    """Writes files to the directory of a storage, and registers them."""
     import rucio.rse.rsemanager as manager
 
     settings = manager.get_rse_info(rse=source["name"], vo="def")
@@ -149,12 +148,19 @@ def add_files(client, source, count):
         path.write_bytes(content)
         files.append({**lfn, "bytes": len(content), "adler32": f"{zlib.adler32(content):08x}"})
     client.add_replicas(rse=source["name"], files=files)
-    client.add_dataset(SCOPE, DATASET)
-    client.add_files_to_dataset(SCOPE, DATASET, files)
+    return files
 
 
-def run_daemons(client, rule):
-    """Runs the daemons until the rule has an end, and returns the rule."""
+def add_rule(client, dataset, files, site):
+    """Makes a dataset of files and a rule for a copy of it at a storage; returns the id of the rule."""
+    client.add_dataset(SCOPE, dataset)
+    client.add_files_to_dataset(SCOPE, dataset, files)
+    (rule,) = client.add_replication_rule([{"scope": SCOPE, "name": dataset}], 1, site["name"])
+    return rule
+
+
+def run_daemons(client, rules):
+    """Runs the daemons until the rules have an end, and returns the rules."""
     from rucio.daemons.conveyor.finisher import finisher
     from rucio.daemons.conveyor.poller import poller
     from rucio.daemons.conveyor.submitter import submitter
@@ -164,8 +170,9 @@ def run_daemons(client, rule):
         submitter(once=True, group_bulk=50, partition_wait_time=0, bulk=1000)
         poller(once=True, older_than=0, partition_wait_time=0, db_bulk=2000)
         finisher(once=True, partition_wait_time=0, db_bulk=2000)
-        found = client.get_replication_rule(rule)
-        if found["state"] in ("OK", "STUCK", "SUSPENDED") or time.monotonic() > until:
+        found = [client.get_replication_rule(rule) for rule in rules]
+        ended = all(rule["state"] in ("OK", "STUCK", "SUSPENDED") for rule in found)
+        if ended or time.monotonic() > until:
             return found
 
 
@@ -187,13 +194,13 @@ def main():
         for destination in sites:
             if source is not destination:
                 client.add_distance(source["name"], destination["name"], {"distance": 1})
-    add_files(client, sites[0], given["files"])
-    others = "|".join(site["name"] for site in sites[1:])
-    dids = [{"scope": SCOPE, "name": DATASET}]
-    (rule,) = client.add_replication_rule(dids, len(sites) - 1, others)
-    found = run_daemons(client, rule)
+    files = add_files(client, sites[0], given["files"])
+    rules = [
+        add_rule(client, f"to-{site['name']}", files[: site["files"]], site) for site in sites[1:]
+    ]
     keys = ["state", "locks_ok_cnt", "locks_replicating_cnt", "locks_stuck_cnt", "error"]
-    print(json.dumps({key: found[key] for key in keys}), file=results)
+    found = run_daemons(client, rules)
+    print(json.dumps([{key: rule[key] for key in keys} for rule in found]), file=results)
 
 
 main()
