@@ -106,7 +106,7 @@ async fn reconcile(
     }
     match one.state {
         CircuitState::Booked if one.begins <= now => attempt(shared, provider, one, down).await,
-        CircuitState::Broken if one.again <= now => attempt(shared, provider, one, down).await,
+        CircuitState::Broken if one.retry_at <= now => attempt(shared, provider, one, down).await,
         CircuitState::Up => match with_timeout(provider.verify(&name)).await {
             Ok(None) => attempt(shared, provider, one, down).await,
             Ok(Some(seen)) => {
@@ -213,8 +213,8 @@ async fn store_broken(
     let (one, why) = (one.clone(), why.to_owned());
     let stored = shared.writer.apply(move |cx| {
         let (one, why) = (one.clone(), why.clone());
-        let again = now + CIRCUIT_RETRY_INTERVAL.as_millis() as i64;
-        Box::pin(async move { circuits::mark_broken(cx, &one, &why, again).await })
+        let retry_at = now + CIRCUIT_RETRY_INTERVAL.as_millis() as i64;
+        Box::pin(async move { circuits::mark_broken(cx, &one, &why, retry_at).await })
     });
     stored.await?;
     Ok(())
