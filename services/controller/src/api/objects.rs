@@ -169,7 +169,7 @@ pub struct RequestFacts {
     /// request has ended.
     #[serde(default)]
     pub bits_per_second: Option<u64>,
-    /// Time left until the request is done; null where it cannot be told, in lists, and after a submission or change.
+    /// Time left until the request is done; null where it is unknown, in lists, and after a submission or change.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
     /// Reason why nothing of the request moves; null where something moves, after a submission or change, and once it
