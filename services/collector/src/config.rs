@@ -253,7 +253,7 @@ struct TableValueError {
     fault: TableValueFault,
 }
 
-/// What is wrong with a value of the tables `clickhouse` and `parquet`.
+/// Fault of a value of the tables `clickhouse` and `parquet`.
 #[derive(Debug, thiserror::Error)]
 enum TableValueFault {
     #[error("rotate: {0}")]

@@ -288,10 +288,10 @@ fn counts_omit_acknowledged_ends() {
 }
 
 /// Orders of the property test.
-const ORDERS: u64 = 4;
+const ORDER_COUNT: u64 = 4;
 
 /// Files of each order.
-const FILES: u32 = 3;
+const FILES_PER_ORDER: u32 = 3;
 
 /// A step of the network, the controller or the work of an order.
 #[derive(Debug, Clone, Copy)]
@@ -316,7 +316,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let order = 0..ORDERS;
+    let order = 0..ORDER_COUNT;
     let step = prop_oneof![
         4 => Just(Step::Report),
         4 => (0..8_usize).prop_map(Step::Deliver),
@@ -371,11 +371,11 @@ impl ModelController {
         }
         let is_active =
             |number: &u64| !self.withdrawn.contains(number) && !self.ended.contains(&id(*number));
-        Ok(acknowledging((0..ORDERS).filter(is_active), acknowledged))
+        Ok(acknowledging((0..ORDER_COUNT).filter(is_active), acknowledged))
     }
 }
 
-/// What the test knows of an order that the agent executes.
+/// Settled files and starts of an order that the agent executes.
 #[derive(Debug, Default)]
 struct ModelWork {
     settled: u32,
@@ -393,7 +393,7 @@ proptest! {
         let mut lease = RATE_LEASE_MIN;
         let mut orders = AgentOrders::new(now);
         let mut controller = ModelController::default();
-        controller.answers.push(instructions(0..ORDERS));
+        controller.answers.push(instructions(0..ORDER_COUNT));
         let mut works: BTreeMap<u64, ModelWork> = BTreeMap::new();
         let mut fetched: Vec<OrderId> = Vec::new();
         let mut delisted: BTreeMap<OrderId, Instant> = BTreeMap::new();
@@ -437,7 +437,7 @@ proptest! {
                 Step::Settle(number) => {
                     let work = works.entry(number).or_default();
                     if let Some(order) = orders.get_mut(id(number))
-                        && work.settled < FILES
+                        && work.settled < FILES_PER_ORDER
                         && !order.state().is_ended()
                     {
                         order.outcomes.push(outcome(work.settled));
@@ -454,7 +454,7 @@ proptest! {
             }
             orders.expire_lease(now);
             prop_assert_eq!(orders.is_lease_expired(), now - last_answer > lease);
-            for number in 0..ORDERS {
+            for number in 0..ORDER_COUNT {
                 let rate = orders.settings(id(number), SAFE_RATE_BPS).rate_bps;
                 let is_safe = rate.is_some_and(|rate| rate <= SAFE_RATE_BPS);
                 prop_assert!(is_safe || !orders.is_lease_expired(), "{rate:?}");

@@ -330,7 +330,7 @@ typed_row! {
 }
 
 written_row! {
-    struct FileKey {
+    struct RequestFileKey {
         request: i64,
         seq: i64,
     }
@@ -341,7 +341,7 @@ pub(crate) async fn unsettled(
     cx: &mut TxContext,
     files: Vec<(i64, i64)>,
 ) -> Result<Vec<UnsettledFileRow>, sqlx::Error> {
-    let keys = files.into_iter().map(|(request, seq)| FileKey { request, seq });
+    let keys = files.into_iter().map(|(request, seq)| RequestFileKey { request, seq });
     let text = format!(
         "SELECT {} FROM v JOIN file ON file.request = v.request AND file.seq = v.seq
          WHERE file.state < {SETTLED_STATE}",
