@@ -181,7 +181,7 @@ fn name(one: &BookedCircuit) -> String {
 async fn with_timeout<T>(
     work: impl Future<Output = Result<T, CircuitError>>,
 ) -> Result<T, CircuitError> {
-    let late = || Err(CircuitError(format!("no answer within {} s", PROVIDER_TIMEOUT.as_secs())));
+    let late = || Err(CircuitError::Timeout(PROVIDER_TIMEOUT));
     tokio::time::timeout(PROVIDER_TIMEOUT, work).await.unwrap_or_else(|_| late())
 }
 
