@@ -180,7 +180,7 @@ export function Plot({ times, series, total, capacity, kind = "stack", height = 
   return html`<div class="plot" tabindex="0" role="figure" aria-label=${label} onKeyDown=${keys} onBlur=${() => point(null)}>
     <div class="canvas" ref=${place} style=${{ height: `${height}px` }}></div>
     ${capacity && !near && top > 0 ? html`<p class="far">Capacity ${rate(capacity)} is above this scale; the maximum is ${percent(top / capacity)} of it.</p>` : null}
-    ${hover && hover.idx < times.length && html`<${Told} hover=${hover} times=${times} series=${series} total=${total} capacity=${capacity} events=${plot.current ? eventsAt(events, plot.current, hover, times) : []} />`}
+    ${hover && hover.idx < times.length && html`<${PlotTooltip} hover=${hover} times=${times} series=${series} total=${total} capacity=${capacity} events=${plot.current ? eventsAt(events, plot.current, hover, times) : []} />`}
   </div>`;
 }
 
@@ -258,7 +258,7 @@ function write(u, { series, near, kind, events }, colours) {
   ctx.restore();
 }
 
-function Told({ hover, times, series, total, capacity, events }) {
+function PlotTooltip({ hover, times, series, total, capacity, events }) {
   const at = hover.idx;
   const all = total?.values[at] ?? series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0);
   const told = series.map((one) => ({ one, value: one.values[at] })).filter((row) => row.value > 0).sort((a, b) => b.value - a.value);

@@ -67,7 +67,7 @@ pub(crate) struct LoginArgs {
     /// SHA-256 of the agent's certificate, as SHA256: and 64 hexadecimal digits
     #[arg(long, value_name = "SHA256:HEX")]
     fingerprint: Fingerprint,
-    /// Print one JSON object with address, known_as (null when nobody answered) and error; docs/json.md has its fields
+    /// Print one JSON object with address, known_as (null without an answer) and error; docs/json.md has its fields
     #[arg(long)]
     json: bool,
 }

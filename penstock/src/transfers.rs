@@ -245,7 +245,7 @@ fn shown(link: &ControllerFacts) -> String {
     let ControllerFacts { url, host, orders, .. } = link;
     let why = link.error.as_deref().filter(|_| link.state != "connected");
     let why = why.map(|why| format!(": {}", printable(why))).unwrap_or_default();
-    let safe = if link.lapsed { " (transfers run at the safe rate)" } else { "" };
+    let safe = if link.lease_expired { " (transfers run at the safe rate)" } else { "" };
     let orders = display_count(*orders as u64, "order");
     format!("controller {url}: {} as {host}, {orders}{safe}{why}\n", link.state)
 }

@@ -490,7 +490,7 @@ fn idle_connections_do_not_block_tests() {
         listener.log_line("started");
         let idle: Vec<_> = (0..2000).map(|_| TcpStream::connect(address)).collect();
         assert!(idle.iter().all(Result::is_ok));
-        assert!(listener.log_line("dropped").contains("gave way"));
+        assert!(listener.log_line("dropped").contains("replaced by newer"));
         let other = test_at(address, &["-n", "1000000", "-P", "4"]);
         assert_eq!(other["bytes"], 1_000_000);
         let rate = number(&test.join().unwrap(), "bits_per_second");

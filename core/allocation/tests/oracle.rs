@@ -181,7 +181,7 @@ fn rates(problem: &Problem) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(ProptestConfig { cases: 256, ..penstock_testkit::properties() })]
 
     #[test]
     fn rates_equal_exact_fractions(problem in problem(12, 1, false)) {

@@ -97,7 +97,7 @@ fn levels(problem: &Problem, allocation: &Allocation) -> Vec<f64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { cases: 512, ..penstock_testkit::properties() })]
 
     #[test]
     fn limits_hold_and_bottlenecks_are_real(problem in problem(12, 3, true)) {

@@ -232,6 +232,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn profile_equals_list_model(
             changes in prop::collection::vec((0..40_u64, -5..5_i64), 0..60),

@@ -76,7 +76,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, ..penstock_testkit::properties() })]
 
     #[test]
     fn calendar_equals_per_second_model(acts in prop::collection::vec(act(), 1..60)) {

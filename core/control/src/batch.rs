@@ -152,6 +152,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn every_file_is_in_one_batch(
             sizes in prop::collection::vec(prop::option::of(0..200_u64), 0..300),

@@ -137,6 +137,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn stopped_orders_never_start(
             before in prop::collection::vec(0..4_usize, 0..20),

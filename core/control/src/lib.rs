@@ -4,12 +4,14 @@
 //! [`batch`], [`run`], [`circuit`]. Decisions: the scheduling round ([`scheduler`]), what the end of a run does to its
 //! files ([`outcomes`]), cancelled requests ([`cancellation`]), hosts that stop reporting ([`lost_hosts`]), retries
 //! ([`backoff`]), leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's
-//! daemon and the controller: messages ([`orders`], numbered by [`order_id`]) and the life of an order at its agent
-//! ([`execution`]). Classes of work: [`class`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and clocks are the caller's; `penstock-allocation` shares
+//! daemon and the controller: messages ([`orders`], numbered by [`order_id`]), the agent's side of them ([`agent`]) and the
+//! attempts of an order to send ([`execution`]). Classes of work: [`class`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and
+//! clocks are the caller's; `penstock-allocation` shares
 //! rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod backoff;
 pub mod batch;
 pub mod cancellation;

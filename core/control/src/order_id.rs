@@ -98,6 +98,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn order_ids_round_trip(run in 0..=i64::MAX, at_source in any::<bool>()) {
             let side = if at_source { RunSide::Source } else { RunSide::Destination };

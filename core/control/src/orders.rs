@@ -414,8 +414,8 @@ mod tests {
 
     #[test]
     fn defaults_are_omitted_from_json() {
-        let standing = ActiveOrder { order: OrderId::from(1), settings: OrderSettings::default() };
-        assert_eq!(serde_json::to_string(&standing).unwrap(), r#"{"order":1,"settings":{}}"#);
+        let active = ActiveOrder { order: OrderId::from(1), settings: OrderSettings::default() };
+        assert_eq!(serde_json::to_string(&active).unwrap(), r#"{"order":1,"settings":{}}"#);
         let report: OrderReport =
             serde_json::from_str(r#"{"order":1,"run":2,"phase":"running"}"#).unwrap();
         assert_eq!(report.phase, OrderPhase::Running);

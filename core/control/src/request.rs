@@ -309,6 +309,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// Arbitrary events only cause allowed transitions.
         #[test]
         fn requests_only_take_allowed_steps(steps in prop::collection::vec((0..6_u8, 0..4_u64), 0..60)) {

@@ -4,6 +4,8 @@
 //! Defaults of congestion control are the values published for 25 Gb/s, and scale with the line rate of the host where
 //! the source does so.
 
+use std::fmt;
+
 use penstock_units::{BitRate, ByteCount};
 
 mod value;
@@ -141,8 +143,46 @@ pub enum ParameterError {
 
 /// Parameters that are out of range or contradict each other, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidParameters(String);
+pub enum InvalidParameters {
+    /// A value out of its range.
+    #[error("{name} is {value}: {accepted}")]
+    OutOfRange {
+        /// Name of the parameter.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// Accepted values, for users.
+        accepted: &'static str,
+    },
+    /// A gain out of its range.
+    #[error("{0} is too small or too large")]
+    Gain(&'static str),
+    /// TCP on a wire model without it.
+    #[error("wire is ns3-hpcc, which has no TCP: use ethernet")]
+    TcpOnHpccWire,
+    /// Parameters of RDMA with TCP.
+    #[error("window and paced are for RDMA: leave them out with cubic and bbr")]
+    WindowOfTcp,
+    /// A threshold to resume above that to pause.
+    #[error("pfc_xon is {xon} and pfc_xoff {xoff}: resume below the pause")]
+    PauseThresholds {
+        /// Bytes at which transmission resumes.
+        xon: u64,
+        /// Bytes at which it pauses.
+        xoff: u64,
+    },
+    /// A lower marking threshold above the upper one.
+    #[error("ecn_kmin is {min} and ecn_kmax {max}: exchange them")]
+    MarkThresholds {
+        /// Bytes from which packets are marked with a probability.
+        min: u64,
+        /// Bytes from which all are marked.
+        max: u64,
+    },
+    /// Bounds of the Swift window that contain none.
+    #[error("swift_window_max has to be above swift_window_min, and that above 0")]
+    SwiftWindow,
+}
 
 macro_rules! parameters {
     ($($name:ident: $kind:ty = $default:expr, $meaning:literal, $source:literal;)+) => {
@@ -320,8 +360,8 @@ parameters! {
 }
 
 impl InvalidParameters {
-    fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
+    fn out_of_range(name: &'static str, value: impl fmt::Display, accepted: &'static str) -> Self {
+        Self::OutOfRange { name, value: value.to_string(), accepted }
     }
 }
 
@@ -331,20 +371,19 @@ impl Parameters {
     /// # Errors
     /// Reports the first parameter that is out of range or contradicts another.
     pub fn check(&self) -> Result<(), InvalidParameters> {
-        let share = |name: &str, value: f64| {
+        let share = |name: &'static str, value: f64| {
             if value > 0.0 && value <= 1.0 {
                 Ok(())
             } else {
-                Err(InvalidParameters::new(format!(
-                    "{name} is {value}: give it above 0 and up to 1"
-                )))
+                Err(InvalidParameters::out_of_range(name, value, "give it above 0 and up to 1"))
             }
         };
         if !(64..=65_000).contains(&self.mtu) {
-            return Err(InvalidParameters::new(format!(
-                "mtu is {}: give it from 64 to 65000 bytes",
-                self.mtu
-            )));
+            return Err(InvalidParameters::out_of_range(
+                "mtu",
+                self.mtu,
+                "give it from 64 to 65000 bytes",
+            ));
         }
         for (name, priority) in [
             ("priority", self.priority),
@@ -352,41 +391,43 @@ impl Parameters {
             ("cnp_priority", self.cnp_priority),
         ] {
             if priority > 7 {
-                return Err(InvalidParameters::new(format!(
-                    "{name} is {priority}: there are 0 to 7"
-                )));
+                return Err(InvalidParameters::out_of_range(name, priority, "there are 0 to 7"));
             }
         }
         if self.ack_every == 0 || self.ack_every > 4096 {
-            return Err(InvalidParameters::new(format!(
-                "ack_every is {}: give it from 1 to 4096",
-                self.ack_every
-            )));
+            return Err(InvalidParameters::out_of_range(
+                "ack_every",
+                self.ack_every,
+                "give it from 1 to 4096",
+            ));
         }
         if self.timeout_exponent > 31 {
-            return Err(InvalidParameters::new(format!(
-                "timeout_exponent is {}: 31 is the most",
-                self.timeout_exponent
-            )));
+            return Err(InvalidParameters::out_of_range(
+                "timeout_exponent",
+                self.timeout_exponent,
+                "31 is the most",
+            ));
         }
         let is_tcp = matches!(self.cc, CongestionControl::Cubic | CongestionControl::Bbr);
         if is_tcp && self.wire == WireModel::Ns3Hpcc {
-            return Err(InvalidParameters::new("wire is ns3-hpcc, which has no TCP: use ethernet"));
+            return Err(InvalidParameters::TcpOnHpccWire);
         }
         if is_tcp && (self.window != Window::Auto || !self.paced) {
-            return Err(InvalidParameters::new(
-                "window and paced are for RDMA: leave them out with cubic and bbr",
-            ));
+            return Err(InvalidParameters::WindowOfTcp);
         }
         if self.window_bytes.is_some_and(|bytes| bytes.0 == 0) {
-            return Err(InvalidParameters::new("window_bytes is 0: give it bytes, or window=none"));
+            return Err(InvalidParameters::out_of_range(
+                "window_bytes",
+                0,
+                "give it bytes, or window=none",
+            ));
         }
         if self.hpcc_unit > 1 << 20 {
-            return Err(InvalidParameters::new(format!(
-                "hpcc_unit is {}: {} is the most",
+            return Err(InvalidParameters::out_of_range(
+                "hpcc_unit",
                 self.hpcc_unit,
-                1 << 20
-            )));
+                "1048576 is the most",
+            ));
         }
         for (name, count) in [
             ("selective_reorder", self.selective_reorder),
@@ -395,31 +436,30 @@ impl Parameters {
             ("bbr_rounds", self.bbr_rounds),
         ] {
             if !(1..=1 << 20).contains(&count) {
-                return Err(InvalidParameters::new(format!(
-                    "{name} is {count}: give it from 1 to {}",
-                    1 << 20
-                )));
+                return Err(InvalidParameters::out_of_range(
+                    name,
+                    count,
+                    "give it from 1 to 1048576",
+                ));
             }
         }
         if self.pfc_threshold == PauseThreshold::Static && self.pfc_xon > self.pfc_xoff {
-            return Err(InvalidParameters::new(format!(
-                "pfc_xon is {} and pfc_xoff {}: resume below the pause",
-                self.pfc_xon.0, self.pfc_xoff.0
-            )));
+            return Err(InvalidParameters::PauseThresholds {
+                xon: self.pfc_xon.0,
+                xoff: self.pfc_xoff.0,
+            });
         }
         if self.pfc_quanta > 65_535 {
-            return Err(InvalidParameters::new(format!(
-                "pfc_quanta is {}: 65535 is the most",
-                self.pfc_quanta
-            )));
+            return Err(InvalidParameters::out_of_range(
+                "pfc_quanta",
+                self.pfc_quanta,
+                "65535 is the most",
+            ));
         }
         if let (Some(min), Some(max)) = (self.ecn_kmin, self.ecn_kmax)
             && min > max
         {
-            return Err(InvalidParameters::new(format!(
-                "ecn_kmin is {} and ecn_kmax {}: exchange them",
-                min.0, max.0
-            )));
+            return Err(InvalidParameters::MarkThresholds { min: min.0, max: max.0 });
         }
         for (name, interval) in [
             ("dcqcn_alpha_interval", self.dcqcn_alpha_interval),
@@ -435,11 +475,15 @@ impl Parameters {
             ("base_rtt", self.base_rtt.unwrap_or(us(1))),
         ] {
             if interval.0 == 0 {
-                return Err(InvalidParameters::new(format!("{name} is 0: give it a time")));
+                return Err(InvalidParameters::out_of_range(name, 0, "give it a time"));
             }
         }
         if self.dcqcn_paper_increase_bytes.0 == 0 {
-            return Err(InvalidParameters::new("dcqcn_paper_increase_bytes is 0: give it bytes"));
+            return Err(InvalidParameters::out_of_range(
+                "dcqcn_paper_increase_bytes",
+                0,
+                "give it bytes",
+            ));
         }
         share("ecn_pmax", self.ecn_pmax.unwrap_or(1.0))?;
         share("hpcc_target", self.hpcc_target)?;
@@ -453,20 +497,20 @@ impl Parameters {
             ("bbr_window_gain", self.bbr_window_gain),
         ] {
             if gain <= 0.0 || gain > 1000.0 {
-                return Err(InvalidParameters::new(format!("{name} is too small or too large")));
+                return Err(InvalidParameters::Gain(name));
             }
         }
         for (name, alpha) in [("pfc_alpha", self.pfc_alpha), ("drop_alpha", self.drop_alpha)] {
             if alpha <= 0.0 || alpha > 64.0 {
-                return Err(InvalidParameters::new(format!(
-                    "{name} is {alpha}: give it above 0 and up to 64"
-                )));
+                return Err(InvalidParameters::out_of_range(
+                    name,
+                    alpha,
+                    "give it above 0 and up to 64",
+                ));
             }
         }
         if self.swift_window_min <= 0.0 || self.swift_window_max <= self.swift_window_min {
-            return Err(InvalidParameters::new(
-                "swift_window_max has to be above swift_window_min, and that above 0",
-            ));
+            return Err(InvalidParameters::SwiftWindow);
         }
         Ok(())
     }

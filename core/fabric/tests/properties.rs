@@ -22,7 +22,7 @@ fn finish(simulation: &mut Simulation) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..penstock_testkit::properties() })]
 
     /// The computed headroom prevents loss for any threshold, response time and latency.
     #[test]

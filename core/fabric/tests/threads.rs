@@ -84,7 +84,7 @@ fn run(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..penstock_testkit::properties() })]
 
     #[test]
     fn results_are_independent_of_threads(

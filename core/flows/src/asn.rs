@@ -157,6 +157,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn matches_linear_search_of_lines(
             lines in prop::collection::vec((any::<bool>(), 0_u32..16, 0_u8..=32, 1_u32..9), 0..20),

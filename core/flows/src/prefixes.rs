@@ -167,6 +167,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn matches_linear_search(
             prefixes in prop::collection::vec((0_u32..16, 0_u8..=32), 0..12),

@@ -345,6 +345,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn sums_neither_overflow_nor_turn_negative(
             samples in prop::collection::vec((any::<u32>(), any::<u64>(), any::<u64>()), 0..20),

@@ -148,6 +148,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn reordering_within_window_loses_nothing(start: u32, swaps in prop::collection::vec(0_usize..190, 0..40)) {
             let mut numbers: Vec<u32> = (0..200).map(|n| start.wrapping_add(n)).collect();

@@ -136,6 +136,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn every_weight_lies_within_its_bounds(
             adds in prop::collection::vec((0_u16..200, 0_u64..1_000), 0..2_000),

@@ -404,7 +404,7 @@ fn malformed_exports_are_refused_or_bounded() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, ..penstock_testkit::properties() })]
 
     #[test]
     fn arbitrary_bytes_never_panic(

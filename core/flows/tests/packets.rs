@@ -308,6 +308,8 @@ fn parser_ends_at_expected_header() {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn truncated_and_changed_packets_never_panic(seed: u64, keep: u16, at: u16, value: u8) {
         let mut frame = frame(&mut Random::new(seed), 1);

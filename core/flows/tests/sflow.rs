@@ -446,7 +446,7 @@ fn counter_body(format: DataFormat, seed: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig { cases: 100, ..penstock_testkit::properties() })]
 
     #[test]
     fn random_datagrams_agree_with_other_parsers(

@@ -175,6 +175,8 @@ colour = "red"
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn no_text_panics(text in "(\\[\\[(site|model|experiment|experiment.flow)\\]\\]\n|(name|from|rate|data|within|growth|year|until) = (\"[a-z0-9%G]*\"|[-0-9.e]{1,9})\n|(to|shares|factor) = \\[(\"a\"|[0-9]|\\{\\})?\\]\n|.)*") {
         let _ = DemandPlan::read(&text);

@@ -372,6 +372,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn arbitrary_header_never_panics(bytes in proptest::array::uniform32(any::<u8>())) {
             let mut header = [0; HEADER_BYTES];

@@ -71,16 +71,27 @@ impl fmt::Display for Algorithm {
     }
 }
 
+/// A name that is not that of a checksum.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{name}' is no checksum penstock knows: use one of {}", algorithm_names())]
+pub struct UnknownAlgorithm {
+    /// The name as given.
+    pub name: String,
+}
+
+/// Lists the names of the algorithms.
+fn algorithm_names() -> String {
+    let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
 impl FromStr for Algorithm {
-    type Err = String;
+    type Err = UnknownAlgorithm;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        NAMES.iter().find(|(name, _)| *name == text).map(|(_, algorithm)| *algorithm).ok_or_else(
-            || {
-                let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-                format!("'{text}' is no checksum penstock knows: use one of {}", names.join(", "))
-            },
-        )
+        let known = NAMES.iter().find(|(name, _)| *name == text);
+        let unknown = || UnknownAlgorithm { name: text.to_owned() };
+        known.map(|(_, algorithm)| *algorithm).ok_or_else(unknown)
     }
 }
 
@@ -411,6 +422,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// The serial digest, checked by published vectors, is the oracle for the combined one.
         #[test]
         fn parts_combine_to_the_whole(

@@ -202,6 +202,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// Blocks in any order give the digest of the whole and few ranges.
         #[test]
         fn order_does_not_matter(

@@ -426,6 +426,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// A journal cut anywhere never claims more than its intact records, under any boot.
         #[test]
         fn torn_journal_claims_only_intact_records(

@@ -247,6 +247,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// Each message arrives once and in order, in both directions, for any cuts.
         #[test]
         fn messages_survive_lost_connections(

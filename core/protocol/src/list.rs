@@ -144,6 +144,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// Equals normalising and deduplicating line by line.
         #[test]
         fn list_equals_normalised_lines(text in "[a/.\n]{0,60}") {

@@ -384,6 +384,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// Any bytes decode to a message or an error, and a message re-encodes to the same bytes.
         #[test]
         fn arbitrary_message_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -141,6 +141,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// A sender that waits as requested keeps the rate within one burst, for any sizes.
         #[test]
         fn keeps_the_rate(

@@ -242,6 +242,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn arbitrary_message_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             if let Ok(message) = wire::decode::<FromSource>(&bytes) {

@@ -329,7 +329,7 @@ fn entry(path: &RelativePath, data: &[u8], modified: Time) -> Entry {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..penstock_testkit::properties() })]
 
     #[test]
     fn dataset_arrives_despite_losses(seed: u64, kills in 0_u64..4, blake in any::<bool>()) {

@@ -1,5 +1,7 @@
 //! Interface between a simulation and a controller.
 
+use std::error::Error;
+
 use penstock_control::orders::{Instructions, OrderId, Report};
 use penstock_control::scheduler::{RoundDecision, Snapshot};
 
@@ -34,14 +36,24 @@ pub enum OrderContent {
     Receive,
 }
 
-/// Failure of a controller, with the text of its error.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ControllerFailure(String);
+/// Failure of a controller.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerFailure {
+    /// Error of its store.
+    #[error(transparent)]
+    Store(Box<dyn Error + Send + Sync>),
+    /// A new request that the store took for another one; with its answer.
+    #[error("a new request came to {0}")]
+    NotNew(String),
+    /// A path of an order that the simulation did not submit.
+    #[error("{0} is not a file of a simulation")]
+    ForeignFile(String),
+}
 
-impl<T: Into<String>> From<T> for ControllerFailure {
-    fn from(reason: T) -> Self {
-        Self(reason.into())
+impl ControllerFailure {
+    /// Wraps the error of a store.
+    pub fn store(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Store(Box::new(error))
     }
 }
 

@@ -120,6 +120,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn every_number_passes_through(owner in 1_u64..=1023, activity in 1_u64..=63) {
             let tag = tag(owner, activity);

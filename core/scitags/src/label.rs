@@ -108,6 +108,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn labels_round_trip(owner in 1_u64..=1023, activity in 1_u64..=63, entropy in 0_u8..=31) {
             let tag = Scitag::new(owner, activity).unwrap();

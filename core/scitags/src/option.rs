@@ -307,6 +307,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn pairs_round_trip(owner in 1_u64..=511, activity in 1_u64..=63, next: u8) {
             let tag = tag(owner, activity);

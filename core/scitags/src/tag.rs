@@ -142,6 +142,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn numbers_round_trip(number: u64) {
             if let Ok(tag) = Scitag::from_number(number % 70_000) {

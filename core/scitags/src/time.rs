@@ -228,6 +228,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn times_round_trip(seconds in 0..=SECONDS_MAX, micros in 0_u32..1_000_000) {
             let moment = UtcTime::new(seconds, micros);

@@ -117,6 +117,8 @@ const ALL_ACCESS: [PathAccess; 7] = [
 ];
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn parser_never_panics(text in "\\PC*") {
         for syntax in [ScopeSyntax::Wlcg, ScopeSyntax::SciTokens] {

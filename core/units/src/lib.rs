@@ -327,6 +327,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn never_panics(text in "\\PC{0,24}") {
             let _ = text.parse::<ByteCount>();

@@ -196,6 +196,8 @@ fn listing_ends_with_nul() {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn any_request_is_read_or_refused(
         code in prop_oneof![2990u16..3040, any::<u16>()],

@@ -20,7 +20,7 @@ pub(crate) enum SampleEventJson {
 pub(crate) struct SamplerStartJson {
     /// Address by which collectors know this host.
     pub(crate) agent: String,
-    /// Number that tells several samplers of a host apart.
+    /// Number of the sampler, unique at its host.
     pub(crate) sub_agent: u32,
     /// Time between two datagrams of counters.
     pub(crate) polling_s: f64,

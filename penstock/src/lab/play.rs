@@ -288,7 +288,7 @@ impl<'a> Player<'a> {
     }
 
     fn act(&mut self, step: &ScenarioStep) -> anyhow::Result<()> {
-        let action = step.action().map_err(|why| anyhow!(why))?;
+        let action = step.action()?;
         let request = match action {
             StepAction::Run { name, host, command, until } => {
                 return self.start(name, host, command, until);

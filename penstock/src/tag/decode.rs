@@ -43,7 +43,7 @@ pub(crate) struct Decoded {
     /// The pair.
     #[serde(flatten)]
     pair: Pair,
-    /// Five bits of a flow label that tell flows of a pair apart.
+    /// Five bits of a flow label that distinguish flows of a pair.
     entropy: Option<u8>,
     /// Flow label in hexadecimal, where the value is or holds one.
     flow_label: Option<String>,

@@ -36,11 +36,11 @@ pub(crate) struct Encoded {
     /// The pair.
     #[serde(flatten)]
     pair: Pair,
-    /// True where the owner's number is too large for packets: only fireflies tell of it.
+    /// True where the owner's number is too large for packets: only fireflies carry it.
     fireflies_only: bool,
-    /// IPv6 flow label; null where only fireflies tell of the pair.
+    /// IPv6 flow label; null where only fireflies carry the pair.
     flow_label: Option<Label>,
-    /// Bytes of the IPv6 option in hexadecimal; null where only fireflies tell of the pair.
+    /// Bytes of the IPv6 option in hexadecimal; null where only fireflies carry the pair.
     option_bytes: Option<String>,
     /// Parameter of a URL's query.
     url_parameter: String,
@@ -55,7 +55,7 @@ pub(crate) struct Label {
     value: u32,
     /// Flow label in hexadecimal.
     hex: String,
-    /// Five bits that tell flows of a pair apart.
+    /// Five bits that distinguish flows of a pair.
     entropy: u8,
     /// Flow label with the five bits of `entropy` zero.
     without_entropy: u32,

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::{Method, StatusCode};
+use penstock_control::agent::{OrderCounts, ReportTimer};
 use penstock_control::orders::{Instructions, Order, OrderId, Report};
 use penstock_daemon::remote::{RemoteDaemon, RemoteDaemonError};
 use penstock_http::{HttpClient, HttpError, HttpRequest, Url};
@@ -21,12 +22,12 @@ use penstock_mover::{Agent, AgentLimits};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::orders::{Counts, OrderExecutor};
+use crate::orders::OrderExecutor;
 
 mod facts;
 pub mod timing;
 
-use timing::{ADVANCE_INTERVAL, ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX, Lease, ReportTimer};
+use timing::{ADVANCE_INTERVAL, ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX};
 
 /// Longest answer: instructions, or an order.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -150,13 +151,13 @@ pub struct ControllerLinkStatus {
     /// Reason why the controller is away; none while connected.
     pub error: Option<String>,
     /// True once the lease has expired.
-    pub lapsed: bool,
+    pub lease_expired: bool,
     /// Reports that the controller answered.
     pub reports: u64,
     /// Attempts to report that failed.
     pub failures: u64,
     /// Counts of the orders by phase.
-    pub orders: Counts,
+    pub orders: OrderCounts,
 }
 
 /// The connection to the controller.
@@ -184,7 +185,6 @@ struct ControllerLinkState {
     error: Option<String>,
     reports: u64,
     failures: u64,
-    lease: Lease,
 }
 
 impl ControllerLink {
@@ -204,7 +204,6 @@ impl ControllerLink {
             error: None,
             reports: 0,
             failures: 0,
-            lease: Lease::new(Instant::now()),
         });
         Self { config, orders, mover, fingerprint, limits, start, state }
     }
@@ -217,6 +216,7 @@ impl ControllerLink {
     #[must_use]
     pub fn status(&self) -> ControllerLinkStatus {
         let orders = self.orders.counts();
+        let lease_expired = self.orders.is_lease_expired();
         let state = self.lock();
         ControllerLinkStatus {
             url: self.config.url.to_string(),
@@ -224,7 +224,7 @@ impl ControllerLink {
             connected: state.connected,
             since: state.since,
             error: state.error.clone(),
-            lapsed: state.lease.is_expired(),
+            lease_expired,
             reports: state.reports,
             failures: state.failures,
             orders,
@@ -244,10 +244,7 @@ impl ControllerLink {
                 }
                 return;
             }
-            let expires = self.lock().lease.expire(Instant::now());
-            if expires {
-                self.orders.lapse();
-            }
+            self.orders.expire_lease(Instant::now());
             self.orders.advance(Instant::now());
             std::thread::sleep(ADVANCE_INTERVAL);
         }
@@ -335,9 +332,7 @@ impl ControllerLink {
         let request = HttpRequest::new(Method::POST, to).json(json);
         let answer = ask::<Instructions>(client, request).await?;
         let (instructions, _) = answer.ok_or(ControllerExchangeError::UnknownHost)?;
-        let lease_seconds = instructions.lease_seconds;
         let new = self.orders.apply_instructions(instructions, Instant::now());
-        self.lock().lease.renew(lease_seconds, Instant::now());
         for order in new.into_iter().take(FETCHES_PER_REPORT_MAX) {
             self.fetch(client, &path, order).await?;
         }

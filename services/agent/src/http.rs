@@ -21,7 +21,7 @@ use axum::routing::get;
 use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_identity::Fingerprint;
-use penstock_mover::{Agent, AgentCounters, AgentLimits, ListedTransfer};
+use penstock_mover::{Agent, AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer};
 use penstock_protocol::control::Settings;
 use utoipa::openapi::OpenApi;
 
@@ -31,16 +31,15 @@ use crate::controller::ControllerLink;
 pub mod api;
 mod metrics;
 
-/// A change of a transfer that is not possible now: the reason in one line.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-pub struct TransferControlError(String);
-
-impl TransferControlError {
-    /// Creates an error with this reason.
-    pub fn new(reason: impl fmt::Display) -> Self {
-        Self(reason.to_string())
-    }
+/// A change of a transfer that is not possible now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransferControlError {
+    /// It has ended, or never was.
+    #[error(transparent)]
+    Unknown(#[from] UnknownTransfer),
+    /// The node has no mover.
+    #[error("there is no transfer {0}: this node does not play the role agent")]
+    NoAgent(u64),
 }
 
 /// The operations of the mover that the API uses.
@@ -66,10 +65,10 @@ impl MoverControl for Agent {
         self.transfers()
     }
     fn set(&self, id: u64, settings: Settings) -> Result<(), TransferControlError> {
-        self.set(id, settings).map_err(TransferControlError::new)
+        Ok(self.set(id, settings)?)
     }
     fn cancel(&self, id: u64, reason: &str) -> Result<(), TransferControlError> {
-        self.cancel(id, reason).map_err(TransferControlError::new)
+        Ok(self.cancel(id, reason)?)
     }
     fn counters(&self) -> AgentCounters {
         self.counters()
@@ -85,9 +84,7 @@ impl MoverControl for NoMover {
         Vec::new()
     }
     fn set(&self, id: u64, _: Settings) -> Result<(), TransferControlError> {
-        Err(TransferControlError::new(format_args!(
-            "there is no transfer {id}: this node does not play the role agent"
-        )))
+        Err(TransferControlError::NoAgent(id))
     }
     fn cancel(&self, id: u64, _: &str) -> Result<(), TransferControlError> {
         self.set(id, Settings::default())

@@ -8,7 +8,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -138,8 +138,8 @@ impl ActiveRegistry {
 /// A copy of the registry that cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum RegistryCopyError {
-    #[error("{0}")]
-    Unreadable(String),
+    #[error("{}", penstock_sys::fs::describe(.0))]
+    Unreadable(io::Error),
     #[error("is damaged: {0}")]
     Damaged(String),
     #[error(transparent)]
@@ -152,7 +152,7 @@ fn read_copy(path: &Path) -> Result<Option<ActiveRegistry>, RegistryCopyError> {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {
-            return Err(RegistryCopyError::Unreadable(penstock_sys::fs::describe(&error)));
+            return Err(RegistryCopyError::Unreadable(error));
         }
     };
     let damaged = |error: &dyn Display| RegistryCopyError::Damaged(error.to_string());

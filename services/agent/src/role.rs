@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use penstock_daemon::RoleContext;
@@ -126,7 +126,7 @@ impl AgentRole {
             let safe_rate = controller.safe_rate_bps;
             let authorizer = Arc::clone(&authorizer);
             let engine = LocalEngine::new(mover.clone(), authorizer, context.state.clone());
-            let orders = OrderExecutor::new(Arc::new(engine), safe_rate);
+            let orders = OrderExecutor::new(Arc::new(engine), safe_rate, Instant::now());
             let limits = Box::new(SharedLimits(Arc::clone(&limits)));
             let fingerprint = context.identity.fingerprint();
             Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))

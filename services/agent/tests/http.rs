@@ -19,7 +19,7 @@ use penstock_http::access::ReadPolicy;
 use penstock_http::server::{self, ConnectionTracker};
 use penstock_http::{BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX};
 use penstock_identity::{Fingerprint, Identity};
-use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer};
+use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer};
 use penstock_protocol::control::Settings;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -40,7 +40,7 @@ impl MoverControl for RecordingMover {
     }
     fn set(&self, id: u64, settings: Settings) -> Result<(), TransferControlError> {
         if id == 2 {
-            return Err(TransferControlError::new("transfer 2 is over"));
+            return Err(TransferControlError::Unknown(UnknownTransfer(2)));
         }
         self.0.lock().unwrap().push((id, settings));
         Ok(())
@@ -261,7 +261,14 @@ fn statuses_match_documentation() {
         ("PATCH", one, Some(TOKEN), "{\"writers\": 65535}", 400, "from 1 to 64"),
         ("PATCH", one, Some(TOKEN), "{", 400, "cannot read the change"),
         ("PATCH", one, Some(TOKEN), &large, 413, "error"),
-        ("PATCH", "/api/v1/transfers/2", Some(TOKEN), "{\"streams\": 1}", 409, "is over"),
+        (
+            "PATCH",
+            "/api/v1/transfers/2",
+            Some(TOKEN),
+            "{\"streams\": 1}",
+            409,
+            "no transfer 2 is running",
+        ),
     ] {
         let (got, text) = running.request(method, path, token, body);
         assert_eq!(got, status, "{method} {path}: {text}");

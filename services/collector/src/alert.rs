@@ -477,6 +477,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn alert_never_changes_within_its_time(values in prop::collection::vec(0.0..200.0_f64, 0..300), below: bool) {
             let side = if below { "below = 100\nclear = 130" } else { "above = 100\nclear = 70" };

@@ -1,6 +1,7 @@
 //! Configuration of the collector: the table `[collector]` of the configuration file.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,7 +12,7 @@ use penstock_flows::prefixes::{PrefixError, Prefixes};
 use penstock_http::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
-use penstock_units::ByteCount;
+use penstock_units::{ByteCount, ParseQuantityError};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -235,12 +236,46 @@ impl Config {
         }
         let dir = file.path().parent().unwrap_or(Path::new("."));
         let clickhouse = table.clickhouse.take().map(|table| table.lower(dir)).transpose();
-        let clickhouse = clickhouse.map_err(|(at, text)| file.error_at(at, text))?;
+        let clickhouse = clickhouse.map_err(|error| file.error_at(error.at, error.fault))?;
         let parquet = table.parquet.take().map(|table| table.lower(dir)).transpose();
-        let parquet = parquet.map_err(|(at, text)| file.error_at(at, text))?;
+        let parquet = parquet.map_err(|error| file.error_at(error.at, error.fault))?;
         table.prefixes = table.prefixes.take().map(|path| dir.join(path));
         table.hosts = table.hosts.take().map(|path| dir.join(path));
         Ok(Self { clickhouse, parquet, ..lower(table, required, topology) })
+    }
+}
+
+/// A value of the tables `clickhouse` and `parquet` that cannot be used.
+#[derive(Debug)]
+struct TableValueError {
+    /// Offset of the value in the file.
+    at: usize,
+    fault: TableValueFault,
+}
+
+/// Fault of a value of the tables `clickhouse` and `parquet`.
+#[derive(Debug, thiserror::Error)]
+enum TableValueFault {
+    #[error("rotate: {0}")]
+    Rotate(ParseQuantityError),
+    #[error("rotate: at least 1s")]
+    RotateShort,
+    #[error("database '{0}': write letters, digits and _")]
+    DatabaseName(String),
+    #[error("password_file {}: {error}", .path.display())]
+    PasswordFile { path: PathBuf, error: io::Error },
+    #[error("batch_rows: 1 to {}", clickhouse::BATCH_ROWS_MAX)]
+    BatchRows,
+    #[error("interval: {0}")]
+    Interval(ParseQuantityError),
+    #[error("interval: at most 5m, or figures of the last minutes are in neither place")]
+    IntervalLong,
+}
+
+impl TableValueFault {
+    /// Adds the offset of the value in the file.
+    fn at(self, at: usize) -> TableValueError {
+        TableValueError { at, fault: self }
     }
 }
 

@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use penstock_lab::control::ControlError;
 
 mod lab;
 mod reconcile;
@@ -52,10 +54,16 @@ pub struct CircuitLinkStatus {
     pub bytes: u64,
 }
 
-/// A failed call to a provider, in one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CircuitError(pub String);
+/// A failed call to a provider.
+#[derive(Debug, thiserror::Error)]
+pub enum CircuitError {
+    /// The provider does not answer in time.
+    #[error("no answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// The lab refuses the call or does not answer.
+    #[error(transparent)]
+    Lab(#[from] ControlError),
+}
 
 /// A system that establishes circuits.
 pub trait CircuitProvider: fmt::Debug + Send + Sync {

@@ -115,20 +115,15 @@ impl StoreController {
     }
 }
 
-/// Failure with the text of an error of the store.
-fn failure(error: impl std::fmt::Display) -> ControllerFailure {
-    ControllerFailure::from(error.to_string())
-}
-
 impl ControllerApi for StoreController {
     fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), ControllerFailure> {
         self.at(now_ms);
         let all: Vec<_> = asked.into_iter().map(|one| self.submission(one)).collect();
         let all = all.into_iter().map(|one| self.writer.submit(one));
         for submitted in self.runtime.block_on(join_all(all)) {
-            match submitted.map_err(failure)? {
+            match submitted.map_err(ControllerFailure::store)? {
                 Submitted::New(_) => {}
-                other => return Err(format!("a new request came to {other:?}").into()),
+                other => return Err(ControllerFailure::NotNew(format!("{other:?}"))),
             }
         }
         Ok(())
@@ -141,7 +136,7 @@ impl ControllerApi for StoreController {
     ) -> Result<Vec<Instructions>, ControllerFailure> {
         self.at(now_ms);
         let all = reports.into_iter().map(|(host, report)| self.writer.report(host, report));
-        self.runtime.block_on(try_join_all(all)).map_err(failure)
+        self.runtime.block_on(try_join_all(all)).map_err(ControllerFailure::store)
     }
 
     fn order(
@@ -150,7 +145,7 @@ impl ControllerApi for StoreController {
         order: OrderId,
     ) -> Result<Option<OrderContent>, ControllerFailure> {
         let found = runs::order(&self.database.pool, host, order);
-        let found = self.runtime.block_on(found).map_err(failure)?;
+        let found = self.runtime.block_on(found).map_err(ControllerFailure::store)?;
         // The names that `submission` gives: request, file and size.
         let file_of = |path: &str| {
             if path.is_empty() {
@@ -170,9 +165,7 @@ impl ControllerApi for StoreController {
                     let files = send.files.iter().map(|file| file_of(&file.path).ok_or(&file.path));
                     match files.collect::<Result<_, _>>() {
                         Ok(files) => OrderContent::Send(files),
-                        Err(path) => {
-                            return Err(format!("{path} is not a file of a simulation").into());
-                        }
+                        Err(path) => return Err(ControllerFailure::ForeignFile(path.clone())),
                     }
                 }
                 OrderTask::Receive { .. } | OrderTask::List { .. } => OrderContent::Receive,
@@ -190,7 +183,9 @@ impl ControllerApi for StoreController {
         self.runtime.block_on(async {
             let config = &self.settings.config;
             let limits = SilenceLimits { gone_ms: i64::MAX / 2, ..config.silence_limits() };
-            maintenance::run_once(&self.writer, limits, config.keep).await.map_err(failure)?;
+            maintenance::run_once(&self.writer, limits, config.keep)
+                .await
+                .map_err(ControllerFailure::store)?;
             let is_site = |name: &str| self.settings.config.is_site(name);
             let pool = &self.database.pool;
             let snapshot = schedule::snapshot(
@@ -200,7 +195,7 @@ impl ControllerApi for StoreController {
                 is_site,
             )
             .await;
-            let snapshot = snapshot.map_err(failure)?;
+            let snapshot = snapshot.map_err(ControllerFailure::store)?;
             let decision = decide(&snapshot);
             let runs = snapshot.runs.len() as i64;
             let written = self.writer.apply(move |cx| {
@@ -208,7 +203,7 @@ impl ControllerApi for StoreController {
                 let record = RoundRecord { at: now_ms, cause: "timer", micros: 0, runs };
                 Box::pin(async move { schedule::write(cx, &decision, record).await })
             });
-            written.await.map(|_| ()).map_err(failure)
+            written.await.map(|_| ()).map_err(ControllerFailure::store)
         })
     }
 
@@ -228,12 +223,12 @@ impl ControllerApi for StoreController {
                 network::set_link(cx, &name, down, "a rehearsal", audit).await
             })
         });
-        self.runtime.block_on(changed).map_err(failure)
+        self.runtime.block_on(changed).map_err(ControllerFailure::store)
     }
 
     fn open(&mut self) -> Result<u64, ControllerFailure> {
         let count = self.runtime.block_on(requests::open_count(&self.database.pool));
-        let count = count.map_err(failure)?;
+        let count = count.map_err(ControllerFailure::store)?;
         Ok(count as u64)
     }
 }

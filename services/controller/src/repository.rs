@@ -28,6 +28,7 @@ pub(crate) mod run_cache;
 pub(crate) mod runs;
 pub(crate) mod schema;
 pub(crate) mod size;
+mod statement;
 pub(crate) mod writer;
 
 pub(crate) use audit::Audit;

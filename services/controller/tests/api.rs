@@ -162,7 +162,7 @@ fn node_reports_are_confined() {
             for node in &mut nodes {
                 node.turn().await;
             }
-            order = nodes[0].last.orders.first().map_or(0, |standing| standing.order.number());
+            order = nodes[0].last.orders.first().map_or(0, |active| active.order.number());
         }
         let report = |order: u64, file: u32| {
             json!({ "start": "x", "version": "x", "addresses": [], "fingerprint": "",

@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use penstock_units::ByteCount;
@@ -55,7 +56,15 @@ pub enum ConfigError {
         /// Message: the error and its remedy.
         text: String,
     },
-    /// An error in the combined layers.
+    /// A host to listen on that does not resolve.
+    #[error("cannot listen on {host}: {error}: give an address of this machine")]
+    ListenHost {
+        /// Host as configured.
+        host: String,
+        /// Error of the resolver.
+        error: io::Error,
+    },
+    /// An error of the combined layers, as a role describes it.
     #[error("{0}")]
     Combined(String),
 }

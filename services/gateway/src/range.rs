@@ -118,6 +118,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn parts_lie_in_the_file(header in "bytes=[0-9,\\- ]{0,40}", size in 0_u64..2000) {
             if let Parts(parts) = requested(Some(&header), size) {

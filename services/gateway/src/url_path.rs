@@ -173,6 +173,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn encoded_paths_decode_to_themselves(
             names in prop::collection::vec("[^/\0]{1,20}", 1..5)

@@ -409,6 +409,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn changed_token_is_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
             let key = MacaroonKey::new(&[1; 32]);

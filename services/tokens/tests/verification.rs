@@ -173,6 +173,8 @@ fn key_sets_are_bounded() {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn parsers_never_panic(text in "\\PC*", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = UnverifiedToken::parse(&text);

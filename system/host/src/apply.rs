@@ -149,8 +149,8 @@ pub(crate) enum ChangeFailure {
     #[error("{tunable} is {now} and was {from} when the plan was made: make it again")]
     Outdated { tunable: Tunable, from: String, now: String },
     /// The kernel or driver refused the value, with a remedy.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{}", refused(.tunable, .error))]
+    Refused { tunable: Tunable, error: io::Error },
     #[error("the kernel made it {now}, not {wanted}")]
     Altered { now: String, wanted: String },
     #[error(transparent)]
@@ -200,7 +200,8 @@ pub(crate) fn set(
     if settings.read(tunable)? == value {
         return Ok(());
     }
-    settings.write(tunable, value).map_err(|e| ChangeFailure::Refused(refused(tunable, &e)))?;
+    let refused = |error| ChangeFailure::Refused { tunable: tunable.clone(), error };
+    settings.write(tunable, value).map_err(refused)?;
     let now = settings.read(tunable)?;
     if now == value {
         Ok(())

@@ -16,7 +16,7 @@ use penstock_units::BitRate;
 use crate::backend::Lane;
 use crate::direction::DirectionCounters;
 use crate::lab::{Lab, LabError};
-use crate::plan::{LabPlan, PlanError};
+use crate::plan::{LabPathError, LabPlan, PlanError};
 
 /// Circuits per lab. Their networks are `fd70:6e73:8000::/64` and following, two for each.
 const CIRCUITS_MAX: u16 = 0x3FFF;
@@ -67,10 +67,9 @@ impl CircuitPlan {
     ) -> Result<Self, PlanError> {
         let topology = &plan.topology;
         let name = |node: NodeId| topology.nodes[node.0].name.as_str();
-        let fault = |text: String| Err(PlanError::Path(text));
         let mut circuit = Self { lanes: Vec::new(), addresses: Vec::new(), steps: Vec::new() };
         if links.is_empty() || from.is_empty() || to.is_empty() || rate.0 == 0 {
-            return fault("a circuit has a rate, a link, and a host at either end".to_owned());
+            return Err(LabPathError::CircuitTerms.into());
         }
         let way = walk(plan, from, links)?;
         let back = BitRate((rate.0 / BACK_SHARE).max(BACK_BPS_MIN));
@@ -96,7 +95,8 @@ impl CircuitPlan {
             if count == 0 {
                 let hosts: Vec<&str> = hosts.iter().map(|host| name(*host)).collect();
                 let hosts = hosts.join(", ");
-                return fault(format!("{hosts}: none reaches {} beside the circuit", name(end)));
+                let end = name(end).to_owned();
+                return Err(LabPathError::Unreached { hosts, end }.into());
             }
         }
         circuit.route_along(plan, network(number, 1), &way, links);
@@ -161,9 +161,8 @@ fn walk(plan: &LabPlan, near: &[NodeId], links: &[LinkId]) -> Result<Vec<NodeId>
         let next = topology.links[link.0].across(at).filter(|next| !way.contains(next));
         let Some(next) = next else {
             let (link, node) = (&topology.links[link.0].name, &topology.nodes[at.0].name);
-            return Err(PlanError::Path(format!(
-                "the links are not a path: link {link} does not continue from {node}"
-            )));
+            let (link, node) = (link.clone(), node.clone());
+            return Err(LabPathError::Discontinued { link, node }.into());
         };
         way.push(next);
     }
@@ -205,12 +204,12 @@ impl Lab {
         let taken: Vec<u16> = self.circuits().values().map(|circuit| circuit.number).collect();
         // Programs that bound its addresses keep them.
         let number = held.or_else(|| (0..CIRCUITS_MAX).find(|number| !taken.contains(number)));
-        let number = number.ok_or_else(|| PlanError::Path("no more circuits".to_owned()))?;
+        let number = number.ok_or(PlanError::Path(LabPathError::CircuitsFull))?;
         let plan = CircuitPlan::new(self.plan(), number, rate, ends, links)?;
         if let Some(link) = links.iter().find(|link| self.wanted(**link).iter().any(|one| one.cut))
         {
-            let link = &self.plan().topology.links[link.0].name;
-            return Err(PlanError::Path(format!("link {link} is cut")).into());
+            let link = self.plan().topology.links[link.0].name.clone();
+            return Err(PlanError::Path(LabPathError::Cut(link)).into());
         }
         if self.circuits().get(name).is_some_and(|circuit| circuit.plan == plan) {
             return Ok(());

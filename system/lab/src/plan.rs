@@ -140,8 +140,60 @@ pub enum PlanError {
     #[error("{0} hosts and switches are more than a lab has: at most {NODES_MAX}")]
     Nodes(usize),
     /// Links that are not a path.
-    #[error("{0}")]
-    Path(String),
+    #[error(transparent)]
+    Path(#[from] LabPathError),
+}
+
+/// Links that are not a path between two hosts, or that no circuit can use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabPathError {
+    /// An end that is no host.
+    #[error("{0} is a switch: a way is between two hosts")]
+    Switch(String),
+    /// A link that does not touch the node before it.
+    #[error("the links are not a path: link {link} does not touch {node}")]
+    Apart {
+        /// Name of the link.
+        link: String,
+        /// Name of the node.
+        node: String,
+    },
+    /// A link of a circuit that does not continue from the node before it to a new one.
+    #[error("the links are not a path: link {link} does not continue from {node}")]
+    Discontinued {
+        /// Name of the link.
+        link: String,
+        /// Name of the node.
+        node: String,
+    },
+    /// A node that the links reach twice.
+    #[error("the way comes to {0} twice")]
+    Loop(String),
+    /// Links that do not reach the other host.
+    #[error("the way ends at {at}, not at {to}")]
+    Short {
+        /// Name of the node that the links reach.
+        at: String,
+        /// Name of the other host.
+        to: String,
+    },
+    /// A circuit without rate, links or hosts.
+    #[error("a circuit has a rate, a link, and a host at either end")]
+    CircuitTerms,
+    /// Hosts that reach the end of a circuit over its own links only.
+    #[error("{hosts}: none reaches {end} beside the circuit")]
+    Unreached {
+        /// Names of the hosts.
+        hosts: String,
+        /// Name of the node at the end of the circuit.
+        end: String,
+    },
+    /// More circuits than a lab has.
+    #[error("no more circuits")]
+    CircuitsFull,
+    /// A link of a circuit that is cut.
+    #[error("link {0} is cut")]
+    Cut(String),
 }
 
 impl LabPlan {
@@ -343,33 +395,25 @@ impl LabPlan {
         let name = |node: NodeId| &self.topology.nodes[node.0].name;
         for end in [from, to] {
             if self.nodes[end.0].kind != NodeKind::Host {
-                let why = format!("{} is a switch: a way is between two hosts", name(end));
-                return Err(PlanError::Path(why));
+                return Err(LabPathError::Switch(name(end).clone()).into());
             }
         }
         let (mut at, mut steps) = (from, Vec::new());
         let mut seen = BTreeSet::from([from]);
         for link in links {
             let Some(next) = self.topology.links[link.0].across(at) else {
-                let link = &self.topology.links[link.0].name;
-                return Err(PlanError::Path(format!(
-                    "the links are not a path: link {link} does not touch {}",
-                    name(at)
-                )));
+                let link = self.topology.links[link.0].name.clone();
+                return Err(LabPathError::Apart { link, node: name(at).clone() }.into());
             };
             if !seen.insert(next) {
-                let why = format!("the way comes to {} twice", name(next));
-                return Err(PlanError::Path(why));
+                return Err(LabPathError::Loop(name(next).clone()).into());
             }
             steps.push((at, *link, next));
             at = next;
         }
         if at != to || links.is_empty() {
-            return Err(PlanError::Path(format!(
-                "the way ends at {}, not at {}",
-                name(at),
-                name(to)
-            )));
+            let (at, to) = (name(at).clone(), name(to).clone());
+            return Err(LabPathError::Short { at, to }.into());
         }
         let end_of = |node: NodeId, link: LinkId| {
             let side = usize::from(self.topology.links[link.0].ends[1].node == node);

@@ -140,12 +140,37 @@ pub enum StepAction<'a> {
     Route(&'a [String; 2], &'a [String]),
 }
 
+/// Reason why a step has not exactly one action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum StepFault {
+    /// A program without a host.
+    #[error("run needs a host")]
+    NoHost,
+    /// An empty command.
+    #[error("run needs a program")]
+    NoProgram,
+    /// No action.
+    #[error("it does nothing: write run, set, cut, mend or route")]
+    NoAction,
+    /// Several actions.
+    #[error("it does several things: write a step for each")]
+    SeveralActions,
+}
+
 /// An invalid scenario file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
     /// Invalid TOML or unknown fields.
-    #[error("{0}")]
-    Form(String),
+    #[error("line {line}: {message}")]
+    Form {
+        /// Line in the file, from 1.
+        line: usize,
+        /// Message of the parser, in one line.
+        message: String,
+    },
+    /// More steps than a scenario has.
+    #[error("more than {STEPS_MAX} steps")]
+    TooManySteps,
     /// A variable has no value.
     #[error("${{{0}}} has no value: give --with {0}=VALUE, or a default in [with]")]
     Variable(String),
@@ -168,7 +193,7 @@ impl Scenario {
         let form = |error: toml::de::Error| {
             let before = error.span().and_then(|span| text.get(..span.start));
             let line = before.map_or(0, |before| before.matches('\n').count()) + 1;
-            ScenarioError::Form(format!("line {line}: {}", error.message().replace('\n', " ")))
+            ScenarioError::Form { line, message: error.message().replace('\n', " ") }
         };
         // First pass for the defaults, which contain no variables; second pass with all values.
         #[derive(Deserialize)]
@@ -180,11 +205,11 @@ impl Scenario {
         all.extend(values.clone());
         let scenario: Self = toml::from_str(&filled(text, &all)?).map_err(form)?;
         if scenario.step.len() > STEPS_MAX {
-            return Err(ScenarioError::Form(format!("more than {STEPS_MAX} steps")));
+            return Err(ScenarioError::TooManySteps);
         }
         for (number, step) in scenario.step.iter().enumerate() {
             let fault = |why: String| ScenarioError::Step { number: number + 1, why };
-            let action = step.action().map_err(|why| fault(why.to_owned()))?;
+            let action = step.action().map_err(|why| fault(why.to_string()))?;
             if matches!(action, StepAction::Set(_, [])) {
                 return Err(fault("it sets nothing: write what to = [\"delay=30ms\"]".to_owned()));
             }
@@ -216,17 +241,18 @@ impl Scenario {
     /// The first missing one.
     pub fn check(&self, plan: &LabPlan) -> Result<(), ScenarioError> {
         for (number, step) in self.step.iter().enumerate() {
-            let checked = step.action().map_err(str::to_owned).and_then(|action| match action {
-                StepAction::Run { host, .. } => {
-                    plan.node_named(host).map(|_| ()).map_err(|error| error.to_string())
-                }
-                StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
-                    plan.link_named(link).map(|_| ()).map_err(|error| error.to_string())
-                }
-                StepAction::Route(ends, links) => {
-                    check_route(plan, ends, links).map_err(|error| error.to_string())
-                }
-            });
+            let checked =
+                step.action().map_err(|why| why.to_string()).and_then(|action| match action {
+                    StepAction::Run { host, .. } => {
+                        plan.node_named(host).map(|_| ()).map_err(|error| error.to_string())
+                    }
+                    StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
+                        plan.link_named(link).map(|_| ()).map_err(|error| error.to_string())
+                    }
+                    StepAction::Route(ends, links) => {
+                        check_route(plan, ends, links).map_err(|error| error.to_string())
+                    }
+                });
             checked.map_err(|why| ScenarioError::Step { number: number + 1, why })?;
         }
         Ok(())
@@ -260,12 +286,12 @@ impl ScenarioStep {
     ///
     /// # Errors
     /// When the step does not have exactly one.
-    pub fn action(&self) -> Result<StepAction<'_>, &'static str> {
+    pub fn action(&self) -> Result<StepAction<'_>, StepFault> {
         let mut actions = Vec::new();
         if let Some(command) = &self.run {
-            let host = self.host.as_deref().ok_or("run needs a host")?;
+            let host = self.host.as_deref().ok_or(StepFault::NoHost)?;
             let name = self.name.as_deref().or(command.first().map(String::as_str));
-            let name = name.ok_or("run needs a program")?;
+            let name = name.ok_or(StepFault::NoProgram)?;
             actions.push(StepAction::Run { name, host, command, until: self.until.as_deref() });
         }
         if let Some(link) = &self.set {
@@ -276,11 +302,8 @@ impl ScenarioStep {
         if let Some(ends) = &self.route {
             actions.push(StepAction::Route(ends, &self.links));
         }
-        match actions.len() {
-            1 => actions.pop().ok_or("it does nothing"),
-            0 => Err("it does nothing: write run, set, cut, mend or route"),
-            _ => Err("it does several things: write a step for each"),
-        }
+        let action = actions.pop().ok_or(StepFault::NoAction)?;
+        if actions.is_empty() { Ok(action) } else { Err(StepFault::SeveralActions) }
     }
 }
 

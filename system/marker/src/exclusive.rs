@@ -29,15 +29,11 @@ impl Exclusive {
     /// Takes the locks of devices and of a pin directory, which is created if missing.
     ///
     /// # Errors
-    /// [`MarkerError::Busy`] if another marker holds one of them; [`MarkerError::Pin`] if the directory cannot hold pins.
+    /// [`MarkerError::PinBusy`] or [`MarkerError::DeviceBusy`] if another marker holds one of them; [`MarkerError::Pin`] if the directory cannot hold pins.
     pub fn take(pin: &Path, links: &[LinkAttributes]) -> Result<Self, MarkerError> {
         prepare(pin)?;
-        let lock = ExclusiveFileLock::try_lock(File::open(pin)?)?.ok_or_else(|| {
-            MarkerError::Busy(format!(
-                "another penstock tag run uses {}: stop that one, send its rules by its --pipe or --http, or give another --pin DIR with other interfaces",
-                pin.display()
-            ))
-        })?;
+        let lock = ExclusiveFileLock::try_lock(File::open(pin)?)?;
+        let lock = lock.ok_or_else(|| MarkerError::PinBusy(pin.to_owned()))?;
         let devices = links.iter().map(device).collect::<Result<_, _>>()?;
         Ok(Self { _pin: lock, _devices: devices })
     }
@@ -46,10 +42,7 @@ impl Exclusive {
 fn device(link: &LinkAttributes) -> Result<UnixDatagram, MarkerError> {
     let name = SocketAddr::from_abstract_name(format!("penstock-marker-{}", link.index))?;
     UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => MarkerError::Busy(format!(
-            "another penstock tag run labels packets of {}: stop that one, or give other interfaces",
-            link.name
-        )),
+        io::ErrorKind::AddrInUse => MarkerError::DeviceBusy(link.name.clone()),
         _ => error.into(),
     })
 }

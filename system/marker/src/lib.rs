@@ -22,7 +22,7 @@ pub mod status;
 pub mod table;
 
 pub use attach::AttachedMarker;
-pub use error::MarkerError;
+pub use error::{MarkerError, RuleRefusal};
 pub use exclusive::Exclusive;
 pub use marker::{Marker, remove};
 pub use penstock_hooks::{Attach, KernelError};

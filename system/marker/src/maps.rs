@@ -262,6 +262,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn rules_round_trip(
             source: u128, destination: u128, source_bits in 0_u8..=128, destination_bits in 0_u8..=128,

@@ -14,7 +14,7 @@ use aya::maps::{Array, Map, MapData, MapError, MapInfo};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
 use penstock_hooks::{KernelError, classifier};
 
-use crate::error::MarkerError;
+use crate::error::{MarkerError, RuleRefusal};
 use crate::maps::{
     self, ActionBytes, FORMAT, NAMES, ProgramKey, ProgramSettings, RuleKey, RuleShape, RuleValue,
     SettingsValue, ShapesValue, action_bytes, generation_of, match_of, program_key, rule_of,
@@ -37,11 +37,11 @@ const BPF_FS_MAGIC: i64 = 0xCAFE_4A11;
 const RULE_SWITCH_GRACE: Duration = Duration::from_millis(20);
 
 /// Deepest cgroup that a rule may name, below the root.
-const CGROUP_DEPTH_MAX: usize = 15;
+pub(crate) const CGROUP_DEPTH_MAX: usize = 15;
 
 /// Most cgroups and most programs with a rule.
-const CGROUPS_MAX: usize = 4096;
-const PROGRAMS_MAX: usize = 1024;
+pub(crate) const CGROUPS_MAX: usize = 4096;
+pub(crate) const PROGRAMS_MAX: usize = 1024;
 
 type BpfHash<K, V> = aya::maps::HashMap<MapData, K, V>;
 
@@ -184,9 +184,7 @@ impl Marker {
     pub fn put(&mut self, rule: crate::AddressMatch, entry: RuleEntry) -> Result<(), MarkerError> {
         if let Some(index) = self.shape_of(&rule) {
             if self.rules.len() >= table::RULES_MAX && !self.rules.contains_key(&rule) {
-                let text =
-                    format!("there are {} address rules: no more are possible", self.rules.len());
-                return Err(MarkerError::Rules(text));
+                return Err(RuleRefusal::RulesFull(self.rules.len()).into());
             }
             self.insert(rule, entry, index)?;
             return self.write_changed(2);
@@ -245,8 +243,7 @@ impl Marker {
     /// # Errors
     /// When they exceed the kernel's tables; the former rules then stay active.
     pub fn set_rules(&mut self, rules: AddressRules) -> Result<(), MarkerError> {
-        let shapes =
-            table::shapes(&rules).map_err(|error| MarkerError::Rules(error.to_string()))?;
+        let shapes = table::shapes(&rules)?;
         let failed = |error| MarkerError::kernel("write the rules", error);
         if shapes == self.shapes {
             for (rule, entry) in &rules {
@@ -296,9 +293,7 @@ impl Marker {
         programs: &BTreeMap<String, LabelAction>,
     ) -> Result<(), MarkerError> {
         if cgroups.len() > CGROUPS_MAX || programs.len() > PROGRAMS_MAX {
-            let text =
-                format!("at most {CGROUPS_MAX} cgroups and {PROGRAMS_MAX} programs can have rules");
-            return Err(MarkerError::Rules(text));
+            return Err(RuleRefusal::OwnersFull.into());
         }
         let mut ids = HashMap::new();
         let mut levels = 0;
@@ -309,11 +304,7 @@ impl Marker {
         }
         let mut names = HashMap::new();
         for (name, action) in programs {
-            let key = program_key(name).ok_or_else(|| {
-                MarkerError::Rules(format!(
-                    "'{name}' is no program's name: the kernel keeps 1 to 15 bytes of it (/proc/PID/comm)"
-                ))
-            })?;
+            let key = program_key(name).ok_or_else(|| RuleRefusal::ProgramName(name.clone()))?;
             names.insert(key, action_bytes(*action));
         }
         replace(&mut self.cgroups_map, &ids)?;
@@ -378,19 +369,14 @@ fn cgroup(path: &Path) -> Result<(u64, usize), MarkerError> {
     let inside = path.strip_prefix("/").unwrap_or(path);
     let level = inside.components().count();
     if level > CGROUP_DEPTH_MAX {
-        let text =
-            format!("cgroup {}: at most {CGROUP_DEPTH_MAX} levels are looked at", path.display());
-        return Err(MarkerError::Rules(text));
+        return Err(RuleRefusal::CgroupDepth(path.to_owned()).into());
     }
     let directory = root.join(inside);
-    let facts = fs::metadata(&directory).map_err(|error| {
-        MarkerError::Rules(format!(
-            "cgroup {}: {}: {}: give a directory below {}",
-            path.display(),
-            directory.display(),
-            penstock_sys::fs::describe(&error),
-            root.display()
-        ))
+    let facts = fs::metadata(&directory).map_err(|error| RuleRefusal::Cgroup {
+        path: path.to_owned(),
+        directory: directory.clone(),
+        root: root.to_owned(),
+        error,
     })?;
     // kernfs: the id of a cgroup is the inode number of its directory.
     Ok((facts.ino(), level))

@@ -58,9 +58,37 @@ impl Method {
     }
 }
 
+/// A part of a rule that cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleValueError {
+    /// No name of a method.
+    #[error("'{0}' is no way to label: use flow, destination, both or none")]
+    Method(String),
+    /// An IPv4 address.
+    #[error("'{0}' is IPv4, which has no flow label: rules are for IPv6 addresses")]
+    Ipv4(String),
+    /// No address or prefix.
+    #[error("'{0}' is no IPv6 address or prefix: write it like 2001:db8::/32")]
+    Prefix(String),
+    /// No length of a prefix.
+    #[error("'{0}': a prefix has 0 to 128 bits")]
+    PrefixLength(String),
+    /// An address with bits behind the length of its prefix.
+    #[error("'{text}' has bits beyond its length: write {prefix}")]
+    HostBits {
+        /// The prefix as given.
+        text: String,
+        /// The prefix without these bits.
+        prefix: Prefix,
+    },
+    /// No name of a transport protocol.
+    #[error("'{0}' is no protocol with ports: use tcp, udp or sctp")]
+    Protocol(String),
+}
+
 /// Parses a name; `flow` is an alias of `label`.
 impl FromStr for Method {
-    type Err = String;
+    type Err = RuleValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
@@ -68,7 +96,7 @@ impl FromStr for Method {
             "destination" => Ok(Self::Destination),
             "both" => Ok(Self::Both),
             "none" => Ok(Self::None),
-            _ => Err(format!("'{text}' is no way to label: use flow, destination, both or none")),
+            _ => Err(RuleValueError::Method(text.to_owned())),
         }
     }
 }
@@ -146,26 +174,26 @@ pub(crate) fn mask(length: u8) -> u128 {
 
 /// Parses `2001:db8::/32`, or an address without length.
 impl FromStr for Prefix {
-    type Err = String;
+    type Err = RuleValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (address, length) = text.split_once('/').unwrap_or((text, "128"));
         let v4 = address.parse::<std::net::Ipv4Addr>().is_ok();
         let address: Ipv6Addr = address.parse().map_err(|_| {
             if v4 {
-                format!("'{text}' is IPv4, which has no flow label: rules are for IPv6 addresses")
+                RuleValueError::Ipv4(text.to_owned())
             } else {
-                format!("'{text}' is no IPv6 address or prefix: write it like 2001:db8::/32")
+                RuleValueError::Prefix(text.to_owned())
             }
         })?;
         let length: u8 = length
             .parse()
             .ok()
             .filter(|length| *length <= 128)
-            .ok_or_else(|| format!("'{text}': a prefix has 0 to 128 bits"))?;
+            .ok_or_else(|| RuleValueError::PrefixLength(text.to_owned()))?;
         let prefix = Self::new(address, length);
         if prefix.address() != address {
-            return Err(format!("'{text}' has bits beyond its length: write {prefix}"));
+            return Err(RuleValueError::HostBits { text: text.to_owned(), prefix });
         }
         Ok(prefix)
     }
@@ -220,13 +248,13 @@ impl Protocol {
 }
 
 impl FromStr for Protocol {
-    type Err = String;
+    type Err = RuleValueError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         [Self::Tcp, Self::Udp, Self::Sctp]
             .into_iter()
             .find(|one| one.as_str().eq_ignore_ascii_case(text))
-            .ok_or_else(|| format!("'{text}' is no protocol with ports: use tcp, udp or sctp"))
+            .ok_or_else(|| RuleValueError::Protocol(text.to_owned()))
     }
 }
 
@@ -286,7 +314,7 @@ mod tests {
             ("2001:db8::/129", "0 to 128"),
             ("se1", "write it like"),
         ] {
-            assert!(text.parse::<Prefix>().unwrap_err().contains(words), "{text}");
+            assert!(text.parse::<Prefix>().unwrap_err().to_string().contains(words), "{text}");
         }
         assert_eq!((mask(0), mask(1), mask(128)), (0, 1 << 127, u128::MAX));
     }

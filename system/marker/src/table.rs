@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::RuleRefusal;
 pub use crate::maps::{Origin, SHAPES_MAX};
 use crate::maps::{RuleKey, RuleShape, RuleValue, rule_key, rule_value};
 use crate::rule::{AddressMatch, LabelAction};
@@ -26,32 +27,19 @@ pub struct RuleEntry {
 /// Address rules by their match.
 pub type AddressRules = BTreeMap<AddressMatch, RuleEntry>;
 
-/// Rules that exceed the kernel's tables.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum RuleTableError {
-    /// More than [`RULES_MAX`] address rules.
-    #[error("{0} address rules: at most {RULES_MAX} are possible")]
-    Rules(usize),
-    /// More than [`SHAPES_MAX`] shapes; holds their number.
-    #[error(
-        "the address rules have {0} different shapes (lengths of prefixes, and whether they name ports and protocol) and at most {SHAPES_MAX} are possible: give prefixes the same lengths"
-    )]
-    Shapes(usize),
-}
-
 /// Returns the shapes of `rules`, most specific first.
 ///
 /// # Errors
 /// When there are too many rules or shapes.
-pub(crate) fn shapes(rules: &AddressRules) -> Result<Vec<RuleShape>, RuleTableError> {
+pub(crate) fn shapes(rules: &AddressRules) -> Result<Vec<RuleShape>, RuleRefusal> {
     if rules.len() > RULES_MAX {
-        return Err(RuleTableError::Rules(rules.len()));
+        return Err(RuleRefusal::RuleCount(rules.len()));
     }
     let mut shapes: Vec<RuleShape> = rules.keys().map(RuleShape::of).collect();
     shapes.sort_by_key(|shape| (std::cmp::Reverse(shape.bits()), std::cmp::Reverse(*shape)));
     shapes.dedup();
     if shapes.len() > SHAPES_MAX {
-        return Err(RuleTableError::Shapes(shapes.len()));
+        return Err(RuleRefusal::Shapes(shapes.len()));
     }
     Ok(shapes)
 }

@@ -115,8 +115,8 @@ enum DropReason {
     /// The client closed the connection within its opening.
     #[error("closed after {0} bytes")]
     Closed(usize),
-    /// Newer connections needed its place.
-    #[error("gave way, as the oldest of {0} that wait")]
+    /// Newer connections replaced it.
+    #[error("the oldest of {0} waiting connections, replaced by newer ones")]
     Evicted(usize),
     /// Error of the socket.
     #[error(transparent)]

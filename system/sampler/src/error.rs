@@ -4,6 +4,8 @@ use std::io;
 
 use penstock_hooks::KernelError;
 
+use crate::interface::RATE_MAX;
+
 /// Error of starting a sampler.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
@@ -18,9 +20,12 @@ pub enum SamplerError {
         "no physical network interface here: name one with --interface IF (`ip link` lists them)"
     )]
     NoInterface,
-    /// A configuration value is out of range.
-    #[error("{0}")]
-    Value(String),
+    /// The sampling rate is out of range.
+    #[error("sample 1 of 1 to {RATE_MAX} packets")]
+    Rate,
+    /// The configuration names no collector.
+    #[error("no collector to send to")]
+    NoCollector,
     /// There is no route to a collector.
     #[error(
         "collector {collector}: {reason}: give ADDRESS:PORT of one that this host has a route to"

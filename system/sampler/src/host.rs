@@ -296,6 +296,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn arbitrary_proc_text_never_panics(text in "[a-z0-9 :/.\n-]{0,200}") {
             let _ = cpu(&text, &text, &text, &text);

@@ -231,6 +231,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn arbitrary_records_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..220), small: bool) {
             let mut bytes = bytes;

@@ -182,7 +182,7 @@ impl Sampler {
     /// The first failure; nothing stays attached then.
     pub fn start(config: &Config) -> Result<Self, SamplerError> {
         if config.rate.is_some_and(|rate| rate == 0 || rate > RATE_MAX) {
-            return Err(SamplerError::Value(format!("sample 1 of 1 to {RATE_MAX} packets")));
+            return Err(SamplerError::Rate);
         }
         let devices = devices(&config.interfaces)?;
         let collectors: Vec<CollectorSocket> = config
@@ -190,9 +190,7 @@ impl Sampler {
             .iter()
             .map(|one| CollectorSocket::new(*one))
             .collect::<Result<_, _>>()?;
-        let first = collectors
-            .first()
-            .ok_or_else(|| SamplerError::Value("no collector to send to".to_owned()))?;
+        let first = collectors.first().ok_or(SamplerError::NoCollector)?;
         let agent = match config.agent {
             Some(agent) => agent,
             None => first.own_address()?,

@@ -11,4 +11,4 @@ pub mod topologies;
 
 pub use penstock_random::Random;
 pub use requirement::{Requirement, SKIPPED_FILE_VARIABLE, skip};
-pub use seed::{SEED_VARIABLE, seed, seeded};
+pub use seed::{SEED_VARIABLE, properties, seed, seeded};

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_agent::controller::timing::{
-    ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX, Lease, ReportTimer,
-};
+use penstock_agent::controller::timing::{ANSWER_TIMEOUT, FETCHES_PER_REPORT_MAX};
 use penstock_agent::orders::OrderExecutor;
+use penstock_control::agent::ReportTimer;
 use penstock_control::orders::{
     Capacity, Instructions, InterfaceCounters, Order, OrderId, OrderTask, Report, Send,
 };
@@ -48,7 +47,6 @@ pub(crate) struct AgentProcess {
     pub(crate) spec: SimulatedHost,
     pub(crate) executor: OrderExecutor,
     timer: ReportTimer,
-    lease: Lease,
     /// End of the lease by the simulation's own account.
     pub(crate) lease_ends: Option<Instant>,
     start: u64,
@@ -72,9 +70,8 @@ impl AgentProcess {
         let engine = SimulatedEngine { host: spec.name.clone(), plane: Arc::clone(plane) };
         let start = lock(plane).hosts[&spec.name].start;
         Self {
-            executor: OrderExecutor::new(Arc::new(engine), safe_rate_bps),
+            executor: OrderExecutor::new(Arc::new(engine), safe_rate_bps, now),
             timer: ReportTimer::new(now),
-            lease: Lease::new(now),
             lease_ends: None,
             start,
             exchange: None,
@@ -93,8 +90,8 @@ impl AgentProcess {
         next_request: &mut u64,
     ) -> Option<(u64, AgentRequest)> {
         let is_ignored = lock(&self.plane).defect == Some(Defect::LeaseIgnored);
-        if self.lease.expire(now) && !is_ignored {
-            self.executor.lapse();
+        if !is_ignored {
+            self.executor.expire_lease(now);
         }
         self.executor.advance(now);
         if self.exchange.as_ref().is_some_and(|exchange| now >= exchange.deadline) {
@@ -144,7 +141,6 @@ impl AgentProcess {
                 let seconds = instructions.lease_seconds;
                 self.note_withdrawn(&instructions);
                 let new = self.executor.apply_instructions(instructions, now);
-                self.lease.renew(seconds, now);
                 let duration = Duration::from_secs(seconds.max(3).into());
                 self.lease_ends = Some(now + duration);
                 fetching = new.into_iter().take(FETCHES_PER_REPORT_MAX).collect();

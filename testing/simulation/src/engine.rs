@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_agent::orders::{
-    EngineTransfer, FailureAction, FileListing, OrderPathError, Outbox, TransferEngine,
-    TransferRequest,
+    EngineTransfer, FailureAction, FileListing, OrderPathError, TransferEngine, TransferRequest,
 };
+use penstock_control::agent::Outbox;
 use penstock_control::orders::{AddressPair, FaultKind, ListedFile, OrderFault, OrderId};
 use penstock_daemon::state::StateError;
 use penstock_mover::CopyError;
@@ -153,7 +153,7 @@ impl FileListing for SimulatedListing {
         self.lock().pending(fits)
     }
 
-    fn waiting(&self) -> usize {
+    fn pending_count(&self) -> usize {
         self.lock().pending_count()
     }
 

@@ -432,6 +432,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// With lost, delayed and duplicate packets and lost acknowledgements, every packet is delivered once and the
         /// counters stay consistent.
         #[test]

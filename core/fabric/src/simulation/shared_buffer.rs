@@ -181,6 +181,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         /// For any sequence of arrivals and departures the counters equal the held frames and respect their bounds.
         #[test]
         fn buffer_counters_match_held_frames(

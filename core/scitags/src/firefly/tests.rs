@@ -339,6 +339,8 @@ prop_compose! {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn firefly_round_trips(firefly in any_firefly(), host in "[a-z0-9._-]{0,80}") {
         let datagram = firefly.datagram(&host, "penstock");

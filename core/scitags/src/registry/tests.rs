@@ -212,6 +212,8 @@ fn malformed_registry_is_refused() {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = Registry::read(&bytes);

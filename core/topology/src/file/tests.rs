@@ -431,6 +431,8 @@ fn invalid_toml_is_one_fault() {
 }
 
 proptest::proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     #[test]
     fn no_text_panics(cut in 0..GOOD.len(), other in "\\PC{0,8}") {
         let cut = (0..=cut).rev().find(|cut| GOOD.is_char_boundary(*cut)).unwrap_or(0);

@@ -196,7 +196,7 @@ fn least(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 200, ..penstock_testkit::properties() })]
 
     /// Compares with all combinations of all simple paths.
     #[test]

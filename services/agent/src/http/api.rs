@@ -153,7 +153,10 @@ pub struct ControllerFacts {
     pub since_unix_seconds: f64,
     /// Reason why the controller is away; null while it is connected.
     pub error: Option<String>,
-    /// True where the controller's lease has ended, so that transfers run at the safe rate.
+    /// True while the controller's lease is expired, so that transfers run at the safe rate.
+    pub lease_expired: bool,
+    /// Former name of `lease_expired`.
+    #[schema(deprecated)]
     pub lapsed: bool,
     /// Reports that the controller answered.
     pub reports: u64,
@@ -166,6 +169,9 @@ pub struct ControllerFacts {
     /// Orders that the agent executes now.
     pub orders_running: usize,
     /// Results of orders that the controller has not acknowledged.
+    pub unacknowledged: usize,
+    /// Former name of `unacknowledged`.
+    #[schema(deprecated)]
     pub untold: usize,
 }
 
@@ -178,13 +184,15 @@ impl ControllerFacts {
             state: if status.connected { "connected" } else { "away" }.to_owned(),
             since_unix_seconds: unix_seconds(status.since),
             error: status.error,
-            lapsed: status.lapsed,
+            lease_expired: status.lease_expired,
+            lapsed: status.lease_expired,
             reports: status.reports,
             failures: status.failures,
             orders: status.orders.listed,
             orders_waiting: status.orders.waiting,
             orders_running: status.orders.running,
-            untold: status.orders.untold,
+            unacknowledged: status.orders.unacknowledged,
+            untold: status.orders.unacknowledged,
         })
     }
 }

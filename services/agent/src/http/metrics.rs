@@ -172,15 +172,31 @@ pub(super) fn write(api: &AgentApi, writer: &mut MetricWriter<'_, '_>) -> fmt::R
         let orders = status.orders;
         for (name, help, value) in [
             ("connected", "1 while the controller answers", u64::from(status.connected)),
-            ("lapsed", "1 after the lease has expired", u64::from(status.lapsed)),
-            ("orders_listed", "Orders in the last instructions", orders.listed as u64),
-            ("orders_waiting", "Orders that wait", orders.waiting as u64),
-            ("orders_running", "Orders that run", orders.running as u64),
-            ("untold", "Outcomes that it has not acknowledged", orders.untold as u64),
+            (
+                "lease_expired",
+                "1 while the lease of the rates is expired",
+                u64::from(status.lease_expired),
+            ),
+            (
+                "unacknowledged_outcomes",
+                "Outcomes that the controller has not acknowledged",
+                orders.unacknowledged as u64,
+            ),
         ] {
             let name = format!("penstock_agent_controller_{name}");
             writer.gauge(&name, None, help, value as f64)?;
         }
+        writer.gauges(
+            "penstock_agent_controller_orders",
+            None,
+            "Orders by state: in the last instructions, waiting, running, ended without acknowledgement",
+            [
+                ([("state", "listed")], orders.listed as u64),
+                ([("state", "waiting")], orders.waiting as u64),
+                ([("state", "running")], orders.running as u64),
+                ([("state", "ended")], orders.ended as u64),
+            ],
+        )?;
         for (name, help, value) in [
             ("reports", "Reports that the controller answered", status.reports),
             ("failures", "Attempts to report that failed", status.failures),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use penstock_marker::processes::note_sockets;
 use penstock_marker::table::{AddressRules, Origin, RuleEntry};
-use penstock_marker::{AddressMatch, LabelAction, Marker, MarkerError};
+use penstock_marker::{AddressMatch, LabelAction, Marker, MarkerError, RuleRefusal};
 use penstock_scitags::Registry;
 use penstock_sys::net::LinkAttributes;
 use rustix::time::{ClockId, clock_gettime};
@@ -159,8 +159,7 @@ impl RuleEngine {
         let flows = || rules.values().filter(|entry| entry.origin != Origin::File).count();
         // Counting is costly: only near the limit.
         if rules.len() >= FLOWS_MAX && !rules.contains_key(&rule) && flows() >= FLOWS_MAX {
-            let text = format!("{FLOWS_MAX} flows are tagged, the maximum: wait until some end");
-            return Err(MarkerError::Rules(text));
+            return Err(RuleRefusal::FlowsFull(FLOWS_MAX).into());
         }
         let lifetime = lifetime.unwrap_or(self.lifetime);
         let until_s = now_s().saturating_add(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX));
@@ -171,9 +170,7 @@ impl RuleEngine {
     pub(super) fn take(&mut self, rule: &AddressMatch) -> Result<bool, MarkerError> {
         let of_file = |entry: &RuleEntry| entry.origin == Origin::File;
         if self.marker.rules().get(rule).is_some_and(of_file) {
-            return Err(MarkerError::Rules(
-                "this rule is from the file: change it there and send SIGHUP".to_owned(),
-            ));
+            return Err(RuleRefusal::OfFile.into());
         }
         self.marker.take(rule)
     }

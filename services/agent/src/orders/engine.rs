@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
 use penstock_control::orders::{AddressPair, ListedFile, OrderFault, OrderId, Send};
@@ -113,11 +114,11 @@ pub enum OrderPathError {
     #[error("'{0}' is no address: write it in figures")]
     Address(String),
     /// The configuration of the agent forbids an address.
-    #[error("{0}")]
-    Forbidden(String),
+    #[error("{}", .0.text)]
+    Forbidden(Refusal),
     /// The transfer refuses the path.
-    #[error("{0}")]
-    Unusable(String),
+    #[error(transparent)]
+    Unusable(io::Error),
 }
 
 /// A listing in progress or ended.
@@ -129,7 +130,7 @@ pub trait FileListing: Debug + std::marker::Send + Sync {
     fn pending(&self, fits: &mut dyn FnMut(&ListedFile) -> bool) -> (u64, Vec<ListedFile>);
 
     /// Number of entries without an acknowledgement.
-    fn waiting(&self) -> usize;
+    fn pending_count(&self) -> usize;
 
     /// Acknowledges the entries before number `before`.
     fn acknowledge(&self, before: u64);

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use penstock_control::agent::Outbox;
 use penstock_control::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
 use penstock_mover::PART;
 use penstock_mover::ResolvedPath;
@@ -18,7 +19,6 @@ use penstock_sys::fs::{self, Dir, describe};
 
 use super::engine::FileListing;
 use super::faults::permanent;
-use super::outbox::Outbox;
 
 /// Entries that may wait for their acknowledgement.
 const PENDING_MAX: usize = 2 * ENTRIES_MAX;
@@ -110,7 +110,7 @@ impl FileListing for DirectoryListing {
         self.0.lock().entries.pending(fits)
     }
 
-    fn waiting(&self) -> usize {
+    fn pending_count(&self) -> usize {
         self.0.lock().entries.pending_count()
     }
 
@@ -187,7 +187,7 @@ mod tests {
             });
             assert_eq!(first, next);
             next += page.len() as u64;
-            assert!(listing.waiting() <= PENDING_MAX);
+            assert!(listing.pending_count() <= PENDING_MAX);
             listing.acknowledge(next);
             if let (Some(fault), true) = (ended, page.is_empty()) {
                 return (all, fault);

@@ -183,11 +183,11 @@ impl EngineTransfer for LocalTransfer {
             let port = crate::config::MOVER_PORT;
             self.authorizer
                 .may_send_to(SocketAddr::new(pair.to, port), false)
-                .map_err(|refusal| OrderPathError::Forbidden(refusal.text))?;
+                .map_err(OrderPathError::Forbidden)?;
             Ok(pair)
         };
         let path: Vec<DialedPair> = path.iter().map(pair).collect::<Result<_, OrderPathError>>()?;
-        self.outgoing.use_path(&path).map_err(|error| OrderPathError::Unusable(error.to_string()))
+        self.outgoing.use_path(&path).map_err(OrderPathError::Unusable)
     }
 
     fn cancel(&self, reason: &str) {

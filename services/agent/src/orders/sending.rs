@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use penstock_control::agent::{EffectiveSettings, Outbox};
 use penstock_control::execution::{ExecutionEvent, ExecutionState};
 use penstock_control::orders::{FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send};
 use penstock_daemon::config::ValueError;
@@ -19,10 +20,8 @@ use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::list::TEXT_BYTES_MAX;
 use penstock_protocol::manifest::RelativePath;
 
-use super::EffectiveSettings;
 use super::engine::{EngineTransfer, TransferEngine, TransferRequest};
 use super::faults::{FailureAction, fault, of_copy, of_file, permanent};
-use super::outbox::Outbox;
 
 /// Time without progress after which an order fails.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);

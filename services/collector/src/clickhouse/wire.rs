@@ -421,6 +421,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn rows_round_trip_as_lines(row in rows(), bytes: u32) {
             let cell = SumCell { bytes: bytes.into(), error_squared: 0.1, seconds: 60.0 };

@@ -8,14 +8,14 @@ use penstock_http::Url;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Size;
+use super::{Size, TableValueError, TableValueFault};
 
 /// Default limit of the spool in bytes.
 const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// Default and highest count of rows in a batch: one insertion is one block of the server then.
 const BATCH_ROWS_DEFAULT: u64 = 50_000;
-const BATCH_ROWS_MAX: u64 = 500_000;
+pub(super) const BATCH_ROWS_MAX: u64 = 500_000;
 
 /// Default and longest time to collect minutes into a batch. Longer ones would outlast the figures
 /// in memory.
@@ -80,15 +80,15 @@ impl ClickHouseTable {
     /// Validates the table; `dir` is the directory of the configuration file.
     ///
     /// # Errors
-    /// With the offset in the file, and a line.
-    pub(super) fn lower(self, dir: &Path) -> Result<ClickHouse, (usize, String)> {
+    /// With the offset in the file.
+    pub(super) fn lower(self, dir: &Path) -> Result<ClickHouse, TableValueError> {
         let database = match self.database {
             None => "penstock".to_owned(),
             Some(name) => {
                 let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
                 let (at, name) = (name.span().start, name.into_inner());
                 if name.is_empty() || !name.chars().all(word) {
-                    return Err((at, format!("database '{name}': write letters, digits and _")));
+                    return Err(TableValueFault::DatabaseName(name).at(at));
                 }
                 name
             }
@@ -97,8 +97,9 @@ impl ClickHouseTable {
             None => None,
             Some(path) => {
                 let (at, path) = (path.span().start, dir.join(path.into_inner()));
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|error| (at, format!("password_file {}: {error}", path.display())))?;
+                let text = std::fs::read_to_string(&path).map_err(|error| {
+                    TableValueFault::PasswordFile { path: path.clone(), error }.at(at)
+                })?;
                 Some(Secret(text.trim_end_matches(['\r', '\n']).to_owned()))
             }
         };
@@ -106,7 +107,7 @@ impl ClickHouseTable {
             None => BATCH_ROWS_DEFAULT,
             Some(rows) if (1..=BATCH_ROWS_MAX).contains(rows.get_ref()) => rows.into_inner(),
             Some(rows) => {
-                return Err((rows.span().start, format!("batch_rows: 1 to {BATCH_ROWS_MAX}")));
+                return Err(TableValueFault::BatchRows.at(rows.span().start));
             }
         };
         let interval = match self.interval {
@@ -114,13 +115,9 @@ impl ClickHouseTable {
             Some(text) => {
                 let at = text.span().start;
                 let interval = penstock_units::parse_duration(text.get_ref())
-                    .map_err(|error| (at, format!("interval: {error}")))?;
+                    .map_err(|error| TableValueFault::Interval(error).at(at))?;
                 if interval > INTERVAL_MAX {
-                    return Err((
-                        at,
-                        "interval: at most 5m, or figures of the last minutes are in neither place"
-                            .to_owned(),
-                    ));
+                    return Err(TableValueFault::IntervalLong.at(at));
                 }
                 interval
             }

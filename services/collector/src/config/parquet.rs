@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Size;
+use super::{Size, TableValueError, TableValueFault};
 
 /// Default age and size that end a file, and limit of all files.
 const ROTATE_DEFAULT: Duration = Duration::from_secs(3600);
@@ -42,16 +42,16 @@ impl ParquetTable {
     /// Validates the table; `dir` is the directory of the configuration file.
     ///
     /// # Errors
-    /// With the offset in the file, and a line.
-    pub(super) fn lower(self, dir: &Path) -> Result<Parquet, (usize, String)> {
+    /// With the offset in the file.
+    pub(super) fn lower(self, dir: &Path) -> Result<Parquet, TableValueError> {
         let rotate = match self.rotate {
             None => ROTATE_DEFAULT,
             Some(text) => {
                 let at = text.span().start;
                 let rotate = penstock_units::parse_duration(text.get_ref())
-                    .map_err(|error| (at, format!("rotate: {error}")))?;
+                    .map_err(|error| TableValueFault::Rotate(error).at(at))?;
                 if rotate < ROTATE_MIN {
-                    return Err((at, "rotate: at least 1s".to_owned()));
+                    return Err(TableValueFault::RotateShort.at(at));
                 }
                 rotate
             }

@@ -60,6 +60,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn packed_sums_round_trip(given in prop::collection::hash_map(any::<u32>(), (0.0..1e18, 0.0..1e30), 0..50), counter: bool) {
             let kind = if counter { RowKind::Counter } else { RowKind::Group };

@@ -169,7 +169,7 @@ pub struct RequestFacts {
     /// request has ended.
     #[serde(default)]
     pub bits_per_second: Option<u64>,
-    /// Time left until the request is done; null where it cannot be told, in lists, and after a submission or change.
+    /// Time left until the request is done; null where it is unknown, in lists, and after a submission or change.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
     /// Reason why nothing of the request moves; null where something moves, after a submission or change, and once it
@@ -191,22 +191,22 @@ impl From<StoredRequest> for RequestFacts {
             id: stored.id,
             state: stored.state.as_str().to_owned(),
             paused: stored.paused,
-            cancelling: stored.tally.cancel && !stored.state.is_final(),
-            open: stored.tally.open,
+            cancelling: stored.cancel && !stored.state.is_final(),
+            open: stored.open,
             client: stored.client,
-            key: stored.key,
+            key: stored.client_key,
             class: stored.class,
             source: stored.source,
             destination: stored.destination,
-            from: stored.from,
-            to: stored.to,
+            from: stored.from_path,
+            to: stored.to_path,
             priority: stored.priority,
             deadline_unix_seconds: stored.deadline.map(|ms| ms / 1000),
-            files: stored.tally.files,
-            files_active: stored.tally.active,
-            files_done: stored.tally.done,
-            files_failed: stored.tally.failed,
-            files_cancelled: stored.tally.cancelled,
+            files: stored.files,
+            files_active: stored.active,
+            files_done: stored.done,
+            files_failed: stored.failed,
+            files_cancelled: stored.cancelled,
             bytes: stored.bytes,
             bytes_done: stored.bytes_done,
             submitted_unix_seconds: seconds(stored.submitted),
@@ -237,14 +237,14 @@ impl RequestFacts {
             bytes: u64::try_from(estimate - stored.bytes_done).unwrap_or(0),
             unknown: match stored.size_estimate {
                 Some(_) => 0,
-                None => stored.tally.files.saturating_sub(stored.sized.max(0) as u64),
+                None => stored.files.saturating_sub(stored.sized.max(0) as u64),
             },
             mean_bytes: stored.bytes.max(0) as u64 / stored.sized.max(1) as u64,
             ahead_bytes: 0,
         };
         let ended = stored.state.is_final();
         // The size of a directory being listed, or of files to be appended, is unknown.
-        let is_known = !stored.tally.open && !stored.tally.cancel && !stored.paused;
+        let is_known = !stored.open && !stored.cancel && !stored.paused;
         let mut facts = Self::from(stored);
         if !ended {
             let rate_or_share = if rate > 0 { rate } else { promised };
@@ -457,7 +457,7 @@ impl From<StoredRun> for OrderFacts {
             bound_by: stored.bound_by,
             label: stored.label,
             streams: stored.live_streams,
-            waiting: stored.why.or(stored.waiting),
+            waiting: stored.end_reason.or(stored.waiting),
             started_unix_seconds: seconds(stored.started),
             seen_unix_seconds: seconds(stored.seen),
         }

@@ -398,7 +398,7 @@ pub(super) async fn list(
     let mut requests = Vec::with_capacity(found.len());
     for stored in found {
         // Only the reason of a cancellation that has not ended names hosts of runs.
-        let is_cancelling = stored.tally.cancel && !stored.state.is_final();
+        let is_cancelling = stored.cancel && !stored.state.is_final();
         let runs = match is_cancelling {
             true => runs::list(pool, Some(stored.id), LIST_MAX).await.map_err(unavailable)?,
             false => Vec::new(),

@@ -35,10 +35,6 @@ impl LabCircuits {
     }
 }
 
-fn refusal(error: ControlError) -> CircuitError {
-    CircuitError(error.to_string())
-}
-
 impl CircuitProvider for LabCircuits {
     fn name(&self) -> &'static str {
         "lab"
@@ -51,7 +47,7 @@ impl CircuitProvider for LabCircuits {
         let CircuitSpec { name, rate_bps, from, to, links } = circuit.clone();
         Box::pin(async move {
             let request = LabRequest::Circuit { name, rate_bps, from, to, links };
-            let report: CircuitReport = self.ask(request).await.map_err(refusal)?;
+            let report: CircuitReport = self.ask(request).await?;
             Ok(report.addresses.into_iter().map(|(host, ip)| (host, ip.to_string())).collect())
         })
     }
@@ -65,7 +61,7 @@ impl CircuitProvider for LabCircuits {
                 Ok(all) => all,
                 // A stopped lab has no circuits.
                 Err(ControlError::Down(_)) => return Ok(None),
-                Err(error) => return Err(refusal(error)),
+                Err(error) => return Err(error.into()),
             };
             let one = all.into_iter().find(|one| one.name == name);
             Ok(one.map(|one| {
@@ -84,7 +80,7 @@ impl CircuitProvider for LabCircuits {
         Box::pin(async move {
             match self.ask::<Value>(LabRequest::Release { name }).await {
                 Ok(_) | Err(ControlError::Down(_)) => Ok(()),
-                Err(error) => Err(refusal(error)),
+                Err(error) => Err(error.into()),
             }
         })
     }

@@ -3,7 +3,8 @@
 use penstock_control::retention::{self, AUDIT_RETENTION, PURGE_LOG_ROWS_PER_TX_MAX};
 use sqlx::{AnyConnection, AnyPool};
 
-use super::rows::{self, SqlValue, select, statement, typed_row};
+use super::rows::{TypedRow, table_row};
+use super::statement::{insert_rows, select, statement};
 use super::writer::TxContext;
 
 /// An entry of the audit log.
@@ -16,7 +17,7 @@ pub(crate) struct Audit {
     pub(crate) detail: String,
 }
 
-typed_row! {
+table_row! {
     /// An entry of the audit log as stored.
     #[derive(Debug, Clone)]
     pub(crate) struct AuditRow {
@@ -37,7 +38,10 @@ pub(crate) async fn list(
     before: i64,
     limit: i64,
 ) -> Result<Vec<AuditRow>, sqlx::Error> {
-    let text = "SELECT id, at, who, peer, what, object, detail FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2";
+    let text = format!(
+        "SELECT {} FROM audit WHERE id < $1 ORDER BY id DESC LIMIT $2",
+        AuditRow::columns()
+    );
     select(text).bind(before).bind(limit).fetch_all(pool).await
 }
 
@@ -48,19 +52,16 @@ pub(super) async fn insert(
     at: i64,
     audits: Vec<Audit>,
 ) -> Result<(), sqlx::Error> {
-    let rows = (first..).zip(audits).map(|(id, audit)| -> [SqlValue; 7] {
-        [
-            id.into(),
-            at.into(),
-            audit.who.into(),
-            audit.peer.into(),
-            audit.what.into(),
-            audit.object.into(),
-            audit.detail.into(),
-        ]
+    let rows = (first..).zip(audits).map(|(id, audit)| AuditRow {
+        id,
+        at,
+        who: audit.who,
+        peer: audit.peer,
+        what: audit.what.to_owned(),
+        object: audit.object,
+        detail: audit.detail,
     });
-    let into = "INSERT INTO audit (id, at, who, peer, what, object, detail)";
-    rows::insert(tx, into, rows.collect(), "").await.map(drop)
+    insert_rows("audit", rows).execute(tx).await.map(drop)
 }
 
 /// Deletes expired entries, the oldest first; these have the smallest ids.

@@ -11,7 +11,8 @@ use sqlx::AnyPool;
 
 use super::db;
 use super::requests::TransferPolicy;
-use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{IdRow, JsonColumn, TypedRow, typed_row, written_row};
+use super::statement::{add_clause, insert_rows, select, select_one, statement, with_rows};
 use super::writer::TxContext;
 
 const WAITING_STATE: i64 = BatchState::Waiting.number();
@@ -48,7 +49,8 @@ pub(crate) async fn running_spans(
     request: i64,
 ) -> Result<Vec<FileSpan>, sqlx::Error> {
     let text = format!(
-        "SELECT first, last, seqs FROM batch WHERE request = $1 AND state = {RUNNING_STATE}"
+        "SELECT {} FROM batch WHERE request = $1 AND state = {RUNNING_STATE}",
+        FileSpan::columns()
     );
     select(text).bind(request).fetch_all(pool).await
 }
@@ -67,7 +69,7 @@ pub(crate) async fn run_spans(
     pool: &AnyPool,
     run: i64,
 ) -> Result<HashMap<i64, FileSpan>, sqlx::Error> {
-    let text = "SELECT id, first, last, seqs FROM batch WHERE run = $1";
+    let text = format!("SELECT {} FROM batch WHERE run = $1", BatchSpan::columns());
     let rows: Vec<BatchSpan> = select(text).bind(run).fetch_all(pool).await?;
     let span = |row: BatchSpan| FileSpan { first: row.first, last: row.last, seqs: row.seqs };
     Ok(rows.into_iter().map(|row| (row.id, span(row))).collect())
@@ -111,7 +113,7 @@ typed_row! {
 
 /// Returns the queues with waiting work, by id.
 pub(crate) async fn busy_queues(pool: &AnyPool) -> Result<Vec<QueueView>, sqlx::Error> {
-    let text = "SELECT id, class, source, destination, batches, bytes FROM queue WHERE batches > 0 ORDER BY id";
+    let text = format!("SELECT {} FROM queue WHERE batches > 0 ORDER BY id", QueueRow::columns());
     let rows: Vec<QueueRow> = select(text).fetch_all(pool).await?;
     let view = |row: QueueRow| QueueView {
         id: row.id,
@@ -166,6 +168,27 @@ pub(crate) struct NewBatch {
     pub(crate) not_before: i64,
 }
 
+written_row! {
+    struct NewBatchRow {
+        id: i64,
+        root: i64,
+        request: i64,
+        queue: i64,
+        kind: BatchKind,
+        first: i64,
+        last: i64,
+        seqs: Option<String>,
+        files: i64,
+        bytes: i64,
+        priority: i64,
+        deadline: Option<i64>,
+        lane: String,
+        attempt: i64,
+        state: BatchState,
+        not_before: i64,
+    }
+}
+
 /// Stores batches and counts the queued ones.
 pub(crate) async fn insert(cx: &mut TxContext, batches: Vec<NewBatch>) -> Result<(), sqlx::Error> {
     if batches.is_empty() {
@@ -173,36 +196,44 @@ pub(crate) async fn insert(cx: &mut TxContext, batches: Vec<NewBatch>) -> Result
     }
     let first = db::allocate_ids(&mut cx.tx, "id", batches.len()).await?;
     let mut counts = QueueDeltas::new();
-    let mut rows: Vec<[SqlValue; 16]> = Vec::with_capacity(batches.len());
+    let mut rows = Vec::with_capacity(batches.len());
     for (id, batch) in (first..).zip(batches) {
         if batch.state == BatchState::Queued {
             counts.entry(batch.queue).or_default().add(batch.files, batch.bytes);
         }
         let seqs = batch.seqs.map(|seqs| serde_json::to_string(&seqs).expect("plain data"));
-        rows.push([
-            id.into(),
-            batch.root.unwrap_or(id).into(),
-            batch.request.into(),
-            batch.queue.into(),
-            batch.kind.into(),
-            batch.first.into(),
-            batch.last.into(),
-            seqs.into(),
-            batch.files.into(),
-            batch.bytes.into(),
-            batch.priority.into(),
-            batch.deadline.into(),
-            batch.lane.into(),
-            batch.attempt.into(),
-            batch.state.into(),
-            batch.not_before.into(),
-        ]);
+        rows.push(NewBatchRow {
+            id,
+            root: batch.root.unwrap_or(id),
+            request: batch.request,
+            queue: batch.queue,
+            kind: batch.kind,
+            first: batch.first,
+            last: batch.last,
+            seqs,
+            files: batch.files,
+            bytes: batch.bytes,
+            priority: batch.priority,
+            deadline: batch.deadline,
+            lane: batch.lane,
+            attempt: batch.attempt,
+            state: batch.state,
+            not_before: batch.not_before,
+        });
     }
-    let into = "INSERT INTO batch (id, root, request, queue, kind, first, last, seqs, files, bytes, priority, deadline, lane, attempt, state, not_before)";
-    rows::insert(&mut cx.tx, into, rows, "").await?;
+    insert_rows("batch", rows).execute(&mut cx.tx).await?;
     count_queues(cx, counts).await?;
     cx.request_round();
     Ok(())
+}
+
+written_row! {
+    struct QueueDeltaRow {
+        id: i64,
+        batches: i64,
+        files: i64,
+        bytes: i64,
+    }
 }
 
 /// Adds to the counts of queues. All controllers lock queues in the order of their ids.
@@ -210,18 +241,17 @@ pub(crate) async fn count_queues(
     cx: &mut TxContext,
     counts: QueueDeltas,
 ) -> Result<(), sqlx::Error> {
-    let rows = counts.into_iter().map(|(id, delta)| -> [SqlValue; 4] {
-        [id.into(), delta.batches.into(), delta.files.into(), delta.bytes.into()]
+    let rows = counts.into_iter().map(|(id, delta)| QueueDeltaRow {
+        id,
+        batches: delta.batches,
+        files: delta.files,
+        bytes: delta.bytes,
     });
-    rows::execute_values(
-        &mut cx.tx,
-        &[],
-        "i, n, f, b",
-        rows.collect(),
-        "UPDATE queue SET batches = batches + v.n, files = files + v.f, bytes = bytes + v.b FROM v WHERE queue.id = v.i",
-    )
-    .await
-    .map(drop)
+    let text = format!(
+        "UPDATE queue SET {} FROM v WHERE queue.id = v.id",
+        add_clause::<QueueDeltaRow>("queue", &["id"])
+    );
+    with_rows(rows, text).execute(&mut cx.tx).await.map(drop)
 }
 
 typed_row! {
@@ -230,6 +260,19 @@ typed_row! {
         class: String,
         source: String,
         destination: String,
+    }
+}
+
+written_row! {
+    /// A queue without batches.
+    struct EmptyQueue {
+        id: i64,
+        class: String,
+        source: String,
+        destination: String,
+        batches: i64,
+        files: i64,
+        bytes: i64,
     }
 }
 
@@ -246,17 +289,22 @@ pub(crate) async fn load_queues(
         return Ok(());
     }
     let first = db::allocate_ids(&mut cx.tx, "id", missing.len()).await?;
-    let rows = (first..).zip(missing).map(|(id, (class, from, to))| -> [SqlValue; 7] {
-        [id.into(), class.into(), from.into(), to.into(), 0.into(), 0.into(), 0.into()]
+    let rows = (first..).zip(missing).map(|(id, (class, source, destination))| EmptyQueue {
+        id,
+        class,
+        source,
+        destination,
+        batches: 0,
+        files: 0,
+        bytes: 0,
     });
-    let found: Vec<QueueKey> = rows::insert_returning(
-        &mut cx.tx,
-        "INSERT INTO queue (id, class, source, destination, batches, files, bytes)",
-        rows.collect(),
-        "ON CONFLICT (class, source, destination) DO UPDATE SET batches = queue.batches
-         RETURNING id, class, source, destination",
-    )
-    .await?;
+    // The update of a stored queue changes nothing, but returns its row.
+    let on_conflict = format!(
+        "ON CONFLICT (class, source, destination) DO UPDATE SET batches = queue.batches RETURNING {}",
+        QueueKey::columns()
+    );
+    let found: Vec<QueueKey> =
+        insert_rows("queue", rows).after(on_conflict).fetch_all(&mut cx.tx).await?;
     for row in found {
         cx.queues.insert((row.class, row.source, row.destination), row.id);
     }
@@ -285,10 +333,11 @@ pub(crate) async fn first_of_queue(
     limit: usize,
 ) -> Result<Vec<QueuedBatch>, sqlx::Error> {
     let text = format!(
-        "SELECT id, request, kind, files, bytes, priority, deadline, lane FROM batch
+        "SELECT {} FROM batch
          WHERE queue = $1 AND state = {QUEUED_STATE}
             AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = batch.request AND request.cancel = 1)
          ORDER BY priority DESC, id LIMIT {limit}{}",
+        QueuedBatch::columns(),
         db::skip_locked(cx.kind)
     );
     select(text).bind(queue).fetch_all(&mut cx.tx).await
@@ -299,18 +348,24 @@ const _: () = assert!(matches!(
     Some(BatchState::Running)
 ));
 
+written_row! {
+    struct BatchPlace {
+        id: i64,
+        place: i64,
+    }
+}
+
 /// Stores that queued batches are part of a run, given the index of the first file of each in the order's list.
 pub(crate) async fn start(
     cx: &mut TxContext,
     run: i64,
     batches: Vec<(i64, i64)>,
 ) -> Result<(), sqlx::Error> {
-    let rows =
-        batches.into_iter().map(|(id, place)| -> [SqlValue; 2] { [id.into(), place.into()] });
+    let rows = batches.into_iter().map(|(id, place)| BatchPlace { id, place });
     let text = format!(
-        "UPDATE batch SET state = {RUNNING_STATE}, run = $1, place = v.p FROM v WHERE batch.id = v.i"
+        "UPDATE batch SET state = {RUNNING_STATE}, run = $1, place = v.place FROM v WHERE batch.id = v.id"
     );
-    rows::execute_values(&mut cx.tx, &[run], "i, p", rows.collect(), &text).await.map(drop)
+    with_rows(rows, text).bind(run).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Files of one batch in a run.
@@ -417,9 +472,9 @@ pub(crate) async fn delete_of_run(cx: &mut TxContext, run: i64) -> Result<(), sq
 
 /// Deletes batches.
 pub(crate) async fn delete(cx: &mut TxContext, batches: &[i64]) -> Result<(), sqlx::Error> {
-    let ids = batches.iter().map(|id| -> [SqlValue; 1] { [(*id).into()] }).collect();
-    let text = "DELETE FROM batch WHERE id IN (SELECT i FROM v)";
-    rows::execute_values(&mut cx.tx, &[], "i", ids, text).await.map(drop)
+    let ids = batches.iter().map(|id| IdRow { id: *id });
+    let text = "DELETE FROM batch WHERE id IN (SELECT id FROM v)";
+    with_rows(ids, text).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Stores the priority of a request's batches.
@@ -460,7 +515,8 @@ const _: () = assert!(
 /// Pauses the queued and waiting batches of a request.
 pub(crate) async fn pause(cx: &mut TxContext, request: i64) -> Result<(), sqlx::Error> {
     let text = format!(
-        "UPDATE batch SET state = {PAUSED_STATE} WHERE request = $1 AND state = {QUEUED_STATE} RETURNING queue, files, bytes"
+        "UPDATE batch SET state = {PAUSED_STATE} WHERE request = $1 AND state = {QUEUED_STATE} RETURNING {}",
+        MovedBatch::columns()
     );
     let moved: Vec<MovedBatch> = select(text).bind(request).fetch_all(&mut cx.tx).await?;
     let mut counts = QueueDeltas::new();
@@ -485,7 +541,8 @@ async fn count_queued(cx: &mut TxContext, batches: Vec<MovedBatch>) -> Result<()
 /// Queues the paused batches of a request.
 pub(crate) async fn resume(cx: &mut TxContext, request: i64) -> Result<(), sqlx::Error> {
     let text = format!(
-        "UPDATE batch SET state = {QUEUED_STATE} WHERE request = $1 AND state = {PAUSED_STATE} RETURNING queue, files, bytes"
+        "UPDATE batch SET state = {QUEUED_STATE} WHERE request = $1 AND state = {PAUSED_STATE} RETURNING {}",
+        MovedBatch::columns()
     );
     let moved: Vec<MovedBatch> = select(text).bind(request).fetch_all(&mut cx.tx).await?;
     count_queued(cx, moved).await
@@ -496,7 +553,8 @@ pub(crate) async fn requeue_due(cx: &mut TxContext, limit: i64) -> Result<(), sq
     let text = format!(
         "UPDATE batch SET state = {QUEUED_STATE} WHERE id IN
             (SELECT id FROM batch WHERE state = {WAITING_STATE} AND not_before <= $1 ORDER BY not_before LIMIT {limit})
-         RETURNING queue, files, bytes"
+         RETURNING {}",
+        MovedBatch::columns()
     );
     let moved: Vec<MovedBatch> = select(text).bind(cx.now).fetch_all(&mut cx.tx).await?;
     count_queued(cx, moved).await
@@ -536,8 +594,9 @@ pub(crate) async fn cancellable(
     since: i64,
 ) -> Result<Vec<CancelledBatch>, sqlx::Error> {
     let text = format!(
-        "SELECT id, state, queue, first, last, seqs, files, bytes, run FROM batch
+        "SELECT {} FROM batch
          WHERE request = $1 AND (state <> {RUNNING_STATE} OR {}) ORDER BY id LIMIT {BATCHES_PER_TX_MAX}",
+        CancelledBatch::columns(),
         gone_condition()
     );
     select(text).bind(request).bind(since).fetch_all(&mut cx.tx).await

@@ -8,7 +8,8 @@ use sqlx::AnyPool;
 use sqlx::any::AnyRow;
 
 use super::reservations::{self, ReservedRoute};
-use super::rows::{self, ColumnValue, JsonColumn, SqlValue, select, statement};
+use super::rows::{ColumnValue, JsonColumn, written_row};
+use super::statement::{insert_rows, select, statement};
 use super::writer::TxContext;
 
 const UP_STATE: i64 = CircuitState::Up.number();
@@ -30,7 +31,7 @@ pub(crate) struct BookedCircuit {
     pub(crate) state: CircuitState,
     pub(crate) addresses: BTreeMap<String, String>,
     /// Unix milliseconds of the next attempt.
-    pub(crate) again: i64,
+    pub(crate) retry_at: i64,
     pub(crate) why: String,
     /// Unix milliseconds and bytes of the last reading of its counters.
     pub(crate) checked: Option<i64>,
@@ -52,7 +53,7 @@ impl sqlx::FromRow<'_, AnyRow> for BookedCircuit {
             route: JsonColumn::read(row, "route")?.0,
             state: ColumnValue::read(row, "state")?,
             addresses: JsonColumn::read(row, "addresses")?.0,
-            again: ColumnValue::read(row, "again")?,
+            retry_at: ColumnValue::read(row, "retry_at")?,
             why: ColumnValue::read(row, "why")?,
             checked: ColumnValue::read(row, "checked")?,
             carried: ColumnValue::read(row, "carried")?,
@@ -66,7 +67,7 @@ pub(crate) async fn live(pool: &AnyPool) -> Result<Vec<BookedCircuit>, sqlx::Err
     let text = format!(
         "SELECT r.id AS id, r.class AS class, r.source AS source, r.destination AS destination,
             r.rate_bps AS rate_bps, r.begins AS begins, r.ends AS ends, r.route AS route, c.state AS state,
-            c.addresses AS addresses, c.retry_at AS again, c.why AS why, c.checked AS checked, c.carried AS carried,
+            c.addresses AS addresses, c.retry_at AS retry_at, c.why AS why, c.checked AS checked, c.carried AS carried,
             c.shows AS shows
          FROM circuit c CROSS JOIN reservation r
          WHERE r.id = c.reservation AND c.state < {RELEASED_STATE} ORDER BY c.reservation"
@@ -89,21 +90,32 @@ pub(crate) async fn active(
         .collect())
 }
 
+written_row! {
+    struct NewCircuit {
+        reservation: i64,
+        state: CircuitState,
+        addresses: JsonColumn<BTreeMap<String, String>>,
+        since: i64,
+        retry_at: i64,
+        carried: i64,
+        measured_bps: i64,
+        why: &'static str,
+    }
+}
+
 /// Books a circuit for a new reservation.
 pub(crate) async fn book(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
-    let row: [SqlValue; 8] = [
-        id.into(),
-        CircuitState::Booked.into(),
-        "{}".into(),
-        cx.now.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        "".into(),
-    ];
-    let into = "INSERT INTO circuit (reservation, state, addresses, since, retry_at, carried, measured_bps, why)";
-    rows::insert(&mut cx.tx, into, vec![row], "").await?;
-    Ok(())
+    let row = NewCircuit {
+        reservation: id,
+        state: CircuitState::Booked,
+        addresses: JsonColumn::default(),
+        since: cx.now,
+        retry_at: 0,
+        carried: 0,
+        measured_bps: 0,
+        why: "",
+    };
+    insert_rows("circuit", [row]).execute(&mut cx.tx).await.map(drop)
 }
 
 /// True if an event is possible in the state of a circuit; logs a bug otherwise.
@@ -145,7 +157,7 @@ pub(crate) async fn mark_broken(
     cx: &mut TxContext,
     one: &BookedCircuit,
     why: &str,
-    again: i64,
+    retry_at: i64,
 ) -> Result<(), sqlx::Error> {
     if !allows(one, CircuitEvent::Failed) {
         return Ok(());
@@ -155,7 +167,7 @@ pub(crate) async fn mark_broken(
             since = CASE WHEN state = {BROKEN_STATE} THEN since ELSE $3 END, measured_bps = 0, shows = NULL
          WHERE reservation = $4"
     );
-    let query = statement(text).bind(why.to_owned()).bind(again).bind(cx.now).bind(one.id);
+    let query = statement(text).bind(why.to_owned()).bind(retry_at).bind(cx.now).bind(one.id);
     query.execute(&mut cx.tx).await?;
     // One event for each reason.
     if one.state != CircuitState::Broken || one.why != why {
@@ -209,8 +221,11 @@ pub(crate) async fn store_counters(
     Ok(())
 }
 
-/// Deletes circuits whose reservation is deleted.
+/// Deletes the released circuits of expired reservations, before [`reservations::purge`] deletes these.
 pub(crate) async fn purge(cx: &mut TxContext) -> Result<(), sqlx::Error> {
-    let text = "DELETE FROM circuit WHERE reservation NOT IN (SELECT id FROM reservation)";
-    statement(text).execute(&mut cx.tx).await.map(drop)
+    let text = format!(
+        "DELETE FROM circuit WHERE state = {RELEASED_STATE}
+            AND reservation IN (SELECT id FROM reservation WHERE ends < $1)"
+    );
+    statement(text).bind(reservations::expiry_ms(cx)).execute(&mut cx.tx).await.map(drop)
 }

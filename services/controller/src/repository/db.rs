@@ -7,6 +7,7 @@ use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions, Connection, Ro
 use tokio::sync::oneshot;
 
 use super::schema;
+use super::statement::select_one;
 
 /// Connections for read-only queries.
 pub(crate) type ReadPool = AnyPool;
@@ -209,10 +210,7 @@ pub(crate) async fn allocate_ids(
     count: usize,
 ) -> Result<i64, sqlx::Error> {
     let count = count as i64;
-    let row = sqlx::query("UPDATE sequence SET next = next + $1 WHERE name = $2 RETURNING next")
-        .bind(count)
-        .bind(name)
-        .fetch_one(tx)
-        .await?;
-    Ok(row.get::<i64, _>(0) - count)
+    let text = "UPDATE sequence SET next = next + $1 WHERE name = $2 RETURNING next";
+    let next: i64 = select_one(text).bind(count).bind(name).fetch_one(tx).await?;
+    Ok(next - count)
 }

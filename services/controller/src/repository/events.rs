@@ -3,7 +3,8 @@
 use penstock_control::retention::{self, EVENT_RETENTION};
 use sqlx::{AnyConnection, AnyPool};
 
-use super::rows::{self, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{TypedRow, typed_row, written_row};
+use super::statement::{insert_rows, select, select_one, statement};
 use super::writer::TxContext;
 
 /// An event for API clients that follow.
@@ -28,9 +29,6 @@ typed_row! {
     }
 }
 
-/// Columns of [`StoredEvent`].
-const COLUMNS: &str = "id, at, request, class, kind, text";
-
 /// Returns events after an id, of one request or all.
 pub(crate) async fn list(
     pool: &AnyPool,
@@ -38,12 +36,17 @@ pub(crate) async fn list(
     after: i64,
     limit: i64,
 ) -> Result<Vec<StoredEvent>, sqlx::Error> {
-    let of = if request.is_some() { "AND request = $3" } else { "" };
-    let text = format!("SELECT {COLUMNS} FROM event WHERE id > $1 {of} ORDER BY id LIMIT $2");
-    let query = select(text).bind(after).bind(limit);
+    let columns = StoredEvent::columns();
     let query = match request {
-        Some(request) => query.bind(request),
-        None => query,
+        Some(request) => select(format!(
+            "SELECT {columns} FROM event WHERE id > $1 AND request = $3 ORDER BY id LIMIT $2"
+        ))
+        .bind(after)
+        .bind(limit)
+        .bind(request),
+        None => select(format!("SELECT {columns} FROM event WHERE id > $1 ORDER BY id LIMIT $2"))
+            .bind(after)
+            .bind(limit),
     };
     query.fetch_all(pool).await
 }
@@ -55,8 +58,9 @@ pub(crate) async fn of_network(
     limit: i64,
 ) -> Result<Vec<StoredEvent>, sqlx::Error> {
     let text = format!(
-        "SELECT {COLUMNS} FROM event
-         WHERE request IS NULL AND at >= $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT $3"
+        "SELECT {} FROM event
+         WHERE request IS NULL AND at >= $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT $3",
+        StoredEvent::columns()
     );
     select(text).bind(from).bind(to).bind(limit).fetch_all(pool).await
 }
@@ -66,6 +70,17 @@ pub(crate) async fn last_id(pool: &AnyPool) -> Result<i64, sqlx::Error> {
     select_one("SELECT CAST(COALESCE(MAX(id), 0) AS BIGINT) FROM event").fetch_one(pool).await
 }
 
+written_row! {
+    struct NewEventRow {
+        id: i64,
+        at: i64,
+        request: Option<i64>,
+        class: Option<String>,
+        kind: &'static str,
+        text: String,
+    }
+}
+
 /// Stores events of one time, with ascending ids from `first` on.
 pub(super) async fn insert(
     tx: &mut AnyConnection,
@@ -73,18 +88,15 @@ pub(super) async fn insert(
     at: i64,
     events: Vec<NewEvent>,
 ) -> Result<(), sqlx::Error> {
-    let rows = (first..).zip(events).map(|(id, event)| -> [SqlValue; 6] {
-        [
-            id.into(),
-            at.into(),
-            event.request.into(),
-            event.class.into(),
-            event.kind.into(),
-            event.text.into(),
-        ]
+    let rows = (first..).zip(events).map(|(id, event)| NewEventRow {
+        id,
+        at,
+        request: event.request,
+        class: event.class,
+        kind: event.kind,
+        text: event.text,
     });
-    let into = "INSERT INTO event (id, at, request, class, kind, text)";
-    rows::insert(tx, into, rows.collect(), "").await.map(drop)
+    insert_rows("event", rows).execute(tx).await.map(drop)
 }
 
 /// Deletes expired events without a request.

@@ -12,7 +12,8 @@ use sqlx::AnyPool;
 
 use super::batches::{self, FileSpan, RunPart};
 use super::destination_key::DestinationKeys;
-use super::rows::{self, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{TypedRow, typed_row, written_row};
+use super::statement::{insert_rows, select, select_one, set_clause, statement, with_rows};
 use super::writer::TxContext;
 
 /// Lowest number of the state of a settled file. A file is unsettled where `state < {SETTLED_STATE}`, as the index of
@@ -26,29 +27,18 @@ const _: () = assert!(matches!(
     Some(RequestFileState::Cancelled)
 ));
 
-/// A file as stored.
-#[derive(Debug, Clone)]
-pub(crate) struct StoredRequestFile {
-    pub(crate) seq: i64,
-    pub(crate) path: String,
-    pub(crate) size: Option<i64>,
-    pub(crate) digest: Option<String>,
-    pub(crate) state: RequestFileState,
-    pub(crate) attempt: i64,
-    pub(crate) fault: Option<String>,
-    pub(crate) changed: i64,
-}
-
 typed_row! {
-    struct FileRow {
-        seq: i64,
-        path: String,
-        size: Option<i64>,
-        digest: Option<String>,
-        state: RequestFileState,
-        attempt: i64,
-        fault: Option<String>,
-        changed: i64,
+    /// A file as stored.
+    #[derive(Debug, Clone)]
+    pub(crate) struct StoredRequestFile {
+        pub(crate) seq: i64,
+        pub(crate) path: String,
+        pub(crate) size: Option<i64>,
+        pub(crate) digest: Option<String>,
+        pub(crate) state: RequestFileState,
+        pub(crate) attempt: i64,
+        pub(crate) fault: Option<String>,
+        pub(crate) changed: i64,
     }
 }
 
@@ -62,17 +52,12 @@ pub(crate) async fn list(
 ) -> Result<Vec<StoredRequestFile>, sqlx::Error> {
     // A file is active while its batch runs; its row only says that it is not settled.
     let running = batches::running_spans(pool, request).await?;
-    let condition = match state {
-        None => "AND state >= $4".to_owned(),
-        Some(RequestFileState::Queued | RequestFileState::Active) => {
-            format!("AND state < {SETTLED_STATE} AND state >= $4")
-        }
-        Some(_) => "AND state = $4".to_owned(),
+    let text = |condition: &str| {
+        format!(
+            "SELECT {} FROM file WHERE request = $1 AND seq > $2 AND {condition} ORDER BY seq LIMIT $3",
+            StoredRequestFile::columns()
+        )
     };
-    let text = format!(
-        "SELECT seq, path, size, digest, state, attempt, fault, changed FROM file
-         WHERE request = $1 AND seq > $2 {condition} ORDER BY seq LIMIT $3"
-    );
     let stored = state.filter(|state| state.is_final()).map_or(0, RequestFileState::number);
     let mut files = Vec::new();
     loop {
@@ -82,26 +67,24 @@ pub(crate) async fn list(
             let Some(first) = next.map(|span| span.first).min() else { break };
             after = after.max(first - 1);
         }
-        let query = select(text.clone()).bind(request).bind(after).bind(limit).bind(stored);
-        let rows: Vec<FileRow> = query.fetch_all(pool).await?;
+        let query = match state {
+            None => select(text("state >= $4")),
+            Some(RequestFileState::Queued | RequestFileState::Active) => {
+                select(text(&format!("state < {SETTLED_STATE} AND state >= $4")))
+            }
+            Some(_) => select(text("state = $4")),
+        };
+        let query = query.bind(request).bind(after).bind(limit).bind(stored);
+        let rows: Vec<StoredRequestFile> = query.fetch_all(pool).await?;
         let is_last = (rows.len() as i64) < limit;
-        for row in rows {
-            let file = StoredRequestFile {
-                seq: row.seq,
-                path: row.path,
-                size: row.size,
-                digest: row.digest,
-                state: match row.state.is_final() {
-                    true => row.state,
-                    false if running.iter().any(|span| span.contains(row.seq)) => {
-                        RequestFileState::Active
-                    }
+        for mut file in rows {
+            if !file.state.is_final() {
+                let is_active = running.iter().any(|span| span.contains(file.seq));
+                file.state = match is_active {
+                    true => RequestFileState::Active,
                     false => RequestFileState::Queued,
-                },
-                attempt: row.attempt,
-                fault: row.fault,
-                changed: row.changed,
-            };
+                };
+            }
             after = file.seq;
             if state.is_none_or(|state| state == file.state) {
                 files.push(file);
@@ -166,7 +149,7 @@ typed_row! {
 
 /// Returns the files of all requests, by request and sequence number.
 pub(crate) async fn summaries(pool: &AnyPool) -> Result<Vec<FileSummary>, sqlx::Error> {
-    let text = "SELECT request, seq, path, state, fault FROM file ORDER BY request, seq";
+    let text = format!("SELECT {} FROM file ORDER BY request, seq", FileSummary::columns());
     select(text).fetch_all(pool).await
 }
 
@@ -186,8 +169,22 @@ pub(crate) struct DestinationDirectory<'a> {
     pub(crate) path: &'a str,
 }
 
-/// A row of a new file.
-pub(crate) type NewFileRow = [SqlValue; 9];
+written_row! {
+    /// A file as inserted.
+    #[derive(Debug, Clone)]
+    pub(crate) struct NewFileRow {
+        request: i64,
+        seq: i64,
+        path: String,
+        size: Option<u64>,
+        digest: Option<String>,
+        state: RequestFileState,
+        fault: Option<String>,
+        /// Key of the destination, while the file is not settled.
+        destination: Option<Vec<u8>>,
+        changed: i64,
+    }
+}
 
 /// Returns the rows of queued files, with sequence numbers from `first` on.
 pub(crate) fn queued_rows<'a>(
@@ -199,18 +196,16 @@ pub(crate) fn queued_rows<'a>(
 ) -> impl Iterator<Item = NewFileRow> + use<'a> {
     let now = cx.now;
     let mut destinations = DestinationKeys::new(to.site, to.path);
-    (first..).zip(files).map(move |(seq, file)| {
-        [
-            request.into(),
-            seq.into(),
-            file.path.clone().into(),
-            file.size.map(|size| size as i64).into(),
-            file.digest.clone().into(),
-            RequestFileState::Queued.into(),
-            None::<String>.into(),
-            SqlValue::Bytes(Some(destinations.of(&file.path))),
-            now.into(),
-        ]
+    (first..).zip(files).map(move |(seq, file)| NewFileRow {
+        request,
+        seq,
+        path: file.path.clone(),
+        size: file.size,
+        digest: file.digest.clone(),
+        state: RequestFileState::Queued,
+        fault: None,
+        destination: Some(destinations.of(&file.path)),
+        changed: now,
     })
 }
 
@@ -222,27 +217,23 @@ pub(crate) fn failed_rows(
     files: &[NewFile],
     fault: &str,
 ) -> Vec<NewFileRow> {
-    let row = |(seq, file): (i64, &NewFile)| -> NewFileRow {
-        [
-            request.into(),
-            seq.into(),
-            file.path.clone().into(),
-            file.size.map(|size| size as i64).into(),
-            file.digest.clone().into(),
-            RequestFileState::Failed.into(),
-            fault.into(),
-            SqlValue::Bytes(None),
-            cx.now.into(),
-        ]
+    let row = |(seq, file): (i64, &NewFile)| NewFileRow {
+        request,
+        seq,
+        path: file.path.clone(),
+        size: file.size,
+        digest: file.digest.clone(),
+        state: RequestFileState::Failed,
+        fault: Some(fault.to_owned()),
+        destination: None,
+        changed: cx.now,
     };
     (first..).zip(files).map(row).collect()
 }
 
 /// Inserts files; the unique index drops those whose destination is in use. Returns the number inserted.
 pub(crate) async fn insert(cx: &mut TxContext, rows: Vec<NewFileRow>) -> Result<u64, sqlx::Error> {
-    let into =
-        "INSERT INTO file (request, seq, path, size, digest, state, fault, destination, changed)";
-    rows::insert(&mut cx.tx, into, rows, "ON CONFLICT DO NOTHING").await
+    insert_rows("file", rows).after("ON CONFLICT DO NOTHING").execute(&mut cx.tx).await
 }
 
 /// Returns the sequence numbers of a request's files from `first` on, ascending.
@@ -295,6 +286,13 @@ typed_row! {
     }
 }
 
+written_row! {
+    struct WantedDestination {
+        number: i64,
+        destination: Option<Vec<u8>>,
+    }
+}
+
 /// Returns the index of the first file whose destination another request is writing, with that request.
 pub(crate) async fn first_conflict(
     cx: &mut TxContext,
@@ -302,15 +300,15 @@ pub(crate) async fn first_conflict(
     files: &[NewFile],
 ) -> Result<Option<(usize, i64)>, sqlx::Error> {
     let mut destinations = DestinationKeys::new(to.site, to.path);
-    let rows = files.iter().enumerate().map(|(at, file)| -> [SqlValue; 2] {
-        [(at as i64).into(), SqlValue::Bytes(Some(destinations.of(&file.path)))]
+    let rows = files.iter().enumerate().map(|(at, file)| WantedDestination {
+        number: at as i64,
+        destination: Some(destinations.of(&file.path)),
     });
     let text = format!(
-        "SELECT v.n AS number, f.request AS request FROM v JOIN file f ON f.destination = v.h
+        "SELECT v.number AS number, f.request AS request FROM v JOIN file f ON f.destination = v.destination
          WHERE f.state < {SETTLED_STATE}"
     );
-    let found: Vec<UsedDestination> =
-        rows::query_values(&mut cx.tx, &[], "n, h", rows.collect(), &text).await?;
+    let found: Vec<UsedDestination> = with_rows(rows, text).fetch_all(&mut cx.tx).await?;
     Ok(found.into_iter().map(|row| (row.number as usize, row.request)).min())
 }
 
@@ -331,30 +329,45 @@ typed_row! {
     }
 }
 
+written_row! {
+    struct RequestFileKey {
+        request: i64,
+        seq: i64,
+    }
+}
+
 /// Returns those of the given files, by request and sequence number, that are not settled.
 pub(crate) async fn unsettled(
     cx: &mut TxContext,
     files: Vec<(i64, i64)>,
 ) -> Result<Vec<UnsettledFileRow>, sqlx::Error> {
-    let keys =
-        files.into_iter().map(|(request, seq)| -> [SqlValue; 2] { [request.into(), seq.into()] });
+    let keys = files.into_iter().map(|(request, seq)| RequestFileKey { request, seq });
     let text = format!(
-        "SELECT f.request AS request, f.seq AS seq, f.size AS size, f.attempt AS attempt
-         FROM v JOIN file f ON f.request = v.r AND f.seq = v.q WHERE f.state < {SETTLED_STATE}"
+        "SELECT {} FROM v JOIN file ON file.request = v.request AND file.seq = v.seq
+         WHERE file.state < {SETTLED_STATE}",
+        UnsettledFileRow::columns_of("file")
     );
-    rows::query_values(&mut cx.tx, &[], "r, q", keys.collect(), &text).await
+    with_rows(keys, text).fetch_all(&mut cx.tx).await
 }
 
-/// Outcome of a file as stored.
-#[derive(Debug, Clone)]
-pub(crate) struct FileUpdate {
-    pub(crate) request: i64,
-    pub(crate) seq: i64,
-    pub(crate) state: RequestFileState,
-    pub(crate) size: Option<i64>,
-    pub(crate) digest: Option<String>,
-    pub(crate) fault: Option<String>,
-    pub(crate) attempt: i64,
+written_row! {
+    /// Outcome of a file as stored.
+    #[derive(Debug, Clone)]
+    pub(crate) struct FileUpdate {
+        pub(crate) request: i64,
+        pub(crate) seq: i64,
+        pub(crate) state: RequestFileState,
+        pub(crate) size: Option<i64>,
+        /// None keeps the known digest.
+        pub(crate) digest: Option<String>,
+        pub(crate) fault: Option<String>,
+        pub(crate) attempt: i64,
+    }
+}
+
+/// Assigns the destination of a file after an update from `v`: a settled file releases it.
+fn destination_clause() -> String {
+    format!("destination = CASE WHEN v.state < {SETTLED_STATE} THEN file.destination END")
 }
 
 /// Stores the outcomes of files that are not settled. A settled file releases its destination.
@@ -362,26 +375,13 @@ pub(crate) async fn store_outcomes(
     cx: &mut TxContext,
     updates: Vec<FileUpdate>,
 ) -> Result<(), sqlx::Error> {
-    let now = cx.now;
-    let rows = updates.into_iter().map(|one| -> [SqlValue; 7] {
-        [
-            one.request.into(),
-            one.seq.into(),
-            one.state.into(),
-            one.size.into(),
-            one.digest.into(),
-            one.fault.into(),
-            one.attempt.into(),
-        ]
-    });
     let text = format!(
-        "UPDATE file SET state = v.s, size = v.z, digest = COALESCE(v.d, file.digest), fault = v.f, attempt = v.a,
-            destination = CASE WHEN v.s < {SETTLED_STATE} THEN file.destination END, changed = $1
-         FROM v WHERE file.request = v.r AND file.seq = v.q"
+        "UPDATE file SET {}, digest = COALESCE(v.digest, file.digest), {}, changed = $1
+         FROM v WHERE file.request = v.request AND file.seq = v.seq",
+        set_clause::<FileUpdate>(&["request", "seq", "digest"]),
+        destination_clause()
     );
-    rows::execute_values(&mut cx.tx, &[now], "r, q, s, z, d, f, a", rows.collect(), &text)
-        .await
-        .map(drop)
+    with_rows(updates, text).bind(cx.now).execute(&mut cx.tx).await.map(drop)
 }
 
 typed_row! {
@@ -394,21 +394,32 @@ typed_row! {
     }
 }
 
+written_row! {
+    struct PartSpan {
+        part: i64,
+        request: i64,
+        first: i64,
+        last: i64,
+    }
+}
+
 /// Returns the unsettled files of a run by the index of their part.
 pub(crate) async fn unsettled_of_parts(
     cx: &mut TxContext,
     parts: &[RunPart],
 ) -> Result<BTreeMap<usize, Vec<UnsettledFile>>, sqlx::Error> {
-    let spans = parts.iter().enumerate().map(|(at, part)| -> [SqlValue; 4] {
-        [(at as i64).into(), part.request.into(), part.span.first.into(), part.span.last.into()]
+    let spans = parts.iter().enumerate().map(|(at, part)| PartSpan {
+        part: at as i64,
+        request: part.request,
+        first: part.span.first,
+        last: part.span.last,
     });
     let text = format!(
-        "SELECT v.n AS part, f.seq AS seq, f.size AS size, f.attempt AS attempt, f.fault AS fault FROM v
-         JOIN file f ON f.request = v.r AND f.seq >= v.a AND f.seq <= v.z
-         WHERE f.state < {SETTLED_STATE} ORDER BY v.n, f.seq"
+        "SELECT v.part AS part, f.seq AS seq, f.size AS size, f.attempt AS attempt, f.fault AS fault FROM v
+         JOIN file f ON f.request = v.request AND f.seq >= v.first AND f.seq <= v.last
+         WHERE f.state < {SETTLED_STATE} ORDER BY v.part, f.seq"
     );
-    let found: Vec<UnsettledRow> =
-        rows::query_values(&mut cx.tx, &[], "n, r, a, z", spans.collect(), &text).await?;
+    let found: Vec<UnsettledRow> = with_rows(spans, text).fetch_all(&mut cx.tx).await?;
     let mut unsettled: BTreeMap<usize, Vec<UnsettledFile>> = BTreeMap::new();
     for row in found {
         let at = row.part as usize;
@@ -420,21 +431,41 @@ pub(crate) async fn unsettled_of_parts(
     Ok(unsettled)
 }
 
+written_row! {
+    struct FileChangeRow {
+        request: i64,
+        seq: i64,
+        state: RequestFileState,
+        attempt: i64,
+        fault: Option<String>,
+    }
+}
+
 /// Stores what the end of a run changed of the files of requests.
 pub(crate) async fn store_changes(
     cx: &mut TxContext,
     changes: Vec<(i64, FileChange)>,
 ) -> Result<(), sqlx::Error> {
-    let now = cx.now;
-    let rows = changes.into_iter().map(|(request, one)| -> [SqlValue; 5] {
-        [request.into(), one.seq.into(), one.state.into(), one.attempt.into(), one.fault.into()]
+    let rows = changes.into_iter().map(|(request, one)| FileChangeRow {
+        request,
+        seq: one.seq,
+        state: one.state,
+        attempt: one.attempt,
+        fault: one.fault,
     });
     let text = format!(
-        "UPDATE file SET state = v.s, attempt = v.a, fault = v.f,
-            destination = CASE WHEN v.s < {SETTLED_STATE} THEN file.destination END, changed = $1
-         FROM v WHERE file.request = v.r AND file.seq = v.q AND file.state < {SETTLED_STATE}"
+        "UPDATE file SET {}, {}, changed = $1
+         FROM v WHERE file.request = v.request AND file.seq = v.seq AND file.state < {SETTLED_STATE}",
+        set_clause::<FileChangeRow>(&["request", "seq"]),
+        destination_clause()
     );
-    rows::execute_values(&mut cx.tx, &[now], "r, q, s, a, f", rows.collect(), &text).await.map(drop)
+    with_rows(rows, text).bind(cx.now).execute(&mut cx.tx).await.map(drop)
+}
+
+written_row! {
+    struct FileSeq {
+        seq: i64,
+    }
 }
 
 /// Cancels the unsettled files of a request's batch. Returns their count.
@@ -453,10 +484,10 @@ pub(crate) async fn cancel(
         let query = statement(text).bind(now).bind(request).bind(span.first).bind(span.last);
         return Ok(query.execute(&mut cx.tx).await?.rows_affected() as i64);
     };
-    let seqs = seqs.iter().map(|seq| -> [SqlValue; 1] { [(*seq).into()] }).collect();
+    let seqs = seqs.iter().map(|seq| FileSeq { seq: *seq });
     let text = format!(
-        "{set} FROM v WHERE file.request = $2 AND file.seq = v.q AND file.state < {SETTLED_STATE}"
+        "{set} FROM v WHERE file.request = $2 AND file.seq = v.seq AND file.state < {SETTLED_STATE}"
     );
-    let changed = rows::execute_values(&mut cx.tx, &[now, request], "q", seqs, &text).await?;
+    let changed = with_rows(seqs, text).bind(now).bind(request).execute(&mut cx.tx).await?;
     Ok(changed as i64)
 }

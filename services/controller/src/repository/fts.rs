@@ -7,7 +7,8 @@ use serde_json::Value;
 use sqlx::AnyPool;
 
 use super::db;
-use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{JsonColumn, TypedRow, table_row, typed_row, written_row};
+use super::statement::{insert_rows, select, select_one, statement};
 use super::writer::TxContext;
 
 /// Most jobs that one transaction purges.
@@ -27,7 +28,7 @@ const REQUEST_ACTIVE: i64 = RequestState::Active.number();
 /// First number of a final state of a request.
 const REQUEST_FINAL_MIN: i64 = RequestState::Done.number();
 
-typed_row! {
+table_row! {
     /// A job of an FTS3 client.
     #[derive(Debug, Clone)]
     pub(crate) struct FtsJobRow {
@@ -52,10 +53,6 @@ typed_row! {
         pub(crate) ended: Option<i64>,
     }
 }
-
-/// Columns of [`FtsJobRow`].
-const JOB_COLUMNS: &str = "id, uuid, client, class, kind, state, priority, verify, overwrite, retry, retry_delay_s, \
-                           timeout_s, metadata, reason, submitted, expires, ended";
 
 typed_row! {
     /// A transfer of a job.
@@ -87,11 +84,6 @@ typed_row! {
     }
 }
 
-/// Columns of [`FtsFileRow`].
-const FILE_COLUMNS: &str = "id, job, state, source, destination, source_token, destination_token, checksum, size, \
-                            activity, class, metadata, scitag, by_request, request, attempt, moved, reason, started, \
-                            ended";
-
 /// A transfer to store.
 #[derive(Debug, Clone)]
 pub(crate) struct NewFtsFile {
@@ -109,6 +101,31 @@ pub(crate) struct NewFtsFile {
     pub(crate) metadata: String,
     pub(crate) scitag: Option<i64>,
     pub(crate) by_request: bool,
+}
+
+written_row! {
+    /// A transfer as it is first stored.
+    struct StoredFtsFile {
+        id: i64,
+        job: i64,
+        state: FtsFileState,
+        priority: i64,
+        pair: String,
+        not_before: i64,
+        source: String,
+        destination: String,
+        source_token: Option<String>,
+        destination_token: Option<String>,
+        checksum: Option<String>,
+        size: Option<i64>,
+        activity: Option<String>,
+        class: String,
+        metadata: String,
+        scitag: Option<i64>,
+        by_request: bool,
+        attempt: i64,
+        moved: i64,
+    }
 }
 
 /// Filter of a list of jobs; absent parts match all.
@@ -133,61 +150,39 @@ pub(crate) async fn insert(
         return Ok(false);
     }
     let id = db::allocate_ids(&mut cx.tx, "id", files.len() + 1).await?;
-    let row: [SqlValue; 17] = [
-        id.into(),
-        job.uuid.clone().into(),
-        job.client.clone().into(),
-        job.class.clone().into(),
-        job.kind.into(),
-        job.state.into(),
-        job.priority.into(),
-        job.verify.clone().into(),
-        job.overwrite.into(),
-        job.retry.into(),
-        job.retry_delay_s.into(),
-        job.timeout_s.into(),
-        job.metadata.0.to_string().into(),
-        job.reason.clone().into(),
-        cx.now.into(),
-        job.expires.into(),
-        job.ended.into(),
-    ];
-    let into = format!("INSERT INTO fts_job ({JOB_COLUMNS})");
-    rows::insert(&mut cx.tx, &into, vec![row], "").await?;
-    let rows = files.iter().enumerate().map(|(index, file)| -> [SqlValue; 21] {
-        [
-            (id + 1 + index as i64).into(),
-            id.into(),
-            file.state.into(),
-            job.priority.into(),
-            file.pair.clone().into(),
-            0_i64.into(),
-            file.source.clone().into(),
-            file.destination.clone().into(),
-            file.source_token.clone().into(),
-            file.destination_token.clone().into(),
-            file.checksum.clone().into(),
-            file.size.into(),
-            file.activity.clone().into(),
-            file.class.clone().into(),
-            file.metadata.clone().into(),
-            file.scitag.into(),
-            file.by_request.into(),
-            0_i64.into(),
-            0_i64.into(),
-            None::<String>.into(),
-            None::<i64>.into(),
-        ]
+    let row = FtsJobRow { id, submitted: cx.now, ..job.clone() };
+    insert_rows("fts_job", [row]).execute(&mut cx.tx).await?;
+    let rows = (id + 1..).zip(files).map(|(file_id, file)| {
+        let file = file.clone();
+        StoredFtsFile {
+            id: file_id,
+            job: id,
+            state: file.state,
+            priority: job.priority,
+            pair: file.pair,
+            not_before: 0,
+            source: file.source,
+            destination: file.destination,
+            source_token: file.source_token,
+            destination_token: file.destination_token,
+            checksum: file.checksum,
+            size: file.size,
+            activity: file.activity,
+            class: file.class,
+            metadata: file.metadata,
+            scitag: file.scitag,
+            by_request: file.by_request,
+            attempt: 0,
+            moved: 0,
+        }
     });
-    let into = "INSERT INTO fts_file (id, job, state, priority, pair, not_before, source, destination, source_token, \
-                destination_token, checksum, size, activity, class, metadata, scitag, by_request, attempt, moved, reason, \
-                started)";
-    rows::insert(&mut cx.tx, into, rows.collect(), "").await?;
+    insert_rows("fts_file", rows).execute(&mut cx.tx).await?;
     Ok(true)
 }
 
 fn job_text() -> String {
-    format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE uuid = $1")
+    let columns = FtsJobRow::columns();
+    format!("SELECT {columns} FROM fts_job WHERE uuid = $1")
 }
 
 /// Returns the job with this uuid.
@@ -201,12 +196,14 @@ async fn job_of(cx: &mut TxContext, uuid: &str) -> Result<Option<FtsJobRow>, sql
 
 /// Returns the job of a file.
 pub(crate) async fn job_by_id(pool: &AnyPool, id: i64) -> Result<Option<FtsJobRow>, sqlx::Error> {
-    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    let columns = FtsJobRow::columns();
+    let text = format!("SELECT {columns} FROM fts_job WHERE id = $1");
     select(text).bind(id).fetch_optional(pool).await
 }
 
 fn files_text() -> String {
-    format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE job = $1 ORDER BY id")
+    let columns = FtsFileRow::columns();
+    format!("SELECT {columns} FROM fts_file WHERE job = $1 ORDER BY id")
 }
 
 /// Returns the transfers of a job, by index.
@@ -229,8 +226,9 @@ pub(crate) async fn list(
         true => String::new(),
         false => format!(" AND state IN ({})", states.join(", ")),
     };
+    let columns = FtsJobRow::columns();
     let text = format!(
-        "SELECT {JOB_COLUMNS} FROM fts_job WHERE (client = $1 OR $1 = '') AND (class = $2 OR $2 = '')
+        "SELECT {columns} FROM fts_job WHERE (client = $1 OR $1 = '') AND (class = $2 OR $2 = '')
             AND ($3 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(source, 1, LENGTH($3)) = $3))
             AND ($4 = '' OR EXISTS (SELECT 1 FROM fts_file WHERE job = fts_job.id AND SUBSTR(destination, 1, LENGTH($4)) = $4))
             {states} ORDER BY id DESC LIMIT $5"
@@ -278,8 +276,9 @@ pub(crate) async fn due(
     limit: i64,
 ) -> Result<Vec<FtsFileRow>, sqlx::Error> {
     let mover = mover as i64;
+    let columns = FtsFileRow::columns();
     let text = format!(
-        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request = {mover}
+        "SELECT {columns} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request = {mover}
             AND state = {STATE_SUBMITTED} AND pair = $1 AND not_before <= $2 ORDER BY priority DESC, id LIMIT $3"
     );
     select(text).bind(pair.to_owned()).bind(now).bind(limit).fetch_all(pool).await
@@ -415,13 +414,15 @@ pub(crate) async fn change(
     id: i64,
     change: &FtsFileChange,
 ) -> Result<bool, sqlx::Error> {
-    let text = format!("SELECT {FILE_COLUMNS} FROM fts_file WHERE id = $1");
+    let columns = FtsFileRow::columns();
+    let text = format!("SELECT {columns} FROM fts_file WHERE id = $1");
     let Some(file) = select::<FtsFileRow>(text).bind(id).fetch_optional(&mut cx.tx).await? else {
         return Ok(false);
     };
     let Some(state) = file.state.transition(change.event) else { return Ok(false) };
     write_file(cx, &file, state, change).await?;
-    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    let columns = FtsJobRow::columns();
+    let text = format!("SELECT {columns} FROM fts_job WHERE id = $1");
     let job = select::<FtsJobRow>(text).bind(file.job).fetch_one(&mut cx.tx).await?;
     if job.kind.promotes_after(state) {
         let files = files_of(cx, job.id).await?;
@@ -507,7 +508,8 @@ pub(crate) async fn end_files(
     ids: Option<&[i64]>,
     ending: &FtsFileChange,
 ) -> Result<usize, sqlx::Error> {
-    let text = format!("SELECT {JOB_COLUMNS} FROM fts_job WHERE id = $1");
+    let columns = FtsJobRow::columns();
+    let text = format!("SELECT {columns} FROM fts_job WHERE id = $1");
     let Some(job) = select::<FtsJobRow>(text).bind(job).fetch_optional(&mut cx.tx).await? else {
         return Ok(0);
     };
@@ -551,7 +553,7 @@ pub(crate) async fn set_priority(
     Ok(())
 }
 
-typed_row! {
+table_row! {
     /// A storage that takes part in no transfers.
     #[derive(Debug, Clone)]
     pub(crate) struct FtsBanRow {
@@ -563,7 +565,8 @@ typed_row! {
 
 /// Returns the banned storages.
 pub(crate) async fn bans(pool: &AnyPool) -> Result<Vec<FtsBanRow>, sqlx::Error> {
-    select("SELECT storage, client, since FROM fts_ban ORDER BY storage").fetch_all(pool).await
+    let text = format!("SELECT {} FROM fts_ban ORDER BY storage", FtsBanRow::columns());
+    select(text).fetch_all(pool).await
 }
 
 /// Bans a storage, or lifts its ban.
@@ -575,9 +578,9 @@ pub(crate) async fn set_ban(
     let text = "DELETE FROM fts_ban WHERE storage = $1";
     statement(text).bind(storage.to_owned()).execute(&mut cx.tx).await?;
     if let Some(client) = client {
-        let row: [SqlValue; 3] = [storage.into(), client.into(), cx.now.into()];
-        let into = "INSERT INTO fts_ban (storage, client, since)";
-        rows::insert(&mut cx.tx, into, vec![row], "").await?;
+        let row =
+            FtsBanRow { storage: storage.to_owned(), client: client.to_owned(), since: cx.now };
+        insert_rows("fts_ban", [row]).execute(&mut cx.tx).await?;
     }
     Ok(())
 }
@@ -607,8 +610,9 @@ pub(crate) async fn live_of_storage(
     cx: &mut TxContext,
     storage: &str,
 ) -> Result<Vec<FtsFileRow>, sqlx::Error> {
+    let columns = FtsFileRow::columns();
     let text = format!(
-        "SELECT {FILE_COLUMNS} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request IN (0, 1) ORDER BY id"
+        "SELECT {columns} FROM fts_file WHERE state < {STATE_FINAL_MIN} AND by_request IN (0, 1) ORDER BY id"
     );
     let mut live: Vec<FtsFileRow> = select(text).fetch_all(&mut cx.tx).await?;
     live.retain(|file| {

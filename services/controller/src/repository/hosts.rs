@@ -6,7 +6,8 @@ use penstock_control::orders::Capacity;
 use serde::{Deserialize, Serialize};
 use sqlx::AnyPool;
 
-use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{JsonColumn, TypedRow, typed_row, written_row};
+use super::statement::{excluded_clause, insert_rows, select, select_one, statement};
 use super::writer::TxContext;
 
 /// An interface as stored, with its rates since the previous report.
@@ -37,8 +38,7 @@ typed_row! {
 
 /// Returns all hosts that ever reported, by name.
 pub(crate) async fn list(pool: &AnyPool) -> Result<Vec<HostRow>, sqlx::Error> {
-    let text = "SELECT name, seen, gone_at, version, addresses, capacity, interfaces FROM host ORDER BY name";
-    select(text).fetch_all(pool).await
+    select(format!("SELECT {} FROM host ORDER BY name", HostRow::columns())).fetch_all(pool).await
 }
 
 /// Returns the hosts whose last report is later than `since` in Unix milliseconds.
@@ -61,28 +61,35 @@ pub(crate) async fn receiver_address(
     cx: &mut TxContext,
     host: &str,
 ) -> Result<Option<ReceiverAddress>, sqlx::Error> {
-    let query = select("SELECT addresses, fingerprint FROM host WHERE name = $1");
-    query.bind(host.to_owned()).fetch_optional(&mut cx.tx).await
+    let text = format!("SELECT {} FROM host WHERE name = $1", ReceiverAddress::columns());
+    select(text).bind(host.to_owned()).fetch_optional(&mut cx.tx).await
 }
 
-/// Columns of a reporting host: name, start, version, addresses, fingerprint, capacity, interfaces, seen.
-pub(crate) type ReportedHostRow = [SqlValue; 8];
+written_row! {
+    /// A host as of its report.
+    #[derive(Debug, Clone)]
+    pub(crate) struct ReportedHostRow {
+        pub(crate) name: String,
+        pub(crate) start: String,
+        pub(crate) version: String,
+        pub(crate) addresses: JsonColumn<Vec<String>>,
+        pub(crate) fingerprint: String,
+        pub(crate) capacity: JsonColumn<Capacity>,
+        pub(crate) interfaces: JsonColumn<Vec<InterfaceRates>>,
+        pub(crate) seen: i64,
+    }
+}
 
 /// Stores hosts that reported.
 pub(crate) async fn store(
     cx: &mut TxContext,
     hosts: Vec<ReportedHostRow>,
 ) -> Result<(), sqlx::Error> {
-    rows::insert(
-        &mut cx.tx,
-        "INSERT INTO host (name, start, version, addresses, fingerprint, capacity, interfaces, seen)",
-        hosts,
-        "ON CONFLICT (name) DO UPDATE SET start = excluded.start, version = excluded.version,
-            addresses = excluded.addresses, fingerprint = excluded.fingerprint, capacity = excluded.capacity,
-            interfaces = excluded.interfaces, seen = excluded.seen",
-    )
-    .await
-    .map(drop)
+    let on_conflict = format!(
+        "ON CONFLICT (name) DO UPDATE SET {}",
+        excluded_clause::<ReportedHostRow>(&["name"])
+    );
+    insert_rows("host", hosts).after(on_conflict).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Declares a host gone since `at` in Unix milliseconds; 0 revokes that.
@@ -104,7 +111,7 @@ typed_row! {
 
 /// Returns the hosts and sites that start no work.
 pub(crate) async fn drains(pool: &AnyPool) -> Result<Vec<DrainRow>, sqlx::Error> {
-    select("SELECT name, who, why FROM drain").fetch_all(pool).await
+    select(format!("SELECT {} FROM drain", DrainRow::columns())).fetch_all(pool).await
 }
 
 /// Returns the names of hosts and sites that start no work.

@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use penstock_control::scheduler::LinkCount;
 use sqlx::AnyPool;
 
-use super::rows::{self, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{TypedRow, table_row, typed_row};
+use super::statement::{excluded_clause, insert_rows, select, select_one, statement};
 use super::writer::TxContext;
 
-typed_row! {
+table_row! {
     /// A link as set by an operator or monitor.
     #[derive(Debug, Clone)]
     pub(crate) struct LinkRow {
@@ -22,7 +23,7 @@ typed_row! {
 
 /// Returns the links that an operator or monitor has set.
 pub(crate) async fn list(pool: &AnyPool) -> Result<Vec<LinkRow>, sqlx::Error> {
-    select("SELECT name, down, since, why FROM link").fetch_all(pool).await
+    select(format!("SELECT {} FROM link", LinkRow::columns())).fetch_all(pool).await
 }
 
 /// Stores that an operator or monitor has set a link down or up.
@@ -32,16 +33,12 @@ pub(crate) async fn set(
     down: bool,
     why: &str,
 ) -> Result<(), sqlx::Error> {
-    let row: [SqlValue; 4] = [name.into(), down.into(), cx.now.into(), why.into()];
-    rows::insert(
-        &mut cx.tx,
-        "INSERT INTO link (name, down, since, why)",
-        vec![row],
-        "ON CONFLICT (name) DO UPDATE SET down = excluded.down, since = excluded.since, why = excluded.why
-         WHERE link.down <> excluded.down OR link.why <> excluded.why",
-    )
-    .await
-    .map(drop)
+    let row = LinkRow { name: name.to_owned(), down, since: cx.now, why: why.to_owned() };
+    let on_conflict = format!(
+        "ON CONFLICT (name) DO UPDATE SET {} WHERE link.down <> excluded.down OR link.why <> excluded.why",
+        excluded_clause::<LinkRow>(&["name"])
+    );
+    insert_rows("link", [row]).after(on_conflict).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Returns the names of links that are down, as set by an operator or monitor or as reported by the collector.
@@ -60,7 +57,7 @@ pub(crate) struct LinkTelemetry {
     pub(crate) count: Option<LinkCount>,
 }
 
-typed_row! {
+table_row! {
     struct TelemetryRow {
         link: String,
         at: i64,
@@ -75,7 +72,7 @@ typed_row! {
 pub(crate) async fn telemetry(
     pool: &AnyPool,
 ) -> Result<HashMap<String, LinkTelemetry>, sqlx::Error> {
-    let text = "SELECT link, at, up, forward_bps, back_bps, interval_ms FROM link_telemetry";
+    let text = format!("SELECT {} FROM link_telemetry", TelemetryRow::columns());
     let rows: Vec<TelemetryRow> = select(text).fetch_all(pool).await?;
     let telemetry = rows.into_iter().map(|row| {
         let count = row.interval_ms.map(|interval_ms| LinkCount {
@@ -101,10 +98,12 @@ pub(crate) async fn store_telemetry(
     news: &[(String, LinkTelemetry)],
 ) -> Result<(), sqlx::Error> {
     let before: Vec<ReportedState> =
-        select("SELECT link, up FROM link_telemetry").fetch_all(&mut cx.tx).await?;
+        select(format!("SELECT {} FROM link_telemetry", ReportedState::columns()))
+            .fetch_all(&mut cx.tx)
+            .await?;
     let before: HashMap<String, Option<bool>> =
         before.into_iter().map(|row| (row.link, row.up)).collect();
-    let mut changed: Vec<[SqlValue; 6]> = Vec::with_capacity(news.len());
+    let mut changed = Vec::with_capacity(news.len());
     for (link, seen) in news {
         let was = before.get(link).copied().flatten();
         // Without a report the last state remains.
@@ -116,25 +115,18 @@ pub(crate) async fn store_telemetry(
             cx.request_round();
         }
         let count = seen.count.unwrap_or_default();
-        let bps = |side: usize| count.bps[side].and_then(|bps| i64::try_from(bps).ok());
-        changed.push([
-            link.as_str().into(),
-            count.at_ms.into(),
-            up.map(i64::from).into(),
-            bps(0).into(),
-            bps(1).into(),
-            seen.count.map(|count| count.interval_ms).into(),
-        ]);
+        changed.push(TelemetryRow {
+            link: link.clone(),
+            at: count.at_ms,
+            up,
+            forward_bps: count.bps[0],
+            back_bps: count.bps[1],
+            interval_ms: seen.count.map(|count| count.interval_ms),
+        });
     }
-    rows::insert(
-        &mut cx.tx,
-        "INSERT INTO link_telemetry (link, at, up, forward_bps, back_bps, interval_ms)",
-        changed,
-        "ON CONFLICT (link) DO UPDATE SET at = excluded.at, up = excluded.up, forward_bps = excluded.forward_bps,
-            back_bps = excluded.back_bps, interval_ms = excluded.interval_ms",
-    )
-    .await?;
-    Ok(())
+    let on_conflict =
+        format!("ON CONFLICT (link) DO UPDATE SET {}", excluded_clause::<TelemetryRow>(&["link"]));
+    insert_rows("link_telemetry", changed).after(on_conflict).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Deletes all telemetry, as no collector is configured any more.

@@ -9,96 +9,73 @@ use penstock_control::orders::{Overwrite, Verify};
 use penstock_control::request::{RequestDelta, RequestState, RequestTally};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::{AnyPool, Arguments, AssertSqlSafe};
+use sqlx::any::AnyArguments;
+use sqlx::{AnyPool, Arguments};
 
 use super::batches;
-use super::rows::{self, ColumnValue, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{IdRow, JsonColumn, TypedRow, table_row, typed_row, written_row};
+use super::statement::{
+    add_clause, insert_rows, select, select_one, select_with, set_clause, statement, with_rows,
+};
 use super::writer::TxContext;
 
 const RUNNING_BATCH: i64 = BatchState::Running.number();
 const ACTIVE_RUN: i64 = RunState::Active.number();
 
-/// A request as stored.
-#[derive(Debug, Clone)]
-pub(crate) struct StoredRequest {
-    pub(crate) id: i64,
-    pub(crate) client: String,
-    pub(crate) key: Option<String>,
-    pub(crate) class: String,
-    pub(crate) source: String,
-    pub(crate) destination: String,
-    pub(crate) from: String,
-    pub(crate) to: String,
-    pub(crate) priority: i64,
-    pub(crate) deadline: Option<i64>,
-    pub(crate) size_estimate: Option<i64>,
-    pub(crate) state: RequestState,
-    pub(crate) paused: bool,
-    pub(crate) tally: RequestTally,
-    pub(crate) bytes: i64,
-    pub(crate) bytes_done: i64,
-    pub(crate) sized: i64,
-    pub(crate) submitted: i64,
-    pub(crate) changed: i64,
-    pub(crate) ended: Option<i64>,
-    pub(crate) trouble: Option<String>,
+table_row! {
+    /// A request as stored.
+    #[derive(Debug, Clone)]
+    pub(crate) struct StoredRequest {
+        pub(crate) id: i64,
+        pub(crate) client: String,
+        /// Idempotency key of the client.
+        pub(crate) client_key: Option<String>,
+        /// Hash of the request body.
+        pub(crate) body: String,
+        pub(crate) class: String,
+        pub(crate) source: String,
+        pub(crate) destination: String,
+        pub(crate) from_path: String,
+        pub(crate) to_path: String,
+        pub(crate) policy: JsonColumn<Option<TransferPolicy>>,
+        pub(crate) lane: String,
+        pub(crate) queue: i64,
+        pub(crate) priority: i64,
+        pub(crate) deadline: Option<i64>,
+        pub(crate) size_estimate: Option<i64>,
+        pub(crate) state: RequestState,
+        pub(crate) paused: bool,
+        pub(crate) cancel: bool,
+        pub(crate) open: bool,
+        pub(crate) broken: bool,
+        pub(crate) files: u64,
+        pub(crate) active: u64,
+        pub(crate) done: u64,
+        pub(crate) failed: u64,
+        pub(crate) cancelled: u64,
+        pub(crate) bytes: i64,
+        pub(crate) bytes_done: i64,
+        pub(crate) sized: i64,
+        pub(crate) submitted: i64,
+        pub(crate) changed: i64,
+        pub(crate) ended: Option<i64>,
+        pub(crate) trouble: Option<String>,
+    }
 }
 
-/// Columns of [`StoredRequest`].
-const COLUMNS: &str = "id, client, client_key, class, source, destination, from_path, to_path, priority, deadline,
-    size_estimate, state, paused, bytes, bytes_done, sized, submitted, changed, ended, trouble, files, active, done,
-    failed, cancelled, open, cancel, broken";
-
-/// Columns that [`tally`] reads.
-const TALLY_COLUMNS: &str = "files, active, done, failed, cancelled, open, cancel, broken";
-
-/// Reads a request's counts from the columns [`TALLY_COLUMNS`].
-fn tally(row: &AnyRow) -> Result<RequestTally, sqlx::Error> {
-    Ok(RequestTally {
-        files: ColumnValue::read(row, "files")?,
-        active: ColumnValue::read(row, "active")?,
-        done: ColumnValue::read(row, "done")?,
-        failed: ColumnValue::read(row, "failed")?,
-        cancelled: ColumnValue::read(row, "cancelled")?,
-        open: ColumnValue::read(row, "open")?,
-        cancel: ColumnValue::read(row, "cancel")?,
-        broken: ColumnValue::read(row, "broken")?,
-    })
-}
-
-impl sqlx::FromRow<'_, AnyRow> for StoredRequest {
-    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: ColumnValue::read(row, "id")?,
-            client: ColumnValue::read(row, "client")?,
-            key: ColumnValue::read(row, "client_key")?,
-            class: ColumnValue::read(row, "class")?,
-            source: ColumnValue::read(row, "source")?,
-            destination: ColumnValue::read(row, "destination")?,
-            from: ColumnValue::read(row, "from_path")?,
-            to: ColumnValue::read(row, "to_path")?,
-            priority: ColumnValue::read(row, "priority")?,
-            deadline: ColumnValue::read(row, "deadline")?,
-            size_estimate: ColumnValue::read(row, "size_estimate")?,
-            state: ColumnValue::read(row, "state")?,
-            paused: ColumnValue::read(row, "paused")?,
-            tally: tally(row)?,
-            bytes: ColumnValue::read(row, "bytes")?,
-            bytes_done: ColumnValue::read(row, "bytes_done")?,
-            sized: ColumnValue::read(row, "sized")?,
-            submitted: ColumnValue::read(row, "submitted")?,
-            changed: ColumnValue::read(row, "changed")?,
-            ended: ColumnValue::read(row, "ended")?,
-            trouble: ColumnValue::read(row, "trouble")?,
-        })
+impl StoredRequest {
+    /// Returns the number of its files that are not settled.
+    pub(crate) fn unsettled_files(&self) -> u64 {
+        self.files.saturating_sub(self.done + self.failed + self.cancelled)
     }
 }
 
 /// Returns a request.
 pub(crate) async fn find(pool: &AnyPool, id: i64) -> Result<Option<StoredRequest>, sqlx::Error> {
-    let text = format!("SELECT {COLUMNS} FROM request WHERE id = $1");
-    select(text).bind(id).fetch_optional(pool).await
+    select(format!("SELECT {} FROM request WHERE id = $1", StoredRequest::columns()))
+        .bind(id)
+        .fetch_optional(pool)
+        .await
 }
 
 /// Conditions for a list of requests.
@@ -175,10 +152,12 @@ pub(crate) async fn list(
         condition.text += &format!(" AND class IN ({list})");
     }
     let text = format!(
-        "SELECT {COLUMNS} FROM request WHERE {} ORDER BY id DESC LIMIT {}",
-        condition.text, filter.limit
+        "SELECT {} FROM request WHERE {} ORDER BY id DESC LIMIT {}",
+        StoredRequest::columns(),
+        condition.text,
+        filter.limit
     );
-    sqlx::query_as_with(AssertSqlSafe(text), condition.arguments).fetch_all(pool).await
+    select_with(text, condition.arguments).fetch_all(pool).await
 }
 
 /// Returns the number of requests that have not ended.
@@ -208,9 +187,9 @@ typed_row! {
 
 /// Returns all requests by id.
 pub(crate) async fn summaries(pool: &AnyPool) -> Result<Vec<RequestSummary>, sqlx::Error> {
-    let text =
-        "SELECT id, state, files, done, failed, cancelled, cancel, paused FROM request ORDER BY id";
-    select(text).fetch_all(pool).await
+    select(format!("SELECT {} FROM request ORDER BY id", RequestSummary::columns()))
+        .fetch_all(pool)
+        .await
 }
 
 /// Transfer options of a request's files.
@@ -223,69 +202,12 @@ pub(crate) struct TransferPolicy {
     pub(crate) scitag: Option<u16>,
 }
 
-/// A request to store.
-#[derive(Debug)]
-pub(crate) struct NewRequestRow<'a> {
-    /// The request as it will be stored.
-    pub(crate) stored: &'a StoredRequest,
-    /// Hash of the request body.
-    pub(crate) body: &'a str,
-    pub(crate) policy: &'a TransferPolicy,
-    pub(crate) lane: String,
-    pub(crate) queue: i64,
-}
-
-fn new_row(new: &NewRequestRow<'_>) -> [SqlValue; 30] {
-    let one = new.stored;
-    let tally = &one.tally;
-    [
-        one.id.into(),
-        one.client.clone().into(),
-        one.key.clone().into(),
-        new.body.into(),
-        one.class.clone().into(),
-        one.source.clone().into(),
-        one.destination.clone().into(),
-        one.from.clone().into(),
-        one.to.clone().into(),
-        serde_json::to_string(new.policy).expect("plain data").into(),
-        new.lane.clone().into(),
-        new.queue.into(),
-        one.priority.into(),
-        one.deadline.into(),
-        one.size_estimate.into(),
-        one.state.into(),
-        one.paused.into(),
-        tally.cancel.into(),
-        tally.open.into(),
-        tally.broken.into(),
-        (tally.files as i64).into(),
-        (tally.active as i64).into(),
-        (tally.done as i64).into(),
-        (tally.failed as i64).into(),
-        (tally.cancelled as i64).into(),
-        one.bytes.into(),
-        one.bytes_done.into(),
-        one.sized.into(),
-        one.submitted.into(),
-        one.changed.into(),
-    ]
-}
-
 /// Inserts requests; drops those whose idempotency key is in use. Returns the number inserted.
 pub(crate) async fn insert(
     cx: &mut TxContext,
-    requests: &[NewRequestRow<'_>],
+    requests: Vec<StoredRequest>,
 ) -> Result<u64, sqlx::Error> {
-    rows::insert(
-        &mut cx.tx,
-        "INSERT INTO request (id, client, client_key, body, class, source, destination, from_path, to_path, policy, lane,
-            queue, priority, deadline, size_estimate, state, paused, cancel, open, broken, files, active, done, failed,
-            cancelled, bytes, bytes_done, sized, submitted, changed)",
-        requests.iter().map(new_row).collect(),
-        "ON CONFLICT DO NOTHING",
-    )
-    .await
+    insert_rows("request", requests).after("ON CONFLICT DO NOTHING").execute(&mut cx.tx).await
 }
 
 /// Returns the ids of stored requests in a range.
@@ -310,27 +232,30 @@ pub(crate) async fn by_key(
     client: &str,
     key: Option<String>,
 ) -> Result<KeyedRequest, sqlx::Error> {
-    let query = select("SELECT id, body FROM request WHERE client = $1 AND client_key = $2");
-    query.bind(client.to_owned()).bind(key).fetch_one(&mut cx.tx).await
+    let text = format!(
+        "SELECT {} FROM request WHERE client = $1 AND client_key = $2",
+        KeyedRequest::columns()
+    );
+    select(text).bind(client.to_owned()).bind(key).fetch_one(&mut cx.tx).await
 }
 
 /// Deletes a request with its files.
 pub(crate) async fn delete_with_files(cx: &mut TxContext, id: i64) -> Result<(), sqlx::Error> {
-    for text in ["DELETE FROM file WHERE request = $1", "DELETE FROM request WHERE id = $1"] {
-        statement(text).bind(id).execute(&mut cx.tx).await?;
-    }
-    Ok(())
+    let files = statement("DELETE FROM file WHERE request = $1").bind(id);
+    files.execute(&mut cx.tx).await?;
+    let request = statement("DELETE FROM request WHERE id = $1").bind(id);
+    request.execute(&mut cx.tx).await.map(drop)
 }
 
 /// Deletes requests with their files and events.
 pub(crate) async fn purge(cx: &mut TxContext, requests: &[i64]) -> Result<(), sqlx::Error> {
     for text in [
-        "DELETE FROM file WHERE request IN (SELECT i FROM v)",
-        "DELETE FROM event WHERE request IN (SELECT i FROM v)",
-        "DELETE FROM request WHERE id IN (SELECT i FROM v)",
+        "DELETE FROM file WHERE request IN (SELECT id FROM v)",
+        "DELETE FROM event WHERE request IN (SELECT id FROM v)",
+        "DELETE FROM request WHERE id IN (SELECT id FROM v)",
     ] {
-        let ids = requests.iter().map(|id| -> [SqlValue; 1] { [(*id).into()] }).collect();
-        rows::execute_values(&mut cx.tx, &[], "i", ids, text).await?;
+        let ids = requests.iter().map(|id| IdRow { id: *id });
+        with_rows(ids, text).execute(&mut cx.tx).await?;
     }
     Ok(())
 }
@@ -350,8 +275,10 @@ pub(crate) async fn ended_before(
     before: i64,
     limit: i64,
 ) -> Result<Vec<ExpiredRequest>, sqlx::Error> {
-    let text =
-        format!("SELECT id, files FROM request WHERE ended < $1 ORDER BY ended LIMIT {limit}");
+    let text = format!(
+        "SELECT {} FROM request WHERE ended < $1 ORDER BY ended LIMIT {limit}",
+        ExpiredRequest::columns()
+    );
     select(text).bind(before).fetch_all(&mut cx.tx).await
 }
 
@@ -382,10 +309,10 @@ pub(crate) async fn terms(
     cx: &mut TxContext,
     id: i64,
 ) -> Result<Option<RequestTerms>, sqlx::Error> {
-    let text = "SELECT state, class, source, destination, from_path, to_path, policy, files, priority, deadline, lane,
-            open, paused, cancel
-         FROM request WHERE id = $1";
-    select(text).bind(id).fetch_optional(&mut cx.tx).await
+    select(format!("SELECT {} FROM request WHERE id = $1", RequestTerms::columns()))
+        .bind(id)
+        .fetch_optional(&mut cx.tx)
+        .await
 }
 
 /// Stores the priority of a request.
@@ -462,36 +389,71 @@ pub(crate) async fn is_open(cx: &mut TxContext, id: i64) -> Result<bool, sqlx::E
     Ok(query.fetch_one(&mut cx.tx).await? > 0)
 }
 
+written_row! {
+    struct RequestTrouble {
+        id: i64,
+        trouble: String,
+    }
+}
+
 /// Stores the last faults of requests.
 pub(crate) async fn set_troubles(
     cx: &mut TxContext,
     troubles: Vec<(i64, String)>,
 ) -> Result<(), sqlx::Error> {
-    let rows = troubles.into_iter().map(|(id, text)| -> [SqlValue; 2] { [id.into(), text.into()] });
-    let text = "UPDATE request SET trouble = v.t FROM v WHERE request.id = v.i";
-    rows::execute_values(&mut cx.tx, &[], "i, t", rows.collect(), text).await.map(drop)
+    let rows = troubles.into_iter().map(|(id, trouble)| RequestTrouble { id, trouble });
+    let text = "UPDATE request SET trouble = v.trouble FROM v WHERE request.id = v.id";
+    with_rows(rows, text).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Changes of the counts of requests, by id.
 pub(crate) type RequestDeltas = BTreeMap<i64, RequestDelta>;
 
-/// State, class and counts of a request.
-#[derive(Debug, Clone)]
-pub(crate) struct TallyRow {
-    pub(crate) id: i64,
-    pub(crate) state: RequestState,
-    pub(crate) class: String,
-    pub(crate) tally: RequestTally,
+typed_row! {
+    /// State, class and counts of a request.
+    #[derive(Debug, Clone)]
+    pub(crate) struct TallyRow {
+        pub(crate) id: i64,
+        pub(crate) state: RequestState,
+        pub(crate) class: String,
+        files: u64,
+        active: u64,
+        done: u64,
+        failed: u64,
+        cancelled: u64,
+        open: bool,
+        cancel: bool,
+        broken: bool,
+    }
 }
 
-impl sqlx::FromRow<'_, AnyRow> for TallyRow {
-    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: ColumnValue::read(row, "id")?,
-            state: ColumnValue::read(row, "state")?,
-            class: ColumnValue::read(row, "class")?,
-            tally: tally(row)?,
-        })
+impl TallyRow {
+    /// Returns its counts.
+    pub(crate) fn tally(&self) -> RequestTally {
+        RequestTally {
+            files: self.files,
+            active: self.active,
+            done: self.done,
+            failed: self.failed,
+            cancelled: self.cancelled,
+            open: self.open,
+            cancel: self.cancel,
+            broken: self.broken,
+        }
+    }
+}
+
+written_row! {
+    struct RequestDeltaRow {
+        id: i64,
+        files: i64,
+        active: i64,
+        done: i64,
+        failed: i64,
+        cancelled: i64,
+        bytes: i64,
+        bytes_done: i64,
+        sized: i64,
     }
 }
 
@@ -500,32 +462,37 @@ pub(crate) async fn add_to_counts(
     cx: &mut TxContext,
     deltas: RequestDeltas,
 ) -> Result<Vec<TallyRow>, sqlx::Error> {
-    let rows = deltas.into_iter().map(|(id, delta)| -> [SqlValue; 9] {
-        [
-            id.into(),
-            delta.files.into(),
-            delta.active.into(),
-            delta.done.into(),
-            delta.failed.into(),
-            delta.cancelled.into(),
-            delta.bytes.into(),
-            delta.bytes_done.into(),
-            delta.sized.into(),
-        ]
+    let rows = deltas.into_iter().map(|(id, delta)| RequestDeltaRow {
+        id,
+        files: delta.files,
+        active: delta.active,
+        done: delta.done,
+        failed: delta.failed,
+        cancelled: delta.cancelled,
+        bytes: delta.bytes,
+        bytes_done: delta.bytes_done,
+        sized: delta.sized,
     });
-    let now = cx.now;
     let text = format!(
-        "UPDATE request SET files = files + v.n, active = active + v.a, done = done + v.d, failed = failed + v.f,
-            cancelled = cancelled + v.c, bytes = bytes + v.b, bytes_done = bytes_done + v.e, sized = sized + v.z,
-            changed = $1 FROM v WHERE request.id = v.i RETURNING id, state, class, {TALLY_COLUMNS}"
+        "UPDATE request SET {}, changed = $1 FROM v WHERE request.id = v.id RETURNING {}",
+        add_clause::<RequestDeltaRow>("request", &["id"]),
+        TallyRow::columns_of("request")
     );
-    rows::query_values(&mut cx.tx, &[now], "i, n, a, d, f, c, b, e, z", rows.collect(), &text).await
+    with_rows(rows, text).bind(cx.now).fetch_all(&mut cx.tx).await
 }
 
 /// Returns the counts of a request, if it is stored.
 pub(crate) async fn counts(cx: &mut TxContext, id: i64) -> Result<Vec<TallyRow>, sqlx::Error> {
-    let text = format!("SELECT id, state, class, {TALLY_COLUMNS} FROM request WHERE id = $1");
+    let text = format!("SELECT {} FROM request WHERE id = $1", TallyRow::columns());
     select(text).bind(id).fetch_all(&mut cx.tx).await
+}
+
+written_row! {
+    struct RequestStateRow {
+        id: i64,
+        state: RequestState,
+        ended: Option<i64>,
+    }
 }
 
 /// Stores the states of requests; those with a final state end now.
@@ -534,11 +501,16 @@ pub(crate) async fn set_states(
     states: Vec<(i64, RequestState)>,
 ) -> Result<(), sqlx::Error> {
     let now = cx.now;
-    let rows = states.into_iter().map(|(id, state)| -> [SqlValue; 3] {
-        [id.into(), state.into(), state.is_final().then_some(now).into()]
+    let rows = states.into_iter().map(|(id, state)| RequestStateRow {
+        id,
+        state,
+        ended: state.is_final().then_some(now),
     });
-    let text = "UPDATE request SET state = v.s, ended = v.e FROM v WHERE request.id = v.i";
-    rows::execute_values(&mut cx.tx, &[], "i, s, e", rows.collect(), text).await.map(drop)
+    let text = format!(
+        "UPDATE request SET {} FROM v WHERE request.id = v.id",
+        set_clause::<RequestStateRow>(&["id"])
+    );
+    with_rows(rows, text).execute(&mut cx.tx).await.map(drop)
 }
 
 typed_row! {
@@ -554,8 +526,8 @@ typed_row! {
 
 /// Returns what a run needs of its request.
 pub(crate) async fn order_terms(cx: &mut TxContext, id: i64) -> Result<OrderTerms, sqlx::Error> {
-    let query = select("SELECT class, from_path, to_path, policy FROM request WHERE id = $1");
-    query.bind(id).fetch_one(&mut cx.tx).await
+    let text = format!("SELECT {} FROM request WHERE id = $1", OrderTerms::columns());
+    select(text).bind(id).fetch_one(&mut cx.tx).await
 }
 
 typed_row! {
@@ -574,10 +546,11 @@ pub(crate) async fn cancelled(
     since: i64,
 ) -> Result<Vec<CancelledRequest>, sqlx::Error> {
     let text = format!(
-        "SELECT id, open FROM request WHERE cancel = 1 AND ended IS NULL AND (open = 1 OR EXISTS (
+        "SELECT {} FROM request WHERE cancel = 1 AND ended IS NULL AND (open = 1 OR EXISTS (
             SELECT 1 FROM batch WHERE batch.request = request.id AND (state <> {RUNNING_BATCH} OR {}
                 OR EXISTS (SELECT 1 FROM run n WHERE n.id = batch.run AND n.state = {ACTIVE_RUN}))))
          ORDER BY id LIMIT $1",
+        CancelledRequest::columns(),
         batches::gone_condition()
     );
     select(text).bind(REQUESTS_PER_TX_MAX).bind(since).fetch_all(&mut cx.tx).await

@@ -7,7 +7,8 @@ use penstock_control::retention::{self, RESERVATION_RETENTION};
 use sqlx::AnyPool;
 
 use super::db;
-use super::rows::{self, JsonColumn, SqlValue, select, statement, typed_row};
+use super::rows::{JsonColumn, TypedRow, typed_row, written_row};
+use super::statement::{insert_rows, select, statement};
 use super::writer::TxContext;
 
 /// Number of the state of a circuit that has ended.
@@ -47,11 +48,14 @@ typed_row! {
     }
 }
 
-/// Columns of [`ReservationRow`].
-const COLUMNS: &str = "id, class, source, destination, rate_bps, begins, ends, route";
-
-fn current_text() -> String {
-    format!("SELECT {COLUMNS} FROM reservation WHERE ends > $1 AND id <> $2 ORDER BY id")
+/// Returns the text that selects the reservations that have not ended at `$1`, and a condition, by id. The list of their
+/// ids makes SQLite search the index of ends; by id alone it would read all.
+fn current_text(condition: &str) -> String {
+    let columns = ReservationRow::columns();
+    format!(
+        "SELECT {columns} FROM reservation WHERE id IN (SELECT id FROM reservation WHERE ends > $1) AND {condition}
+         ORDER BY id"
+    )
 }
 
 /// Returns the reservations that have not ended, without one, by id.
@@ -59,20 +63,18 @@ pub(crate) async fn current_without(
     cx: &mut TxContext,
     without: Option<i64>,
 ) -> Result<Vec<ReservationRow>, sqlx::Error> {
-    let query = select(current_text()).bind(cx.now).bind(without.unwrap_or(-1));
+    let query = select(current_text("id <> $2")).bind(cx.now).bind(without.unwrap_or(-1));
     query.fetch_all(&mut cx.tx).await
 }
 
 /// Returns the reservations that have not ended, by id.
 pub(crate) async fn current(pool: &AnyPool, now: i64) -> Result<Vec<ReservationRow>, sqlx::Error> {
-    select(current_text()).bind(now).bind(-1_i64).fetch_all(pool).await
+    select(current_text("id <> $2")).bind(now).bind(-1_i64).fetch_all(pool).await
 }
 
 /// Returns the reservations that have begun and not ended, by id.
 pub(crate) async fn active(pool: &AnyPool, now: i64) -> Result<Vec<ReservationRow>, sqlx::Error> {
-    let text =
-        format!("SELECT {COLUMNS} FROM reservation WHERE begins <= $1 AND ends > $1 ORDER BY id");
-    select(text).bind(now).fetch_all(pool).await
+    select(current_text("begins <= $1")).bind(now).fetch_all(pool).await
 }
 
 typed_row! {
@@ -106,15 +108,46 @@ pub(crate) async fn list(
     now: i64,
     id: Option<i64>,
 ) -> Result<Vec<ListedReservation>, sqlx::Error> {
-    let text = format!(
+    let query = match id {
+        Some(id) => {
+            select(listing(&format!("s.id = $2 AND (s.ends > $1 OR c.state < {RELEASED_STATE})")))
+                .bind(now)
+                .bind(id)
+        }
+        None => select(listing(&format!(
+            "s.id IN (SELECT id FROM reservation WHERE ends > $1
+                UNION ALL SELECT reservation FROM circuit WHERE state < {RELEASED_STATE})"
+        )))
+        .bind(now),
+    };
+    query.fetch_all(pool).await
+}
+
+/// Returns the text that selects the reservations `s` of a condition with their circuits `c`, by begin.
+fn listing(condition: &str) -> String {
+    format!(
         "SELECT s.id AS id, s.client AS client, s.class AS class, s.source AS source, s.destination AS destination,
             s.rate_bps AS rate_bps, s.begins AS begins, s.ends AS ends, s.route AS route, c.state AS state,
             c.since AS since, c.why AS why, c.addresses AS addresses, c.measured_bps AS measured_bps,
             c.checked AS checked, c.shows AS shows
          FROM reservation s LEFT JOIN circuit c ON c.reservation = s.id
-         WHERE (s.ends > $1 OR c.state < {RELEASED_STATE}) AND (s.id = $2 OR $2 < 0) ORDER BY s.begins, s.id"
-    );
-    select(text).bind(now).bind(id.unwrap_or(-1)).fetch_all(pool).await
+         WHERE {condition} ORDER BY s.begins, s.id"
+    )
+}
+
+written_row! {
+    struct AdmittedReservation {
+        id: i64,
+        client: String,
+        class: Option<String>,
+        source: String,
+        destination: String,
+        rate_bps: i64,
+        begins: i64,
+        ends: i64,
+        route: JsonColumn<ReservedRoute>,
+        made: i64,
+    }
 }
 
 /// Stores a reservation on a route. Returns its id.
@@ -124,20 +157,19 @@ pub(crate) async fn insert(
     route: &ReservedRoute,
 ) -> Result<i64, sqlx::Error> {
     let id = db::allocate_ids(&mut cx.tx, "id", 1).await?;
-    let row: [SqlValue; 10] = [
-        id.into(),
-        wanted.client.clone().into(),
-        wanted.class.clone().into(),
-        wanted.source.clone().into(),
-        wanted.destination.clone().into(),
-        wanted.rate_bps.into(),
-        (wanted.begins * 1000).into(),
-        (wanted.ends * 1000).into(),
-        serde_json::to_string(route).expect("plain data").into(),
-        cx.now.into(),
-    ];
-    let into = "INSERT INTO reservation (id, client, class, source, destination, rate_bps, begins, ends, route, made)";
-    rows::insert(&mut cx.tx, into, vec![row], "").await?;
+    let row = AdmittedReservation {
+        id,
+        client: wanted.client.clone(),
+        class: wanted.class.clone(),
+        source: wanted.source.clone(),
+        destination: wanted.destination.clone(),
+        rate_bps: wanted.rate_bps,
+        begins: wanted.begins * 1000,
+        ends: wanted.ends * 1000,
+        route: JsonColumn(route.clone()),
+        made: cx.now,
+    };
+    insert_rows("reservation", [row]).execute(&mut cx.tx).await?;
     Ok(id)
 }
 
@@ -158,12 +190,16 @@ pub(crate) async fn set_route(
     query.execute(&mut cx.tx).await.map(drop)
 }
 
+/// Returns the end in Unix milliseconds before which reservations expire.
+pub(super) fn expiry_ms(cx: &TxContext) -> i64 {
+    retention::expiry_ms(cx.now, RESERVATION_RETENTION)
+}
+
 /// Deletes expired reservations; one with a circuit only after the circuit's release.
 pub(crate) async fn purge(cx: &mut TxContext) -> Result<(), sqlx::Error> {
     let text = format!(
         "DELETE FROM reservation WHERE ends < $1
             AND NOT EXISTS (SELECT 1 FROM circuit WHERE circuit.reservation = reservation.id AND circuit.state < {RELEASED_STATE})"
     );
-    let before = retention::expiry_ms(cx.now, RESERVATION_RETENTION);
-    statement(text).bind(before).execute(&mut cx.tx).await.map(drop)
+    statement(text).bind(expiry_ms(cx)).execute(&mut cx.tx).await.map(drop)
 }

@@ -7,7 +7,8 @@ use sqlx::AnyPool;
 use utoipa::ToSchema;
 
 use super::db;
-use super::rows::{self, JsonColumn, SqlValue, select, select_one, statement, typed_row};
+use super::rows::{JsonColumn, TypedRow, table_row, typed_row};
+use super::statement::{insert_rows, select, select_one, statement};
 use super::writer::TxContext;
 
 /// Rates of a class in a round.
@@ -21,7 +22,7 @@ pub struct ClassRate {
     pub measured_bps: u64,
 }
 
-typed_row! {
+table_row! {
     /// A recorded round.
     #[derive(Debug, Clone)]
     pub(crate) struct RoundRow {
@@ -45,8 +46,10 @@ pub(crate) async fn list(
     before: i64,
     limit: i64,
 ) -> Result<Vec<RoundRow>, sqlx::Error> {
-    let text = "SELECT id, at, cause, micros, runs, started, changed, classes, notes FROM round
-        WHERE id < $1 ORDER BY id DESC LIMIT $2";
+    let text = format!(
+        "SELECT {} FROM round WHERE id < $1 ORDER BY id DESC LIMIT $2",
+        RoundRow::columns()
+    );
     select(text).bind(before).bind(limit).fetch_all(pool).await
 }
 
@@ -83,19 +86,18 @@ pub(crate) async fn insert(
     notes: &[String],
 ) -> Result<(), sqlx::Error> {
     let id = db::allocate_ids(&mut cx.tx, "round", 1).await?;
-    let row: [SqlValue; 9] = [
-        id.into(),
-        record.at.into(),
-        record.cause.into(),
-        record.micros.into(),
-        record.runs.into(),
-        started.into(),
-        changed.into(),
-        serde_json::to_string(classes).expect("plain data").into(),
-        serde_json::to_string(notes).expect("plain data").into(),
-    ];
-    let into = "INSERT INTO round (id, at, cause, micros, runs, started, changed, classes, notes)";
-    rows::insert(&mut cx.tx, into, vec![row], "").await.map(drop)
+    let row = RoundRow {
+        id,
+        at: record.at,
+        cause: record.cause.to_owned(),
+        micros: record.micros,
+        runs: record.runs,
+        started,
+        changed,
+        classes: JsonColumn(classes.to_vec()),
+        notes: JsonColumn(notes.to_vec()),
+    };
+    insert_rows("round", [row]).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Deletes expired rounds, the oldest first; these have the smallest ids.

@@ -14,7 +14,8 @@ use sqlx::any::AnyRow;
 
 use super::hosts::ReceiverAddress;
 use super::requests::{OrderTerms, TransferPolicy};
-use super::rows::{self, ColumnValue, JsonColumn, SqlValue, select, statement, typed_row};
+use super::rows::{ColumnValue, IdRow, JsonColumn, TypedRow, typed_row, written_row};
+use super::statement::{insert_rows, select, set_clause, statement, with_rows};
 use super::writer::TxContext;
 use super::{batches, files};
 
@@ -50,10 +51,8 @@ pub(crate) async fn order(
     host: &str,
     id: OrderId,
 ) -> Result<Option<Order>, sqlx::Error> {
-    let text = format!(
-        "SELECT kind, request, from_host, to_host, from_path, to_path, policy, ticket, addresses, fingerprint
-         FROM run WHERE id = $1 AND state = {ACTIVE_STATE}"
-    );
+    let text =
+        format!("SELECT {} FROM run WHERE id = $1 AND state = {ACTIVE_STATE}", OrderRow::columns());
     let row: Option<OrderRow> = select(text).bind(id.run()).fetch_optional(pool).await?;
     let Some(row) = row else { return Ok(None) };
     let task = match (id.side(), row.kind) {
@@ -112,7 +111,7 @@ typed_row! {
         pub(crate) moved: i64,
         pub(crate) started: i64,
         pub(crate) seen: i64,
-        pub(crate) why: Option<String>,
+        pub(crate) end_reason: Option<String>,
     }
 }
 
@@ -122,21 +121,19 @@ pub(crate) async fn list(
     request: Option<i64>,
     limit: i64,
 ) -> Result<Vec<StoredRun>, sqlx::Error> {
-    let of = match request {
-        Some(_) => format!(
-            "AND id IN (SELECT run FROM batch WHERE request = $2 AND state = {RUNNING_BATCH})"
-        ),
-        None => String::new(),
-    };
-    let text = format!(
-        "SELECT id, kind, class, from_host, to_host, files, bytes, state, phase, rate_bps, applied_bps, measured_bps,
-            live_streams, route, reason, bound_by, label, waiting, off_path, settled_files, moved, started, seen, end_reason AS why
-         FROM run WHERE state < {ENDED_STATE} {of} ORDER BY id LIMIT $1"
-    );
-    let query = select(text).bind(limit);
+    let columns = StoredRun::columns();
     let query = match request {
-        Some(request) => query.bind(request),
-        None => query,
+        Some(request) => select(format!(
+            "SELECT {columns} FROM run WHERE state < {ENDED_STATE}
+                AND id IN (SELECT run FROM batch WHERE request = $2 AND state = {RUNNING_BATCH})
+             ORDER BY id LIMIT $1"
+        ))
+        .bind(limit)
+        .bind(request),
+        None => select(format!(
+            "SELECT {columns} FROM run WHERE state < {ENDED_STATE} ORDER BY id LIMIT $1"
+        ))
+        .bind(limit),
     };
     query.fetch_all(pool).await
 }
@@ -297,8 +294,9 @@ pub(crate) async fn settled_paths(
     since: i64,
 ) -> Result<Vec<SettledPath>, sqlx::Error> {
     let text = format!(
-        "SELECT path, measured_bps FROM run
-         WHERE state < {ENDED_STATE} AND state = {ACTIVE_STATE} AND path <> '[]' AND settings_at <= $1"
+        "SELECT {} FROM run
+         WHERE state < {ENDED_STATE} AND state = {ACTIVE_STATE} AND path <> '[]' AND settings_at <= $1",
+        SettledPath::columns()
     );
     select(text).bind(since).fetch_all(pool).await
 }
@@ -319,7 +317,8 @@ typed_row! {
 /// Returns the live runs, by id.
 pub(crate) async fn summaries(pool: &AnyPool) -> Result<Vec<RunSummary>, sqlx::Error> {
     let text = format!(
-        "SELECT id, from_host, to_host, state, rate_bps, route FROM run WHERE state < {ENDED_STATE} ORDER BY id"
+        "SELECT {} FROM run WHERE state < {ENDED_STATE} ORDER BY id",
+        RunSummary::columns()
     );
     select(text).fetch_all(pool).await
 }
@@ -343,90 +342,134 @@ pub(crate) struct NewRun<'a> {
     pub(crate) bytes: i64,
 }
 
+written_row! {
+    /// A run that has just started.
+    struct StartedRun {
+        id: i64,
+        kind: BatchKind,
+        queue: i64,
+        request: i64,
+        class: String,
+        from_host: String,
+        to_host: String,
+        from_path: String,
+        to_path: String,
+        policy: String,
+        ticket: String,
+        addresses: String,
+        fingerprint: String,
+        priority: i64,
+        deadline: Option<i64>,
+        files: i64,
+        bytes: i64,
+        state: RunState,
+        receiver_notified: bool,
+        source_stop_acks: i64,
+        destination_stop_acks: i64,
+        path: JsonColumn<Vec<AddressPair>>,
+        route: JsonColumn<Vec<String>>,
+        reason: &'static str,
+        settings_at: i64,
+        outcomes: i64,
+        entries: i64,
+        phase: OrderPhase,
+        moved: i64,
+        settled_bytes: i64,
+        settled_files: i64,
+        measured_bps: i64,
+        live_streams: i64,
+        retransmits: i64,
+        bound_by: &'static str,
+        label: &'static str,
+        off_path: bool,
+        started: i64,
+        seen: i64,
+    }
+}
+
 /// Stores a run.
 pub(crate) async fn insert(cx: &mut TxContext, run: NewRun<'_>) -> Result<(), sqlx::Error> {
-    let now = cx.now;
-    let row: [SqlValue; 40] = [
-        run.id.into(),
-        run.kind.into(),
-        run.queue.into(),
-        run.request.into(),
-        run.terms.class.as_str().into(),
-        run.from_host.into(),
-        run.to_host.into(),
-        run.terms.from_path.as_str().into(),
-        run.terms.to_path.as_str().into(),
-        run.terms.policy.as_str().into(),
-        run.ticket.into(),
-        run.receiver.addresses.into(),
-        run.receiver.fingerprint.into(),
-        run.priority.into(),
-        run.deadline.into(),
-        run.files.into(),
-        run.bytes.into(),
-        RunState::Active.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        "[]".into(),
-        "[]".into(),
-        "it has just begun".into(),
-        now.into(),
-        0.into(),
-        0.into(),
-        OrderPhase::Waiting.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        0.into(),
-        "".into(),
-        "".into(),
-        0.into(),
-        now.into(),
-        now.into(),
-        None::<i64>.into(),
-    ];
-    rows::insert(
-        &mut cx.tx,
-        "INSERT INTO run (id, kind, queue, request, class, from_host, to_host, from_path, to_path, policy, ticket,
-            addresses, fingerprint, priority, deadline, files, bytes, state, receiver_notified, source_stop_acks, destination_stop_acks, path, route,
-            reason, settings_at, outcomes, entries, phase, moved, settled_bytes, settled_files, measured_bps,
-            live_streams, retransmits, bound_by, label, off_path, started, seen, ended)",
-        vec![row],
-        "",
-    )
-    .await
-    .map(drop)
+    let row = StartedRun {
+        id: run.id,
+        kind: run.kind,
+        queue: run.queue,
+        request: run.request,
+        class: run.terms.class.clone(),
+        from_host: run.from_host.to_owned(),
+        to_host: run.to_host.to_owned(),
+        from_path: run.terms.from_path.clone(),
+        to_path: run.terms.to_path.clone(),
+        policy: run.terms.policy.clone(),
+        ticket: run.ticket,
+        addresses: run.receiver.addresses,
+        fingerprint: run.receiver.fingerprint,
+        priority: run.priority,
+        deadline: run.deadline,
+        files: run.files,
+        bytes: run.bytes,
+        state: RunState::Active,
+        receiver_notified: false,
+        source_stop_acks: 0,
+        destination_stop_acks: 0,
+        path: JsonColumn::default(),
+        route: JsonColumn::default(),
+        reason: "it has just begun",
+        settings_at: cx.now,
+        outcomes: 0,
+        entries: 0,
+        phase: OrderPhase::Waiting,
+        moved: 0,
+        settled_bytes: 0,
+        settled_files: 0,
+        measured_bps: 0,
+        live_streams: 0,
+        retransmits: 0,
+        bound_by: "",
+        label: "",
+        off_path: false,
+        started: cx.now,
+        seen: cx.now,
+    };
+    insert_rows("run", [row]).execute(&mut cx.tx).await.map(drop)
+}
+
+written_row! {
+    struct RunPlanRow {
+        id: i64,
+        rate_bps: Option<u64>,
+        streams: Option<i64>,
+        path: JsonColumn<Vec<AddressPair>>,
+        route: JsonColumn<Vec<String>>,
+        reason: String,
+        slow_since: Option<i64>,
+        off_path: bool,
+        moved_at: i64,
+        off_since: Option<i64>,
+    }
 }
 
 /// Stores the plans of active runs. Returns the number of runs updated.
 pub(crate) async fn store_plans(cx: &mut TxContext, plans: &[RunPlan]) -> Result<i64, sqlx::Error> {
-    let rows = plans.iter().map(|one| -> [SqlValue; 10] {
-        [
-            one.run.into(),
-            one.rate_bps.map(|rate| rate as i64).into(),
-            one.streams.map(i64::from).into(),
-            serde_json::to_string(&one.path).expect("plain data").into(),
-            serde_json::to_string(&one.route).expect("plain data").into(),
-            one.reason.clone().into(),
-            one.slow_since_ms.into(),
-            one.off_path.into(),
-            one.moved_ms.into(),
-            one.off_since_ms.into(),
-        ]
+    let rows = plans.iter().map(|one| RunPlanRow {
+        id: one.run,
+        rate_bps: one.rate_bps,
+        streams: one.streams.map(i64::from),
+        path: JsonColumn(one.path.clone()),
+        route: JsonColumn(one.route.clone()),
+        reason: one.reason.clone(),
+        slow_since: one.slow_since_ms,
+        off_path: one.off_path,
+        moved_at: one.moved_ms,
+        off_since: one.off_since_ms,
     });
-    let now = cx.now;
     let text = format!(
-        "UPDATE run SET rate_bps = v.r, streams = v.s, path = v.p, route = v.u, reason = v.w, slow_since = v.l,
-            off_path = v.o, moved_at = v.m, off_since = v.f,
-            settings_at = CASE WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.r, -1) OR run.path <> v.p THEN $1
-                ELSE run.settings_at END
-         FROM v WHERE run.id = v.i AND run.state = {ACTIVE_STATE}"
+        "UPDATE run SET {}, settings_at = CASE
+            WHEN COALESCE(run.rate_bps, -1) <> COALESCE(v.rate_bps, -1) OR run.path <> v.path THEN $1
+            ELSE run.settings_at END
+         FROM v WHERE run.id = v.id AND run.state = {ACTIVE_STATE}",
+        set_clause::<RunPlanRow>(&["id"])
     );
-    let columns = "i, r, s, p, u, w, l, o, m, f";
-    let changed = rows::execute_values(&mut cx.tx, &[now], columns, rows.collect(), &text).await?;
+    let changed = with_rows(rows, text).bind(cx.now).execute(&mut cx.tx).await?;
     Ok(changed as i64)
 }
 
@@ -452,25 +495,30 @@ pub(crate) async fn withdraw(
     which: RunSelection<'_>,
     why: &str,
 ) -> Result<(), sqlx::Error> {
-    let condition = match which {
-        RunSelection::Id(_) => "id = $2".to_owned(),
-        RunSelection::OfRequest(_) => {
-            format!("id IN (SELECT run FROM batch WHERE state = {RUNNING_BATCH} AND request = $2)")
+    let of_request =
+        format!("id IN (SELECT run FROM batch WHERE state = {RUNNING_BATCH} AND request = $2)");
+    let query = match which {
+        RunSelection::Id(id) => statement(withdrawal("id = $2")).bind(why.to_owned()).bind(id),
+        RunSelection::OfRequest(id) => {
+            statement(withdrawal(&of_request)).bind(why.to_owned()).bind(id)
         }
-        RunSelection::FromHost(_) => "from_host = $2".to_owned(),
-        RunSelection::ToHost(_) => "to_host = $2".to_owned(),
+        RunSelection::FromHost(host) => {
+            statement(withdrawal("from_host = $2")).bind(why.to_owned()).bind(host.to_owned())
+        }
+        RunSelection::ToHost(host) => {
+            statement(withdrawal("to_host = $2")).bind(why.to_owned()).bind(host.to_owned())
+        }
     };
-    let text = format!(
+    query.execute(&mut cx.tx).await.map(drop)
+}
+
+/// Returns the text that withdraws the active runs of a condition.
+fn withdrawal(condition: &str) -> String {
+    format!(
         "UPDATE run SET state = {REVOKING_STATE}, end_reason = $1, source_stop_acks = 0,
             destination_stop_acks = CASE WHEN kind = {LIST_KIND} THEN {MISSED_REPORTS_MAX} ELSE 0 END
          WHERE state < {ENDED_STATE} AND state = {ACTIVE_STATE} AND {condition}"
-    );
-    let query = statement(text).bind(why.to_owned());
-    let query = match which {
-        RunSelection::Id(id) | RunSelection::OfRequest(id) => query.bind(id),
-        RunSelection::FromHost(host) | RunSelection::ToHost(host) => query.bind(host.to_owned()),
-    };
-    query.execute(&mut cx.tx).await.map(drop)
+    )
 }
 
 typed_row! {
@@ -491,7 +539,8 @@ pub(crate) async fn end(
 ) -> Result<EndedRun, sqlx::Error> {
     let text = format!(
         "UPDATE run SET state = {ENDED_STATE}, ended = $1, end_reason = COALESCE($2, end_reason), measured_bps = 0 WHERE id = $3
-         RETURNING kind, files, settled_files"
+         RETURNING {}",
+        EndedRun::columns()
     );
     select(text).bind(cx.now).bind(why).bind(run).fetch_one(&mut cx.tx).await
 }
@@ -523,59 +572,53 @@ fn of_request_condition() -> String {
     )
 }
 
-/// A live run as reports read and change it.
-#[derive(Debug, Clone)]
-pub(crate) struct ReportedRun {
-    pub(crate) id: i64,
-    pub(crate) kind: BatchKind,
-    pub(crate) state: RunState,
-    pub(crate) from: String,
-    pub(crate) to: String,
-    pub(crate) request: i64,
-    /// Set once the receiver has the ticket.
-    pub(crate) receiver_notified: bool,
-    /// Consecutive reports of source and destination without the withdrawn order.
-    pub(crate) missed_reports: [i64; 2],
-    /// Number of the node's start of the order.
-    pub(crate) agent_run: Option<i64>,
-    /// Number of known outcomes and listed files.
-    pub(crate) outcomes: i64,
-    pub(crate) entries: i64,
-    pub(crate) settled_bytes: i64,
-    pub(crate) settled_files: i64,
-    pub(crate) settings: OrderSettings,
-    pub(crate) why: Option<String>,
-    /// Phase that the sender reported last.
-    pub(crate) phase: OrderPhase,
+typed_row! {
+    /// A live run as reports read and change it.
+    #[derive(Debug, Clone)]
+    pub(crate) struct ReportedRun {
+        pub(crate) id: i64,
+        pub(crate) kind: BatchKind,
+        pub(crate) state: RunState,
+        pub(crate) from_host: String,
+        pub(crate) to_host: String,
+        pub(crate) request: i64,
+        /// Set once the receiver has the ticket.
+        pub(crate) receiver_notified: bool,
+        /// Consecutive reports of the source without the withdrawn order.
+        pub(crate) source_stop_acks: i64,
+        /// Consecutive reports of the destination without the withdrawn order.
+        pub(crate) destination_stop_acks: i64,
+        /// Number of the node's start of the order.
+        pub(crate) agent_run: Option<i64>,
+        /// Number of known outcomes.
+        pub(crate) outcomes: i64,
+        /// Number of known listed files.
+        pub(crate) entries: i64,
+        pub(crate) settled_bytes: i64,
+        pub(crate) settled_files: i64,
+        pub(crate) rate_bps: Option<u64>,
+        pub(crate) streams: Option<i64>,
+        pub(crate) path: JsonColumn<Vec<AddressPair>>,
+        pub(crate) end_reason: Option<String>,
+        /// Phase that the sender reported last.
+        pub(crate) phase: OrderPhase,
+    }
 }
 
-impl sqlx::FromRow<'_, AnyRow> for ReportedRun {
-    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            id: ColumnValue::read(row, "id")?,
-            kind: ColumnValue::read(row, "kind")?,
-            state: ColumnValue::read(row, "state")?,
-            from: ColumnValue::read(row, "from_host")?,
-            to: ColumnValue::read(row, "to_host")?,
-            request: ColumnValue::read(row, "request")?,
-            receiver_notified: ColumnValue::read(row, "receiver_notified")?,
-            missed_reports: [
-                ColumnValue::read(row, "source_stop_acks")?,
-                ColumnValue::read(row, "destination_stop_acks")?,
-            ],
-            agent_run: ColumnValue::read(row, "agent_run")?,
-            outcomes: ColumnValue::read(row, "outcomes")?,
-            entries: ColumnValue::read(row, "entries")?,
-            settled_bytes: ColumnValue::read(row, "settled_bytes")?,
-            settled_files: ColumnValue::read(row, "settled_files")?,
-            settings: OrderSettings {
-                rate_bps: ColumnValue::read(row, "rate_bps")?,
-                streams: <Option<i64>>::read(row, "streams")?.map(|streams| streams as u16),
-                path: JsonColumn::read(row, "path")?.0,
-            },
-            why: ColumnValue::read(row, "why")?,
-            phase: ColumnValue::read(row, "phase")?,
-        })
+impl ReportedRun {
+    /// Returns the settings of its sender.
+    pub(crate) fn settings(&self) -> OrderSettings {
+        OrderSettings {
+            rate_bps: self.rate_bps,
+            streams: self.streams.map(|streams| streams as u16),
+            path: self.path.0.clone(),
+        }
+    }
+}
+
+written_row! {
+    struct HostName {
+        name: String,
     }
 }
 
@@ -586,37 +629,37 @@ pub(crate) async fn at_hosts(
 ) -> Result<BTreeMap<i64, ReportedRun>, sqlx::Error> {
     let mut runs = BTreeMap::new();
     for column in ["from_host", "to_host"] {
-        let names = hosts.iter().map(|host| -> [SqlValue; 1] { [(*host).into()] }).collect();
+        let names = hosts.iter().map(|host| HostName { name: (*host).to_owned() });
         let text = format!(
-            "SELECT id, kind, state, from_host, to_host, request, receiver_notified, source_stop_acks, destination_stop_acks, agent_run, outcomes,
-                entries, settled_bytes, settled_files, rate_bps, streams, path, end_reason AS why, phase
-             FROM run WHERE state < {ENDED_STATE} AND {column} IN (SELECT h FROM v)"
+            "SELECT {} FROM run WHERE state < {ENDED_STATE} AND {column} IN (SELECT name FROM v)",
+            ReportedRun::columns()
         );
-        let found: Vec<ReportedRun> =
-            rows::query_values(&mut cx.tx, &[], "h", names, &text).await?;
+        let found: Vec<ReportedRun> = with_rows(names, text).fetch_all(&mut cx.tx).await?;
         runs.extend(found.into_iter().map(|run| (run.id, run)));
     }
     Ok(runs)
 }
 
-/// Progress of a run as its source reports it.
-#[derive(Debug, Clone)]
-pub(crate) struct ReportedProgress {
-    pub(crate) run: i64,
-    pub(crate) agent_run: i64,
-    pub(crate) outcomes: i64,
-    pub(crate) entries: i64,
-    pub(crate) phase: OrderPhase,
-    pub(crate) moved: i64,
-    pub(crate) measured_bps: i64,
-    pub(crate) applied_bps: Option<i64>,
-    pub(crate) streams: i64,
-    pub(crate) retransmits: i64,
-    pub(crate) bound_by: String,
-    pub(crate) label: String,
-    pub(crate) waiting: Option<String>,
-    pub(crate) settled_bytes: i64,
-    pub(crate) settled_files: i64,
+written_row! {
+    /// Progress of a run as its source reports it.
+    #[derive(Debug, Clone)]
+    pub(crate) struct ReportedProgress {
+        pub(crate) id: i64,
+        pub(crate) agent_run: i64,
+        pub(crate) outcomes: i64,
+        pub(crate) entries: i64,
+        pub(crate) phase: OrderPhase,
+        pub(crate) moved: i64,
+        pub(crate) measured_bps: i64,
+        pub(crate) applied_bps: Option<i64>,
+        pub(crate) live_streams: i64,
+        pub(crate) retransmits: i64,
+        pub(crate) bound_by: String,
+        pub(crate) label: String,
+        pub(crate) waiting: Option<String>,
+        pub(crate) settled_bytes: i64,
+        pub(crate) settled_files: i64,
+    }
 }
 
 /// Stores the progress of runs.
@@ -624,37 +667,11 @@ pub(crate) async fn store_progress(
     cx: &mut TxContext,
     progress: Vec<ReportedProgress>,
 ) -> Result<(), sqlx::Error> {
-    let now = cx.now;
-    let rows = progress.into_iter().map(|one| -> [SqlValue; 15] {
-        [
-            one.run.into(),
-            one.agent_run.into(),
-            one.outcomes.into(),
-            one.entries.into(),
-            one.phase.into(),
-            one.moved.into(),
-            one.measured_bps.into(),
-            one.applied_bps.into(),
-            one.streams.into(),
-            one.retransmits.into(),
-            one.bound_by.into(),
-            one.label.into(),
-            one.waiting.into(),
-            one.settled_bytes.into(),
-            one.settled_files.into(),
-        ]
-    });
-    rows::execute_values(
-        &mut cx.tx,
-        &[now],
-        "i, r, o, e, p, m, b, a, s, t, y, l, w, z, f",
-        rows.collect(),
-        "UPDATE run SET agent_run = v.r, outcomes = v.o, entries = v.e, phase = v.p, moved = v.m, measured_bps = v.b,
-            applied_bps = v.a, live_streams = v.s, retransmits = v.t, bound_by = v.y, label = v.l, waiting = v.w,
-            seen = $1, settled_bytes = v.z, settled_files = v.f FROM v WHERE run.id = v.i",
-    )
-    .await
-    .map(drop)
+    let text = format!(
+        "UPDATE run SET {}, seen = $1 FROM v WHERE run.id = v.id",
+        set_clause::<ReportedProgress>(&["id"])
+    );
+    with_rows(progress, text).bind(cx.now).execute(&mut cx.tx).await.map(drop)
 }
 
 /// Stores that the receivers of runs have their tickets.
@@ -662,28 +679,38 @@ pub(crate) async fn set_receiver_notified(
     cx: &mut TxContext,
     runs: &[i64],
 ) -> Result<(), sqlx::Error> {
-    let ids = runs.iter().map(|id| -> [SqlValue; 1] { [(*id).into()] }).collect();
-    let text = "UPDATE run SET receiver_notified = 1 FROM v WHERE run.id = v.i";
-    rows::execute_values(&mut cx.tx, &[], "i", ids, text).await.map(drop)
+    let ids = runs.iter().map(|id| IdRow { id: *id });
+    let text = "UPDATE run SET receiver_notified = 1 FROM v WHERE run.id = v.id";
+    with_rows(ids, text).execute(&mut cx.tx).await.map(drop)
 }
 
-/// Stores the consecutive reports of source and destination without their withdrawn orders, by run.
+written_row! {
+    /// Consecutive reports of the source and the destination of a run without its withdrawn orders.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct MissedReports {
+        pub(crate) id: i64,
+        pub(crate) source_stop_acks: i64,
+        pub(crate) destination_stop_acks: i64,
+    }
+}
+
+/// Stores missed reports of withdrawn runs.
 pub(crate) async fn set_missed_reports(
     cx: &mut TxContext,
-    missed: &[(i64, [i64; 2])],
+    missed: Vec<MissedReports>,
 ) -> Result<(), sqlx::Error> {
-    let rows = missed
-        .iter()
-        .map(|(id, [from, to])| -> [SqlValue; 3] { [(*id).into(), (*from).into(), (*to).into()] });
-    let text = "UPDATE run SET source_stop_acks = v.a, destination_stop_acks = v.b FROM v WHERE run.id = v.i";
-    rows::execute_values(&mut cx.tx, &[], "i, a, b", rows.collect(), text).await.map(drop)
+    let text = format!(
+        "UPDATE run SET {} FROM v WHERE run.id = v.id",
+        set_clause::<MissedReports>(&["id"])
+    );
+    with_rows(missed, text).execute(&mut cx.tx).await.map(drop)
 }
 
 /// A live run with a host that is down or declared gone.
 #[derive(Debug, Clone)]
 pub(crate) struct SuspectRow {
     pub(crate) id: i64,
-    pub(crate) why: Option<String>,
+    pub(crate) end_reason: Option<String>,
     pub(crate) run: SuspectRun,
 }
 
@@ -697,7 +724,7 @@ impl sqlx::FromRow<'_, AnyRow> for SuspectRow {
         };
         Ok(Self {
             id: ColumnValue::read(row, "id")?,
-            why: ColumnValue::read(row, "why")?,
+            end_reason: ColumnValue::read(row, "end_reason")?,
             run: SuspectRun {
                 state: ColumnValue::read(row, "state")?,
                 is_listing: BatchKind::read(row, "kind")? == BatchKind::List,
@@ -723,7 +750,7 @@ pub(crate) async fn suspects(
     let text = format!(
         "SELECT r.id AS id, r.state AS state, r.kind AS kind, r.from_host AS from_host, r.to_host AS to_host,
             COALESCE(f.seen, 0) AS from_seen, COALESCE(t.seen, 0) AS to_seen, r.source_stop_acks AS source_stop_acks,
-            r.destination_stop_acks AS destination_stop_acks, r.end_reason AS why, COALESCE(f.gone_at, 0) AS from_gone_at,
+            r.destination_stop_acks AS destination_stop_acks, r.end_reason AS end_reason, COALESCE(f.gone_at, 0) AS from_gone_at,
             COALESCE(t.gone_at, 0) AS to_gone_at
          FROM run r LEFT JOIN host f ON f.name = r.from_host LEFT JOIN host t ON t.name = r.to_host
          WHERE r.state < {ENDED_STATE} AND (COALESCE(f.seen, 0) < $1 OR COALESCE(t.seen, 0) < $1

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::db::{Database, DatabaseKind};
-use super::rows::{select, typed_row};
+use super::rows::typed_row;
+use super::statement::select;
 use super::{files, requests};
 
 /// Size of the store.
@@ -28,18 +29,18 @@ typed_row! {
 
 /// Returns the present size of a database.
 pub(crate) async fn measure(database: &Database) -> Result<StoreSize, sqlx::Error> {
-    let text = match database.kind {
+    let query = match database.kind {
         // SQLite names an index after its table; the name of a key's index contains that of the table.
-        DatabaseKind::Sqlite => {
+        DatabaseKind::Sqlite => select(
             "SELECT COALESCE(m.tbl_name, d.name) AS name, CAST(SUM(d.pgsize) AS BIGINT) AS bytes FROM dbstat d
-             LEFT JOIN sqlite_schema m ON m.name = d.name GROUP BY 1"
-        }
-        DatabaseKind::Postgres => {
+             LEFT JOIN sqlite_schema m ON m.name = d.name GROUP BY 1",
+        ),
+        DatabaseKind::Postgres => select(
             "SELECT CAST(relname AS TEXT) AS name, CAST(pg_total_relation_size(oid) AS BIGINT) AS bytes FROM pg_class
-             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-        }
+             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",
+        ),
     };
-    let tables: Vec<TableSize> = select(text).fetch_all(&database.pool).await?;
+    let tables: Vec<TableSize> = query.fetch_all(&database.pool).await?;
     Ok(StoreSize {
         requests: requests::count(&database.pool).await? as u64,
         files: files::count(&database.pool).await? as u64,

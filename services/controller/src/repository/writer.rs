@@ -3,7 +3,7 @@
 //! Changes that arrive during a transaction form the next one, so that a thousand a second cost a few dozen commits;
 //! long submissions alternate with reports. When a transaction fails, each of its changes is retried in its own, so
 //! that an invalid change fails alone. While the database is unavailable, changes wait up to
-//! [`DB_UNAVAILABLE_TIMEOUT`].
+//! [`UNAVAILABLE_DATABASE_WAIT_MAX`].
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -38,8 +38,8 @@ const FILES_BESIDE_REPORTS_MAX: usize = 500;
 /// Most queued changes; senders wait beyond that.
 const QUEUED_CHANGES_MAX: usize = 4096;
 
-/// Time that a change waits for an unavailable database.
-const DB_UNAVAILABLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest time for which a change waits for an unavailable database before it fails.
+const UNAVAILABLE_DATABASE_WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A change that was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -361,7 +361,8 @@ impl StoreWriterTask {
         let mut backlog = Backlog::default();
         while backlog.fill(&mut waiting).await {
             let begun = Instant::now();
-            self.write_group(&mut context, backlog.next(), begun + DB_UNAVAILABLE_TIMEOUT).await;
+            self.write_group(&mut context, backlog.next(), begun + UNAVAILABLE_DATABASE_WAIT_MAX)
+                .await;
             self.counters.committed(begun.elapsed());
         }
         if let Some(context) = context {

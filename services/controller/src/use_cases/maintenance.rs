@@ -60,7 +60,7 @@ async fn reclaim_from_lost_hosts(
                 cx.event(None, None, "host_lost", why);
             }
             LostHostAction::End(why) => {
-                let why = why.or(suspect.why).unwrap_or_default();
+                let why = why.or(suspect.end_reason).unwrap_or_default();
                 outcomes::end_run(cx, suspect.id, &RunEnd::Withdrawn(why)).await?;
             }
         }

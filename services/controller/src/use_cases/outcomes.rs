@@ -87,7 +87,8 @@ pub(crate) async fn refresh_request_state(
 /// Updates the states of requests, given their counts.
 async fn update_states(cx: &mut TxContext, counts: Vec<TallyRow>) -> Result<(), DatabaseError> {
     let mut changed: Vec<(i64, RequestState)> = Vec::new();
-    for TallyRow { id, state, class, tally } in counts {
+    for row in counts {
+        let (tally, TallyRow { id, state, class, .. }) = (row.tally(), row);
         let next = state.transition(tally.event()).unwrap_or_else(|| {
             let next = tally.state();
             tracing::error!("request {id} was {} and is {}: a bug", state.as_str(), next.as_str());

@@ -15,8 +15,9 @@ use super::append;
 use super::outcomes::{self, FileOutcome};
 use crate::repository::hosts::{InterfaceRates, ReportedHostRow};
 use crate::repository::requests::RequestDeltas;
+use crate::repository::rows::JsonColumn;
 use crate::repository::run_cache::ReportedCounters;
-use crate::repository::runs::{ReportedProgress, ReportedRun, RunSelection};
+use crate::repository::runs::{MissedReports, ReportedProgress, ReportedRun, RunSelection};
 use crate::repository::writer::TxContext;
 use crate::repository::{DatabaseError, batches, hosts, runs};
 
@@ -63,13 +64,13 @@ fn list_orders(names: &[&str], runs: &ReportedRuns, answers: &mut [Instructions]
     let mut notified = Vec::new();
     for run in runs.values().filter(|run| run.state == RunState::Active) {
         // Its receiver has the ticket, and a round has given it a rate.
-        let is_ready = run.receiver_notified && run.settings.rate_bps.is_some();
+        let is_ready = run.receiver_notified && run.rate_bps.is_some();
         let sender_may = is_ready || run.kind == BatchKind::List;
-        if let Some(at) = at.get(run.from.as_str()).filter(|_| sender_may) {
+        if let Some(at) = at.get(run.from_host.as_str()).filter(|_| sender_may) {
             let order = OrderId::of(run.id, RunSide::Source);
-            answers[*at].orders.push(ActiveOrder { order, settings: run.settings.clone() });
+            answers[*at].orders.push(ActiveOrder { order, settings: run.settings() });
         }
-        if let Some(at) = at.get(run.to.as_str()).filter(|_| run.kind == BatchKind::Copy) {
+        if let Some(at) = at.get(run.to_host.as_str()).filter(|_| run.kind == BatchKind::Copy) {
             let order = OrderId::of(run.id, RunSide::Destination);
             answers[*at].orders.push(ActiveOrder { order, settings: OrderSettings::default() });
             if !run.receiver_notified {
@@ -82,21 +83,21 @@ fn list_orders(names: &[&str], runs: &ReportedRuns, answers: &mut [Instructions]
 
 async fn store_hosts(cx: &mut TxContext, reports: &[(&str, &Report)]) -> Result<(), DatabaseError> {
     let now = cx.now;
-    let mut rows: Vec<ReportedHostRow> = Vec::with_capacity(reports.len());
+    let mut rows = Vec::with_capacity(reports.len());
     for (host, report) in reports {
         let before = cx.run_cache.counters(host);
         let rates: Vec<_> =
             report.interfaces.iter().map(|one| interface_rates(one, before, now)).collect();
-        rows.push([
-            (*host).into(),
-            report.start.as_str().into(),
-            report.version.as_str().into(),
-            serde_json::to_string(&report.addresses).expect("plain data").into(),
-            report.fingerprint.as_str().into(),
-            serde_json::to_string(&report.capacity).expect("plain data").into(),
-            serde_json::to_string(&rates).expect("plain data").into(),
-            now.into(),
-        ]);
+        rows.push(ReportedHostRow {
+            name: (*host).to_owned(),
+            start: report.start.clone(),
+            version: report.version.clone(),
+            addresses: JsonColumn(report.addresses.clone()),
+            fingerprint: report.fingerprint.clone(),
+            capacity: JsonColumn(report.capacity.clone()),
+            interfaces: JsonColumn(rates),
+            seen: now,
+        });
         cx.run_cache.set_counters(host, (now, report.interfaces.clone()));
     }
     hosts::store(cx, rows).await
@@ -159,7 +160,7 @@ impl ReportBatch {
             Acknowledged { order: report.order, run: report.run, outcomes, entries, end: ended };
         let sends = report.order.side() == RunSide::Source;
         let run = runs.get_mut(&report.order.run());
-        let run = run.filter(|run| if sends { run.from == host } else { run.to == host });
+        let run = run.filter(|run| if sends { run.from_host == host } else { run.to_host == host });
         // An order that is over, or not this host's: acknowledge everything, change nothing.
         let Some(run) = run else {
             answer.end = true;
@@ -235,10 +236,13 @@ impl ReportBatch {
             .map(|order| order.order)
             .collect();
         for run in runs.values_mut().filter(|run| run.state == RunState::Revoking) {
-            for (side, name) in RunSide::ALL.into_iter().zip([&run.from, &run.to]) {
+            for side in RunSide::ALL {
+                let (name, missed) = match side {
+                    RunSide::Source => (&run.from_host, &mut run.source_stop_acks),
+                    RunSide::Destination => (&run.to_host, &mut run.destination_stop_acks),
+                };
                 if name == host {
                     let there = running.contains(&OrderId::of(run.id, side));
-                    let missed = &mut run.missed_reports[side as usize];
                     *missed = if there { 0 } else { (*missed + 1).min(MISSED_REPORTS_MAX) };
                     self.withdrawn.insert(run.id);
                 }
@@ -261,7 +265,7 @@ impl ReportBatch {
             }
         }
         for progress in &mut self.progress {
-            let Some(run) = runs.get(&progress.run) else { continue };
+            let Some(run) = runs.get(&progress.id) else { continue };
             progress.settled_bytes = run.settled_bytes;
             progress.settled_files = run.settled_files;
         }
@@ -283,24 +287,26 @@ impl ReportBatch {
         for (id, fault) in self.ended {
             let withdrawn = runs.get(&id).filter(|run| run.state == RunState::Revoking);
             let end = match withdrawn {
-                Some(run) => RunEnd::Withdrawn(run.why.clone().unwrap_or_default()),
+                Some(run) => RunEnd::Withdrawn(run.end_reason.clone().unwrap_or_default()),
                 None => RunEnd::Reported(fault),
             };
             outcomes::end_run(cx, id, &end).await?;
             runs.remove(&id);
         }
-        let mut missed: Vec<(i64, [i64; 2])> = Vec::new();
+        let mut missed = Vec::new();
         for id in self.withdrawn {
             let Some(run) = runs.get(&id) else { continue };
-            if run.missed_reports.iter().all(|missed| *missed >= MISSED_REPORTS_MAX) {
-                let why = run.why.clone().unwrap_or_default();
+            let (source_stop_acks, destination_stop_acks) =
+                (run.source_stop_acks, run.destination_stop_acks);
+            if source_stop_acks.min(destination_stop_acks) >= MISSED_REPORTS_MAX {
+                let why = run.end_reason.clone().unwrap_or_default();
                 outcomes::end_run(cx, id, &RunEnd::Withdrawn(why)).await?;
                 runs.remove(&id);
             } else {
-                missed.push((id, run.missed_reports));
+                missed.push(MissedReports { id, source_stop_acks, destination_stop_acks });
             }
         }
-        runs::set_missed_reports(cx, &missed).await
+        runs::set_missed_reports(cx, missed).await
     }
 }
 
@@ -308,7 +314,7 @@ impl ReportBatch {
 fn progress(run: &ReportedRun, agent_run: i64, report: &OrderReport) -> ReportedProgress {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     ReportedProgress {
-        run: run.id,
+        id: run.id,
         agent_run,
         outcomes: run.outcomes,
         entries: run.entries,
@@ -316,7 +322,7 @@ fn progress(run: &ReportedRun, agent_run: i64, report: &OrderReport) -> Reported
         moved: number(report.moved_bytes),
         measured_bps: number(report.bits_per_second),
         applied_bps: report.rate_bps.map(number),
-        streams: i64::from(report.streams),
+        live_streams: i64::from(report.streams),
         retransmits: number(report.retransmits),
         bound_by: truncated(&report.bound_by),
         label: truncated(&report.label),

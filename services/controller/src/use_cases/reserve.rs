@@ -16,8 +16,8 @@ async fn calendar(
     planner: &Planner,
     without: Option<i64>,
 ) -> Result<Calendar, DatabaseError> {
-    reservations::purge(cx).await?;
     circuits::purge(cx).await?;
+    reservations::purge(cx).await?;
     Ok(build_calendar(planner, reservations::current_without(cx, without).await?))
 }
 

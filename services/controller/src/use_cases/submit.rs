@@ -10,7 +10,8 @@ use super::append::{split_into, sums};
 use crate::repository::batches::NewBatch;
 use crate::repository::db;
 use crate::repository::files::{DestinationDirectory, NewFile};
-use crate::repository::requests::{NewRequestRow, StoredRequest, TransferPolicy};
+use crate::repository::requests::{StoredRequest, TransferPolicy};
+use crate::repository::rows::JsonColumn;
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError, batches, files, requests};
 
@@ -104,20 +105,8 @@ pub(crate) async fn submit(
     let first = db::allocate_ids(&mut cx.tx, "id", all.len()).await?;
     let ids = first..first + all.len() as i64;
     let stored: Vec<StoredRequest> =
-        ids.clone().zip(all).map(|(id, one)| new_request(cx.now, id, one)).collect();
-    let rows: Vec<NewRequestRow<'_>> = stored
-        .iter()
-        .zip(all)
-        .map(|(stored, one)| NewRequestRow {
-            stored,
-            body: &one.body,
-            policy: &one.policy,
-            lane: one.lane(),
-            queue: cx.queues.get(&one.queue()).copied().unwrap_or_default(),
-        })
-        .collect();
-    let made = requests::insert(cx, &rows).await?;
-    drop(rows);
+        ids.clone().zip(all).map(|(id, one)| new_request(cx, id, one)).collect();
+    let made = requests::insert(cx, stored.clone()).await?;
     // Rare: some are retries.
     let mut new: HashSet<i64> = ids.clone().collect();
     if made < all.len() as u64 {
@@ -149,30 +138,42 @@ pub(crate) async fn submit(
 }
 
 /// Returns a new request as stored.
-fn new_request(now: i64, id: i64, one: &Submission) -> StoredRequest {
+fn new_request(cx: &TxContext, id: i64, one: &Submission) -> StoredRequest {
     let (bytes, sized) = sums(&one.files);
     let open = one.open || one.directory;
-    let tally = RequestTally { files: one.files.len() as u64, open, ..RequestTally::default() };
+    let files = one.files.len() as u64;
+    let tally = RequestTally { files, open, ..RequestTally::default() };
     StoredRequest {
         id,
         client: one.client.clone(),
-        key: one.key.clone(),
+        client_key: one.key.clone(),
+        body: one.body.clone(),
         class: one.class.clone(),
         source: one.source.clone(),
         destination: one.destination.clone(),
-        from: one.from.clone(),
-        to: one.to.clone(),
+        from_path: one.from.clone(),
+        to_path: one.to.clone(),
+        policy: JsonColumn(Some(one.policy.clone())),
+        lane: one.lane(),
+        queue: cx.queues.get(&one.queue()).copied().unwrap_or_default(),
         priority: one.priority,
         deadline: one.deadline,
         size_estimate: one.size_estimate,
         state: tally.state(),
         paused: false,
-        tally,
+        cancel: false,
+        open,
+        broken: false,
+        files,
+        active: 0,
+        done: 0,
+        failed: 0,
+        cancelled: 0,
         bytes,
         bytes_done: 0,
         sized,
-        submitted: now,
-        changed: now,
+        submitted: cx.now,
+        changed: cx.now,
         ended: None,
         trouble: None,
     }

@@ -26,23 +26,32 @@ use crate::simulation::{
     ClientRequest, DrainKind, RequestStatus, SimulatedController, SubmitReply,
 };
 
+mod changes;
+mod files;
+mod waiting;
+
 const START_MS: i64 = 1_795_392_000_000;
 
 /// A controller with two hosts, and its clock.
 struct TwoSites {
     controller: SimulatedController,
+    class: WorkClass,
     now_ms: i64,
 }
 
 impl TwoSites {
     fn new() -> Self {
+        Self::with_class(WorkClass::new("default"))
+    }
+
+    /// Opens a controller with this class alone.
+    fn with_class(class: WorkClass) -> Self {
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let name = format!("use-cases-{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        let classes = vec![WorkClass::new("default")];
-        let config = Config::new(Topology::read(TWO_SITES).unwrap(), classes);
+        let config = Config::new(Topology::read(TWO_SITES).unwrap(), vec![class.clone()]);
         let controller = SimulatedController::open(config, &name).unwrap();
         controller.set_time(START_MS);
-        Self { controller, now_ms: START_MS }
+        Self { controller, class, now_ms: START_MS }
     }
 
     fn advance(&mut self, ms: i64) {
@@ -79,8 +88,8 @@ impl TwoSites {
         self.controller.report(host, report).unwrap()
     }
 
-    /// Lets both hosts report nothing and runs a round.
-    fn turn(&mut self) {
+    /// Advances time by a second, lets both hosts report nothing and runs a round.
+    fn run_round(&mut self) {
         self.advance(1_000);
         for host in ["c1", "t1"] {
             self.report(host, Vec::new());
@@ -90,9 +99,9 @@ impl TwoSites {
 
     /// Starts the submitted files and returns the order of the sender.
     fn start(&mut self) -> OrderId {
-        self.turn();
-        self.turn();
-        self.turn();
+        self.run_round();
+        self.run_round();
+        self.run_round();
         let active = self.report("c1", Vec::new()).orders;
         active.first().expect("the sender has an order").order
     }
@@ -119,6 +128,11 @@ impl TwoSites {
     fn request(&self, id: i64) -> RequestStatus {
         let all = self.controller.requests().unwrap();
         all.into_iter().find(|one| one.id == id).expect("it is stored")
+    }
+
+    /// Waits for a query of the database.
+    fn read<T>(&self, query: impl Future<Output = Result<T, DatabaseError>>) -> T {
+        self.controller.runtime.block_on(query).unwrap()
     }
 
     fn apply<T, F>(&self, work: F) -> T
@@ -163,7 +177,7 @@ fn used_destination_is_refused() {
 fn sender_starts_after_receiver_and_rate() {
     let mut sites = TwoSites::new();
     sites.submit(&["a", "b"]);
-    sites.turn();
+    sites.run_round();
     sites.advance(1_000);
     assert!(sites.report("c1", Vec::new()).orders.is_empty(), "no rate, no ticket at t1");
     assert_eq!(sites.report("t1", Vec::new()).orders.len(), 1);
@@ -198,7 +212,7 @@ fn transient_fault_waits_for_backoff() {
     let id = sites.submit(&["a"]);
     let order = sites.start();
     sites.end(order, &[Some(FaultKind::Transient)]);
-    sites.turn();
+    sites.run_round();
     assert!(sites.controller.runs().unwrap().is_empty(), "it waits");
     assert_eq!(sites.request(id).state, RequestState::Active);
     sites.advance(10_000);
@@ -213,7 +227,7 @@ fn cancelled_queue_ends_at_maintenance() {
     let id = sites.submit(&["a", "b"]);
     sites.controller.cancel(id).unwrap();
     assert_eq!(sites.request(id).state, RequestState::Staged);
-    sites.turn();
+    sites.run_round();
     let request = sites.request(id);
     assert_eq!((request.state, request.files), (RequestState::Cancelled, [2, 0, 0, 2]));
     let files = sites.controller.files().unwrap();
@@ -230,8 +244,8 @@ fn cancelled_run_ends_once_hosts_stop() {
     let runs = sites.controller.runs().unwrap();
     assert!(!runs[0].active && sites.request(id).state == RequestState::Active);
     // Two reports of each host without the order.
-    sites.turn();
-    sites.turn();
+    sites.run_round();
+    sites.run_round();
     assert_eq!(sites.request(id).state, RequestState::Cancelled);
 }
 
@@ -240,10 +254,10 @@ fn paused_request_starts_no_run() {
     let mut sites = TwoSites::new();
     let id = sites.submit(&["a"]);
     sites.controller.pause(id, true).unwrap();
-    sites.turn();
+    sites.run_round();
     assert!(sites.controller.runs().unwrap().is_empty());
     sites.controller.pause(id, false).unwrap();
-    sites.turn();
+    sites.run_round();
     assert_eq!(sites.controller.runs().unwrap().len(), 1);
 }
 
@@ -303,10 +317,10 @@ fn expired_request_is_purged() {
     sites.submit(&["a"]);
     let order = sites.start();
     sites.end(order, &[None]);
-    sites.turn();
+    sites.run_round();
     assert_eq!(sites.controller.requests().unwrap().len(), 1);
     sites.advance(8 * 86_400_000);
-    sites.turn();
+    sites.run_round();
     assert!(sites.controller.requests().unwrap().is_empty());
     assert!(sites.controller.files().unwrap().is_empty());
 }

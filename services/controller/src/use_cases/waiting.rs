@@ -134,7 +134,7 @@ impl<'a> Situation<'a> {
             .collect();
         let silent = silent.join(", ");
         if run.state == RunState::Revoking {
-            let why = run.why.as_deref().unwrap_or("it was withdrawn");
+            let why = run.end_reason.as_deref().unwrap_or("it was withdrawn");
             return Some(match silent.is_empty() {
                 true => format!("order {number} stops: {why}"),
                 false => format!("order {number} waits for its hosts to stop ({silent}): {why}"),
@@ -162,7 +162,7 @@ impl<'a> Situation<'a> {
             return None;
         }
         let orders: Vec<Option<String>> = runs.iter().map(|run| self.order(run)).collect();
-        if request.tally.cancel {
+        if request.cancel {
             return Some(self.cancelling(runs));
         }
         if orders.iter().any(Option::is_none) {
@@ -172,14 +172,13 @@ impl<'a> Situation<'a> {
             return Some(first);
         }
         // In lists only the counts of its orders are known.
-        if request.tally.active > 0 {
+        if request.active > 0 {
             return None;
         }
         if request.paused {
             return Some("it is paused".to_owned());
         }
-        let unsettled = request.tally.files - request.tally.settled().min(request.tally.files);
-        if request.tally.open && request.tally.files > 0 && unsettled == 0 {
+        if request.open && request.files > 0 && request.unsettled_files() == 0 {
             return Some("it is open: append files to it or seal it".to_owned());
         }
         let now_s = self.now_ms / 1000;

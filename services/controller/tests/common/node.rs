@@ -153,14 +153,14 @@ impl Node {
 
     /// Applies the last instructions.
     pub async fn fetch(&mut self) {
-        let standing: HashMap<OrderId, _> =
+        let active: HashMap<OrderId, _> =
             self.last.orders.iter().map(|one| (one.order, one.settings.clone())).collect();
         let gone: Vec<_> =
-            self.doing.keys().filter(|id| !standing.contains_key(id)).copied().collect();
+            self.doing.keys().filter(|id| !active.contains_key(id)).copied().collect();
         for id in gone {
             self.end(id);
         }
-        for (id, settings) in &standing {
+        for (id, settings) in &active {
             if let Some(doing) = self.doing.get_mut(id) {
                 doing.rate = settings.rate_bps;
                 continue;

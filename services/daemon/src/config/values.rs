@@ -82,12 +82,9 @@ pub fn resolve_listen_addresses(
     let mut addresses = Vec::new();
     for one in listen {
         let port = one.port.unwrap_or(default_port);
-        let found = (one.host.as_str(), port).to_socket_addrs().map_err(|error| {
-            ConfigError::Combined(format!(
-                "cannot listen on {}: {error}: give an address of this machine",
-                one.host
-            ))
-        })?;
+        let found = (one.host.as_str(), port)
+            .to_socket_addrs()
+            .map_err(|error| ConfigError::ListenHost { host: one.host.clone(), error })?;
         // Each port 0 is a different free port.
         addresses.extend(found.filter(|address| address.port() == 0 || seen.insert(*address)));
     }

@@ -57,6 +57,8 @@ mod tests {
     use super::*;
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn each_byte_is_taken_once(
             bytes in 0_u64..1 << 36,

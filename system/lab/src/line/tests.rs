@@ -113,6 +113,8 @@ fn super_packet_counts_as_its_segments() {
 }
 
 proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
     /// For arbitrary packets and times: packets keep their order, arrive no earlier than the propagation delay, and do not
     /// exceed the rate.
     #[test]

@@ -216,50 +216,69 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Reason for operators why io_uring cannot be used, with the remedy.
+/// Reason why io_uring cannot be used, with the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct UringUnavailable(String);
+pub enum UringUnavailable {
+    /// Disabled for every user.
+    #[error("io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)")]
+    Disabled,
+    /// Disabled for users outside a group.
+    #[error(
+        "io_uring is disabled for this user: sysctl kernel.io_uring_disabled=1 (0 enables it, or join the group that kernel.io_uring_group names)"
+    )]
+    DisabledForUser,
+    /// Refused although it is enabled.
+    #[error(
+        "io_uring is forbidden, most likely by the seccomp filter of a container runtime or service"
+    )]
+    Forbidden,
+    /// Refused by a security module.
+    #[error("io_uring is forbidden by a security module (SELinux, AppArmor)")]
+    SecurityModule,
+    /// Not in this kernel.
+    #[error("io_uring is missing: the kernel was built without it, or a seccomp filter hides it")]
+    Missing,
+    /// No memory may be locked.
+    #[error("io_uring was refused memory: raise the limit on locked memory (LimitMEMLOCK)")]
+    LockedMemory,
+    /// Any other failure; with its description.
+    #[error("io_uring cannot be used: {0}")]
+    Other(String),
+    /// The kernel does not report the operations that it has; with its error.
+    #[error("io_uring does not report its operations (needs Linux 5.6 or newer): {0}")]
+    NoProbe(String),
+    /// The kernel has no operations for files.
+    #[error("io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)")]
+    NoFileOperations,
+}
 
 fn probe() -> Result<(), UringUnavailable> {
     let ring = IoUring::new(2).map_err(|error| {
         let disabled =
             std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-        UringUnavailable(reason(&error, disabled.trim()))
+        reason(&error, disabled.trim())
     })?;
     let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(|error| {
-        UringUnavailable(format!(
-            "io_uring does not report its operations (needs Linux 5.6 or newer): {error}"
-        ))
-    })?;
+    ring.submitter()
+        .register_probe(&mut probe)
+        .map_err(|error| UringUnavailable::NoProbe(error.to_string()))?;
     if probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE) {
         Ok(())
     } else {
-        let reason =
-            "io_uring cannot read and write files on this kernel (needs Linux 5.6 or newer)";
-        Err(UringUnavailable(reason.to_owned()))
+        Err(UringUnavailable::NoFileOperations)
     }
 }
 
-/// Formats why io_uring is unavailable; `disabled` is the value of `kernel.io_uring_disabled`, empty without that sysctl.
-fn reason(error: &io::Error, disabled: &str) -> String {
+/// Returns why io_uring is unavailable; `disabled` is the value of `kernel.io_uring_disabled`, empty without that sysctl.
+fn reason(error: &io::Error, disabled: &str) -> UringUnavailable {
     match (error.raw_os_error(), disabled) {
-        (Some(libc::EPERM), "2") => "io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)".to_owned(),
-        (Some(libc::EPERM), "1") => "io_uring is disabled for this user: sysctl kernel.io_uring_disabled=1 \
-             (0 enables it, or join the group that kernel.io_uring_group names)"
-            .to_owned(),
-        (Some(libc::EPERM), _) => {
-            "io_uring is forbidden, most likely by the seccomp filter of a container runtime or service".to_owned()
-        }
-        (Some(libc::EACCES), _) => "io_uring is forbidden by a security module (SELinux, AppArmor)".to_owned(),
-        (Some(libc::ENOSYS), _) => {
-            "io_uring is missing: the kernel was built without it, or a seccomp filter hides it".to_owned()
-        }
-        (Some(libc::ENOMEM), _) => {
-            "io_uring was refused memory: raise the limit on locked memory (LimitMEMLOCK)".to_owned()
-        }
-        _ => format!("io_uring cannot be used: {}", crate::fs::describe(error)),
+        (Some(libc::EPERM), "2") => UringUnavailable::Disabled,
+        (Some(libc::EPERM), "1") => UringUnavailable::DisabledForUser,
+        (Some(libc::EPERM), _) => UringUnavailable::Forbidden,
+        (Some(libc::EACCES), _) => UringUnavailable::SecurityModule,
+        (Some(libc::ENOSYS), _) => UringUnavailable::Missing,
+        (Some(libc::ENOMEM), _) => UringUnavailable::LockedMemory,
+        _ => UringUnavailable::Other(crate::fs::describe(error)),
     }
 }
 
@@ -269,7 +288,8 @@ mod tests {
 
     #[test]
     fn probe_errors_name_the_remedy() {
-        let reason = |errno, disabled| reason(&io::Error::from_raw_os_error(errno), disabled);
+        let reason =
+            |errno, disabled| reason(&io::Error::from_raw_os_error(errno), disabled).to_string();
         assert_eq!(
             reason(libc::EPERM, "2"),
             "io_uring is disabled: sysctl kernel.io_uring_disabled=2 (0 enables it)"

@@ -307,6 +307,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
         #[test]
         fn no_frame_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..300), v6: bool, tagged: bool, kind: u8) {
             let at = ETHERTYPE_OFFSET + if tagged { VLAN_TAG_BYTES } else { 0 };

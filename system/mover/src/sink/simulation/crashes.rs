@@ -4,8 +4,9 @@ use std::io;
 use std::sync::mpsc;
 
 use penstock_protocol::digest::Algorithm;
+use penstock_random::Random;
 
-use super::storage::{Crash, SimulatedStorage, StorageRandom, StorageState};
+use super::storage::{Crash, SimulatedStorage, StorageState};
 use super::transfer::{RunConfig, SimulatedDataset, difference, transfer};
 
 const KILL_ONLY: &[Crash] = &[Crash::Kill];
@@ -62,7 +63,7 @@ fn recover(
     number: u64,
 ) {
     let seed = first.seed.wrapping_mul(1_000_003) + number;
-    let mut random = StorageRandom::new(seed);
+    let mut random = Random::new(seed);
     let describe = || format!("seed {}, {crash:?} before change {number}", first.seed);
     let mut state = state.after(crash, seed);
     // Another spelling of the command finds the same partial files.

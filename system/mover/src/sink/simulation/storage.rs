@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use penstock_random::Random;
 use penstock_sys::fs::{Kind, Open, Stat, Timestamp};
 
 use crate::base::lock::lock;
@@ -28,27 +29,6 @@ const SECTOR_BYTES: usize = 512;
 pub(super) const DESTINATION_ID: u64 = 1;
 /// Inode of the journal directory, and id of its file system.
 pub(super) const JOURNALS_ID: u64 = 2;
-
-/// Small random generator: equal seeds give equal numbers.
-#[derive(Debug, Clone)]
-pub(in crate::sink) struct StorageRandom(u64);
-
-impl StorageRandom {
-    pub(in crate::sink) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(in crate::sink) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % bound.max(1)
-    }
-
-    pub(in crate::sink) fn one_in(&mut self, bound: u64) -> bool {
-        self.below(bound) == 0
-    }
-}
 
 /// Kind of crash that stops a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +161,7 @@ impl StorageNode {
     }
 
     /// Drops some of the unsynced pages.
-    fn lose_pages(&mut self, random: &mut StorageRandom) {
+    fn lose_pages(&mut self, random: &mut Random) {
         let old = Arc::clone(&self.synced);
         let dirty = std::mem::take(&mut self.dirty);
         let data = self.data_mut();
@@ -265,7 +245,7 @@ impl StorageState {
 
     /// Returns the state after a crash.
     pub(in crate::sink) fn after(mut self, crash: Crash, seed: u64) -> Self {
-        let mut random = StorageRandom::new(seed);
+        let mut random = Random::new(seed);
         if crash != Crash::Kill {
             for node in self.nodes.values_mut() {
                 let node = Arc::make_mut(node);
@@ -296,7 +276,7 @@ impl StorageState {
         self
     }
 
-    fn lose_names(&mut self, random: &mut StorageRandom) {
+    fn lose_names(&mut self, random: &mut Random) {
         for device in [DESTINATION_ID, JOURNALS_ID] {
             let mut names = self.synced_names.remove(&device).unwrap_or_default();
             let log = self.name_log.remove(&device).unwrap_or_default();

@@ -17,9 +17,10 @@ use penstock_protocol::open::{Existing, Options, Protection};
 use penstock_protocol::proof::SessionKey;
 use penstock_protocol::sender::{FrameTask, Piece, ReadOutcome, Sender, SourceEntry};
 use penstock_protocol::wire::{self, Bytes, WireFormat};
+use penstock_random::Random;
 use penstock_sys::ring::SyncIo;
 
-use super::storage::{SimulatedStorage, StorageRandom, StorageState};
+use super::storage::{SimulatedStorage, StorageState};
 use super::tree::TreeEntry;
 use crate::base::engine::Engine;
 use crate::endpoint::receiver::{ReceiverControl, ReceiverEnd};
@@ -45,7 +46,7 @@ pub(in crate::sink) struct SimulatedDataset(pub(in crate::sink) Vec<(Entry, Arc<
 impl SimulatedDataset {
     /// Creates a dataset with files of these sizes in a few directories, with attributes.
     pub(in crate::sink) fn new(sizes: &[u64], seed: u64) -> Self {
-        let mut random = StorageRandom::new(seed);
+        let mut random = Random::new(seed);
         let mut entries = Vec::new();
         for path in ["d", "d/e", "f"] {
             entries.push((entry(path, EntryKind::Directory, 0, &mut random), Arc::default()));
@@ -117,7 +118,7 @@ impl SimulatedDataset {
     }
 }
 
-fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut StorageRandom) -> Entry {
+fn entry(path: &str, kind: EntryKind, bytes: u64, random: &mut Random) -> Entry {
     let modified = Time { seconds: 1_000_000 + random.below(1000) as i64, nanos: 5 };
     let mode = [0o644, 0o600, 0o444, 0o4755][random.below(4) as usize];
     let xattr = (Bytes(b"user.origin".to_vec()), Bytes(path.as_bytes().to_vec()));
@@ -203,7 +204,7 @@ pub(super) fn transfer(
     let session =
         Session::new([1; 16], key, options, u64::from(BLOCK_BYTES) * 4, None).expect("an event");
     let end = Arc::new(ReceiverEnd::new(session, engine, destination));
-    let mut random = StorageRandom::new(run.seed);
+    let mut random = Random::new(run.seed);
     let mut now = Instant::now();
     let mut sender = Sender::new(run.algorithm, BLOCK_BYTES);
     sender.keep_account();
