@@ -141,14 +141,15 @@ END
 # lets it run beside an earlier one.
 slow_copy() {
     head -c 60000000 /dev/urandom > /tmp/slow.dat
-    penstock cp /tmp/slow.dat "penstock://$1/slow.dat.$RANDOM" --rate 8M -q < /dev/null 2> /tmp/slow.log &
-    wait_for sh -c "penstock transfers --http $2 | grep -q '^[0-9].*slow'"
+    local name="slow.dat.$RANDOM"
+    penstock cp /tmp/slow.dat "penstock://$1/$name" --rate 8M -q < /dev/null 2> /tmp/slow.log &
+    wait_for sh -c "penstock transfers --http $2 | grep -q '^[0-9].*$name'"
 }
 
-# Numbers that `penstock transfers` prints: of the agent's first transfer that runs, and of the first copy.
+# Numbers that `penstock transfers` prints: of the agent's last transfer that runs, and of the first copy.
 transfer() {
     wait_for sh -c "penstock transfers | grep -q '^[0-9].*running'"
-    penstock transfers | awk '/^[0-9].*running/ { print $1; exit }'
+    penstock transfers | awk '/^[0-9].*running/ { id = $1 } END { print id }'
 }
 own_copy() { penstock transfers | awk '/^cp/ { print $1; exit }'; }
 
