@@ -338,39 +338,43 @@ fn host_only_settings_are_reported() {
     assert!(plan.contains("only the host's first network namespace can set it"), "{plan}");
 }
 
-/// Kills `tune --apply` at random moments of the time that a whole one takes; `restore` brings back all old values.
+/// Kills `tune --apply` at random moments, and between two rules; `restore` brings back all old values.
 #[test]
 fn killed_apply_is_restored() {
     let Some(namespace) = Namespace::new("killed_in_the_middle") else { return };
     let before = namespace.settings();
+    let directory = namespace.state().join("host");
+    let journal = || {
+        let paths = fs::read_dir(&directory).into_iter().flatten().flatten();
+        let mut texts = paths.filter_map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_journal = name.starts_with("journal-") && !name.ends_with(".lock");
+            is_journal.then(|| fs::read_to_string(entry.path()).unwrap_or_default())
+        });
+        texts.next().unwrap_or_default()
+    };
     let mut random = seeded(4);
     let mut in_the_middle = 0;
-    let mut span = None;
-    for _ in 0..=24 {
+    for attempt in 0..24 {
+        let old = journal();
         let mut child =
             namespace.apply(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let directory = namespace.state().join("host");
-        // From the moment at which a journal exists.
-        wait_until("a journal", Duration::from_secs(20), || {
-            let entries = fs::read_dir(&directory).ok()?;
-            let named = |name: &str| name.starts_with("journal-") && !name.ends_with(".lock");
-            let begun = entries.flatten().any(|entry| named(&entry.file_name().to_string_lossy()));
-            (begun || child.try_wait().unwrap().is_some()).then_some(())
-        });
-        let begun = std::time::Instant::now();
-        if let Some(span) = span {
-            let wait = Duration::from_micros(random.between(0, span));
-            while begun.elapsed() < wait {
-                std::hint::spin_loop();
-            }
-            let _ = child.kill();
+        let has_begun = || {
+            let text = journal();
+            // Every second kill comes after the first step, as these are quick.
+            text != old && (attempt % 2 == 0 || text.contains("\"step\""))
+        };
+        while !has_begun() && child.try_wait().unwrap().is_none() {
+            std::hint::spin_loop();
         }
+        if attempt % 2 == 0 {
+            std::thread::sleep(Duration::from_micros(random.between(0, 12_000)));
+        }
+        let _ = child.kill();
         child.wait().unwrap();
-        // The first one runs to its end.
-        span.get_or_insert(u64::try_from(begun.elapsed().as_micros()).unwrap());
-        let journal = fs::read_to_string(namespace.journal()).unwrap();
+        let text = journal();
         in_the_middle +=
-            u32::from(journal.contains("\"step\"") && !journal.contains("\"record\":\"end\""));
+            u32::from(text.contains("\"step\"") && !text.contains("\"record\":\"end\""));
         let restored = namespace.restore().good().json;
         assert_eq!(restored["failed"], json!([]), "{restored}");
         assert_eq!(namespace.settings(), before);
