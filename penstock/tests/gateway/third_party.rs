@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
@@ -216,9 +217,10 @@ fn broken_connections_continue() {
     let content = fs::read(a.data.join("f")).unwrap();
     let upstream = a.url("https").replace("https://", "").trim_end_matches('/').to_owned();
     let proxy = Proxy::start(&upstream, random, 6, 20_000_000);
-    let source = format!("https://{}/store/data/f", proxy.address);
-    // The proxy carries HTTP alone.
-    let options = [("Source", source.as_str()), ("RequireChecksumVerification", "true")];
+    // What a link names comes over HTTP, which the proxy carries.
+    symlink("f", a.data.join("link")).unwrap();
+    let source = format!("https://{}/store/data/link", proxy.address);
+    let options = [("Source", source.as_str()), ("RequireChecksumVerification", "false")];
     assert_success(&copy(&b, "f", &[&options[..], &[("X-Number-Of-Streams", "2")]].concat()));
     assert!(fs::read(b.data.join("f")).unwrap() == content);
     assert!(!proxy.done().is_empty(), "the proxy injected no fault");
@@ -284,10 +286,11 @@ fn disconnecting_client_ends_the_copy() {
     write_file(&mut seeded(1713), &a.data.join("f"), 20_000_000);
     let upstream = a.url("https").replace("https://", "").trim_end_matches('/').to_owned();
     let proxy = Proxy::clean("127.0.0.1:0", &upstream);
+    symlink("f", a.data.join("link")).unwrap();
     let mut stream = b.connect();
     let head = format!(
         "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
-         Source: https://{1}/store/data/f\r\nRequireChecksumVerification: true\r\n\r\n",
+         Source: https://{1}/store/data/link\r\nRequireChecksumVerification: false\r\n\r\n",
         bearer(),
         proxy.address
     );
