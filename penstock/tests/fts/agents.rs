@@ -24,7 +24,7 @@ fn node(all: &Transfers, host: &str) -> Node {
     Node::under(&all.controller.listen, &token(host), host, "127.0.0.1:0", &gateway)
 }
 
-/// URL of a path at the gateway of an agent, and the table that tells the controller of it.
+/// URL of the gateway of an agent, and the table by which the controller knows it.
 fn gateway(node: &Node) -> (String, String) {
     let url = node.agent.facts["webdav"][0].as_str().unwrap().trim_end_matches('/').to_owned();
     let storage = url.strip_prefix("https://").unwrap();

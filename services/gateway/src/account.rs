@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::http::HeaderMap;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
-use penstock_mover::{Agent, Caller, GatewayDirection, GatewayRequest, GatewayTransfer};
+use penstock_mover::{Agent, Caller, GatewayRequest, GatewayTransfer, TransferDirection};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 
 /// Time after which a connection without a further file ends its transfer.
@@ -69,7 +69,7 @@ impl<'a> From<&'a HttpConnection> for AccountedConnection<'a> {
 #[derive(Debug)]
 pub(crate) struct FileRequest<'a> {
     pub(crate) caller: &'a Caller,
-    pub(crate) direction: GatewayDirection,
+    pub(crate) direction: TransferDirection,
     /// Path as clients name it.
     pub(crate) shown: &'a str,
     /// Bytes to move, if known.

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
-use penstock_mover::GatewayDirection;
+use penstock_mover::TransferDirection;
 use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs::{self, Kind, Stat};
@@ -123,7 +123,7 @@ pub(crate) async fn get(
         &gateway.agent,
         &FileRequest {
             caller: &request.caller,
-            direction: GatewayDirection::Send,
+            direction: TransferDirection::Send,
             shown: &shown,
             bytes: Some(length),
             mark,

@@ -18,7 +18,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, GatewayDirection, GatewayRequest, GatewayTransfer, ResolvedPath};
+use penstock_mover::{
+    FileUpload, GatewayRequest, GatewayTransfer, ResolvedPath, TransferDirection,
+};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Kind, Open, describe};
@@ -192,7 +194,7 @@ pub(crate) async fn copy(
 fn begin(
     gateway: &Gateway,
     request: &DavRequest,
-    direction: GatewayDirection,
+    direction: TransferDirection,
     shown: &str,
     copy: &CopyRequest,
     bytes: Option<u64>,
@@ -286,7 +288,7 @@ async fn pull_file(
         blocking(move || FileUpload::begin(&place, bytes, &algorithms)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
-    let running = begin(gateway, request, GatewayDirection::Receive, &shown, &copy, bytes)?;
+    let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes)?;
     let streams = copy.streams.unwrap_or_else(|| chosen_streams(bytes)).min(STREAMS_MAX);
     let transfer = Arc::clone(&running.transfer);
     let pull = Arc::new(HttpPull::new(source, upload, Arc::clone(&transfer), streams));
@@ -389,7 +391,7 @@ async fn push_file(
             return Err(precondition_failed(&text));
         }
     }
-    let running = begin(gateway, request, GatewayDirection::Send, &shown, &copy, Some(bytes))?;
+    let running = begin(gateway, request, TransferDirection::Send, &shown, &copy, Some(bytes))?;
     let transfer = Arc::clone(&running.transfer);
     let file = Arc::new(file);
     let push = HttpPush {

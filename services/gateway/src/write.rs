@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
-use penstock_mover::{CommittedUpload, FileUpload, GatewayDirection, JoinedUpload};
+use penstock_mover::{CommittedUpload, FileUpload, JoinedUpload, TransferDirection};
 use penstock_protocol::digest::{Algorithm, Digest};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -79,7 +79,7 @@ pub(crate) async fn put(
         &gateway.agent,
         &FileRequest {
             caller: &request.caller,
-            direction: GatewayDirection::Receive,
+            direction: TransferDirection::Receive,
             shown: &shown,
             bytes,
             mark: gateway.mark(request)?,

@@ -218,7 +218,7 @@ mod tests {
         let account = count(&[1, 1, 1, 3, 3, 3]);
         assert_eq!((account.packets, account.lost, account.out_of_order), (3, 1, 0));
         assert_eq!(account.duplicates, 4);
-        // Beyond the window a late datagram cannot be told from a duplicate.
+        // A late datagram beyond the window stays lost.
         let account = count(&[1, SEEN_WINDOW + 3, 2, 3, 4]);
         assert_eq!((account.lost, account.out_of_order), (SEEN_WINDOW, 1));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use penstock_http::SEND_TIMEOUT;
-use penstock_mover::{Agent, Caller, GatewayDirection};
+use penstock_mover::{Agent, Caller, TransferDirection};
 use penstock_protocol::open::{Mark, Refusal};
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs;
@@ -66,7 +66,7 @@ impl RootFile {
             };
             let request = FileRequest {
                 caller: &self.caller,
-                direction: GatewayDirection::Send,
+                direction: TransferDirection::Send,
                 shown: &self.shown,
                 bytes: None,
                 mark: self.mark,

@@ -14,7 +14,7 @@ use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::net::TcpInfo;
 
 use super::agent::{Agent, AgentInner};
-use super::listing::ListedTransfer;
+use super::listing::{ListedTransfer, TransferDirection};
 use crate::base::lock::lock;
 use crate::net::firefly::Fireflies;
 use crate::net::labels::label_accepted;
@@ -26,26 +26,6 @@ use crate::session::rate_limit::SharedPacer;
 /// Least time between two samples of the rate.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(450);
 
-/// Direction of a transfer, as the agent sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GatewayDirection {
-    /// The agent sends files.
-    Send,
-    /// The agent receives files.
-    Receive,
-}
-
-impl GatewayDirection {
-    /// Word of the direction in listings and logs: `send` or `receive`.
-    #[must_use]
-    pub const fn verb(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Receive => "receive",
-        }
-    }
-}
-
 /// A transfer that a gateway is about to do.
 #[derive(Debug)]
 pub struct GatewayRequest {
@@ -54,7 +34,7 @@ pub struct GatewayRequest {
     /// Address of the other end.
     pub peer: String,
     /// Direction, as this agent sees it.
-    pub direction: GatewayDirection,
+    pub direction: TransferDirection,
     /// Protocol, such as `http`.
     pub protocol: &'static str,
     /// Path of the first file, as clients name it.
@@ -71,7 +51,7 @@ pub struct GatewayTransfer {
     id: u64,
     caller: Caller,
     peer: String,
-    direction: GatewayDirection,
+    direction: TransferDirection,
     protocol: &'static str,
     mark: Option<Mark>,
     started: SystemTime,
@@ -130,7 +110,7 @@ impl Agent {
         let limits = lock(&inner.limits).clone();
         inner.check_room(&limits, 0)?;
         let GatewayRequest { caller, peer, direction, protocol, path, mark, connection } = request;
-        let sends = direction == GatewayDirection::Send;
+        let sends = direction == TransferDirection::Send;
         // The sending end labels and reports.
         let counters = Arc::clone(&inner.fireflies);
         let fireflies = Fireflies::new(mark.filter(|_| sends), &inner.config.collectors, counters);
@@ -204,7 +184,7 @@ impl GatewayTransfer {
 
     /// Direction, as the agent sees it.
     #[must_use]
-    pub fn direction(&self) -> GatewayDirection {
+    pub fn direction(&self) -> TransferDirection {
         self.direction
     }
 
@@ -222,7 +202,7 @@ impl GatewayTransfer {
 
     /// Takes the connection that carries the data from now on: labels its packets, and reports the flow.
     pub fn carry_over(&self, tcp: TcpStream) {
-        let sends = self.direction == GatewayDirection::Send;
+        let sends = self.direction == TransferDirection::Send;
         let marker = &self.agent.0.config.marker;
         let label = label_accepted(self.mark.filter(|_| sends), &tcp, marker);
         if let Some(fireflies) = &self.fireflies
@@ -315,8 +295,8 @@ impl GatewayTransfer {
     pub(super) fn count(&self, counters: &mut AgentCounters) {
         let moved = self.moved_bytes.load(Ordering::Relaxed);
         match self.direction {
-            GatewayDirection::Send => counters.sent_bytes += moved,
-            GatewayDirection::Receive => counters.received_bytes += moved,
+            TransferDirection::Send => counters.sent_bytes += moved,
+            TransferDirection::Receive => counters.received_bytes += moved,
         }
     }
 

@@ -29,9 +29,8 @@ use penstock_sys::fs::{self, Dir};
 use penstock_sys::net::interface_towards;
 
 use super::agent::{Agent, AgentInner};
-use super::gateway::GatewayDirection;
 use super::limits::AgentLimits;
-use super::listing::ListedTransfer;
+use super::listing::{ListedTransfer, TransferDirection};
 use super::memory::MemoryLease;
 use crate::base::limits::STREAMS_DEFAULT;
 use crate::base::lock::lock;
@@ -85,7 +84,7 @@ pub struct FetchRequest {
 pub struct InitiatedTransfer {
     id: u64,
     caller: Caller,
-    direction: GatewayDirection,
+    direction: TransferDirection,
     path: String,
     started: SystemTime,
     clock: Instant,
@@ -176,7 +175,7 @@ impl AgentInner {
         };
         let transfer = start(plan)?;
         let path = display_path(place.shown.as_bytes());
-        let direction = GatewayDirection::Send;
+        let direction = TransferDirection::Send;
         Ok(self.register(caller, direction, path, transfer, streams_max, memory))
     }
 
@@ -228,7 +227,7 @@ impl AgentInner {
             make_end,
         };
         let transfer = start(plan)?;
-        let direction = GatewayDirection::Receive;
+        let direction = TransferDirection::Receive;
         Ok(self.register(caller, direction, shown, transfer, streams_max, memory))
     }
 
@@ -255,7 +254,7 @@ impl AgentInner {
     fn register(
         &self,
         caller: Caller,
-        direction: GatewayDirection,
+        direction: TransferDirection,
         path: String,
         transfer: ClientTransfer,
         streams_max: u16,
@@ -263,8 +262,8 @@ impl AgentInner {
     ) -> Arc<InitiatedTransfer> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let way = match direction {
-            GatewayDirection::Send => "to",
-            GatewayDirection::Receive => "from",
+            TransferDirection::Send => "to",
+            TransferDirection::Receive => "from",
         };
         let verb = direction.verb();
         let peer = transfer.shown();
@@ -385,8 +384,8 @@ impl InitiatedTransfer {
     pub(super) fn count(&self, counters: &mut AgentCounters) {
         let snapshot = self.transfer.snapshot();
         match self.direction {
-            GatewayDirection::Send => counters.sent_bytes += snapshot.network_bytes,
-            GatewayDirection::Receive => counters.received_bytes += snapshot.network_bytes,
+            TransferDirection::Send => counters.sent_bytes += snapshot.network_bytes,
+            TransferDirection::Receive => counters.received_bytes += snapshot.network_bytes,
         }
         counters.blocks_repeated += snapshot.repeated;
         counters.streams_lost += snapshot.streams_lost;

@@ -4,6 +4,26 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
+/// Direction of a transfer, as the agent sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransferDirection {
+    /// The agent sends files.
+    Send,
+    /// The agent receives files.
+    Receive,
+}
+
+impl TransferDirection {
+    /// Word of the direction in listings and logs: `send` or `receive`.
+    #[must_use]
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Receive => "receive",
+        }
+    }
+}
+
 /// Transfer as listed for operators.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListedTransfer {
