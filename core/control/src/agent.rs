@@ -11,9 +11,10 @@
 //! - An order that was withdrawn does not begin again, even if a late instruction lists it.
 //! - An outcome is reported until it is acknowledged, under the same number, and never after that.
 //! - An end that is acknowledged is final, and only an end that has happened can be acknowledged.
+//! - An order under which data may arrive is in every report, so that its absence means that it has stopped.
 //! - While the lease is expired no order has a rate above the safe rate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -56,6 +57,9 @@ const WITHDRAWN_BEFORE: &str = "it was withdrawn before, and does not begin agai
 
 /// Reason for waiting of an order that the agent stops at its end, to be continued at its next start.
 const SHUTDOWN_REASON: &str = "the agent shuts down";
+
+/// Reason for waiting of an order whose ticket from before a restart is valid.
+const ADMITTED_REASON: &str = "its ticket from before the restart is valid";
 
 /// Source of the progress of an order, which takes the entries that its second argument accepts.
 pub type ProgressSource<'a> =
@@ -107,6 +111,8 @@ pub struct AgentOrders {
     orders: BTreeMap<OrderId, AgentOrder>,
     /// Withdrawn orders, which never begin again, even if an instruction lists them.
     withdrawn: WithdrawnOrders,
+    /// Orders whose tickets from before a restart are valid, although nothing of them has begun since.
+    admitted: BTreeSet<OrderId>,
     lease: RateLease,
     is_stopping: bool,
     /// Set when the next report is due at once.
@@ -123,6 +129,7 @@ impl AgentOrders {
             listed: BTreeMap::new(),
             orders: BTreeMap::new(),
             withdrawn: WithdrawnOrders::default(),
+            admitted: BTreeSet::new(),
             lease: RateLease::new(now),
             is_stopping: false,
             is_urgent: false,
@@ -152,14 +159,14 @@ impl AgentOrders {
             }
         }
         for (id, order) in &mut self.orders {
-            if !self.listed.contains_key(id) && order.withdraw(now) {
+            if !self.listed.contains_key(id) && order.withdraw() {
                 effects.withdrawn.push(*id);
                 self.withdrawn.insert(*id);
                 self.is_urgent = true;
             }
         }
         let listed = &self.listed;
-        self.orders.retain(|id, order| listed.contains_key(id) || !order.is_expired(now));
+        self.orders.retain(|id, order| listed.contains_key(id) || !order.expire(now));
         let mut room = EXECUTIONS_MAX.saturating_sub(self.orders.len());
         let bytes: usize = self.orders.values().map(AgentOrder::bytes).sum();
         if self.is_stopping || bytes >= EXECUTION_BYTES_MAX {
@@ -180,8 +187,15 @@ impl AgentOrders {
         self.listed.contains_key(&id)
     }
 
+    /// Notes that the ticket of an order from before a restart is valid. Reports name the order from now on, as senders
+    /// may use the ticket.
+    pub fn note_admitted(&mut self, id: OrderId) {
+        self.admitted.insert(id);
+    }
+
     /// Notes that an order that is not executed here is withdrawn: one with a ticket from before a restart.
     pub fn note_withdrawn(&mut self, id: OrderId) {
+        self.admitted.remove(&id);
         self.withdrawn.insert(id);
     }
 
@@ -198,6 +212,7 @@ impl AgentOrders {
             return None;
         }
         self.is_urgent = true;
+        self.admitted.remove(&id);
         Some(self.orders.entry(id).or_insert_with(|| AgentOrder::new(request, bytes, random)))
     }
 
@@ -268,7 +283,11 @@ impl AgentOrders {
                 full = Some(*id);
             }
         }
-        let unseen = self.listed.keys().filter(|id| !self.orders.contains_key(id));
+        let admitted = self.admitted.iter().filter(|id| !self.orders.contains_key(id));
+        reports.extend(admitted.map(|id| report_admitted(*id)));
+        let is_unseen =
+            |id: &&OrderId| !self.orders.contains_key(id) && !self.admitted.contains(id);
+        let unseen = self.listed.keys().filter(is_unseen);
         reports.extend(unseen.take(REPORTED_WAITING_MAX).map(|id| self.report_unseen(*id)));
         reports.sort_by_key(|report| report.order);
         // The next report begins with the truncated order.
@@ -322,4 +341,10 @@ impl AgentOrders {
         }
         counts
     }
+}
+
+/// Reports an order that has not begun since the restart, and whose ticket is valid.
+fn report_admitted(id: OrderId) -> OrderReport {
+    let waiting = Some(ADMITTED_REASON.to_owned());
+    OrderReport { order: id, waiting, ..OrderReport::default() }
 }

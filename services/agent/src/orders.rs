@@ -67,11 +67,10 @@ impl OrderExecutor {
     /// Creates an executor without orders; tickets from before a restart are valid again.
     #[must_use]
     pub fn new(engine: Arc<dyn TransferEngine>, safe_rate_bps: u64, now: Instant) -> Self {
-        let inner = OrderTable {
-            orders: AgentOrders::new(now),
-            works: BTreeMap::new(),
-            tickets: TicketStore::open(&*engine),
-        };
+        let tickets = TicketStore::open(&*engine);
+        let mut orders = AgentOrders::new(now);
+        tickets.orders().for_each(|id| orders.note_admitted(id));
+        let inner = OrderTable { orders, works: BTreeMap::new(), tickets };
         Self { engine, safe_rate_bps, inner: Mutex::new(inner) }
     }
 

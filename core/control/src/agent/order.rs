@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use super::report::{ReportBudget, WorkProgress};
 use crate::orders::{FaultKind, OrderFault, OrderId, OrderPhase, OrderReport, ReportedOutcome};
 
-/// Time for which the end of a withdrawn order is reported.
+/// Time for which the end of a withdrawn order is reported to a controller that does not acknowledge it.
 pub const WITHDRAWN_REPORT_TIME: Duration = Duration::from_secs(60);
 
 /// Longest name of a request in logs.
@@ -119,7 +119,9 @@ pub struct AgentOrder {
     state: OrderState,
     waiting: Option<String>,
     fault: Option<OrderFault>,
-    withdrawn: Option<Instant>,
+    is_withdrawn: bool,
+    /// Time of the first instruction after the end of a withdrawn order.
+    end_withdrawn: Option<Instant>,
     /// Outcomes of its files.
     pub outcomes: Outbox<ReportedOutcome>,
     /// File bytes that all its attempts transferred.
@@ -140,7 +142,8 @@ impl AgentOrder {
             state: OrderState::Waiting,
             waiting: None,
             fault: None,
-            withdrawn: None,
+            is_withdrawn: false,
+            end_withdrawn: None,
             outcomes: Outbox::default(),
             moved_bytes: 0,
             retransmits: 0,
@@ -174,7 +177,7 @@ impl AgentOrder {
     /// True once an instruction did not list it.
     #[must_use]
     pub fn is_withdrawn(&self) -> bool {
-        self.withdrawn.is_some()
+        self.is_withdrawn
     }
 
     /// Applies an event; returns false if it is not possible or changes nothing.
@@ -212,11 +215,11 @@ impl AgentOrder {
     }
 
     /// Notes that an instruction does not list it. Returns true the first time.
-    pub(super) fn withdraw(&mut self, now: Instant) -> bool {
-        if self.withdrawn.is_some() {
+    pub(super) fn withdraw(&mut self) -> bool {
+        if self.is_withdrawn {
             return false;
         }
-        self.withdrawn = Some(now);
+        self.is_withdrawn = true;
         self.apply(OrderEvent::Withdrawn);
         true
     }
@@ -233,12 +236,15 @@ impl AgentOrder {
         true
     }
 
-    /// True if it need not be reported any more once it is not listed.
-    pub(super) fn is_expired(&self, now: Instant) -> bool {
-        let long_ago = |since: Instant| now.duration_since(since) > WITHDRAWN_REPORT_TIME;
+    /// Returns true if it need not be reported any more. To be called for each instruction that does not list it: the
+    /// first one after its end begins the time for which the end is reported.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
         match self.state {
             OrderState::EndAcknowledged => true,
-            OrderState::Ended => self.withdrawn.is_some_and(long_ago),
+            OrderState::Ended => {
+                let since = *self.end_withdrawn.get_or_insert(now);
+                now.duration_since(since) > WITHDRAWN_REPORT_TIME
+            }
             OrderState::Waiting | OrderState::Running | OrderState::Stopping { .. } => false,
         }
     }
@@ -337,11 +343,13 @@ mod tests {
     fn unacknowledged_end_expires_after_withdrawal() {
         let start = Instant::now();
         let mut order = AgentOrder::new("r", 10, 1);
+        assert!(order.withdraw() && !order.withdraw());
+        assert!(!order.expire(start), "it is stopping");
+        let ended = start + 10 * WITHDRAWN_REPORT_TIME;
         order.end(None);
-        assert!(!order.is_expired(start + 10 * WITHDRAWN_REPORT_TIME), "it is listed");
-        assert!(order.withdraw(start) && !order.withdraw(start));
-        assert!(!order.is_expired(start + WITHDRAWN_REPORT_TIME));
-        assert!(order.is_expired(start + WITHDRAWN_REPORT_TIME + Duration::from_millis(1)));
-        assert!(order.acknowledge_end() && order.is_expired(start));
+        assert!(!order.expire(ended), "the time begins with the first instruction after its end");
+        assert!(!order.expire(ended + WITHDRAWN_REPORT_TIME));
+        assert!(order.expire(ended + WITHDRAWN_REPORT_TIME + Duration::from_millis(1)));
+        assert!(order.acknowledge_end() && order.expire(ended));
     }
 }

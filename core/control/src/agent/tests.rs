@@ -90,6 +90,7 @@ fn withdrawn_order_never_begins_again() {
     orders.get_mut(id(1)).unwrap().end(Some(withdrawn_fault()));
     let ended = report(&mut orders).remove(0);
     assert_eq!(ended.fault.as_ref().unwrap().kind, FaultKind::Transient, "listed again");
+    orders.apply_instructions(instructions([]), now);
     let later = now + 2 * WITHDRAWN_REPORT_TIME;
     orders.apply_instructions(instructions([]), later);
     assert!(orders.get(id(1)).is_none());
@@ -99,6 +100,24 @@ fn withdrawn_order_never_begins_again() {
         (ended.phase, ended.fault.unwrap().text),
         (OrderPhase::Ended, WITHDRAWN_BEFORE.to_owned())
     );
+}
+
+#[test]
+fn ticket_from_before_restart_is_reported() {
+    let now = Instant::now();
+    let mut orders = AgentOrders::new(now);
+    orders.note_admitted(id(1));
+    orders.note_admitted(id(2));
+    let named = |orders: &mut AgentOrders| -> Vec<_> {
+        report(orders).iter().map(|one| (one.order, one.phase)).collect()
+    };
+    let both = vec![(id(1), OrderPhase::Waiting), (id(2), OrderPhase::Waiting)];
+    assert_eq!(named(&mut orders), both, "the controller has not answered");
+    orders.apply_instructions(instructions([1]), now);
+    orders.note_withdrawn(id(2));
+    assert_eq!(named(&mut orders), both[..1]);
+    orders.begin(id(1), "r", 10, 1).expect("it is listed").start();
+    assert_eq!(named(&mut orders), [(id(1), OrderPhase::Running)]);
 }
 
 #[test]
