@@ -32,10 +32,12 @@ pub struct SilenceLimits {
     pub lost_ms: i64,
     /// The host is gone: its withdrawn orders are over.
     pub gone_ms: i64,
+    /// Time from which on the controller has taken reports, in Unix milliseconds. Earlier silence was its own.
+    pub listening_since_ms: i64,
 }
 
 impl SilenceLimits {
-    /// Returns the limits of a configuration.
+    /// Returns the limits of a configuration, for a controller that has always taken reports.
     #[must_use]
     pub fn new(lost_after: Duration, gone_after: Duration) -> Self {
         let lost_ms = lost_after.as_millis() as i64;
@@ -43,7 +45,16 @@ impl SilenceLimits {
             down_ms: (lost_ms / 4).max(DOWN_AFTER_MIN_MS),
             lost_ms,
             gone_ms: gone_after.as_millis() as i64,
+            listening_since_ms: i64::MIN,
         }
+    }
+
+    /// Returns the time before which a host must have reported last to be gone; none if the controller has not taken
+    /// reports for long enough to know.
+    #[must_use]
+    pub fn gone_before_ms(self, now_ms: i64) -> Option<i64> {
+        let before_ms = now_ms - self.gone_ms;
+        (self.listening_since_ms <= before_ms).then_some(before_ms)
     }
 }
 
@@ -66,7 +77,8 @@ impl HostContact {
     /// True if it is lost or declared gone.
     #[must_use]
     pub fn is_lost(self, now_ms: i64, limits: SilenceLimits) -> bool {
-        self.reported_ms < now_ms - limits.lost_ms || self.is_declared_gone()
+        let silent_since_ms = self.reported_ms.max(limits.listening_since_ms);
+        silent_since_ms < now_ms - limits.lost_ms || self.is_declared_gone()
     }
 
     /// True if its last report is too old for a host that is up.
@@ -175,6 +187,20 @@ mod tests {
         let why = "b has not reported for 60 s".to_owned();
         assert_eq!(decide(&run(RunState::Active, [1, 61], [0; 2])), LostHostAction::Withdraw(why));
         assert_eq!(decide(&run(RunState::Active, [1, 59], [0; 2])), LostHostAction::Keep);
+    }
+
+    #[test]
+    fn outage_of_controller_is_no_silence() {
+        let silent = run(RunState::Active, [1, 900], [0; 2]);
+        let limits =
+            |ago_s: i64| SilenceLimits { listening_since_ms: NOW_MS - ago_s * 1000, ..limits() };
+        assert_eq!(silent.decide(NOW_MS, limits(60)), LostHostAction::Keep);
+        assert!(matches!(silent.decide(NOW_MS, limits(61)), LostHostAction::Withdraw(_)));
+        assert_eq!(limits(599).gone_before_ms(NOW_MS), None);
+        assert_eq!(limits(600).gone_before_ms(NOW_MS), Some(NOW_MS - 600_000));
+        let mut gone = silent;
+        gone.contacts[1].declared_gone_ms = NOW_MS - 800_000;
+        assert!(matches!(gone.decide(NOW_MS, limits(1)), LostHostAction::Withdraw(_)), "declared");
     }
 
     #[test]

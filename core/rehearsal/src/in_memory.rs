@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use penstock_control::backoff;
 use penstock_control::batch::{self, BatchLimits};
+use penstock_control::lost_hosts::MISSED_REPORTS_MAX;
 use penstock_control::orders::{
     ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report, RunSide,
 };
@@ -23,9 +24,6 @@ mod run;
 
 /// Most small batches in one order, as in the store.
 const BATCHES_PER_ORDER_MAX: usize = 512;
-
-/// Consecutive reports without a withdrawn order after which the node has stopped it.
-const MISSED_REPORTS_MAX: u8 = 2;
 
 /// Configuration of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

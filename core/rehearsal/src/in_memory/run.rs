@@ -38,7 +38,7 @@ pub(super) struct ActiveRun {
     /// Set when the order is withdrawn.
     pub(super) withdrawn: bool,
     /// Consecutive reports of each end without the order.
-    pub(super) missed_reports: [u8; 2],
+    pub(super) missed_reports: [i64; 2],
 }
 
 impl ActiveRun {

@@ -67,6 +67,8 @@ pub(crate) struct TxContext {
     pub(crate) kind: DatabaseKind,
     /// Unix milliseconds at its start.
     pub(crate) now: i64,
+    /// Unix milliseconds at the opening of the connection, from which on reports are stored.
+    pub(crate) started_ms: i64,
     /// Contents of runs, which never change.
     pub(crate) run_cache: RunCache,
     /// Ids of queues by class, source and destination, which never change.
@@ -392,6 +394,7 @@ impl StoreWriterTask {
                 tx,
                 kind: self.database.kind,
                 now: 0,
+                started_ms: self.clock.now_ms(),
                 run_cache: RunCache::default(),
                 queues: HashMap::new(),
                 settings: self.current.get(),

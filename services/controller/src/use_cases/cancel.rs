@@ -4,6 +4,7 @@
 //! bounded size.
 
 use penstock_control::cancellation::{self, CancellableBatch, FILES_PER_TX_MAX};
+use penstock_control::lost_hosts::SilenceLimits;
 use penstock_control::outcomes::RunEnd;
 use penstock_control::request::RequestDelta;
 
@@ -36,12 +37,13 @@ pub(crate) async fn cancel(
     Ok(ChangeOutcome::Done)
 }
 
-/// Cancels the batches of cancelled requests. Hosts silent for `gone_ms` are gone. Returns true if work is left.
+/// Cancels the batches of cancelled requests. Returns true if work is left.
 pub(crate) async fn finish_cancelled(
     cx: &mut TxContext,
-    gone_ms: i64,
+    limits: SilenceLimits,
 ) -> Result<bool, DatabaseError> {
-    let since = cx.now - gone_ms;
+    // No host is gone, but by declaration, before the controller has listened for long enough.
+    let since = limits.gone_before_ms(cx.now).unwrap_or(i64::MIN);
     let mut files_left = FILES_PER_TX_MAX;
     let mut has_more = false;
     for request in requests::cancelled(cx, since).await? {

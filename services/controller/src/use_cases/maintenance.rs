@@ -37,8 +37,9 @@ pub(crate) async fn run_once(
 ) -> Result<bool, WriteError> {
     let has_more = writer.apply(move |cx| {
         Box::pin(async move {
+            let limits = SilenceLimits { listening_since_ms: cx.started_ms, ..limits };
             batches::requeue_due(cx, DUE_BATCHES_PER_TX_MAX).await?;
-            let more = cancel::finish_cancelled(cx, limits.gone_ms).await?;
+            let more = cancel::finish_cancelled(cx, limits).await?;
             reclaim_from_lost_hosts(cx, limits).await?;
             Ok(more | purge_expired(cx, keep).await?)
         })
