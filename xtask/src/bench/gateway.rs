@@ -117,7 +117,9 @@ pub fn run(options: &Options) -> Result<()> {
         [] => GatewayRow::value_variants(),
         rows => rows,
     };
+    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
     let mut reports = Vec::new();
+    let mut page = String::new();
     for row in rows {
         let data = if row.has_many() { &many } else { &large };
         for client in DavClient::ALL {
@@ -138,20 +140,22 @@ pub fn run(options: &Options) -> Result<()> {
                 .collect();
             let series = alternate(contestants, options.runs, &stop)?;
             reports.push(ClientReport { row: *row, client, series });
+            // Written each time, so that an interrupted run leaves what it measured.
+            let facts = machine::facts(&root, &work.root)?;
+            page = write(&folder, &facts, &reports, options)?;
         }
     }
-    let facts = machine::facts(&root, &work.root)?;
-    let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
-    write(&folder, &facts, &reports, options)
+    println!("{page}");
+    Ok(())
 }
 
-/// Writes `gateway-<date>-<machine>.md` and `.json` into `folder`.
+/// Writes `gateway[-ROW]-<date>-<machine>.md` and `.json` into `folder`; the row if only one was selected. Returns the page.
 fn write(
     folder: &Path,
     facts: &MachineFacts,
     reports: &[ClientReport],
     options: &Options,
-) -> Result<()> {
+) -> Result<String> {
     let page = page(facts, reports, options);
     let rows: Vec<_> = reports
         .iter()
@@ -161,14 +165,18 @@ fn write(
         .collect();
     let json = json!({ "machine": facts, "quick": options.quick, "rows": rows });
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let stem = folder.join(format!("gateway-{}-{}", facts.date, facts.words()));
+    let row = match options.rows.as_slice() {
+        [row] => row.to_possible_value().map(|value| format!("{}-", value.get_name())),
+        _ => None,
+    };
+    let row = row.unwrap_or_default();
+    let stem = folder.join(format!("gateway-{row}{}-{}", facts.date, facts.words()));
     std::fs::write(format!("{}.md", stem.display()), &page)?;
     std::fs::write(
         format!("{}.json", stem.display()),
         serde_json::to_string_pretty(&json)? + "\n",
     )?;
-    println!("{page}");
-    Ok(())
+    Ok(page)
 }
 
 fn page(facts: &MachineFacts, reports: &[ClientReport], options: &Options) -> String {
