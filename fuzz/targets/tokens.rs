@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use penstock_scopes::scope::{STORAGE_SCOPES_MAX, parse};
 use penstock_scopes::{AccessRights, PathGrant, ScopePath, ScopeSyntax, TokenGrant};
-use penstock_tokens::MintRequest;
+use penstock_tokens::{MintRequest, RedirectKey};
 use penstock_tokens::jwt::UnverifiedToken;
 use penstock_tokens::keys::{KEYS_MAX, KeySet};
 use penstock_tokens::macaroon::MacaroonKey;
@@ -17,6 +17,8 @@ fuzz_target!(|text: &str| {
     }
     let key = MacaroonKey::new(&[7; 32]);
     assert!(key.open(text, 0).is_err(), "no one else has the key");
+    let redirects = RedirectKey::new(&[7; 32]);
+    assert!(redirects.open(text, "GET", b"/f", "host:1", 0).is_err(), "nor this one");
     let mut paths = Vec::new();
     for syntax in [ScopeSyntax::Wlcg, ScopeSyntax::SciTokens] {
         let Ok(grants) = parse(text, syntax) else { continue };

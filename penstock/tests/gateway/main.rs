@@ -4,6 +4,7 @@
 mod common;
 
 mod clients;
+mod head;
 mod http;
 mod issuer;
 mod macaroons;

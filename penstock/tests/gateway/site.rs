@@ -119,7 +119,7 @@ impl Site {
     }
 
     /// Starts the agent of the configuration in `env`.
-    fn serve(env: &TestEnv) -> Agent {
+    pub(crate) fn serve(env: &TestEnv) -> Agent {
         let mut command = common::penstock(&env.state);
         command.args(["serve", "--json", "--roles", "agent", "--config"]);
         command.arg(env.path("penstock.toml"));

@@ -22,7 +22,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use penstock_control::orders::OrderId;
 use penstock_daemon::api::{Bearers, ClaimsAccess};
 use penstock_identity::Fingerprint;
-use penstock_mover::{Caller, Gatekeeper, ResolvedPath};
+use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::Dir;
@@ -301,6 +301,20 @@ impl Gatekeeper for Authorizer {
         let admitted = rules.exports.iter().filter(|export| admits(export, caller));
         let admitted = admitted.filter(|export| claims::touches(caller, export));
         admitted.map(|export| export.name.as_str().to_owned()).collect()
+    }
+
+    fn export_space(&self) -> Vec<ExportSpace> {
+        let rules = self.rules();
+        let space = |export: &Export| {
+            let space = Dir::open(&export.path).and_then(|root| penstock_sys::fs::space(&root));
+            ExportSpace {
+                name: export.name.as_str().to_owned(),
+                reads: space.is_ok() && export.mode.allows(false),
+                writes: space.is_ok() && export.mode.allows(true),
+                available_bytes: space.map_or(0, |space| space.available_bytes),
+            }
+        };
+        rules.exports.iter().map(space).collect()
     }
 
     fn mark(

@@ -59,7 +59,7 @@ pub(crate) async fn authenticate_token(
 }
 
 /// Returns the token that XRootD's clients put into a URL: `?authz=Bearer%20TOKEN`.
-fn token_in_query(query: &str) -> Option<String> {
+pub(crate) fn token_in_query(query: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("authz="))?;
     let text = percent_decode_str(value).decode_utf8().ok()?;
     text.strip_prefix("Bearer ").map(|token| token.trim().to_owned())

@@ -10,6 +10,7 @@ use penstock_protocol::digest::Algorithm;
 use serde::Deserialize;
 
 use crate::digest;
+use crate::head::config::{HeadConfig, HeadTable, RedirectedConfig, RedirectedTable};
 
 /// Default TCP port, as of other WebDAV servers of the grid.
 pub const GATEWAY_PORT: u16 = 8443;
@@ -41,6 +42,10 @@ pub struct Config {
     /// PEM file, or directory of PEM files, of the authorities that other servers' certificates must come from in
     /// third-party copies; by default [`GRID_AUTHORITIES`] if it exists, else those of the system.
     pub authorities: Option<PathBuf>,
+    /// Agents to which it redirects clients.
+    pub head: Option<HeadConfig>,
+    /// Acceptance of clients that head nodes redirect here.
+    pub redirected: Option<RedirectedConfig>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -54,6 +59,8 @@ struct GatewayTable {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     authorities: Option<PathBuf>,
+    head: Option<HeadTable>,
+    redirected: Option<RedirectedTable>,
 }
 
 impl Config {
@@ -105,7 +112,25 @@ impl Config {
             return Err(failed("connections must be above 0".to_owned()));
         }
         let authorities = table.authorities.map(|path| file.beside(path));
-        Ok(Some(Self { listen, plaintext, root, connections, digests, certificate, authorities }))
+        let head = table.head.map(|head| {
+            let checked = head.check(|path| file.beside(path));
+            checked.map_err(|error| file.error(format!("[gateway.head] {error}")))
+        });
+        let redirected = table.redirected.map(|redirected| {
+            let checked = redirected.check(|path| file.beside(path));
+            checked.map_err(|error| file.error(format!("[gateway.redirected] {error}")))
+        });
+        Ok(Some(Self {
+            listen,
+            plaintext,
+            root,
+            connections,
+            digests,
+            certificate,
+            authorities,
+            head: head.transpose()?,
+            redirected: redirected.transpose()?,
+        }))
     }
 
     /// Certificates of other servers that third-party copies trust.
@@ -153,5 +178,45 @@ mod tests {
             let error = load(&format!("[gateway]\n{table}\n")).unwrap_err();
             assert!(error.contains(words), "{table}: {error}");
         }
+    }
+
+    #[test]
+    fn head_nodes_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = |name: &str, secret: &str, mode| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, secret).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&path, mode).unwrap();
+            path
+        };
+        let good = key("good", &"7".repeat(64), 0o600);
+        let open = key("open", &"7".repeat(64), 0o644);
+        let short = key("short", &"7".repeat(31), 0o600);
+        let a = "https://dtn2.example.org:8443";
+        let config = load(&format!(
+            "[gateway.head]\nkey = {good:?}\nagents = [\"{a}\", \"http://127.0.0.1:80\"]\n\
+             [gateway.redirected]\nkey = {good:?}\nurl = \"{a}\"\n"
+        ));
+        let config = config.unwrap().unwrap();
+        let head = config.head.unwrap();
+        assert_eq!((head.agents.len(), head.serves), (2, true));
+        assert_eq!(config.redirected.unwrap().url.to_string(), format!("{a}/"));
+        for (key, agents, words) in [
+            (&good, String::new(), "name at least one"),
+            (&good, format!("\"{a}\", \"{a}/\""), "twice"),
+            (&good, format!("\"{a}/data\""), "without a path"),
+            (&good, "\"http://dtn2.example.org\"".to_owned(), "in the clear"),
+            (&good, "\"dtn2\"".to_owned(), "is no address"),
+            (&open, format!("\"{a}\""), "chmod 600"),
+            (&short, format!("\"{a}\""), "fewer than 32"),
+            (&directory.path().join("none"), format!("\"{a}\""), "openssl rand -hex 32"),
+        ] {
+            let error = load(&format!("[gateway.head]\nkey = {key:?}\nagents = [{agents}]\n"));
+            let error = error.unwrap_err();
+            assert!(error.contains(words), "{agents}: {error}");
+        }
+        let error = load(&format!("[gateway.redirected]\nkey = {good:?}\n")).unwrap_err();
+        assert!(error.contains("url"), "{error}");
     }
 }

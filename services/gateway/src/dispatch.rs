@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use futures_util::StreamExt;
@@ -18,19 +18,20 @@ use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
-use penstock_tokens::TokenMinter;
+use penstock_tokens::{RedirectKey, TokenMinter};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::access::{CHALLENGES, authenticate};
+use crate::access::{CHALLENGES, authenticate, token_in_query};
 use crate::account::requested_scitag;
 use crate::config::Config;
 use crate::error::refused;
+use crate::head::HeadNode;
 use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
 use crate::third_party::{self, CopyEnds};
 use crate::url_path::UrlPath;
-use crate::{digest, macaroon, namespace, properties, read, write};
+use crate::{digest, head, macaroon, namespace, properties, read, redirected, write};
 
 /// Largest head of a request, in bytes.
 const HEADERS_BYTES_MAX: usize = 64 << 10;
@@ -53,6 +54,8 @@ pub(crate) struct Gateway {
     pub(crate) keeper: Arc<dyn Gatekeeper>,
     pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
+    /// Agents behind this gateway.
+    pub(crate) head: Option<Arc<HeadNode>>,
     /// Permits to compute a digest.
     pub(crate) digests: Arc<Semaphore>,
     /// Buffers for chunks of files.
@@ -63,10 +66,13 @@ pub(crate) struct Gateway {
 #[derive(Debug)]
 pub(crate) struct DavRequest {
     pub(crate) method: Method,
+    pub(crate) version: Version,
     pub(crate) path: UrlPath,
     pub(crate) query: Option<String>,
     pub(crate) headers: HeaderMap,
     pub(crate) caller: Caller,
+    /// True if a head node redirected it here.
+    pub(crate) is_redirected: bool,
     pub(crate) connection: HttpConnection,
 }
 
@@ -99,7 +105,8 @@ impl Gateway {
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
-        Self { agent, keeper, minter, config, digests, buffers }
+        let head = config.head.clone().map(|head| Arc::new(HeadNode::new(head)));
+        Self { agent, keeper, minter, config, head, digests, buffers }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.
@@ -326,16 +333,42 @@ async fn answer(
         return Ok(options());
     }
     let path = UrlPath::of(&parts.uri)?;
-    let peer = connection.peer().to_string();
-    let caller = authenticate(&gateway.keeper, &parts.headers, parts.uri.query(), peer).await?;
+    if let Some(config) = &gateway.config.redirected
+        && parts.method == Method::GET
+        && path.bytes() == redirected::ROOM_PATH.as_bytes()
+    {
+        let credentials = parts.headers.get(header::AUTHORIZATION);
+        let credentials = credentials.and_then(|value| value.to_str().ok());
+        return redirected::report_room(gateway, config, credentials).await;
+    }
+    let query = parts.uri.query();
+    let redirect = query.and_then(token_in_query);
+    let redirect = redirect.filter(|token| RedirectKey::looks_redirected(token));
+    let caller = match &redirect {
+        Some(token) => {
+            let config = gateway.config.redirected.as_ref();
+            redirected::authenticate(config, token, &parts.method, &path)?
+        }
+        None => {
+            let peer = connection.peer().to_string();
+            authenticate(&gateway.keeper, &parts.headers, query, peer).await?
+        }
+    };
     let request = DavRequest {
         method: parts.method,
+        version: parts.version,
         path,
         query: parts.uri.query().map(str::to_owned),
         headers: parts.headers,
         caller,
+        is_redirected: redirect.is_some(),
         connection,
     };
+    if let Some(head) = &gateway.head
+        && let Some(response) = head::redirect(gateway, head, &request).await?
+    {
+        return Ok(response);
+    }
     let mut take_body = || body.take().unwrap_or_default();
     match request.method.as_str() {
         "GET" | "HEAD" => read::get(gateway, &request).await,

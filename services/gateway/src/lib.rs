@@ -15,6 +15,8 @@
 //! |---|---|
 //! | [`config`] | the table `[gateway]` |
 //! | `access` | credentials of a request |
+//! | [`head`] | redirects to the agents behind a head node |
+//! | `redirected` | requests that a head node redirected here |
 //! | `url_path` | from the path of a URL to the path of an export |
 //! | `dispatch` | methods and their errors |
 //! | `read`, `range`, `conditions` | `GET` and `HEAD` |
@@ -40,11 +42,13 @@ mod dispatch;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+pub(crate) mod head;
 mod macaroon;
 mod namespace;
 mod properties;
 mod range;
 mod read;
+mod redirected;
 mod role;
 mod root;
 mod third_party;

@@ -77,7 +77,12 @@ pub(crate) async fn get(
     set(header::CONTENT_TYPE, "application/octet-stream".to_owned());
     set(header::ETAG, validators.etag.clone());
     set(header::LAST_MODIFIED, validators.last_modified());
-    if is_offered && let Some(offer) = MoverOffer::of(&gateway.agent) {
+    // The mover knows no redirects: the copy has to ask for the file over HTTP.
+    let redirects = gateway.head.as_ref().is_some_and(|head| head.available() > 0);
+    if is_offered
+        && !redirects
+        && let Some(offer) = MoverOffer::of(&gateway.agent)
+    {
         set(OFFER_HEADER, offer.to_string());
     }
     if let Some((name, value)) = wanted_digest(gateway, request, &file).await? {

@@ -23,6 +23,7 @@ use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 
 use crate::config::Config;
 use crate::dispatch::{Gateway, router};
+use crate::head::HeadNode;
 use crate::root::{self, RootServer};
 
 /// Time for running requests to end at shutdown.
@@ -53,6 +54,7 @@ pub struct GatewayRole {
     root_addresses: Vec<SocketAddr>,
     tracker: Arc<ConnectionTracker>,
     root_tracker: Arc<ConnectionTracker>,
+    head: Option<Arc<HeadNode>>,
     stop: watch::Sender<bool>,
     serving: Mutex<Option<JoinHandle<()>>>,
     runtime: Handle,
@@ -101,11 +103,17 @@ impl GatewayRole {
         let tracker = Arc::new(ConnectionTracker::new(config.connections));
         let root_tracker = Arc::new(ConnectionTracker::new(config.connections));
         let (stop, stopped) = watch::channel(false);
+        let trust = config.trust();
         let gateway = Arc::new(Gateway::new(agent, keeper, minter, config));
+        let head = gateway.head.clone();
         let root = RootServer::new(Arc::clone(&gateway), &tls, Arc::clone(&root_tracker));
         let router = router(gateway);
         let counted = Arc::clone(&tracker);
+        let watched = head.clone();
         let serving = context.runtime.spawn(async move {
+            if let Some(head) = watched {
+                head.watch_agents(&trust, &stopped);
+            }
             let limits = ServeConfig {
                 buffer_bytes: BUFFER_BYTES,
                 shutdown: SHUTDOWN_TIMEOUT,
@@ -120,6 +128,7 @@ impl GatewayRole {
             root_addresses,
             tracker,
             root_tracker,
+            head,
             stop,
             serving: Mutex::new(Some(serving)),
             runtime: context.runtime.clone(),
@@ -181,7 +190,15 @@ impl ServiceRole for GatewayRole {
         )?;
         let refused = self.root_tracker.refused();
         let help = "Connections of root:// over the limit";
-        writer.counter("penstock_gateway_root_refused", None, help, refused)
+        writer.counter("penstock_gateway_root_refused", None, help, refused)?;
+        let Some(head) = &self.head else { return Ok(()) };
+        let help = "Agents behind this head node that answer";
+        writer.gauge("penstock_gateway_head_agents", None, help, head.available() as u64)?;
+        let (redirected, without_room) = head.counts();
+        let help = "Requests redirected to agents";
+        writer.counter("penstock_gateway_head_redirected", None, help, redirected)?;
+        let help = "Requests for which no agent had room";
+        writer.counter("penstock_gateway_head_without_room", None, help, without_room)
     }
 
     fn stop(&self) {

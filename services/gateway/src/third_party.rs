@@ -45,14 +45,14 @@ mod request;
 
 pub(crate) use marker::failure_line;
 pub(crate) use mover_pull::{MoverOffer, OFFER_HEADER, is_offered};
-pub(crate) use request::{CopyEnds, CopyRequest};
+pub(crate) use request::{CopyDirection, CopyEnds, CopyRequest};
 
 use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget, PROTOCOL_HEADER};
 use pull::{HttpPull, inspect, remote_digests};
 use push::HttpPush;
 use remote::{RemoteClient, RemoteError};
-use request::{ChecksumVerification, CopyDirection};
+use request::ChecksumVerification;
 
 /// Time between two markers; clients expect less than 30 s.
 const MARKER_INTERVAL: Duration = Duration::from_secs(5);

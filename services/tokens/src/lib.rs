@@ -1,5 +1,5 @@
 //! Tokens that state what their bearers may do: those of other issuers (WLCG profile, SciTokens), and those that an
-//! agent derives for third-party copies.
+//! agent derives for third-party copies and redirects.
 //!
 //! ```text
 //! token ── issuer, key id ── keys (cache ── JWKS over https) ── signature ── claims ── rights by path
@@ -13,6 +13,8 @@
 //! | [`key_cache`] | keys of an issuer, fetched again when they age or a new one appears |
 //! | [`issuer`] | the configured issuers |
 //! | [`macaroon`] | requests for derived tokens, and these tokens |
+//! | [`redirect`] | tokens in the URLs of redirects between the agents of a site |
+//! | `signed` | what both are made of: JSON with its HMAC |
 //!
 //! Not for: tokens that the agent knows by name (`penstock_http::tokens`), nor for exports (`penstock-agent`).
 
@@ -24,10 +26,13 @@ pub mod jwt;
 pub mod key_cache;
 pub mod keys;
 pub mod macaroon;
+pub mod redirect;
 pub mod rejection;
+mod signed;
 
 pub use issuer::{IssuerConfig, IssuerRegistry, TokenAuthError};
 pub use macaroon::{MacaroonKey, MintRequest, TokenMinter};
+pub use redirect::{RedirectGrant, RedirectKey, RedirectedClient};
 pub use rejection::TokenRejection;
 
 /// Returns the first characters of a text from outside, control characters replaced.

@@ -16,7 +16,7 @@ use penstock_protocol::open::Refusal;
 use penstock_scopes::{AccessRights, PathAccess, PathGrant, ScopePath, TokenGrant, TokenIssuer};
 use serde::{Deserialize, Serialize};
 
-use crate::excerpt;
+use crate::{excerpt, signed};
 
 /// Content type of a request.
 pub const MACAROON_REQUEST: &str = "application/macaroon-request";
@@ -255,20 +255,16 @@ impl MacaroonKey {
     /// When it would be too long.
     pub fn seal(&self, token: &DerivedToken) -> Result<String, DerivedTokenError> {
         let DerivedToken { name, parent, grant } = token;
-        let paths = grant.paths.iter();
         let payload = MacaroonPayload {
             n: name.clone(),
             t: parent.map(|hash| URL_SAFE_NO_PAD.encode(hash)),
             i: grant.issuer.as_ref().map(|issuer| (issuer.name.clone(), issuer.url.clone())),
             s: grant.subject.clone(),
             g: grant.groups.clone(),
-            p: paths.map(|grant| (grant.path.to_encoded(), grant.rights.to_bits())).collect(),
+            p: signed::encode_paths(&grant.paths),
             e: grant.expires_s,
         };
-        let payload = serde_json::to_vec(&payload).expect("texts and numbers make JSON");
-        let signed = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(payload));
-        let code = hmac::sign(&self.0, signed.as_bytes());
-        let text = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(code));
+        let text = signed::seal(&self.0, PREFIX, &payload);
         match text.len() > DERIVED_BYTES_MAX {
             true => Err(DerivedTokenError::Long),
             false => Ok(text),
@@ -284,12 +280,7 @@ impl MacaroonKey {
         if token.len() > DERIVED_BYTES_MAX {
             return Err(forged);
         }
-        let (signed, code) = token.rsplit_once('.').ok_or(forged)?;
-        let code = URL_SAFE_NO_PAD.decode(code).map_err(|_| forged)?;
-        hmac::verify(&self.0, signed.as_bytes(), &code).map_err(|_| forged)?;
-        let payload = signed.strip_prefix(PREFIX).ok_or(forged)?;
-        let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_| forged)?;
-        let payload: MacaroonPayload = serde_json::from_slice(&payload).map_err(|_| forged)?;
+        let payload: MacaroonPayload = signed::open(&self.0, PREFIX, token).ok_or(forged)?;
         if now_s >= payload.e {
             return Err(DerivedTokenError::Expired(now_s - payload.e));
         }
@@ -300,15 +291,11 @@ impl MacaroonKey {
                 Some(hash.try_into().map_err(|_| forged)?)
             }
         };
-        let paths = payload.p.into_iter().map(|(path, bits)| {
-            let path = ScopePath::decode(path.as_bytes()).map_err(|_| forged)?;
-            Ok(PathGrant { path, rights: AccessRights::from_bits(bits) })
-        });
         let grant = TokenGrant {
             issuer: payload.i.map(|(name, url)| TokenIssuer { name, url }),
             subject: payload.s,
             groups: payload.g,
-            paths: paths.collect::<Result<_, _>>()?,
+            paths: signed::decode_paths(payload.p).ok_or(forged)?,
             expires_s: payload.e,
         };
         Ok(DerivedToken { name: payload.n, parent, grant })

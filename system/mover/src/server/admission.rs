@@ -6,16 +6,43 @@ use std::sync::atomic::Ordering;
 use penstock_protocol::open::{Refusal, RefusalKind};
 
 use super::active_session::ActiveSession;
-use super::agent::AgentInner;
+use super::agent::{Agent, AgentInner};
 use super::limits::AgentLimits;
 use crate::base::lock::lock;
 use crate::session::outcome::SessionOutcome;
 
+/// Transfers of an agent and their limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLoad {
+    /// Running transfers.
+    pub transfers: usize,
+    /// Limit of concurrent transfers; 0 while the agent shuts down.
+    pub limit: usize,
+}
+
+impl Agent {
+    /// Number of running transfers, with the limit in force.
+    #[must_use]
+    pub fn load(&self) -> AgentLoad {
+        let inner = &self.0;
+        let limits = lock(&inner.limits).clone();
+        let limit = match inner.stopping.load(Ordering::SeqCst) {
+            true => 0,
+            false => limits.transfers.min(limits.streams),
+        };
+        AgentLoad { transfers: inner.running(), limit }
+    }
+}
+
 impl AgentInner {
+    fn running(&self) -> usize {
+        let sessions = lock(&self.sessions).len() + lock(&self.initiated).len();
+        sessions + lock(&self.gateway).len()
+    }
+
     /// Checks the limits of transfers and streams.
     pub(super) fn check_room(&self, limits: &AgentLimits, entering: usize) -> Result<(), Refusal> {
-        let running = lock(&self.sessions).len() + lock(&self.initiated).len();
-        let running = running + lock(&self.gateway).len() + entering;
+        let running = self.running() + entering;
         if running >= limits.transfers {
             let are = if running == 1 { "transfer is" } else { "transfers are" };
             let text = format!("{running} {are} running, which is the limit: try again");

@@ -2,7 +2,7 @@
 
 mod accept;
 mod active_session;
-mod admission;
+pub(crate) mod admission;
 pub(crate) mod agent;
 mod control;
 mod delegate;

@@ -33,6 +33,19 @@ pub struct ResolvedPath {
     pub shown: String,
 }
 
+/// An export with the space of its file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportSpace {
+    /// Name, such as `/store/cms`.
+    pub name: String,
+    /// True if clients may read files of the export.
+    pub reads: bool,
+    /// True if clients may write files to the export.
+    pub writes: bool,
+    /// Free bytes; 0 where the directory cannot be opened.
+    pub available_bytes: u64,
+}
+
 /// Authorisation policy; the mover itself has none.
 pub trait Gatekeeper: Send + Sync {
     /// Authenticates a client.
@@ -65,6 +78,11 @@ pub trait Gatekeeper: Send + Sync {
 
     /// Names of the exports that this client may use, such as `/store/cms`.
     fn exports(&self, _caller: &Caller) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// All exports with their space; this may wait for a file system.
+    fn export_space(&self) -> Vec<ExportSpace> {
         Vec::new()
     }
 
