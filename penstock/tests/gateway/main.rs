@@ -9,6 +9,7 @@ mod http;
 mod issuer;
 mod macaroons;
 mod mover_pull;
+mod mover_push;
 mod root;
 mod site;
 mod third_party;

@@ -12,13 +12,13 @@ use crate::site::{HostCertificate, Response, Site};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
 /// Size from which a gateway offers the mover's protocol.
-const OFFERED_BYTES_MIN: usize = 16 << 20;
+pub(crate) const OFFERED_BYTES_MIN: usize = 16 << 20;
 
-fn is_by_mover(response: &Response) -> bool {
+pub(crate) fn is_by_mover(response: &Response) -> bool {
     response.header("penstock-protocol") == Some("penstock")
 }
 
-fn adler32(site: &Site, name: &str) -> String {
+pub(crate) fn adler32(site: &Site, name: &str) -> String {
     let path = format!("/store/data/{name}");
     let head = site.ask("HEAD", &path, &[("Want-Digest", "adler32")], b"");
     head.header("digest").unwrap_or_else(|| panic!("{:?}", head.headers)).to_owned()

@@ -23,7 +23,7 @@ use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::error::{failed, refused};
 use crate::properties;
 use crate::range::{ByteRange, RequestedRanges, requested};
-use crate::third_party::{MoverOffer, OFFER_HEADER, is_offered};
+use crate::third_party::{MoverOffer, OFFER_HEADER, is_offered, offer_for};
 
 /// Bytes read and handed over at once.
 pub(crate) const CHUNK_BYTES: usize = 512 << 10;
@@ -61,7 +61,21 @@ pub(crate) async fn get(
             matches!(&opened, OpenedPath::File(_, stat) if looks && is_offered(&place, stat.size));
         Ok((opened, is_offered))
     });
-    let (opened, is_offered) = opened.await.map_err(|error| failed(&shown, &error))?;
+    // The mover knows no redirects: a copy from or to a head node has to use HTTP.
+    let redirects = gateway.head.as_ref().is_some_and(|head| head.available() > 0);
+    let receives = match redirects {
+        true => None,
+        false => offer_for(gateway, request).await,
+    };
+    let (opened, is_offered) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => {
+            let problem = failed(&shown, &error);
+            let Some(offer) = receives else { return Err(problem) };
+            // Where nothing is, the other agent may push.
+            return Ok(([(OFFER_HEADER, offer.to_string())], problem).into_response());
+        }
+    };
     let (file, stat) = match opened {
         OpenedPath::File(file, stat) => (Arc::new(file), stat),
         OpenedPath::Collection => return properties::listing_page(gateway, request).await,
@@ -77,12 +91,10 @@ pub(crate) async fn get(
     set(header::CONTENT_TYPE, "application/octet-stream".to_owned());
     set(header::ETAG, validators.etag.clone());
     set(header::LAST_MODIFIED, validators.last_modified());
-    // The mover knows no redirects: the copy has to ask for the file over HTTP.
-    let redirects = gateway.head.as_ref().is_some_and(|head| head.available() > 0);
-    if is_offered
-        && !redirects
-        && let Some(offer) = MoverOffer::of(&gateway.agent)
-    {
+    let sends = || MoverOffer::of(&gateway.agent).filter(|_| is_offered && !redirects);
+    let is_push = request.headers.contains_key(OFFER_HEADER);
+    let offer = if is_push { receives } else { sends() };
+    if let Some(offer) = offer {
         set(OFFER_HEADER, offer.to_string());
     }
     if let Some((name, value)) = wanted_digest(gateway, request, &file).await? {

@@ -37,6 +37,8 @@ use crate::write::parent_problem;
 
 mod marker;
 mod mover_pull;
+mod mover_push;
+mod mover_session;
 mod pull;
 mod push;
 mod range_queue;
@@ -44,11 +46,14 @@ mod remote;
 mod request;
 
 pub(crate) use marker::failure_line;
-pub(crate) use mover_pull::{MoverOffer, OFFER_HEADER, is_offered};
+pub(crate) use mover_push::offer_for;
+pub(crate) use mover_session::{MoverOffer, OFFER_HEADER, is_offered};
 pub(crate) use request::{CopyDirection, CopyEnds, CopyRequest};
 
 use marker::PerformanceMarker;
-use mover_pull::{MoverPull, MoverTarget, PROTOCOL_HEADER};
+use mover_pull::{MoverPull, MoverTarget};
+use mover_push::{MoverPush, MoverSource};
+use mover_session::{FILE_BYTES_MIN, PROTOCOL_HEADER};
 use pull::{HttpPull, inspect, remote_digests};
 use push::HttpPush;
 use remote::{RemoteClient, RemoteError};
@@ -276,7 +281,7 @@ async fn pull_file(
         let algorithm = target.algorithm;
         let opened = MoverPull::open(&gateway.agent, &client, &copy, offer, target).await;
         if let Some(pull) = opened.map_err(refused)? {
-            let observed = pull.observed();
+            let observed = pull.session.observed();
             let last_modified = source.last_modified().map(str::to_owned);
             let response = accepted(pull.finish(algorithm, last_modified), observed);
             return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
@@ -391,6 +396,35 @@ async fn push_file(
             return Err(precondition_failed(&text));
         }
     }
+    let algorithm = gateway.config.digests.first().copied().unwrap_or(Algorithm::Adler32);
+    if bytes >= FILE_BYTES_MIN
+        && let Some(offer) = mover_push::ask_offer(&mut client, &copy.remote).await
+        && let Some(place) = gateway.place(request, PathAccess::Read)?
+    {
+        let source = MoverSource {
+            caller: &request.caller,
+            place,
+            mark: gateway.mark(request)?,
+            overwrites,
+            algorithm: block_algorithm(&[algorithm]),
+        };
+        let opened = MoverPush::open(&gateway.agent, &client, &copy, offer, source).await;
+        if let Some(push) = opened.map_err(refused)? {
+            let observed = push.session.observed();
+            let job = async move {
+                push.finish().await?;
+                match copy.verification {
+                    // Both agents have compared the digest of what they read and wrote.
+                    ChecksumVerification::IfOffered | ChecksumVerification::Off => Ok(()),
+                    ChecksumVerification::Required => {
+                        compare(&mut client, &copy, Arc::new(file), algorithm).await
+                    }
+                }
+            };
+            let response = accepted(job, observed);
+            return Ok(([(PROTOCOL_HEADER, "penstock")], response).into_response());
+        }
+    }
     let running = begin(gateway, request, TransferDirection::Send, &shown, &copy, Some(bytes))?;
     let transfer = Arc::clone(&running.transfer);
     let file = Arc::new(file);
@@ -402,7 +436,6 @@ async fn push_file(
         transfer: Arc::clone(&transfer),
         overwrites,
     };
-    let algorithm = gateway.config.digests.first().copied().unwrap_or(Algorithm::Adler32);
     let before = fs::stat_file(&file).map_err(|error| failed(&shown, &error))?;
     let job = async move {
         push.run(&client).await?;

@@ -67,7 +67,7 @@ pub use net::transport::Transport;
 pub use server::admission::AgentLoad;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::gateway::{GatewayRequest, GatewayTransfer};
-pub use server::initiated::{FetchRequest, InitiatedTransfer, SendRequest};
+pub use server::initiated::{FetchRequest, InitiatedTransfer, SendFileRequest, SendRequest};
 pub use server::limits::AgentLimits;
 pub use server::listing::{ListedTransfer, TransferDirection};
 pub use session::control::{ControlEndpoint, ProtocolFault};

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::CopyFailure;
-use super::mover_pull::{MoverOffer, OFFER_HEADER};
+use super::mover_session::MoverOffer;
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
 use super::remote::{RemoteClient, RemoteError, RemoteResponse, range_value};
 use crate::digest::{self, DigestField};
@@ -97,11 +97,8 @@ pub(crate) async fn inspect(
     }
     let bytes = response.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
     let version = SourceVersion::of(&response);
-    let offer = response.header(OFFER_HEADER).and_then(|text| text.parse().ok());
+    let mover = MoverOffer::in_response(&response, url);
     let (key, connection, _) = response.into_parts();
-    // The connection vouches for the certificate in the offer; a redirect leads to another host.
-    let vouches = url.is_encrypted() || url.is_loopback();
-    let mover = offer.filter(|_| vouches && key == (url.is_encrypted(), url.authority()));
     client.keep(key, connection);
     Ok(RemoteFile { url: url.clone(), bytes, version, mover })
 }

@@ -254,6 +254,11 @@ impl RemoteResponse {
         self.response.headers().get(name).and_then(|value| value.to_str().ok())
     }
 
+    /// Returns true if the server of `url` sent it, without a redirect to another one.
+    pub(crate) fn is_from(&self, url: &Url) -> bool {
+        self.key == (url.is_encrypted(), url.authority())
+    }
+
     /// Takes the response apart: what identifies the connection, the connection, and the body.
     pub(crate) fn into_parts(self) -> ((bool, String), ClientConnection, Incoming) {
         (self.key, self.connection, self.response.into_body())

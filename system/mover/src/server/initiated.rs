@@ -62,6 +62,21 @@ pub struct SendRequest {
     pub expected: HashMap<Vec<u8>, Digest>,
 }
 
+/// Request to send one file to another agent.
+#[derive(Debug)]
+pub struct SendFileRequest {
+    /// Connector to the receiving agent.
+    pub to: PeerConnector,
+    /// Directory at this agent that has the file.
+    pub directory: Dir,
+    /// Name of the file in `directory`.
+    pub name: OsString,
+    /// Path of the file at this agent, as clients name it.
+    pub shown: String,
+    /// Push request for the receiving agent, with the scitag that the gatekeeper decided on.
+    pub push: Push,
+}
+
 /// Request to fetch one file from another agent.
 #[derive(Debug)]
 pub struct FetchRequest {
@@ -107,6 +122,20 @@ impl Agent {
         self.0.send(caller, sending)
     }
 
+    /// Sends a file for `caller`, within the agent's limits. The caller has checked the permission to read.
+    ///
+    /// # Errors
+    /// If a limit is reached.
+    pub fn send_file(
+        &self,
+        caller: Caller,
+        sending: SendFileRequest,
+    ) -> Result<Arc<InitiatedTransfer>, Refusal> {
+        let SendFileRequest { to, directory, name, shown, push } = sending;
+        let source = ScanRoot { dir: Arc::new(directory), path: PathBuf::from(name) };
+        self.0.push(caller, to, push, source, shown, |end| end)
+    }
+
     /// Fetches a file for `caller`, within the agent's limits. Nothing is left of a fetch that fails: there is no
     /// journal, and the caller repeats it as a whole. The caller has checked the permission to write.
     ///
@@ -128,7 +157,6 @@ impl AgentInner {
         sending: SendRequest,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let SendRequest { to, mut push, from, files, expected } = sending;
-        let limits = self.check_start(&push.options)?;
         let keeper = &self.config.gatekeeper;
         let place = keeper.place(&caller, &from, PathAccess::Read)?;
         push.options.mark = keeper.mark(&caller, &from, push.options.mark)?;
@@ -143,7 +171,24 @@ impl AgentInner {
             true => place.root.try_clone(),
             false => place.root.open_dir(OsStr::from_bytes(&place.path)),
         };
-        let dir = Arc::new(dir.map_err(failed)?);
+        let source = ScanRoot { dir: Arc::new(dir.map_err(failed)?), path: PathBuf::new() };
+        let path = display_path(place.shown.as_bytes());
+        self.push(caller, to, push, source, path, move |end| {
+            end.listed_here(Arc::clone(&files)).expecting(expected.clone())
+        })
+    }
+
+    /// Sends a source; `prepare` completes the end of each session.
+    fn push(
+        self: &Arc<Self>,
+        caller: Caller,
+        to: PeerConnector,
+        mut push: Push,
+        source: ScanRoot,
+        path: String,
+        prepare: impl Fn(SenderEnd) -> SenderEnd + Send + Sync + 'static,
+    ) -> Result<Arc<InitiatedTransfer>, Refusal> {
+        let limits = self.check_start(&push.options)?;
         let streams_max = self.streams_free(&limits);
         limit_streams(&mut push.options, streams_max);
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
@@ -160,10 +205,8 @@ impl AgentInner {
                     .with_collectors(&inner.config.collectors, &inner.fireflies)
                     .with_homes(homes.clone());
                 memory.attach(session.pool.clone());
-                let source = ScanRoot { dir: Arc::clone(&dir), path: PathBuf::new() };
-                let end = SenderEnd::new(session, inner.engine, vec![source], false)
-                    .listed_here(Arc::clone(&files))
-                    .expecting(expected.clone());
+                let sources = vec![source.clone()];
+                let end = prepare(SenderEnd::new(session, inner.engine, sources, false));
                 end.keep_account();
                 Ok(Endpoint::Send(SenderControl(Arc::new(end))))
             })
@@ -174,7 +217,6 @@ impl AgentInner {
             make_end,
         };
         let transfer = start(plan)?;
-        let path = display_path(place.shown.as_bytes());
         let direction = TransferDirection::Send;
         Ok(self.register(caller, direction, path, transfer, streams_max, memory))
     }
