@@ -59,7 +59,7 @@ const FOLLOWING_NO_REDIRECT: [&str; 1] = ["cadaver/"];
 
 /// A report that did not come.
 #[derive(Debug, thiserror::Error)]
-enum PollError {
+enum RoomReportError {
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error("it answers {0}{1}")]
@@ -68,7 +68,7 @@ enum PollError {
     Malformed(#[from] serde_json::Error),
 }
 
-impl PollError {
+impl RoomReportError {
     fn failure(&self) -> PollFailure {
         match self {
             Self::Http(HttpError::Connect { .. }) => PollFailure::Refused,
@@ -151,7 +151,7 @@ impl HeadNode {
     }
 
     /// Asks an agent for its room.
-    async fn ask(&self, client: &mut HttpClient, url: &Url) -> Result<AgentRoom, PollError> {
+    async fn ask(&self, client: &mut HttpClient, url: &Url) -> Result<AgentRoom, RoomReportError> {
         let grant = RedirectGrant {
             method: Method::GET.to_string(),
             path: ROOM_PATH.as_bytes().to_vec(),
@@ -168,7 +168,7 @@ impl HeadNode {
         let response = client.send(request).await?;
         if !response.status.is_success() {
             let text = response.problem().map(|text| format!(": {text}")).unwrap_or_default();
-            return Err(PollError::Status(response.status, text));
+            return Err(RoomReportError::Status(response.status, text));
         }
         Ok(serde_json::from_slice(&response.body)?)
     }

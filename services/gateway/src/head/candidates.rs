@@ -60,7 +60,7 @@ enum Availability {
     },
 }
 
-/// What a client wants to move.
+/// Data that a client wants to move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoomRequest<'a> {
     /// Decoded path.

@@ -1,4 +1,4 @@
-//! What copies by the mover's protocol have in common, whichever gateway is the active side: the offer of the other one,
+//! Parts that copies by the mover's protocol share, whichever gateway is the active side: the offer of the other one,
 //! the way to its agent, and the session.
 
 use std::fmt;
