@@ -2,11 +2,12 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test build quick check bench fuzz clean
+.PHONY: help demo test clients build quick check bench fuzz clean
 
 help:
 	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
 	@echo "make test    install missing packages, check the sources and run every test"
+	@echo "make clients copy 2,000 files between gateways, and with XRootD, while servers are killed"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
@@ -25,6 +26,10 @@ test:
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
 	ulimit -n $$(ulimit -Hn); $(CARGO) xtask test
+
+clients:
+	./tools/setup.sh build test
+	PENSTOCK_TEST_COPIES=2000 $(CARGO) test --locked --package penstock --test gateway many_copies:: -- --nocapture
 
 build:
 	./tools/setup.sh build

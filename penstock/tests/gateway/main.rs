@@ -8,6 +8,7 @@ mod head;
 mod http;
 mod issuer;
 mod macaroons;
+mod many_copies;
 mod mover_pull;
 mod mover_push;
 mod root;

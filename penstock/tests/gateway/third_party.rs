@@ -226,59 +226,6 @@ fn broken_connections_continue() {
     assert!(!proxy.done().is_empty(), "the proxy injected no fault");
 }
 
-/// The destination is killed while it pulls many files; a client that asks again for those without success gets them all.
-#[test]
-fn many_copies_survive_kills() {
-    const COPIED_FILES: usize = 300;
-    const KILL_COUNT: usize = 3;
-    let certificate = HostCertificate::new();
-    let (a, mut b) = (site(&certificate), site(&certificate));
-    let mut random = seeded(1716);
-    for number in 0..COPIED_FILES {
-        let bytes = (random.unit() * 20_000.0) as usize;
-        write_file(&mut random, &a.data.join(format!("f{number}")), bytes);
-    }
-    let mut missing: Vec<usize> = (0..COPIED_FILES).collect();
-    let mut killed = 0;
-    while !missing.is_empty() {
-        let begun = missing.len();
-        let kill_at = COPIED_FILES / (KILL_COUNT + 1);
-        let mut done = 0;
-        missing.retain(|number| {
-            if killed < KILL_COUNT && done == kill_at {
-                return true;
-            }
-            let name = format!("f{number}");
-            let verify = ("RequireChecksumVerification", "true");
-            assert_success(&copy(&b, &name, &[("Source", &url_at(&a, &name)), verify]));
-            done += 1;
-            false
-        });
-        assert!(missing.len() < begun);
-        if killed < KILL_COUNT {
-            // In the middle of a further file: its first marker was sent, its end was not read.
-            let url = url_at(&a, &format!("f{}", missing[0]));
-            let mut stream = b.connect();
-            let head = format!(
-                "COPY /store/data/f{} HTTP/1.1\r\nHost: x\r\nAuthorization: {1}\r\nTransferHeaderAuthorization: {1}\r\nSource: {url}\r\n\r\n",
-                missing[0],
-                bearer(),
-            );
-            stream.write_all(head.as_bytes()).unwrap();
-            let mut line = String::new();
-            BufReader::new(stream).read_line(&mut line).unwrap();
-            assert!(line.contains(" 202 "), "{line}");
-            b.restart();
-            killed += 1;
-        }
-    }
-    for number in 0..COPIED_FILES {
-        let name = format!("f{number}");
-        assert!(fs::read(a.data.join(&name)).unwrap() == fs::read(b.data.join(&name)).unwrap());
-    }
-    assert_eq!(b.names().len(), COPIED_FILES, "{:?}", b.names());
-}
-
 #[test]
 fn disconnecting_client_ends_the_copy() {
     let certificate = HostCertificate::new();

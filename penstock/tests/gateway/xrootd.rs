@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) struct Xrootd {
     child: Child,
     port: u16,
     pub(crate) data: PathBuf,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Xrootd {
@@ -44,23 +44,38 @@ impl Xrootd {
             admin = admin.display(),
         );
         fs::write(at("xrootd.cfg"), config).unwrap();
-        let mut command = Command::new("xrootd");
-        command.arg("-c").arg(at("xrootd.cfg")).arg("-l").arg(admin.join("log"));
         if crate::common::is_root() {
             // It refuses to run as root; its package makes the user.
             let output =
                 Command::new("chown").arg("-R").arg("xrootd:").arg(directory.path()).output();
             assert!(output.unwrap().status.success());
+        }
+        let child = Self::spawn(directory.path(), port);
+        Some(Self { child, port, data, directory })
+    }
+
+    /// Starts the process, and waits until it listens.
+    fn spawn(directory: &Path, port: u16) -> Child {
+        let admin = directory.join("admin");
+        let mut command = Command::new("xrootd");
+        command.arg("-c").arg(directory.join("xrootd.cfg")).arg("-l").arg(admin.join("log"));
+        if crate::common::is_root() {
             command.args(["-R", "xrootd"]);
         }
         command.current_dir(&admin).env("HOME", &admin).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let child = command.spawn().unwrap();
-        let server = Self { child, port, data, _directory: directory };
         wait_until("XRootD listens", Duration::from_secs(30), || {
-            std::net::TcpStream::connect(("127.0.0.1", server.port)).ok()
+            std::net::TcpStream::connect(("127.0.0.1", port)).ok()
         });
-        Some(server)
+        child
+    }
+
+    /// Kills the server and starts it again.
+    pub(crate) fn restart(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = Self::spawn(self.directory.path(), self.port);
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
