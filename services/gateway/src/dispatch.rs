@@ -13,13 +13,14 @@ use axum::{Extension, Router};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
+use penstock_http::storage_client::StorageConnections;
 use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
 use penstock_tokens::{RedirectKey, TokenMinter};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
 use crate::access::{CHALLENGES, authenticate, token_in_query};
@@ -60,6 +61,8 @@ pub(crate) struct Gateway {
     pub(crate) digests: Arc<Semaphore>,
     /// Buffers for chunks of files.
     pub(crate) buffers: BufferPool,
+    /// Connections of third-party copies.
+    pub(crate) storages: OnceCell<Arc<StorageConnections>>,
 }
 
 /// A request whose client is known.
@@ -106,7 +109,8 @@ impl Gateway {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let head = config.head.clone().map(|head| Arc::new(HeadNode::new(head)));
-        Self { agent, keeper, minter, config, head, digests, buffers }
+        let storages = OnceCell::new();
+        Self { agent, keeper, minter, config, head, digests, buffers, storages }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.

@@ -18,13 +18,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
+use penstock_http::storage_client::{StorageClient, StorageError};
 use penstock_mover::{
     FileUpload, GatewayRequest, GatewayTransfer, ResolvedPath, TransferDirection,
 };
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Kind, Open, describe};
-use penstock_sys::net::is_own_address;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -56,7 +56,7 @@ use mover_push::{MoverPush, MoverSource};
 use mover_session::{FILE_BYTES_MIN, PROTOCOL_HEADER};
 use pull::{HttpPull, inspect, remote_digests};
 use push::HttpPush;
-use remote::{RemoteClient, RemoteError};
+use remote::problem;
 use request::ChecksumVerification;
 
 /// Time between two markers; clients expect less than 30 s.
@@ -78,7 +78,7 @@ const STREAMS_MAX: usize = 32;
 #[derive(Debug)]
 pub(crate) enum CopyFailure {
     /// The other server, or the way to it.
-    Remote(RemoteError),
+    Remote(StorageError),
     /// The connection broke within the file.
     Broken(String),
     /// This server's file system.
@@ -102,8 +102,8 @@ impl fmt::Display for CopyFailure {
     }
 }
 
-impl From<RemoteError> for CopyFailure {
-    fn from(error: RemoteError) -> Self {
+impl From<StorageError> for CopyFailure {
+    fn from(error: StorageError) -> Self {
         Self::Remote(error)
     }
 }
@@ -180,15 +180,10 @@ pub(crate) async fn copy(
     request: &DavRequest,
     copy: CopyRequest,
 ) -> Result<Response, ProblemDetails> {
-    let trust = gateway.config.trust();
-    let trust = blocking(move || trust.load().map_err(io::Error::other)).await;
-    let trust = trust.map_err(|error| {
+    let client = remote::client(gateway, request, copy.headers.clone()).await;
+    let client = client.map_err(|error| {
         ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, format!("[gateway] {error}"))
     })?;
-    let keeper = Arc::clone(&gateway.keeper);
-    let from_here = is_own_address(request.connection.peer().ip());
-    let check = move |address: SocketAddr| keeper.may_send_to(address, from_here);
-    let client = RemoteClient::new(trust, Arc::new(check), copy.headers.clone());
     match copy.direction {
         CopyDirection::Pull => pull_file(gateway, request, copy, client).await,
         CopyDirection::Push => push_file(gateway, request, copy, client).await,
@@ -245,7 +240,7 @@ async fn pull_file(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
     copy: CopyRequest,
-    mut client: RemoteClient,
+    client: StorageClient,
 ) -> Result<Response, ProblemDetails> {
     if request.path.is_collection() {
         return Err(ProblemDetails::conflict("the destination of a copy is a file"));
@@ -260,8 +255,8 @@ async fn pull_file(
     if there && let Some(refusal) = keeps {
         return Err(refusal);
     }
-    let source = inspect(&mut client, &copy.remote).await;
-    let source = source.map_err(|error| error.problem(&copy.remote))?;
+    let source = inspect(&client, &copy.remote).await;
+    let source = source.map_err(|error| problem(&error, &copy.remote))?;
     let mut algorithms = gateway.config.digests.clone();
     if copy.verification == ChecksumVerification::Required
         && !algorithms.contains(&Algorithm::Adler32)
@@ -300,10 +295,9 @@ async fn pull_file(
     let observed = Arc::new(ObservedPull { transfer, pull: Arc::downgrade(&pull) });
     let job = async move {
         let digests = async {
-            let mut client = client.clone();
             match copy.verification {
                 ChecksumVerification::Off => Ok(Vec::new()),
-                _ => remote_digests(&mut client, &copy.remote, &algorithms).await,
+                _ => remote_digests(&client, &copy.remote, bytes, &algorithms).await,
             }
         };
         let (upload, expected) = tokio::join!(pull.run(client.clone(), streams), digests);
@@ -351,7 +345,7 @@ async fn look(gateway: &Gateway, request: &DavRequest) -> Result<bool, ProblemDe
 /// # Errors
 /// If a comparison is required and there is none.
 fn comparable(
-    offered: Result<Vec<(Algorithm, Digest)>, RemoteError>,
+    offered: Result<Vec<(Algorithm, Digest)>, StorageError>,
     verification: ChecksumVerification,
     algorithms: &[Algorithm],
 ) -> Result<Vec<(Algorithm, Digest)>, CopyFailure> {
@@ -380,7 +374,7 @@ async fn push_file(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
     copy: CopyRequest,
-    mut client: RemoteClient,
+    client: StorageClient,
 ) -> Result<Response, ProblemDetails> {
     let place = gateway.place(request, PathAccess::Read)?;
     let place = place.ok_or_else(|| ProblemDetails::conflict("the source of a copy is a file"))?;
@@ -388,17 +382,17 @@ async fn push_file(
     let opened = blocking(move || open(&place)).await;
     let (file, bytes) = opened.map_err(|error| failed(&shown, &error))?;
     let overwrites = request.overwrites();
-    client.resolve(&copy.remote).await.map_err(|error| error.problem(&copy.remote))?;
+    client.resolve(&copy.remote).await.map_err(|error| problem(&error, &copy.remote))?;
     if !overwrites {
-        let there = push::exists(&mut client, &copy.remote).await;
-        if there.map_err(|error| error.problem(&copy.remote))? {
+        let there = push::exists(&client, &copy.remote).await;
+        if there.map_err(|error| problem(&error, &copy.remote))? {
             let text = format!("{}: File exists (Overwrite: F)", copy.remote);
             return Err(precondition_failed(&text));
         }
     }
     let algorithm = gateway.config.digests.first().copied().unwrap_or(Algorithm::Adler32);
     if bytes >= FILE_BYTES_MIN
-        && let Some(offer) = mover_push::ask_offer(&mut client, &copy.remote).await
+        && let Some(offer) = mover_push::ask_offer(&client, &copy.remote).await
         && let Some(place) = gateway.place(request, PathAccess::Read)?
     {
         let source = MoverSource {
@@ -417,7 +411,7 @@ async fn push_file(
                     // Both agents have compared the digest of what they read and wrote.
                     ChecksumVerification::IfOffered | ChecksumVerification::Off => Ok(()),
                     ChecksumVerification::Required => {
-                        compare(&mut client, &copy, Arc::new(file), algorithm).await
+                        compare(&client, &copy, (Arc::new(file), bytes), algorithm).await
                     }
                 }
             };
@@ -444,7 +438,7 @@ async fn push_file(
             return Err(CopyFailure::Local(io::Error::other("the source changed during the copy")));
         }
         if copy.verification != ChecksumVerification::Off {
-            compare(&mut client, &copy, file, algorithm).await?;
+            compare(&client, &copy, (file, bytes), algorithm).await?;
         }
         running.finish(bytes);
         Ok(())
@@ -464,12 +458,12 @@ fn open(place: &ResolvedPath) -> io::Result<(std::fs::File, u64)> {
 
 /// Compares the digest of the file with that of the other server.
 async fn compare(
-    client: &mut RemoteClient,
+    client: &StorageClient,
     copy: &CopyRequest,
-    file: Arc<std::fs::File>,
+    (file, bytes): (Arc<std::fs::File>, u64),
     algorithm: Algorithm,
 ) -> Result<(), CopyFailure> {
-    let offered = remote_digests(client, &copy.remote, &[algorithm]).await;
+    let offered = remote_digests(client, &copy.remote, Some(bytes), &[algorithm]).await;
     let offered = comparable(offered, copy.verification, &[algorithm])?;
     let Some((_, there)) = offered.first() else { return Ok(()) };
     let here = blocking(move || digest::of_file(&file, algorithm)).await;

@@ -50,7 +50,7 @@ pub const RESPONSE_BYTES_MAX: usize = 64 << 10;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Header with which every request names this program.
-const AGENT_NAME: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
+pub(crate) const AGENT_NAME: &str = concat!("penstock/", env!("CARGO_PKG_VERSION"));
 
 /// A client of one server, with at most one connection.
 ///

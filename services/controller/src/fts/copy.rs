@@ -7,15 +7,14 @@
 use std::path::Path;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use futures_util::StreamExt;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use penstock_control::fts::checksum::{ChecksumMode, FtsChecksum};
 use penstock_control::fts::progress::{self, CopyEnd, CopyReport};
 use penstock_http::Url;
+use penstock_http::storage_client::{StorageResponse, WANT_DIGEST};
 use tokio::time::timeout;
 
-use super::storage::{Headers, StorageClient, StorageError, parse_url};
+use super::storage::{FtsCopyError, FtsStorages, parse_url, refusal};
 use crate::repository::fts::{FtsFileRow, FtsJobRow};
 
 /// Longest time without a byte of the report; servers send a marker every few seconds.
@@ -36,19 +35,19 @@ struct StorageFile {
     digest: Option<String>,
 }
 
-fn header_value(text: &str, url: &Url) -> Result<HeaderValue, StorageError> {
-    HeaderValue::from_str(text).map_err(|_| StorageError::Url(url.to_string()))
+fn header_value(text: &str, url: &Url) -> Result<HeaderValue, FtsCopyError> {
+    HeaderValue::from_str(text).map_err(|_| FtsCopyError::Url(url.to_string()))
 }
 
 /// Returns the bearer token for a storage: that of the job, or the configured one.
 fn token(
-    client: &StorageClient,
+    client: &FtsStorages,
     given: Option<&String>,
     url: &Url,
-) -> Result<Option<HeaderValue>, StorageError> {
+) -> Result<Option<HeaderValue>, FtsCopyError> {
     let read = |file: &Path| {
         let text = std::fs::read_to_string(file);
-        text.map_err(|error| StorageError::Token(url.authority(), error))
+        text.map_err(|error| FtsCopyError::Token(url.authority(), error))
     };
     let token = match (given, client.policy.token_file(url)) {
         (Some(token), _) => token.clone(),
@@ -58,23 +57,27 @@ fn token(
     header_value(&format!("Bearer {}", token.trim()), url).map(Some)
 }
 
+fn authorization(token: Option<&HeaderValue>) -> HeaderMap {
+    token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect()
+}
+
 /// Asks a storage for size and checksum of a file.
 async fn facts(
-    client: &StorageClient,
+    client: &FtsStorages,
     url: &Url,
     token: Option<&HeaderValue>,
     checksum: Option<&FtsChecksum>,
     what: &str,
-) -> Result<StorageFile, StorageError> {
-    let mut headers: Headers =
-        token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect();
+    size: Option<i64>,
+) -> Result<StorageFile, FtsCopyError> {
+    let mut headers = authorization(token);
     if let Some(checksum) = checksum {
         let value = header_value(&checksum.algorithm, url)?;
-        headers.push((HeaderName::from_static("want-digest"), value));
+        headers.insert(WANT_DIGEST, value);
     }
-    let response = client.send(&Method::HEAD, url, &headers).await?;
+    let response = client.send_head(url, &headers, what, size).await?;
     if !response.status.is_success() {
-        return Err(response.into_error(&format!("{what} {url}")).await);
+        return Err(refusal(response, what, url).await);
     }
     let digest = response.header("digest").zip(checksum);
     let digest = digest.and_then(|(header, checksum)| checksum.find_in(header));
@@ -84,11 +87,11 @@ async fn facts(
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
 pub(crate) async fn copy(
-    client: &StorageClient,
+    client: &FtsStorages,
     job: &FtsJobRow,
     file: &FtsFileRow,
     moved: impl Fn(u64),
-) -> Result<CopyResult, StorageError> {
+) -> Result<CopyResult, FtsCopyError> {
     let (source, destination) = (parse_url(&file.source)?, parse_url(&file.destination)?);
     let mode = ChecksumMode::from_word(&job.verify).unwrap_or(ChecksumMode::None);
     let expected = file.checksum.as_deref().and_then(FtsChecksum::parse);
@@ -98,12 +101,13 @@ pub(crate) async fn copy(
     let source_token = token(client, file.source_token.as_ref(), &source)?;
     let destination_token = token(client, file.destination_token.as_ref(), &destination)?;
     let asked = checksum.filter(|_| mode.reads_source());
-    let at_source = facts(client, &source, source_token.as_ref(), asked, "source").await?;
+    let at_source =
+        facts(client, &source, source_token.as_ref(), asked, "source", file.size).await?;
     if let (Some(expected), Some(found)) = (file.size, at_source.size)
         && expected != found
     {
         let text = format!("source {source}: size mismatch: it has {found} bytes, not {expected}");
-        return Err(StorageError::Copy(text, false));
+        return Err(FtsCopyError::Copy(text, false));
     }
     if let Some(checksum) = asked {
         compare("source", checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
@@ -116,13 +120,13 @@ pub(crate) async fn copy(
     if let Err(error) = make_parents(client, &destination, destination_token.as_ref()).await {
         tracing::debug!(file = file.id, "cannot make the parents of a destination: {error}");
     }
-    let begun = client.send(&copy, &destination, &pull).await?;
+    let begun = client.send(&copy, &destination, &pull, "pull by").await?;
     let can_push = |status| {
         [StatusCode::BAD_REQUEST, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED]
             .contains(&status)
     };
     let begun = if can_push(begun.status) {
-        let refusal = begun.into_error(&format!("pull by {destination}")).await;
+        let pulled = refusal(begun, "pull by", &destination).await;
         let push = ends.headers(
             false,
             job,
@@ -131,28 +135,35 @@ pub(crate) async fn copy(
             destination_token.as_ref(),
             mode,
         )?;
-        let begun = client.send(&copy, &source, &push).await?;
+        let begun = client.send(&copy, &source, &push, "push by").await?;
         if !begun.status.is_success() {
-            let pushed = begun.into_error(&format!("push by {source}")).await;
-            let is_transient = pushed.is_transient() || refusal.is_transient();
-            return Err(StorageError::Copy(format!("{refusal}; {pushed}"), is_transient));
+            let pushed = refusal(begun, "push by", &source).await;
+            let is_transient = pushed.is_transient() || pulled.is_transient();
+            return Err(FtsCopyError::Copy(format!("{pulled}; {pushed}"), is_transient));
         }
         begun
     } else if begun.status.is_success() {
         begun
     } else {
-        return Err(begun.into_error(&format!("destination {destination}")).await);
+        return Err(refusal(begun, "destination", &destination).await);
     };
     follow(begun, moved).await?;
     let asked = checksum.filter(|_| mode.reads_target());
-    let at_target =
-        facts(client, &destination, destination_token.as_ref(), asked, "destination").await?;
+    let at_target = facts(
+        client,
+        &destination,
+        destination_token.as_ref(),
+        asked,
+        "destination",
+        at_source.size,
+    )
+    .await?;
     if let (Some(sent), Some(received)) = (at_source.size, at_target.size)
         && sent != received
     {
         let text =
             format!("destination {destination}: size mismatch: {received} bytes, not {sent}");
-        return Err(StorageError::Copy(text, true));
+        return Err(FtsCopyError::Copy(text, true));
     }
     if let Some(checksum) = asked {
         let wanted = checksum.value.as_deref().or(at_source.digest.as_deref());
@@ -163,18 +174,18 @@ pub(crate) async fn copy(
 
 /// Makes the collections above a file where they are missing, as FTS3 does.
 async fn make_parents(
-    client: &StorageClient,
+    client: &FtsStorages,
     url: &Url,
     token: Option<&HeaderValue>,
-) -> Result<(), StorageError> {
-    let headers: Headers =
-        token.map(|token| (header::AUTHORIZATION, token.clone())).into_iter().collect();
+) -> Result<(), FtsCopyError> {
+    let headers = authorization(token);
     let mkcol = Method::from_bytes(b"MKCOL").expect("a method");
     let path = url.path().split('?').next().unwrap_or_default();
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
-    let failed = |error| StorageError::Http(url.to_string(), error);
-    let parent =
-        |depth: usize| url.redirected(&format!("/{}/", names[..depth].join("/"))).map_err(failed);
+    let parent = |depth: usize| {
+        let parent = url.redirected(&format!("/{}/", names[..depth].join("/")));
+        parent.map_err(|error| FtsCopyError::Storage(url.to_string(), error.into()))
+    };
     let deepest = names.len().saturating_sub(1);
     // From the deepest upwards until one exists or could be made, then downwards.
     let mut depth = deepest;
@@ -186,7 +197,7 @@ async fn make_parents(
             depth += 1;
             continue;
         }
-        let response = client.send(&mkcol, &at, &headers).await?;
+        let response = client.send(&mkcol, &at, &headers, "directory").await?;
         match response.status {
             StatusCode::CONFLICT | StatusCode::NOT_FOUND if is_upwards => depth -= 1,
             // 405: it exists.
@@ -195,32 +206,27 @@ async fn make_parents(
                 is_upwards = false;
                 depth += 1;
             }
-            _ => return Err(response.into_error(&format!("directory {at}")).await),
+            _ => return Err(refusal(response, "directory", &at).await),
         }
     }
     Ok(())
 }
 
 /// Reads the report of a copy to its end.
-async fn follow(
-    begun: super::storage::StorageResponse,
-    moved: impl Fn(u64),
-) -> Result<(), StorageError> {
+async fn follow(mut begun: StorageResponse, moved: impl Fn(u64)) -> Result<(), FtsCopyError> {
     let mut report = CopyReport::default();
-    let super::storage::StorageResponse { body, connection: _connection, .. } = begun;
-    let mut chunks = Body::new(body).into_data_stream();
     let mut last = (0, tokio::time::Instant::now());
     loop {
-        let next = timeout(MARKER_TIMEOUT, chunks.next()).await;
+        let next = timeout(MARKER_TIMEOUT, begun.chunk()).await;
         let next = next.map_err(|_| {
             let text =
                 format!("Connection timed out: no marker for {} s", MARKER_TIMEOUT.as_secs());
-            StorageError::Copy(text, true)
+            FtsCopyError::Copy(text, true)
         })?;
         match next {
             Some(Ok(chunk)) => report.feed(&chunk),
             Some(Err(error)) => {
-                return Err(StorageError::Copy(
+                return Err(FtsCopyError::Copy(
                     format!("the report of the copy broke off: {error}"),
                     true,
                 ));
@@ -232,20 +238,20 @@ async fn follow(
             moved(report.bytes());
         } else if last.1.elapsed() > STALL_TIMEOUT {
             let text = format!("Connection timed out: no byte for {} s", STALL_TIMEOUT.as_secs());
-            return Err(StorageError::Copy(text, true));
+            return Err(FtsCopyError::Copy(text, true));
         }
     }
     match report.finish() {
         Some(CopyEnd::Success) => Ok(()),
         Some(CopyEnd::Failure(text)) => {
             let is_transient = progress::is_transient(&text);
-            Err(StorageError::Copy(format!("copy failed: {text}"), is_transient))
+            Err(FtsCopyError::Copy(format!("copy failed: {text}"), is_transient))
         }
         Some(CopyEnd::Aborted(text)) => {
-            Err(StorageError::Copy(format!("copy aborted: {text}"), true))
+            Err(FtsCopyError::Copy(format!("copy aborted: {text}"), true))
         }
         None => {
-            Err(StorageError::Copy("the report of the copy has no final line".to_owned(), true))
+            Err(FtsCopyError::Copy("the report of the copy has no final line".to_owned(), true))
         }
     }
 }
@@ -256,18 +262,18 @@ fn compare(
     checksum: &FtsChecksum,
     wanted: Option<&str>,
     found: Option<&str>,
-) -> Result<(), StorageError> {
+) -> Result<(), FtsCopyError> {
     let algorithm = &checksum.algorithm;
     match (wanted, found) {
         (None, _) => Ok(()),
         (Some(wanted), Some(found)) if wanted == found => Ok(()),
         (Some(wanted), Some(found)) => {
             let text = format!("{end} checksum mismatch: {algorithm} {found}, not {wanted}");
-            Err(StorageError::Copy(text, false))
+            Err(FtsCopyError::Copy(text, false))
         }
         (Some(_), None) => {
             let text = format!("{end} checksum missing: the storage sends no {algorithm}");
-            Err(StorageError::Copy(text, false))
+            Err(FtsCopyError::Copy(text, false))
         }
     }
 }
@@ -289,27 +295,23 @@ impl StoragePair<'_> {
         source_token: Option<&HeaderValue>,
         destination_token: Option<&HeaderValue>,
         mode: ChecksumMode,
-    ) -> Result<Headers, StorageError> {
+    ) -> Result<HeaderMap, FtsCopyError> {
         let (name, other, own, remote) = match is_pull {
             true => ("source", self.source, destination_token, source_token),
             false => ("destination", self.destination, source_token, destination_token),
         };
-        let flag = |on| HeaderValue::from_static(if on { "true" } else { "false" });
-        let text = HeaderName::from_static;
-        let mut headers: Headers = vec![
-            (text(name), header_value(&other.to_string(), other)?),
-            (text("credential"), HeaderValue::from_static("none")),
-            (text("overwrite"), HeaderValue::from_static(if job.overwrite { "T" } else { "F" })),
-            (text("requirechecksumverification"), flag(mode == ChecksumMode::Both)),
-        ];
-        if let Some(token) = own {
-            headers.push((header::AUTHORIZATION, token.clone()));
-        }
+        let mut headers = authorization(own);
+        headers.insert(name, header_value(&other.to_string(), other)?);
+        headers.insert("credential", HeaderValue::from_static("none"));
+        let overwrite = if job.overwrite { "T" } else { "F" };
+        headers.insert("overwrite", HeaderValue::from_static(overwrite));
+        let is_compared = if mode == ChecksumMode::Both { "true" } else { "false" };
+        headers.insert("requirechecksumverification", HeaderValue::from_static(is_compared));
         if let Some(token) = remote {
-            headers.push((text("transferheaderauthorization"), token.clone()));
+            headers.insert("transferheaderauthorization", token.clone());
         }
         if let Some(scitag) = file.scitag {
-            headers.push((text("scitag"), header_value(&scitag.to_string(), other)?));
+            headers.insert("scitag", header_value(&scitag.to_string(), other)?);
         }
         Ok(headers)
     }

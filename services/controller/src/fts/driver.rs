@@ -20,7 +20,7 @@ use super::route::AgentRoute;
 use super::submit::is_in_pair;
 use penstock_http::client::ServerTrustError;
 
-use super::storage::{StorageClient, StorageError};
+use super::storage::{FtsCopyError, FtsStorages};
 use crate::repository::fts::{self, FtsFileChange, FtsFileRow, FtsJobRow, FtsMover};
 use crate::repository::{Audit, DatabaseError, StoreError, WriteError, now_ms};
 use crate::shared::ControllerState;
@@ -67,7 +67,7 @@ struct RunningAttempt {
 /// Runs copies until the controller stops.
 pub(crate) async fn run(shared: Arc<ControllerState>) {
     let mut running: HashMap<i64, RunningAttempt> = HashMap::new();
-    let mut client: Option<Arc<StorageClient>> = None;
+    let mut client: Option<Arc<FtsStorages>> = None;
     let mut logged = String::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         let settings = shared.settings();
@@ -97,7 +97,7 @@ pub(crate) async fn run(shared: Arc<ControllerState>) {
 async fn step(
     shared: &Arc<ControllerState>,
     policy: &FtsPolicy,
-    client: &mut Option<Arc<StorageClient>>,
+    client: &mut Option<Arc<FtsStorages>>,
     running: &mut HashMap<i64, RunningAttempt>,
 ) -> Result<(), FtsDriverError> {
     let pool = &shared.database.pool;
@@ -144,10 +144,11 @@ async fn step(
     if pairs.is_empty() {
         return Ok(());
     }
-    let client = match client.take().filter(|client| client.is_current(policy)) {
+    let client = match client.take().filter(|client| client.policy == *policy) {
         Some(current) => client.insert(current),
-        None => client.insert(Arc::new(StorageClient::load(policy).await?)),
+        None => client.insert(Arc::new(FtsStorages::new(policy).await)),
     };
+    client.load_trust().await?;
     for pair in pairs {
         if is_banned(&pair) {
             continue;
@@ -286,7 +287,7 @@ async fn apply(
 /// Makes one attempt of a file and stores its result.
 async fn attempt(
     shared: &Arc<ControllerState>,
-    client: &StorageClient,
+    client: &FtsStorages,
     job: &FtsJobRow,
     file: FtsFileRow,
 ) {
@@ -323,10 +324,10 @@ async fn attempt(
 
 async fn timed_copy(
     shared: &Arc<ControllerState>,
-    client: &StorageClient,
+    client: &FtsStorages,
     job: &FtsJobRow,
     file: &FtsFileRow,
-) -> Result<CopyResult, StorageError> {
+) -> Result<CopyResult, FtsCopyError> {
     let mib = file.size.unwrap_or(0).max(0) as u64 >> 20;
     let limit = match job.timeout_s {
         0 => ATTEMPT_TIMEOUT_S + ATTEMPT_TIMEOUT_S_PER_MIB * mib,
@@ -353,7 +354,7 @@ async fn timed_copy(
         Ok(result) => result,
         Err(_) => {
             let text = format!("Connection timed out: the copy took longer than {limit} s");
-            Err(StorageError::Copy(text, true))
+            Err(FtsCopyError::Copy(text, true))
         }
     }
 }

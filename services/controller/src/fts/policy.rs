@@ -1,10 +1,11 @@
 //! Configuration of the FTS3 interface, the table `[controller.fts]`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use penstock_http::Url;
+use penstock_http::storage_client::{AdmissionError, StorageAdmission};
 use serde::Deserialize;
 
 /// Default of the most copies at a time between two storages.
@@ -213,6 +214,30 @@ impl FtsPolicy {
     /// Returns the file of the token for the storage of this URL.
     pub(crate) fn token_file(&self, url: &Url) -> Option<&PathBuf> {
         self.tokens.iter().find(|(storage, _)| is_storage(storage, url)).map(|(_, file)| file)
+    }
+}
+
+/// Refusal of a storage.
+#[derive(Debug, thiserror::Error)]
+enum StorageRefusal {
+    #[error("{0} is not among storages of [controller.fts]")]
+    NotListed(String),
+    #[error(
+        "{0} has the address {1}, which is not public: name it in storages of [controller.fts]"
+    )]
+    PrivateAddress(String, SocketAddr),
+}
+
+impl StorageAdmission for FtsPolicy {
+    fn check_url(&self, url: &Url) -> Result<(), AdmissionError> {
+        let refusal = || AdmissionError::new(StorageRefusal::NotListed(url.authority()));
+        self.admits(url).then_some(()).ok_or_else(refusal)
+    }
+
+    fn check_address(&self, url: &Url, address: SocketAddr) -> Result<(), AdmissionError> {
+        let refusal = || StorageRefusal::PrivateAddress(url.authority(), address);
+        let admits = self.admits_address(url, address.ip());
+        admits.then_some(()).ok_or_else(|| AdmissionError::new(refusal()))
     }
 }
 

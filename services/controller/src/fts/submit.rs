@@ -4,10 +4,11 @@ use aws_lc_rs::digest;
 use penstock_control::fts::checksum::FtsChecksum;
 use penstock_control::fts::state::FtsJobState;
 use penstock_control::fts::submission::{FtsSubmission, FtsTransfer};
+use penstock_http::storage_client::{AdmissionError, StorageAdmission};
 
 use super::policy::FtsPolicy;
 use super::route::{AgentRoute, RouteError};
-use super::storage::{StorageError, parse_url};
+use super::storage::{FtsCopyError, parse_url};
 use crate::config::Config;
 use crate::repository::fts::{FtsJobRow, NewFtsFile};
 use crate::repository::rows::JsonColumn;
@@ -108,7 +109,9 @@ pub(super) struct FtsSubmitter {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SubmissionError {
     #[error(transparent)]
-    Storage(#[from] StorageError),
+    Url(#[from] FtsCopyError),
+    #[error(transparent)]
+    Storage(#[from] AdmissionError),
     #[error(transparent)]
     Route(#[from] RouteError),
 }
@@ -124,10 +127,7 @@ fn file(
     let is_computed = |sum: &FtsChecksum| sum.value.is_none() || sum.digest().is_some();
     let by_request = route.is_some() && transfer.checksum.as_ref().is_none_or(is_computed);
     for text in [&transfer.source, &transfer.destination].into_iter().filter(|_| !by_request) {
-        let url = parse_url(text)?;
-        if !policy.admits(&url) {
-            return Err(StorageError::NotListed(url.authority()).into());
-        }
+        policy.check_url(&parse_url(text)?)?;
     }
     let checksum = transfer.checksum.map(|sum| match sum.value {
         Some(value) => format!("{}:{value}", sum.algorithm),

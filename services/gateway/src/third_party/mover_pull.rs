@@ -10,13 +10,13 @@
 
 use std::ffi::OsString;
 
+use penstock_http::storage_client::StorageClient;
 use penstock_mover::{Agent, Caller, FetchRequest, ResolvedPath};
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Mark, Refusal};
 use penstock_sys::fs::{self, Dir};
 
 use super::mover_session::{MoverOffer, MoverPeer, MoverSession, options, parent};
-use super::remote::RemoteClient;
 use super::{CopyFailure, CopyRequest};
 use crate::conditions::Validators;
 use crate::digest;
@@ -46,7 +46,7 @@ impl MoverPull {
     /// If a limit of this agent is reached.
     pub(crate) async fn open(
         agent: &Agent,
-        client: &RemoteClient,
+        client: &StorageClient,
         copy: &CopyRequest,
         offer: MoverOffer,
         target: MoverTarget<'_>,

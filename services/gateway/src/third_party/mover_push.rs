@@ -8,6 +8,7 @@
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use penstock_http::client::Url;
+use penstock_http::storage_client::StorageClient;
 use penstock_mover::{Agent, Caller, ResolvedPath, SendFileRequest, key_hasher};
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Mark, Push, Refusal};
@@ -15,7 +16,6 @@ use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Kind;
 
 use super::mover_session::{MoverOffer, MoverPeer, MoverSession, OFFER_HEADER, options, parent};
-use super::remote::RemoteClient;
 use super::{CopyFailure, CopyRequest};
 use crate::dispatch::{DavRequest, Gateway, blocking};
 
@@ -38,16 +38,12 @@ pub(crate) struct MoverPush {
 }
 
 /// Asks the other server for an offer to receive the file at `url`; `None` from one that makes none.
-pub(crate) async fn ask_offer(client: &mut RemoteClient, url: &Url) -> Option<MoverOffer> {
+pub(crate) async fn ask_offer(client: &StorageClient, url: &Url) -> Option<MoverOffer> {
     let mut headers = HeaderMap::new();
     headers.insert(OFFER_HEADER, HeaderValue::from_static(PUSH));
-    let response = client.request(url, &Method::HEAD, &headers).await.ok()?;
-    let status = response.response.status();
-    let is_answer = status.is_success() || status == StatusCode::NOT_FOUND;
-    let offer = MoverOffer::in_response(&response, url).filter(|_| is_answer);
-    let (key, connection, _) = response.into_parts();
-    client.keep(key, connection);
-    offer
+    let response = client.request(&Method::HEAD, url, &headers).await.ok()?;
+    let is_answer = response.status.is_success() || response.status == StatusCode::NOT_FOUND;
+    MoverOffer::in_response(&response, url).filter(|_| is_answer)
 }
 
 /// Offer for the client of a `HEAD` that asks for one: it may create and replace the file, and its directory exists.
@@ -72,7 +68,7 @@ impl MoverPush {
     /// If a limit of this agent is reached.
     pub(crate) async fn open(
         agent: &Agent,
-        client: &RemoteClient,
+        client: &StorageClient,
         copy: &CopyRequest,
         offer: MoverOffer,
         source: MoverSource<'_>,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use penstock_http::client::Url;
+use penstock_http::storage_client::{StorageClient, StorageResponse};
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{Agent, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial};
 use penstock_protocol::control::{Settings, TransferTally};
@@ -17,7 +18,6 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, Protection};
 use penstock_sys::fs::{Dir, Kind};
 
-use super::remote::{RemoteClient, RemoteResponse};
 use super::{CopyFailure, CopyRequest, ObservedTransfer};
 use crate::dispatch::blocking;
 use crate::namespace::native;
@@ -56,10 +56,12 @@ impl MoverOffer {
 
     /// Offer in a response to a request for `url`. The connection vouches for the certificate in it; a redirect leads to
     /// another host.
-    pub(crate) fn in_response(response: &RemoteResponse, url: &Url) -> Option<Self> {
+    pub(crate) fn in_response(response: &StorageResponse, url: &Url) -> Option<Self> {
         let vouches = url.is_encrypted() || url.is_loopback();
-        let offer = response.header(OFFER_HEADER)?.parse().ok();
-        offer.filter(|_| vouches && response.is_from(url))
+        let is_from_url = response.url.authority() == url.authority()
+            && response.url.is_encrypted() == url.is_encrypted();
+        let offer = response.header(OFFER_HEADER.as_str())?.parse().ok();
+        offer.filter(|_| vouches && is_from_url)
     }
 }
 
@@ -103,7 +105,7 @@ pub(crate) struct MoverPeer {
 impl MoverPeer {
     /// Resolves the agent of an offer; `None` where it may not be connected to.
     pub(crate) async fn of(
-        client: &RemoteClient,
+        client: &StorageClient,
         copy: &CopyRequest,
         offer: MoverOffer,
     ) -> Option<Self> {

@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use futures_util::StreamExt;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::Buf;
-use penstock_http::client::{ClientConnection, Url};
+use penstock_http::client::Url;
+use penstock_http::storage_client::{StorageClient, StorageError, StorageResponse, WANT_DIGEST};
 use penstock_mover::{FileUpload, GatewayTransfer, JoinedUpload, RangeWriter, WrittenRange};
 use penstock_protocol::digest::{Algorithm, Digest};
 use tokio::sync::mpsc;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::CopyFailure;
 use super::mover_session::MoverOffer;
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
-use super::remote::{RemoteClient, RemoteError, RemoteResponse, range_value};
+use super::remote::range_value;
 use crate::digest::{self, DigestField};
 use crate::range::ByteRange;
 
@@ -71,9 +71,9 @@ struct SourceVersion {
 }
 
 impl SourceVersion {
-    fn of(response: &RemoteResponse) -> Self {
+    fn of(response: &StorageResponse) -> Self {
         let text = |name| response.header(name).map(str::to_owned);
-        Self { etag: text(header::ETAG), last_modified: text(header::LAST_MODIFIED) }
+        Self { etag: text("etag"), last_modified: text("last-modified") }
     }
 
     /// False if the other response is of another state; a server need not send validators each time.
@@ -87,43 +87,38 @@ impl SourceVersion {
 }
 
 /// Asks the other server for size and state of the file.
-pub(crate) async fn inspect(
-    client: &mut RemoteClient,
-    url: &Url,
-) -> Result<RemoteFile, RemoteError> {
-    let response = client.request(url, &Method::HEAD, &HeaderMap::new()).await?;
-    if !response.response.status().is_success() {
+pub(crate) async fn inspect(client: &StorageClient, url: &Url) -> Result<RemoteFile, StorageError> {
+    let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
+    if !response.status.is_success() {
         return Err(response.into_error().await);
     }
-    let bytes = response.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
+    let bytes = response.header("content-length").and_then(|text| text.parse().ok());
     let version = SourceVersion::of(&response);
     let mover = MoverOffer::in_response(&response, url);
-    let (key, connection, _) = response.into_parts();
-    client.keep(key, connection);
     Ok(RemoteFile { url: url.clone(), bytes, version, mover })
 }
 
 /// Asks the other server for a digest of the file; empty if it offers none that is known.
 pub(crate) async fn remote_digests(
-    client: &mut RemoteClient,
+    client: &StorageClient,
     url: &Url,
+    bytes: Option<u64>,
     algorithms: &[Algorithm],
-) -> Result<Vec<(Algorithm, Digest)>, RemoteError> {
+) -> Result<Vec<(Algorithm, Digest)>, StorageError> {
     let mut headers = HeaderMap::new();
     let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
     if let Ok(value) = HeaderValue::from_str(&names.join(",")) {
-        headers.insert(HeaderName::from_static("want-digest"), value);
+        headers.insert(WANT_DIGEST, value);
     }
-    let response = client.request(url, &Method::HEAD, &headers).await?;
-    if !response.response.status().is_success() {
+    let response = client.request_digest(url, &headers, bytes).await?;
+    if !response.status.is_success() {
         return Err(response.into_error().await);
     }
-    let field = |name: &'static str| response.header(HeaderName::from_static(name));
     let mut all = Vec::new();
-    if let Some(text) = field("digest") {
+    if let Some(text) = response.header("digest") {
         all.extend(digest::sent(text, DigestField::Digest));
     }
-    if let Some(text) = field("repr-digest") {
+    if let Some(text) = response.header("repr-digest") {
         all.extend(digest::sent(text, DigestField::ReprDigest));
     }
     Ok(all)
@@ -169,12 +164,12 @@ impl HttpPull {
     /// Moves the whole file, and returns the upload with its content.
     pub(crate) async fn run(
         self: Arc<Self>,
-        mut client: RemoteClient,
+        client: StorageClient,
         streams: usize,
     ) -> Result<JoinedUpload, CopyFailure> {
         match self.source.bytes {
             Some(0) => {}
-            Some(bytes) if bytes <= RANGE_BYTES_MIN || self.has_ranges(&mut client).await? => {
+            Some(bytes) if bytes <= RANGE_BYTES_MIN || self.has_ranges(&client).await? => {
                 self.run_ranges(client, streams).await?;
             }
             _ => self.retry(client).await?,
@@ -190,18 +185,17 @@ impl HttpPull {
     }
 
     /// Asks for the first byte alone.
-    async fn has_ranges(&self, client: &mut RemoteClient) -> Result<bool, CopyFailure> {
+    async fn has_ranges(&self, client: &StorageClient) -> Result<bool, CopyFailure> {
         let mut headers = HeaderMap::new();
         headers.insert(header::RANGE, range_value(ByteRange { start: 0, bytes: 1 }));
-        let response = match client.request(&self.source.url, &Method::GET, &headers).await {
+        let response = match client.request(&Method::GET, &self.source.url, &headers).await {
             Ok(response) => response,
             Err(error) if error.is_transient() => return Ok(true),
             Err(error) => return Err(error.into()),
         };
-        let has = response.response.status() == StatusCode::PARTIAL_CONTENT;
-        let (key, connection, body) = response.into_parts();
-        if has && read_short(body).await {
-            client.keep(key, connection);
+        let has = response.status == StatusCode::PARTIAL_CONTENT;
+        if has {
+            read_short(response).await;
         }
         Ok(has)
     }
@@ -209,14 +203,12 @@ impl HttpPull {
     /// Fetches ranges over `streams` connections.
     async fn run_ranges(
         self: &Arc<Self>,
-        client: RemoteClient,
+        client: StorageClient,
         streams: usize,
     ) -> Result<(), CopyFailure> {
-        let mut clients: Vec<_> = (1..streams).map(|_| client.clone()).collect();
-        clients.push(client);
         let mut tasks = JoinSet::new();
-        for client in clients {
-            tasks.spawn(Arc::clone(self).work(client));
+        for _ in 0..streams {
+            tasks.spawn(Arc::clone(self).work(client.clone()));
         }
         while let Some(ended) = tasks.join_next().await {
             ended.map_err(|error| CopyFailure::Local(io::Error::other(error)))??;
@@ -225,10 +217,10 @@ impl HttpPull {
     }
 
     /// Fetches ranges until none is left.
-    async fn work(self: Arc<Self>, mut client: RemoteClient) -> Result<(), CopyFailure> {
+    async fn work(self: Arc<Self>, client: StorageClient) -> Result<(), CopyFailure> {
         loop {
             let Some(range) = lock(&self.queue).take() else { return Ok(()) };
-            if let Err(failure) = self.fetch(&mut client, range).await {
+            if let Err(failure) = self.fetch(&client, range).await {
                 self.pause_after(failure).await?;
             }
         }
@@ -245,9 +237,9 @@ impl HttpPull {
         Ok(())
     }
 
-    async fn retry(&self, mut client: RemoteClient) -> Result<(), CopyFailure> {
+    async fn retry(&self, client: StorageClient) -> Result<(), CopyFailure> {
         loop {
-            match self.fetch_whole(&mut client).await {
+            match self.fetch_whole(&client).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => self.pause_after(failure).await?,
             }
@@ -255,14 +247,14 @@ impl HttpPull {
     }
 
     /// Fetches one range; what was written of it counts, and the rest goes back to the queue.
-    async fn fetch(&self, client: &mut RemoteClient, range: ByteRange) -> Result<(), CopyFailure> {
+    async fn fetch(&self, client: &StorageClient, range: ByteRange) -> Result<(), CopyFailure> {
         let total = self.source.bytes.unwrap_or(0);
         let mut done = 0;
         let result = async {
             let mut headers = HeaderMap::new();
             headers.insert(header::RANGE, range_value(range));
-            let response = client.request(&self.source.url, &Method::GET, &headers).await?;
-            let status = response.response.status();
+            let response = client.request(&Method::GET, &self.source.url, &headers).await?;
+            let status = response.status;
             if !status.is_success() {
                 return Err(response.into_error().await.into());
             }
@@ -270,10 +262,10 @@ impl HttpPull {
             let mut skipped = 0;
             if status == StatusCode::PARTIAL_CONTENT {
                 let expected = range.content_range(total);
-                let sent = response.header(header::CONTENT_RANGE).unwrap_or("none");
+                let sent = response.header("content-range").unwrap_or("none");
                 if sent != expected {
                     let text = format!("Content-Range is '{sent}' in place of '{expected}'");
-                    return Err(RemoteError::Malformed(text).into());
+                    return Err(StorageError::Malformed(text).into());
                 }
             } else {
                 // A server without ranges, whose connection broke: it sends again what is there.
@@ -287,9 +279,6 @@ impl HttpPull {
                 self.attempts.store(0, Ordering::Relaxed);
             }
             lock(&self.written).push(received.range);
-            if received.result.is_ok() {
-                client.keep(received.key, received.connection);
-            }
             received.result
         };
         let result = result.await;
@@ -298,9 +287,9 @@ impl HttpPull {
     }
 
     /// Fetches a file of unknown size, or from a server without ranges, in one piece.
-    async fn fetch_whole(&self, client: &mut RemoteClient) -> Result<(), CopyFailure> {
-        let response = client.request(&self.source.url, &Method::GET, &HeaderMap::new()).await?;
-        if response.response.status() != StatusCode::OK {
+    async fn fetch_whole(&self, client: &StorageClient) -> Result<(), CopyFailure> {
+        let response = client.request(&Method::GET, &self.source.url, &HeaderMap::new()).await?;
+        if response.status != StatusCode::OK {
             return Err(response.into_error().await.into());
         }
         self.check_version(&response)?;
@@ -312,12 +301,12 @@ impl HttpPull {
         Ok(())
     }
 
-    fn check_version(&self, response: &RemoteResponse) -> Result<(), CopyFailure> {
+    fn check_version(&self, response: &StorageResponse) -> Result<(), CopyFailure> {
         match self.source.version.matches(&SourceVersion::of(response)) {
             true => Ok(()),
             false => {
                 let text = "the source changed during the copy".to_owned();
-                Err(RemoteError::Malformed(text).into())
+                Err(StorageError::Malformed(text).into())
             }
         }
     }
@@ -328,14 +317,13 @@ impl HttpPull {
     /// When writing fails; then what was written does not count.
     async fn receive(
         &self,
-        response: RemoteResponse,
+        mut response: StorageResponse,
         mut writer: RangeWriter,
         skipped: u64,
         expected: Option<u64>,
     ) -> Result<Received, CopyFailure> {
-        let (key, connection, body) = response.into_parts();
-        let address = connection.socket().and_then(|socket| socket.peer_addr().ok());
-        let _shown = address.map(|address| ShownConnection::new(self, address));
+        let shown = response.peer_address();
+        let _shown = shown.map(|address| ShownConnection::new(self, address));
         let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
         let writing = tokio::task::spawn_blocking(move || {
             while let Some(chunk) = receiver.blocking_recv() {
@@ -343,13 +331,12 @@ impl HttpPull {
             }
             io::Result::Ok(writer)
         });
-        let mut chunks = Body::new(body).into_data_stream();
         let mut received = 0_u64;
         let result = async {
             loop {
-                let chunk = timeout(SILENCE_MAX, chunks.next())
+                let chunk = timeout(SILENCE_MAX, response.chunk())
                     .await
-                    .map_err(|_| RemoteError::Silent(SILENCE_MAX))?;
+                    .map_err(|_| StorageError::Silent(SILENCE_MAX))?;
                 let Some(chunk) = chunk else { break };
                 let mut chunk = chunk.map_err(|error| CopyFailure::Broken(error.to_string()))?;
                 let unwanted = skipped.saturating_sub(received).min(chunk.len() as u64);
@@ -357,7 +344,7 @@ impl HttpPull {
                 chunk.advance(usize::try_from(unwanted).unwrap_or(usize::MAX));
                 if expected.is_some_and(|expected| received > expected) {
                     let text = "it sends more bytes than it announced".to_owned();
-                    return Err(RemoteError::Malformed(text).into());
+                    return Err(StorageError::Malformed(text).into());
                 }
                 if self.transfer.is_cancelled() {
                     return Err(CopyFailure::Cancelled);
@@ -386,7 +373,7 @@ impl HttpPull {
         let is_complete = result.is_ok();
         let finished = tokio::task::spawn_blocking(move || writer.finish(is_complete)).await;
         let range = finished.map_err(failed)?.map_err(CopyFailure::Local)?;
-        Ok(Received { range, result, key, connection })
+        Ok(Received { range, result })
     }
 }
 
@@ -395,22 +382,16 @@ struct Received {
     range: WrittenRange,
     /// The error that ended the body early.
     result: Result<(), CopyFailure>,
-    key: (bool, String),
-    connection: ClientConnection,
 }
 
-/// Reads a body of some bytes; returns true if that is all of it.
-async fn read_short(body: hyper::body::Incoming) -> bool {
-    let mut chunks = Body::new(body).into_data_stream();
+/// Reads a body of some bytes, so that its connection can be used again.
+async fn read_short(mut response: StorageResponse) {
     let mut bytes = 0;
-    while bytes < 64 {
-        match timeout(SILENCE_MAX, chunks.next()).await {
-            Ok(Some(Ok(chunk))) => bytes += chunk.len(),
-            Ok(None) => return true,
-            _ => return false,
-        }
+    while bytes < 64
+        && let Ok(Some(Ok(chunk))) = timeout(SILENCE_MAX, response.chunk()).await
+    {
+        bytes += chunk.len();
     }
-    false
 }
 
 fn still_used() -> CopyFailure {

@@ -9,13 +9,15 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use futures_util::{StreamExt, stream};
 use penstock_http::client::{HttpError, Url};
+use penstock_http::storage_client::{
+    REDIRECTS_MAX, StorageClient, StorageError, location, status_error,
+};
 use penstock_mover::GatewayTransfer;
 use penstock_sys::buffer::BufferPool;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::CopyFailure;
-use super::remote::{RemoteClient, RemoteError, location, status_error};
 use crate::range::ByteRange;
 use crate::read::file_body;
 
@@ -24,9 +26,6 @@ const CONTINUE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Longest time without a byte sent, or until the response after the last one.
 const STALL_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Most redirects of one upload.
-const REDIRECTS_MAX: usize = 5;
 
 /// Last part of a file that XRootD gets by itself, in a TLS record of its own. A single byte fits into the rest of the
 /// server's buffer wherever that ends.
@@ -50,9 +49,9 @@ pub(crate) struct HttpPush {
 }
 
 /// Returns true if the other server has a file at `url`.
-pub(crate) async fn exists(client: &mut RemoteClient, url: &Url) -> Result<bool, RemoteError> {
-    let response = client.request(url, &Method::HEAD, &HeaderMap::new()).await?;
-    match response.response.status() {
+pub(crate) async fn exists(client: &StorageClient, url: &Url) -> Result<bool, StorageError> {
+    let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
+    match response.status {
         StatusCode::NOT_FOUND => Ok(false),
         status if status.is_success() => Ok(true),
         _ => Err(response.into_error().await),
@@ -61,15 +60,15 @@ pub(crate) async fn exists(client: &mut RemoteClient, url: &Url) -> Result<bool,
 
 /// Returns true if the server at `url` is XRootD. XRootD 5.5.3 waits for its socket while the last bytes of a body are
 /// in its TLS library already: when a record ends beyond its buffer of 1 MiB.
-async fn is_xrootd(client: &RemoteClient, url: &Url) -> Result<bool, RemoteError> {
-    let response = client.clone().request(url, &Method::HEAD, &HeaderMap::new()).await?;
-    let server = response.header(header::SERVER).unwrap_or_default();
+async fn is_xrootd(client: &StorageClient, url: &Url) -> Result<bool, StorageError> {
+    let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
+    let server = response.header("server").unwrap_or_default();
     Ok(server.to_ascii_lowercase().contains("xrootd"))
 }
 
 impl HttpPush {
     /// Sends the whole file; returns when the other server has confirmed it.
-    pub(crate) async fn run(&self, client: &RemoteClient) -> Result<(), CopyFailure> {
+    pub(crate) async fn run(&self, client: &StorageClient) -> Result<(), CopyFailure> {
         let delays_tail = self.url.is_encrypted() && is_xrootd(client, &self.url).await?;
         for _ in 1..ATTEMPTS_MAX {
             match self.attempt(client, delays_tail).await {
@@ -82,21 +81,21 @@ impl HttpPush {
         self.attempt(client, delays_tail).await
     }
 
-    async fn attempt(&self, client: &RemoteClient, delays_tail: bool) -> Result<(), CopyFailure> {
+    async fn attempt(&self, client: &StorageClient, delays_tail: bool) -> Result<(), CopyFailure> {
         let mut at = self.url.clone();
         for _ in 0..=REDIRECTS_MAX {
             match self.put(client, &at, delays_tail).await? {
                 None => return Ok(()),
-                Some(location) => at = at.redirected(&location).map_err(RemoteError::Http)?,
+                Some(location) => at = at.redirected(&location).map_err(StorageError::from)?,
             }
         }
-        Err(RemoteError::Http(HttpError::Redirects(REDIRECTS_MAX)).into())
+        Err(StorageError::Http(HttpError::Redirects(REDIRECTS_MAX)).into())
     }
 
     /// Sends the file to one server; returns the location to which it redirects.
     async fn put(
         &self,
-        client: &RemoteClient,
+        client: &StorageClient,
         at: &Url,
         delays_tail: bool,
     ) -> Result<Option<String>, CopyFailure> {
@@ -120,8 +119,8 @@ impl HttpPush {
         hyper::ext::on_informational(&mut request, move |_| may_continue.notify_one());
         let sent = connection.send(request);
         let response = tokio::select! {
-            response = sent => response.map_err(RemoteError::Http)?,
-            () = self.stalled() => return Err(RemoteError::Silent(STALL_TIMEOUT).into()),
+            response = sent => response.map_err(StorageError::Http)?,
+            () = self.stalled() => return Err(StorageError::Silent(STALL_TIMEOUT).into()),
         };
         if let Some(location) = location(&response) {
             return Ok(Some(location));

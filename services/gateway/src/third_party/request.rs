@@ -103,7 +103,11 @@ impl CopyEnds {
                 credential.escape_debug()
             )));
         }
-        let remote = remote(url)?;
+        let remote = Url::of_storage(url).map_err(|_| {
+            ProblemDetails::bad_request(
+                "Source or Destination: write https://HOST:PORT/PATH, or davs, http or dav",
+            )
+        })?;
         let forwarded = forwarded(headers)?;
         let is_secret = forwarded.contains_key(header::AUTHORIZATION);
         if is_secret && !remote.is_encrypted() && !remote.is_loopback() {
@@ -145,23 +149,6 @@ fn is_own(url: &str, host: Option<&str>) -> bool {
         (Some(there), Some(own)) => there.as_str().eq_ignore_ascii_case(own.as_str()),
         (Some(_), None) => false,
     }
-}
-
-/// Parses the URL of the other file; `dav` and `davs` are `http` and `https`.
-fn remote(url: &str) -> Result<Url, ProblemDetails> {
-    let scheme = url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest));
-    let url = match scheme {
-        Some((scheme, rest)) if scheme == "davs" || scheme == "https" => format!("https://{rest}"),
-        Some((scheme, rest)) if scheme == "dav" || scheme == "http" => format!("http://{rest}"),
-        _ => {
-            return Err(ProblemDetails::bad_request(
-                "Source and Destination are URLs with https, davs, http or dav",
-            ));
-        }
-    };
-    url.parse().map_err(|_| {
-        ProblemDetails::bad_request("Source or Destination is no URL: write https://HOST:PORT/PATH")
-    })
 }
 
 /// Headers for the other server: `TransferHeaderX: v` and `Copy-Header: X: v` mean `X: v`, and `SciTag` passes as it is.

@@ -75,6 +75,12 @@ impl ClientConnection {
         self.sender.is_closed()
     }
 
+    /// Address of the server.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.socket.as_ref().and_then(|socket| socket.peer_addr().ok())
+    }
+
     /// TCP socket, for its options and counters.
     #[must_use]
     pub fn socket(&self) -> Option<&std::net::TcpStream> {

@@ -71,6 +71,22 @@ impl Url {
         Self { encrypted, host: host.to_owned(), port, path: "/".to_owned() }
     }
 
+    /// Parses a URL of a storage, where `davs` and `dav` are other names of `https` and `http`.
+    ///
+    /// # Errors
+    /// If it is none of HTTP.
+    pub fn of_storage(text: &str) -> Result<Self, UrlError> {
+        let text = text.trim();
+        let bad = || UrlError(text.to_owned());
+        let (scheme, rest) = text.split_once("://").ok_or_else(bad)?;
+        let scheme = match scheme.to_ascii_lowercase().as_str() {
+            "davs" | "https" => "https",
+            "dav" | "http" => "http",
+            _ => return Err(bad()),
+        };
+        format!("{scheme}://{rest}").parse()
+    }
+
     /// Returns true if the scheme is `https`.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
