@@ -19,13 +19,13 @@ const ACTIVITIES: &str = "activities = { \"User Subscriptions\" = \"analysis\" }
 const NONE: &str = "storages = []\n";
 
 /// Starts the agent of a host with a gateway.
-fn node(all: &Transfers, host: &str) -> Node {
+pub(crate) fn node(all: &Transfers, host: &str) -> Node {
     let gateway = format!("[gateway]\nlisten = [\"127.0.0.1:0\"]\n{}", all.certificate.config());
     Node::under(&all.controller.listen, &token(host), host, "127.0.0.1:0", &gateway)
 }
 
 /// URL of the gateway of an agent, and the table by which the controller knows it.
-fn gateway(node: &Node) -> (String, String) {
+pub(crate) fn gateway(node: &Node) -> (String, String) {
     let url = node.agent.facts["webdav"][0].as_str().unwrap().trim_end_matches('/').to_owned();
     let storage = url.strip_prefix("https://").unwrap();
     let host = &node.name;
@@ -54,7 +54,7 @@ fn transfer(source: &str, destination: &str) -> Value {
 }
 
 /// Requests of the controller as `penstock list` prints them.
-fn listed(controller: &Operations) -> Vec<Value> {
+pub(crate) fn listed(controller: &Operations) -> Vec<Value> {
     let done = run(controller.ask(&["list", "--json"])).good();
     done.json["requests"].as_array().unwrap().clone()
 }

@@ -7,9 +7,9 @@ use crate::operator::Transfers;
 use crate::site::Site;
 use crate::xrootd::Xrootd;
 
-const LOCAL: &str = "storages = [\"127.0.0.1\", \"localhost\"]\n";
+pub(crate) const LOCAL: &str = "storages = [\"127.0.0.1\", \"localhost\"]\n";
 
-fn url(site: &Site, name: &str) -> String {
+pub(crate) fn url(site: &Site, name: &str) -> String {
     format!("{}store/data/{name}", site.url("https"))
 }
 

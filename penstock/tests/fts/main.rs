@@ -2,6 +2,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../gateway/issuer.rs"]
+#[allow(dead_code, reason = "the gateway's tests use the rest")]
+mod issuer;
 #[path = "../gateway/site.rs"]
 #[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod site;
@@ -10,5 +13,6 @@ mod xrootd;
 
 mod agents;
 mod client;
+mod failures;
 mod operator;
 mod rucio;

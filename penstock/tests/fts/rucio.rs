@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::agents::{self, listed, node};
 use crate::operator::{Transfers, USER_TOKEN, python_programs};
 use crate::site::{Site, TOKEN};
 use crate::xrootd::Xrootd;
@@ -18,18 +19,18 @@ const RUCIO: &str = "rucio==41.5.1";
 /// Server and daemons of Rucio with one rule.
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fts/rucio_rule.py");
 
-/// Files of the rule between gateways.
+/// Files of each rule over HTTP, between gateways and to XRootD.
 const RULE_FILES: usize = 200;
 
-/// Files of the rule to XRootD 5.5.3, which at times stops accepting TLS connections after some dozens of copies.
-const XROOTD_FILES: usize = 8;
+/// Files of the rule between agents of the controller.
+const AGENT_FILES: usize = 20;
 
 /// A storage as the script reads it.
-fn storage(name: &str, url: &str, prefix: &str, data: &Path, files: usize) -> Value {
+fn storage(name: &str, url: &str, prefix: &str, data: &Path) -> Value {
     let authority = url.strip_prefix("https://").unwrap().split('/').next().unwrap();
     let (host, port) = authority.rsplit_once(':').unwrap();
     let port: u16 = port.parse().unwrap();
-    json!({"name": name, "host": host, "port": port, "prefix": prefix, "data": data, "files": files})
+    json!({"name": name, "host": host, "port": port, "prefix": prefix, "data": data})
 }
 
 /// Files below a directory with their contents, by relative path.
@@ -75,21 +76,33 @@ fn rucio_rules_end_in_ok() {
         "storages = [\"127.0.0.1\", \"localhost\"]\n\
          [[controller.fts.storage_token]]\nstorage = \"127.0.0.1\"\nfile = {token:?}\n"
     );
-    let Some(all) = Transfers::start(&config) else { return };
+    let Some(mut all) = Transfers::start(&config) else { return };
     let Some(xrootd) = Xrootd::start(&all.certificate) else { return };
     let gateway = |name: &str, site: &Site| {
         let data = site.data.join("rucio");
         fs::create_dir_all(&data).unwrap();
-        storage(name, &site.url("https"), "/store/data/rucio", &data, RULE_FILES)
+        storage(name, &site.url("https"), "/store/data/rucio", &data)
     };
+    let (c, d) = (node(&all, "dtn-a"), node(&all, "dtn-b"));
+    let ((url_c, table_c), (url_d, table_d)) = (agents::gateway(&c), agents::gateway(&d));
+    all.controller.append(&format!("{table_c}{table_d}"));
+    fs::create_dir_all(c.path("rucio")).unwrap();
     let sites = [
         gateway("SITEA", &all.a),
         gateway("SITEB", &all.b),
-        storage("SITEC", &xrootd.url(""), "/data/rucio", &xrootd.data, XROOTD_FILES),
+        storage("XROOTD", &xrootd.url(""), "/data/rucio", &xrootd.data),
+        storage("AGENTA", &url_c, "/data/rucio", &c.path("rucio")),
+        storage("AGENTB", &url_d, "/data/rucio", &d.path("rucio")),
+    ];
+    let rule = |source: &str, destination: &str, files: usize| json!({"source": source, "destination": destination, "files": files});
+    let rules = [
+        rule("SITEA", "SITEB", RULE_FILES),
+        rule("SITEA", "XROOTD", RULE_FILES),
+        rule("AGENTA", "AGENTB", AGENT_FILES),
     ];
     let fts = format!("http://{}/fts", all.controller.listen);
     let given = json!({
-        "home": directory.path().join("rucio"), "fts": fts, "sites": sites, "files": RULE_FILES,
+        "home": directory.path().join("rucio"), "fts": fts, "sites": sites, "rules": rules,
     });
     let netrc = write("netrc", &format!("machine 127.0.0.1 login rucio password {USER_TOKEN}\n"));
     let mut rucio = Command::new(programs.join("python"));
@@ -102,7 +115,7 @@ fn rucio_rules_end_in_ok() {
     let rules: Vec<Value> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let last = &log[log.len().saturating_sub(4000)..];
-    for (rule, files) in rules.iter().zip([RULE_FILES, XROOTD_FILES]) {
+    for (rule, files) in rules.iter().zip([RULE_FILES, RULE_FILES, AGENT_FILES]) {
         assert_eq!(rule["state"], "OK", "{rules:?}\n{:?}\n{last}", unfinished(&all));
         assert_eq!(rule["locks_ok_cnt"], files, "{rules:?}");
     }
@@ -110,6 +123,11 @@ fn rucio_rules_end_in_ok() {
     assert_eq!(sent.len(), RULE_FILES);
     assert!(sent == tree(&all.b.data.join("rucio")), "the files of SITEB");
     let at_xrootd = tree(&xrootd.data.join("rucio"));
-    assert_eq!(at_xrootd.len(), XROOTD_FILES);
-    assert!(at_xrootd.iter().all(|file| sent.contains(file)), "the files of SITEC");
+    assert!(sent == at_xrootd, "the files of XROOTD");
+    let sent = tree(&c.path("rucio"));
+    assert_eq!(sent.len(), AGENT_FILES);
+    assert!(sent == tree(&d.path("rucio")), "the files of AGENTB");
+    let requests = listed(&all.controller);
+    assert_eq!(requests.len(), AGENT_FILES, "{requests:?}");
+    assert!(requests.iter().all(|request| request["state"] == "done"), "{requests:?}");
 }

@@ -16,7 +16,7 @@ import time
 import zlib
 
 SCOPE = "test"
-RULE_TIMEOUT_S = 90
+RULE_TIMEOUT_S = 240
 
 CONFIG = """
 [common]
@@ -132,14 +132,14 @@ def add_storage(client, site, fts):
 
 
 def add_files(client, source, count):
-    """Writes files to the directory of a storage, and registers them."""
+    """Writes files to the directory of a storage, and registers them under names of this storage."""
     import rucio.rse.rsemanager as manager
 
     settings = manager.get_rse_info(rse=source["name"], vo="def")
-    values = random.Random(2420)
+    values = random.Random(source["name"])
     files = []
     for index in range(count):
-        name = f"file-{index:03}"
+        name = f"{source['name']}-{index:03}"
         content = values.randbytes(values.randrange(1, 20_000))
         lfn = {"scope": SCOPE, "name": name}
         (pfn,) = manager.lfns2pfns(settings, [lfn], operation="write").values()
@@ -194,10 +194,15 @@ def main():
         for destination in sites:
             if source is not destination:
                 client.add_distance(source["name"], destination["name"], {"distance": 1})
-    files = add_files(client, sites[0], given["files"])
-    rules = [
-        add_rule(client, f"to-{site['name']}", files[: site["files"]], site) for site in sites[1:]
-    ]
+    by_name = {site["name"]: site for site in sites}
+    files = {}
+    rules = []
+    for rule in given["rules"]:
+        source, destination = by_name[rule["source"]], by_name[rule["destination"]]
+        if source["name"] not in files:
+            files[source["name"]] = add_files(client, source, rule["files"])
+        dataset = f"to-{destination['name']}"
+        rules.append(add_rule(client, dataset, files[source["name"]], destination))
     keys = ["state", "locks_ok_cnt", "locks_replicating_cnt", "locks_stuck_cnt", "error"]
     found = run_daemons(client, rules)
     print(json.dumps([{key: rule[key] for key in keys} for rule in found]), file=results)

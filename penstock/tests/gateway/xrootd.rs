@@ -57,7 +57,9 @@ impl Xrootd {
     /// Starts the process, and waits until it listens.
     fn spawn(directory: &Path, port: u16) -> Child {
         let admin = directory.join("admin");
-        let mut command = Command::new("xrootd");
+        // XRootD 5.5.3 at times crashes where it computes checksums; as a service it is started again.
+        let mut command = Command::new("sh");
+        command.args(["-c", "until \"$@\"; do sleep 0.2; done", "sh", "xrootd"]);
         command.arg("-c").arg(directory.join("xrootd.cfg")).arg("-l").arg(admin.join("log"));
         if crate::common::is_root() {
             command.args(["-R", "xrootd"]);
@@ -73,9 +75,15 @@ impl Xrootd {
 
     /// Kills the server and starts it again.
     pub(crate) fn restart(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         self.child = Self::spawn(self.directory.path(), self.port);
+    }
+
+    /// Kills the shell and the server.
+    fn kill(&mut self) {
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.child.wait();
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
@@ -93,7 +101,6 @@ impl Xrootd {
 
 impl Drop for Xrootd {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

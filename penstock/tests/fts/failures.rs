@@ -1,0 +1,88 @@
+//! Failures at the storages of a copy: a full destination, and tokens that have expired.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use penstock_testkit::{Requirement, skip};
+use serde_json::json;
+
+use crate::client::{LOCAL, url};
+use crate::common::{is_root, seeded, write_file};
+use crate::issuer::{TestIssuer, TestKey, now_s, with, wlcg};
+use crate::operator::Transfers;
+use crate::site::Site;
+
+/// A small file system, unmounted when dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Mounts it; `None`, reported, without the permission.
+    fn mount(at: PathBuf) -> Option<Self> {
+        fs::create_dir_all(&at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"]).arg(&at);
+        if is_root() && mount.status().is_ok_and(|status| status.success()) {
+            return Some(Self(at));
+        }
+        skip(Requirement::Root, "a tmpfs cannot be mounted here");
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn full_destination_fails_the_file() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let Some(disk) = SmallDisk::mount(all.b.data.join("full")) else { return };
+    write_file(&mut seeded(2420), &all.a.data.join("f"), 8_000_000);
+    let job = all.copy(&url(&all.a, "f"), &url(&all.b, "full/f"), &["--retry", "-1"]);
+    assert_eq!(job["job_state"], "FAILED", "{job}");
+    let reason = job["files"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("no space left on the file system"), "{reason}");
+    assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "a part is left");
+}
+
+#[test]
+fn expired_tokens_fail_the_file() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    let key = TestKey::es256("e1");
+    let issuer = TestIssuer::new(&[&key]);
+    let tables = format!(
+        "[third_party]\nto = \"any\"\n[[issuer]]\nname = \"cms\"\nurl = \"{}\"\naudience = \"{}\"\n\
+         base = \"/store/data\"\nauthorities = {:?}\n",
+        issuer.url(),
+        crate::issuer::AUDIENCE,
+        issuer.authority()
+    );
+    let site = || Site::admitting("\"issuer:cms\"", &all.certificate.config(), &tables);
+    let (a, b) = (site(), site());
+    write_file(&mut seeded(2421), &a.data.join("f"), 10_000);
+    let claims = || wlcg(issuer.url(), "storage.read:/ storage.modify:/");
+    let good = key.token(&claims());
+    let expired = key.token(&with(claims(), &json!({"exp": now_s() - 100})));
+    let copy = |source: &str, destination: &str, name: &str| {
+        let words = ["--src-access-token", source, "--dst-access-token", destination];
+        let urls = [url(&a, "f"), url(&b, name)];
+        let urls = urls.each_ref().map(String::as_str);
+        let printed = all.run("fts-rest-transfer-submit", &[&words[..], &urls[..]].concat());
+        all.wait(printed.split_whitespace().next_back().unwrap())
+    };
+    for (source, destination, end) in
+        [(&expired, &good, "source"), (&good, &expired, "destination")]
+    {
+        let job = copy(source, destination, "g");
+        assert_eq!(job["job_state"], "FAILED", "{job}");
+        let reason = job["files"][0]["reason"].as_str().unwrap();
+        let words = [end, "Permission denied: it answers 401 Unauthorized"];
+        assert!(words.iter().all(|word| reason.contains(word)), "{end}: {reason}");
+        assert!(!b.data.join("g").exists());
+    }
+    assert_eq!(copy(&good, &good, "h")["job_state"], "FINISHED");
+    assert!(fs::read(b.data.join("h")).unwrap() == fs::read(a.data.join("f")).unwrap());
+}
