@@ -128,6 +128,9 @@ def add_storage(client, site, fts):
         },
     )
     client.add_rse_attribute(name, "fts", fts)
+    # XRootD 5.5.3 fails at times while it computes checksums; the test compares the bytes.
+    if name == "XROOTD":
+        client.add_rse_attribute(name, "verify_checksum", False)
     client.set_local_account_limit("root", name, -1)
 
 

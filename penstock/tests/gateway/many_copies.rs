@@ -184,7 +184,7 @@ fn xrootd_copies_survive_kills() {
             }
             repeated.push(format!("{mode:?} {name}: {answer}"));
             assert!(attempt < ATTEMPTS_MAX, "{repeated:#?}");
-            // XRootD 5.5.3 at times stops to serve connections while all its threads are idle.
+            // XRootD 5.5.3 at times crashes or stops accepting connections while it computes checksums.
             peer.restart();
         }
     }

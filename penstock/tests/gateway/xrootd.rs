@@ -57,9 +57,7 @@ impl Xrootd {
     /// Starts the process, and waits until it listens.
     fn spawn(directory: &Path, port: u16) -> Child {
         let admin = directory.join("admin");
-        // XRootD 5.5.3 at times crashes where it computes checksums; as a service it is started again.
-        let mut command = Command::new("sh");
-        command.args(["-c", "until \"$@\"; do sleep 0.2; done", "sh", "xrootd"]);
+        let mut command = Command::new("xrootd");
         command.arg("-c").arg(directory.join("xrootd.cfg")).arg("-l").arg(admin.join("log"));
         if crate::common::is_root() {
             command.args(["-R", "xrootd"]);
@@ -75,15 +73,9 @@ impl Xrootd {
 
     /// Kills the server and starts it again.
     pub(crate) fn restart(&mut self) {
-        self.kill();
-        self.child = Self::spawn(self.directory.path(), self.port);
-    }
-
-    /// Kills the shell and the server.
-    fn kill(&mut self) {
-        let group = format!("-{}", self.child.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+        let _ = self.child.kill();
         let _ = self.child.wait();
+        self.child = Self::spawn(self.directory.path(), self.port);
     }
 
     pub(crate) fn url(&self, name: &str) -> String {
@@ -101,6 +93,7 @@ impl Xrootd {
 
 impl Drop for Xrootd {
     fn drop(&mut self) {
-        self.kill();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
