@@ -36,7 +36,7 @@ pub(crate) fn gateway(node: &Node) -> (String, String) {
 }
 
 /// Submits a job of the file format of the client.
-fn submit(all: &Transfers, directory: &Path, job: &Value) -> String {
+pub(crate) fn submit(all: &Transfers, directory: &Path, job: &Value) -> String {
     let file = directory.join("job.json");
     fs::write(&file, job.to_string()).unwrap();
     // Without the flag, the client asks for no comparison whatever the file says.
@@ -181,7 +181,13 @@ fn storage_tokens_stay_secret() {
         let job = all.get(&format!("jobs/{id}?files=reason"));
         job["files"][0]["reason"].as_str().map(str::to_owned)
     });
-    assert_eq!(stored(), secrets.join(" "));
+    let encrypted = stored();
+    assert!(encrypted.split(' ').all(|token| token.starts_with("aes256gcm:")), "{encrypted}");
+    let database = fs::read(all.controller.state.join("controller.db")).unwrap();
+    let wal = fs::read(all.controller.state.join("controller.db-wal")).unwrap_or_default();
+    for bytes in [database, wal] {
+        assert!(!bytes.windows(9).any(|part| part == b"secret-of"), "a token in clear text");
+    }
     for path in ["jobs", &format!("jobs/{id}"), &format!("jobs/{id}/files"), "ban/se", "whoami"] {
         let text = all.get(path).to_string();
         assert!(!text.contains("secret-of"), "{path}: {text}");

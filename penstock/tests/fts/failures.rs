@@ -11,7 +11,7 @@ use crate::client::{LOCAL, url};
 use crate::common::{is_root, seeded, write_file};
 use crate::issuer::{TestIssuer, TestKey, now_s, with, wlcg};
 use crate::operator::Transfers;
-use crate::site::Site;
+use crate::site::{Site, TOKEN};
 
 /// A small file system, unmounted when dropped.
 struct SmallDisk(PathBuf);
@@ -46,6 +46,51 @@ fn full_destination_fails_the_file() {
     let reason = job["files"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("no space left on the file system"), "{reason}");
     assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "a part is left");
+}
+
+/// Submits a copy that is tried again every second; returns its id.
+fn submit_retried(all: &Transfers, source: &str, destination: &str) -> String {
+    let file = json!({
+        "sources": [source], "destinations": [destination],
+        "source_tokens": [TOKEN], "destination_tokens": [TOKEN],
+    });
+    let job = json!({"files": [file], "params": {"retry": 30, "retry_delay": 1}});
+    crate::agents::submit(all, &all.certificate.path(""), &job)
+}
+
+#[test]
+fn changed_token_key_fails_the_file() {
+    let Some(mut all) = Transfers::start(LOCAL) else { return };
+    // The first attempt fails, and the second needs the key again.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let id = submit_retried(&all, &format!("https://{closed}/f"), &url(&all.b, "g"));
+    fs::remove_file(all.controller.state.join("fts-token.key")).unwrap();
+    all.controller.serve.as_mut().unwrap().kill();
+    all.controller.restart();
+    let job = all.wait(&id);
+    assert_eq!(job["job_state"], "FAILED", "{job}");
+    let reason = job["files"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("another key"), "{reason}");
+    write_file(&mut seeded(2422), &all.a.data.join("f"), 1000);
+    assert_eq!(all.copy(&url(&all.a, "f"), &url(&all.b, "g"), &[])["job_state"], "FINISHED");
+}
+
+#[test]
+fn clear_token_of_older_version_works() {
+    let Some(all) = Transfers::start(LOCAL) else { return };
+    write_file(&mut seeded(2423), &all.a.data.join("f"), 1000);
+    // The first attempts fail, until the row has the tokens of an older version and a source that exists.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let id = submit_retried(&all, &format!("https://{closed}/f"), &url(&all.b, "g"));
+    let text = "import sqlite3,sys\ndb = sqlite3.connect(sys.argv[1], timeout=20)\n\
+                db.execute('UPDATE fts_file SET source_token = ?, destination_token = ?, source = ?', \
+                (sys.argv[2], sys.argv[2], sys.argv[3]))\ndb.commit()";
+    let mut update = Command::new("python3");
+    update.args(["-c", text]).arg(all.controller.state.join("controller.db"));
+    let updated = update.args([TOKEN, &url(&all.a, "f")]).output().unwrap();
+    assert!(updated.status.success(), "{updated:?}");
+    assert_eq!(all.wait(&id)["job_state"], "FINISHED");
+    assert!(fs::read(all.b.data.join("g")).unwrap() == fs::read(all.a.data.join("f")).unwrap());
 }
 
 #[test]

@@ -71,6 +71,7 @@ impl Controller {
                 provider,
                 rounds: Notify::new(),
                 database,
+                directory: state.to_owned(),
                 writer,
                 scheduler_notify,
                 followers,

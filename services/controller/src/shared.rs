@@ -1,5 +1,6 @@
 //! State shared by the tasks of a controller.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -59,6 +60,8 @@ pub(crate) struct ControllerState {
     /// Notified after each round.
     pub(crate) rounds: Notify,
     pub(crate) database: Database,
+    /// State directory.
+    pub(crate) directory: PathBuf,
     pub(crate) writer: StoreWriter,
     /// Notified to request a round.
     pub(crate) scheduler_notify: Arc<Notify>,

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use super::policy::FtsPolicy;
 use super::submit::{FtsSubmitter, SubmissionError};
+use super::token_key::TokenKey;
 use super::{submit, views};
 use crate::access::AuthorizedClient;
 use crate::api::BODY_BYTES_MAX;
@@ -254,9 +255,12 @@ impl FtsRequest {
             return Err(ProblemDetails::forbidden(text).into());
         }
         let settings = self.shared.settings();
+        let key = TokenKey::load(&self.policy, &self.shared.directory)
+            .map_err(|error| FtsProblem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
         let refused = |error: SubmissionError| bad(error.to_string());
-        let (row, files) = submit::rows(job, &client, &self.policy, &settings.config, now_ms())
-            .map_err(refused)?;
+        let (row, files) =
+            submit::rows(job, &client, &self.policy, &settings.config, &key, now_ms())
+                .map_err(refused)?;
         let bans = fts::bans(&self.shared.database.pool).await?;
         let is_banned = |pair: &str| {
             let ban = bans.iter().find(|ban| submit::is_in_pair(pair, &ban.storage));

@@ -18,6 +18,7 @@ use super::copy::{self, CopyResult};
 use super::policy::FtsPolicy;
 use super::route::AgentRoute;
 use super::submit::is_in_pair;
+use super::token_key::{TokenEnd, TokenKey, TokenKeyError};
 use penstock_http::client::ServerTrustError;
 
 use super::storage::{FtsCopyError, FtsStorages};
@@ -289,9 +290,12 @@ async fn attempt(
     shared: &Arc<ControllerState>,
     client: &FtsStorages,
     job: &FtsJobRow,
-    file: FtsFileRow,
+    mut file: FtsFileRow,
 ) {
-    let result = timed_copy(shared, client, job, &file).await;
+    let result = match decrypt_tokens(shared, client, job, &mut file) {
+        Ok(()) => timed_copy(shared, client, job, &file).await,
+        Err(error) => Err(error.into()),
+    };
     let number = file.attempt + 1;
     let change = match result {
         Ok(CopyResult { bytes }) => FtsFileChange {
@@ -320,6 +324,28 @@ async fn attempt(
         );
     }
     shared.fts_notify.notify_one();
+}
+
+/// Decrypts the tokens of a file.
+fn decrypt_tokens(
+    shared: &ControllerState,
+    client: &FtsStorages,
+    job: &FtsJobRow,
+    file: &mut FtsFileRow,
+) -> Result<(), TokenKeyError> {
+    let tokens = [
+        (TokenEnd::Source, &mut file.source_token),
+        (TokenEnd::Destination, &mut file.destination_token),
+    ];
+    let mut stored = tokens.into_iter().filter(|(_, token)| token.is_some()).peekable();
+    if stored.peek().is_none() {
+        return Ok(());
+    }
+    let key = TokenKey::load(&client.policy, &shared.directory)?;
+    for (end, token) in stored {
+        *token = Some(key.decrypt(&job.uuid, end, token.as_deref().unwrap_or_default())?);
+    }
+    Ok(())
 }
 
 async fn timed_copy(

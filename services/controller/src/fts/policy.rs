@@ -24,6 +24,7 @@ pub(crate) struct FtsTable {
     copies: Option<usize>,
     copies_per_pair: Option<usize>,
     authorities: Option<PathBuf>,
+    token_key: Option<PathBuf>,
     #[serde(default)]
     storage_token: Vec<StorageTokenTable>,
     #[serde(default)]
@@ -97,6 +98,8 @@ pub struct FtsPolicy {
     pub copies_per_pair: usize,
     /// PEM file, or directory, of the authorities of storages; none for those of the system.
     pub authorities: Option<PathBuf>,
+    /// File of the key by which tokens of jobs are encrypted; none for the one in the state directory.
+    pub token_key: Option<PathBuf>,
     /// Files of tokens for storages `HOST[:PORT]`, sent where a job has none.
     pub tokens: Vec<(String, PathBuf)>,
     /// Exports of agents, between which requests move the files. They take part without being listed.
@@ -162,7 +165,8 @@ impl FtsPolicy {
                 table.copies_per_pair,
                 COPIES_PER_PAIR_DEFAULT,
             )?,
-            authorities: table.authorities.map(beside),
+            authorities: table.authorities.map(&beside),
+            token_key: table.token_key.map(beside),
             tokens,
             gateways,
             activities: table.activities,

@@ -13,6 +13,7 @@ use penstock_http::storage_client::{
 };
 
 use super::policy::FtsPolicy;
+use super::token_key::TokenKeyError;
 
 /// Longest wait for the head of a response: a storage may compute a checksum for it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -30,6 +31,8 @@ pub(crate) enum FtsCopyError {
     Storage(String, StorageError),
     #[error("token for {0}: {1}")]
     Token(String, io::Error),
+    #[error(transparent)]
+    Key(#[from] TokenKeyError),
     /// The flag is set if another attempt may succeed.
     #[error("{0}")]
     Copy(String, bool),
@@ -41,7 +44,7 @@ impl FtsCopyError {
         match self {
             Self::Storage(_, error) => error.is_transient(),
             Self::Copy(_, is_transient) => *is_transient,
-            Self::Url(_) | Self::Token(..) => false,
+            Self::Url(_) | Self::Token(..) | Self::Key(_) => false,
         }
     }
 }

@@ -9,6 +9,7 @@ use penstock_http::storage_client::{AdmissionError, StorageAdmission};
 use super::policy::FtsPolicy;
 use super::route::{AgentRoute, RouteError};
 use super::storage::{FtsCopyError, parse_url};
+use super::token_key::{TokenEnd, TokenKey};
 use crate::config::Config;
 use crate::repository::fts::{FtsJobRow, NewFtsFile};
 use crate::repository::rows::JsonColumn;
@@ -159,6 +160,7 @@ pub(super) fn rows(
     client: &FtsSubmitter,
     policy: &FtsPolicy,
     config: &Config,
+    key: &TokenKey,
     now: i64,
 ) -> Result<(FtsJobRow, Vec<NewFtsFile>), SubmissionError> {
     let FtsSubmission { kind, params, transfers } = job;
@@ -176,12 +178,19 @@ pub(super) fn rows(
     let files: Result<Vec<NewFtsFile>, SubmissionError> =
         transfers.into_iter().map(lower).collect();
     let mut files = files?;
+    let uuid = uuid_text(uuid);
     for (index, file) in files.iter_mut().enumerate() {
         file.state = kind.first_state(index);
+        for (end, token) in [
+            (TokenEnd::Source, &mut file.source_token),
+            (TokenEnd::Destination, &mut file.destination_token),
+        ] {
+            *token = token.as_deref().map(|token| key.encrypt(&uuid, end, token));
+        }
     }
     let row = FtsJobRow {
         id: 0,
-        uuid: uuid_text(uuid),
+        uuid,
         client: client.name.clone(),
         class,
         kind,
