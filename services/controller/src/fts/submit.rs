@@ -135,6 +135,12 @@ fn file(
         None => sum.algorithm,
     });
     Ok(NewFtsFile {
+        id: 0,
+        job: 0,
+        priority: 0,
+        not_before: 0,
+        attempt: 0,
+        moved: 0,
         state: penstock_control::fts::state::FtsFileState::Submitted,
         pair: pair_of(&transfer.source, &transfer.destination),
         source: transfer.source,
@@ -181,6 +187,7 @@ pub(super) fn rows(
     let uuid = uuid_text(uuid);
     for (index, file) in files.iter_mut().enumerate() {
         file.state = kind.first_state(index);
+        file.priority = params.priority;
         for (end, token) in [
             (TokenEnd::Source, &mut file.source_token),
             (TokenEnd::Destination, &mut file.destination_token),

@@ -84,47 +84,30 @@ typed_row! {
     }
 }
 
-/// A transfer to store.
-#[derive(Debug, Clone)]
-pub(crate) struct NewFtsFile {
-    pub(crate) state: FtsFileState,
-    pub(crate) source: String,
-    pub(crate) destination: String,
-    /// Storages of both ends, whose concurrency is limited.
-    pub(crate) pair: String,
-    pub(crate) source_token: Option<String>,
-    pub(crate) destination_token: Option<String>,
-    pub(crate) checksum: Option<String>,
-    pub(crate) size: Option<i64>,
-    pub(crate) activity: Option<String>,
-    pub(crate) class: String,
-    pub(crate) metadata: String,
-    pub(crate) scitag: Option<i64>,
-    pub(crate) by_request: bool,
-}
-
 written_row! {
-    /// A transfer as it is first stored.
-    struct StoredFtsFile {
-        id: i64,
-        job: i64,
-        state: FtsFileState,
-        priority: i64,
-        pair: String,
-        not_before: i64,
-        source: String,
-        destination: String,
-        source_token: Option<String>,
-        destination_token: Option<String>,
-        checksum: Option<String>,
-        size: Option<i64>,
-        activity: Option<String>,
-        class: String,
-        metadata: String,
-        scitag: Option<i64>,
-        by_request: bool,
-        attempt: i64,
-        moved: i64,
+    /// A transfer as it is first stored; [`insert`] sets its id and job.
+    #[derive(Debug, Clone)]
+    pub(crate) struct NewFtsFile {
+        pub(crate) id: i64,
+        pub(crate) job: i64,
+        pub(crate) state: FtsFileState,
+        pub(crate) priority: i64,
+        /// Storages of both ends, whose concurrency is limited.
+        pub(crate) pair: String,
+        pub(crate) not_before: i64,
+        pub(crate) source: String,
+        pub(crate) destination: String,
+        pub(crate) source_token: Option<String>,
+        pub(crate) destination_token: Option<String>,
+        pub(crate) checksum: Option<String>,
+        pub(crate) size: Option<i64>,
+        pub(crate) activity: Option<String>,
+        pub(crate) class: String,
+        pub(crate) metadata: String,
+        pub(crate) scitag: Option<i64>,
+        pub(crate) by_request: bool,
+        pub(crate) attempt: i64,
+        pub(crate) moved: i64,
     }
 }
 
@@ -152,29 +135,10 @@ pub(crate) async fn insert(
     let id = db::allocate_ids(&mut cx.tx, "id", files.len() + 1).await?;
     let row = FtsJobRow { id, submitted: cx.now, ..job.clone() };
     insert_rows("fts_job", [row]).execute(&mut cx.tx).await?;
-    let rows = (id + 1..).zip(files).map(|(file_id, file)| {
-        let file = file.clone();
-        StoredFtsFile {
-            id: file_id,
-            job: id,
-            state: file.state,
-            priority: job.priority,
-            pair: file.pair,
-            not_before: 0,
-            source: file.source,
-            destination: file.destination,
-            source_token: file.source_token,
-            destination_token: file.destination_token,
-            checksum: file.checksum,
-            size: file.size,
-            activity: file.activity,
-            class: file.class,
-            metadata: file.metadata,
-            scitag: file.scitag,
-            by_request: file.by_request,
-            attempt: 0,
-            moved: 0,
-        }
+    let rows = (id + 1..).zip(files).map(|(file_id, file)| NewFtsFile {
+        id: file_id,
+        job: id,
+        ..file.clone()
     });
     insert_rows("fts_file", rows).execute(&mut cx.tx).await?;
     Ok(true)

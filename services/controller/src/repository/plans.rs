@@ -394,7 +394,13 @@ fn fts_jobs(controller: &StoreController) {
         ended: None,
     };
     let file = |by_request| fts::NewFtsFile {
+        id: 0,
+        job: 0,
         state: FtsFileState::Submitted,
+        priority: 3,
+        not_before: 0,
+        attempt: 0,
+        moved: 0,
         source: "https://a/f".to_owned(),
         destination: "https://b/f".to_owned(),
         pair: "https://a https://b".to_owned(),
