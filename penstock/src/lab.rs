@@ -305,8 +305,10 @@ fn output<T: Serialize>(
 impl From<ControlError> for CommandFailure {
     fn from(error: ControlError) -> Self {
         let code = match error {
-            ControlError::Refused(_) => Code::Usage,
-            ControlError::Down(_) | ControlError::Lost { .. } => Code::Failed,
+            ControlError::Refused { .. } => Code::Usage,
+            ControlError::Down(_) | ControlError::Ending | ControlError::Lost { .. } => {
+                Code::Failed
+            }
         };
         Self::new(code, error)
     }

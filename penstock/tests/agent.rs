@@ -1,98 +1,42 @@
 //! The agent by its command line: start, status, changes of transfers, reload, stop.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::{
+    Agent, CommandOutcome, ReadyProcess, RunningCommand, penstock, run, wait_until, write_private,
+};
 use serde_json::Value;
 
-const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
-
-fn penstock(state: &Path) -> Command {
-    let mut command = Command::new(PENSTOCK);
-    command
-        .env("PENSTOCK_STATE", state)
-        .env("PENSTOCK_ROLES", "agent")
-        .env_remove("PENSTOCK_HTTP")
-        .env_remove("JOURNAL_STREAM");
-    command
-}
-
 fn output(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    let CommandOutcome { code, output, error, .. } = run(command);
+    (code, output, error)
 }
 
-struct Agent {
-    child: Child,
-    facts: Value,
+fn start(state: &Path, root: &Path) -> Agent {
+    Agent::start(state, root, "127.0.0.1:0", &[])
 }
 
-impl Agent {
-    fn start(state: &Path, root: &Path) -> Self {
-        let root = root.to_str().unwrap();
-        Self::with(state, &["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--root", root])
-    }
-
-    fn with(state: &Path, arguments: &[&str]) -> Self {
-        let mut child = penstock(state)
-            .args(["serve", "--json"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        if line.is_empty() {
-            let mut error = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-            panic!("the agent did not start: {error}");
-        }
-        Self { child, facts: serde_json::from_str(&line).unwrap() }
-    }
-
-    fn http(&self) -> &str {
-        self.facts["http"][0].as_str().unwrap()
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
-    }
-
-    fn wait(&mut self) -> i32 {
-        let begun = Instant::now();
-        loop {
-            match self.child.try_wait().unwrap() {
-                Some(status) => return status.code().unwrap(),
-                None if begun.elapsed() > Duration::from_secs(20) => {
-                    panic!("the agent does not end")
-                }
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts an agent of the configuration in `file`.
+fn start_configured(state: &Path, file: &Path) -> Agent {
+    let mut command = penstock(state);
+    command.args(["serve", "--json", "--config"]).arg(file);
+    Agent::spawn(command)
 }
 
 #[test]
 fn an_agent_is_asked_and_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    let mut agent = Agent::start(&state, directory.path());
-    assert!(agent.facts["listen"][0].as_str().unwrap().starts_with("127.0.0.1:"));
-    assert!(agent.facts["fingerprint"].as_str().unwrap().starts_with("SHA256:"));
+    let mut agent = start(&state, directory.path());
+    assert!(agent.listen.starts_with("127.0.0.1:"));
+    assert!(agent.fingerprint.starts_with("SHA256:"));
 
-    let http = agent.http().to_owned();
+    let http = agent.http.clone();
     let transfers =
         |extra: &[&str]| output(penstock(&state).args(["transfers", "--http", &http]).args(extra));
     assert_eq!(transfers(&[]), (0, "no transfers\n".into(), String::new()));
@@ -109,21 +53,21 @@ fn an_agent_is_asked_and_stopped() {
 
     // Another user of this machine has another state directory and no token.
     let other = directory.path().join("other");
-    let (code, _, error) = output(penstock(&other).args(["transfers", "--http", agent.http()]));
+    let (code, _, error) =
+        output(penstock(&other).args(["transfers", "--http", agent.http.as_str()]));
     assert_eq!(code, 5);
     assert!(error.contains("penstock login") && error.contains("PENSTOCK_STATE"), "{error}");
     let token = "a".repeat(64);
-    let fingerprint = agent.facts["fingerprint"].as_str().unwrap();
+    let fingerprint = agent.fingerprint.as_str();
     // A stored login with an outdated token.
     let host = format!(
         "[[host]]\naddress = \"{}\"\ntoken = \"{token}\"\nfingerprint = \"{fingerprint}\"\n",
-        agent.http()
+        agent.http.as_str()
     );
     std::fs::create_dir_all(&other).unwrap();
-    std::fs::write(other.join("hosts.toml"), host).unwrap();
-    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(other.join("hosts.toml"), private).unwrap();
-    let (code, _, error) = output(penstock(&other).args(["transfers", "--http", agent.http()]));
+    write_private(&other.join("hosts.toml"), host);
+    let (code, _, error) =
+        output(penstock(&other).args(["transfers", "--http", agent.http.as_str()]));
     assert_eq!(code, 5);
     assert!(error.contains("refuses: the token is not this agent's"), "{error}");
     assert!(!error.contains(&token), "{error}");
@@ -141,20 +85,11 @@ fn redirected_output_never_has_the_token() {
     let state = directory.path().join("state");
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let child = penstock(&state)
-            .args(["serve", "--listen", "0.0.0.0:0", "--http", "none", "--root", "."])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut agent = Agent { child, facts: Value::Null };
-        let lines = BufReader::new(agent.child.stdout.take().unwrap()).lines();
-        let line = lines.map(Result::unwrap).find(|line| line.contains("penstock login")).unwrap();
-        seen.push(line);
-        agent.signal("INT");
-        assert_eq!(agent.wait(), 0);
-        let mut log = String::new();
-        agent.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let mut command = penstock(&state);
+        command.args(["serve", "--listen", "0.0.0.0:0", "--http", "none", "--root", "."]);
+        let agent = ReadyProcess::start_until(command, "penstock login");
+        seen.push(agent.fact(""));
+        let log = agent.end();
         let token = std::fs::read_to_string(state.join("token")).unwrap();
         assert!(!log.contains(token.trim()), "the token is in the log: {log}");
     }
@@ -168,7 +103,7 @@ fn redirected_output_never_has_the_token() {
 fn state_directory_admits_one_agent() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
-    let one = Agent::start(&state, directory.path());
+    let one = start(&state, directory.path());
     let mut second = penstock(&state);
     second.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root"]);
     let (code, _, error) = output(second.arg(directory.path()));
@@ -178,7 +113,7 @@ fn state_directory_admits_one_agent() {
     // A killed agent leaves no lock.
     let fingerprint = one.facts["fingerprint"].clone();
     drop(one);
-    assert_eq!(Agent::start(&state, directory.path()).facts["fingerprint"], fingerprint);
+    assert_eq!(start(&state, directory.path()).facts["fingerprint"], fingerprint);
 }
 
 #[test]
@@ -247,17 +182,15 @@ fn sighup_reloads_limits_exports_and_tokens() {
         )
     };
     configure(&format!("[limits]\nrate = \"8M\"\n{}", export("one")));
-    let mut agent = Agent::with(&at("state"), &["--config", file.to_str().unwrap()]);
-    let mut log = BufReader::new(agent.child.stderr.take().unwrap());
-    let mut logged = |words: &str| loop {
-        let mut line = String::new();
-        assert!(log.read_line(&mut line).unwrap() > 0, "the log ended without: {words}");
-        if line.contains(words) {
-            return line;
-        }
+    let agent = start_configured(&at("state"), &file);
+    let logged = |words: &str| {
+        wait_until(words, Duration::from_secs(20), || {
+            let log = agent.log();
+            log.lines().find(|line| line.contains(words)).map(str::to_owned)
+        })
     };
     std::fs::write(at("file"), vec![7; 20 << 20]).unwrap();
-    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
+    let listen = agent.listen.clone();
     let copy = |state: &str, to: &str| {
         let mut command = penstock(&at(state));
         command.args(["cp", "-q", "--block", "64KiB"]).arg(at("file"));
@@ -290,7 +223,7 @@ fn sighup_reloads_limits_exports_and_tokens() {
     assert_eq!(std::fs::metadata(at("one/file")).unwrap().len(), 20 << 20);
     assert_eq!(output(&mut copy("state", "/two/")).0, 0);
     assert_ne!(output(&mut copy("state", "/one/again")).0, 0);
-    let fingerprint = agent.facts["fingerprint"].as_str().unwrap();
+    let fingerprint = agent.fingerprint.as_str();
     let login = ["login", &listen, "--token", token, "--fingerprint", fingerprint];
     let (code, text, error) = output(penstock(&at("late")).args(login));
     assert!(code == 0 && text.contains("as late"), "{text}{error}");
@@ -307,8 +240,8 @@ fn sha256(text: &str) -> String {
 #[test]
 fn nettest_to_agent_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let agent = Agent::start(&directory.path().join("state"), directory.path());
-    let listen = agent.facts["listen"][0].as_str().unwrap();
+    let agent = start(&directory.path().join("state"), directory.path());
+    let listen = agent.listen.as_str();
     for more in [&[][..], &["--sweep"]] {
         let mut command = penstock(directory.path());
         let (code, _, error) = output(command.args(["nettest", listen]).args(more));
@@ -324,11 +257,11 @@ fn login_is_verified_with_agent() {
     let directory = tempfile::tempdir().unwrap();
     let (state, root) = (directory.path().join("state"), directory.path().join("root"));
     std::fs::create_dir(&root).unwrap();
-    let agent = Agent::start(&state, &root);
+    let agent = start(&state, &root);
     let token = std::fs::read_to_string(state.join("token")).unwrap().trim().to_owned();
     let other = format!("SHA256:{}", "ab".repeat(32));
-    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
-    let fingerprint = agent.facts["fingerprint"].as_str().unwrap().to_owned();
+    let listen = agent.listen.clone();
+    let fingerprint = agent.fingerprint.clone();
     let client = directory.path().join("client");
     let login = |to: &str, token: &str, fingerprint: &str| {
         let mut command = penstock(&client);
@@ -379,9 +312,7 @@ fn client_certificate_grants_matching_export() {
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &authority).unwrap();
         std::fs::write(at(&format!("{name}.crt")), certificate.pem()).unwrap();
-        std::fs::write(at(&format!("{name}.key")), key.serialize_pem()).unwrap();
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(at(&format!("{name}.key")), private).unwrap();
+        write_private(&at(&format!("{name}.key")), key.serialize_pem());
         let (certificate, key) = (certificate.pem(), key.serialize_pem());
         let identity = penstock_identity::Identity::from_pem(&certificate, &key).unwrap();
         identity.fingerprint().to_string()
@@ -392,12 +323,12 @@ fn client_certificate_grants_matching_export() {
         "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n[[export]]\nname = \"/store\"\npath = \"store\"\nmode = \"read-write\"\nwho = [\"cert:{alice}\"]\n"
     );
     std::fs::write(at("penstock.toml"), config).unwrap();
-    let agent = Agent::with(&at("state"), &["--config", at("penstock.toml").to_str().unwrap()]);
-    let listen = agent.facts["listen"][0].as_str().unwrap().to_owned();
-    let fingerprint = agent.facts["fingerprint"].as_str().unwrap().to_owned();
+    let agent = start_configured(&at("state"), &at("penstock.toml"));
+    let listen = agent.listen.clone();
+    let fingerprint = agent.fingerprint.as_str();
     let login = |name: &str| {
         let mut command = penstock(&at(&format!("home-{name}")));
-        command.args(["login", &listen, "--fingerprint", &fingerprint]);
+        command.args(["login", &listen, "--fingerprint", fingerprint]);
         command.arg("--certificate").arg(at(&format!("{name}.crt")));
         output(command.arg("--key").arg(at(&format!("{name}.key"))))
     };
@@ -452,15 +383,10 @@ fn service_manager_receives_notifications() {
     let socket = directory.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let child = penstock(&directory.path().join("state"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--root", "."])
-        .env("NOTIFY_SOCKET", &socket)
-        .env("WATCHDOG_USEC", "400000")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut agent = Agent { child, facts: Value::Null };
+    let mut command = penstock(&directory.path().join("state"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--http", "none", "--json", "--root", "."]);
+    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "400000");
+    let mut agent = Agent::spawn(command);
     let next = || {
         let mut bytes = [0; 512];
         let count = manager.recv(&mut bytes).unwrap();
@@ -482,49 +408,41 @@ fn running_transfer_is_changed_and_cancelled() {
     std::fs::create_dir(&root).unwrap();
     let source = directory.path().join("source");
     std::fs::write(&source, vec![7; 32 << 20]).unwrap();
-    let agent = Agent::start(&state, &root);
-    let to = format!("penstock://{}/", agent.facts["listen"][0].as_str().unwrap());
+    let agent = start(&state, &root);
+    let to = format!("penstock://{}/", agent.listen.as_str());
     let copy = |name: &str| {
         let mut command = penstock(&state);
         command.args(["cp", "--json", "--rate", "4M", "--block", "64KiB"]).arg(&source);
-        command.arg(format!("{to}{name}")).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Agent { child: command.spawn().unwrap(), facts: Value::Null }
+        RunningCommand::start(command.arg(format!("{to}{name}")))
     };
     let transfers = |extra: &[&str]| -> Value {
-        let arguments = ["transfers", "--json", "--http", agent.http()];
+        let arguments = ["transfers", "--json", "--http", agent.http.as_str()];
         let (code, text, error) = output(penstock(&state).args(arguments).args(extra));
         assert_eq!(code, 0, "{error}");
         serde_json::from_str(&text).unwrap()
     };
     let running = || {
-        let begun = Instant::now();
-        loop {
+        wait_until("a transfer runs", Duration::from_secs(20), || {
             let list = transfers(&[])["transfers"].take();
             let mut list = list.as_array().unwrap().iter();
-            if let Some(one) = list.find(|one| one["state"] == "running" && one["moved_bytes"] != 0)
-            {
-                return one.clone();
-            }
-            assert!(begun.elapsed() < Duration::from_secs(20), "no transfer runs");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            list.find(|one| one["state"] == "running" && one["moved_bytes"] != 0).cloned()
+        })
     };
 
-    let mut first = copy("one");
+    let first = copy("one");
     let seen = running();
     assert_eq!((&seen["direction"], &seen["caller"]), (&"receive".into(), &"owner".into()));
     let id = seen["id"].to_string();
     let changed = transfers(&["set", &id, "--rate", "none", "--streams", "2"]);
     assert_eq!(changed["id"], seen["id"]);
-    assert_eq!(first.wait(), 0, "the copy ends soon after its limit is gone");
+    assert_eq!(first.wait().code, 0, "the copy ends soon after its limit is gone");
     assert_eq!(std::fs::metadata(root.join("one")).unwrap().len(), 32 << 20);
 
-    let mut second = copy("two");
+    let second = copy("two");
     let id = running()["id"].to_string();
     assert_eq!(transfers(&["cancel", &id])["id"].to_string(), id);
-    assert_eq!(second.wait(), 1);
-    let mut error = String::new();
-    second.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert!(error.contains("cancelled by the agent's operator"), "{error}");
+    let second = second.wait();
+    assert_eq!(second.code, 1);
+    assert!(second.error.contains("cancelled by the agent's operator"), "{second:?}");
     assert!(!root.join("two").exists());
 }

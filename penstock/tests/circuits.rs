@@ -2,15 +2,14 @@
 //! failure, released. Real agents and traffic; needs root.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
 mod common;
-use common::{Agent, PENSTOCK, Run, run, seeded, wait_until, write_file};
+use common::{Agent, PENSTOCK, RunningCommand, run, seeded, wait_until, write_file, write_private};
 
 /// Limit of each wait, generous for busy machines.
 const CIRCUIT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -151,11 +150,6 @@ impl Drop for TestEnv {
     }
 }
 
-fn private(file: &Path, text: &str) {
-    fs::write(file, text).unwrap();
-    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
-}
-
 fn controller(env: &TestEnv) -> Agent {
     let directory = env.path("ops");
     fs::create_dir(&directory).unwrap();
@@ -169,7 +163,7 @@ fn controller(env: &TestEnv) -> Agent {
         lab.display()
     );
     for host in ["dtn-cern", "dtn-caltech"] {
-        private(&directory.join(host), &format!("the-token-of-{host}"));
+        write_private(&directory.join(host), format!("the-token-of-{host}"));
         text += &format!(
             "[[controller.token]]\nname = \"{host}\"\nfile = \"{host}\"\nscopes = [\"agent:{host}\"]\n"
         );
@@ -183,7 +177,7 @@ fn controller(env: &TestEnv) -> Agent {
 fn node(env: &TestEnv, host: &str, fingerprint: &str) -> Agent {
     let directory = env.path(host);
     fs::create_dir_all(directory.join("data")).unwrap();
-    private(&directory.join("token"), &format!("the-token-of-{host}"));
+    write_private(&directory.join("token"), format!("the-token-of-{host}"));
     let text = format!(
         "roles = [\"agent\"]\n[agent]\nlisten = [\"[::]:8620\"]\nhttp = [\"127.0.0.1:8621\"]\n\
          [agent.controller]\nurl = \"https://ops:8621\"\ntoken = \"token\"\n\
@@ -373,8 +367,14 @@ fn circuit_waits_for_start_and_provider() {
         circuits().as_array()?.is_empty().then_some(())
     });
     assert_eq!(state(&later).as_deref(), Some("booked"));
-    let log = Run::start(env.penstock().args(["reserve", "--cancel", "77", "--controller", &http]))
-        .wait();
+    let log = RunningCommand::start(env.penstock().args([
+        "reserve",
+        "--cancel",
+        "77",
+        "--controller",
+        &http,
+    ]))
+    .wait();
     assert_eq!(log.code, 1, "{log:?}");
     drop(ops);
 }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::site::Operations;
 use common::{
-    Agent, PENSTOCK, Run, TestEnv, assert_same, is_root, penstock, run, seeded, wait_until,
-    write_file,
+    Agent, PENSTOCK, RunningCommand, TestEnv, assert_same, is_root, penstock, run, seeded,
+    wait_until, write_file, write_private,
 };
 
 fn signal(name: &str, process: u32) {
@@ -89,7 +89,7 @@ fn giving_up_says_the_command_resumes() {
     let mut agent = env.agent();
     let file = source(&env, 8 << 20);
     let options = ["--rate", "8M", "--block", "64KiB", "--give-up-after", "1s"];
-    let client = Run::start(env.cp(&options).arg(&file).arg(agent.url("")));
+    let client = RunningCommand::start(env.cp(&options).arg(&file).arg(agent.url("")));
     wait_until("first bytes", Duration::from_secs(20), || {
         let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
@@ -123,7 +123,7 @@ fn hangup_ends_a_copy_resumably() {
     let file = source(&env, 8 << 20);
     let options = ["--rate", "8M", "--block", "64KiB"];
     for name in ["-HUP", "-TERM"] {
-        let mut client = Run::start(env.cp(&options).arg(&file).arg(agent.url("")));
+        let mut client = RunningCommand::start(env.cp(&options).arg(&file).arg(agent.url("")));
         wait_until("its first bytes", Duration::from_secs(20), || {
             assert!(!client.is_over());
             let running = agent.transfers(&env.state);
@@ -150,7 +150,7 @@ fn nohup_copy_survives_a_hangup() {
     let mut command = Command::new("nohup");
     command.args([PENSTOCK, "cp", "--json", "--rate", "8M", "--block", "64KiB"]);
     command.arg(&file).arg(&to).env("PENSTOCK_STATE", &env.state);
-    let mut client = Run::start(&mut command);
+    let mut client = RunningCommand::start(&mut command);
     wait_until("it is listed", Duration::from_secs(20), || {
         assert!(!client.is_over());
         let listed = run(env.penstock().args(["transfers", "--json"]));
@@ -267,7 +267,7 @@ fn set_takes_the_listed_id() {
     let file = source(&env, 8 << 20);
     let to = env.path("to");
     let options = ["--rate", "4M", "--block", "64KiB"];
-    let mut client = Run::start(env.cp(&options).arg(&file).arg(&to));
+    let mut client = RunningCommand::start(env.cp(&options).arg(&file).arg(&to));
     let transfers = |words: &[&str]| {
         let mut command = env.penstock();
         run(command.args(["transfers", "--json", "--http", &agent.http]).args(words))
@@ -345,7 +345,7 @@ fn pull_waits_for_its_own_writes() {
     let _mounted = Mounted(to.clone());
     let mut agent = env.agent();
     let mut command = env.cp(&["--rate", "40M", "--block", "256KiB"]);
-    let mut client = Run::start(command.arg(agent.url("file")).arg(&to));
+    let mut client = RunningCommand::start(command.arg(agent.url("file")).arg(&to));
     wait_until("first bytes", Duration::from_secs(20), || {
         assert!(!client.is_over());
         let copies = run(env.penstock().args(["transfers", "--json"])).json["copies"].take();
@@ -388,7 +388,7 @@ fn same_copy_waits_for_the_first() {
         // The rate is not part of a command's identity; 7 s exceed the wait for a journal.
         let copy = |rate: &str| {
             let mut command = env.cp(&["--block", "64KiB", "--rate", rate, from]);
-            Run::start(command.arg(format!("{}/", to.display())))
+            RunningCommand::start(command.arg(format!("{}/", to.display())))
         };
         let mut first = copy("4700k");
         wait_until("first bytes", Duration::from_secs(20), || {
@@ -556,8 +556,7 @@ fn removed_token_ends_its_transfer() {
     let (alice, bob) = ("alice-has-a-long-token", "bob-has-a-long-token-too");
     let list = |text: String| {
         let beside = env.path("tokens.new");
-        fs::write(&beside, text).unwrap();
-        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).unwrap();
+        write_private(&beside, text);
         fs::rename(&beside, &tokens).unwrap();
     };
     list(format!("alice {alice}\nbob {bob}\n"));
@@ -572,7 +571,7 @@ fn removed_token_ends_its_transfer() {
         run(login.args(["--fingerprint", &agent.fingerprint])).good();
         let mut copy = penstock(&state);
         copy.args(["cp", "--json", "--rate", "16M", "--block", "64KiB"]).arg(&file);
-        copies.push(Run::start(copy.arg(agent.url(name))));
+        copies.push(RunningCommand::start(copy.arg(agent.url(name))));
     }
     wait_until("both move", Duration::from_secs(20), || {
         let transfers = agent.transfers(&env.state);

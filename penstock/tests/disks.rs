@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock, run, seeded,
-    tree, wait_until, write_file, write_tree,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, is_root, parts, penstock,
+    run, seeded, tree, wait_until, write_file, write_tree,
 };
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -150,7 +150,7 @@ fn power_failure_tears_no_file() {
             command.arg(&data).arg(agent.url(""));
             command
         };
-        let running = Run::start(&mut copy(&agent, "40M"));
+        let running = RunningCommand::start(&mut copy(&agent, "40M"));
         let wanted = total * random.between(5, 40) / 100;
         let written = || agent.transfers(&state).first()?["moved_bytes"].as_u64();
         let written = wait_until("it has come that far", Duration::from_secs(60), || {

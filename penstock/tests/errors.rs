@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Done, Run, TestEnv, assert_no_leftovers, assert_same, fails, is_root, parts, penstock,
-    run, seeded, wait_until, write_file,
+    Agent, CommandOutcome, RunningCommand, TestEnv, assert_no_leftovers, assert_same, fails,
+    is_root, parts, penstock, run, seeded, wait_until, write_file, write_private,
 };
 
 /// A file system of a few MiB, unmounted when dropped.
@@ -77,7 +77,7 @@ impl Drop for Small {
 
 /// Asserts that one line about `path` contains `words`; returns the number of lines.
 #[track_caller]
-fn one_line(done: &Done, path: &str, words: &str) -> usize {
+fn one_line(done: &CommandOutcome, path: &str, words: &str) -> usize {
     let about: Vec<_> = done.lines().into_iter().filter(|line| line.contains(path)).collect();
     assert_eq!(about.len(), 1, "{path}: {done:?}");
     assert!(about[0].starts_with("penstock: ") && about[0].contains(words), "{about:?}");
@@ -168,7 +168,7 @@ fn readback_detects_corrupt_device() {
     let agent = env.agent();
     let mark = fs::read(data.join("damaged")).unwrap()[..1024].to_vec();
     let options = ["--verify", "readback", "--rate", "16M", "--block", "64KiB"];
-    let mut client = Run::start(&mut push(&env, &agent, &data, &options));
+    let mut client = RunningCommand::start(&mut push(&env, &agent, &data, &options));
     let image = fs::File::options().read(true).write(true).open(env.path("image")).unwrap();
     let at = wait_until("its first block", Duration::from_secs(20), || {
         let mut all = vec![0; 48 << 20];
@@ -227,7 +227,7 @@ fn sigterm_during_connect_ends_copy() {
         assert!(Command::new("kill").args([name, pid]).status().unwrap().success());
     };
     signal("-STOP", &pid);
-    let mut copy = Run::start(&mut push(&env, &agent, &data, &[]));
+    let mut copy = RunningCommand::start(&mut push(&env, &agent, &data, &[]));
     let ours = copy.child.id().to_string();
     // The copy catches SIGTERM once it is connected and waits for an answer.
     wait_until("it is connected", Duration::from_secs(10), || {
@@ -354,9 +354,9 @@ fn read_only_entries_receive_xattrs() {
 }
 
 /// Starts a slow copy of `data` and waits until its first bytes have arrived.
-fn slow(env: &TestEnv, agent: &Agent, data: &Path) -> Run {
+fn slow(env: &TestEnv, agent: &Agent, data: &Path) -> RunningCommand {
     let options = ["--rate", "24M", "--memory", "512KiB", "--block", "64KiB"];
-    let client = Run::start(&mut push(env, agent, data, &options));
+    let client = RunningCommand::start(&mut push(env, agent, data, &options));
     wait_until("first bytes", Duration::from_secs(20), || {
         let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
@@ -555,9 +555,7 @@ fn unknown_client_is_refused() {
             "[[host]]\naddress = \"{listen}\"\ntoken = \"{token}\"\nfingerprint = \"{fingerprint}\"\n"
         );
         fs::create_dir_all(&other).unwrap();
-        fs::write(other.join("hosts.toml"), host).unwrap();
-        let mode = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(other.join("hosts.toml"), mode).unwrap();
+        write_private(&other.join("hosts.toml"), host);
     };
     login(&"a".repeat(64), &agent.fingerprint);
     fails(&copy(&other, &agent.url("")), 5, "token");

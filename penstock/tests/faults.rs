@@ -6,10 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::proxy::Proxy;
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, tree, wait_until,
-    write_file, write_tree,
+    Agent, FaultProxy, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded,
+    tree, wait_until, write_file, write_tree,
 };
 
 /// Bytes of committed files under `root`: same name, size and time as in `source`.
@@ -38,7 +37,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
     std::fs::create_dir(&data).unwrap();
     let total = write_tree(&mut random, &data, 4, 400);
     let mut agent = env.agent();
-    let proxy = Proxy::start(&agent.listen, random.fork(), 0, 1);
+    let proxy = FaultProxy::start(&agent.listen, random.fork(), 0, 1);
     let (from, to) = if pull {
         (proxy.url("data"), copies.to_str().unwrap().to_owned())
     } else {
@@ -49,7 +48,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
         if let Some(rate) = rate {
             command.args(["--rate", rate]);
         }
-        Run::start(&mut command)
+        RunningCommand::start(&mut command)
     };
     let begun = Instant::now();
     let mut count = [0; 3];
@@ -123,7 +122,14 @@ fn durable_bytes_are_not_resent() {
     let mut agent = env.agent();
     let start = |agent: &Agent, rate: &str| {
         let source = source.to_str().unwrap();
-        Run::start(&mut env.cp(&["--block", "256KiB", "--rate", rate, source, &agent.url("")]))
+        RunningCommand::start(&mut env.cp(&[
+            "--block",
+            "256KiB",
+            "--rate",
+            rate,
+            source,
+            &agent.url(""),
+        ]))
     };
     let known = |agent: &Agent| {
         let transfers = agent.transfers(&env.state);
@@ -191,7 +197,7 @@ fn totals_over_restarts(pull: bool, seed: u64) {
     } else {
         command.arg(&data).arg(agent.url(""));
     }
-    let mut client = Run::start(&mut command);
+    let mut client = RunningCommand::start(&mut command);
     for part in 1..3 {
         wait_until("progress", Duration::from_secs(30), || {
             assert!(!client.is_over(), "it ended too early");
@@ -233,7 +239,7 @@ fn bad_network(protect: &str, pull: bool, seed: u64) {
     let mut random = seeded(seed);
     let env = TestEnv::new();
     let agent = env.agent();
-    let proxy = Proxy::start(&agent.listen, random.fork(), 40, 300 << 10);
+    let proxy = FaultProxy::start(&agent.listen, random.fork(), 40, 300 << 10);
     let data = if pull { env.root.join("data") } else { env.source.join("data") };
     let copies = if pull { env.path("copies") } else { env.root.clone() };
     std::fs::create_dir(&data).unwrap();
@@ -278,12 +284,12 @@ fn copy_survives_twenty_connection_losses() {
     let mut random = seeded(8);
     let env = TestEnv::new();
     let agent = env.agent();
-    let proxy = Proxy::start(&agent.listen, random.fork(), 0, 1);
+    let proxy = FaultProxy::start(&agent.listen, random.fork(), 0, 1);
     write_file(&mut random, &env.source.join("one"), 20 << 20);
     let source = env.source.join("one");
     let options = ["--block", "128KiB", "--streams", "4", "--rate", "40M"];
     let mut command = env.cp(&options);
-    let mut client = Run::start(command.arg(&source).arg(proxy.url("")));
+    let mut client = RunningCommand::start(command.arg(&source).arg(proxy.url("")));
     let mut next = 1 << 20;
     for _ in 0..20 {
         wait_until("bytes pass", Duration::from_secs(20), || {

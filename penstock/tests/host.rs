@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Done, PENSTOCK, is_root, penstock, run, seeded, wait_until};
+use common::{CommandOutcome, PENSTOCK, is_root, penstock, run, seeded, wait_until};
 use serde_json::{Value, json};
 
 fn fixture(name: &str) -> PathBuf {
@@ -239,7 +239,7 @@ impl Namespace {
         command
     }
 
-    fn restore(&self) -> Done {
+    fn restore(&self) -> CommandOutcome {
         run(self.host(&["restore", "--json"]))
     }
 

@@ -9,8 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Random, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
-    write_tree,
+    Agent, Random, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded,
+    wait_until, write_tree,
 };
 use socket2::{Domain, Socket, Type};
 
@@ -97,7 +97,7 @@ fn crowd(count: usize) {
     let begun = Instant::now();
     let copy = |extra: &[&str]| {
         let mut command = env.cp(&["-r", "--rate", &rate, "--block", "64KiB"]);
-        Run::start(command.args(extra).arg(&data).arg(agent.url("")))
+        RunningCommand::start(command.args(extra).arg(&data).arg(agent.url("")))
     };
     let client = copy(&[]);
     wait_until("it runs", Duration::from_secs(20), || {

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until, write_file,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
+    write_file,
 };
 
 /// Files of `bytes`, each in a directory of its own so that the copies are different commands.
@@ -22,8 +23,8 @@ fn files(env: &TestEnv, count: usize, bytes: usize) -> Vec<PathBuf> {
     (0..count).map(write).collect()
 }
 
-fn start(env: &TestEnv, agent: &Agent, file: &PathBuf, more: &[&str]) -> Run {
-    Run::start(env.cp(more).arg(file).arg(agent.url("")))
+fn start(env: &TestEnv, agent: &Agent, file: &PathBuf, more: &[&str]) -> RunningCommand {
+    RunningCommand::start(env.cp(more).arg(file).arg(agent.url("")))
 }
 
 #[test]
@@ -131,7 +132,7 @@ fn files_from_1_mib_are_journalled() {
     write_file(&mut random, &env.source.join("at-the-limit"), 1 << 20);
     write_file(&mut random, &env.source.join("below-the-limit"), (1 << 20) - 1);
     let mut copy = env.cp(&["-r", "--rate", "8M", "--block", "64KiB"]);
-    let mut copy = Run::start(copy.arg(env.source.join(".")).arg(agent.url("")));
+    let mut copy = RunningCommand::start(copy.arg(env.source.join(".")).arg(agent.url("")));
     let mut seen = Vec::new();
     while !copy.is_over() {
         let journals = fs::read_dir(env.state.join("transfers")).into_iter().flatten();

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use common::{
-    Agent, Done, PENSTOCK, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
-    write_file, write_tree,
+    Agent, CommandOutcome, PENSTOCK, RunningCommand, TestEnv, assert_no_leftovers, assert_same,
+    run, seeded, wait_until, write_file, write_tree,
 };
 
 fn text(path: &Path) -> &str {
@@ -25,7 +25,7 @@ fn dataset(env: &TestEnv, seed: u64) -> PathBuf {
     data
 }
 
-fn push(env: &TestEnv, agent: &Agent, data: &Path, more: &[&str]) -> Done {
+fn push(env: &TestEnv, agent: &Agent, data: &Path, more: &[&str]) -> CommandOutcome {
     run(env.cp(&["-r"]).args(more).arg(data).arg(agent.url("")))
 }
 
@@ -159,7 +159,7 @@ fn resumed_file_has_correct_digest() {
         let start = |rate: &str| {
             let mut command =
                 env.cp(&["--checksum", algorithm, "--block", "64KiB", "--rate", rate]);
-            Run::start(command.arg(&one).arg(agent.url(algorithm)))
+            RunningCommand::start(command.arg(&one).arg(agent.url(algorithm)))
         };
         let client = start("24M");
         let known = env.agent_bytes(&agent, 2 << 20);
@@ -565,7 +565,7 @@ impl Sshd {
             assert!(made.success());
         }
         fs::copy(at.join("user.pub"), at.join("authorized_keys")).unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = penstock_testkit::raw::free_port();
         let config = format!(
             "ListenAddress 127.0.0.1\nPort {port}\nHostKey {0}/host\nPidFile none\nUsePAM no\n\
              AuthorizedKeysFile {0}/authorized_keys\nStrictModes no\nPasswordAuthentication no\n\

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, seeded, wait_until, write_tree,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, parts, seeded, wait_until,
+    write_tree,
 };
 
-fn start(env: &TestEnv, agent: &Agent) -> Run {
+fn start(env: &TestEnv, agent: &Agent) -> RunningCommand {
     let options = ["-r", "--rate", "24M", "--block", "64KiB", "--memory", "512KiB"];
-    Run::start(env.cp(&options).arg(env.source.join("data")).arg(agent.url("")))
+    RunningCommand::start(env.cp(&options).arg(env.source.join("data")).arg(agent.url("")))
 }
 
 /// Kills a copy and its agent half way. Returns the agent's address and a file named like a partial small file of the

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use common::{Agent, Run, TestEnv, seeded, wait_until, write_file};
+use common::{Agent, RunningCommand, TestEnv, seeded, wait_until, write_file};
 
 /// `0-3,8` as numbers.
 fn numbers(list: &str) -> BTreeSet<u32> {
@@ -70,7 +70,8 @@ fn copy_threads_run_on_given_cpus() {
     for (arguments, wanted) in cases {
         for to in [agent.url("remote/"), local.to_str().unwrap().to_owned()] {
             let options = ["--rate", "16M", "--block", "64KiB", "--memory", "512KiB"];
-            let mut client = Run::start(env.cp(&options).args(&arguments).arg(&file).arg(&to));
+            let mut client =
+                RunningCommand::start(env.cp(&options).args(&arguments).arg(&file).arg(&to));
             let found = wait_until("all kinds of threads", Duration::from_secs(20), || {
                 assert!(!client.is_over());
                 let threads = threads(client.child.id());

@@ -2,10 +2,10 @@
 //! of a test over loopback. The shapes of the outputs are those of pScheduler's schemas.
 
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use penstock_testkit::raw::free_port;
 use serde_json::{Value, json};
 
 /// Keys that a summary or an interval may have (pscheduler-test-throughput, validate.py).
@@ -166,7 +166,7 @@ fn participants_exchange_the_port() {
 
 /// Runs the participants of a test and merges their results.
 fn run(spec: &Value, participants: usize) -> Value {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let task = |participant: usize| {
         json!({
             "task-uuid": "00000000-0000-0000-0000-000000000000",
@@ -251,7 +251,7 @@ fn failed_run_states_its_error() {
         return;
     }
     // No server in a single-ended test, and a key that only can-run refuses otherwise.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     for (spec, word) in [
         (
             json!({ "dest": "127.0.0.1", "duration": "PT1S", "single-ended": true,

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded, wait_until,
-    write_file, write_tree,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded,
+    wait_until, write_file, write_tree,
 };
 
 /// Address of an entry by its name.
@@ -70,7 +70,7 @@ fn list_parts_copy_concurrently() {
         command
     };
     let slow = ["--rate", "2M", "--block", "64KiB"];
-    let mut first = Run::start(&mut copy("a", "f0\nf1\n", &slow));
+    let mut first = RunningCommand::start(&mut copy("a", "f0\nf1\n", &slow));
     wait_until("it runs", Duration::from_secs(20), || {
         let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())
@@ -112,7 +112,7 @@ fn unwritable_state_disables_resumption_only() {
     }
     // Two concurrent copies use different partial files.
     let to = env.path("both");
-    let both = [(); 2].map(|()| Run::start(&mut copy(&env.state, &to)));
+    let both = [(); 2].map(|()| RunningCommand::start(&mut copy(&env.state, &to)));
     for one in both {
         one.wait().good();
     }
@@ -205,9 +205,9 @@ fn dataset(env: &TestEnv, names: &[&str]) -> PathBuf {
 }
 
 /// Starts a copy of `data` at a low rate and waits until its first bytes have arrived.
-fn start_slow_copy(env: &TestEnv, agent: &Agent, data: &Path) -> Run {
+fn start_slow_copy(env: &TestEnv, agent: &Agent, data: &Path) -> RunningCommand {
     let mut command = env.cp(&["-r", "--rate", "24M", "--memory", "512KiB", "--block", "64KiB"]);
-    let client = Run::start(command.arg(data).arg(agent.url("")));
+    let client = RunningCommand::start(command.arg(data).arg(agent.url("")));
     wait_until("first bytes", Duration::from_secs(20), || {
         let transfers = agent.transfers(&env.state);
         transfers.iter().any(|one| one["moved_bytes"].as_u64() > Some(0)).then_some(())

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{PENSTOCK, Run, TestEnv, run, wait_until};
+use common::{PENSTOCK, RunningCommand, TestEnv, run, wait_until};
 
 /// Skips options, records the host, and leaves the command in `$*` for its last line.
 const SSH: &str = r#"#!/bin/sh
@@ -89,7 +89,7 @@ exit 7"#,
     );
     fs::write(far.env.source.join("file"), vec![7; 8 << 20]).unwrap();
     let slow = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
-    let client = Run::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
+    let client = RunningCommand::start(far.cp(&slow).args(["file", "127.0.0.1:~/new/"]));
     wait_until("it moves", Duration::from_secs(60), || {
         let listed = run(far.env.penstock().args(["transfers", "--json"]));
         let moved = listed.json["copies"][0]["moved_bytes"].as_u64();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Agent, Done, TestEnv, penstock, run, wait_until};
+use common::{Agent, CommandOutcome, TestEnv, penstock, run, wait_until};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ const OURS: &str = r#"{"version": 1, "modified": "2026-01-02T03:04:05.000000+00:
 const OLD: &str =
     r#"{"version": 1, "experiments": [{"expName": "old", "expId": 1, "activities": []}]}"#;
 
-fn tag(state: &Path, arguments: &[&str]) -> Done {
+fn tag(state: &Path, arguments: &[&str]) -> CommandOutcome {
     run(penstock(state).arg("tag").args(arguments))
 }
 
@@ -33,7 +33,7 @@ fn text(state: &Path, arguments: &[&str]) -> String {
 
 /// Asserts a failure with this exit code and one line that contains `words`.
 #[track_caller]
-fn fails(done: &Done, code: i32, words: &str) {
+fn fails(done: &CommandOutcome, code: i32, words: &str) {
     assert_eq!(done.code, code, "{done:?}");
     assert_eq!(done.lines().len(), 1, "{done:?}");
     assert!(

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until, write_file,
-    write_tree,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, run, seeded, wait_until,
+    write_file, write_tree,
 };
 
 /// Agents of source and destination, and the state directory of the requesting client.
@@ -124,7 +124,7 @@ fn requester_changes_and_cancels_copy() {
     let data = sites.source.root.join("data");
     fs::create_dir(&data).unwrap();
     write_file(&mut random, &data.join("big"), 8 << 20);
-    let mut copy = Run::start(&mut sites.copy(&["--rate", "8M", "--block", "64KiB"]));
+    let mut copy = RunningCommand::start(&mut sites.copy(&["--rate", "8M", "--block", "64KiB"]));
     let running = || {
         let transfers = sites.from.transfers(&sites.source.state);
         transfers.into_iter().find(|transfer| transfer["state"] == "running")
@@ -138,7 +138,7 @@ fn requester_changes_and_cancels_copy() {
     copy.wait().good();
     // The requester cancels the next copy.
     fs::remove_dir_all(sites.destination.root.join("in")).unwrap();
-    let copy = Run::start(&mut sites.copy(&["--rate", "4M", "--block", "64KiB"]));
+    let copy = RunningCommand::start(&mut sites.copy(&["--rate", "4M", "--block", "64KiB"]));
     wait_until("it runs", Duration::from_secs(20), running);
     let pid = copy.child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -195,7 +195,7 @@ fn third_party_copy_survives_kills() {
     let data = sites.source.root.join("data");
     let total = write_tree(&mut random, &data, 3, 100);
     let slow = ["--rate", "10M", "--block", "64KiB", "--streams", "2"];
-    let mut copy = Run::start(&mut sites.copy(&slow));
+    let mut copy = RunningCommand::start(&mut sites.copy(&slow));
     for kill in 0..9 {
         let moment = std::time::Instant::now() + Duration::from_millis(random.between(50, 400));
         wait_until("a moment", Duration::from_secs(5), || {
@@ -211,7 +211,7 @@ fn third_party_copy_survives_kills() {
             1 => restart(&mut sites.to, &sites.destination),
             _ => {
                 copy.kill();
-                copy = Run::start(&mut sites.copy(&slow));
+                copy = RunningCommand::start(&mut sites.copy(&slow));
             }
         }
     }

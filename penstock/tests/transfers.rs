@@ -6,20 +6,22 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Done, Run, TestEnv, assert_same, run, seeded, wait_until, write_file};
+use common::{
+    CommandOutcome, RunningCommand, TestEnv, assert_same, run, seeded, wait_until, write_file,
+};
 use serde_json::Value;
 
-fn transfers(env: &TestEnv, arguments: &[&str]) -> Done {
+fn transfers(env: &TestEnv, arguments: &[&str]) -> CommandOutcome {
     run(env.penstock().arg("transfers").args(arguments))
 }
 
-fn slow(env: &TestEnv, file: &Path, to: &str) -> Run {
+fn slow(env: &TestEnv, file: &Path, to: &str) -> RunningCommand {
     let options = ["--rate", "4M", "--block", "64KiB", "--memory", "512KiB"];
-    Run::start(env.cp(&options).arg(file).arg(to))
+    RunningCommand::start(env.cp(&options).arg(file).arg(to))
 }
 
 /// Waits until the running copy has moved bytes, and returns it.
-fn copy(env: &TestEnv, client: &mut Run) -> Value {
+fn copy(env: &TestEnv, client: &mut RunningCommand) -> Value {
     wait_until("it is listed", Duration::from_secs(20), || {
         assert!(!client.is_over());
         let listed = transfers(env, &["--json"]);

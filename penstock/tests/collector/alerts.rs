@@ -1,28 +1,16 @@
 //! Alerts in the API, the metrics and at a webhook.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 
+use penstock_testkit::raw::serve_once;
 use serde_json::Value;
 
 use crate::site::{CONFIG, Collector, Exporter, Mark, packet, test_dir};
 
 /// Receives one webhook call and answers with `status`.
 fn receive_alert(listener: &TcpListener, status: &str) -> Value {
-    let (stream, _) = listener.accept().unwrap();
-    let mut reader = BufReader::new(stream);
-    let (mut length, mut line) = (0, String::new());
-    while reader.read_line(&mut line).unwrap() > 2 {
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap();
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).unwrap();
     let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    reader.get_mut().write_all(answer.as_bytes()).unwrap();
-    serde_json::from_slice(&body).unwrap()
+    serde_json::from_slice(&serve_once(listener, |_| answer).body).unwrap()
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! Figures of the HTTP API against known traffic, its errors and its access control.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
-
+use penstock_testkit::http::{EventFeed, FeedEvent, TestRequest};
 use serde_json::Value;
 
-use crate::common::Run;
+use crate::common::RunningCommand;
 use crate::site::{
-    CONFIG, Collector, Exporter, FRAME_BYTES, Mark, POLL_TIMEOUT, ask, command, packet,
-    second_ended, taken, test_dir,
+    CONFIG, Collector, Exporter, FRAME_BYTES, Mark, command, packet, second_ended, taken, test_dir,
 };
 
 /// Bits of a series: rates times measured seconds.
@@ -146,38 +143,17 @@ fn sampled_shares_scale_to_counter_totals() {
     assert_eq!(first["sampling_rate"], 1000);
 }
 
-/// The next event of a feed, with its id.
-fn event(from: &mut BufReader<TcpStream>) -> Option<(String, Value)> {
-    let (mut id, mut line) = (String::new(), String::new());
-    while from.read_line(&mut line).unwrap() > 0 {
-        if let Some(number) = line.strip_prefix("id: ") {
-            id = number.trim().to_owned();
-        }
-        if let Some(data) = line.strip_prefix("data: ") {
-            return Some((id, serde_json::from_str(data).unwrap()));
-        }
-        line.clear();
-    }
-    None
-}
-
 #[test]
 fn live_event_is_computed_once() {
     const FOLLOWER_COUNT: usize = 8;
     const EVENT_COUNT: usize = 4;
     let dir = test_dir();
     let collector = Collector::start(dir.path(), CONFIG);
-    let follow = |_| {
-        let mut stream = TcpStream::connect(&collector.agent.http).unwrap();
-        stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
-        let request = "GET /api/v1/telemetry/live?by=owner HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        stream.write_all(request.as_bytes()).unwrap();
-        BufReader::new(stream)
-    };
+    let follow = |_| EventFeed::open(&collector.agent.http, "/api/v1/telemetry/live?by=owner", &[]);
     let mut followers: Vec<_> = (0..FOLLOWER_COUNT).map(follow).collect();
     for _ in 0..EVENT_COUNT {
         for follower in &mut followers {
-            event(follower).unwrap();
+            follower.next().unwrap();
         }
     }
     let (_, metrics) = collector.ask("/metrics");
@@ -196,15 +172,9 @@ fn live_feed_resumes_after_last_event() {
     let dir = test_dir();
     let mut collector = Collector::start(dir.path(), CONFIG);
     let follow = |after: Option<&str>| {
-        let mut stream = TcpStream::connect(&collector.agent.http).unwrap();
-        stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
-        let resume = after.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
-        write!(
-            stream,
-            "GET /api/v1/telemetry/live?by=owner,vlan HTTP/1.1\r\nHost: localhost\r\n{resume}\r\n"
-        )
-        .unwrap();
-        BufReader::new(stream)
+        let resume = after.map(|id| ("last-event-id", id));
+        let path = "/api/v1/telemetry/live?by=owner,vlan";
+        EventFeed::open(&collector.agent.http, path, resume.as_slice())
     };
     let (mut one, mut two) = (follow(None), follow(None));
     let socket = collector.socket("sflow");
@@ -213,7 +183,7 @@ fn live_feed_resumes_after_last_event() {
     }
     let mut seen = None;
     while seen.is_none() {
-        let (id, response) = event(&mut one).unwrap();
+        let FeedEvent { id, data: response, .. } = one.next().unwrap();
         assert_eq!(response["number"].to_string(), id);
         // On a busy machine a second may arrive as two events.
         if let Some(samples) = response["samples"].as_u64().filter(|samples| *samples > 0) {
@@ -229,15 +199,14 @@ fn live_feed_resumes_after_last_event() {
         }
     }
     let seen: u64 = seen.unwrap().parse().unwrap();
-    assert!(std::iter::from_fn(|| event(&mut two)).any(|(_, response)| response["samples"] != 0));
+    assert!(two.any(|event| event.data["samples"] != 0));
     // A reconnecting follower receives the missed events.
     let mut back = follow(Some(&(seen - 1).to_string()));
-    assert_eq!(event(&mut back).unwrap().0, seen.to_string());
+    assert_eq!(back.next().unwrap().id, seen.to_string());
     // The feed ends when the service ends.
-    let id = collector.agent.child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-    while event(&mut one).is_some() {}
-    assert!(collector.agent.child.wait().unwrap().success());
+    collector.agent.signal("TERM");
+    one.for_each(drop);
+    assert_eq!(collector.agent.wait(), 0);
 }
 
 #[test]
@@ -264,14 +233,20 @@ fn bad_queries_and_strangers_are_refused() {
     }
     let path = "/api/v1/telemetry/status";
     let http = &collector.agent.http;
-    assert_eq!(ask(http, path, "localhost:8621", "").0, 200);
+    let ask = |host: &str, token: &str| {
+        TestRequest::new(http, "GET", path).host(host).token(token).send()
+    };
+    assert_eq!(ask("localhost:8621", "").status, 200);
     // DNS rebinding: another name in the Host header.
-    let (status, body) = ask(http, path, "evil.example", "");
-    assert_eq!((status, body.contains("[http] names")), (401, true), "{body}");
+    let refused = ask("evil.example", "");
+    assert_eq!(
+        (refused.status, refused.text().contains("[http] names")),
+        (401, true),
+        "{refused:?}"
+    );
     let token = std::fs::read_to_string(dir.path().join("state/token")).unwrap();
-    let bearer = format!("Authorization: Bearer {}\r\n", token.trim());
-    assert_eq!(ask(http, path, "evil.example", &bearer).0, 200);
-    assert_eq!(ask(http, path, "localhost", "Authorization: Bearer wrong\r\n").0, 401);
+    assert_eq!(ask("evil.example", token.trim()).status, 200);
+    assert_eq!(ask("localhost", "wrong").status, 401);
 
     let dir = test_dir();
     let closed = Collector::start(dir.path(), &format!("{CONFIG}\n[http]\nread = \"token\"\n"));
@@ -286,7 +261,7 @@ fn occupied_input_port_is_reported() {
     let port = taken.local_addr().unwrap().port();
     let config =
         CONFIG.replacen("127.0.0.1:0\"]\nipfix", &format!("127.0.0.1:{port}\"]\nipfix"), 1);
-    let done = Run::start(&mut command(dir.path(), &config)).wait();
+    let done = RunningCommand::start(&mut command(dir.path(), &config)).wait();
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
     assert!(done.error.contains(&format!("cannot take sflow on UDP 127.0.0.1:{port}")), "{done:?}");
     assert!(done.error.contains("[] for none"), "{done:?}");
@@ -312,7 +287,7 @@ fn occupied_input_port_is_reported() {
             "unknown variant `x`",
         ),
     ] {
-        let done = Run::start(&mut command(dir.path(), &config)).wait();
+        let done = RunningCommand::start(&mut command(dir.path(), &config)).wait();
         assert_eq!((done.code, done.lines().len()), (2, 1), "{done:?}");
         assert!(done.error.contains(words), "{done:?}");
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::common::Run;
+use crate::common::RunningCommand;
 use crate::database::{Database, PASSWORD, server_missing};
 use crate::persistence::{end, stored};
 use crate::site::{
@@ -229,7 +229,9 @@ fn database_error_and_drops_are_reported() {
         ("spool = \"penstock.toml\"\n", "give another directory in [collector.clickhouse] spool"),
         ("color = 1\n", ":24: unknown field `color`"),
     ] {
-        let done = Run::start(&mut command(dir.path(), &config("one", database.port, more))).wait();
+        let done =
+            RunningCommand::start(&mut command(dir.path(), &config("one", database.port, more)))
+                .wait();
         assert!(done.error.contains(wanted), "{more}: {}", done.error);
         assert_eq!(done.error.lines().count(), 1, "{}", done.error);
     }

@@ -1,11 +1,12 @@
 //! A ClickHouse server with its own directory, which tests crash and restart.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+
+use penstock_testkit::http::TestRequest;
+use penstock_testkit::raw::free_port;
 
 use crate::common::wait_until;
 use crate::site::POLL_TIMEOUT;
@@ -16,11 +17,6 @@ pub(crate) struct Database {
     dir: PathBuf,
     pub(crate) port: u16,
     child: Option<Child>,
-}
-
-/// Returns a port that is free now.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// True if no ClickHouse server is installed; prints that the test is skipped.
@@ -106,19 +102,14 @@ impl Database {
 
     /// Returns the answer of a statement.
     pub(crate) fn query(&self, statement: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let request = format!(
-            "POST / HTTP/1.0\r\nHost: localhost\r\nX-ClickHouse-User: default\r\nX-ClickHouse-Key: {PASSWORD}\r\n\
-             Content-Length: {}\r\n\r\n{statement}",
-            statement.len()
-        );
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        assert!(head.contains(" 200 "), "{statement}: {answer}");
-        body.trim().to_owned()
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let response = TestRequest::new(address, "POST", "/")
+            .header("x-clickhouse-user", "default")
+            .header("x-clickhouse-key", PASSWORD)
+            .body(statement.as_bytes())
+            .send();
+        assert_eq!(response.status, 200, "{statement}: {}", response.text());
+        response.text().trim().to_owned()
     }
 }
 

@@ -1,9 +1,8 @@
 //! Alerts through their life, events, the history of links and traffic from site to site.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
+use penstock_testkit::http::TestRequest;
 use serde_json::{Value, json};
 
 use crate::persistence::end;
@@ -13,21 +12,8 @@ const ALERTS: &str = "/api/v1/telemetry/alerts";
 
 /// Status and body of a modifying request.
 fn change(http: &str, method: &str, path: &str, token: &str, body: &Value) -> (u16, Value) {
-    let mut stream = TcpStream::connect(http).unwrap();
-    let body = body.to_string();
-    let header =
-        if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n{header}\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+    let response = TestRequest::new(http, method, path).token(token).json(body).send();
+    (response.status, response.json())
 }
 
 fn kinds(collector: &Collector, query: &str) -> Vec<String> {

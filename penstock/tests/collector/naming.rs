@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Run, wait_until};
+use crate::common::{RunningCommand, wait_until};
 use crate::site::{
     CONFIG, Collector, Exporter, Mark, POLL_TIMEOUT, command, packet, second_ended, taken, test_dir,
 };
@@ -63,11 +63,11 @@ fn as_file_is_reloaded_on_sighup() {
         ("192.0.2.0/24 x\n", "systems.txt:1: 'x' is no AS number"),
     ] {
         fs::write(&file, text).unwrap();
-        let done = Run::start(&mut command(dir.path(), &config)).wait();
+        let done = RunningCommand::start(&mut command(dir.path(), &config)).wait();
         assert!(done.error.contains(wanted) && done.error.lines().count() == 1, "{}", done.error);
     }
     fs::remove_file(&file).unwrap();
-    let done = Run::start(&mut command(dir.path(), &config)).wait();
+    let done = RunningCommand::start(&mut command(dir.path(), &config)).wait();
     assert!(done.error.contains("systems.txt: No such file"), "{}", done.error);
 }
 
@@ -171,7 +171,7 @@ fn link_series_from_one_ends_counters() {
         (with("left", "{ 1 = \"none\" }"), "the topology has no link 'none'"),
         (with("middle", "{ 1 = \"trunk\" }"), "'trunk' does not end at 'middle'"),
     ] {
-        let done = Run::start(&mut command(dir.path(), &config)).wait();
+        let done = RunningCommand::start(&mut command(dir.path(), &config)).wait();
         assert!(done.error.contains(wanted) && done.error.lines().count() == 1, "{}", done.error);
     }
 }

@@ -1,7 +1,6 @@
 //! A running collector, and sFlow exporters with known traffic sums.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use penstock_flows::sflow::record::{HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::{Opaque, XdrReader};
 use penstock_flows::sflow::{CounterRecord, Encoder, FlowRecord, SflowInterface, Source};
 use penstock_scitags::{FlowLabel, Scitag};
+use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
 use crate::common::{Agent, penstock, wait_until};
@@ -67,7 +67,8 @@ impl Collector {
 
     /// Status and body of a request without a token.
     pub(crate) fn ask(&self, path: &str) -> (u16, String) {
-        ask(&self.agent.http, path, "127.0.0.1", "")
+        let response = TestRequest::new(&self.agent.http, "GET", path).send();
+        (response.status, response.text())
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
@@ -78,44 +79,16 @@ impl Collector {
 
     /// Polls `path` until `good` returns a value.
     pub(crate) fn until<T>(&self, path: &str, mut good: impl FnMut(&Value) -> Option<T>) -> T {
-        let mut last = Value::Null;
-        let mut ask = || {
-            last = self.get(path);
-            good(&last)
-        };
         let begun = std::time::Instant::now();
         loop {
-            if let Some(got) = ask() {
+            let last = self.get(path);
+            if let Some(got) = good(&last) {
                 return got;
             }
             assert!(begun.elapsed() < POLL_TIMEOUT, "no result at {path}: {last}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
-}
-
-pub(crate) fn ask(http: &str, path: &str, host: &str, headers: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(http).unwrap();
-    stream.set_read_timeout(Some(POLL_TIMEOUT)).unwrap();
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    (status, if chunked { dechunked(body) } else { body.to_owned() })
-}
-
-fn dechunked(mut body: &str) -> String {
-    let mut text = String::new();
-    while let Some((length, rest)) = body.split_once("\r\n") {
-        let length = usize::from_str_radix(length, 16).unwrap_or(0);
-        text.push_str(&rest[..length.min(rest.len())]);
-        body = rest.get(length + 2..).unwrap_or("");
-    }
-    text
 }
 
 /// Scitag of the sampled packets.

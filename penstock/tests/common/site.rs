@@ -1,14 +1,13 @@
 //! A controller of three sites as a process, and agents that take its orders.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Agent, penstock, run};
+use super::{Agent, penstock, run, write_private};
 
 pub const HOSTS: [&str; 3] = ["dtn-a", "dtn-b", "dtn-c"];
 
@@ -51,9 +50,7 @@ impl Operations {
                         lost_after = \"5s\"\nbatch_files = 40\ntransfers_per_pair = 2\n"
             .to_owned();
         for host in HOSTS {
-            let file = path(host);
-            fs::write(&file, token(host)).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            write_private(&path(host), token(host));
             text += &format!(
                 "[[controller.token]]\nname = \"{host}\"\nfile = \"{host}\"\nscopes = [\"agent:{host}\"]\n"
             );
@@ -131,9 +128,7 @@ impl Node {
         for path in [&data, &other] {
             fs::create_dir(path).unwrap();
         }
-        let file = dir.path().join("token");
-        fs::write(&file, format!("{token}\n")).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        write_private(&dir.path().join("token"), format!("{token}\n"));
         let config = dir.path().join("penstock.toml");
         let text = format!(
             "[agent.controller]\nurl = \"http://{controller}\"\ntoken = \"token\"\nhost = \"{name}\"\n{more}\n\

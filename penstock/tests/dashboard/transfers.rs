@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use crate::Node;
 use crate::browser::Browser;
-use crate::common::{Run, seeded, wait_until, write_file};
+use crate::common::{RunningCommand, seeded, wait_until, write_file};
 
 /// Starts a copy to `name` at the node that would take minutes.
-pub(crate) fn slow(node: &Node, name: &str) -> Run {
+pub(crate) fn slow(node: &Node, name: &str) -> RunningCommand {
     let file = node.env.source.join("file");
     if !file.exists() {
         write_file(&mut seeded(511), &file, 64 << 20);
     }
     let options = ["--rate", "2M", "--block", "64KiB", "--memory", "512KiB"];
     let to = node.agent.url(&format!("data/{name}"));
-    Run::start(node.env.cp(&options).arg(&file).arg(to))
+    RunningCommand::start(node.env.cp(&options).arg(&file).arg(to))
 }
 
 /// Transfers of the agent in state `state`.

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::agents::{self, listed, node};
+use crate::common::write_private;
 use crate::operator::{Transfers, USER_TOKEN, python_programs};
 use crate::site::{Site, TOKEN};
 use crate::xrootd::Xrootd;
@@ -66,8 +66,7 @@ fn rucio_rules_end_in_ok() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = directory.path().join(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        write_private(&path, text);
         path
     };
     // Rucio sends no tokens of storages where they have no OpenID Connect: the controller has them.

@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use penstock_testkit::Requirement;
 
-use crate::common::{self, seeded, write_file};
-use crate::site::{HostCertificate, Site, TOKEN, client, is_installed, site_with_upload};
+use crate::common::{self, seeded, write_file, write_private};
+use crate::site::{HostCertificate, Site, TOKEN, client, missing_program, site_with_upload};
 
 #[test]
 fn curl_copies_over_tls() {
-    if !is_installed("curl") {
+    if missing_program("curl") {
         return;
     }
     let site = Site::new();
@@ -37,7 +37,7 @@ fn curl_copies_over_tls() {
 
 #[test]
 fn davix_moves_files() {
-    if !is_installed("davix-put") {
+    if missing_program("davix-put") {
         return;
     }
     let (site, source, content) = site_with_upload();
@@ -60,7 +60,7 @@ fn davix_moves_files() {
 
 #[test]
 fn gfal_moves_and_checks_files() {
-    if !is_installed("gfal-copy") {
+    if missing_program("gfal-copy") {
         return;
     }
     let (site, source, content) = site_with_upload();
@@ -83,7 +83,7 @@ fn gfal_moves_and_checks_files() {
 
 #[test]
 fn rclone_synchronises_trees() {
-    if !is_installed("rclone") {
+    if missing_program("rclone") {
         return;
     }
     let (site, _, _) = site_with_upload();
@@ -107,7 +107,7 @@ fn rclone_synchronises_trees() {
 
 #[test]
 fn litmus_groups_pass() {
-    if !is_installed("litmus") {
+    if missing_program("litmus") {
         return;
     }
     let site = Site::new();
@@ -127,7 +127,7 @@ fn litmus_groups_pass() {
 #[test]
 fn xrdcp_copies_over_https() {
     let plugin = Path::new("/etc/xrootd/client.plugins.d/xrdcl-http-plugin.conf");
-    if !is_installed("xrdcp") || !is_installed("openssl") {
+    if missing_program("xrdcp") || missing_program("openssl") {
         return;
     }
     if !plugin.exists() {
@@ -158,14 +158,12 @@ fn xrdcp_copies_over_https() {
 
 #[test]
 fn cadaver_moves_files() {
-    if !is_installed("cadaver") {
+    if missing_program("cadaver") {
         return;
     }
     let (site, _, content) = site_with_upload();
     let netrc = site.env.path(".netrc");
-    fs::write(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n")).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(&netrc, mode).unwrap();
+    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
     let mut child = Command::new("cadaver")
         .arg(format!("{}store/data/", site.url("http")))
         .env("HOME", site.env.path(""))

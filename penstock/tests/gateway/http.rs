@@ -5,8 +5,10 @@ use std::io::{BufReader, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
+use penstock_testkit::raw::read_response;
+
 use crate::common::{seeded, wait_until, write_file};
-use crate::site::{Site, TOKEN, read_response};
+use crate::site::{Site, TOKEN};
 
 #[test]
 fn uploaded_file_is_read_back() {
@@ -195,13 +197,8 @@ fn hostile_requests_are_refused() {
     assert_eq!(site.ask("GET", "/store/data/f", &[("X-Flood", &flood)], b"").status, 431);
     assert_eq!(site.ask("LOCK", "/store/data/f", &[], b"").status, 405);
     // Without a token, and with a wrong one.
-    for credentials in ["", "Authorization: Bearer wrong-token-wrong-token\r\n"] {
-        let mut stream = site.connect();
-        let head = format!(
-            "GET /store/data/f HTTP/1.1\r\nHost: x\r\n{credentials}Connection: close\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).unwrap();
-        let refused = read_response(&mut BufReader::new(stream), false);
+    for credentials in ["", "Bearer wrong-token-wrong-token"] {
+        let refused = site.ask_as(credentials, "GET", "/store/data/f", &[], b"");
         assert_eq!(refused.status, 401);
         assert!(refused.header("www-authenticate").unwrap().starts_with("Bearer"));
     }
@@ -212,7 +209,7 @@ fn hostile_requests_are_refused() {
          Content-Length: 5\r\n\r\nabcde"
     );
     stream.write_all(head.as_bytes()).unwrap();
-    assert_eq!(read_response(&mut BufReader::new(stream), false).status, 400);
+    assert_eq!(read_response(&mut BufReader::new(stream)).status, 400);
     assert!(!site.data.join("s").exists());
 }
 
@@ -227,7 +224,7 @@ fn requests_count_as_transfers() {
             "PUT /store/data/f{number} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\nabcde"
         );
         stream.write_all(head.as_bytes()).unwrap();
-        assert_eq!(read_response(&mut reader, false).status, 201);
+        assert_eq!(read_response(&mut reader).status, 201);
     }
     let all = site.transfers();
     assert_eq!(all.len(), 1, "{all:?}");

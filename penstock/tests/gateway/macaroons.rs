@@ -8,14 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::issuer::{TestIssuer, TestKey, wlcg};
-use crate::site::{Response, Site, TOKEN, client, client_with, is_installed, site_with_upload};
+use crate::site::{
+    Site, TOKEN, TestResponse, client, client_with, missing_program, site_with_upload,
+};
 use crate::tokens::issuer_table;
 
 const READ: &str = r#"{"caveats": ["activity:LIST,DOWNLOAD"], "validity": "PT180M"}"#;
 const WRITE: &str =
     r#"{"caveats": ["activity:LIST,DOWNLOAD,MANAGE,UPLOAD,DELETE"], "validity": "PT180M"}"#;
 
-fn ask(site: &Site, credentials: &str, path: &str, body: &str) -> Response {
+fn ask(site: &Site, credentials: &str, path: &str, body: &str) -> TestResponse {
     let kind = [("Content-Type", "application/macaroon-request")];
     site.ask_as(credentials, "POST", path, &kind, body.as_bytes())
 }
@@ -101,7 +103,7 @@ fn macaroon_ends_with_its_parent() {
 
 #[test]
 fn curl_hands_a_macaroon_to_gfal() {
-    if !is_installed("curl") || !is_installed("gfal-copy") {
+    if missing_program("curl") || missing_program("gfal-copy") {
         return;
     }
     let (site, source, content) = site_with_upload();

@@ -7,14 +7,16 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::thread;
 use std::time::Duration;
 
+use penstock_testkit::raw::{free_port, serve_once};
+
 use crate::common::{seeded, wait_until, write_file};
-use crate::site::{HostCertificate, Response, Site};
+use crate::site::{HostCertificate, Site, TestResponse};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
 /// Size from which a gateway offers the mover's protocol.
 pub(crate) const OFFERED_BYTES_MIN: usize = 16 << 20;
 
-pub(crate) fn is_by_mover(response: &Response) -> bool {
+pub(crate) fn is_by_mover(response: &TestResponse) -> bool {
     response.header("penstock-protocol") == Some("penstock")
 }
 
@@ -93,7 +95,7 @@ fn links_are_copied_as_files() {
 #[test]
 fn false_offers_fall_back_to_http() {
     let (site, other) = (Site::new(), Site::new());
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = free_port();
     let mover: SocketAddr = other.agent.facts["listen"][0].as_str().unwrap().parse().unwrap();
     let zeros = "0".repeat(64);
     for port in [closed, other.connect().peer_addr().unwrap().port(), mover.port()] {
@@ -103,15 +105,12 @@ fn false_offers_fall_back_to_http() {
         let serving = thread::spawn(move || {
             // HEAD, GET.
             for _ in 0..2 {
-                let (stream, _) = listener.accept().unwrap();
-                let mut reader = BufReader::new(stream);
-                let mut head = String::new();
-                while reader.read_line(&mut head).unwrap() > 2 {}
-                let body = if head.starts_with("HEAD") { "" } else { "hello" };
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\n{offer}Content-Length: 5\r\nConnection: close\r\n\r\n{body}"
-                );
-                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+                serve_once(&listener, |request| {
+                    let body = if request.head.starts_with("HEAD") { "" } else { "hello" };
+                    format!(
+                        "HTTP/1.1 200 OK\r\n{offer}Content-Length: 5\r\nConnection: close\r\n\r\n{body}"
+                    )
+                });
             }
         });
         let options = [("Source", url.as_str()), ("RequireChecksumVerification", "false")];

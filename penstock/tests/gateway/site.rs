@@ -1,91 +1,24 @@
 //! An agent with a gateway, and the means to talk to it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use crate::common::{self, Agent, TestEnv, seeded, write_file};
+pub(crate) use penstock_testkit::certificates::HostCertificate;
+pub(crate) use penstock_testkit::http::{TestRequest, TestResponse};
+pub(crate) use penstock_testkit::missing_program;
+use penstock_testkit::raw;
+
+use crate::common::{self, Agent, TestEnv, seeded, write_file, write_private};
 
 pub(crate) const TOKEN: &str = "the-token-of-alice-is-long";
-
-/// A response with its body.
-#[derive(Debug)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Response {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-}
 
 /// An agent with a gateway without TLS, and its export `/data`.
 pub(crate) struct Site {
     pub(crate) env: TestEnv,
     pub(crate) agent: Agent,
     pub(crate) data: PathBuf,
-}
-
-/// An authority, and a host certificate that it signed, for `localhost` and 127.0.0.1.
-pub(crate) struct HostCertificate {
-    directory: tempfile::TempDir,
-}
-
-impl HostCertificate {
-    pub(crate) fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let write = |name: &str, pem: String| {
-            let path = directory.path().join(name);
-            fs::write(&path, pem).unwrap();
-            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-            fs::set_permissions(path, private).unwrap();
-        };
-        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
-        params.distinguished_name.push(rcgen::DnType::CommonName, "authority of a test");
-        let key = rcgen::KeyPair::generate().unwrap();
-        write("ca.pem", params.self_signed(&key).unwrap().pem());
-        let authority = rcgen::Issuer::new(params, key);
-        let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let mut params = rcgen::CertificateParams::new(names).unwrap();
-        params.distinguished_name.push(rcgen::DnType::CommonName, "localhost");
-        let key = rcgen::KeyPair::generate().unwrap();
-        write("host.pem", params.signed_by(&key, &authority).unwrap().pem());
-        write("host.key", key.serialize_pem());
-        Self { directory }
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// A directory with the authority under its hashed name, as clients with OpenSSL want it; needs `openssl`.
-    pub(crate) fn hashed_authorities(&self) -> PathBuf {
-        let hashed = self.path("authorities");
-        fs::create_dir(&hashed).unwrap();
-        fs::copy(self.path("ca.pem"), hashed.join("ca.pem")).unwrap();
-        let output = Command::new("openssl").arg("rehash").arg(&hashed).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        hashed
-    }
-
-    /// Keys of the table `[gateway]` that use it.
-    pub(crate) fn config(&self) -> String {
-        let [certificate, key, ca] = ["host.pem", "host.key", "ca.pem"].map(|name| self.path(name));
-        format!("certificate = {certificate:?}\nkey = {key:?}\nauthorities = {ca:?}\n")
-    }
 }
 
 impl Site {
@@ -104,9 +37,7 @@ impl Site {
         let data = env.path("data");
         fs::create_dir_all(&data).unwrap();
         let tokens = env.path("tokens");
-        fs::write(&tokens, format!("alice {TOKEN}\n")).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        fs::set_permissions(&tokens, mode).unwrap();
+        write_private(&tokens, format!("alice {TOKEN}\n"));
         let config = env.path("penstock.toml");
         let text = format!(
             "tokens = {tokens:?}\n[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\
@@ -144,9 +75,7 @@ impl Site {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.authority()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream
+        raw::connect(self.authority())
     }
 
     /// Sends one request of alice and reads the response.
@@ -156,7 +85,7 @@ impl Site {
         path: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Response {
+    ) -> TestResponse {
         self.ask_as(&format!("Bearer {TOKEN}"), method, path, headers, body)
     }
 
@@ -168,25 +97,15 @@ impl Site {
         path: &str,
         headers: &[(&str, &str)],
         body: &[u8],
-    ) -> Response {
-        let mut stream = self.connect();
-        let mut head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
-            self.authority()
-        );
+    ) -> TestResponse {
+        let mut request = TestRequest::new(self.authority(), method, path).body(body);
         if !credentials.is_empty() {
-            head += &format!("Authorization: {credentials}\r\n");
+            request = request.header("authorization", credentials);
         }
         for (name, value) in headers {
-            head += &format!("{name}: {value}\r\n");
+            request = request.header(name, value);
         }
-        if !body.is_empty() {
-            head += &format!("Content-Length: {}\r\n", body.len());
-        }
-        stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
-        // The server may refuse and close before it has read the body.
-        let _ = stream.write_all(body);
-        read_response(&mut BufReader::new(stream), method == "HEAD")
+        request.send()
     }
 
     pub(crate) fn transfers(&self) -> Vec<serde_json::Value> {
@@ -200,53 +119,6 @@ impl Site {
         names.sort();
         names
     }
-}
-
-pub(crate) fn read_response(reader: &mut impl BufRead, is_head: bool) -> Response {
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("a status: {line:?}"));
-    let status = status.parse().unwrap();
-    let mut headers = Vec::new();
-    loop {
-        line.clear();
-        reader.read_line(&mut line).unwrap();
-        match line.trim_end().split_once(':') {
-            Some((name, value)) => headers.push((name.to_owned(), value.trim().to_owned())),
-            None => break,
-        }
-    }
-    let mut response = Response { status, headers, body: Vec::new() };
-    if is_head || status == 204 || status == 304 || status == 100 {
-        return response;
-    }
-    if response.header("transfer-encoding").is_some() {
-        loop {
-            line.clear();
-            reader.read_line(&mut line).unwrap();
-            let count = usize::from_str_radix(line.trim(), 16).expect("a chunk's length");
-            let mut chunk = vec![0; count + 2];
-            reader.read_exact(&mut chunk).unwrap();
-            response.body.extend_from_slice(&chunk[..count]);
-            if count == 0 {
-                return response;
-            }
-        }
-    }
-    let count = response.header("content-length").map_or(0, |text| text.parse().unwrap());
-    response.body = vec![0; count];
-    reader.read_exact(&mut response.body).unwrap();
-    response
-}
-
-/// True if `program` is installed; reports the test as skipped otherwise.
-pub(crate) fn is_installed(program: &str) -> bool {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let found = path.split(':').any(|directory| Path::new(directory).join(program).is_file());
-    if !found {
-        penstock_testkit::skip(penstock_testkit::Requirement::Program, program);
-    }
-    found
 }
 
 /// Runs a client in the directory of `site`, and returns its output; fails unless it exits with 0.

@@ -7,9 +7,10 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::common::proxy::Proxy;
-use crate::common::{seeded, wait_until, write_file};
-use crate::site::{HostCertificate, Response, Site, TOKEN, is_installed};
+use penstock_testkit::raw::{self, serve_once};
+
+use crate::common::{FaultProxy, seeded, wait_until, write_file};
+use crate::site::{HostCertificate, Site, TOKEN, TestResponse, missing_program};
 use crate::xrootd::Xrootd;
 
 pub(crate) const ANYWHERE: &str = "[third_party]\nto = \"any\"\n";
@@ -24,21 +25,21 @@ pub(crate) fn bearer() -> String {
 }
 
 /// Sends a `COPY` for the file `name` with the token of alice for both ends.
-pub(crate) fn copy(site: &Site, name: &str, headers: &[(&str, &str)]) -> Response {
+pub(crate) fn copy(site: &Site, name: &str, headers: &[(&str, &str)]) -> TestResponse {
     let bearer = bearer();
     let token = [("TransferHeaderAuthorization", bearer.as_str())];
     site.ask("COPY", &format!("/store/data/{name}"), &[&token, headers].concat(), b"")
 }
 
 #[track_caller]
-pub(crate) fn assert_success(response: &Response) {
+pub(crate) fn assert_success(response: &TestResponse) {
     let text = response.text();
     assert!(response.status == 202 && text.ends_with("End\nsuccess: Created\n"), "{text}");
     assert!(text.starts_with("Perf Marker\nTimestamp: "), "{text}");
 }
 
 #[track_caller]
-fn assert_failure(response: &Response, words: &str) {
+fn assert_failure(response: &TestResponse, words: &str) {
     let text = response.text();
     let last = text.lines().last().unwrap_or_default();
     assert!(last.starts_with("failure: ") && last.contains(words), "{text}");
@@ -139,15 +140,12 @@ fn redirects_are_checked_without_the_token() {
             let mut heads = Vec::new();
             // HEAD, then GET.
             for _ in 0..2 {
-                let (stream, _) = listener.accept().unwrap();
-                let mut reader = BufReader::new(stream);
-                let mut head = String::new();
-                while reader.read_line(&mut head).unwrap() > 2 {}
-                let is_head = head.starts_with("HEAD");
-                let end = response.find("\r\n\r\n").unwrap() + 4;
-                let sent = if is_head { &response[..end] } else { &response };
-                reader.get_mut().write_all(sent.as_bytes()).unwrap();
-                heads.push(head.to_ascii_lowercase());
+                let request = serve_once(&listener, |request| {
+                    let end = response.find("\r\n\r\n").unwrap() + 4;
+                    let is_head = request.head.starts_with("HEAD");
+                    response[..if is_head { end } else { response.len() }].to_owned()
+                });
+                heads.push(request.head.to_ascii_lowercase());
             }
             heads
         })
@@ -183,24 +181,21 @@ fn damaged_answers_are_not_success() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/f", listener.local_addr().unwrap());
         let serving = std::thread::spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                let mut reader = BufReader::new(stream);
-                let mut head = String::new();
-                while reader.read_line(&mut head).unwrap_or(0) > 2 {}
-                if head.starts_with("STOP") {
+            let head_answer = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 5\r\n\
+                               Digest: adler32=00000001\r\nConnection: close\r\n\r\n";
+            loop {
+                let request = serve_once(&listener, |request| {
+                    if request.head.starts_with("HEAD") { head_answer } else { answer }
+                });
+                if request.head.starts_with("STOP") {
                     return;
                 }
-                let head_answer = "HTTP/1.1 200 OK\r\nETag: \"1\"\r\nContent-Length: 5\r\n\
-                                   Digest: adler32=00000001\r\nConnection: close\r\n\r\n";
-                let sent = if head.starts_with("HEAD") { head_answer } else { answer };
-                let _ = reader.get_mut().write_all(sent.as_bytes());
             }
         });
         let failed = copy(&site, "f", &[("Source", &url)]);
         assert_failure(&failed, words);
         let address = url.trim_start_matches("http://").trim_end_matches("/f");
-        let mut stop = std::net::TcpStream::connect(address).unwrap();
-        stop.write_all(b"STOP\r\n\r\n").unwrap();
+        raw::exchange(address, b"STOP\r\n\r\n");
         serving.join().unwrap();
     }
     assert_eq!(fs::read(site.data.join("f")).unwrap(), b"old");
@@ -216,7 +211,7 @@ fn broken_connections_continue() {
     write_file(&mut random, &a.data.join("f"), 50_000_000);
     let content = fs::read(a.data.join("f")).unwrap();
     let upstream = a.url("https").replace("https://", "").trim_end_matches('/').to_owned();
-    let proxy = Proxy::start(&upstream, random, 6, 20_000_000);
+    let proxy = FaultProxy::start(&upstream, random, 6, 20_000_000);
     // What a link names comes over HTTP, which the proxy carries.
     symlink("f", a.data.join("link")).unwrap();
     let source = format!("https://{}/store/data/link", proxy.address);
@@ -232,7 +227,7 @@ fn disconnecting_client_ends_the_copy() {
     let (a, b) = (site(&certificate), site(&certificate));
     write_file(&mut seeded(1713), &a.data.join("f"), 20_000_000);
     let upstream = a.url("https").replace("https://", "").trim_end_matches('/').to_owned();
-    let proxy = Proxy::clean("127.0.0.1:0", &upstream);
+    let proxy = FaultProxy::clean("127.0.0.1:0", &upstream);
     symlink("f", a.data.join("link")).unwrap();
     let mut stream = b.connect();
     let head = format!(
@@ -261,7 +256,7 @@ fn disconnecting_client_ends_the_copy() {
 fn xrootd_copies_in_all_directions() {
     let certificate = HostCertificate::new();
     let Some(peer) = Xrootd::start(&certificate) else { return };
-    if !is_installed("curl") {
+    if missing_program("curl") {
         return;
     }
     let site = site(&certificate);
@@ -316,7 +311,7 @@ fn xrootd_copies_in_all_directions() {
 fn gfal_and_davix_copy_third_party() {
     let certificate = HostCertificate::new();
     let Some(peer) = Xrootd::start(&certificate) else { return };
-    if !is_installed("gfal-copy") || !is_installed("davix-cp") || !is_installed("openssl") {
+    if missing_program("gfal-copy") || missing_program("davix-cp") || missing_program("openssl") {
         return;
     }
     let site = site(&certificate);

@@ -6,11 +6,12 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use penstock_testkit::raw::read_response;
 use serde_json::{Value, json};
 
 use crate::common::{self, seeded, wait_until, write_file};
 use crate::issuer::{AUDIENCE, TestIssuer, TestKey, now_s, with, wlcg};
-use crate::site::{HostCertificate, Response, Site, client_with, is_installed, read_response};
+use crate::site::{HostCertificate, Site, TestRequest, TestResponse, client_with, missing_program};
 
 /// A site whose export `/store/data` is the root of an issuer's paths.
 pub(crate) struct TokenSite {
@@ -48,7 +49,7 @@ impl TokenSite {
         self.key.token(&with(wlcg(self.issuer.url(), "storage.read:/"), changes))
     }
 
-    fn ask(&self, token: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+    fn ask(&self, token: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> TestResponse {
         let body: &[u8] = if method == "PUT" { b"new" } else { b"" };
         let credentials = format!("Bearer {token}");
         self.site.ask_as(&credentials, method, path, headers, body)
@@ -300,10 +301,10 @@ fn upload_outlives_its_token() {
     });
     stream.write_all(b"half").unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    assert_eq!(read_response(&mut reader, false).status, 201);
+    assert_eq!(read_response(&mut reader).status, 201);
     assert_eq!(fs::read(site.site.data.join("f")).unwrap(), b"halfhalf");
     stream.write_all(format!("{head}half").as_bytes()).unwrap();
-    assert_eq!(read_response(&mut reader, false).status, 401, "the same connection");
+    assert_eq!(read_response(&mut reader).status, 401, "the same connection");
 }
 
 #[test]
@@ -418,12 +419,7 @@ fn api_is_read_where_permitted() {
         let site = TokenSite::with("\"issuer:cms\"", "", keys, "");
         let token = site.token("storage.read:/");
         let ask = |method: &str, path: &str| {
-            let mut stream = std::net::TcpStream::connect(&site.site.agent.http).unwrap();
-            let head = format!(
-                "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
-            );
-            stream.write_all(head.as_bytes()).unwrap();
-            read_response(&mut BufReader::new(stream), false).status
+            TestRequest::new(&site.site.agent.http, method, path).token(&token).send().status
         };
         assert_eq!(ask("GET", "/api/v1/transfers"), expected, "{keys}");
         assert_eq!(ask("DELETE", "/api/v1/transfers/1"), 403, "{keys}");
@@ -451,27 +447,27 @@ fn clients_send_tokens_of_issuers() {
         let output = client_with(&site.site, &variables, program, arguments);
         assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
     };
-    if is_installed("curl") {
+    if !missing_program("curl") {
         let header = format!("Authorization: Bearer {token}");
         let trust = ["--cacert", authority.to_str().unwrap(), "-sSf", "-H", &header];
         run("curl", &[&trust[..], &["-T", file, &url("curl")]].concat());
         run("curl", &[&trust[..], &["-o", copy, &url("curl")]].concat());
         assert!(fs::read(copy).unwrap() == content);
     }
-    if !is_installed("openssl") {
+    if missing_program("openssl") {
         return;
     }
     fs::create_dir(&authorities).unwrap();
     fs::copy(&authority, authorities.join("ca.pem")).unwrap();
     run("openssl", &["rehash", directory]);
-    if is_installed("davix-put") {
+    if !missing_program("davix-put") {
         let header = format!("Authorization: Bearer {token}");
         let trust = ["--capath", directory, "-H", &header];
         run("davix-put", &[&trust[..], &[file, &url("davix")]].concat());
         run("davix-get", &[&trust[..], &[&url("davix"), copy]].concat());
         assert!(fs::read(copy).unwrap() == content);
     }
-    if is_installed("gfal-copy") {
+    if !missing_program("gfal-copy") {
         run("gfal-copy", &["-f", "-K", "ADLER32", &format!("file://{file}"), &url("gfal")]);
         run("gfal-copy", &["-f", "-p", "-K", "ADLER32", &url("gfal"), &url("sub/third-party")]);
         assert!(fs::read(site.site.data.join("sub/third-party")).unwrap() == content);
@@ -480,7 +476,7 @@ fn clients_send_tokens_of_issuers() {
 
 #[test]
 fn accepted_tokens_agree_with_scitokens() {
-    if !is_installed("scitokens-verify") || !is_installed("unshare") {
+    if missing_program("scitokens-verify") || missing_program("unshare") {
         return;
     }
     let site = TokenSite::new("\"issuer:cms\"");

@@ -1,14 +1,15 @@
 //! A server of XRootD with third-party copy, as a peer.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use penstock_testkit::raw::free_port;
+
 use crate::common::wait_until;
-use crate::site::{HostCertificate, is_installed};
+use crate::site::{HostCertificate, missing_program};
 
 /// A running server, which serves `/data`.
 pub(crate) struct Xrootd {
@@ -21,7 +22,7 @@ pub(crate) struct Xrootd {
 impl Xrootd {
     /// Starts a server; `None` if it is not installed.
     pub(crate) fn start(certificate: &HostCertificate) -> Option<Self> {
-        if !is_installed("xrootd") {
+        if missing_program("xrootd") {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
@@ -33,7 +34,7 @@ impl Xrootd {
             fs::copy(certificate.path(name), at(name)).unwrap();
         }
         // The server takes a number only: another process may take this one meanwhile, and then the test fails.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let (base, root) = (directory.path().display(), at("root"));
         let config = format!(
             "xrd.port {port}\nxrd.protocol http:{port} libXrdHttp.so\nxrd.tls {base}/host.pem {base}/host.key\n\

@@ -8,14 +8,14 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::common::{PENSTOCK, wait_until};
+use crate::common::{PENSTOCK, ReadyProcess, wait_until};
 
 /// Bits of a flow label that encode the scitag; the others are entropy.
 pub const PAYLOAD_MASK: u32 = 0x3FEFC;
@@ -116,7 +116,7 @@ impl Lab {
     }
 
     /// Starts a marker with these rules.
-    pub fn marker(&mut self, ns: &str, pin: &str, rules: &str, more: &[&str]) -> Running {
+    pub fn marker(&mut self, ns: &str, pin: &str, rules: &str, more: &[&str]) -> ReadyProcess {
         self.marker_on("pm0", ns, pin, rules, more)
     }
 
@@ -128,7 +128,7 @@ impl Lab {
         pin: &str,
         rules: &str,
         more: &[&str],
-    ) -> Running {
+    ) -> ReadyProcess {
         let file = self.dir.path().join(format!("{pin}.toml"));
         std::fs::write(&file, rules).unwrap();
         let pin = self.pin(pin);
@@ -136,7 +136,7 @@ impl Lab {
         command.args(["run", "--json", "--interface", device, "--pin"]).arg(&pin);
         command.arg("--config").arg(&file).args(more);
         self.markers.push((ns.to_owned(), pin));
-        Running::start(command)
+        ReadyProcess::start(command)
     }
 
     pub fn status(&self, pin: &str) -> Value {
@@ -220,47 +220,6 @@ impl Drop for Lab {
             let _ = Command::new("ip").args(["netns", "del", ns]).output();
         }
         let _ = Command::new("umount").arg(self.bpf()).output();
-    }
-}
-
-/// A running `tag run`; killed when dropped, which leaves its programs attached.
-pub struct Running {
-    pub child: Child,
-    pub facts: Value,
-    log: Option<std::thread::JoinHandle<Vec<String>>>,
-}
-
-impl Running {
-    pub fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let stderr = child.stderr.take().unwrap();
-        if line.is_empty() {
-            panic!("the marker did not start: {}", std::io::read_to_string(stderr).unwrap());
-        }
-        let log = std::thread::spawn(move || {
-            BufReader::new(stderr).lines().map_while(Result::ok).collect::<Vec<String>>()
-        });
-        Self { child, facts: serde_json::from_str(&line).unwrap(), log: Some(log) }
-    }
-
-    pub fn signal(&self, name: &str) {
-        sh(&format!("kill -{name} {}", self.child.id()));
-    }
-
-    /// Ends the marker and returns its log.
-    pub fn end(mut self) -> String {
-        self.signal("TERM");
-        assert!(self.child.wait().unwrap().success());
-        self.log.take().map_or_else(String::new, |log| log.join().unwrap().join("\n"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

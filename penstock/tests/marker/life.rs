@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use penstock_marker::{LabelAction, Method, SocketTags};
 use penstock_scitags::Scitag;
+use penstock_testkit::http::TestRequest;
 
-use crate::common::{Agent, PENSTOCK, run};
+use crate::common::{Agent, PENSTOCK, ReadyProcess, run};
 use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh, wait_for};
 
 const CMS_INPUT_LABEL: u32 = 0x30038;
@@ -76,7 +77,7 @@ fn restart_and_reload_leave_no_gap() {
             std::fs::write(&file, rules).unwrap();
             let mut command = lab_now.tag(&here);
             command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(lab_now.pin("m"));
-            marker = Some(crate::lab::Running::start({
+            marker = Some(ReadyProcess::start({
                 command.arg("--config").arg(&file);
                 command
             }));
@@ -397,17 +398,13 @@ fn pipe_and_http_flows_survive_restart() {
     let token = std::fs::read_to_string(lab.dir.path().join("state/token")).unwrap();
     let ask = |method: &str, path: &str, token: &str, body: &str| {
         inside(&here, || {
-            let mut stream = TcpStream::connect(&address).unwrap();
-            let length = body.len();
-            write!(stream, "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: {length}\r\n\r\n{body}", token.trim()).unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
+            let request = TestRequest::new(&address, method, path).host("x");
+            request.token(token.trim()).body(body.as_bytes()).send()
         })
     };
-    assert!(ask("GET", "/api/v1/marker", "wrong", "").contains(" 401 "));
+    assert_eq!(ask("GET", "/api/v1/marker", "wrong", "").status, 401);
     let rule = r#"{"scitag": "cms/cache", "destination": "fd00:99::/64", "lifetime_s": 3600}"#;
-    assert!(ask("POST", "/api/v1/marker/rules", &token, rule).contains(" 200 "));
+    assert_eq!(ask("POST", "/api/v1/marker/rules", &token, rule).status, 200);
     for (bad, words) in [
         (r#"{"scitag": "cms/cach", "destination": "fd00:99::/64"}"#, "did you mean 'cache'"),
         (r#"{"scitag": "cms/cache", "destination": "10.0.0.1"}"#, "is IPv4"),
@@ -415,9 +412,9 @@ fn pipe_and_http_flows_survive_restart() {
         (r#"{"scitag": "cms/cache", "port": 5}"#, "unknown field"),
     ] {
         let answer = ask("POST", "/api/v1/marker/rules", &token, bad);
-        assert!(answer.contains(" 400 ") && answer.contains(words), "{answer}");
+        assert!(answer.status == 400 && answer.text().contains(words), "{answer:?}");
     }
-    let metrics = ask("GET", "/metrics", &token, "");
+    let metrics = ask("GET", "/metrics", &token, "").text();
     for words in [
         "penstock_marker_labelled_packets_total{scitag=\"206\",name=\"cms/analysis-input\",label=\"label\"}",
         "penstock_marker_passed_bytes_total{reason=\"ipv4\"}",
@@ -441,13 +438,10 @@ fn pipe_and_http_flows_survive_restart() {
     );
     let address = marker.facts["http"][0].as_str().unwrap().to_owned();
     let gone = inside(&here, || {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        write!(stream, "DELETE /api/v1/marker/rules?destination=fd00:99::/64 HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n\r\n", token.trim()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
+        let path = "/api/v1/marker/rules?destination=fd00:99::/64";
+        TestRequest::new(&address, "DELETE", path).host("x").token(token.trim()).send()
     });
-    assert!(gone.contains(" 200 "), "{gone}");
+    assert_eq!(gone.status, 200, "{gone:?}");
     assert_eq!(lab.status("m")["rules"]["addresses"], 0);
     // A flow without an end expires.
     marker.end();
@@ -644,7 +638,7 @@ fn agent_sockets_are_labelled_by_map() {
     // Without rules, pipe and HTTP only sockets tagged by the agent are labelled.
     let mut command = lab.tag(&here);
     command.args(["run", "--json", "--interface", "pm0", "--pin"]).arg(lab.pin("m"));
-    let marker = crate::lab::Running::start(command);
+    let marker = ReadyProcess::start(command);
     let packets = lab.capture(|| assert_eq!(copy().json["label"], "flow"));
     let port: u32 = agent.listen.rsplit_once(':').unwrap().1.parse().unwrap();
     let mut streams = std::collections::BTreeMap::<u32, Vec<&Packet>>::new();

@@ -2,13 +2,13 @@
 //! that its counters do not confirm are reported.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
+use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
-use crate::common::{Agent, penstock, run, seeded, wait_until, write_file};
+use crate::common::{Agent, penstock, run, seeded, wait_until, write_file, write_private};
 use crate::node::Node;
 use crate::site::{Collector, Exporter};
 
@@ -98,9 +98,7 @@ fn down_link_is_avoided_mismatch_reported() {
         collector.agent.http
     );
     for host in ["dtn-a", "dtn-b"] {
-        let file = dir.path().join(host);
-        fs::write(&file, token(host)).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        write_private(&dir.path().join(host), token(host));
         text += &format!(
             "[[controller.token]]\nname = \"{host}\"\nfile = \"{host}\"\nscopes = [\"agent:{host}\"]\n"
         );
@@ -123,9 +121,9 @@ fn down_link_is_avoided_mismatch_reported() {
     let submitted = ask(&["submit", "a:/data", "b:/data/in", "--no-encrypt"]);
     let request = submitted["id"].to_string();
     let get = |path: &str| -> Value {
-        let (status, body) = crate::site::ask(&controller.http, path, "127.0.0.1", "");
-        assert_eq!(status, 200, "{body}");
-        serde_json::from_str(&body).unwrap()
+        let response = TestRequest::new(&controller.http, "GET", path).send();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
     };
     let order = || get(&format!("/api/v1/requests/{request}/why"))["orders"][0].clone();
     let goes_over = |order: &Value, link: &str| {

@@ -7,8 +7,7 @@ use penstock_control::orders::{
     AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send,
 };
 
-use crate::common::proxy::Proxy;
-use crate::common::{parts, seeded, wait_until, write_file};
+use crate::common::{FaultProxy, parts, seeded, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -120,13 +119,13 @@ fn next_order_resumes_withdrawn_order() {
 }
 
 /// Two paths to b beside its own address: proxies at other loopback addresses, on the same port.
-fn ways(b: &Node) -> [Proxy; 2] {
+fn ways(b: &Node) -> [FaultProxy; 2] {
     let port = b.agent.listen.rsplit(':').next().unwrap();
-    ["127.0.0.2", "127.0.0.3"].map(|ip| Proxy::clean(&format!("{ip}:{port}"), &b.agent.listen))
+    ["127.0.0.2", "127.0.0.3"].map(|ip| FaultProxy::clean(&format!("{ip}:{port}"), &b.agent.listen))
 }
 
 /// Two nodes, a file of 48 MiB at a, and two paths to b. The order at b exists; the task for a names no path yet.
-fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [Proxy; 2], Send) {
+fn two_ways(controller: &Controller, seed: u64) -> (Node, Node, [FaultProxy; 2], Send) {
     let mut random = seeded(seed);
     let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
     let ways = ways(&b);

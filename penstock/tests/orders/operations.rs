@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
 use crate::common::site::{HOSTS, Operations};
-use crate::common::{Random, Run, seeded, wait_until, write_file};
+use crate::common::{Random, RunningCommand, seeded, wait_until, write_file};
 
 fn write_set(random: &mut Random, root: &Path, small: usize, large: usize) {
     for number in 0..small + large {
@@ -39,7 +40,7 @@ fn a_directory_that_is_submitted_arrives() {
     write_set(&mut random, &a.path("set"), 120, 4);
     let mut watching =
         operations.ask(&["submit", "a:/data/set", "b:/data/in", "--watch", "--json"]);
-    let done = Run::start(&mut watching).wait().good();
+    let done = RunningCommand::start(&mut watching).wait().good();
     assert_eq!(done.number("files_done"), 124, "{done:?}");
     let copied = |path: &str| files_below(&b.path(path));
     assert_eq!(copied("in"), files_below(&a.path("set")));
@@ -54,8 +55,8 @@ fn read_scope_covers_every_role() {
          [http]\nread = \"token\"\n"
     ));
     let ask = |path: &str, token: &str| {
-        let header = format!("Authorization: Bearer {token}\r\n");
-        crate::site::ask(&operations.listen, path, "127.0.0.1", &header)
+        let response = TestRequest::new(&operations.listen, "GET", path).token(token).send();
+        (response.status, response.text())
     };
     for path in ["/api/v1/transfers", "/api/v1/agent", "/api/v1/requests", "/api/v1/openapi.json"] {
         let (status, body) = ask(path, reader);

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use penstock_control::orders::{FaultKind, OrderPhase, OrderSettings, OrderTask};
 use socket2::{Domain, Socket, Type};
 
-use crate::common::proxy::Proxy;
 use crate::common::site::Operations;
-use crate::common::{run, seeded, wait_until, write_file};
+use crate::common::{FaultProxy, run, seeded, wait_until, write_file};
 use crate::controller::Controller;
 use crate::node::Node;
 
@@ -170,7 +169,7 @@ fn order_withdrawn_after_connection_loss_ends() {
     let controller = Controller::start();
     let (_a, mut b) = two_nodes(&controller, 40);
     for is_killed in [false, true] {
-        let way = Proxy::clean("127.0.0.1:0", &b.agent.listen);
+        let way = FaultProxy::clean("127.0.0.1:0", &b.agent.listen);
         controller.host("a", |host| {
             host.ended.clear();
             host.last.clear();

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{
-    Agent, Run, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded, wait_until,
+    Agent, RunningCommand, TestEnv, assert_no_leftovers, assert_same, parts, run, seeded,
+    wait_until,
 };
 
 const BYTES_PER_MIB: usize = 1 << 20;
@@ -28,7 +29,7 @@ impl Killed {
         let source = env.source.join("data");
         let arguments =
             ["-r", "--block", "256KiB", "--rate", "100M", source.to_str().unwrap(), &url];
-        let client = Run::start(&mut env.cp(&arguments));
+        let client = RunningCommand::start(&mut env.cp(&arguments));
         wait_until("half of the file", Duration::from_secs(30), || {
             let transfers = agent.transfers(&env.state);
             let moved = transfers.first()?["moved_bytes"].as_u64()?;
@@ -89,7 +90,7 @@ fn killed_datasets_end_equal() {
     ];
     for (from, to, copy) in &plans {
         for _ in 0..4 {
-            let client = Run::start(&mut env.cp(&["-r", "--rate", "4G", from, to]));
+            let client = RunningCommand::start(&mut env.cp(&["-r", "--rate", "4G", from, to]));
             std::thread::sleep(Duration::from_millis(random.between(20, 250)));
             client.kill();
         }
@@ -208,7 +209,7 @@ fn session_without_client_is_released() {
     crate::common::write_file(&mut seeded(10), &file, 16 * BYTES_PER_MIB);
     let agent = env.agent();
     let arguments = ["--block", "256KiB", "--rate", "50M", file.to_str().unwrap(), &agent.url("")];
-    let client = Run::start(&mut env.cp(&arguments));
+    let client = RunningCommand::start(&mut env.cp(&arguments));
     wait_until("half of the file", Duration::from_secs(30), || {
         let transfers = agent.transfers(&env.state);
         let moved = transfers.first()?["moved_bytes"].as_u64()?;

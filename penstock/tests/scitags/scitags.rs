@@ -4,16 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{
-    Agent, Done, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file,
+    Agent, CommandOutcome, TestEnv, assert_same, is_root, run, seeded, wait_until, write_file,
 };
+use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
 /// rev9(3) << 9 | 14 << 2, the label of cms/analysis-input without entropy.
@@ -136,11 +137,7 @@ fn fireflies_name_owner_both_directions() {
 }
 
 fn metrics(http: &str) -> String {
-    let mut stream = TcpStream::connect(http).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
+    TestRequest::new(http, "GET", "/metrics").send().text()
 }
 
 #[test]
@@ -279,7 +276,7 @@ impl Site {
     }
 
     /// Runs a copy in the near namespace, through the program `through` if given.
-    fn copy(&self, through: &[&str], label: &str, from: &str, to: &str) -> Done {
+    fn copy(&self, through: &[&str], label: &str, from: &str, to: &str) -> CommandOutcome {
         let copy = crate::common::penstock(&self.state);
         let mut command = Command::new(through.first().unwrap_or(&"env"));
         command.args(through.get(1..).unwrap_or_default()).arg(copy.get_program());
@@ -291,12 +288,12 @@ impl Site {
         run(Pair::inside(&self.pair.near, &command)).good()
     }
 
-    fn push(&self, through: &[&str], label: &str) -> Done {
+    fn push(&self, through: &[&str], label: &str) -> CommandOutcome {
         let _ = fs::remove_dir_all(self.env.root.join("data"));
         self.copy(through, label, self.data.to_str().unwrap(), &self.agent.url(""))
     }
 
-    fn pull(&self, label: &str) -> Done {
+    fn pull(&self, label: &str) -> CommandOutcome {
         let back = self.env.path("back");
         let _ = fs::remove_dir_all(&back);
         fs::create_dir(&back).unwrap();
@@ -505,7 +502,7 @@ impl<'a> Listener<'a> {
         Self { child, address: facts["listening"].as_str().unwrap().to_owned(), pair }
     }
 
-    fn test(&self, through: &[&str], more: &[&str]) -> Done {
+    fn test(&self, through: &[&str], more: &[&str]) -> CommandOutcome {
         let mut command = Command::new(through.first().unwrap_or(&"env"));
         command.args(through.get(1..).unwrap_or_default()).arg(crate::common::PENSTOCK);
         command.args(["nettest", &self.address, "-J", "-n", "2MiB"]);

@@ -31,9 +31,11 @@ use penstock_http::CONNECTIONS_MAX;
 use penstock_http::Url;
 use penstock_http::access::ReadPolicy;
 
+mod error;
 mod file;
 mod types;
 
+pub use error::AgentConfigError;
 pub use types::{AccessMode, ExportName, MetricsAccess, Principal, RoleName, Tag};
 
 /// Default TCP port of the mover.
@@ -244,12 +246,11 @@ fn lower(
     let collectors = collectors.collect::<Result<_, _>>().map_err(ConfigError::combined)?;
     if let Some(path) = layer.root {
         if exports.iter().any(|export| export.name.as_str() == "/") {
-            return Err(ConfigError::combined(
-                "both a root directory and an [[export]] with name = \"/\" are given: drop one",
-            ));
+            return Err(ConfigError::combined(AgentConfigError::RootTwice));
         }
-        let path = std::path::absolute(path)
-            .map_err(|error| ConfigError::combined(format!("root: {error}")))?;
+        let path = std::path::absolute(path).map_err(|error| {
+            ConfigError::combined(AgentConfigError::Absolute { key: "root", error })
+        })?;
         let name = ExportName::root();
         exports.push(Export {
             name,
@@ -264,18 +265,13 @@ fn lower(
     }
     let plays_agent = plays(layer.roles.as_deref(), RoleName::Agent);
     if exports.is_empty() && plays_agent {
-        return Err(ConfigError::combined(format!(
-            "nothing is exported: give --root DIR, or [[export]] in {}, or --roles without agent",
-            file.display()
-        )));
+        let file = file.to_owned();
+        return Err(ConfigError::combined(AgentConfigError::NoExport { file }));
     }
     for export in &exports {
         if !export.path.is_dir() {
-            let path = export.path.display();
-            return Err(ConfigError::combined(format!(
-                "export {}: {path} is not a directory: create it, mount it or name another",
-                export.name
-            )));
+            let (path, export) = (export.path.clone(), export.name.clone());
+            return Err(ConfigError::combined(AgentConfigError::NoDirectory { export, path }));
         }
     }
     if let Some(file) = layer.tokens {
@@ -291,17 +287,13 @@ fn lower(
     };
     let listen = layer.listen.unwrap_or_else(|| vec![default_listen()]);
     if listen.is_empty() {
-        return Err(ConfigError::combined(
-            "the agent listens on no address: give --listen ADDR:PORT",
-        ));
+        return Err(ConfigError::combined(AgentConfigError::NoAddress));
     }
     let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {
-        return Err(ConfigError::combined(
-            "without the role agent and without http the node serves nothing: give --http ADDR:PORT",
-        ));
+        return Err(ConfigError::combined(AgentConfigError::NothingServed));
     }
     Ok(Config {
         file: file.exists().then(|| file.to_owned()),
@@ -310,8 +302,9 @@ fn lower(
         connections: connections.map_or(CONNECTIONS_MAX, usize::from),
         listen: resolve_listen_addresses(&listen, MOVER_PORT)?,
         http: resolve_listen_addresses(&http, HTTP_PORT)?,
-        state: std::path::absolute(state)
-            .map_err(|error| ConfigError::combined(format!("state: {error}")))?,
+        state: std::path::absolute(state).map_err(|error| {
+            ConfigError::combined(AgentConfigError::Absolute { key: "state", error })
+        })?,
         exports,
         limits,
         tokens,
@@ -332,10 +325,8 @@ fn check_issuers(exports: &[Export], issuers: &[IssuerConfig]) -> Result<(), Con
     for export in exports {
         let mut named = export.principals.iter().filter_map(Principal::issuer);
         if let Some(name) = named.find(|name| !issuers.iter().any(|one| one.name == *name)) {
-            return Err(ConfigError::combined(format!(
-                "export {} admits tokens of '{name}', but no issuer has this name: add [[issuer]] name = \"{name}\"",
-                export.name
-            )));
+            let (export, issuer) = (export.name.clone(), name.to_owned());
+            return Err(ConfigError::combined(AgentConfigError::UnknownIssuer { export, issuer }));
         }
     }
     for IssuerConfig { name, base, .. } in issuers {
@@ -345,9 +336,8 @@ fn check_issuers(exports: &[Export], issuers: &[IssuerConfig]) -> Result<(), Con
                 && (path.covers(base) || base.covers(&path))
         };
         if !exports.iter().any(serves) {
-            return Err(ConfigError::combined(format!(
-                "no export at {base} admits tokens of issuer {name}: add \"issuer:{name}\" to the who of one"
-            )));
+            let (base, issuer) = (base.clone(), name.clone());
+            return Err(ConfigError::combined(AgentConfigError::UnusedIssuer { base, issuer }));
         }
     }
     Ok(())
@@ -365,20 +355,20 @@ fn check_principals(
         for principal in &export.principals {
             if matches!(principal, Principal::Token(name) if name == CONTROLLER) {
                 if !controlled {
-                    return Err(ConfigError::combined(format!(
-                        "export {} admits '{CONTROLLER}', but no controller is named: add [agent.controller]",
-                        export.name
-                    )));
+                    let (export, principal) = (export.name.clone(), CONTROLLER);
+                    let error = AgentConfigError::NoController { export, principal };
+                    return Err(ConfigError::combined(error));
                 }
                 continue;
             }
             if let Principal::Token(name) = principal
                 && !known(name)
             {
-                return Err(ConfigError::combined(format!(
-                    "export {} admits '{name}', but no token has this name: add [[token]] name = \"{name}\"",
-                    export.name
-                )));
+                let (export, token) = (export.name.clone(), name.clone());
+                return Err(ConfigError::combined(AgentConfigError::UnknownToken {
+                    export,
+                    token,
+                }));
             }
         }
     }
@@ -400,11 +390,8 @@ fn limits(
         streams.map_or(STREAMS_MAX, |streams| streams.get().min(STREAMS_MAX));
     limits.memory_bytes = memory.map_or(limits.memory_bytes, |memory| memory.0);
     if limits.memory_bytes < MEMORY_BYTES_MIN {
-        return Err(ConfigError::combined(format!(
-            "limit memory: {} is too little for a transfer: give at least {}",
-            ByteCount(limits.memory_bytes),
-            ByteCount(MEMORY_BYTES_MIN)
-        )));
+        let (given, least) = (ByteCount(limits.memory_bytes), ByteCount(MEMORY_BYTES_MIN));
+        return Err(ConfigError::combined(AgentConfigError::Memory { given, least }));
     }
     Ok(limits)
 }

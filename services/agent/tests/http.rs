@@ -1,7 +1,6 @@
 //! The HTTP API over real sockets, with a mover that records its calls.
 
 use std::collections::HashMap;
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -21,6 +20,8 @@ use penstock_http::{BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX};
 use penstock_identity::{Fingerprint, Identity};
 use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer};
 use penstock_protocol::control::Settings;
+use penstock_testkit::http::TestRequest;
+use penstock_testkit::raw;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -155,16 +156,6 @@ impl Running {
         AgentClient::new(&self.address.to_string(), token, Some(self.fingerprint)).unwrap()
     }
 
-    /// Sends a request and returns the response, until the agent closes or 20 s pass without data.
-    fn raw(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let _ = stream.write_all(request.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
-    }
-
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
         self.request_as("x", method, path, token, body)
     }
@@ -182,14 +173,9 @@ impl Running {
         token: Option<&str>,
         body: &str,
     ) -> (u16, String) {
-        let token =
-            token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
-        let answer = self.raw(&format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{token}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        ));
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        (head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), body.to_owned())
+        let request = TestRequest::new(self.address, method, path).host(host);
+        let response = request.token(token.unwrap_or_default()).body(body.as_bytes()).send();
+        (response.status, response.text())
     }
 }
 
@@ -277,7 +263,10 @@ fn statuses_match_documentation() {
         let instance = format!("\"instance\":\"{path}\"");
         assert!(status == 200 || text.contains(&instance), "{text}");
     }
-    let head = running.raw("GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let head = raw::exchange(
+        running.address,
+        b"GET /api/v1/agent HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    );
     assert!(head.to_ascii_lowercase().contains("www-authenticate: bearer"), "{head}");
 }
 
@@ -360,10 +349,13 @@ fn own_address() -> Option<std::net::IpAddr> {
 #[test]
 fn garbage_and_large_headers_are_refused() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
-    let answer = running.raw("\x16\x03\x01 PENSTOCK\r\n\r\n");
+    let answer = raw::exchange(running.address, b"\x16\x03\x01 PENSTOCK\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(PROBLEM_JSON), "{answer}");
     let large = "x".repeat(2 * HEAD_BYTES_MAX);
-    let answer = running.raw(&format!("GET / HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n"));
+    let answer = raw::exchange(
+        running.address,
+        format!("GET / HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n").as_bytes(),
+    );
     let is_problem = answer.starts_with("HTTP/1.1 431") && answer.contains(PROBLEM_JSON);
     assert!(answer.is_empty() || is_problem, "{answer}");
     assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
@@ -375,7 +367,7 @@ fn idle_connections_bounded_at_shutdown() {
     let idle: Vec<TcpStream> =
         (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.address).unwrap()).collect();
     std::thread::sleep(Duration::from_millis(300));
-    let answer = running.raw("");
+    let answer = raw::exchange(running.address, b"");
     assert!(
         answer.starts_with("HTTP/1.1 503") && answer.ends_with("try it again\"}\n"),
         "{answer}"

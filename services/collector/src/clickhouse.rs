@@ -275,8 +275,10 @@ impl ClickHouseStore {
     ) -> Result<StoredRows, ClickHouseError> {
         // Until the first answer the end of the stored minutes is unknown.
         if !self.health.reached.load(Ordering::Relaxed) {
-            let line = || format!("ClickHouse at {} has not answered yet", self.config.url);
-            return Err(ClickHouseError::NotReached(self.trouble().unwrap_or_else(line)));
+            return Err(match self.trouble() {
+                Some(last_failure) => ClickHouseError::NeverSucceeded { last_failure },
+                None => ClickHouseError::NotReached { url: self.config.url.clone() },
+            });
         }
         let (from_s, to_s) = (span.start_s, span.end_s().min(until_s));
         let mut parts = vec![(Tier::Minute, (from_s, to_s))];

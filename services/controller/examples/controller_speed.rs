@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::node::{Node, Shared};
-use common::{Client, Running, Store, config, directory, postgres, token};
+use common::{Client, Running, Store, config, directory, token};
+use penstock_testkit::postgres::PostgresServer;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -145,7 +146,7 @@ fn main() {
     let during = Duration::from_secs_f64(seconds);
     let store = match kind.as_str() {
         "sqlite" => Store::Sqlite,
-        _ => Store::Postgres(postgres::Postgres::shared().expect("PostgreSQL is installed")),
+        _ => Store::Postgres(PostgresServer::shared().expect("PostgreSQL is installed")),
     };
     let (_keep, path) = directory();
     // Orders of single files are short: a few wait while one runs.

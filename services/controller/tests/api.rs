@@ -4,6 +4,7 @@ mod common;
 
 use common::node::{Node, Shared};
 use common::{Running, config, directory};
+use penstock_testkit::http::{EventFeed, FeedEvent};
 use serde_json::{Value, json};
 
 fn start() -> (tempfile::TempDir, Running) {
@@ -182,36 +183,21 @@ fn node_reports_are_confined() {
 
 #[test]
 fn event_stream_resumes_at_cursor() {
-    use http_body_util::BodyExt;
     let (_keep, running) = start();
     let mut client = running.client("producer");
-    running.block(async {
-        client.ask("POST", "/api/v1/requests", &request()).await;
-        let stream = tokio::net::TcpStream::connect(running.address).await.unwrap();
-        let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        let ask = hyper::Request::builder()
-            .uri("/api/v1/events?after=0")
-            .header("host", "x")
-            .header("authorization", format!("Bearer {}", common::token("producer")))
-            .body(http_body_util::Empty::<hyper::body::Bytes>::new())
-            .unwrap();
-        let answer = sender.send_request(ask).await.unwrap();
-        assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        let mut body = answer.into_body();
-        let mut text = String::new();
-        let mut second = false;
-        while !text.contains("\"request\":") || text.matches("event: submitted").count() < 2 {
-            let frame = tokio::time::timeout(common::TEST_TIMEOUT, body.frame()).await.unwrap();
-            text += std::str::from_utf8(frame.unwrap().unwrap().data_ref().unwrap()).unwrap();
-            if !second && text.contains("event: submitted") {
-                second = true;
-                let mut body = request();
-                body["to"] = json!("/second");
-                client.ask("POST", "/api/v1/requests", &body).await;
-            }
-        }
-        assert!(text.contains("id: 1\n"), "{text}");
-    });
+    let mut submit = |to: &str| {
+        let mut body = request();
+        body["to"] = json!(to);
+        running.block(client.ask("POST", "/api/v1/requests", &body));
+    };
+    submit("/first");
+    let token = common::token("producer");
+    let mut feed = EventFeed::open_as(running.address, "/api/v1/events?after=0", &token);
+    let is_submitted = |event: &FeedEvent| event.kind == "submitted";
+    let first = feed.find(is_submitted).unwrap();
+    assert_eq!(first.id, "1");
+    submit("/second");
+    let second = feed.find(is_submitted).unwrap();
+    assert_ne!(first.data["request"], second.data["request"]);
+    assert!(first.data["request"].is_u64(), "{first:?}");
 }

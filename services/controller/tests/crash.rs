@@ -10,8 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::node::{Node, Shared};
-use common::{Client, Running, Store, TEST_TIMEOUT, config, directory, on_both, postgres, token};
+use common::{Client, Running, Store, TEST_TIMEOUT, config, directory, on_both, token};
 use penstock_control::orders::FaultKind;
+use penstock_testkit::postgres::PostgresServer;
 use penstock_testkit::seeded;
 use serde_json::{Value, json};
 
@@ -151,7 +152,7 @@ impl Load {
     }
 }
 
-fn killed(store: &Store, database: Option<&postgres::Postgres>) {
+fn killed(store: &Store, database: Option<&PostgresServer>) {
     let mut random = seeded(1);
     let (_keep, path) = directory();
     std::fs::write(path.join("more"), store.line()).unwrap();
@@ -253,12 +254,14 @@ fn killed_controller_loses_nothing() {
 
 #[test]
 fn killed_database_loses_nothing() {
-    match postgres::Postgres::start() {
+    match PostgresServer::start() {
         Ok(server) => {
             let server = std::sync::Arc::new(server);
             killed(&Store::Postgres(std::sync::Arc::clone(&server)), Some(&server));
         }
-        Err(why) => penstock_testkit::skip(penstock_testkit::Requirement::Program, &why),
+        Err(why) => {
+            penstock_testkit::skip(penstock_testkit::Requirement::Program, &why.to_string())
+        }
     }
 }
 
@@ -278,11 +281,14 @@ fn leader(controllers: &[Killable]) -> usize {
 
 #[test]
 fn second_controller_takes_over_leadership() {
-    let store = match postgres::Postgres::shared() {
+    let store = match PostgresServer::shared() {
         // The server stops with its last user.
         Ok(server) => Store::Postgres(server),
         Err(why) => {
-            return penstock_testkit::skip(penstock_testkit::Requirement::Program, &why);
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Program,
+                &why.to_string(),
+            );
         }
     };
     let line = store.line();

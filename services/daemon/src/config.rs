@@ -64,15 +64,15 @@ pub enum ConfigError {
         /// Error of the resolver.
         error: io::Error,
     },
-    /// An error of the combined layers, as a role describes it.
-    #[error("{0}")]
-    Combined(String),
+    /// An error of the combined layers, which the role defines.
+    #[error(transparent)]
+    Combined(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ConfigError {
     /// Creates an error of the combined layers.
-    pub fn combined(error: impl Display) -> Self {
-        Self::Combined(error.to_string())
+    pub fn combined(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Combined(Box::new(error))
     }
 }
 

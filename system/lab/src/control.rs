@@ -329,8 +329,14 @@ pub enum ControlError {
     #[error("lab {0} is not up")]
     Down(String),
     /// The lab refused the request.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{reply}")]
+    Refused {
+        /// Error text that the lab's process sent.
+        reply: String,
+    },
+    /// The controller that asked ends before the reply.
+    #[error("the controller ends")]
+    Ending,
     /// The connection failed.
     #[error("lab {lab} does not answer: {reason}")]
     Lost {
@@ -356,7 +362,7 @@ pub fn ask<T: DeserializeOwned>(directory: &Path, request: &LabRequest) -> Resul
     match answer {
         Reply::Ok(value) => serde_json::from_value(value)
             .map_err(|error| ControlError::Lost { lab: name(), reason: error.into() }),
-        Reply::Error(why) => Err(ControlError::Refused(why)),
+        Reply::Error(reply) => Err(ControlError::Refused { reply }),
     }
 }
 

@@ -136,8 +136,61 @@ impl Default for TestParams {
 
 /// Invalid test parameter, with its limit.
 #[derive(Clone, Debug, Error, PartialEq)]
-#[error("{0}")]
-pub struct InvalidParams(String);
+#[non_exhaustive]
+pub enum InvalidParams {
+    /// Number of streams out of range.
+    #[error("streams {0}: 1 to {STREAMS_MAX} are possible")]
+    Streams(u32),
+    /// Duration in seconds out of range.
+    #[error("time {0} s: more than 0 and at most {SECONDS_MAX} s (1 day)")]
+    Time(f64),
+    /// Omitted seconds out of range.
+    #[error("omit {0} s: 0 to half a day")]
+    Omit(f64),
+    /// Seconds between two reports out of range.
+    #[error("interval {0} s: 0.1 to 3600 s")]
+    Interval(f64),
+    /// A test without an end.
+    #[error("neither time nor bytes bound the test")]
+    Unbounded,
+    /// A test that sends nothing.
+    #[error("bytes 0: nothing to send")]
+    NoBytes,
+    /// An omitted start of a test whose duration is unknown.
+    #[error("omit needs a test bounded by time, not by bytes")]
+    OmitOfBytes,
+    /// Rate below the least.
+    #[error("rate: at least 8 kb/s")]
+    Rate,
+    /// Size of a block out of range.
+    #[error("block: 64 B to 16 MiB")]
+    Block,
+    /// Payload of datagrams in bytes out of range.
+    #[error(
+        "udp: datagrams of {0} B: {least} to {most} B",
+        least = DATAGRAM_BYTES.start(),
+        most = DATAGRAM_BYTES.end()
+    )]
+    Datagram(u32),
+    /// A scitag in a test of UDP.
+    #[error("udp: only packets of TCP carry a scitag; leave it out")]
+    UdpScitag,
+    /// A congestion control that no kernel can have.
+    #[error("congestion control '{}': not a name", name.escape_default())]
+    Congestion {
+        /// Name as given.
+        name: String,
+    },
+    /// More streams than iperf3 has.
+    #[error("streams {0}: iperf3 has at most {IPERF_STREAMS_MAX}")]
+    IperfStreams(u32),
+    /// Omitted seconds that iperf3 cannot express.
+    #[error("omit {0} s: iperf3 omits 0 to {OMIT_SECONDS_MAX} whole seconds")]
+    IperfOmit(f64),
+    /// A test of iperf3 that is too long.
+    #[error("time: iperf3 tests for at most one day")]
+    IperfTime,
+}
 
 impl TestParams {
     /// Checks each parameter against its limits.
@@ -145,41 +198,39 @@ impl TestParams {
     /// # Errors
     /// The first limit exceeded, with the value.
     pub fn validate(&self) -> Result<(), InvalidParams> {
-        let fail = |reason: String| Err(InvalidParams(reason));
         if !(1..=STREAMS_MAX).contains(&self.streams) {
-            return fail(format!("streams {}: 1 to {STREAMS_MAX} are possible", self.streams));
+            return Err(InvalidParams::Streams(self.streams));
         }
         let time = self.seconds.unwrap_or(1.0);
         if !(time > 0.0 && time <= SECONDS_MAX) {
-            return fail(format!("time {time} s: more than 0 and at most {SECONDS_MAX} s (1 day)"));
+            return Err(InvalidParams::Time(time));
         }
         if !(0.0..=SECONDS_MAX / 2.0).contains(&self.omit_seconds) {
-            return fail(format!("omit {} s: 0 to half a day", self.omit_seconds));
+            return Err(InvalidParams::Omit(self.omit_seconds));
         }
         if !INTERVAL_SECONDS.contains(&self.interval_seconds) {
-            return fail(format!("interval {} s: 0.1 to 3600 s", self.interval_seconds));
+            return Err(InvalidParams::Interval(self.interval_seconds));
         }
         match (self.seconds, self.bytes) {
-            (None, None) => return fail("neither time nor bytes bound the test".into()),
-            (_, Some(0)) => return fail("bytes 0: nothing to send".into()),
+            (None, None) => return Err(InvalidParams::Unbounded),
+            (_, Some(0)) => return Err(InvalidParams::NoBytes),
             (_, Some(_)) if self.omit_seconds > 0.0 => {
-                return fail("omit needs a test bounded by time, not by bytes".into());
+                return Err(InvalidParams::OmitOfBytes);
             }
             _ => {}
         }
         if self.rate_bps.is_some_and(|rate| rate < 8_000) {
-            return fail("rate: at least 8 kb/s".into());
+            return Err(InvalidParams::Rate);
         }
         if self.block_bytes.is_some_and(|block| !(64..=16 << 20).contains(&block)) {
-            return fail("block: 64 B to 16 MiB".into());
+            return Err(InvalidParams::Block);
         }
         if self.udp {
             if let Some(bytes) = self.block_bytes.filter(|bytes| !DATAGRAM_BYTES.contains(bytes)) {
-                let (least, most) = (DATAGRAM_BYTES.start(), DATAGRAM_BYTES.end());
-                return fail(format!("udp: datagrams of {bytes} B: {least} to {most} B"));
+                return Err(InvalidParams::Datagram(bytes));
             }
             if self.scitag.is_some() {
-                return fail("udp: only packets of TCP carry a scitag; leave it out".into());
+                return Err(InvalidParams::UdpScitag);
             }
         }
         if let Some(name) = &self.congestion
@@ -187,7 +238,7 @@ impl TestParams {
                 || name.len() > 15
                 || name.contains(|c: char| !c.is_ascii_graphic()))
         {
-            return fail(format!("congestion control '{}': not a name", name.escape_default()));
+            return Err(InvalidParams::Congestion { name: name.clone() });
         }
         Ok(())
     }
@@ -197,19 +248,14 @@ impl TestParams {
     /// # Errors
     /// The first limit exceeded, with the value.
     pub fn validate_for_iperf3(&self) -> Result<(), InvalidParams> {
-        let fail = |reason: String| Err(InvalidParams(reason));
         if self.streams > IPERF_STREAMS_MAX {
-            let streams = self.streams;
-            return fail(format!("streams {streams}: iperf3 has at most {IPERF_STREAMS_MAX}"));
+            return Err(InvalidParams::IperfStreams(self.streams));
         }
         if self.omit_seconds.fract() != 0.0 || self.omit_seconds > OMIT_SECONDS_MAX as f64 {
-            let omit = self.omit_seconds;
-            return fail(format!(
-                "omit {omit} s: iperf3 omits 0 to {OMIT_SECONDS_MAX} whole seconds"
-            ));
+            return Err(InvalidParams::IperfOmit(self.omit_seconds));
         }
         if self.seconds.is_some_and(|seconds| seconds > SECONDS_MAX - self.omit_seconds) {
-            return fail("time: iperf3 tests for at most one day".into());
+            return Err(InvalidParams::IperfTime);
         }
         Ok(())
     }

@@ -4,6 +4,8 @@
 //! that must be able to run them names the requirements in `PENSTOCK_REQUIRE`: there a skipped test fails.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// Requirements that must not be missing, separated by commas; `all` stands for each of them.
 const REQUIRED_VARIABLE: &str = "PENSTOCK_REQUIRE";
@@ -35,6 +37,30 @@ impl Requirement {
             Self::Machine => "machine",
         }
     }
+}
+
+/// Returns true if the PATH has `program`.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').any(|directory| Path::new(directory).join(program).is_file())
+}
+
+/// Returns true and reports the running test as skipped if the PATH lacks `program`.
+#[track_caller]
+#[must_use]
+pub fn missing_program(program: &str) -> bool {
+    let missing = !is_installed(program);
+    if missing {
+        skip(Requirement::Program, program);
+    }
+    missing
+}
+
+/// Returns true if the test runs as root.
+#[must_use]
+pub fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
 /// Reports that the running test cannot run here, and why.

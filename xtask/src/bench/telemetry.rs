@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write as _};
-use std::net::{IpAddr, Ipv6Addr, TcpStream, UdpSocket};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use penstock_flows::sflow::{Encoder, FlowRecord, SflowInterface, Source};
 use penstock_random::Random;
 use penstock_scitags::{FlowLabel, Registry};
 use penstock_sys::net::{DATAGRAMS_PER_CALL_MAX, DatagramSender};
+use penstock_testkit::raw;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -266,12 +267,7 @@ impl RunningContestant {
     }
 
     fn get(&self, path: &str) -> Result<Value> {
-        let mut stream = TcpStream::connect(&self.http)?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (_, body) = answer.split_once("\r\n\r\n").context("no answer")?;
-        Ok(serde_json::from_str(body)?)
+        Ok(serde_json::from_str(&raw::get(&self.http, path)?)?)
     }
 
     /// Waits until it uses no more CPU time: all received samples are processed.

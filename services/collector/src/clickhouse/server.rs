@@ -40,26 +40,44 @@ pub(crate) enum ClickHouseError {
     /// No response.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The server refuses user or password; with its message.
+    /// The server refuses user or password.
     #[error(
-        "user or password is refused: see user and password_file in [collector.clickhouse] ({0})"
+        "user or password is refused: see user and password_file in [collector.clickhouse] ({server_message})"
     )]
-    Credentials(String),
-    /// The statement failed; with the first line of the server's message.
-    #[error("{0}")]
-    Statement(String),
+    Credentials {
+        /// First line of the server's message.
+        server_message: String,
+    },
+    /// The statement failed.
+    #[error("{server_message}")]
+    Statement {
+        /// First line of the server's message.
+        server_message: String,
+    },
     /// A status of failure without a message.
     #[error("it answers {0}")]
     Status(u16),
-    /// A line of the answer cannot be parsed; with its text.
-    #[error("{0}")]
-    Answer(String),
+    /// A line of the answer cannot be parsed.
+    #[error("{line}")]
+    Answer {
+        /// Start of the line.
+        line: String,
+    },
     /// The tables cannot be created.
     #[error("{0}: run deploy/clickhouse/schema.sql as a user who may create tables")]
     Schema(Box<Self>),
-    /// No statement has succeeded since the start; with the last failure.
-    #[error("{0}")]
-    NotReached(String),
+    /// No statement has been answered since the start.
+    #[error("ClickHouse at {url} has not answered yet")]
+    NotReached {
+        /// URL of the server.
+        url: Url,
+    },
+    /// No statement has succeeded since the start.
+    #[error("{last_failure}")]
+    NeverSucceeded {
+        /// Line about the last failure, as in the log.
+        last_failure: String,
+    },
     /// A query of stored sums failed.
     #[error("ClickHouse at {url}: {source}")]
     Query {
@@ -72,7 +90,7 @@ pub(crate) enum ClickHouseError {
 
 impl ClickHouseError {
     pub(super) fn answer(line: &[u8]) -> Self {
-        Self::Answer(excerpt(&String::from_utf8_lossy(line)))
+        Self::Answer { line: excerpt(&String::from_utf8_lossy(line)) }
     }
 }
 
@@ -304,12 +322,12 @@ fn refusal(reply: &HttpResponse) -> ClickHouseError {
     let text = excerpt(&String::from_utf8_lossy(&reply.body));
     let code = text.strip_prefix("Code: ").and_then(|rest| rest.split([',', '.']).next());
     if code.is_some_and(|code| REFUSED.contains(&code)) {
-        return ClickHouseError::Credentials(text);
+        return ClickHouseError::Credentials { server_message: text };
     }
     if text.is_empty() {
         ClickHouseError::Status(reply.status.as_u16())
     } else {
-        ClickHouseError::Statement(text)
+        ClickHouseError::Statement { server_message: text }
     }
 }
 

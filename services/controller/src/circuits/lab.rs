@@ -31,7 +31,7 @@ impl LabCircuits {
     {
         let directory = self.directory.clone();
         let asked = tokio::task::spawn_blocking(move || ask(&directory, &request));
-        asked.await.unwrap_or_else(|_| Err(ControlError::Refused("the controller ends".to_owned())))
+        asked.await.unwrap_or_else(|_| Err(ControlError::Ending))
     }
 }
 

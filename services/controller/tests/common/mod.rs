@@ -9,26 +9,27 @@ use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::middleware::{self, Next};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::{HeaderMap, Method};
 use penstock_controller::Controller;
 use penstock_controller::config::Config;
+use penstock_http::client::{HttpClient, HttpError, HttpRequest};
 use penstock_http::server::{self, ConnectionTracker};
 use penstock_http::{ApiCaller, ServiceRole, metrics};
 use penstock_scitags::Registry;
+use penstock_testkit::certificates::self_signed_server;
+use penstock_testkit::postgres::PostgresServer;
 use penstock_testkit::topologies::TWO_SITES;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 pub mod node;
-pub mod postgres;
 
 /// Time limit of a whole test, generous for slow and busy machines.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest response, in bytes.
+const RESPONSE_BYTES_MAX: usize = 256 << 20;
 
 pub const OWNER: &str = "the-token-of-the-owner";
 
@@ -115,7 +116,8 @@ impl Running {
         let listeners = runtime.block_on(server::bind(&listen)).unwrap();
         let address = listeners[0].socket.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let identity = rustls_config();
+        // Loopback uses plain HTTP, but the server requires a certificate.
+        let identity = self_signed_server();
         let serving = runtime.spawn(async move {
             server::serve(
                 listeners,
@@ -174,43 +176,24 @@ impl Drop for Running {
     }
 }
 
-fn rustls_config() -> rustls::ServerConfig {
-    // Loopback uses plain HTTP, but the server requires a certificate.
-    let key = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    rustls::ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![key.cert.der().clone()],
-            rustls::pki_types::PrivateKeyDer::Pkcs8(key.signing_key.serialize_der().into()),
-        )
-        .unwrap()
-}
-
-/// An HTTP client with one connection, which it reopens when closed.
+/// A client of a controller with one connection, which it reopens when closed.
 pub struct Client {
-    pub address: SocketAddr,
-    pub token: String,
-    connection: Option<SendRequest<Full<Bytes>>>,
+    http: HttpClient,
+    token: String,
     /// Headers of the last response.
-    pub headers: hyper::HeaderMap,
+    pub headers: HeaderMap,
 }
 
 impl Client {
     pub fn new(address: SocketAddr, token: &str) -> Self {
-        Self {
-            address,
-            token: token.to_owned(),
-            connection: None,
-            headers: hyper::HeaderMap::new(),
-        }
+        let url = format!("http://{address}").parse().unwrap();
+        let http = HttpClient::new(url).token(token);
+        Self { http, token: token.to_owned(), headers: HeaderMap::new() }
     }
 
     /// Changes the controller's address.
     pub fn move_to(&mut self, address: SocketAddr) {
-        (self.address, self.connection) = (address, None);
+        *self = Self::new(address, &self.token);
     }
 
     /// Returns status and body; an error if the controller is unreachable.
@@ -219,38 +202,15 @@ impl Client {
         method: &str,
         path: &str,
         body: &[u8],
-    ) -> Result<(u16, Value), String> {
-        if self.connection.as_ref().is_none_or(SendRequest::is_closed) {
-            let stream = TcpStream::connect(self.address).await.map_err(|e| e.to_string())?;
-            let (sender, connection) =
-                http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-            tokio::spawn(connection);
-            self.connection = Some(sender);
-        }
-        let request = hyper::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", self.address.to_string())
-            .header("authorization", format!("Bearer {}", self.token))
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::copy_from_slice(body)))
-            .unwrap();
-        let sender = self.connection.as_mut().unwrap();
-        let answer = async {
-            sender.ready().await.map_err(|e| e.to_string())?;
-            let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let status = answer.status().as_u16();
-            self.headers = answer.headers().clone();
-            let body = answer.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
-            let value = serde_json::from_slice(&body)
-                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
-            Ok((status, value))
-        };
-        let answer = answer.await;
-        if answer.is_err() {
-            self.connection = None;
-        }
-        answer
+    ) -> Result<(u16, Value), HttpError> {
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let request = HttpRequest::new(method, path).json(body.to_vec());
+        let response = self.http.send(request.bytes_max(RESPONSE_BYTES_MAX)).await?;
+        self.headers = response.headers;
+        let body = response.body;
+        let value = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+        Ok((response.status.as_u16(), value))
     }
 
     pub async fn ask(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -283,7 +243,7 @@ impl Client {
 /// Database of a test.
 pub enum Store {
     Sqlite,
-    Postgres(Arc<postgres::Postgres>),
+    Postgres(Arc<PostgresServer>),
 }
 
 impl Store {
@@ -299,9 +259,11 @@ impl Store {
 /// Runs a test on both databases; skips PostgreSQL with a message if it is not installed.
 pub fn on_both(test: impl Fn(&Store)) {
     test(&Store::Sqlite);
-    match postgres::Postgres::shared() {
+    match PostgresServer::shared() {
         Ok(server) => test(&Store::Postgres(server)),
-        Err(why) => penstock_testkit::skip(penstock_testkit::Requirement::Program, &why),
+        Err(why) => {
+            penstock_testkit::skip(penstock_testkit::Requirement::Program, &why.to_string())
+        }
     }
 }
 

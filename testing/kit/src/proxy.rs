@@ -1,4 +1,4 @@
-//! Fault injector: a TCP proxy in threads of the test that flips bits, truncates streams, delays and resets, at
+//! ProxyFault injector: a proxy of TCP in threads of the test that flips bits, truncates streams, delays and resets, at
 //! seeded positions.
 
 use std::io::{Read, Write};
@@ -7,50 +7,57 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Random, seeded};
+use crate::Random;
 
-/// Fault-free bytes in each direction at the start of a control connection: its TLS handshake and request. A client
+/// ProxyFault-free bytes in each direction at the start of a control connection: its TLS handshake and request. A client
 /// whose first request fails gives up at once.
 const CALM_BYTES: u64 = 16 << 10;
 
 /// Kind of an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum ProxyFault {
+    /// One bit is changed.
     Flip,
+    /// The rest of a chunk is dropped, and the connection is closed.
     Truncate,
+    /// A chunk arrives up to half a second later.
     Delay,
+    /// The connection is reset on both sides.
     Reset,
 }
 
-const FAULTS: [Fault; 4] = [Fault::Flip, Fault::Truncate, Fault::Delay, Fault::Reset];
+const FAULTS: [ProxyFault; 4] =
+    [ProxyFault::Flip, ProxyFault::Truncate, ProxyFault::Delay, ProxyFault::Reset];
 
-pub struct Proxy {
+/// A proxy of TCP, stopped when dropped.
+pub struct FaultProxy {
+    /// Address that clients connect to.
     pub address: SocketAddr,
-    inner: Arc<Inner>,
+    inner: Arc<ProxyState>,
 }
 
-struct Inner {
+struct ProxyState {
     upstream: String,
     /// Remaining faults.
     budget: AtomicI64,
     /// Mean bytes between two faults of one direction of one connection.
     every: u64,
     random: Mutex<Random>,
-    done: Mutex<Vec<Fault>>,
-    live: Mutex<Vec<Arc<Pair>>>,
+    done: Mutex<Vec<ProxyFault>>,
+    live: Mutex<Vec<Arc<ProxiedConnection>>>,
     passed: AtomicU64,
     stopping: AtomicBool,
     frozen: AtomicBool,
 }
 
 /// The two sockets of a proxied connection.
-struct Pair {
+struct ProxiedConnection {
     client: TcpStream,
     agent: TcpStream,
     reset: AtomicBool,
 }
 
-impl Pair {
+impl ProxiedConnection {
     /// Sets SO_LINGER to 0 and stops reading, so that both closes send RST.
     fn reset(&self) {
         self.reset.store(true, Ordering::SeqCst);
@@ -67,21 +74,29 @@ impl Pair {
     }
 }
 
-impl Proxy {
+impl std::fmt::Debug for FaultProxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FaultProxy").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl FaultProxy {
     /// Forwards to `upstream` and injects `budget` faults.
+    #[must_use]
     pub fn start(upstream: &str, random: Random, budget: i64, every: u64) -> Self {
         Self::start_at("127.0.0.1:0", upstream, random, budget, every)
     }
 
     /// Forwards from `listen` without faults.
+    #[must_use]
     pub fn clean(listen: &str, upstream: &str) -> Self {
-        Self::start_at(listen, upstream, seeded(0), 0, 1)
+        Self::start_at(listen, upstream, Random::new(0), 0, 1)
     }
 
     fn start_at(listen: &str, upstream: &str, random: Random, budget: i64, every: u64) -> Self {
         let listener = TcpListener::bind(listen).unwrap();
         let address = listener.local_addr().unwrap();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(ProxyState {
             upstream: upstream.to_owned(),
             budget: AtomicI64::new(budget),
             every,
@@ -106,6 +121,8 @@ impl Proxy {
         Self { address, inner }
     }
 
+    /// Returns the URL of `path` at the agent behind the proxy.
+    #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("penstock://{}/{path}", self.address)
     }
@@ -115,12 +132,14 @@ impl Proxy {
         self.inner.frozen.store(true, Ordering::SeqCst);
     }
 
-    /// Injected faults so far.
-    pub fn done(&self) -> Vec<Fault> {
+    /// Returns the faults injected so far.
+    #[must_use]
+    pub fn done(&self) -> Vec<ProxyFault> {
         self.inner.done.lock().unwrap().clone()
     }
 
-    /// Forwarded bytes in both directions.
+    /// Returns the number of bytes forwarded in both directions.
+    #[must_use]
     pub fn passed(&self) -> u64 {
         self.inner.passed.load(Ordering::SeqCst)
     }
@@ -137,7 +156,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.inner.stopping.store(true, Ordering::SeqCst);
         self.inner.live.lock().unwrap().iter().for_each(|pair| pair.cut());
@@ -145,14 +164,14 @@ impl Drop for Proxy {
     }
 }
 
-impl Inner {
+impl ProxyState {
     fn carry(self: &Arc<Self>, client: TcpStream) {
         // The upstream refuses: close the client's connection.
         let Ok(agent) = TcpStream::connect(&self.upstream) else { return };
         for socket in [&client, &agent] {
             let _ = socket.set_nodelay(true);
         }
-        let pair = Arc::new(Pair { client, agent, reset: AtomicBool::new(false) });
+        let pair = Arc::new(ProxiedConnection { client, agent, reset: AtomicBool::new(false) });
         self.live.lock().unwrap().push(Arc::clone(&pair));
         for upwards in [true, false] {
             let (inner, pair) = (Arc::clone(self), Arc::clone(&pair));
@@ -164,7 +183,7 @@ impl Inner {
         }
     }
 
-    fn pump(&self, pair: &Pair, upwards: bool, mut random: Random) {
+    fn pump(&self, pair: &ProxiedConnection, upwards: bool, mut random: Random) {
         let (mut from, mut to) =
             if upwards { (&pair.client, &pair.agent) } else { (&pair.agent, &pair.client) };
         let mut buffer = vec![0; 32 << 10];
@@ -187,15 +206,15 @@ impl Inner {
                 let fault = FAULTS[random.between(0, 4) as usize];
                 self.done.lock().unwrap().push(fault);
                 match fault {
-                    Fault::Flip => {
+                    ProxyFault::Flip => {
                         let at = random.between(0, count as u64) as usize;
                         bytes[at] ^= 1 << random.between(0, 8);
                     }
-                    Fault::Truncate => pass = random.between(0, count as u64) as usize,
-                    Fault::Delay => {
+                    ProxyFault::Truncate => pass = random.between(0, count as u64) as usize,
+                    ProxyFault::Delay => {
                         std::thread::sleep(Duration::from_millis(random.between(50, 500)));
                     }
-                    Fault::Reset => {
+                    ProxyFault::Reset => {
                         pair.reset();
                         return;
                     }

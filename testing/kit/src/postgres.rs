@@ -1,21 +1,49 @@
 //! A PostgreSQL server for tests: in a temporary directory, on a Unix socket, as a user other than root.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::{is_root, wait_until};
+
+/// The server could not be started here.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// The programs of PostgreSQL are not installed.
+    #[error("PostgreSQL is not installed (tools/setup.sh test)")]
+    Missing,
+    /// A program could not be started.
+    #[error("{command}: {source}")]
+    Start {
+        /// Command line of the program.
+        command: String,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// A program ended without success.
+    #[error("{command}: {status}")]
+    Failed {
+        /// Command line of the program.
+        command: String,
+        /// Exit code or signal of the program.
+        status: ExitStatus,
+    },
+}
+
 /// A server that stops with its last user.
-pub struct Postgres {
+#[derive(Debug)]
+pub struct PostgresServer {
     directory: TempDir,
     bin: PathBuf,
     databases: AtomicU32,
 }
 
-static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+static SHARED: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
 
 /// Returns the directory of the programs on Debian.
 fn bin() -> Option<PathBuf> {
@@ -26,9 +54,12 @@ fn bin() -> Option<PathBuf> {
     found.pop()
 }
 
-impl Postgres {
+impl PostgresServer {
     /// Returns the server of this process; starts it if there is none.
-    pub fn shared() -> Result<Arc<Self>, String> {
+    ///
+    /// # Errors
+    /// When PostgreSQL is not installed or does not start.
+    pub fn shared() -> Result<Arc<Self>, PostgresError> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(server) = shared.upgrade() {
             return Ok(server);
@@ -39,8 +70,11 @@ impl Postgres {
     }
 
     /// Starts a separate server.
-    pub fn start() -> Result<Self, String> {
-        let bin = bin().ok_or("PostgreSQL is not installed (tools/setup.sh test)")?;
+    ///
+    /// # Errors
+    /// When PostgreSQL is not installed or does not start.
+    pub fn start() -> Result<Self, PostgresError> {
+        let bin = bin().ok_or(PostgresError::Missing)?;
         let directory = tempfile::Builder::new().prefix("penstock-pg").tempdir().unwrap();
         let server = Self { directory, bin, databases: AtomicU32::new(0) };
         let data = server.data();
@@ -78,7 +112,10 @@ impl Postgres {
     }
 
     /// Starts the server on its data.
-    pub fn begin(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn begin(&self) -> Result<(), PostgresError> {
         let socket = self.directory.path().display();
         let options = format!(
             "-c listen_addresses='' -k {socket} -c max_connections=100 -c shared_buffers=64MB"
@@ -99,23 +136,19 @@ impl Postgres {
         let process: i32 = text.lines().next().unwrap().parse().unwrap();
         let _ = Command::new("kill").args(["-9", &process.to_string()]).status();
         // Its children exit when they notice; a new server waits for them.
-        let begun = Instant::now();
-        while std::path::Path::new(&format!("/proc/{process}")).exists() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let process = format!("/proc/{process}");
+        wait_until("PostgreSQL ends", Duration::from_secs(20), || {
+            (!Path::new(&process).exists()).then_some(())
+        });
     }
 
     /// Restarts the server after [`Self::kill`].
     pub fn again(&self) {
-        let begun = Instant::now();
-        while let Err(error) = self.begin() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_until("PostgreSQL starts again", Duration::from_secs(60), || self.begin().ok());
     }
 
     /// Returns the URL of a new, empty database.
+    #[must_use]
     pub fn new_database(&self) -> String {
         let name = format!("d{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let socket = self.directory.path().display().to_string();
@@ -125,7 +158,7 @@ impl Postgres {
     }
 }
 
-impl Drop for Postgres {
+impl Drop for PostgresServer {
     fn drop(&mut self) {
         let data = self.data();
         let _ =
@@ -133,11 +166,11 @@ impl Drop for Postgres {
     }
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+fn run(command: &mut Command) -> Result<(), PostgresError> {
+    let line = format!("{command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(PostgresError::Failed { command: line, status }),
+        Err(source) => Err(PostgresError::Start { command: line, source }),
+    }
 }
