@@ -89,7 +89,7 @@ fn redirected_output_never_has_the_token() {
         command.args(["serve", "--listen", "0.0.0.0:0", "--http", "none", "--root", "."]);
         let agent = ReadyProcess::start_until(command, "penstock login");
         seen.push(agent.fact(""));
-        let log = agent.end();
+        let log = agent.end_by("INT");
         let token = std::fs::read_to_string(state.join("token")).unwrap();
         assert!(!log.contains(token.trim()), "the token is in the log: {log}");
     }

@@ -233,8 +233,17 @@ impl ReadyProcess {
     /// # Panics
     /// When it does not end with success.
     #[track_caller]
-    pub fn end(mut self) -> String {
-        self.signal("TERM");
+    pub fn end(self) -> String {
+        self.end_by("TERM")
+    }
+
+    /// Ends the server by the signal of this name; returns its whole log.
+    ///
+    /// # Panics
+    /// When it does not end with success.
+    #[track_caller]
+    pub fn end_by(mut self, signal: &str) -> String {
+        self.signal(signal);
         assert_eq!(self.wait(), 0, "{}", self.log());
         self.drain.take().unwrap().join().unwrap();
         self.log()
