@@ -98,7 +98,7 @@ fn survive(kills: u32, pull: bool, seed: u64) {
 }
 
 /// Kills of each of these copies; every crash point of the receiver is in `mover::sink::simulation`.
-const KILL_COUNT: u32 = 15;
+const KILL_COUNT: u32 = 6;
 
 #[test]
 fn push_survives_kills() {
@@ -139,8 +139,9 @@ fn durable_bytes_are_not_resent() {
     let mut before = 0;
     for kill in 1..5_u64 {
         let client = start(&agent, "32M");
+        let share = kill * 18 + random.between(0, 10);
         let (moved, resumed) = wait_until("progress", Duration::from_secs(30), || {
-            known(&agent).filter(|(moved, resumed)| moved + resumed >= kill * bytes as u64 / 5)
+            known(&agent).filter(|(moved, resumed)| (moved + resumed) * 100 >= share * bytes as u64)
         });
         println!("kill {kill}: {before} bytes known, {resumed} found again, {moved} moved since");
         assert!(resumed * 100 >= before * 95, "{resumed} of {before}");
@@ -199,12 +200,13 @@ fn totals_over_restarts(pull: bool, seed: u64) {
     }
     let mut client = RunningCommand::start(&mut command);
     for part in 1..3 {
+        let share = part * random.between(26, 38);
         wait_until("progress", Duration::from_secs(30), || {
             assert!(!client.is_over(), "it ended too early");
             let running = agent.transfers(&env.state);
             let one = running.iter().find(|one| one["state"] == "running")?;
             let done = one["moved_bytes"].as_u64()? + one["resumed_bytes"].as_u64()?;
-            (done >= part * total / 3 && allocated(&copies) >= part * total / 4).then_some(())
+            (done * 100 >= share * total && allocated(&copies) >= part * total / 4).then_some(())
         });
         agent.kill();
         let listen = agent.listen.clone();

@@ -1,4 +1,5 @@
-//! The real controller over real agents: submitted requests complete, despite kills of either.
+//! The real controller over real agents: submitted requests complete. Kills of either are in `crashes.rs` and
+//! `services/controller/tests/crash.rs`, all their orders in `testing/simulation`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
-use crate::common::site::{HOSTS, Operations};
-use crate::common::{Random, RunningCommand, seeded, wait_until, write_file};
+use crate::common::site::Operations;
+use crate::common::{Random, RunningCommand, seeded, write_file};
 
 fn write_set(random: &mut Random, root: &Path, small: usize, large: usize) {
     for number in 0..small + large {
@@ -98,43 +99,4 @@ fn files_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     }
     all.sort();
     all
-}
-
-#[test]
-fn submitted_requests_complete_despite_kills() {
-    let mut random = seeded(7_301);
-    let mut operations = Operations::start("");
-    let mut nodes = HOSTS.map(|host| operations.node(host));
-    for node in &nodes[..2] {
-        write_set(&mut random, &node.path("set"), 200, 8);
-    }
-    let first = operations.submit("a:/data/set", "c:/data/from-a", "first", &[]);
-    let second = operations.submit("b:/data/set", "c:/data/from-b", "second", &[]);
-    for round in 0..4 {
-        let victim = if round < 4 { round } else { random.between(0, 4) as usize };
-        let pause = Duration::from_millis(random.between(200, 1_500));
-        let begun = Instant::now();
-        wait_until("a moment", Duration::from_secs(10), || (begun.elapsed() > pause).then_some(()));
-        match nodes.get_mut(victim) {
-            Some(node) => {
-                println!("round {round}: {} is killed", node.name);
-                node.agent.kill();
-                node.restart();
-            }
-            None => {
-                println!("round {round}: the controller is killed");
-                operations.serve.take().unwrap().kill();
-                operations.restart();
-            }
-        }
-    }
-    for (request, node, to) in [(first, 0, "from-a"), (second, 1, "from-b")] {
-        let facts = await_done(&operations, request);
-        assert_eq!(
-            (facts["state"].as_str(), facts["files_done"].as_u64()),
-            (Some("done"), Some(208)),
-            "{facts}"
-        );
-        assert_eq!(files_below(&nodes[2].path(to)), files_below(&nodes[node].path("set")));
-    }
 }

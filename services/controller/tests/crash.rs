@@ -17,7 +17,7 @@ use penstock_testkit::seeded;
 use serde_json::{Value, json};
 
 /// Kills in a run; crashes at every moment are in `testing/simulation`.
-const KILL_COUNT: usize = 3;
+const KILL_COUNT: usize = 2;
 
 /// Not a test: the controller of the other tests, in its own process.
 #[test]
@@ -280,7 +280,7 @@ fn leader(controllers: &[Killable]) -> usize {
 }
 
 #[test]
-fn second_controller_takes_over_leadership() {
+fn leadership_lease_passes_to_second_controller() {
     let store = match PostgresServer::shared() {
         // The server stops with its last user.
         Ok(server) => Store::Postgres(server),

@@ -49,7 +49,7 @@ async fn killed_process_keeps_minutes_exactly_once() {
     let mut random = penstock_testkit::seeded(0x5EED);
     let dir = tempfile::tempdir().unwrap();
     let mut checked = 0;
-    for _ in 0..4 {
+    for _ in 0..2 {
         let most = random.between(3, 43) as usize;
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "store::tests::writes_until_it_is_killed", "--nocapture"])
