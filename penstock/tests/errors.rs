@@ -404,7 +404,7 @@ fn directory_metadata_failure_is_reported() {
 }
 
 #[test]
-fn source_growing_once_is_retried() {
+fn source_growing_once_causes_retry() {
     let env = TestEnv::new();
     let data = dataset(&env, &[("grows", 6 << 20), ("other", 1 << 20)]);
     fs::set_permissions(data.join("grows"), fs::Permissions::from_mode(0o644)).unwrap();

@@ -42,7 +42,7 @@ fn died(env: &TestEnv) -> (String, PathBuf) {
 }
 
 #[test]
-fn abandoned_files_alone_are_removed() {
+fn retention_removes_abandoned_files_only() {
     let env = TestEnv::new();
     let (_, small) = died(&env);
     let foreign = [

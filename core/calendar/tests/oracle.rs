@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..penstock_testkit::properties() })]
 
     #[test]
-    fn calendar_equals_per_second_model(acts in prop::collection::vec(act(), 1..60)) {
+    fn reservations_equal_per_second_model(acts in prop::collection::vec(act(), 1..60)) {
         let (mut calendar, mut plain) = (Calendar::default(), Plain::default());
         for name in NAMES {
             calendar.set_reservable(name, BitRate(100)).expect("the rate is valid");
@@ -135,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn refusal_reports_what_would_fit() {
+fn reservation_refusal_reports_fitting_offer() {
     let mut calendar = Calendar::default();
     for name in NAMES {
         calendar.set_reservable(name, BitRate(100_000_000_000)).expect("the rate is valid");

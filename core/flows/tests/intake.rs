@@ -189,7 +189,7 @@ fn firefly(
 }
 
 #[test]
-fn mark_needs_a_reason_for_trust() {
+fn label_needs_reason_for_trust() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let (listed, stranger) = (host(CERN, 1), host(ELSEWHERE, 1));
     let to = host(FNAL, 1);
@@ -281,7 +281,7 @@ fn firefly_confirms_or_supplies_the_label() {
 }
 
 #[test]
-fn packets_decode_every_published_pair() {
+fn labels_decode_every_published_pair() {
     // Owner, activity, label without entropy bits and with all of them, as published by Scitags and CMS.
     let table = [
         (1, 1, 0x20004, 0xE0107),

@@ -205,7 +205,7 @@ fn tshark_sees_the_same() {
 }
 
 #[test]
-fn marks_are_found_in_all_encapsulations() {
+fn labels_are_found_in_all_encapsulations() {
     let marked = |next: u8, inside: &[u8]| {
         [&option::encode_header(next, tag()).unwrap()[..], inside].concat()
     };

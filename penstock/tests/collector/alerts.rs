@@ -14,7 +14,7 @@ fn receive_alert(listener: &TcpListener, status: &str) -> Value {
 }
 
 #[test]
-fn alert_fires_and_failed_webhook_retries() {
+fn alert_fires_failed_webhooks_retry() {
     let dir = test_dir();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -92,7 +92,7 @@ fn restart_and_reload_leave_no_gap() {
 }
 
 #[test]
-fn live_connections_follow_rules_and_sockets() {
+fn labels_of_connections_follow_rules() {
     if !possible("live connections") {
         return;
     }

@@ -252,7 +252,7 @@ fn kernel_counters_match_the_wire() {
 }
 
 #[test]
-fn short_connections_both_ways() {
+fn short_connections_are_labelled_both_ways() {
     if !possible("short connections") {
         return;
     }
@@ -294,7 +294,7 @@ fn short_connections_both_ways() {
 
 /// The kernel keeps the tag of a VLAN device in the skb, outside of the packet.
 #[test]
-fn packets_of_vlan_devices() {
+fn vlan_device_packets_are_labelled() {
     if !possible("VLAN devices") {
         return;
     }
@@ -355,7 +355,7 @@ fn options_fit_narrow_local_mtu() {
 }
 
 #[test]
-fn ipv4_stays_and_is_counted() {
+fn unlabelled_ipv4_is_counted() {
     if !possible("IPv4") {
         return;
     }
@@ -386,7 +386,7 @@ fn python(ns: &str, program: &str) -> bool {
 }
 
 #[test]
-fn extension_headers_fragments_and_vlan_tags() {
+fn labels_with_extension_headers_and_fragments() {
     if !possible("extension headers") {
         return;
     }

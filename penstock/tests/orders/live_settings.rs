@@ -71,7 +71,7 @@ fn rate_and_streams_change_during_transfer() {
 }
 
 #[test]
-fn lost_controller_lowers_to_safe_rate() {
+fn expired_lease_lowers_to_safe_rate() {
     let mut random = seeded(7_101);
     let controller = Controller::start();
     let a = Node::start_at(&controller, "a", "127.0.0.1:0", "safe_rate = \"20M\"");
