@@ -235,7 +235,7 @@ mod tests {
         #![proptest_config(penstock_testkit::properties())]
 
         #[test]
-        fn profile_equals_list_model(
+        fn reservation_profile_equals_list_model(
             changes in prop::collection::vec((0..40_u64, -5..5_i64), 0..60),
             from in 0..45_u64,
             long in 1..20_u64,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_depth_is_logarithmic() {
+    fn reservation_tree_depth_is_logarithmic() {
         let mut profile = Profile::default();
         (0..100_000).for_each(|second| profile.add(second, 1));
         let mut deepest = 0;

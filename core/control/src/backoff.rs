@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn backoff_grows_and_has_jitter() {
+    fn retry_backoff_grows_with_jitter() {
         for seed in 0..1000 {
             let mut before = Duration::ZERO;
             for attempt in 1..30 {

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_part_waits_for_backoff() {
+    fn failed_part_waits_for_retry() {
         let part =
             end_part(1_000, &fault(FaultKind::Transient), TERMS, vec![file(0, 0), file(1, 2)]);
         assert_eq!(part.trouble.as_deref(), Some("refused"));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn listing_retries_or_breaks() {
+    fn failed_listing_retry_or_break() {
         let retry = end_listing(9, &withdrawn(), TERMS);
         assert_eq!(retry, ListingEnd::Retry { state: BatchState::Queued, not_before_ms: 0 });
         assert_eq!(end_listing(9, &RunEnd::Reported(None), TERMS), ListingEnd::Complete);

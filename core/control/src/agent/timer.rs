@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backoff_jitter_is_bounded() {
+    fn retry_backoff_jitter_is_bounded() {
         let pauses: Vec<_> =
             (0..=255).map(|random| jittered(Duration::from_secs(8), random)).collect();
         let bounds = Duration::from_secs(4)..=Duration::from_secs(8);

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transient_failures_are_retried() {
+    fn transient_failures_retry() {
         let refused = |kind| CopyError::Refused("dtn2".into(), Refusal::new(kind, "no\nway"));
         for kind in [RefusalKind::Busy, RefusalKind::Identity] {
             assert!(matches!(of_copy(&refused(kind)), FailureAction::Wait(_)), "{kind:?}");

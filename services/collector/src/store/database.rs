@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn size_limit_evicts_oldest_minutes() {
+    async fn retention_size_limit_evicts_oldest_minutes() {
         let dir = tempfile::tempdir().unwrap();
         let pool = open(&dir.path().join("t.db"), 80 * PAGE_BYTES).await.unwrap();
         let mut full = 0;

@@ -117,7 +117,7 @@ async fn newer_database_format_is_left_alone() {
 }
 
 #[tokio::test]
-async fn failed_writes_are_counted_and_retried() {
+async fn failed_writes_count_and_retry() {
     let dir = tempfile::tempdir().unwrap();
     // A directory in place of the file.
     std::fs::create_dir(dir.path().join(FILE)).unwrap();

@@ -207,7 +207,7 @@ fn reported_outcomes_end_request() {
 }
 
 #[test]
-fn transient_fault_waits_for_backoff() {
+fn transient_fault_waits_for_retry() {
     let mut sites = TwoSites::new();
     let id = sites.submit(&["a"]);
     let order = sites.start();
@@ -312,7 +312,7 @@ fn lost_destination_requeues_its_files() {
 }
 
 #[test]
-fn expired_request_is_purged() {
+fn retention_purges_expired_request() {
     let mut sites = TwoSites::new();
     sites.submit(&["a"]);
     let order = sites.start();

@@ -116,7 +116,7 @@ fn cancellation_waits_for_hosts() {
 }
 
 #[test]
-fn failed_attempt_names_next_one() {
+fn failed_attempt_names_next_retry() {
     let mut sites = TwoSites::new();
     let id = sites.submit(&["a"]);
     let order = sites.start();
