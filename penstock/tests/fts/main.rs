@@ -3,12 +3,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../gateway/issuer.rs"]
-#[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod issuer;
 #[path = "../gateway/site.rs"]
 #[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod site;
 #[path = "../gateway/xrootd.rs"]
+#[allow(dead_code, reason = "the gateway's tests use the rest")]
 mod xrootd;
 
 mod agents;

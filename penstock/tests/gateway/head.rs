@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use penstock_testkit::Requirement;
+use penstock_testkit::{Requirement, is_installed};
 use penstock_tokens::{RedirectGrant, RedirectKey, RedirectedClient};
 
 use crate::common::{TestEnv, seeded, wait_until, write_file};
-use crate::site::{HostCertificate, Site, TOKEN, is_installed};
+use crate::site::{HostCertificate, Site, TOKEN};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
 const SECRET: &str = "f00dfeedf00dfeedf00dfeedf00dfeed";
@@ -134,10 +134,7 @@ impl HeadSite {
 
     /// Runs a client that trusts the authority; fails unless it exits with 0.
     fn client(&self, program: &str, arguments: &[&str]) {
-        let hashed = self.certificate.path("authorities");
-        if !hashed.exists() {
-            self.certificate.hashed_authorities();
-        }
+        let hashed = self.certificate.hashed_authorities();
         let output = Command::new(program)
             .args(arguments)
             .current_dir(self.head.env.path(""))

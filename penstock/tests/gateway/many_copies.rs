@@ -7,8 +7,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use penstock_testkit::is_installed;
+
 use crate::common::{seeded, write_file};
-use crate::site::{HostCertificate, Site, is_installed};
+use crate::site::{HostCertificate, Site};
 use crate::third_party::{assert_success, bearer, copy, site, url_at};
 use crate::xrootd::Xrootd;
 

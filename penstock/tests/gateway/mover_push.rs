@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::common::{seeded, wait_until, write_file};
 use crate::mover_pull::{OFFERED_BYTES_MIN, adler32, is_by_mover};
-use crate::site::{HostCertificate, Response, Site};
+use crate::site::{HostCertificate, Site, TestResponse};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
-fn push(from: &Site, name: &str, to: &str, more: &[(&str, &str)]) -> Response {
+fn push(from: &Site, name: &str, to: &str, more: &[(&str, &str)]) -> TestResponse {
     copy(from, name, &[&[("Destination", to)], more].concat())
 }
 

@@ -1,5 +1,5 @@
-//! The real controller over real agents: submitted requests complete. Kills of either are in `crashes.rs` and
-//! `services/controller/tests/crash.rs`, all their orders in `testing/simulation`.
+//! The real controller over real agents: submitted requests complete, also when both are killed. All orders of kills are
+//! in `testing/simulation`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use penstock_testkit::http::TestRequest;
 use serde_json::Value;
 
-use crate::common::site::Operations;
-use crate::common::{Random, RunningCommand, seeded, write_file};
+use crate::common::site::{HOSTS, Operations};
+use crate::common::{Random, RunningCommand, seeded, wait_until, write_file};
 
 fn write_set(random: &mut Random, root: &Path, small: usize, large: usize) {
     for number in 0..small + large {
@@ -99,4 +99,36 @@ fn files_below(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     }
     all.sort();
     all
+}
+
+#[test]
+fn submitted_request_survives_kills() {
+    let mut random = seeded(7_301);
+    let mut operations = Operations::start("");
+    let mut nodes = HOSTS.map(|host| operations.node(host));
+    write_set(&mut random, &nodes[0].path("set"), 100, 6);
+    let request = operations.submit("a:/data/set", "c:/data/from-a", "first", &[]);
+    // An agent, then the controller: the source or the destination, by the seed.
+    let victim = [0, 2][random.below(2) as usize];
+    for kill in 0..2 {
+        let pause = Duration::from_millis(random.between(200, 1_500));
+        let begun = Instant::now();
+        wait_until("a moment", Duration::from_secs(10), || (begun.elapsed() > pause).then_some(()));
+        if kill == 0 {
+            println!("{} is killed", nodes[victim].name);
+            nodes[victim].agent.kill();
+            nodes[victim].restart();
+        } else {
+            println!("the controller is killed");
+            operations.serve.take().unwrap().kill();
+            operations.restart();
+        }
+    }
+    let facts = await_done(&operations, request);
+    assert_eq!(
+        (facts["state"].as_str(), facts["files_done"].as_u64()),
+        (Some("done"), Some(106)),
+        "{facts}"
+    );
+    assert_eq!(files_below(&nodes[2].path("from-a")), files_below(&nodes[0].path("set")));
 }

@@ -60,6 +60,9 @@ impl HostCertificate {
     #[must_use]
     pub fn hashed_authorities(&self) -> PathBuf {
         let hashed = self.path("authorities");
+        if hashed.exists() {
+            return hashed;
+        }
         fs::create_dir(&hashed).unwrap();
         fs::copy(self.path("ca.pem"), hashed.join("ca.pem")).unwrap();
         let output = Command::new("openssl").arg("rehash").arg(&hashed).output().unwrap();
