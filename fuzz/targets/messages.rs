@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use penstock_protocol::control::{ToReceiver, ToSender};
-use penstock_protocol::open::{Answer, Challenge, Join, Open};
+use penstock_protocol::open::{Answer, Challenge, Join, OpenRequest};
 use penstock_protocol::preamble::{self, PREAMBLE_BYTES};
 use penstock_protocol::third_party::{FromSource, ToSource};
 use penstock_protocol::wire::{self, WireFormat};
@@ -18,7 +18,7 @@ fn there_and_back<T: WireFormat>(bytes: &[u8]) {
 fuzz_target!(|bytes: &[u8]| {
     let Some((which, bytes)) = bytes.split_first() else { return };
     match which % 9 {
-        0 => there_and_back::<Open>(bytes),
+        0 => there_and_back::<OpenRequest>(bytes),
         1 => there_and_back::<Answer>(bytes),
         2 => there_and_back::<ToReceiver>(bytes),
         3 => there_and_back::<ToSender>(bytes),
