@@ -1,8 +1,8 @@
 //! Requests of HTTP and WebDAV.
 
 use std::fs;
-use std::io::{BufReader, Write};
-use std::net::Shutdown;
+use std::io::{BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use penstock_testkit::raw::read_response;
@@ -105,6 +105,44 @@ fn broken_upload_leaves_nothing() {
     });
     assert_eq!(site.names(), ["old"]);
     assert_eq!(fs::read(site.data.join("old")).unwrap(), b"old");
+}
+
+/// Uploads that begin before any of them ends, each with a condition that holds at its beginning.
+#[test]
+fn one_conditional_upload_succeeds() {
+    let site = Site::new();
+    let put = |condition: &str| {
+        let mut stream = site.connect();
+        let head = format!(
+            "PUT /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{condition}\r\n\
+             Expect: 100-continue\r\nContent-Length: 5\r\nConnection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut line = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+        // The server has checked the condition when it asks for the body.
+        stream.read_exact(&mut line).unwrap();
+        assert!(line.starts_with(b"HTTP/1.1 100"));
+        stream
+    };
+    let etag = || site.ask("HEAD", "/store/data/f", &[], b"").header("etag").map(str::to_owned);
+    for round in 0..4 {
+        let condition = match etag() {
+            None => "If-None-Match: *".to_owned(),
+            Some(etag) => format!("If-Match: {etag}"),
+        };
+        let uploads = [put(&condition), put(&condition), put(&condition)];
+        let mut all: Vec<u16> = std::thread::scope(|scope| {
+            let end = |mut stream: TcpStream| {
+                stream.write_all(b"hello").unwrap();
+                read_response(&mut BufReader::new(stream)).status
+            };
+            let all = uploads.map(|stream| scope.spawn(move || end(stream)));
+            all.map(|one| one.join().unwrap()).to_vec()
+        });
+        all.sort_unstable();
+        assert_eq!(all, [if round == 0 { 201 } else { 204 }, 412, 412], "{condition}");
+    }
+    assert_eq!(site.names(), ["f"]);
 }
 
 #[test]

@@ -122,6 +122,12 @@ pub(crate) fn check_write(
     }
 }
 
+/// Returns true if a request has a condition that [`check_write`] evaluates.
+pub(crate) fn has_any(headers: &HeaderMap) -> bool {
+    let names = [header::IF_MATCH, header::IF_NONE_MATCH, header::IF_UNMODIFIED_SINCE];
+    names.iter().any(|name| headers.contains_key(name))
+}
+
 /// Creates a 412 problem.
 pub(crate) fn precondition_failed(text: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::PRECONDITION_FAILED, text)

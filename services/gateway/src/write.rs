@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_mover::{CommittedUpload, FileUpload, JoinedUpload, TransferDirection};
 use penstock_protocol::digest::{Algorithm, Digest};
+use penstock_sys::fs::Stat;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -94,11 +95,26 @@ pub(crate) async fn put(
             }
             _ => failed(&shown, &error),
         })?;
-    let committed = blocking(move || commit(upload, &expected, replace)).await;
+    let headers = request.headers.clone();
+    let has_condition = conditions::has_any(&headers);
+    let committed = blocking(move || {
+        // The file may be in another state than when the upload began.
+        let condition = |present: Option<&Stat>| {
+            let present = present.map(Validators::of);
+            conditions::check_write(&headers, present.as_ref()).is_ok()
+        };
+        let committed = upload.commit_if(&condition, replace, &expected)?;
+        store_digests(&committed);
+        Ok(committed)
+    })
+    .await;
     let committed = committed.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData => ProblemDetails::bad_request(format!("{shown}: {error}")),
         io::ErrorKind::AlreadyExists => match keeps {
             Some(refusal) if overwrites => refusal,
+            _ if has_condition => precondition_failed(&format!(
+                "{shown} is in another state than the request names: another client wrote it during the upload"
+            )),
             _ => precondition_failed(&format!("{shown} exists (Overwrite: F)")),
         },
         _ => failed(&shown, &error),
@@ -192,14 +208,9 @@ async fn receive(
     Ok((written?, account))
 }
 
-fn commit(
-    upload: JoinedUpload,
-    expected: &[(Algorithm, Digest)],
-    replace: bool,
-) -> io::Result<CommittedUpload> {
-    let committed = upload.commit(replace, expected)?;
+/// Keeps the digests of an upload with its file.
+fn store_digests(committed: &CommittedUpload) {
     for (algorithm, digest) in &committed.digests {
         digest::store(&committed.file, &committed.stat, *algorithm, digest);
     }
-    Ok(committed)
 }

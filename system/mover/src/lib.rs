@@ -81,5 +81,7 @@ pub use sink::file_locks::FileLocks;
 pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
-pub use sink::upload::{CommittedUpload, FileUpload, JoinedUpload, RangeWriter, WrittenRange};
+pub use sink::upload::{
+    CommittedUpload, FileUpload, JoinedUpload, RangeWriter, UploadCondition, WrittenRange,
+};
 pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

@@ -13,6 +13,7 @@
 //! | `resume_journal` | ranges of unfinished files across crashes |
 //! | `orphans` | removal of temporary files of abandoned transfers |
 //! | `file_locks` | locks of files being written by transfers of one agent |
+//! | `name_locks` | locks of names while uploads replace files |
 //! | `upload` | a file that another protocol delivers, in order or in ranges |
 //! | `block_writer` | consecutive bytes in blocks, past the page cache |
 //! | `storage` | file system interface of all of these |
@@ -22,6 +23,7 @@ pub(crate) mod committer;
 pub(crate) mod destination;
 pub(crate) mod file;
 pub(crate) mod file_locks;
+mod name_locks;
 pub(crate) mod orphans;
 pub(crate) mod partial_files;
 pub(crate) mod planner;

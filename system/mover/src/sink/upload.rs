@@ -17,6 +17,7 @@ use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use super::block_writer::{BLOCK_BYTES, BlockWriter};
+use super::name_locks::lock_name;
 use super::orphans::PART;
 use crate::base::file_digest::catch_up;
 use crate::net::handshake::random;
@@ -30,6 +31,12 @@ const FILE_MODE: u32 = 0o666;
 
 /// Largest size of a content whose size is not known yet, in bytes.
 const UNKNOWN_BYTES_MAX: u64 = u64::MAX >> 1;
+
+/// Attempts to give a file its name while other processes create and remove that name.
+const NAME_ATTEMPTS_MAX: usize = 100;
+
+/// Condition of the file that has the name of an upload; `None` if no file has it.
+pub type UploadCondition<'a> = &'a dyn Fn(Option<&Stat>) -> bool;
 
 /// An upload in progress. Dropped without [`JoinedUpload::commit`], it leaves nothing behind.
 #[derive(Debug)]
@@ -117,7 +124,7 @@ impl FileUpload {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         let (parent, name) = place.root.parent(OsStr::from_bytes(&place.path))?;
-        match kind_at(&parent, &name)? {
+        match stat_at(&parent, &name)?.map(|stat| stat.kind) {
             None | Some(Kind::File) => {}
             Some(Kind::Directory) => return Err(io::ErrorKind::IsADirectory.into()),
             Some(_) => {
@@ -245,22 +252,43 @@ impl FileUpload {
         Ok(Some(serial.finish()))
     }
 
-    /// Gives the file its name; returns true if the name is new.
-    fn put_name(&mut self, replace: bool) -> io::Result<bool> {
-        let name = Path::new(&self.name);
-        let linked = match &self.temporary {
-            None => self.parent.link(&self.file, name),
-            Some(temporary) => self.parent.rename_noreplace(Path::new(temporary), name),
-        };
-        match linked {
-            Ok(()) => {
-                self.temporary = None;
-                return Ok(true);
+    /// Gives the file its name if `condition` holds for the file that has it; returns true if the name is new.
+    fn put_name(&mut self, replace: bool, condition: UploadCondition<'_>) -> io::Result<bool> {
+        let _locked = lock_name(&self.parent, &self.name)?;
+        for _ in 0..NAME_ATTEMPTS_MAX {
+            let present = stat_at(&self.parent, &self.name)?;
+            if !condition(present.as_ref()) {
+                let text = "it changed during the upload";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
             }
-            Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            match present {
+                Some(present) if replace => return self.replace(&present).map(|()| false),
+                _ => {}
+            }
+            match self.link_new() {
+                Ok(()) => return Ok(true),
+                // Another process created the file meanwhile.
+                Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
         }
-        if kind_at(&self.parent, &self.name)? == Some(Kind::Directory) {
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// Gives the file its name, which no file has.
+    fn link_new(&mut self) -> io::Result<()> {
+        let name = Path::new(&self.name);
+        match &self.temporary {
+            None => self.parent.link(&self.file, name)?,
+            Some(temporary) => self.parent.rename_noreplace(Path::new(temporary), name)?,
+        }
+        self.temporary = None;
+        Ok(())
+    }
+
+    /// Gives the file the name of `present`.
+    fn replace(&mut self, present: &Stat) -> io::Result<()> {
+        if present.kind == Kind::Directory {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         if self.temporary.is_none() {
@@ -268,10 +296,11 @@ impl FileUpload {
             self.parent.link(&self.file, Path::new(&temporary))?;
             self.temporary = Some(temporary);
         }
+        let name = Path::new(&self.name);
         let temporary = self.temporary.as_ref().map(Path::new).unwrap_or(name);
         self.parent.rename(temporary, name)?;
         self.temporary = None;
-        Ok(false)
+        Ok(())
     }
 }
 
@@ -293,6 +322,20 @@ impl JoinedUpload {
         replace: bool,
         expected: &[(Algorithm, Digest)],
     ) -> io::Result<CommittedUpload> {
+        self.commit_if(&|_| true, replace, expected)
+    }
+
+    /// Commits as [`Self::commit`] does, if `condition` holds for the file that has the name at that moment. Of several
+    /// uploads of this process with one condition, the first makes it false for the others.
+    ///
+    /// # Errors
+    /// As those of [`Self::commit`]; `AlreadyExists` if the condition does not hold.
+    pub fn commit_if(
+        self,
+        condition: UploadCondition<'_>,
+        replace: bool,
+        expected: &[(Algorithm, Digest)],
+    ) -> io::Result<CommittedUpload> {
         let Self { mut upload, digests, .. } = self;
         for (algorithm, expected) in expected {
             let computed = digests.iter().find(|(computed, _)| computed == algorithm);
@@ -302,7 +345,7 @@ impl JoinedUpload {
             }
         }
         fs::sync_all(&upload.file)?;
-        let created = upload.put_name(replace)?;
+        let created = upload.put_name(replace, condition)?;
         upload.parent.sync_all()?;
         let stat = fs::stat_file(&upload.file)?;
         Ok(CommittedUpload { created, file: Arc::clone(&upload.file), stat, digests })
@@ -391,9 +434,9 @@ impl Drop for FileUpload {
     }
 }
 
-fn kind_at(parent: &Dir, name: &OsStr) -> io::Result<Option<Kind>> {
+fn stat_at(parent: &Dir, name: &OsStr) -> io::Result<Option<Stat>> {
     match parent.stat(Path::new(name)) {
-        Ok(stat) => Ok(Some(stat.kind)),
+        Ok(stat) => Ok(Some(stat)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -463,6 +506,29 @@ mod tests {
         assert_eq!(third.commit(false, &[]).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read_to_string(here.join("f")).unwrap(), "2");
         assert_eq!(names(here), ["f"]);
+    }
+
+    #[test]
+    fn one_of_concurrent_conditions_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        for round in 0..200 {
+            let name = format!("f{}", round % 2);
+            let before = stat_at(&Dir::open(here).unwrap(), OsStr::new(&name)).unwrap();
+            let state = |stat: Option<&Stat>| stat.map(|stat| (stat.inode, stat.mtime));
+            let uploads: Vec<_> =
+                (0..4).map(|_| upload(&place(here, &name), None, &[], b"x")).collect();
+            let succeeded: Vec<bool> = std::thread::scope(|scope| {
+                let commit = |upload: JoinedUpload| {
+                    upload.commit_if(&|now| state(now) == state(before.as_ref()), true, &[])
+                };
+                let all: Vec<_> =
+                    uploads.into_iter().map(|one| scope.spawn(move || commit(one))).collect();
+                all.into_iter().map(|one| one.join().unwrap().is_ok()).collect()
+            });
+            assert_eq!(succeeded.iter().filter(|one| **one).count(), 1, "{round}: {succeeded:?}");
+        }
+        assert_eq!(names(here), ["f0", "f1"]);
     }
 
     #[test]
