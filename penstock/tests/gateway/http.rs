@@ -86,6 +86,24 @@ fn digests_are_kept_and_checked() {
 }
 
 #[test]
+fn malformed_digests_are_refused() {
+    let site = Site::new();
+    for (name, value, status) in [
+        ("Content-MD5", "!!!", 400),
+        ("Digest", "garbage", 400),
+        ("Digest", "adler32=zzzz", 400),
+        ("Repr-Digest", "sha-256=:AAAA:", 400),
+        ("Content-Encoding", "gzip", 415),
+        ("Content-Encoding", "identity", 201),
+        ("Digest", "unixsum=30637", 204),
+    ] {
+        let put = site.ask("PUT", "/store/data/f", &[(name, value)], b"hello");
+        assert_eq!(put.status, status, "{name}: {value}: {}", put.text());
+        assert_eq!(site.names().is_empty(), status > 201 && status != 204, "{name}: {value}");
+    }
+}
+
+#[test]
 fn broken_upload_leaves_nothing() {
     let site = Site::new();
     fs::write(site.data.join("old"), b"old").unwrap();

@@ -176,7 +176,7 @@ fn damaged_answers_are_not_success() {
         ),
         ("HTTP/1.1 200 OK\r\nETag: \"2\"\r\nContent-Length: 5\r\n\r\nhello", "changed"),
         ("HTTP/1.1 500 No\r\nContent-Length: 4\r\n\r\nwhat", "500"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "checksum do not match"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "checksum mismatch"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/f", listener.local_addr().unwrap());
@@ -203,6 +203,82 @@ fn damaged_answers_are_not_success() {
 }
 
 /// Connections break at seeded positions; the copy continues where they broke.
+/// Pulls `f` of a server that answers `HEAD` and `GET` with these responses, which end their connections.
+fn pull_answered(
+    site: &Site,
+    head: &'static str,
+    get: &'static str,
+    headers: &[(&str, &str)],
+) -> TestResponse {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        loop {
+            let request = serve_once(&listener, |request| match request.head.starts_with("HEAD") {
+                true => head,
+                false => get,
+            });
+            if request.head.starts_with("STOP") {
+                return;
+            }
+        }
+    });
+    let response =
+        copy(site, "f", &[&[("Source", &*format!("http://{address}/f"))], headers].concat());
+    raw::exchange(&address, b"STOP\r\n\r\n");
+    serving.join().unwrap();
+    response
+}
+
+#[test]
+fn end_of_source_is_certain() {
+    let site = Site::new();
+    let off = ("RequireChecksumVerification", "false");
+    let with_length = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let zero = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let silent = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+    let digest = "HTTP/1.1 200 OK\r\nDigest: adler32=062c0215\r\nConnection: close\r\n\r\n";
+    let until_close = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello";
+    let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    for (head, get, headers) in [
+        (zero, with_length, &[][..]),
+        (silent, with_length, &[]),
+        (silent, chunks, &[off]),
+        (digest, until_close, &[]),
+        (digest, until_close, &[off]),
+    ] {
+        assert_success(&pull_answered(&site, head, get, headers));
+        assert_eq!(fs::read(site.data.join("f")).unwrap(), b"hello", "{head} {get}");
+        fs::write(site.data.join("f"), b"old").unwrap();
+    }
+    for (head, get, headers, words) in [
+        (silent, until_close, &[][..], "states no length"),
+        (silent, until_close, &[off], "states no length"),
+        (digest, &until_close[..until_close.len() - 2], &[off], "checksum mismatch"),
+        (silent, &chunks[..chunks.len() - 5], &[], "end-of-file"),
+        (zero, "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n\r\nhello", &[], "206"),
+        (silent, zero, &[("RequireChecksumVerification", "true")], "no checksum to compare"),
+    ] {
+        let failed = pull_answered(&site, head, get, headers);
+        assert_failure(&failed, words);
+        assert!(!failed.text().contains("hello"), "{}", failed.text());
+        assert_eq!(fs::read(site.data.join("f")).unwrap(), b"old", "{head} {get}");
+    }
+}
+
+#[test]
+fn malformed_offered_checksum_fails() {
+    let site = Site::new();
+    let get = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    for head in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nDigest: adler32=zzzz\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRepr-Digest: md5=x\r\nConnection: close\r\n\r\n",
+    ] {
+        assert_failure(&pull_answered(&site, head, get, &[]), "cannot be compared");
+        assert!(site.names().is_empty());
+    }
+}
+
 #[test]
 fn broken_connections_continue() {
     let certificate = HostCertificate::new();

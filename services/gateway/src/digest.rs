@@ -1,8 +1,9 @@
 //! Digests of whole files: names on the wire, and values kept in extended attributes.
 //!
 //! Clients ask by `Want-Digest` (RFC 3230) or `Want-Repr-Digest` (RFC 9530). A digest is computed while a file is
-//! uploaded, or once when a client asks, and kept in the attribute `user.penstock.ALGORITHM` with the size and the
-//! modification time that it belongs to: any change of the file makes it void.
+//! uploaded, or once when a client asks, and kept in the attribute `user.penstock.ALGORITHM` with the inode, the size and
+//! the modification time that it belongs to: a change of one of these makes it void. The change time cannot take part, as
+//! storing the attribute sets it: a program that writes in place and sets the modification time back keeps the digest.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,6 +16,9 @@ use penstock_sys::fs::{self, Stat};
 
 /// Bytes read at once to compute a digest.
 const READ_BYTES: usize = 1 << 20;
+
+/// Characters of a malformed digest that are shown.
+const DIGEST_CHARS_SHOWN_MAX: usize = 100;
 
 /// Algorithms that clients may ask for, with their names in RFC 3230 and RFC 9530.
 const NAMES: [(Algorithm, &str, &str); 4] = [
@@ -85,31 +89,58 @@ pub(crate) fn header_value(wanted: WantedDigest, digest: &Digest) -> String {
     }
 }
 
-/// Parses the digests that a client sends with a file, in `Digest` or `Repr-Digest`; unknown algorithms are left out.
-pub(crate) fn sent(header: &str, field: DigestField) -> Vec<(Algorithm, Digest)> {
-    let one = |text: &str| {
-        let (name, value) = text.trim().split_once('=')?;
-        let algorithm = algorithm(name.trim())?;
+/// A digest with a file that cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{}' is no digest: write Digest: adler32=HEXADECIMAL, md5=BASE64 or sha-256=BASE64, Repr-Digest: md5=:BASE64:, \
+     or Content-MD5: BASE64",
+    .0.escape_debug()
+)]
+pub(crate) struct MalformedDigest(String);
+
+/// Parses the digests that a client or server sends with a file, in `Digest` or `Repr-Digest`; unknown algorithms are
+/// left out.
+///
+/// # Errors
+/// If one has no name, or a known one has no value of its length.
+pub(crate) fn sent(
+    header: &str,
+    field: DigestField,
+) -> Result<Vec<(Algorithm, Digest)>, MalformedDigest> {
+    let mut all = Vec::new();
+    for text in header.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        let malformed = || MalformedDigest(text.chars().take(DIGEST_CHARS_SHOWN_MAX).collect());
+        let (name, value) = text.split_once('=').ok_or_else(malformed)?;
+        let Some(algorithm) = algorithm(name.trim()) else { continue };
         let bytes = match field {
-            DigestField::ReprDigest => {
-                let value = value.trim().strip_prefix(':')?.strip_suffix(':')?;
-                STANDARD.decode(value).ok()?
-            }
-            DigestField::Digest => value_bytes(algorithm, value.trim())?,
+            DigestField::ReprDigest => repr_bytes(algorithm, value),
+            DigestField::Digest => value_bytes(algorithm, value.trim()),
         };
-        Some((algorithm, Digest(bytes)))
-    };
-    header.split(',').filter_map(one).collect()
+        all.push((algorithm, Digest(bytes.ok_or_else(malformed)?)));
+    }
+    Ok(all)
+}
+
+/// Length of a digest in bytes.
+fn digest_bytes(algorithm: Algorithm) -> usize {
+    match algorithm {
+        Algorithm::Adler32 | Algorithm::Crc32c => 4,
+        Algorithm::Md5 => 16,
+        _ => 32,
+    }
+}
+
+/// Bytes of a value in `Repr-Digest`, whose parameters do not matter (RFC 8941 section 3.2).
+fn repr_bytes(algorithm: Algorithm, value: &str) -> Option<Vec<u8>> {
+    let value = value.split(';').next().unwrap_or_default().trim();
+    let bytes = STANDARD.decode(value.strip_prefix(':')?.strip_suffix(':')?).ok()?;
+    (bytes.len() == digest_bytes(algorithm)).then_some(bytes)
 }
 
 /// Bytes of a value in `Digest`. Servers write checksums in hexadecimal, and some in base64.
 fn value_bytes(algorithm: Algorithm, value: &str) -> Option<Vec<u8>> {
-    let length = match algorithm {
-        Algorithm::Adler32 | Algorithm::Crc32c => 4,
-        Algorithm::Md5 => 16,
-        _ => 32,
-    };
-    let is_hex = value.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let length = digest_bytes(algorithm);
+    let is_hex = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = if is_hex && value.len() <= 2 * length {
         let padded = format!("{value:0>width$}", width = 2 * length);
         (0..length).map(|at| u8::from_str_radix(&padded[2 * at..2 * at + 2], 16).ok()).collect()
@@ -125,7 +156,7 @@ fn attribute(algorithm: Algorithm) -> OsString {
 
 /// State of the file that a stored digest belongs to.
 fn version(stat: &Stat) -> String {
-    format!("{} {}.{:09}", stat.size, stat.mtime.seconds, stat.mtime.nanos)
+    format!("{} {} {}.{:09}", stat.inode, stat.size, stat.mtime.seconds, stat.mtime.nanos)
 }
 
 /// Keeps a digest with the file. A file system without extended attributes keeps none.
@@ -209,13 +240,48 @@ mod tests {
             "md5=AAAAAAAAAAAAAAAAAAAAAA=="
         );
         // XRootD 5.5.3 writes crc32c in base64, other servers in hexadecimal, with or without leading zeros.
-        let expected = vec![(Algorithm::Crc32c, Digest(vec![0xd9, 0xe8, 0xbd, 0x27]))];
+        let expected = Ok(vec![(Algorithm::Crc32c, Digest(vec![0xd9, 0xe8, 0xbd, 0x27]))]);
         assert_eq!(sent("crc32c=2ei9Jw==", DigestField::Digest), expected);
         assert_eq!(sent("CRC32C=d9e8bd27, sha=x", DigestField::Digest), expected);
         assert_eq!(sent("crc32c=:2ei9Jw==:", DigestField::ReprDigest), expected);
         let short = sent("adler32=34", DigestField::Digest);
-        assert_eq!(short, [(Algorithm::Adler32, Digest(vec![0, 0, 0, 0x34]))]);
-        assert!(sent("adler32=123456789, md5=zz", DigestField::Digest).is_empty());
+        assert_eq!(short, Ok(vec![(Algorithm::Adler32, Digest(vec![0, 0, 0, 0x34]))]));
+        assert_eq!(sent("crc32c=:2ei9Jw==:;a=1,", DigestField::ReprDigest), expected);
+        assert_eq!(sent("unixsum=30637, sha-512=x", DigestField::Digest), Ok(Vec::new()));
+        for (text, field) in [
+            ("adler32=123456789", DigestField::Digest),
+            ("adler32=zzzz", DigestField::Digest),
+            ("adler32=", DigestField::Digest),
+            ("unixsum=1, md5=zz", DigestField::Digest),
+            ("garbage", DigestField::Digest),
+            ("md5=!!!", DigestField::Digest),
+            ("md5=XrY7u+Ae7tCTyyK7j1rNww==", DigestField::ReprDigest),
+            ("md5=:2ei9Jw==:", DigestField::ReprDigest),
+        ] {
+            assert!(sent(text, field).is_err(), "{text}");
+        }
+    }
+
+    /// The digest that a file keeps with its attributes in a copy is not that of the copy.
+    #[test]
+    fn other_inode_voids_the_digest() {
+        let directory = tempfile::tempdir().unwrap();
+        let create = |name: &str, content: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let mtime = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+            file.set_modified(mtime).unwrap();
+            file
+        };
+        let (first, second) = (create("a", b"abc"), create("b", b"abd"));
+        of_file(&first, Algorithm::Adler32).unwrap();
+        let name = attribute(Algorithm::Adler32);
+        let Ok(Some(value)) = fs::get_xattr(&first, &name) else {
+            return penstock_testkit::skip("user extended attributes in the temporary directory");
+        };
+        fs::set_xattr(&second, &name, &value).unwrap();
+        assert_eq!(of_file(&second, Algorithm::Adler32).unwrap().unwrap().to_string(), "024e0128");
     }
 
     #[test]

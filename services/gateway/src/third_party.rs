@@ -54,7 +54,7 @@ use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget};
 use mover_push::{MoverPush, MoverSource};
 use mover_session::{FILE_BYTES_MIN, PROTOCOL_HEADER};
-use pull::{HttpPull, inspect, remote_digests};
+use pull::{HttpPull, PulledFile, inspect, remote_digests};
 use push::HttpPush;
 use remote::problem;
 use request::ChecksumVerification;
@@ -85,6 +85,8 @@ pub(crate) enum CopyFailure {
     Local(io::Error),
     /// The contents of both ends differ.
     Checksum(String),
+    /// The other server offers no checksum that can be compared.
+    NoChecksum(String),
     /// An operator cancelled the transfer.
     Cancelled,
 }
@@ -96,7 +98,8 @@ impl fmt::Display for CopyFailure {
             // FTS retries errors with this word.
             Self::Broken(text) => write!(f, "end-of-file: the connection broke: {text}"),
             Self::Local(error) => f.write_str(&describe(error)),
-            Self::Checksum(text) => write!(f, "checksum do not match: {text}"),
+            Self::Checksum(text) => write!(f, "checksum mismatch: {text}"),
+            Self::NoChecksum(text) => write!(f, "no checksum to compare: {text}"),
             Self::Cancelled => f.write_str("an operator cancelled the transfer"),
         }
     }
@@ -113,7 +116,7 @@ impl CopyFailure {
         match self {
             Self::Remote(error) => error.is_transient(),
             Self::Broken(_) => true,
-            Self::Local(_) | Self::Checksum(_) | Self::Cancelled => false,
+            Self::Local(_) | Self::Checksum(_) | Self::NoChecksum(_) | Self::Cancelled => false,
         }
     }
 }
@@ -300,9 +303,17 @@ async fn pull_file(
                 _ => remote_digests(&client, &copy.remote, bytes, &algorithms).await,
             }
         };
-        let (upload, expected) = tokio::join!(pull.run(client.clone(), streams), digests);
-        let upload = upload?;
-        let expected = comparable(expected, copy.verification, &algorithms)?;
+        let (pulled, mut offered) = tokio::join!(pull.run(client.clone(), streams), digests);
+        let PulledFile { upload, is_end_stated } = pulled?;
+        if !is_end_stated && copy.verification == ChecksumVerification::Off {
+            offered = remote_digests(&client, &copy.remote, bytes, &algorithms).await;
+        }
+        let expected = comparable(offered, copy.verification, &algorithms)?;
+        if !is_end_stated && expected.is_empty() {
+            let text = "the source states no length of the file either, so that an early end would not show: \
+                        let it send Content-Length, chunks or Digest";
+            return Err(CopyFailure::NoChecksum(text.to_owned()));
+        }
         let bytes = upload.bytes();
         let committed = blocking(move || {
             let committed = upload.commit(overwrites, &expected)?;
@@ -352,6 +363,8 @@ fn comparable(
     let is_required = verification == ChecksumVerification::Required;
     let mut digests = match offered {
         Ok(digests) => digests,
+        // A malformed digest is an offer, which must hold.
+        Err(error @ StorageError::Malformed(_)) => return Err(error.into()),
         Err(error) if is_required => return Err(error.into()),
         Err(_) => Vec::new(),
     };
@@ -359,7 +372,7 @@ fn comparable(
     if digests.is_empty() && is_required {
         let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
         let text = format!("the other server offers none of {}", names.join(", "));
-        return Err(CopyFailure::Checksum(text));
+        return Err(CopyFailure::NoChecksum(text));
     }
     Ok(digests)
 }

@@ -43,7 +43,14 @@ pub(crate) async fn put(
     }
     let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
     let shown = place.shown.clone();
-    let expected = expected_digests(request);
+    let encoding = request.headers.get(header::CONTENT_ENCODING);
+    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        return Err(ProblemDetails::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "Content-Encoding: files are stored as they are sent: decode them before",
+        ));
+    }
+    let expected = expected_digests(request)?;
     let mut algorithms = gateway.config.digests.clone();
     algorithms.extend(expected.iter().map(|(algorithm, _)| *algorithm));
     let wanted = digest::wanted(
@@ -141,17 +148,21 @@ pub(crate) async fn put(
 }
 
 /// Digests that the client sent with the file.
-fn expected_digests(request: &DavRequest) -> Vec<(Algorithm, Digest)> {
-    let of = |name: &'static str, field| {
-        let header = request.header(HeaderName::from_static(name));
-        header.map(|header| digest::sent(header, field)).unwrap_or_default()
-    };
-    let mut all = of("digest", DigestField::Digest);
-    all.extend(of("repr-digest", DigestField::ReprDigest));
-    if let Some(md5) = request.header(HeaderName::from_static("content-md5")) {
-        all.extend(digest::sent(&format!("md5={md5}"), DigestField::Digest));
+fn expected_digests(request: &DavRequest) -> Result<Vec<(Algorithm, Digest)>, ProblemDetails> {
+    let mut all = Vec::new();
+    for (name, field, prefix) in [
+        ("digest", DigestField::Digest, ""),
+        ("repr-digest", DigestField::ReprDigest, ""),
+        ("content-md5", DigestField::Digest, "md5="),
+    ] {
+        for value in request.headers.get_all(name) {
+            let value = format!("{prefix}{}", String::from_utf8_lossy(value.as_bytes()));
+            let digests = digest::sent(&value, field);
+            let problem = |error| ProblemDetails::bad_request(format!("{name}: {error}"));
+            all.extend(digests.map_err(problem)?);
+        }
     }
-    all
+    Ok(all)
 }
 
 /// 409 where the parent is missing (RFC 4918 section 9.7.1).

@@ -369,8 +369,11 @@ impl ResponseBody {
         self.is_read || self.body.is_end_stream()
     }
 
-    /// Reads the text of an error.
+    /// Reads the text of an error. The body of a success that is none to the caller is data, which is not shown.
     async fn error(&mut self, status: StatusCode) -> StorageError {
+        if status.is_success() {
+            return StorageError::Status(status, String::new());
+        }
         let mut body = Vec::new();
         let read = async {
             while let Some(Ok(chunk)) = self.chunk().await {

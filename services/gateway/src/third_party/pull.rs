@@ -11,7 +11,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use super::CopyFailure;
 use super::mover_session::MoverOffer;
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
 use super::remote::range_value;
-use crate::digest::{self, DigestField};
+use crate::digest::{self, DigestField, MalformedDigest};
 use crate::range::ByteRange;
 
 /// Longest silence of the other server within a body.
@@ -49,7 +49,7 @@ const CHUNKS_QUEUED_MAX: usize = 8;
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteFile {
     pub(crate) url: Url,
-    /// Size; `None` if the server does not say.
+    /// Size above 0; `None` if the answer to `HEAD` does not state one.
     pub(crate) bytes: Option<u64>,
     version: SourceVersion,
     /// Offer to send it by the mover's protocol.
@@ -86,19 +86,28 @@ impl SourceVersion {
     }
 }
 
+/// Length of a body as its server states it.
+fn content_length(response: &StorageResponse) -> Option<u64> {
+    response.header("content-length")?.parse().ok()
+}
+
 /// Asks the other server for size and state of the file.
 pub(crate) async fn inspect(client: &StorageClient, url: &Url) -> Result<RemoteFile, StorageError> {
     let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
     if !response.status.is_success() {
         return Err(response.into_error().await);
     }
-    let bytes = response.header("content-length").and_then(|text| text.parse().ok());
+    // Many servers answer HEAD with a length of 0 whatever the file has: GET tells.
+    let bytes = content_length(&response).filter(|bytes| *bytes > 0);
     let version = SourceVersion::of(&response);
     let mover = MoverOffer::in_response(&response, url);
     Ok(RemoteFile { url: url.clone(), bytes, version, mover })
 }
 
 /// Asks the other server for a digest of the file; empty if it offers none that is known.
+///
+/// # Errors
+/// Also if one of a known algorithm is malformed.
 pub(crate) async fn remote_digests(
     client: &StorageClient,
     url: &Url,
@@ -114,14 +123,25 @@ pub(crate) async fn remote_digests(
     if !response.status.is_success() {
         return Err(response.into_error().await);
     }
+    // An offer that cannot be compared is no offer that was kept.
+    let malformed = |error: MalformedDigest| {
+        StorageError::Malformed(format!("the checksum of the source cannot be compared: {error}"))
+    };
     let mut all = Vec::new();
     if let Some(text) = response.header("digest") {
-        all.extend(digest::sent(text, DigestField::Digest));
+        all.extend(digest::sent(text, DigestField::Digest).map_err(malformed)?);
     }
     if let Some(text) = response.header("repr-digest") {
-        all.extend(digest::sent(text, DigestField::ReprDigest));
+        all.extend(digest::sent(text, DigestField::ReprDigest).map_err(malformed)?);
     }
     Ok(all)
+}
+
+/// A file that was pulled, before it has its name.
+pub(crate) struct PulledFile {
+    pub(crate) upload: JoinedUpload,
+    /// False if the source stated no length and sent no chunks, so that nothing tells the end from an early one.
+    pub(crate) is_end_stated: bool,
 }
 
 /// A pull in progress, shared by its connections.
@@ -133,6 +153,8 @@ pub(crate) struct HttpPull {
     written: Mutex<Vec<WrittenRange>>,
     /// Attempts since the last progress.
     attempts: AtomicU32,
+    /// True if only the end of its connection ends the file, which may be early.
+    ends_by_close: AtomicBool,
     /// Addresses of the open connections.
     pub(crate) connections: Mutex<Vec<SocketAddr>>,
 }
@@ -157,6 +179,7 @@ impl HttpPull {
             queue: Mutex::new(queue),
             written: Mutex::default(),
             attempts: AtomicU32::new(0),
+            ends_by_close: AtomicBool::new(false),
             connections: Mutex::default(),
         }
     }
@@ -166,9 +189,8 @@ impl HttpPull {
         self: Arc<Self>,
         client: StorageClient,
         streams: usize,
-    ) -> Result<JoinedUpload, CopyFailure> {
+    ) -> Result<PulledFile, CopyFailure> {
         match self.source.bytes {
-            Some(0) => {}
             Some(bytes) if bytes <= RANGE_BYTES_MIN || self.has_ranges(&client).await? => {
                 self.run_ranges(client, streams).await?;
             }
@@ -178,10 +200,12 @@ impl HttpPull {
         let end = ranges.iter().map(WrittenRange::end).max().unwrap_or(0);
         let bytes = self.source.bytes.unwrap_or(end);
         let this = Arc::into_inner(self).ok_or_else(still_used)?;
+        let is_end_stated = !this.ends_by_close.into_inner();
         let upload = Arc::into_inner(this.upload).ok_or_else(still_used)?;
         let joined = tokio::task::spawn_blocking(move || upload.join(ranges, bytes));
         let joined = joined.await.map_err(|error| CopyFailure::Local(io::Error::other(error)))?;
-        joined.map_err(CopyFailure::Local)
+        let upload = joined.map_err(CopyFailure::Local)?;
+        Ok(PulledFile { upload, is_end_stated })
     }
 
     /// Asks for the first byte alone.
@@ -293,7 +317,11 @@ impl HttpPull {
             return Err(response.into_error().await.into());
         }
         self.check_version(&response)?;
-        let bytes = self.source.bytes;
+        let bytes = self.source.bytes.or_else(|| content_length(&response));
+        // The HTTP library reports a chunked body without its last chunk as broken.
+        let coding = response.header("transfer-encoding").unwrap_or_default();
+        let is_chunked = coding.to_ascii_lowercase().trim_end().ends_with("chunked");
+        self.ends_by_close.store(bytes.is_none() && !is_chunked, Ordering::Relaxed);
         let writer = self.upload.whole();
         let received = self.receive(response, writer, 0, bytes).await?;
         received.result?;

@@ -109,11 +109,17 @@ impl CopyEnds {
             )
         })?;
         let forwarded = forwarded(headers)?;
-        let is_secret = forwarded.contains_key(header::AUTHORIZATION);
-        if is_secret && !remote.is_encrypted() && !remote.is_loopback() {
-            return Err(ProblemDetails::bad_request(
-                "the token in TransferHeaderAuthorization would travel in the clear: use https",
-            ));
+        if !remote.is_encrypted() && !remote.is_loopback() {
+            let in_header = forwarded.contains_key(header::AUTHORIZATION);
+            let carrier = match remote.has_token() {
+                true => Some("the query of the URL"),
+                false => in_header.then_some("TransferHeaderAuthorization"),
+            };
+            if let Some(carrier) = carrier {
+                return Err(ProblemDetails::bad_request(format!(
+                    "the token in {carrier} would travel in the clear: use https"
+                )));
+            }
         }
         let request = CopyRequest {
             direction,
@@ -297,6 +303,10 @@ mod tests {
             &[source, ("Copy-Header", "no colon")],
             &[source, ("Copy-Header", "a b: c")],
             &[("Source", "http://there/a"), ("TransferHeaderAuthorization", "Bearer T")],
+            &[("Source", "http://there/a?authz=Bearer%20T")],
+            &[("Destination", "http://there/a?access_token=T")],
+            &[("Source", "http://127.0.0.1:99999/")],
+            &[("Destination", "https://there:65536/a")],
         ] {
             assert_eq!(ends(faulty).map(|_| ()), Err(400), "{faulty:?}");
         }
