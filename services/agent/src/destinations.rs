@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 use penstock_daemon::config::ValueError;
 use penstock_daemon::config::values::ListenAddress;
+use penstock_http::special_address::{inner_address, is_link_or_metadata};
 use penstock_marker::Prefix;
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_sys::net::is_own_address;
@@ -18,9 +19,9 @@ use penstock_sys::net::is_own_address;
 /// A set of addresses that files may be sent to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DestinationRule {
-    /// Any address.
+    /// Any address, except link-local ones and those of cloud metadata.
     Any,
-    /// Addresses that are not of this host, link-local or multicast.
+    /// Addresses that are not of this host, link-local, cloud metadata or multicast.
     Remote,
     /// Addresses of a prefix, IPv4 as IPv4-mapped, and optionally one port.
     Prefix(Prefix, Option<u16>),
@@ -78,9 +79,9 @@ fn mapped(ip: IpAddr) -> std::net::Ipv6Addr {
     }
 }
 
-/// True for addresses of this host, link-local, broadcast and multicast ones.
+/// True for addresses of this host, link-local, broadcast and multicast ones, also within an IPv6 address.
 fn is_near(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
+    let ip = inner_address(ip);
     let on_link = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.octets()[0] == 0,
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -92,6 +93,8 @@ impl DestinationRule {
     fn matches(&self, to: SocketAddr, from_here: bool) -> bool {
         let is_port = |port: &Option<u16>| port.is_none_or(|port| port == to.port());
         match self {
+            // Even for clients of this host: a service of it may pass on requests of others.
+            Self::Any | Self::Remote if is_link_or_metadata(to.ip()) => false,
             Self::Any => true,
             Self::Remote => from_here || !is_near(to.ip()),
             Self::Prefix(prefix, port) => {
@@ -129,14 +132,17 @@ impl DestinationRules {
             return Ok(());
         }
         let why = match self.0.as_slice() {
-            [] => "third_party.to = \"none\", so it sends to no other agent",
+            _ if is_link_or_metadata(to.ip()) => {
+                "third_party.to does not name this address of its link or of cloud metadata"
+            }
+            [] => "third_party.to = \"none\", so it copies with no other server",
             list if list.contains(&DestinationRule::Remote) => {
                 "third_party.to has \"remote\", which leaves out addresses of its own host and links"
             }
             _ => "third_party.to does not have it",
         };
         let text = format!(
-            "it does not send to {}: {why}: ask its operator to add \"{0}\" there",
+            "the agent makes no connections to {} for copies: {why}: ask its operator to add \"{0}\" there",
             CanonicalAddress(to)
         );
         Err(Refusal::new(RefusalKind::Permission, text))
@@ -177,19 +183,38 @@ mod tests {
             "127.9.9.9:22",
             "0.0.0.0:22",
             "0.1.2.3:22",
-            "169.254.169.254:80",
             "224.0.0.1:80",
             "255.255.255.255:80",
             "[::1]:22",
             "[::]:22",
-            "[fe80::1]:22",
             "[ff02::1]:22",
             "[::ffff:127.0.0.1]:22",
-            "[::ffff:169.254.169.254]:80",
+            "[::127.0.0.1]:22",
+            "[64:ff9b::7f00:1]:22",
+            "[2002:7f00:1::]:22",
         ] {
             check(&default, near, false, false);
             check(&default, near, true, true);
         }
+    }
+
+    #[test]
+    fn metadata_is_named_or_refused() {
+        for to in [
+            "169.254.169.254:80",
+            "[::ffff:169.254.169.254]:80",
+            "[64:ff9b::a9fe:a9fe]:80",
+            "[fe80::1]:22",
+            "[fd00:ec2::254]:80",
+        ] {
+            for from_here in [false, true] {
+                check(&DestinationRules::default(), to, from_here, false);
+                check(&list(&["any"]), to, from_here, false);
+            }
+        }
+        let named = list(&["any", "169.254.0.0/16:80", "fe80::/10"]);
+        check(&named, "169.254.169.254:80", false, true);
+        check(&named, "[fe80::1]:22", false, true);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! For: bounded connections ([`server`]), problem documents ([`ProblemDetails`]), reading without a token
 //! ([`access`]), bearer tokens ([`tokens`]), the interface of a role ([`ServiceRole`]), metrics ([`metrics`]), and the client of all
-//! programs ([`client`]), and that of storages of other software ([`storage_client`]). Not for: the endpoints of a role.
+//! programs ([`client`]), that of storages of other software ([`storage_client`]), and kinds of addresses ([`special_address`]). Not for: the endpoints of a role.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod metrics;
 mod problem;
 mod role;
 pub mod server;
+pub mod special_address;
 pub mod storage_client;
 pub mod tokens;
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use penstock_http::Url;
+use penstock_http::special_address::{inner_address, is_link_or_metadata};
 use penstock_http::storage_client::{AdmissionError, StorageAdmission};
 use serde::Deserialize;
 
@@ -255,11 +256,12 @@ fn is_storage(storage: &str, url: &Url) -> bool {
 /// Returns true for addresses that lead to another machine of the Internet: not private ones, nor those of the link or
 /// of this machine.
 fn is_public(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let is_special = match address {
-        IpAddr::V4(address) => {
-            let [a, b, ..] = address.octets();
-            address.is_loopback()
+    let address = inner_address(address);
+    let is_special = is_link_or_metadata(address)
+        || match address {
+            IpAddr::V4(address) => {
+                let [a, b, ..] = address.octets();
+                address.is_loopback()
                 || address.is_private()
                 || address.is_link_local()
                 || address.is_multicast()
@@ -267,17 +269,15 @@ fn is_public(address: IpAddr) -> bool {
                 || a == 0
                 // Shared by carriers (RFC 6598).
                 || (a == 100 && (64..128).contains(&b))
-        }
-        IpAddr::V6(address) => {
-            address.is_loopback()
-                || address.is_unicast_link_local()
-                || address.is_unique_local()
-                || address.is_unspecified()
-                || address.is_multicast()
-                // NAT64 (RFC 6052) and 6to4 contain IPv4 addresses.
-                || matches!(address.segments(), [0x64, 0xff9b, ..] | [0x2002, ..])
-        }
-    };
+            }
+            IpAddr::V6(address) => {
+                address.is_loopback()
+                    || address.is_unicast_link_local()
+                    || address.is_unique_local()
+                    || address.is_unspecified()
+                    || address.is_multicast()
+            }
+        };
     !is_special && !is_own(address)
 }
 
@@ -318,6 +318,8 @@ mod tests {
             ("0.0.0.0", false),
             ("::1", false),
             ("fe80::1", false),
+            ("::127.0.0.1", false),
+            ("2002:a00:1::1", false),
             ("::ffff:127.0.0.1", false),
             ("2001:db8::1", true),
         ] {

@@ -40,7 +40,16 @@ impl FromStr for Url {
             return Err(bad());
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let default_port = if encrypted { 443 } else { 80 };
+        // `Authority::port` takes a port above 65535 as none.
+        let port = match authority.as_str().strip_prefix(authority.host()).ok_or_else(bad)? {
+            "" | ":" => default_port,
+            rest => {
+                let digits = rest.strip_prefix(':').ok_or_else(bad)?;
+                let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+                digits.parse().ok().filter(|port| is_number && *port > 0).ok_or_else(bad)?
+            }
+        };
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
         Ok(Self { encrypted, host, port, path })
     }
@@ -122,6 +131,15 @@ impl Url {
         self.host == "localhost" || self.host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
 
+    /// Returns true if the query has a parameter by which servers take a bearer token: `authz` of XRootD, or
+    /// `access_token` (RFC 6750 section 2.3).
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        let query = self.path.split_once('?').map_or("", |(_, query)| query);
+        let name = |one: &str| one.split('=').next().unwrap_or_default().to_ascii_lowercase();
+        query.split(['&', ';']).any(|one| matches!(name(one).as_str(), "authz" | "access_token"))
+    }
+
     /// Resolves the location of a redirect, which must not lead from HTTPS to HTTP.
     ///
     /// # Errors
@@ -160,11 +178,33 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Url>().unwrap().to_string(), shown);
         }
-        for text in
-            ["", "/api.json", "ftp://h/x", "api.json", "https://", "https://u:p@h/", "http://h x/"]
-        {
+        for text in [
+            "",
+            "/api.json",
+            "ftp://h/x",
+            "api.json",
+            "https://",
+            "https://u:p@h/",
+            "http://h x/",
+            "http://127.0.0.1:99999/",
+            "http://[::1]:65536/",
+            "http://h:+80/",
+            "http://h:0/",
+        ] {
             let error = text.parse::<Url>().unwrap_err().to_string();
             assert!(error.contains("https://www.scitags.org/api.json"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tokens_in_queries_are_found() {
+        for (text, has) in [
+            ("http://h/f?authz=Bearer%20x", true),
+            ("http://h/f?a=b&ACCESS_TOKEN=x", true),
+            ("http://h/authz=f?a=authz", false),
+            ("http://h/f", false),
+        ] {
+            assert_eq!(text.parse::<Url>().unwrap().has_token(), has, "{text}");
         }
     }
 
