@@ -23,6 +23,8 @@ pub enum FailureKind {
     Integrity,
     /// The destination refuses the file permanently; retrying does not help.
     Refused,
+    /// The source has another digest than the client expects; retrying does not help.
+    Unexpected,
 }
 
 impl WireFormat for FailureKind {
@@ -37,6 +39,7 @@ impl WireFormat for FailureKind {
             2 => Ok(Self::Destination),
             3 => Ok(Self::Integrity),
             4 => Ok(Self::Refused),
+            5 => Ok(Self::Unexpected),
             _ => Err(WireError::Invalid("failure kind")),
         }
     }
@@ -331,7 +334,8 @@ impl TransferTally {
     /// Counts an entry that failed.
     pub fn fail(&mut self, path: String, failure: Failure) {
         self.failed += 1;
-        self.integrity_failed |= failure.kind == FailureKind::Integrity;
+        self.integrity_failed |=
+            matches!(failure.kind, FailureKind::Integrity | FailureKind::Unexpected);
         if self.errors.len() < ERRORS_KEPT {
             self.errors.push(EntryFailure { path, failure });
         }

@@ -263,7 +263,7 @@ impl Sender {
             "its {} is {digest} and should be {expected}: check the source and the given digest",
             self.algorithm
         );
-        Some(Failure::new(FailureKind::Integrity, text))
+        Some(Failure::new(FailureKind::Unexpected, text))
     }
 
     /// Expects a list of paths from the receiver.

@@ -551,7 +551,7 @@ fn json_of(
                 FailureKind::Source => "source",
                 FailureKind::Changed => "changed",
                 FailureKind::Destination => "destination",
-                FailureKind::Integrity => "integrity",
+                FailureKind::Integrity | FailureKind::Unexpected => "integrity",
                 FailureKind::Refused => "refused",
             };
             FileError { path: error.path.clone(), kind, error: error.failure.text.clone() }

@@ -42,7 +42,13 @@ fn failures_name_their_cause() {
         assert!(job["files"][0]["reason"].as_str().unwrap().contains(words), "{job}");
     };
     fails(&url(&all.a, "missing"), &g, &[], "No such file");
-    fails(&f, &g, &["--checksum-mode", "target", "ADLER32:00000001"], "checksum mismatch");
+    let wrong = &["--checksum-mode", "target", "ADLER32:00000001"][..];
+    fails(&f, &g, wrong, "checksum mismatch");
+    assert!(!all.b.data.join("g").exists());
+    fs::write(all.b.data.join("g"), b"old").unwrap();
+    let replacing = [&["--overwrite"], wrong].concat();
+    fails(&f, &g, &replacing, "the copy is deleted, and so is a file that it replaced");
+    assert!(!all.b.data.join("g").exists());
     fs::write(all.b.data.join("old"), b"old").unwrap();
     fails(&f, &url(&all.b, "old"), &[], "Destination file exists and overwrite is not enabled");
     assert_eq!(fs::read(all.b.data.join("old")).unwrap(), b"old");

@@ -94,6 +94,22 @@ impl FtsChecksum {
         Some(Self { algorithm, value })
     }
 
+    /// Returns true if the algorithm is one that storages compute, and the value is no longer than its digests.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        let digits = match self.algorithm.replace('-', "").as_str() {
+            "adler32" | "crc32" | "crc32c" => 8,
+            "md5" => 32,
+            "sha" | "sha1" => 40,
+            "sha224" => 56,
+            "sha256" | "blake3" => 64,
+            "sha384" => 96,
+            "sha512" => 128,
+            _ => return false,
+        };
+        self.value.as_ref().is_none_or(|value| value.len() <= digits)
+    }
+
     /// Returns the digest `algorithm:hexadecimal` for orders of agents; none without a value of an algorithm that agents
     /// compute.
     #[must_use]

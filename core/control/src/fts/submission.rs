@@ -20,8 +20,18 @@ const STORAGE_TOKEN_BYTES_MAX: usize = 8192;
 /// Longest text of metadata in bytes, as JSON.
 const METADATA_BYTES_MAX: usize = 64 << 10;
 
-/// Most retries of a file.
-const FTS_RETRIES_MAX: i64 = 100;
+/// Priorities of jobs.
+const PRIORITIES: std::ops::RangeInclusive<i64> = 1..=5;
+
+/// Priority of a job without one.
+const PRIORITY_DEFAULT: i64 = 3;
+
+/// Retries of a file; -1 means none.
+const RETRIES: std::ops::RangeInclusive<i64> = -1..=100;
+
+/// Form of a checksum of a file.
+const CHECKSUM_FORM: &str = "ALGORITHM:VALUE of adler32, crc32, crc32c, md5, sha1, sha224, sha256, sha384, sha512 or \
+                             blake3, with no more digits than the algorithm has";
 
 /// Range of experiment and activity numbers of scitags.
 const SCITAG_NUMBERS: std::ops::RangeInclusive<i64> = 65..=65535;
@@ -256,7 +266,14 @@ fn parse_params(params: &Map<String, Value>) -> Parsed<FtsParams> {
             return fault(format!("params.{key}"), FtsFault::NotOffered("tape"));
         }
     }
-    let priority = integer(params, "params", "priority")?.unwrap_or(3);
+    let priority = integer(params, "params", "priority")?.unwrap_or(PRIORITY_DEFAULT);
+    if !PRIORITIES.contains(&priority) {
+        return fault("params.priority", FtsFault::Range("from 1 to 5"));
+    }
+    let retry = number("retry")?;
+    if !RETRIES.contains(&retry) {
+        return fault("params.retry", FtsFault::Range("-1 for none, 0 for the default, up to 100"));
+    }
     let sid = match given(params, "id_generator").and_then(Value::as_str) {
         Some("deterministic") => {
             let sid = texts(params, "params", "sid", 255)?;
@@ -272,8 +289,8 @@ fn parse_params(params: &Map<String, Value>) -> Parsed<FtsParams> {
     Ok(FtsParams {
         verify: verify(params)?,
         overwrite: flag(params, "overwrite")?,
-        priority: priority.clamp(1, 5),
-        retry: number("retry")?.min(FTS_RETRIES_MAX),
+        priority,
+        retry,
         retry_delay_s: number("retry_delay")?.clamp(0, 86_400),
         timeout_s: number("timeout")?.clamp(0, 30 * 86_400),
         queue_s: queue_seconds(params)?,
@@ -296,12 +313,16 @@ fn parse_file(file: &Map<String, Value>, at: &str, out: &mut Vec<FtsTransfer>) -
     let checksum = match given(file, "checksum").or_else(|| given(file, "checksums")) {
         None => None,
         Some(value) => match value.as_str().and_then(FtsChecksum::parse) {
-            Some(checksum) => Some(checksum),
+            Some(checksum) if checksum.is_known() => Some(checksum),
             None if value.as_str() == Some("") => None,
-            None => return fault(format!("{at}.checksum"), FtsFault::Type("ALGORITHM:VALUE")),
+            _ => return fault(format!("{at}.checksum"), FtsFault::Type(CHECKSUM_FORM)),
         },
     };
-    let filesize = integer(file, at, "filesize")?.filter(|bytes| *bytes > 0);
+    let filesize = integer(file, at, "filesize")?;
+    if filesize.is_some_and(|bytes| bytes < 0) {
+        return fault(format!("{at}.filesize"), FtsFault::Range("0 for unknown, or more"));
+    }
+    let filesize = filesize.filter(|bytes| *bytes > 0);
     let scitag = integer(file, at, "scitag")?;
     if scitag.is_some_and(|scitag| !SCITAG_NUMBERS.contains(&scitag)) {
         return fault(format!("{at}.scitag"), FtsFault::Range("from 65 to 65535"));

@@ -22,7 +22,9 @@ pub(super) fn permanent(text: impl AsRef<str>) -> OrderFault {
 /// Fault of a file that failed.
 pub(super) fn of_file(failure: &Failure) -> OrderFault {
     let kind = match failure.kind {
-        FailureKind::Source | FailureKind::Refused => FaultKind::Permanent,
+        FailureKind::Source | FailureKind::Refused | FailureKind::Unexpected => {
+            FaultKind::Permanent
+        }
         FailureKind::Changed | FailureKind::Destination => FaultKind::Transient,
         FailureKind::Integrity => FaultKind::Integrity,
     };
@@ -93,5 +95,6 @@ mod tests {
         assert_eq!(file(FailureKind::Integrity), FaultKind::Integrity);
         assert_eq!(file(FailureKind::Changed), FaultKind::Transient);
         assert_eq!(file(FailureKind::Refused), FaultKind::Permanent);
+        assert_eq!(file(FailureKind::Unexpected), FaultKind::Permanent);
     }
 }

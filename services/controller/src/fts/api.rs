@@ -326,7 +326,8 @@ impl FtsRequest {
         if states.as_ref().is_some_and(Vec::is_empty) {
             return ok(json!([]));
         }
-        let limit = self.parameter("limit").and_then(|text| text.parse().ok());
+        let limit = self.parameter("limit").map(str::parse::<i64>).transpose();
+        let limit = limit.map_err(|_| bad("limit: a whole number"))?;
         let filter = FtsJobFilter {
             client: text("user_dn"),
             class: text("vo_name"),

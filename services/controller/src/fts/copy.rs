@@ -33,6 +33,7 @@ pub(crate) struct CopyResult {
 struct StorageFile {
     size: Option<i64>,
     digest: Option<String>,
+    etag: Option<HeaderValue>,
 }
 
 fn header_value(text: &str, url: &Url) -> Result<HeaderValue, FtsCopyError> {
@@ -82,7 +83,8 @@ async fn facts(
     let digest = response.header("digest").zip(checksum);
     let digest = digest.and_then(|(header, checksum)| checksum.find_in(header));
     let size = response.header("content-length").and_then(|text| text.parse().ok());
-    Ok(StorageFile { size, digest })
+    let etag = response.headers.get(header::ETAG).cloned();
+    Ok(StorageFile { size, digest, etag })
 }
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
@@ -158,18 +160,50 @@ pub(crate) async fn copy(
         at_source.size,
     )
     .await?;
-    if let (Some(sent), Some(received)) = (at_source.size, at_target.size)
+    let fault = if let (Some(sent), Some(received)) = (at_source.size, at_target.size)
         && sent != received
     {
         let text =
             format!("destination {destination}: size mismatch: {received} bytes, not {sent}");
-        return Err(FtsCopyError::Copy(text, true));
-    }
-    if let Some(checksum) = asked {
+        Some((text, true))
+    } else if let Some(checksum) = asked {
         let wanted = checksum.value.as_deref().or(at_source.digest.as_deref());
-        compare("destination", checksum, wanted, at_target.digest.as_deref())?;
+        match compare("destination", checksum, wanted, at_target.digest.as_deref()) {
+            Err(FtsCopyError::Copy(text, is_transient)) if at_target.digest.is_some() => {
+                Some((text, is_transient))
+            }
+            compared => compared.map(|()| None)?,
+        }
+    } else {
+        None
+    };
+    let Some((text, is_transient)) = fault else { return Ok(CopyResult { bytes: at_target.size }) };
+    let token = destination_token.as_ref();
+    let deleted = delete_copy(client, &destination, token, at_target.etag.as_ref()).await;
+    let replaced = if job.overwrite { ", and so is a file that it replaced" } else { "" };
+    let text = match deleted {
+        Ok(()) => format!("{text}: the copy is deleted{replaced}"),
+        Err(error) => format!("{text}: the copy stays at the destination: {error}"),
+    };
+    Err(FtsCopyError::Copy(text, is_transient))
+}
+
+/// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.
+async fn delete_copy(
+    client: &FtsStorages,
+    url: &Url,
+    token: Option<&HeaderValue>,
+    etag: Option<&HeaderValue>,
+) -> Result<(), FtsCopyError> {
+    let mut headers = authorization(token);
+    if let Some(etag) = etag {
+        headers.insert(header::IF_MATCH, etag.clone());
     }
-    Ok(CopyResult { bytes: at_target.size })
+    let response = client.send(&Method::DELETE, url, &headers, "delete").await?;
+    match response.status {
+        status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
+        _ => Err(refusal(response, "delete", url).await),
+    }
 }
 
 /// Makes the collections above a file where they are missing, as FTS3 does.

@@ -68,6 +68,13 @@ fn faults_name_their_place() {
         ("/files/0/sources", json!(["https://a/\r\nX: y"]), "files[0].sources"),
         ("/files/0/destinations", json!(["file:///etc/passwd"]), "files[0].destinations"),
         ("/files/0/checksum", json!("md5:zz!"), "files[0].checksum"),
+        ("/files/0/checksum", json!("garbage"), "files[0].checksum"),
+        ("/files/0/checksum", json!("adler32:123456789"), "files[0].checksum"),
+        ("/files/0/filesize", json!(-1), "files[0].filesize"),
+        ("/params", json!({"priority": 99}), "params.priority"),
+        ("/params", json!({"priority": 0}), "params.priority"),
+        ("/params", json!({"retry": -5}), "params.retry"),
+        ("/params", json!({"retry": 101}), "params.retry"),
         ("/files/0/scitag", json!(1), "files[0].scitag"),
         ("/files/0/source_tokens", json!(["a"]), "files[0].source_tokens"),
         ("/params", json!({"verify_checksum": "x"}), "params.verify_checksum"),
@@ -80,6 +87,7 @@ fn faults_name_their_place() {
         let mut job = one(json!({}));
         job["files"][0]["checksum"] = Value::Null;
         job["files"][0]["scitag"] = Value::Null;
+        job["files"][0]["filesize"] = Value::Null;
         job["files"][0]["source_tokens"] = Value::Null;
         *job.pointer_mut(pointer).unwrap() = value;
         assert_eq!(parse(&job).unwrap_err().at, at, "{job}");
@@ -94,7 +102,7 @@ proptest! {
 
     #[test]
     fn priority_stays_in_range(priority in any::<i64>()) {
-        let job = parse(&one(json!({"priority": priority}))).unwrap();
-        prop_assert!((1..=5).contains(&job.params.priority));
+        let job = parse(&one(json!({"priority": priority})));
+        prop_assert_eq!(job.is_ok(), (1..=5).contains(&priority));
     }
 }
