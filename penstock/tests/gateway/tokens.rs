@@ -239,7 +239,7 @@ fn rejected_token_gets_the_reason() {
         (site.token_with(&json!({"wlcg.ver": null})), "'wlcg.ver' and 'ver' are missing"),
         (forged, "the signature is not the issuer's"),
         (format!("{}x", site.token("storage.read:/")), "not the issuer's"),
-        ("eyJ.eyJ.x".to_owned(), "header is damaged"),
+        ("eyJ.eyJ.x".to_owned(), "header cannot be decoded"),
     ] {
         let answer = site.ask(&token, "GET", "/store/data/f", &[]);
         assert_eq!(answer.status, 401, "{}", answer.text());

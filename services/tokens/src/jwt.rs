@@ -11,7 +11,7 @@ use jsonwebtoken::errors::ErrorKind;
 use penstock_scopes::{PathGrant, ScopeSyntax, scope};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Number;
+use serde_json::{Map, Number, Value};
 
 use crate::excerpt;
 use crate::keys::{KEY_ID_BYTES_MAX, SignatureAlgorithm, VerificationKey};
@@ -131,13 +131,46 @@ impl UnverifiedToken {
         if header.kid.as_ref().is_some_and(|id| id.len() > KEY_ID_BYTES_MAX) {
             return Err(TokenRejection::Malformed("header"));
         }
-        let claims: IssuerClaim = decode(claims).ok_or(TokenRejection::Malformed("claims"))?;
+        let read: Option<IssuerClaim> = decode(claims);
+        let claims = read.ok_or_else(|| faulty_claim(claims))?;
         Ok(Self { issuer: claims.iss, key_id: header.kid, algorithm })
     }
 }
 
 fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+/// Returns the rejection of claims that are no [`ClaimSet`]: names the first of another type.
+fn faulty_claim(part: &str) -> TokenRejection {
+    let Some(claims) = decode::<Map<String, Value>>(part) else {
+        return TokenRejection::Malformed("set of claims");
+    };
+    let is_text_list =
+        |value: &Value| value.as_array().is_some_and(|values| values.iter().all(Value::is_string));
+    let is_text_or_list = |value: &Value| value.is_string() || is_text_list(value);
+    let types: [(&'static str, &dyn Fn(&Value) -> bool); 10] = [
+        ("iss", &Value::is_string),
+        ("sub", &Value::is_string),
+        ("aud", &is_text_or_list),
+        ("exp", &Value::is_number),
+        ("nbf", &Value::is_number),
+        ("iat", &Value::is_number),
+        ("wlcg.ver", &Value::is_string),
+        ("ver", &Value::is_string),
+        ("scope", &Value::is_string),
+        ("wlcg.groups", &is_text_list),
+    ];
+    if claims.get("iss").is_none_or(Value::is_null) {
+        return TokenRejection::Missing("iss");
+    }
+    let is_faulty = |name: &str, is_type: &dyn Fn(&Value) -> bool| {
+        claims.get(name).is_some_and(|value| !value.is_null() && !is_type(value))
+    };
+    match types.into_iter().find(|(name, is_type)| is_faulty(name, is_type)) {
+        Some((name, _)) => TokenRejection::Invalid(name),
+        None => TokenRejection::Malformed("set of claims"),
+    }
 }
 
 /// Checks signature and claims of a token at `now_s` seconds since 1970.
@@ -160,7 +193,9 @@ pub fn verify(
     let decoded = jsonwebtoken::decode::<ClaimSet>(token, key.decoder(), &validation);
     let claims = decoded.map_err(|error| match error.kind() {
         ErrorKind::InvalidAlgorithm => TokenRejection::KeyType(unverified.algorithm.name()),
-        ErrorKind::Json(_) | ErrorKind::Utf8(_) => TokenRejection::Malformed("claims"),
+        ErrorKind::Json(_) | ErrorKind::Utf8(_) => {
+            faulty_claim(token.split('.').nth(1).unwrap_or_default())
+        }
         _ => TokenRejection::Signature,
     })?;
     check(claims.claims, issuer, audiences, now_s)

@@ -67,7 +67,7 @@ pub enum MintRequestError {
     #[error("the activity '{0}' is not known: use LIST, DOWNLOAD, UPLOAD, DELETE and MANAGE")]
     Activity(String),
     /// A path that contradicts the URL or another caveat.
-    #[error("the caveat path:{0} is not below the path of the request")]
+    #[error("the caveat path:{0} is not below the path of the request: write the whole path in it")]
     Path(String),
     /// A duration that is zero or not of ISO 8601.
     #[error("the validity '{0}' is no duration such as PT60M")]

@@ -9,7 +9,7 @@ pub enum TokenRejection {
     #[error("the token is longer than {} bytes", crate::jwt::JWT_BYTES_MAX)]
     Long,
     /// A part that cannot be decoded.
-    #[error("the token's {0} is damaged")]
+    #[error("the token is malformed: its {0} cannot be decoded")]
     Malformed(&'static str),
     /// An algorithm other than RS256 and ES256.
     #[error("'alg' is '{0}': only RS256 and ES256 are accepted")]

@@ -77,8 +77,11 @@ fn rejection_names_the_claim() {
         (json!({"sub": ""}), "'sub' has an invalid value"),
         (json!({"sub": "a\nb"}), "'sub' has an invalid value"),
         (json!({"wlcg.groups": vec!["/g"; 129]}), "'wlcg.groups' has an invalid value"),
-        (json!({"exp": "1"}), "claims is damaged"),
-        (json!({"scope": ["storage.read:/"]}), "claims is damaged"),
+        (json!({"exp": "1"}), "'exp' has an invalid value"),
+        (json!({"aud": 5}), "'aud' has an invalid value"),
+        (json!({"iss": null}), "'iss' is missing"),
+        (json!({"wlcg.groups": "/g"}), "'wlcg.groups' has an invalid value"),
+        (json!({"scope": ["storage.read:/"]}), "'scope' has an invalid value"),
     ] {
         let error = check(&key.token(&with(claims(), &changes)), &[&key]).unwrap_err();
         assert!(error.to_string().contains(words), "{changes}: {error}");

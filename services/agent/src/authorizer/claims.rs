@@ -168,10 +168,10 @@ impl AccessRules {
                     PathAccess::Replace | PathAccess::Delete | PathAccess::Rename => "modify",
                 };
                 format!(
-                    "{shown}: the token does not allow to {verb} it: get one with the scope storage.{word} of a path that contains it (the issuer's paths begin at {base})"
+                    "{shown}: the token does not allow you to {verb} it: get one with the scope storage.{word} of a path that contains it (the issuer's paths begin at {base})"
                 )
             }
-            None => format!("{shown}: the derived token does not allow to {verb} it"),
+            None => format!("{shown}: the derived token does not allow you to {verb} it"),
         }))
     }
 }
@@ -256,6 +256,9 @@ impl TokenMinter for Authorizer {
                 expires_s,
             },
         };
+        if request.grant.rights.is_empty() {
+            return refused("the activity caveats leave no right: a right must be in each of them");
+        }
         if grant.paths.iter().all(|grant| grant.rights.is_empty()) {
             return refused("the token has none of these rights itself");
         }
