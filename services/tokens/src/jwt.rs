@@ -144,7 +144,7 @@ fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
 /// Returns the rejection of claims that are no [`ClaimSet`]: names the first of another type.
 fn faulty_claim(part: &str) -> TokenRejection {
     let Some(claims) = decode::<Map<String, Value>>(part) else {
-        return TokenRejection::Malformed("set of claims");
+        return TokenRejection::Malformed("claims");
     };
     let is_text_list =
         |value: &Value| value.as_array().is_some_and(|values| values.iter().all(Value::is_string));
@@ -169,7 +169,7 @@ fn faulty_claim(part: &str) -> TokenRejection {
     };
     match types.into_iter().find(|(name, is_type)| is_faulty(name, is_type)) {
         Some((name, _)) => TokenRejection::Invalid(name),
-        None => TokenRejection::Malformed("set of claims"),
+        None => TokenRejection::Malformed("claims"),
     }
 }
 
