@@ -11,6 +11,7 @@ mod macaroons;
 mod many_copies;
 mod mover_pull;
 mod mover_push;
+mod namespace;
 mod root;
 mod site;
 mod third_party;

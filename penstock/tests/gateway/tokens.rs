@@ -221,7 +221,7 @@ fn exports_admit_groups_and_subjects() {
         "\"*\"",
         "",
         "",
-        "[[export]]\nname = \"/store/data/x\"\npath = \"/tmp\"\nwho = [\"issuer:cms\"]\n",
+        "[[export]]\nname = \"/store/data/x\"\npath = \"/usr\"\nwho = [\"issuer:cms\"]\n",
     );
     fs::write(site.site.data.join("f"), b"content").unwrap();
     assert_eq!(site.status(&site.token("storage.read:/"), "GET", "/store/data/f"), 404, "*");

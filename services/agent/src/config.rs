@@ -274,6 +274,7 @@ fn lower(
             return Err(ConfigError::combined(AgentConfigError::NoDirectory { export, path }));
         }
     }
+    check_nested(&exports).map_err(ConfigError::combined)?;
     if let Some(file) = layer.tokens {
         tokens.push(TokenSource::List { file });
     }
@@ -318,6 +319,34 @@ fn lower(
         cpu: layer.cpu,
         issuers,
     })
+}
+
+/// Refuses an export inside another one on disk for other clients or with another mode: by the name of the outer one, its
+/// clients copy, move and delete what the inner one means to withhold.
+fn check_nested(exports: &[Export]) -> Result<(), AgentConfigError> {
+    // Links in the paths would hide that one is inside the other.
+    let real: Vec<_> = exports
+        .iter()
+        .map(|export| export.path.canonicalize().unwrap_or_else(|_| export.path.clone()))
+        .collect();
+    let admits = |one: &Export, other: &Export| {
+        other.principals.iter().all(|principal| one.principals.contains(principal))
+    };
+    for (inner, path) in exports.iter().zip(&real) {
+        for (outer, outer_path) in exports.iter().zip(&real) {
+            let is_inside = path != outer_path && path.starts_with(outer_path);
+            let is_equal = admits(inner, outer) && admits(outer, inner) && inner.mode == outer.mode;
+            if is_inside && !is_equal {
+                return Err(AgentConfigError::NestedExports {
+                    inner: inner.name.clone(),
+                    outer: outer.name.clone(),
+                    path: path.clone(),
+                    outer_path: outer_path.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Refuses exports that name an unknown issuer, and issuers whose tokens no export admits.

@@ -128,6 +128,27 @@ pub(crate) fn has_any(headers: &HeaderMap) -> bool {
     names.iter().any(|name| headers.contains_key(name))
 }
 
+/// Checks the conditions of a `MOVE`, or of a `COPY` with `Destination`, on the state of its `source`. `If-None-Match: *` is
+/// about the destination, which [`keeps_existing`] protects: about the source it could never hold.
+///
+/// # Errors
+/// 412.
+pub(crate) fn check_pair(headers: &HeaderMap, source: &Validators) -> Result<(), ProblemDetails> {
+    source.check(headers)?;
+    match text(headers, header::IF_NONE_MATCH) {
+        Some(list) if !keeps_existing(headers) && source.matches_weakly(list) => {
+            Err(precondition_failed("the source is in this state"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if the client wants nothing replaced: `If-None-Match: *`.
+pub(crate) fn keeps_existing(headers: &HeaderMap) -> bool {
+    text(headers, header::IF_NONE_MATCH)
+        .is_some_and(|list| list.split(',').any(|tag| tag.trim() == "*"))
+}
+
 /// Creates a 412 problem.
 pub(crate) fn precondition_failed(text: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::PRECONDITION_FAILED, text)
@@ -191,5 +212,15 @@ mod tests {
         assert_eq!(write(&[("if-none-match", "*")], None), Ok(()));
         assert_eq!(write(&[("if-match", "*")], None), Err(412));
         assert_eq!(write(&[("if-match", "*")], Some(&file)), Ok(()));
+        for (all, expected) in [
+            (&[("if-match", "\"x\"")][..], Err(412)),
+            (&[("if-match", "\"1-2-3\"")][..], Ok(())),
+            (&[("if-unmodified-since", before)][..], Err(412)),
+            (&[("if-none-match", "*")][..], Ok(())),
+            (&[("if-none-match", "\"1-2-3\"")][..], Err(412)),
+        ] {
+            let checked = check_pair(&headers(all), &file).map_err(|problem| problem.status);
+            assert_eq!(checked, expected, "{all:?}");
+        }
     }
 }

@@ -25,12 +25,14 @@ use tokio::time::timeout;
 
 use crate::access::{CHALLENGES, authenticate, token_in_query};
 use crate::account::requested_scitag;
+use crate::conditions::keeps_existing;
 use crate::config::Config;
 use crate::error::refused;
 use crate::head::HeadNode;
 use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
-use crate::third_party::{self, CopyEnds};
+use crate::staged::StagingRecords;
+use crate::third_party::{self, CopyEnds, check_overwrite};
 use crate::url_path::UrlPath;
 use crate::{digest, head, macaroon, namespace, properties, read, redirected, write};
 
@@ -55,6 +57,8 @@ pub(crate) struct Gateway {
     pub(crate) keeper: Arc<dyn Gatekeeper>,
     pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
+    /// Hidden names of copies in progress.
+    pub(crate) staging: StagingRecords,
     /// Agents behind this gateway.
     pub(crate) head: Option<Arc<HeadNode>>,
     /// Permits to compute a digest.
@@ -92,6 +96,11 @@ impl DavRequest {
         self.headers.get(name)?.to_str().ok()
     }
 
+    /// False if the client wants nothing replaced, by `Overwrite: F` or `If-None-Match: *`.
+    pub(crate) fn may_replace(&self) -> bool {
+        self.overwrites() && !keeps_existing(&self.headers)
+    }
+
     /// False if the client wants nothing replaced (RFC 4918 section 10.6).
     pub(crate) fn overwrites(&self) -> bool {
         self.header(HeaderName::from_static("overwrite"))
@@ -105,12 +114,13 @@ impl Gateway {
         keeper: Arc<dyn Gatekeeper>,
         minter: Arc<dyn TokenMinter>,
         config: Config,
+        staging: StagingRecords,
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let head = config.head.clone().map(|head| Arc::new(HeadNode::new(head)));
         let storages = OnceCell::new();
-        Self { agent, keeper, minter, config, head, digests, buffers, storages }
+        Self { agent, keeper, minter, config, staging, head, digests, buffers, storages }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.
@@ -149,8 +159,7 @@ impl Gateway {
         path: &[u8],
         access: PathAccess,
     ) -> Result<Option<ResolvedPath>, Refusal> {
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if is_partial(name) {
+        if path.split(|byte| *byte == b'/').any(is_partial) {
             let text = format!(
                 "{}: names of this form are temporary files of transfers",
                 path.escape_ascii()
@@ -337,6 +346,9 @@ async fn answer(
         return Ok(options());
     }
     let path = UrlPath::of(&parts.uri)?;
+    if matches!(parts.method.as_str(), "PUT" | "COPY" | "MOVE") {
+        check_overwrite(&parts.headers)?;
+    }
     if let Some(config) = &gateway.config.redirected
         && parts.method == Method::GET
         && path.bytes() == redirected::ROOM_PATH.as_bytes()

@@ -5,7 +5,7 @@ use std::io;
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
 use penstock_protocol::open::{Refusal, RefusalKind};
-use penstock_sys::fs::describe;
+use penstock_sys::fs::{describe, is_link_error};
 
 /// Pause that a client is asked for when a limit of the agent is reached, in seconds.
 const BUSY_RETRY_AFTER_S: u16 = 5;
@@ -39,6 +39,7 @@ pub(crate) fn failed(shown: &str, error: &io::Error) -> ProblemDetails {
         AlreadyExists | IsADirectory | NotADirectory | DirectoryNotEmpty => StatusCode::CONFLICT,
         StorageFull | QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
         InvalidFilename | InvalidInput => StatusCode::BAD_REQUEST,
+        _ if is_link_error(error) => StatusCode::CONFLICT,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     ProblemDetails::new(status, format!("{shown}: {}", describe(error)))

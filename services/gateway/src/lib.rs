@@ -22,6 +22,7 @@
 //! | `read`, `range`, `conditions` | `GET` and `HEAD` |
 //! | `write` | `PUT` |
 //! | `namespace` | `MKCOL`, `DELETE`, `MOVE`, `COPY` |
+//! | `tree_copy`, `staged` | `COPY` inside this server, and replacing by exchange |
 //! | `third_party` | `COPY` from and to other servers |
 //! | `properties` | `PROPFIND`, `PROPPATCH` |
 //! | `digest` | digests of files, stored in extended attributes |
@@ -51,7 +52,9 @@ mod read;
 mod redirected;
 mod role;
 mod root;
+mod staged;
 mod third_party;
+mod tree_copy;
 mod url_path;
 mod write;
 

@@ -9,24 +9,17 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, ResolvedPath};
+use penstock_mover::ResolvedPath;
 use penstock_scopes::PathAccess;
-use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
+use penstock_sys::fs::{Kind, Stat};
 
-use crate::conditions::{Validators, check_write, precondition_failed};
+use crate::conditions::{Validators, check_pair, check_write, precondition_failed};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
+use crate::staged::remove;
+use crate::tree_copy::{DIRECTORY_MODE, TreeCopy};
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
-
-/// Deepest tree that is deleted or copied.
-const DEPTH_MAX: usize = 256;
-
-/// Bytes copied at once.
-const COPY_BYTES: usize = 1 << 20;
-
-/// Permission bits of a new directory, before the umask.
-const DIRECTORY_MODE: u32 = 0o777;
 
 /// A path of an export as the file system takes it.
 pub(crate) fn native(path: &[u8]) -> &Path {
@@ -40,6 +33,15 @@ pub(crate) fn stat(place: &ResolvedPath) -> io::Result<Option<Stat>> {
         false => place.root.stat_follow(native(&place.path)),
     };
     match found {
+        Ok(stat) => Ok(Some(stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Metadata of what has the name of a place, without following a link; `None` if nothing has.
+pub(crate) fn stat_name(place: &ResolvedPath) -> io::Result<Option<Stat>> {
+    match place.root.stat(native(&place.path)) {
         Ok(stat) => Ok(Some(stat)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -109,36 +111,6 @@ fn refuse_root(place: &ResolvedPath, verb: &str) -> Result<(), ProblemDetails> {
     }
 }
 
-/// Removes a file, a link, or a directory with its contents.
-fn remove(root: &Dir, path: &Path) -> io::Result<()> {
-    match root.stat(path)?.kind {
-        Kind::Directory => {
-            remove_contents(&root.open_dir(path)?, DEPTH_MAX)?;
-            root.remove_dir(path)
-        }
-        _ => root.remove_file(path),
-    }
-}
-
-fn remove_contents(dir: &Dir, depth_left: usize) -> io::Result<()> {
-    let Some(depth_left) = depth_left.checked_sub(1) else { return Err(too_deep()) };
-    for entry in dir.entries()? {
-        let (name, kind) = entry?;
-        let name = Path::new(&name);
-        if kind == Kind::Directory {
-            remove_contents(&dir.open_dir(name)?, depth_left)?;
-            dir.remove_dir(name)?;
-        } else {
-            dir.remove_file(name)?;
-        }
-    }
-    Ok(())
-}
-
-fn too_deep() -> io::Error {
-    io::Error::other(format!("the tree is deeper than {DEPTH_MAX} directories"))
-}
-
 /// Destination of a `MOVE` or `COPY`.
 fn destination(request: &DavRequest) -> Result<UrlPath, ProblemDetails> {
     let text = request.header(HeaderName::from_static("destination")).ok_or_else(|| {
@@ -162,7 +134,7 @@ fn answer(change: DestinationOutcome, shown: &str) -> Result<Response, ProblemDe
         DestinationOutcome::Created => Ok(StatusCode::CREATED.into_response()),
         DestinationOutcome::Replaced => Ok(StatusCode::NO_CONTENT.into_response()),
         DestinationOutcome::Exists => {
-            Err(precondition_failed(&format!("{shown} exists (Overwrite: F)")))
+            Err(precondition_failed(&format!("{shown} exists (Overwrite: F or If-None-Match: *)")))
         }
         DestinationOutcome::NoParent => {
             Err(ProblemDetails::conflict(format!("the directory of {shown} does not exist")))
@@ -194,24 +166,27 @@ fn pair(
     Ok(SourceAndTarget { from, to, keeps })
 }
 
-/// Looks at the destination; `Ok(None)` if the change may go on, with `replaced` set if something is there.
-fn prepare(to: &ResolvedPath, overwrites: bool) -> io::Result<(Option<DestinationOutcome>, bool)> {
+/// Looks at the destination, and returns its metadata if something is there, or the refusal.
+fn prepare(
+    to: &ResolvedPath,
+    overwrites: bool,
+) -> io::Result<Result<Option<Stat>, DestinationOutcome>> {
     let (parent, name) = match to.root.parent(native(&to.path)) {
         Ok(parent) => parent,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok((Some(DestinationOutcome::NoParent), false));
+            return Ok(Err(DestinationOutcome::NoParent));
         }
         Err(error) => return Err(error),
     };
     match parent.stat(Path::new(&name)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(None)),
         Err(error) => Err(error),
-        Ok(_) if !overwrites => Ok((Some(DestinationOutcome::Exists), true)),
-        Ok(_) => Ok((None, true)),
+        Ok(_) if !overwrites => Ok(Err(DestinationOutcome::Exists)),
+        Ok(there) => Ok(Ok(Some(there))),
     }
 }
 
-/// Answers `MOVE`: a file replaces a file in one step.
+/// Answers `MOVE`: the destination is replaced in one step, and a refusal changes nothing.
 pub(crate) async fn rename(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
@@ -219,25 +194,30 @@ pub(crate) async fn rename(
     let pair = pair(gateway, request, (&request.path, &destination(request)?), PathAccess::Rename)?;
     refuse_root(&pair.from, "moved")?;
     let SourceAndTarget { from, to, keeps } = pair;
-    let (shown, overwrites) = (to.shown.clone(), request.overwrites() && keeps.is_none());
+    let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
+    let (headers, records) = (request.headers.clone(), gateway.staging.clone());
     let moved = blocking(move || {
         let source = from.root.stat(native(&from.path))?;
-        let (refused, exists) = prepare(&to, overwrites)?;
-        if let Some(refused) = refused {
-            return Ok(refused);
+        if let Err(problem) = check_pair(&headers, &Validators::of(&source)) {
+            return Ok(Err(problem));
         }
-        if !exists {
+        let there = match prepare(&to, overwrites)? {
+            Ok(there) => there,
+            Err(refused) => return Ok(Ok(refused)),
+        };
+        let Some(there) = there else {
             from.root.rename_into(native(&from.path), &to.root, native(&to.path), false)?;
-            return Ok(DestinationOutcome::Created);
-        }
-        // A file replaces a file in one step; anything else makes room first (RFC 4918 section 9.9.3).
-        let there = to.root.stat(native(&to.path))?;
+            return Ok(Ok(DestinationOutcome::Created));
+        };
         if source.kind == Kind::Directory || there.kind == Kind::Directory {
-            remove(&to.root, native(&to.path))?;
+            let (parent, name) = from.root.parent(native(&from.path))?;
+            let (target, target_name) = to.root.parent(native(&to.path))?;
+            records.stage(parent)?.exchange(&name, &target, &target_name)?;
+        } else {
+            from.root.rename_into(native(&from.path), &to.root, native(&to.path), true)?;
         }
-        from.root.rename_into(native(&from.path), &to.root, native(&to.path), true)?;
-        Ok(DestinationOutcome::Replaced)
+        Ok(Ok(DestinationOutcome::Replaced))
     });
     let change = moved.await.map_err(|error| match error.kind() {
         io::ErrorKind::CrossesDevices => ProblemDetails::new(
@@ -245,7 +225,7 @@ pub(crate) async fn rename(
             format!("{shown} is on another file system: use COPY and DELETE"),
         ),
         _ => failed(&from_shown, &error),
-    })?;
+    })??;
     answer(kept(change, request, keeps)?, &shown)
 }
 
@@ -256,7 +236,7 @@ fn kept(
     keeps: Option<ProblemDetails>,
 ) -> Result<DestinationOutcome, ProblemDetails> {
     match keeps {
-        Some(refusal) if change == DestinationOutcome::Exists && request.overwrites() => {
+        Some(refusal) if change == DestinationOutcome::Exists && request.may_replace() => {
             Err(refusal)
         }
         _ => Ok(change),
@@ -283,36 +263,32 @@ pub(crate) async fn copy(
         Some(_) => return Err(ProblemDetails::bad_request("Depth of COPY: 0 or infinity")),
     };
     let SourceAndTarget { from, to, keeps } = pair;
-    let (shown, overwrites) = (to.shown.clone(), request.overwrites() && keeps.is_none());
+    let (shown, replace) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
+    let (headers, records) = (request.headers.clone(), gateway.staging.clone());
+    let is_pull = source.is_some();
     let copied = blocking(move || {
         let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
-        let (refused, exists) = prepare(&to, overwrites)?;
-        if let Some(refused) = refused {
-            return Ok(refused);
+        let there = stat_name(&to)?;
+        let checked = match is_pull {
+            true => check_write(&headers, there.as_ref().map(Validators::of).as_ref()),
+            false => check_pair(&headers, &Validators::of(&source)),
+        };
+        if let Err(problem) = checked {
+            return Ok(Err(problem));
         }
-        if exists {
-            let there = to.root.stat(native(&to.path))?;
-            if source.kind == Kind::Directory || there.kind == Kind::Directory {
-                remove(&to.root, native(&to.path))?;
-            }
+        let there = match prepare(&to, replace)? {
+            Ok(there) => there,
+            Err(refused) => return Ok(Ok(refused)),
+        };
+        let copy = TreeCopy { from: &from, to: &to, recursive, replace };
+        match copy.run(&records, &source, there.as_ref()) {
+            Ok(true) => Ok(Ok(DestinationOutcome::Created)),
+            Ok(false) => Ok(Ok(DestinationOutcome::Replaced)),
+            Err(fault) => Ok(Err(fault.problem(&from.shown, &to.shown))),
         }
-        match source.kind {
-            Kind::Directory => {
-                to.root.create_dir(native(&to.path), DIRECTORY_MODE)?;
-                if recursive {
-                    let from = match from.path.is_empty() {
-                        true => from.root.try_clone()?,
-                        false => from.root.open_dir(native(&from.path))?,
-                    };
-                    copy_contents(&from, &to.root.open_dir(native(&to.path))?, DEPTH_MAX)?;
-                }
-            }
-            _ => copy_file(&from.root, native(&from.path), to, overwrites)?,
-        }
-        Ok(if exists { DestinationOutcome::Replaced } else { DestinationOutcome::Created })
     });
-    let change = copied.await.map_err(|error| failed(&from_shown, &error))?;
+    let change = copied.await.map_err(|error| failed(&from_shown, &error))??;
     let response = answer(kept(change, request, keeps)?, &shown)?;
     // Clients of third-party copies want to read the result.
     let is_third_party = request.headers.contains_key("x-number-of-streams") || source.is_some();
@@ -320,42 +296,4 @@ pub(crate) async fn copy(
         true => Ok((StatusCode::CREATED, "success: Created\n").into_response()),
         false => Ok(response),
     }
-}
-
-fn copy_file(from: &Dir, path: &Path, to: ResolvedPath, replace: bool) -> io::Result<()> {
-    let file = from.open_file(path, &Open { follow: true, ..Open::reading() })?;
-    let size = fs::stat_file(&file)?.size;
-    let upload = FileUpload::begin(&to, Some(size), &[])?;
-    let mut content = upload.whole();
-    let mut buffer = vec![0; COPY_BYTES];
-    while let count @ 1.. = fs::read_at_most(&file, &mut buffer, content.received())? {
-        content.write(&buffer[..count])?;
-    }
-    let bytes = content.received();
-    upload.join(vec![content.finish(true)?], bytes)?.commit(replace, &[]).map(drop)
-}
-
-/// Copies files and directories. Links and special files are left out, as HTTP shows none.
-fn copy_contents(from: &Dir, to: &Dir, depth_left: usize) -> io::Result<()> {
-    let Some(depth_left) = depth_left.checked_sub(1) else { return Err(too_deep()) };
-    for entry in from.entries()? {
-        let (name, kind) = entry?;
-        let path = Path::new(&name);
-        match kind {
-            Kind::Directory => {
-                to.create_dir(path, DIRECTORY_MODE)?;
-                copy_contents(&from.open_dir(path)?, &to.open_dir(path)?, depth_left)?;
-            }
-            Kind::File => {
-                let place = ResolvedPath {
-                    root: to.try_clone()?,
-                    path: name.as_bytes().to_vec(),
-                    shown: name.to_string_lossy().into_owned(),
-                };
-                copy_file(from, path, place, true)?;
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }

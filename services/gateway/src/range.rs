@@ -1,7 +1,7 @@
 //! Byte ranges of a request (RFC 9110 section 14).
 
 /// Most ranges of a request; analysis programs ask for some hundreds at once.
-const RANGES_MAX: usize = 1024;
+pub(crate) const RANGES_MAX: usize = 1024;
 
 /// First byte and length of a part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +24,21 @@ pub(crate) enum RequestedRanges {
     Whole,
     /// These parts, at least one, none empty.
     Parts(Vec<ByteRange>),
-    /// None that the file has, or more bytes than twice the file.
+    /// None that the file has.
     Unsatisfiable,
+    /// Too many, or more bytes than twice the file.
+    Excessive,
 }
 
 /// Evaluates the header `Range` for a file of `size` bytes.
 pub(crate) fn requested(header: Option<&str>, size: u64) -> RequestedRanges {
-    let Some(list) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else {
-        return RequestedRanges::Whole;
-    };
+    let list = header.and_then(|header| {
+        let (unit, list) = header.trim().split_once('=')?;
+        unit.eq_ignore_ascii_case("bytes").then_some(list)
+    });
+    let Some(list) = list else { return RequestedRanges::Whole };
     if list.split(',').count() > RANGES_MAX {
-        return RequestedRanges::Unsatisfiable;
+        return RequestedRanges::Excessive;
     }
     let mut parts = Vec::new();
     for spec in list.split(',').map(str::trim).filter(|spec| !spec.is_empty()) {
@@ -45,9 +49,12 @@ pub(crate) fn requested(header: Option<&str>, size: u64) -> RequestedRanges {
         }
     }
     let total = parts.iter().fold(0_u64, |total, part| total.saturating_add(part.bytes));
-    // Overlapping ranges would multiply the work (RFC 9110 section 17.15).
-    if parts.is_empty() || total > size.saturating_mul(2) {
+    if parts.is_empty() {
         return RequestedRanges::Unsatisfiable;
+    }
+    // Overlapping ranges would multiply the work (RFC 9110 section 17.15).
+    if total > size.saturating_mul(2) {
+        return RequestedRanges::Excessive;
     }
     RequestedRanges::Parts(parts)
 }
@@ -78,7 +85,7 @@ fn one(spec: &str, size: u64) -> Option<Option<ByteRange>> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::RequestedRanges::{Parts, Unsatisfiable, Whole};
+    use super::RequestedRanges::{Excessive, Parts, Unsatisfiable, Whole};
     use super::*;
 
     fn parts(all: &[(u64, u64)]) -> RequestedRanges {
@@ -99,7 +106,8 @@ mod tests {
             ("bytes= 0-1 , 4-5,, 20-30", parts(&[(0, 2), (4, 2)])),
             ("bytes=10-", Unsatisfiable),
             ("bytes=-0", Unsatisfiable),
-            ("bytes=0-9,0-9,0-9", Unsatisfiable),
+            ("bytes=0-9,0-9,0-9", Excessive),
+            ("Bytes=0-9,0-9", parts(&[(0, 10), (0, 10)])),
             ("bytes=", Unsatisfiable),
             ("bytes=5-4", Whole),
             ("bytes=x-4", Whole),
@@ -112,7 +120,7 @@ mod tests {
         assert_eq!(requested(None, 10), Whole);
         assert_eq!(requested(Some("bytes=0-"), 0), Unsatisfiable);
         let bomb = format!("bytes={}", "0-0,".repeat(RANGES_MAX + 1));
-        assert_eq!(requested(Some(&bomb), 1 << 20), Unsatisfiable);
+        assert_eq!(requested(Some(&bomb), 1 << 20), Excessive);
         let part = ByteRange { start: 5, bytes: 5 };
         assert_eq!(part.content_range(10), "bytes 5-9/10");
     }

@@ -22,7 +22,7 @@ use crate::digest::{self, DigestField, WantedDigest};
 use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::error::{failed, refused};
 use crate::properties;
-use crate::range::{ByteRange, RequestedRanges, requested};
+use crate::range::{ByteRange, RANGES_MAX, RequestedRanges, requested};
 use crate::third_party::{MoverOffer, OFFER_HEADER, is_offered, offer_for};
 
 /// Bytes read and handed over at once.
@@ -111,11 +111,14 @@ pub(crate) async fn get(
     let whole = ByteRange { start: 0, bytes: size };
     let (status, pieces) = match requested(range, size) {
         RequestedRanges::Whole => (StatusCode::OK, vec![BodyPiece::Data(whole)]),
-        RequestedRanges::Unsatisfiable => {
-            let problem = ProblemDetails::new(
-                StatusCode::RANGE_NOT_SATISFIABLE,
-                format!("{shown} has {size} bytes and none of this range"),
-            );
+        refused @ (RequestedRanges::Unsatisfiable | RequestedRanges::Excessive) => {
+            let reason = match refused {
+                RequestedRanges::Excessive => format!(
+                    "{shown}: the ranges are more than {RANGES_MAX} or ask for more than twice its {size} bytes: ask for fewer at once"
+                ),
+                _ => format!("{shown} has {size} bytes and none of this range"),
+            };
+            let problem = ProblemDetails::new(StatusCode::RANGE_NOT_SATISFIABLE, reason);
             let size = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
             return Ok((size, problem).into_response());
         }

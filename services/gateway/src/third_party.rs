@@ -24,11 +24,11 @@ use penstock_mover::{
 };
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_scopes::PathAccess;
-use penstock_sys::fs::{self, Kind, Open, describe};
+use penstock_sys::fs::{self, Kind, Open, Stat, describe};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::conditions::precondition_failed;
+use crate::conditions::{Validators, check_pair, check_write, precondition_failed};
 use crate::digest;
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::{failed, refused};
@@ -48,7 +48,7 @@ mod request;
 pub(crate) use marker::failure_line;
 pub(crate) use mover_push::offer_for;
 pub(crate) use mover_session::{MoverOffer, OFFER_HEADER, is_offered};
-pub(crate) use request::{CopyDirection, CopyEnds, CopyRequest};
+pub(crate) use request::{CopyDirection, CopyEnds, CopyRequest, check_overwrite};
 
 use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget};
@@ -249,8 +249,11 @@ async fn pull_file(
         return Err(ProblemDetails::conflict("the destination of a copy is a file"));
     }
     let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
-    let (shown, overwrites) = (place.shown.clone(), request.overwrites());
+    let (shown, overwrites) = (place.shown.clone(), request.may_replace());
     let there = look(gateway, request).await?;
+    let validators = there.as_ref().map(Validators::of);
+    check_write(&request.headers, validators.as_ref())?;
+    let there = there.is_some();
     if there && !overwrites {
         return Err(precondition_failed(&format!("{shown}: File exists (Overwrite: F)")));
     }
@@ -338,8 +341,8 @@ fn block_algorithm(algorithms: &[Algorithm]) -> Algorithm {
     algorithms.iter().find(combines).copied().unwrap_or(Algorithm::Crc32c)
 }
 
-/// Returns true if there is a file or collection at the path of the request.
-async fn look(gateway: &Gateway, request: &DavRequest) -> Result<bool, ProblemDetails> {
+/// Returns the metadata of the file at the path of the request, if there is one.
+async fn look(gateway: &Gateway, request: &DavRequest) -> Result<Option<Stat>, ProblemDetails> {
     let place = gateway.writable(request, PathAccess::Create)?;
     let shown = place.shown.clone();
     let there = blocking(move || stat(&place)).await.map_err(|error| failed(&shown, &error))?;
@@ -347,7 +350,7 @@ async fn look(gateway: &Gateway, request: &DavRequest) -> Result<bool, ProblemDe
         Some(stat) if stat.kind == Kind::Directory => {
             Err(ProblemDetails::conflict(format!("{shown} is a directory")))
         }
-        there => Ok(there.is_some()),
+        there => Ok(there),
     }
 }
 
@@ -394,7 +397,9 @@ async fn push_file(
     let shown = place.shown.clone();
     let opened = blocking(move || open(&place)).await;
     let (file, bytes) = opened.map_err(|error| failed(&shown, &error))?;
-    let overwrites = request.overwrites();
+    let overwrites = request.may_replace();
+    let stat = fs::stat_file(&file).map_err(|error| failed(&shown, &error))?;
+    check_pair(&request.headers, &Validators::of(&stat))?;
     client.resolve(&copy.remote).await.map_err(|error| problem(&error, &copy.remote))?;
     if !overwrites {
         let there = push::exists(&client, &copy.remote).await;

@@ -70,6 +70,10 @@ impl UrlPath {
     /// # Errors
     /// 400 if it is neither, 502 (RFC 4918 section 9.8.5) for another server.
     pub(crate) fn of_destination(text: &str, host: Option<&str>) -> Result<Self, ProblemDetails> {
+        if text.contains('#') {
+            // The parser would cut it.
+            return Err(ProblemDetails::bad_request("Destination has a '#': write it as %23"));
+        }
         let uri: Uri = text.parse().map_err(|_| {
             ProblemDetails::bad_request("Destination is no URL: write https://HOST:PORT/PATH")
         })?;
@@ -163,6 +167,7 @@ mod tests {
         assert_eq!(path("https://dtn2.example.org/a").unwrap_err().status, 502);
         assert_eq!(path("https://dtn1.example.org/a").unwrap_err().status, 502);
         assert_eq!(path("a b").unwrap_err().status, 400);
+        assert_eq!(path("/a#b").unwrap_err().status, 400);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_mover::{CommittedUpload, FileUpload, JoinedUpload, TransferDirection};
 use penstock_protocol::digest::{Algorithm, Digest};
-use penstock_sys::fs::Stat;
+use penstock_sys::fs::{Kind, Stat};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -20,6 +20,7 @@ use crate::conditions::{self, Validators, precondition_failed};
 use crate::digest::{self, DigestField};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::{failed, refused};
+use crate::namespace::stat_name;
 
 /// Longest silence of a client that uploads.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,6 +66,11 @@ pub(crate) async fn put(
     let overwrites = request.overwrites();
     let replace = overwrites && keeps.is_none();
     let begun = blocking(move || {
+        if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
+            // Wherever it leads.
+            let text = "it is a link, which is not replaced: remove it first";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
         let there = crate::namespace::stat(&place)?;
         let validators = there.as_ref().map(Validators::of);
         if let Err(problem) = conditions::check_write(&headers, validators.as_ref()) {

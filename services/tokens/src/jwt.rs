@@ -146,28 +146,32 @@ fn faulty_claim(part: &str) -> TokenRejection {
     let Some(claims) = decode::<Map<String, Value>>(part) else {
         return TokenRejection::Malformed("claims");
     };
-    let is_text_list =
-        |value: &Value| value.as_array().is_some_and(|values| values.iter().all(Value::is_string));
-    let is_text_or_list = |value: &Value| value.is_string() || is_text_list(value);
-    let types: [(&'static str, &dyn Fn(&Value) -> bool); 10] = [
-        ("iss", &Value::is_string),
-        ("sub", &Value::is_string),
-        ("aud", &is_text_or_list),
-        ("exp", &Value::is_number),
-        ("nbf", &Value::is_number),
-        ("iat", &Value::is_number),
-        ("wlcg.ver", &Value::is_string),
-        ("ver", &Value::is_string),
-        ("scope", &Value::is_string),
-        ("wlcg.groups", &is_text_list),
+    type ClaimCheck = fn(&Value) -> bool;
+    let is_text_list: ClaimCheck =
+        |value| value.as_array().is_some_and(|values| values.iter().all(Value::is_string));
+    let is_text_or_list: ClaimCheck = |value| {
+        let values = value.as_array();
+        value.is_string() || values.is_some_and(|values| values.iter().all(Value::is_string))
+    };
+    let types: [(&'static str, ClaimCheck); 10] = [
+        ("iss", Value::is_string),
+        ("sub", Value::is_string),
+        ("aud", is_text_or_list),
+        ("exp", Value::is_number),
+        ("nbf", Value::is_number),
+        ("iat", Value::is_number),
+        ("wlcg.ver", Value::is_string),
+        ("ver", Value::is_string),
+        ("scope", Value::is_string),
+        ("wlcg.groups", is_text_list),
     ];
     if claims.get("iss").is_none_or(Value::is_null) {
         return TokenRejection::Missing("iss");
     }
-    let is_faulty = |name: &str, is_type: &dyn Fn(&Value) -> bool| {
+    let is_faulty = |name: &str, is_type: ClaimCheck| {
         claims.get(name).is_some_and(|value| !value.is_null() && !is_type(value))
     };
-    match types.into_iter().find(|(name, is_type)| is_faulty(name, is_type)) {
+    match types.into_iter().find(|(name, is_type)| is_faulty(name, *is_type)) {
         Some((name, _)) => TokenRejection::Invalid(name),
         None => TokenRejection::Malformed("claims"),
     }

@@ -83,5 +83,6 @@ pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
 pub use sink::upload::{
     CommittedUpload, FileUpload, JoinedUpload, RangeWriter, UploadCondition, WrittenRange,
+    temporary_name,
 };
 pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

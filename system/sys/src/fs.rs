@@ -63,6 +63,12 @@ pub fn describe(error: &io::Error) -> String {
     words.to_owned()
 }
 
+/// Returns true where a path is a symbolic link that is not followed, or passes through too many (ELOOP).
+#[must_use]
+pub fn is_link_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ELOOP)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

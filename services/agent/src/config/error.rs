@@ -43,6 +43,22 @@ pub enum AgentConfigError {
         /// Path that it names.
         path: PathBuf,
     },
+    /// An export inside another one that admits other clients or has another mode.
+    #[error(
+        "export {inner} ({}) lies inside export {outer} ({}), whose clients would copy, move and delete it by that name: \
+         move one of the directories, or give both the same who and mode",
+        path.display(), outer_path.display()
+    )]
+    NestedExports {
+        /// Name of the export inside.
+        inner: ExportName,
+        /// Name of the export around it.
+        outer: ExportName,
+        /// Directory of the export inside.
+        path: PathBuf,
+        /// Directory of the export around it.
+        outer_path: PathBuf,
+    },
     /// The role agent without an address.
     #[error("the agent listens on no address: give --listen ADDR:PORT")]
     NoAddress,

@@ -233,3 +233,28 @@ fn issuer_faults_name_the_remedy() {
         assert!(error.contains(words), "{to}: {error}");
     }
 }
+
+#[test]
+fn nested_exports_need_equal_clients() {
+    let setting = Setting::new();
+    let here = setting.directory.path();
+    std::fs::create_dir_all(here.join("data/team/priv")).unwrap();
+    std::fs::create_dir(here.join("data2")).unwrap();
+    std::os::unix::fs::symlink(here.join("data/team/priv"), here.join("alias")).unwrap();
+    let load = |outer: &str, inner: &str, who: &str, mode: &str| {
+        let text = format!(
+            "[[export]]\nname = \"/a\"\npath = \"{outer}\"\nmode = \"read-write\"\nwho = [\"*\"]\n\
+             [[export]]\nname = \"/a/b\"\npath = \"{inner}\"\nmode = \"{mode}\"\nwho = [{who}]\n"
+        );
+        setting.load(&text, Layer::default()).map(drop).map_err(|error| error.to_string())
+    };
+    for inner in ["data/team/priv", "alias", "data/../data/team"] {
+        for (who, mode) in [("\"owner\"", "read-write"), ("\"*\"", "read")] {
+            let refused = load("data", inner, who, mode).unwrap_err();
+            assert!(refused.contains("export /a/b (") && refused.contains("inside export /a"));
+        }
+        assert_eq!(load("data", inner, "\"*\"", "read-write"), Ok(()));
+    }
+    assert_eq!(load("data", "data2", "\"owner\"", "read"), Ok(()));
+    assert_eq!(load("data", "data", "\"owner\"", "read"), Ok(()));
+}

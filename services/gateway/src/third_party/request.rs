@@ -130,7 +130,6 @@ impl CopyEnds {
                 "requirechecksumverification",
             ))?)?,
         };
-        overwrite(text(HeaderName::from_static("overwrite"))?)?;
         Ok(Self::ThirdParty(Box::new(request)))
     }
 }
@@ -214,8 +213,12 @@ fn verification(text: Option<&str>) -> Result<ChecksumVerification, ProblemDetai
     }
 }
 
-fn overwrite(text: Option<&str>) -> Result<(), ProblemDetails> {
-    match text {
+/// Checks the header `Overwrite` of a request that writes (RFC 4918 section 10.6).
+///
+/// # Errors
+/// 400 for another value than `T` or `F`, or several.
+pub(crate) fn check_overwrite(headers: &HeaderMap) -> Result<(), ProblemDetails> {
+    match one(headers, &HeaderName::from_static("overwrite"))?.map(str::trim) {
         None | Some("T" | "t" | "F" | "f") => Ok(()),
         Some(_) => Err(ProblemDetails::bad_request("Overwrite: T or F")),
     }

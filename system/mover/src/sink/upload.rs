@@ -158,6 +158,41 @@ impl FileUpload {
         Ok(upload)
     }
 
+    /// Withdraws the permissions that a source with the bits `mode` does not give, and makes the copy of a program a
+    /// program; the umask applies.
+    ///
+    /// # Errors
+    /// As the file system fails.
+    pub fn take_mode(&self, mode: u32) -> io::Result<()> {
+        let present = fs::stat_file(&self.file)?.mode;
+        // The umask is seen in the bits for reading that it left.
+        let execute = (present >> 2) & 0o111;
+        fs::set_file_mode(&self.file, mode & 0o777 & (present | execute))
+    }
+
+    /// Keeps owner, group and permissions of the file that this one replaces, where permitted.
+    fn keep_permissions(&self) -> io::Result<()> {
+        let old = match self.parent.stat(Path::new(&self.name)) {
+            Ok(old) if old.kind == Kind::File => old,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return Ok(()),
+        };
+        let new = fs::stat_file(&self.file)?;
+        if old.uid != new.uid {
+            // Only a privileged agent may.
+            let _ = fs::set_file_owner(&self.file, Some(old.uid), None);
+        }
+        let mut mode = old.mode & 0o777;
+        if old.gid != new.gid && fs::set_file_owner(&self.file, None, Some(old.gid)).is_err() {
+            // Bits for the old group are not for another one.
+            mode &= !0o070 | ((mode & 0o007) << 3);
+        }
+        match mode == new.mode & 0o777 {
+            true => Ok(()),
+            false => fs::set_file_mode(&self.file, mode),
+        }
+    }
+
     /// Alignment in bytes of the ranges that can be written concurrently.
     pub const RANGE_ALIGNMENT: u64 = BUFFER_ALIGNMENT as u64;
 
@@ -311,7 +346,8 @@ impl JoinedUpload {
         self.bytes
     }
 
-    /// Makes the content durable under the final name, which replaces an existing file if `replace` is set. The digests
+    /// Makes the content durable under the final name, which replaces an existing file if `replace` is set; permissions, owner
+    /// and group of that file are kept where permitted. The digests
     /// of the content must equal those in `expected` that were computed.
     ///
     /// # Errors
@@ -343,6 +379,9 @@ impl JoinedUpload {
                 let text = format!("the content has {algorithm} {digest}, not {expected}");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
+        }
+        if replace {
+            upload.keep_permissions()?;
         }
         fs::sync_all(&upload.file)?;
         let created = upload.put_name(replace, condition)?;
@@ -442,8 +481,9 @@ fn stat_at(parent: &Dir, name: &OsStr) -> io::Result<Option<Stat>> {
     }
 }
 
-/// A hidden name that no other upload has.
-fn temporary_name() -> OsString {
+/// Creates a hidden name that no other upload or copy has.
+#[must_use]
+pub fn temporary_name() -> OsString {
     let bytes: [u8; 16] = random();
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     OsString::from(format!(".penstock-{digits}{PART}"))
@@ -529,6 +569,20 @@ mod tests {
             assert_eq!(succeeded.iter().filter(|one| **one).count(), 1, "{round}: {succeeded:?}");
         }
         assert_eq!(names(here), ["f0", "f1"]);
+    }
+
+    #[test]
+    fn replaced_file_keeps_its_mode() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("f");
+        std::fs::write(&file, "old").unwrap();
+        for mode in [0o600, 0o640, 0o444, 0o755, 0o666] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let upload = upload(&place(directory.path(), "f"), None, &[], b"new");
+            assert!(!upload.commit(true, &[]).unwrap().created);
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, mode);
+        }
     }
 
     #[test]

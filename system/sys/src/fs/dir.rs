@@ -231,6 +231,21 @@ impl Dir {
         Ok(rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, flags)?)
     }
 
+    /// Exchanges the names `from` and `to`, of anything, in one step (RENAME_EXCHANGE); `to` is in the directory `there` on the
+    /// same file system. Fails with `InvalidInput` or `Unsupported` where the file system cannot (NFS).
+    pub fn exchange(
+        &self,
+        from: impl AsRef<Path>,
+        there: &Self,
+        to: impl AsRef<Path>,
+    ) -> io::Result<()> {
+        let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
+        let ((from_dir, from_name), (to_dir, to_name)) =
+            (self.in_parent(&from)?, there.in_parent(&to)?);
+        let flags = RenameFlags::EXCHANGE;
+        Ok(rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, flags)?)
+    }
+
     /// Renames `from` to `to`, or fails with `AlreadyExists` where anything has that name.
     ///
     /// Where the file system lacks RENAME_NOREPLACE (NFS), this links the new name and unlinks the old one: an interruption

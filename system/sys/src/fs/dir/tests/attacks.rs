@@ -31,6 +31,8 @@ fn operations() -> Vec<(&'static str, fn(&Dir, &Path) -> io::Result<()>)> {
         ("remove_dir", |dir, path| dir.remove_dir(path)),
         ("rename from", |dir, path| dir.rename(path, "taken")),
         ("rename to", |dir, path| dir.rename("own", path)),
+        ("exchange from", |dir, path| dir.exchange(path, dir, "own")),
+        ("exchange to", |dir, path| dir.exchange("own", dir, path)),
         ("rename_noreplace from", |dir, path| dir.rename_noreplace(path, "taken")),
         ("rename_noreplace to", |dir, path| dir.rename_noreplace("own", path)),
         ("symlink", |dir, path| dir.symlink("x", path)),

@@ -1,0 +1,177 @@
+//! `COPY` inside the exports: built under a hidden name where a directory is involved, then put in place at once.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use axum::http::StatusCode;
+use penstock_http::ProblemDetails;
+use penstock_mover::{FileUpload, ResolvedPath};
+use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
+
+use crate::error::failed;
+use crate::namespace::native;
+use crate::properties::is_partial;
+use crate::staged::{DEPTH_MAX, StagingRecords, too_deep};
+
+/// Bytes copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Permission bits of a new directory, before the umask.
+pub(crate) const DIRECTORY_MODE: u32 = 0o777;
+
+/// A copy from one path to another, both resolved.
+pub(crate) struct TreeCopy<'a> {
+    pub(crate) from: &'a ResolvedPath,
+    pub(crate) to: &'a ResolvedPath,
+    /// Members of a directory are copied.
+    pub(crate) recursive: bool,
+    /// An existing destination may be replaced.
+    pub(crate) replace: bool,
+}
+
+/// Reason for which a copy ends; the destination is as it was.
+#[derive(Debug)]
+pub(crate) enum CopyFault {
+    File(io::Error),
+    /// Path below the source of a member that cannot be copied, and the reason.
+    Member(String, &'static str),
+}
+
+impl From<io::Error> for CopyFault {
+    fn from(error: io::Error) -> Self {
+        Self::File(error)
+    }
+}
+
+impl CopyFault {
+    /// Problem that names the end at fault.
+    pub(crate) fn problem(&self, from: &str, to: &str) -> ProblemDetails {
+        use io::ErrorKind::{AlreadyExists, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        match self {
+            Self::File(error) => match error.kind() {
+                StorageFull | QuotaExceeded | ReadOnlyFilesystem | AlreadyExists => {
+                    failed(to, error)
+                }
+                _ => failed(from, error),
+            },
+            Self::Member(path, reason) => ProblemDetails::new(
+                StatusCode::CONFLICT,
+                format!(
+                    "{from}/{path} {reason}, so nothing was copied: remove it, or copy the other members one by one"
+                ),
+            ),
+        }
+    }
+}
+
+impl TreeCopy<'_> {
+    /// Copies `source`, the metadata of the source, over `there`, that of the destination. Returns true if the name is new.
+    pub(crate) fn run(
+        &self,
+        records: &StagingRecords,
+        source: &Stat,
+        there: Option<&Stat>,
+    ) -> Result<bool, CopyFault> {
+        let to = native(&self.to.path);
+        let replaces_directory = there.is_some_and(|there| there.kind == Kind::Directory);
+        if source.kind != Kind::Directory && !replaces_directory {
+            return Ok(self.copy_file(native(&self.from.path), to, self.replace)?);
+        }
+        let (parent, name) = self.to.root.parent(to)?;
+        let staged = records.stage(parent)?;
+        let hidden = to.with_file_name(staged.name());
+        if source.kind == Kind::Directory {
+            self.copy_directory(native(&self.from.path), &hidden, source.mode, DEPTH_MAX)?;
+        } else {
+            self.copy_file(native(&self.from.path), &hidden, false)?;
+        }
+        Ok(staged.put(&name, self.replace)?)
+    }
+
+    fn copy_directory(
+        &self,
+        from: &Path,
+        to: &Path,
+        mode: u32,
+        depth_left: usize,
+    ) -> Result<(), CopyFault> {
+        let Some(depth_left) = depth_left.checked_sub(1) else { return Err(too_deep().into()) };
+        let root = &self.to.root;
+        root.create_dir(to, DIRECTORY_MODE)?;
+        if self.recursive {
+            self.copy_members(from, to, depth_left)?;
+        }
+        // A private directory stays private.
+        let present = root.stat(to)?.mode;
+        let kept = present & (mode | !0o077);
+        if kept != present {
+            root.set_mode(to, kept)?;
+        }
+        Ok(root.open_dir(to)?.sync_all()?)
+    }
+
+    fn copy_members(&self, from: &Path, to: &Path, depth_left: usize) -> Result<(), CopyFault> {
+        let source: Dir = match from.as_os_str().is_empty() {
+            true => self.from.root.try_clone()?,
+            false => self.from.root.open_dir(from)?,
+        };
+        for entry in source.entries()? {
+            let (name, _) = entry?;
+            if is_partial(name.as_bytes()) {
+                continue;
+            }
+            let (from, to) = (from.join(&name), to.join(&name));
+            let stat = self.from.root.stat(&from)?;
+            match stat.kind {
+                Kind::Directory => self.copy_directory(&from, &to, stat.mode, depth_left)?,
+                Kind::File => drop(self.copy_file(&from, &to, false)?),
+                Kind::Symlink => self.copy_link(&from, &to)?,
+                Kind::Other(_) => return Err(self.member(&from, "is a special file")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a link as a link, unless it leads out of an export at its old or its new place.
+    fn copy_link(&self, from: &Path, to: &Path) -> Result<(), CopyFault> {
+        let leads_out = |root: &Dir, path: &Path| {
+            let followed = root.stat_follow(path);
+            followed.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        if leads_out(&self.from.root, from) {
+            return Err(self.member(from, "is a link that leads out of the export"));
+        }
+        self.to.root.symlink(self.from.root.read_link(from)?, to)?;
+        if leads_out(&self.to.root, to) {
+            let reason = "is a link that would lead out of the export at the destination";
+            return Err(self.member(from, reason));
+        }
+        Ok(())
+    }
+
+    fn member(&self, path: &Path, reason: &'static str) -> CopyFault {
+        let path = path.strip_prefix(native(&self.from.path)).unwrap_or(path);
+        CopyFault::Member(path.as_os_str().as_bytes().escape_ascii().to_string(), reason)
+    }
+
+    fn copy_file(&self, from: &Path, to: &Path, replace: bool) -> io::Result<bool> {
+        let file = self.from.root.open_file(from, &Open { follow: true, ..Open::reading() })?;
+        let source = fs::stat_file(&file)?;
+        let place = ResolvedPath {
+            root: self.to.root.try_clone()?,
+            path: to.as_os_str().as_bytes().to_vec(),
+            shown: self.to.shown.clone(),
+        };
+        let upload = FileUpload::begin(&place, Some(source.size), &[])?;
+        upload.take_mode(source.mode)?;
+        let mut content = upload.whole();
+        let mut buffer = vec![0; COPY_BYTES];
+        while let count @ 1.. = fs::read_at_most(&file, &mut buffer, content.received())? {
+            content.write(&buffer[..count])?;
+        }
+        let bytes = content.received();
+        let joined = upload.join(vec![content.finish(true)?], bytes)?;
+        Ok(joined.commit(replace, &[])?.created)
+    }
+}
