@@ -308,7 +308,13 @@ pub(crate) fn connect_data(
     let options = ConnectOptions { flow_label, destination_option, ..options.clone() };
     let program = target.protocol.program();
     let fail = |source| NettestError::Connect { peer, program, source };
-    let mut socket = connect(peer, &options, CONNECT_TIMEOUT).map_err(fail)?;
+    let mut socket = connect(peer, &options, CONNECT_TIMEOUT).map_err(|error| match error {
+        // A wrong source address or congestion control is a local error.
+        _ if error.raw_os_error().is_none() && error.get_ref().is_some() => {
+            NettestError::Option(error)
+        }
+        error => fail(error),
+    })?;
     socket.write_all(head).map_err(fail)?;
     Ok(Connection { index, role, socket: DataSocket::Tcp(socket), label })
 }

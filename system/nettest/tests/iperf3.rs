@@ -13,7 +13,7 @@ const COOKIE: &[u8; 37] = b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0";
 
 mod common;
 
-use common::RunningListener;
+use common::{IperfServer, RunningListener};
 
 fn listen(tests: usize) -> RunningListener {
     let handshake = Duration::from_secs(2);
@@ -22,8 +22,13 @@ fn listen(tests: usize) -> RunningListener {
 
 /// Runs `iperf3 -c` with these flags; `None` if it is not installed.
 fn iperf3(listener: &RunningListener, flags: &str) -> Option<Value> {
+    iperf3_at(listener.address.port(), flags)
+}
+
+/// Runs `iperf3 -c` against the server on a port.
+fn iperf3_at(port: u16, flags: &str) -> Option<Value> {
     let output = Command::new("iperf3")
-        .args(["-J", "-c", "127.0.0.1", "-p", &listener.address.port().to_string()])
+        .args(["-J", "-c", "127.0.0.1", "-p", &port.to_string()])
         .args(flags.split_whitespace())
         .output();
     let Ok(output) = output else {
@@ -90,6 +95,46 @@ fn tcp_options_of_iperf3_work() {
             assert!(text.contains("penstock"), "{report}");
         }
         listener.log_line("Finished");
+    }
+}
+
+#[test]
+fn receiver_rates_equal_those_of_iperf3() {
+    let listener = listen(16);
+    let Some(server) = IperfServer::new() else { return };
+    let iperf3_port = server.host.rsplit_once(':').unwrap().1.parse().unwrap();
+    for (flags, sums) in [
+        ("-t 1 -P 64 -b 1M", &["sum_received"][..]),
+        ("-t 1 -l 1M -b 100M", &["sum_received"]),
+        ("-t 1 -R -P 4 -b 10M -l 16K", &["sum_received", "sum_sent"]),
+        ("-t 1 --bidir -b 20M -l 16K", &["sum_received", "sum_received_bidir_reverse"]),
+        ("-n 2M -b 16M -l 16K", &["sum_received"]),
+        ("-k 128 -b 16M -l 16K", &["sum_received"]),
+        ("-t 1 -O 1 -b 20M -l 16K", &["sum_received"]),
+        ("-u -t 1 -b 1M", &["sum"]),
+        ("-u -t 1 -b 5M -l 1400 -R", &["sum"]),
+        ("-u -t 1 -P 4 -b 5M -l 1400", &["sum"]),
+        ("-u -t 1 -b 5M -l 1400 --bidir", &["sum", "sum_bidir_reverse"]),
+    ] {
+        let differences = || {
+            let (ours, theirs) = thread::scope(|scope| {
+                let theirs = scope.spawn(|| iperf3_at(iperf3_port, flags));
+                (iperf3(&listener, flags).unwrap(), theirs.join().unwrap().unwrap())
+            });
+            let paths = sums.iter().flat_map(|sum| {
+                ["seconds", "bits_per_second"].map(|key| format!("/end/{sum}/{key}"))
+            });
+            let differs = paths.filter_map(|path| {
+                let (ours, theirs) = (number(&ours, &path), number(&theirs, &path));
+                let is_near = (0.95..1.05).contains(&(ours / theirs));
+                (!is_near).then(|| format!("{path}: {ours}, of iperf3 {theirs}"))
+            });
+            differs.collect::<Vec<_>>()
+        };
+        // A busy machine may delay one of the clients.
+        let different = (0..4).map(|_| differences()).take_while(|one| !one.is_empty());
+        let different: Vec<_> = different.collect();
+        assert!(different.len() < 4, "{flags}: {different:?}");
     }
 }
 

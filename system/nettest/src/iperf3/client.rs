@@ -361,6 +361,7 @@ impl<'a> IperfClient<'a> {
         let interrupted =
             self.run(params, &mut streams, &events, &mut reports, (stop, on_interval))?;
         streams.shared.stop.store(true, Relaxed);
+        let test_end = streams.shared.started.elapsed();
         let idle = self.drain(params, &streams, &events, &mut reports);
         self.send(IperfPhase::Results, &[ControlState::TestEnd.byte()])?;
         // Receivers go on until the server has ended its streams, or its writes would block.
@@ -371,7 +372,7 @@ impl<'a> IperfClient<'a> {
         if remainder.seconds() > params.interval_seconds * 0.1 {
             on_interval(&remainder);
         }
-        let ours = results_of(&reports, params.udp, params.omit());
+        let ours = results_of(&reports, params.udp, params.omit(), test_end);
         self.send(phase, &super::wire::json_frame(&ours.encode()))?;
         let theirs = self.read_results()?;
         self.expect(ControlState::DisplayResults, phase, RESULTS_TIMEOUT)?;

@@ -145,9 +145,17 @@ pub(crate) fn end_streams(
     Ok(())
 }
 
-/// Results of this end. A sender's time is that of the test; a receiver's ends with its last byte.
-pub(crate) fn results_of(reports: &[StreamReport], udp: bool, omit: Duration) -> IperfResults {
-    let omit_us = u64::try_from(omit.as_micros()).unwrap_or(u64::MAX);
+/// Results of this end. The time of each stream ends with the test, as in iperf3, or with the last byte that this end
+/// counted if that came later: bytes that were under way then lengthen the time in which they are counted.
+pub(crate) fn results_of(
+    reports: &[StreamReport],
+    udp: bool,
+    omit: Duration,
+    test_end: Duration,
+) -> IperfResults {
+    let last_us = reports.iter().map(|report| report.last_us).max().unwrap_or(0);
+    let end = test_end.max(Duration::from_micros(last_us));
+    let seconds = end.saturating_sub(omit).as_secs_f64();
     let sends = reports.iter().any(|report| report.role == StreamRole::Sender);
     IperfResults {
         cpu_percent: cpu_percent(reports),
@@ -169,7 +177,7 @@ pub(crate) fn results_of(reports: &[StreamReport], udp: bool, omit: Duration) ->
                 omitted_lost: report.omitted_lost,
                 packets: report.packets,
                 omitted_packets: report.omitted_packets,
-                seconds: report.last_us.saturating_sub(omit_us) as f64 / 1e6,
+                seconds,
             })
             .collect(),
     }

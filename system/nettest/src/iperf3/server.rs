@@ -139,12 +139,13 @@ pub(crate) fn run(
     control.send(&[ControlState::TestStart.byte(), ControlState::TestRunning.byte()])?;
     wait_for_end(&mut control, &params.test, &streams, host.stop)?;
     let elapsed = started.elapsed();
+    let test_end = streams.shared.started.elapsed();
     let mut reports = Vec::new();
     end_streams(&streams, &events, &mut reports)?;
     // A client may still wait for the rest of a block, and looks at its control connection only
     // after an end of stream.
     drop(streams);
-    let mut results = results_of(&reports, params.test.udp, params.test.omit());
+    let mut results = results_of(&reports, params.test.udp, params.test.omit(), test_end);
     if params.server_output {
         results.server_text = Some(server_text(&params.test, &reports, elapsed));
     }

@@ -1,15 +1,17 @@
-//! Listener on a thread, for the tests of this crate.
+//! Listener on a thread and servers of iperf3, for the tests of this crate.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_nettest::{
-    Listener, ListenerEvent, ListenerLimits, NettestError, Report, TestParams, TestTarget, run,
+    Listener, ListenerEvent, ListenerLimits, NettestError, Report, TestParams, TestProtocol,
+    TestTarget, run,
 };
 
 const LOG_TIMEOUT: Duration = Duration::from_secs(20);
@@ -63,4 +65,56 @@ impl Drop for RunningListener {
             assert!(thread::panicking() || ended.is_ok());
         }
     }
+}
+
+/// `iperf3 -s` on a port of its own; killed when dropped.
+pub(crate) struct IperfServer {
+    pub(crate) child: Child,
+    pub(crate) host: String,
+}
+
+impl IperfServer {
+    /// Starts a server; `None` if iperf3 is missing.
+    pub(crate) fn new() -> Option<Self> {
+        let deadline = Instant::now() + LOG_TIMEOUT;
+        loop {
+            // Another program may take the port before the server does: then it exits, and the next is tried.
+            let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let spawned = Command::new("iperf3")
+                .args(["-s", "-B", "127.0.0.1", "-p", &free.port().to_string()])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            let Ok(mut child) = spawned else {
+                penstock_testkit::skip(penstock_testkit::Requirement::Program, "needs iperf3");
+                return None;
+            };
+            while child.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "iperf3 -s does not listen");
+                if is_listening(free.port()) {
+                    return Some(Self { child, host: free.to_string() });
+                }
+                thread::yield_now();
+            }
+        }
+    }
+
+    pub(crate) fn test(&self, params: &TestParams) -> Result<Report, NettestError> {
+        let protocol = TestProtocol::Iperf3;
+        let target = TestTarget { host: self.host.clone(), protocol, ..TestTarget::default() };
+        run(&target, params, &AtomicBool::new(false), &mut |_| {})
+    }
+}
+
+impl Drop for IperfServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// True if a socket listens on the port. A connection would be a client to iperf3.
+fn is_listening(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| line.contains(&format!(":{port:04X} 00000000:0000 0A")))
 }
