@@ -166,6 +166,8 @@ fn inputs(collector: &CollectorRole) -> Inputs {
 struct GatewayUrls {
     webdav: Vec<String>,
     xrootd: Vec<String>,
+    /// True if other hosts can reach one of them.
+    is_open: bool,
 }
 
 impl GatewayUrls {
@@ -177,6 +179,12 @@ impl GatewayUrls {
         Self {
             webdav: gateway.addresses().iter().map(webdav).collect(),
             xrootd: gateway.root_addresses().iter().map(xrootd).collect(),
+            is_open: gateway
+                .addresses()
+                .iter()
+                .map(|(address, _)| address)
+                .chain(gateway.root_addresses())
+                .any(|address| !address.ip().is_loopback()),
         }
     }
 }
@@ -232,6 +240,7 @@ fn lower(args: ServeArgs) -> Result<(Option<PathBuf>, Layer), CommandFailure> {
         tokens: args.tokens,
         rate: args.rate,
         transfers: args.transfers,
+        transfers_per_caller: None,
         streams: args.streams,
         memory: args.memory,
         cpu: args.cpu,
@@ -301,7 +310,7 @@ fn print(
     }
     writeln!(output, "  certificate  {}", daemon.fingerprint())?;
     if !agent.addresses().is_empty() {
-        writeln!(output, "{}", invitation(daemon, agent))?;
+        writeln!(output, "{}", invitation(daemon, agent, urls))?;
     }
     output.flush()
 }
@@ -312,11 +321,16 @@ fn may_show_token() -> bool {
 }
 
 /// Commands to type on another host.
-fn invitation(daemon: &RunningDaemon, agent: &AgentRole) -> String {
+fn invitation(daemon: &RunningDaemon, agent: &AgentRole, urls: &GatewayUrls) -> String {
     let addresses = agent.addresses();
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else {
-        return "It listens on loopback only: other hosts cannot reach it (--listen ADDR:PORT)."
-            .into();
+        let is_open =
+            urls.is_open || daemon.http().iter().any(|address| !address.ip().is_loopback());
+        return match is_open {
+            true => "penstock on other hosts cannot reach it, as files are on loopback only (--listen ADDR:PORT); the other addresses are open to them.",
+            false => "It listens on loopback only: other hosts cannot reach it (--listen ADDR:PORT).",
+        }
+        .into();
     };
     let host = if address.ip().is_unspecified() {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

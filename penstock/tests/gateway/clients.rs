@@ -180,3 +180,22 @@ fn cadaver_moves_files() {
     assert!(fs::read(site.env.path("copy.bin")).unwrap() == content, "{text}");
     assert!(site.names().is_empty(), "{text}");
 }
+
+#[test]
+fn own_certificate_serves_first_try() {
+    if missing_program("curl") {
+        return;
+    }
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"hello").unwrap();
+    let certificate = site.env.state.join("agent.crt");
+    let certificate = certificate.to_str().unwrap();
+    let authorization = format!("Authorization: Bearer {TOKEN}");
+    let address = site.url("https");
+    for url in [address.clone(), address.replace("127.0.0.1", "localhost")] {
+        let url = format!("{url}store/data/f");
+        let text =
+            client(&site, "curl", &["-sSf", "--cacert", certificate, "-H", &authorization, &url]);
+        assert_eq!(text, "hello");
+    }
+}

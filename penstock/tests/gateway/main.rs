@@ -7,6 +7,7 @@ mod clients;
 mod head;
 mod http;
 mod issuer;
+mod limits;
 mod macaroons;
 mod many_copies;
 mod mover_pull;

@@ -81,6 +81,8 @@ pub struct Layer {
     pub rate: Option<BitRate>,
     /// Limit on concurrent transfers.
     pub transfers: Option<NonZeroUsize>,
+    /// Limit on the concurrent transfers of one client over gateways.
+    pub transfers_per_caller: Option<NonZeroUsize>,
     /// Limit on the streams of all transfers together.
     pub streams: Option<NonZeroU16>,
     /// Limit on buffer memory of all transfers.
@@ -196,6 +198,7 @@ impl Layer {
             tokens: self.tokens.or(below.tokens),
             rate: self.rate.or(below.rate),
             transfers: self.transfers.or(below.transfers),
+            transfers_per_caller: self.transfers_per_caller.or(below.transfers_per_caller),
             streams: self.streams.or(below.streams),
             memory: self.memory.or(below.memory),
             keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
@@ -214,6 +217,7 @@ impl Layer {
             tokens: environment.path("PENSTOCK_TOKENS"),
             rate: environment.parsed("PENSTOCK_RATE", BitRate::from_str)?,
             transfers: environment.parsed("PENSTOCK_TRANSFERS", parse_count::<NonZeroUsize>)?,
+            transfers_per_caller: None,
             streams: environment.parsed("PENSTOCK_STREAMS", parse_count::<NonZeroU16>)?,
             memory: environment.parsed("PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: environment.parsed("PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
@@ -291,6 +295,9 @@ fn lower(
         return Err(ConfigError::combined(AgentConfigError::NoAddress));
     }
     let mut limits = limits(layer.rate, layer.transfers, layer.streams, layer.memory)?;
+    limits.transfers_per_caller = layer
+        .transfers_per_caller
+        .map_or(AgentLimits::per_caller_default(limits.transfers), usize::from);
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
     let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {

@@ -1,6 +1,7 @@
 //! The HTTP API over real sockets, with a mover that records its calls.
 
 use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -366,15 +367,31 @@ fn idle_connections_bounded_at_shutdown() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
     let idle: Vec<TcpStream> =
         (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(running.address).unwrap()).collect();
-    std::thread::sleep(Duration::from_millis(300));
+    // The oldest of them gives way.
+    assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
+    idle[0].set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    assert_eq!((&idle[0]).read(&mut [0]).unwrap(), 0);
+    drop(idle);
+    // Connections with a valid token stay, and a newcomer is refused.
+    let proven: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = TcpStream::connect(running.address).unwrap();
+            let head = format!(
+                "GET /api/v1/agent HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).unwrap();
+            assert_eq!(&status, b"HTTP/1.1 200");
+            stream
+        })
+        .collect();
     let answer = raw::exchange(running.address, b"");
     assert!(
         answer.starts_with("HTTP/1.1 503") && answer.ends_with("try it again\"}\n"),
         "{answer}"
     );
-    drop(idle);
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(running.request("GET", "/healthz", None, "").0, 200);
+    drop(proven);
 
     let _idle = TcpStream::connect(running.address).unwrap();
     running.stop.send(true).unwrap();

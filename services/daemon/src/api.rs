@@ -27,7 +27,7 @@
 //! | 413 | a body of more than [`BODY_BYTES_MAX`] |
 //! | 431 | headers of more than [`penstock_http::HEAD_BYTES_MAX`] |
 //! | 500 | the daemon failed: a bug |
-//! | 503 | `[http] connections` (256 unless set) are open: retry later |
+//! | 503 | `[http] connections` (256 unless set) are open, none of them without valid credentials: retry later |
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use penstock_http::access::{ApiCaller, ReadAccess, ReadPolicy};
 use penstock_http::metrics::{MetricsText, render};
-use penstock_http::server::ConnectionTracker;
+use penstock_http::server::{ConnectionTracker, HttpConnection};
 use penstock_http::tokens::OWNER;
 use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole};
 use utoipa::openapi::OpenApi;
@@ -144,7 +144,11 @@ async fn metrics(State(api): State<Arc<DaemonApi>>) -> MetricsText {
 
 /// Authenticates a request, bounds its time and counts the response.
 async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Next) -> Response {
-    let allowed = match api.roles.iter().any(|role| role.guards(request.uri().path())) {
+    let connection = request.extensions().get::<HttpConnection>().cloned();
+    let is_open = is_open(request.uri().path());
+    let has_token = bearer(request.headers()).is_some();
+    let is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
+    let allowed = match is_guarded {
         true => {
             let caller = caller(&api, &request);
             request.extensions_mut().insert(caller);
@@ -159,6 +163,7 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
             Ok(()) => Ok(()),
         },
     };
+    let is_allowed = allowed.is_ok();
     let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
@@ -170,8 +175,22 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
         },
         Err(refusal) => refusal.into_response(),
     };
+    // A role that guards its paths has judged the token once it answers with success.
+    let is_proven = is_allowed && (!is_guarded || response.status().is_success());
+    if has_token
+        && !is_open
+        && is_proven
+        && let Some(connection) = connection
+    {
+        connection.set_proven();
+    }
     api.traffic.count_answer(response.status());
     response
+}
+
+/// True for the paths that need no credentials.
+fn is_open(path: &str) -> bool {
+    path == "/healthz" || penstock_dashboard::is_dashboard_path(path)
 }
 
 fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
@@ -179,10 +198,8 @@ fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
         "/metrics" => ReadPolicy { read: api.metrics, ..api.reading.clone() },
         _ => api.reading.clone(),
     };
-    match request.uri().path() {
-        "/healthz" => return Ok(()),
-        path if penstock_dashboard::is_dashboard_path(path) => return Ok(()),
-        _ => {}
+    if is_open(request.uri().path()) {
+        return Ok(());
     }
     let Some(token) = bearer(request.headers()) else {
         return match reading.allows(request) {

@@ -370,6 +370,7 @@ async fn answer(
             authenticate(&gateway.keeper, &parts.headers, query, peer).await?
         }
     };
+    connection.set_proven();
     let request = DavRequest {
         method: parts.method,
         version: parts.version,

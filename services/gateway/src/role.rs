@@ -84,10 +84,19 @@ impl GatewayRole {
             Some((certificate, key)) => Arc::new(host_certificate(certificate, key)?),
             None => context.identity.tls_server_config(),
         };
+        if config.certificate.is_none()
+            && let Some(address) = config.root.iter().find(|address| !address.ip().is_loopback())
+        {
+            tracing::warn!(
+                "root://{address} has no host certificate, without which clients of XRootD on other hosts refuse it: set certificate and key in [gateway]"
+            );
+        }
         let bind = async {
-            let mut listeners = server::bind(&config.listen).await?;
+            let mut listeners =
+                server::bind_with(&config.listen, "change listen in [gateway]").await?;
             listeners.iter_mut().for_each(|listener| listener.encrypted = true);
-            let mut plain = server::bind(&config.plaintext).await?;
+            let mut plain =
+                server::bind_with(&config.plaintext, "change plaintext in [gateway]").await?;
             plain.iter_mut().for_each(|listener| listener.encrypted = false);
             listeners.extend(plain);
             io::Result::Ok((listeners, root::bind(&config.root).await?))
@@ -183,7 +192,12 @@ impl ServiceRole for GatewayRole {
         let open = self.tracker.open();
         writer.gauge("penstock_gateway_connections", None, "Open connections", open as u64)?;
         let refused = self.tracker.refused();
-        writer.counter("penstock_gateway_refused", None, "Connections over the limit", refused)?;
+        writer.counter(
+            "penstock_gateway_refused",
+            None,
+            "Connections refused or closed over the limit",
+            refused,
+        )?;
         let open = self.root_tracker.open() as u64;
         writer.gauge(
             "penstock_gateway_root_connections",
@@ -192,7 +206,7 @@ impl ServiceRole for GatewayRole {
             open,
         )?;
         let refused = self.root_tracker.refused();
-        let help = "Connections of root:// over the limit";
+        let help = "Connections of root:// refused or closed over the limit";
         writer.counter("penstock_gateway_root_refused", None, help, refused)?;
         let Some(head) = &self.head else { return Ok(()) };
         let help = "Agents behind this head node that answer";

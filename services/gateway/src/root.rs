@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_http::SEND_TIMEOUT;
-use penstock_http::server::ConnectionTracker;
+use penstock_http::server::{self, ConnectionProof, ConnectionTracker};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -59,7 +59,7 @@ pub(crate) struct RootServer {
 pub(crate) async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address).await.map_err(|error| {
+        let listener = server::listen(*address).map_err(|error| {
             let text = format!(
                 "cannot listen on {address} for root://: {error}: change root in [gateway]"
             );
@@ -105,12 +105,18 @@ async fn accept(listener: TcpListener, server: Arc<RootServer>, stop: watch::Rec
         match accepted {
             Ok((stream, peer)) => {
                 // Over the limit, the connection is closed.
-                let Some(slot) = server.tracker.try_acquire() else { continue };
+                let Some(slot) = server.tracker.admit(peer.ip()) else { continue };
                 let (server, stop) = (Arc::clone(&server), stop.clone());
                 connections.spawn(async move {
-                    let _slot = slot;
-                    if let Err(error) = connection(&server, stream, peer, stop).await {
-                        tracing::debug!(%peer, "root:// connection ended: {error}");
+                    tokio::select! {
+                        ended = connection(&server, stream, (peer, slot.proof()), stop) => {
+                            if let Err(error) = ended {
+                                tracing::debug!(%peer, "root:// connection ended: {error}");
+                            }
+                        }
+                        () = slot.evicted() => {
+                            tracing::debug!(%peer, "closed in favour of another connection");
+                        }
                     }
                 });
             }
@@ -129,7 +135,7 @@ async fn accept(listener: TcpListener, server: Arc<RootServer>, stop: watch::Rec
 async fn connection(
     server: &RootServer,
     mut stream: TcpStream,
-    peer: SocketAddr,
+    (peer, proof): (SocketAddr, ConnectionProof),
     stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
@@ -137,7 +143,7 @@ async fn connection(
     // Also ends answers whose client stops reading.
     socket2::SockRef::from(&socket).set_tcp_user_timeout(Some(SEND_TIMEOUT))?;
     let local = stream.local_addr()?;
-    let mut session = RootSession::new(server, peer, local, socket, stop);
+    let mut session = RootSession::new(server, (peer, proof), local, socket, stop);
     if session.run(&mut stream).await? == SessionStep::StartTls {
         // Nothing is buffered: bytes that were sent in the clear after this point are no TLS record.
         let accepted = timeout(TLS_TIMEOUT, server.tls.accept(stream)).await;

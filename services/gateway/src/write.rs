@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -24,6 +24,12 @@ use crate::namespace::stat_name;
 
 /// Longest silence of a client that uploads.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Least mean rate of a body over [`RATE_INTERVAL`] of waiting for its client, in bytes per second.
+const BODY_RATE_MIN: u64 = 1024;
+
+/// Time of waiting over which the rate of a body is judged.
+const RATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Chunks in flight between network and disk.
 const CHUNKS_QUEUED_MAX: usize = 16;
@@ -106,6 +112,9 @@ pub(crate) async fn put(
             io::ErrorKind::TimedOut => {
                 ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
             }
+            io::ErrorKind::ConnectionAborted => {
+                ProblemDetails::bad_request(format!("{shown}: {error}"))
+            }
             _ => failed(&shown, &error),
         })?;
     let headers = request.headers.clone();
@@ -181,6 +190,27 @@ pub(crate) fn parent_problem(shown: &str, error: &io::Error) -> ProblemDetails {
     }
 }
 
+/// Rate of a body while the gateway waits for it. Time that limits or the disk take does not count.
+#[derive(Debug, Default)]
+struct BodyRate {
+    waited: Duration,
+    bytes: u64,
+}
+
+impl BodyRate {
+    /// Counts a chunk for which the gateway waited; false once the body is too slow.
+    fn count(&mut self, waited: Duration, bytes: usize) -> bool {
+        self.waited += waited;
+        self.bytes += bytes as u64;
+        if self.waited < RATE_INTERVAL {
+            return true;
+        }
+        let is_fast = self.bytes >= BODY_RATE_MIN * self.waited.as_secs();
+        *self = Self::default();
+        is_fast
+    }
+}
+
 /// Writes the body as it arrives.
 async fn receive(
     body: Body,
@@ -197,7 +227,9 @@ async fn receive(
         upload.join(vec![content.finish(true)?], bytes)
     });
     let mut chunks = body.into_data_stream();
+    let mut rate = BodyRate::default();
     let received = async {
+        let mut waiting = Instant::now();
         while let Some(chunk) = timeout(BODY_TIMEOUT, chunks.next()).await.map_err(|_| {
             io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing for a minute")
         })? {
@@ -207,6 +239,10 @@ async fn receive(
                     format!("the upload broke off: {error}"),
                 )
             })?;
+            if !rate.count(waiting.elapsed(), chunk.len()) {
+                let text = format!("the upload is slower than {BODY_RATE_MIN} bytes per second");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
             let delay = account.count(chunk.len())?;
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
@@ -215,6 +251,7 @@ async fn receive(
                 // The writer failed, and says why.
                 break;
             }
+            waiting = Instant::now();
         }
         io::Result::Ok(())
     }
@@ -229,5 +266,22 @@ async fn receive(
 fn store_digests(committed: &CommittedUpload) {
     for (algorithm, digest) in &committed.digests {
         digest::store(&committed.file, &committed.stat, *algorithm, digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_body_is_noticed_after_interval() {
+        let second = Duration::from_secs(1);
+        let mut rate = BodyRate::default();
+        let slow_after = (1..200).find(|_| !rate.count(second, 1023));
+        assert_eq!(slow_after, Some(60));
+        let mut rate = BodyRate::default();
+        assert!((0..600).all(|_| rate.count(second, 1024)));
+        // A burst after a pause is one mean rate.
+        assert!(rate.count(Duration::from_secs(59), 1) && rate.count(second, 1 << 20));
     }
 }

@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod client;
+mod connection_tracker;
 mod malformed;
 pub mod metrics;
 mod problem;

@@ -1,4 +1,4 @@
-//! Problem documents for requests whose head cannot be parsed.
+//! Problem documents for requests whose head cannot be parsed or names no host.
 //!
 //! hyper answers these itself, before a route sees a request: 400, 414 or 431 without a body.
 //! [`ProblemStream`] replaces this answer by one with a problem document. Errors of routes always have a body, so that
@@ -8,10 +8,24 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use axum::http::StatusCode;
+use axum::extract::Request;
+use axum::http::{StatusCode, Version, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{HEAD_BYTES_MAX, ProblemDetails};
+
+/// Refuses requests without a Host header or with two (RFC 9112 section 3.2).
+pub(crate) async fn check_host(request: Request, next: Next) -> Response {
+    let hosts = request.headers().get_all(header::HOST).iter().count();
+    let text = match hosts {
+        0 if request.version() == Version::HTTP_11 => "the request has no Host header",
+        0 | 1 => return next.run(request).await,
+        _ => "the request has several Host headers",
+    };
+    ProblemDetails::bad_request(format!("{text}: send one")).into_response()
+}
 
 /// A connection under hyper that writes problem documents in place of hyper's empty errors.
 ///

@@ -1,14 +1,14 @@
 //! Connections of the HTTP API: accepted, bounded in number and time, encrypted unless they are
 //! local.
 //!
-//! A connection beyond the limit gets a 503 and is closed, so that open ones go on.
+//! Over the limit of connections, one without valid credentials gives way; where there is none, the newcomer gets a 503
+//! and is closed, so that the others go on.
 
 use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,9 +26,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::malformed::ProblemStream;
+pub use crate::connection_tracker::{ConnectionProof, ConnectionSlot, ConnectionTracker};
+use crate::malformed::{ProblemStream, check_host};
 use crate::problem::complete;
-use crate::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEADER_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
+use crate::{HEAD_BYTES_MAX, HEADER_TIMEOUT, ProblemDetails, SEND_TIMEOUT};
+
+/// Connections that wait to be accepted.
+pub const LISTEN_BACKLOG: i32 = 1024;
 
 /// Time for the last answers to leave after the agent began to stop.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -47,20 +51,26 @@ pub struct HttpConnection(Arc<ConnectionInner>);
 #[derive(Debug)]
 struct ConnectionInner {
     peer: SocketAddr,
+    proof: ConnectionProof,
     socket: io::Result<std::net::TcpStream>,
     state: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl HttpConnection {
-    fn new(stream: &TcpStream, peer: SocketAddr) -> Self {
+    fn new(stream: &TcpStream, peer: SocketAddr, proof: ConnectionProof) -> Self {
         let socket = stream.as_fd().try_clone_to_owned().map(std::net::TcpStream::from);
-        Self(Arc::new(ConnectionInner { peer, socket, state: OnceLock::new() }))
+        Self(Arc::new(ConnectionInner { peer, proof, socket, state: OnceLock::new() }))
     }
 
     /// Address of the client.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+
+    /// Records that the client has shown valid credentials.
+    pub fn set_proven(&self) {
+        self.0.proof.set();
     }
 
     /// A second handle to the socket, for its options and counters. Its data belongs to the server.
@@ -109,96 +119,37 @@ impl Default for ServeConfig {
     }
 }
 
-/// Counters of connections and answers, and the limit of open connections.
-#[derive(Debug)]
-pub struct ConnectionTracker {
-    limit: usize,
-    open: AtomicUsize,
-    refused: AtomicU64,
-    answers: [AtomicU64; 3],
-}
-
-impl Default for ConnectionTracker {
-    fn default() -> Self {
-        Self::new(CONNECTIONS_MAX)
-    }
-}
-
-impl ConnectionTracker {
-    /// Returns zeroed counters for at most `limit` open connections.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            open: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
-            answers: Default::default(),
-        }
-    }
-
-    /// Counts an answer by the class of its status.
-    pub fn count_answer(&self, status: StatusCode) {
-        let class = match status.as_u16() {
-            ..400 => 0,
-            400..500 => 1,
-            _ => 2,
-        };
-        self.answers[class].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Answers so far: successes, errors of the client, errors of the server.
-    #[must_use]
-    pub fn answers(&self) -> [u64; 3] {
-        self.answers.each_ref().map(|answers| answers.load(Ordering::Relaxed))
-    }
-
-    /// Number of open connections.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Number of connections refused because of the limit.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-
-    /// Counts a connection, until the slot is dropped; `None` over the limit.
-    #[must_use]
-    pub fn try_acquire(self: &Arc<Self>) -> Option<ConnectionSlot> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(ConnectionSlot(Arc::clone(self)))
-    }
-}
-
-/// Counts an open connection until it is dropped.
-#[derive(Debug)]
-pub struct ConnectionSlot(Arc<ConnectionTracker>);
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Binds a listener to each of `addresses`. Those on loopback are not encrypted.
+/// Binds a listener to each of `addresses`, which `--http` gives. Those on loopback are not encrypted.
 ///
 /// # Errors
 /// With the address that cannot be bound.
 pub async fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<HttpListener>> {
-    let mut listeners = Vec::new();
-    for address in addresses {
-        let socket = TcpListener::bind(address).await.map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot listen on {address} for HTTP: {error}: give another with --http ADDR:PORT"))
+    bind_with(addresses, "give another with --http ADDR:PORT").await
+}
+
+/// Binds as [`bind`] does; `remedy` says in an error where the addresses are set.
+///
+/// # Errors
+/// With the address that cannot be bound.
+pub async fn bind_with(addresses: &[SocketAddr], remedy: &str) -> io::Result<Vec<HttpListener>> {
+    let bind_one = |address: &SocketAddr| {
+        let socket = listen(*address).map_err(|error| {
+            let text = format!("cannot listen on {address} for HTTP: {error}: {remedy}");
+            io::Error::new(error.kind(), text)
         })?;
-        listeners.push(HttpListener { socket, encrypted: !address.ip().is_loopback() });
-    }
-    Ok(listeners)
+        Ok(HttpListener { socket, encrypted: !address.ip().is_loopback() })
+    };
+    addresses.iter().map(bind_one).collect()
+}
+
+/// Listens on `address` with room for bursts of new connections. Belongs to the current runtime.
+///
+/// # Errors
+/// The kernel's error.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = penstock_sys::net::connect::listen(address, LISTEN_BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 /// Serves `router`, whose errors become problem documents, on `listeners` until `stop` becomes true and the last answers have left.
@@ -221,6 +172,7 @@ pub async fn serve_with(
     stop: watch::Receiver<bool>,
     config: ServeConfig,
 ) {
+    let router = router.layer(axum::middleware::from_fn(check_host));
     let router = router.layer(axum::middleware::from_fn(complete));
     let mut tls = tls.clone();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -257,12 +209,16 @@ async fn accept(listener: TcpListener, server: ConnectionServer, traffic: Arc<Co
             () = stopped(&mut stop) => break,
         };
         match accepted {
-            Ok((stream, peer)) => match traffic.try_acquire() {
-                Some(entered) => {
+            Ok((stream, peer)) => match traffic.admit(peer.ip()) {
+                Some(slot) => {
                     let server = server.clone();
                     connections.spawn(async move {
-                        let _entered = entered;
-                        connection(stream, peer, server).await;
+                        tokio::select! {
+                            () = connection(stream, peer, slot.proof(), server) => {}
+                            () = slot.evicted() => {
+                                tracing::debug!(%peer, "closed in favour of another connection");
+                            }
+                        }
                     });
                 }
                 None => refuse(&stream, server.tls.is_none()),
@@ -287,11 +243,16 @@ fn refuse(stream: &TcpStream, plain: bool) {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, server: ConnectionServer) {
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    proof: ConnectionProof,
+    server: ConnectionServer,
+) {
     let _ = stream.set_nodelay(true);
     // Also ends endless answers whose client stops reading.
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_TIMEOUT));
-    let connection = HttpConnection::new(&stream, peer);
+    let connection = HttpConnection::new(&stream, peer, proof);
     match &server.tls {
         None => requests(stream, connection, server).await,
         Some(tls) => match timeout(HEADER_TIMEOUT, tls.accept(stream)).await {

@@ -42,13 +42,29 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// True for a name that a certificate can have.
+fn is_dns_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(is_label) && name.parse::<std::net::IpAddr>().is_err()
+}
+
 impl Identity {
-    /// Generates a self-signed certificate.
+    /// Generates a self-signed certificate. Penstock's own clients know it by its fingerprint; its names are for others,
+    /// which check them: `penstock`, the name of this host, `localhost` and the loopback addresses.
     ///
     /// # Errors
     /// If key generation fails.
     pub fn generate() -> Result<Self, IdentityError> {
-        let made = rcgen::generate_simple_self_signed(vec!["penstock".to_owned()])?;
+        let mut names = vec!["penstock".to_owned()];
+        let host = penstock_sys::machine::host_name();
+        names.extend(Some(host).filter(|host| is_dns_name(host)));
+        names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+        let made = rcgen::generate_simple_self_signed(names)?;
         Self::from_pem(&made.cert.pem(), &made.signing_key.serialize_pem())
     }
 

@@ -192,8 +192,21 @@ fn open_files_are_bounded() {
 }
 
 #[test]
+fn reader_that_leaves_is_no_failure() {
+    let site = site_with_file(100_000);
+    let mut client = RootClient::logged_in(&site);
+    let handle = client.open("/store/data/f").unwrap();
+    assert_eq!(client.read(handle, 0, 100_000).unwrap().len(), 100_000);
+    drop(client);
+    let ended = wait_until("the transfer ends", Duration::from_secs(20), || {
+        site.transfers().pop().filter(|one| one["state"] != "running")
+    });
+    assert_eq!((&ended["state"], &ended["bytes"]), (&"done".into(), &100_000.into()), "{ended}");
+}
+
+#[test]
 fn slow_clients_do_not_hold_others() {
-    let site = root_site("[limits]\ntransfers = 200\n");
+    let site = root_site("[limits]\ntransfers = 200\ntransfers_per_caller = 200\n");
     write_file(&mut seeded(1728), &site.data.join("f"), 64 << 20);
     let resident_bytes = || {
         let status = fs::read_to_string(format!("/proc/{}/status", site.agent.child.id())).unwrap();

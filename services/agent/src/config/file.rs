@@ -152,6 +152,8 @@ struct LimitsTable {
     #[serde(default, deserialize_with = "count")]
     transfers: Option<NonZeroUsize>,
     #[serde(default, deserialize_with = "count")]
+    transfers_per_caller: Option<NonZeroUsize>,
+    #[serde(default, deserialize_with = "count")]
     streams: Option<NonZeroU16>,
     #[serde(default, deserialize_with = "quantity")]
     memory: Option<ByteCount>,
@@ -317,6 +319,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         tokens: document.tokens.map(beside),
         rate: document.limits.rate,
         transfers: document.limits.transfers,
+        transfers_per_caller: document.limits.transfers_per_caller,
         streams: document.limits.streams,
         memory: document.limits.memory,
         keep_unfinished: document.agent.keep_unfinished,

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use penstock_http::server::ConnectionProof;
 use penstock_http::{HEADER_TIMEOUT, REQUEST_TIMEOUT, SEND_TIMEOUT};
 use penstock_mover::Caller;
 use penstock_protocol::open::RefusalKind;
@@ -78,6 +79,7 @@ enum LoginState {
 pub(super) struct RootSession<'s> {
     server: &'s RootServer,
     peer: SocketAddr,
+    proof: ConnectionProof,
     local: SocketAddr,
     socket: TcpStream,
     stop: watch::Receiver<bool>,
@@ -113,7 +115,7 @@ enum RootAnswer {
 impl<'s> RootSession<'s> {
     pub(super) fn new(
         server: &'s RootServer,
-        peer: SocketAddr,
+        (peer, proof): (SocketAddr, ConnectionProof),
         local: SocketAddr,
         socket: TcpStream,
         stop: watch::Receiver<bool>,
@@ -123,6 +125,7 @@ impl<'s> RootSession<'s> {
         Self {
             server,
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            proof,
             local: SocketAddr::new(local.ip().to_canonical(), local.port()),
             socket,
             stop,
@@ -205,6 +208,8 @@ impl<'s> RootSession<'s> {
                 }
             }
         }
+        // A client may leave without closing its files.
+        self.files.values().for_each(|file| file.finish());
         Ok(SessionStep::End)
     }
 
@@ -361,6 +366,7 @@ impl<'s> RootSession<'s> {
         match authenticate_token(keeper, token, self.peer.to_string()).await {
             Ok(caller) => {
                 self.is_known = true;
+                self.proof.set();
                 Ok(caller)
             }
             Err(refusal) => {

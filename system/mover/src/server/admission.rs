@@ -9,6 +9,7 @@ use super::active_session::ActiveSession;
 use super::agent::{Agent, AgentInner};
 use super::limits::AgentLimits;
 use crate::base::lock::lock;
+use crate::session::gatekeeper::Caller;
 use crate::session::outcome::SessionOutcome;
 
 /// Transfers of an agent and their limit.
@@ -54,6 +55,20 @@ impl AgentInner {
             return Err(Refusal::new(RefusalKind::Busy, text));
         }
         Ok(())
+    }
+
+    /// Checks the limit of one caller's transfers over gateways, so that none takes all of the agent's.
+    pub(super) fn check_share(&self, limits: &AgentLimits, caller: &Caller) -> Result<(), Refusal> {
+        let transfers = self.gateway_transfers();
+        let own = transfers.iter().filter(|one| one.caller().name == caller.name).count();
+        if own < limits.transfers_per_caller {
+            return Ok(());
+        }
+        let text = format!(
+            "{own} transfers of {} are running, the limit of one client ([limits] transfers_per_caller): try again",
+            caller.name
+        );
+        Err(Refusal::new(RefusalKind::Busy, text))
     }
 
     /// Limit of streams for a transfer to another agent, which connects them itself.

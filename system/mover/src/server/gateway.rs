@@ -109,6 +109,7 @@ impl Agent {
         }
         let limits = lock(&inner.limits).clone();
         inner.check_room(&limits, 0)?;
+        inner.check_share(&limits, &request.caller)?;
         let GatewayRequest { caller, peer, direction, protocol, path, mark, connection } = request;
         let sends = direction == TransferDirection::Send;
         // The sending end labels and reports.

@@ -14,6 +14,8 @@ pub struct AgentLimits {
     pub rate_bps: Option<u64>,
     /// Limit of concurrent transfers.
     pub transfers: usize,
+    /// Limit of transfers of one caller over gateways.
+    pub transfers_per_caller: usize,
     /// Limit of streams of one transfer.
     pub streams_per_transfer: u16,
     /// Limit of streams of all transfers together.
@@ -24,11 +26,20 @@ pub struct AgentLimits {
     pub keep_unfinished: Option<Duration>,
 }
 
+impl AgentLimits {
+    /// Default limit of one caller: all but a quarter of all transfers, which are left to others.
+    #[must_use]
+    pub const fn per_caller_default(transfers: usize) -> usize {
+        transfers - transfers / 4
+    }
+}
+
 impl Default for AgentLimits {
     fn default() -> Self {
         Self {
             rate_bps: None,
             transfers: 64,
+            transfers_per_caller: Self::per_caller_default(64),
             streams_per_transfer: STREAMS_MAX,
             streams: 1024,
             memory_bytes: 1 << 30,

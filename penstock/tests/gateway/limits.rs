@@ -1,0 +1,145 @@
+//! Limits of connections and transfers, and requests that break the rules of HTTP.
+
+use std::fs;
+use std::io::{BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use penstock_testkit::raw::read_response;
+
+use crate::common::wait_until;
+use crate::root::root_authority;
+use crate::site::{Site, TOKEN, missing_program};
+
+fn idle(authority: &str, count: usize) -> Vec<TcpStream> {
+    let connect = |_| {
+        let stream = TcpStream::connect(authority).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+        stream
+    };
+    (0..count).map(connect).collect()
+}
+
+/// True once the server closes a connection, sooner than the time limit of an idle one.
+fn is_closed(stream: &TcpStream) -> bool {
+    let mut stream = stream;
+    matches!(stream.read(&mut [0]), Ok(0))
+}
+
+#[test]
+fn idle_connections_give_way() {
+    let site = Site::with("root = [\"127.0.0.1:0\"]\nconnections = 8\n", "");
+    fs::write(site.data.join("f"), b"hello").unwrap();
+    let https = site.url("https");
+    let https = https["https://".len()..].trim_end_matches('/');
+    for authority in [site.authority().as_str(), https] {
+        let held = idle(authority, 8);
+        for _ in 0..3 {
+            assert_eq!(site.ask("GET", "/store/data/f", &[], b"").text(), "hello");
+        }
+        assert!(is_closed(&held[0]), "{authority}");
+    }
+    let held = idle(&root_authority(&site), 8);
+    let mut newcomer = TcpStream::connect(root_authority(&site)).unwrap();
+    newcomer.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    newcomer.write_all(&[0_u32, 0, 0, 4, 2012].map(u32::to_be_bytes).concat()).unwrap();
+    newcomer.read_exact(&mut [0; 16]).unwrap();
+    assert!(is_closed(&held[0]));
+}
+
+fn begin_upload(site: &Site, name: &str) -> TcpStream {
+    let mut stream = site.connect();
+    let head = format!(
+        "PUT /store/data/{name} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\nab"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn one_caller_leaves_room_for_others() {
+    let site = Site::with("", "[limits]\ntransfers = 4\n");
+    let mut uploads: Vec<_> =
+        ["a", "b", "c"].iter().map(|name| begin_upload(&site, name)).collect();
+    wait_until("three uploads run", Duration::from_secs(20), || {
+        (site.transfers().len() == 3).then_some(())
+    });
+    let mut fourth = begin_upload(&site, "d");
+    fourth.write_all(b"cde").unwrap();
+    let owner = fs::read_to_string(site.env.state.join("token")).unwrap();
+    let owner = format!("Bearer {}", owner.trim());
+    assert_eq!(site.ask_as(&owner, "PUT", "/store/data/o", &[], b"hello").status, 201);
+    assert!(!site.data.join("d").exists());
+    // The end of one makes room for the fourth.
+    drop(uploads.pop());
+    assert_eq!(read_response(&mut BufReader::new(fourth)).status, 201);
+}
+
+#[test]
+fn host_header_is_required_once() {
+    let site = Site::new();
+    for (lines, status) in [
+        ("HTTP/1.1\r\n", 400),
+        ("HTTP/1.1\r\nHost: x\r\nHost: y\r\n", 400),
+        ("HTTP/1.1\r\nHost: x\r\n", 401),
+        ("HTTP/1.0\r\n", 401),
+    ] {
+        let mut stream = site.connect();
+        stream.write_all(format!("GET /store/data/f {lines}\r\n").as_bytes()).unwrap();
+        assert_eq!(read_response(&mut BufReader::new(stream)).status, status, "{lines}");
+    }
+}
+
+#[test]
+fn broken_bodies_are_client_errors() {
+    let site = Site::new();
+    for (framing, body) in [
+        ("Content-Length: 10", "abc"),
+        ("Transfer-Encoding: chunked", "3\r\nabc\r\nzz\r\n"),
+        ("Transfer-Encoding: chunked", "3\r\nabc\r\n"),
+    ] {
+        let mut stream = site.connect();
+        let request = format!(
+            "PUT /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{framing}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let response = read_response(&mut BufReader::new(stream));
+        assert_eq!(response.status, 400, "{framing}: {response:?}");
+        assert!(site.names().is_empty());
+    }
+}
+
+#[test]
+fn bursts_wait_to_be_accepted() {
+    if missing_program("ss") {
+        return;
+    }
+    let site = Site::with("root = [\"127.0.0.1:0\"]\n", "");
+    for authority in [site.authority(), root_authority(&site)] {
+        let port = authority.rsplit_once(':').unwrap().1;
+        let output = Command::new("ss").args(["-Hltn", &format!("sport = :{port}")]).output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        let backlog: u32 = output.split_whitespace().nth(2).unwrap().parse().unwrap();
+        let limit = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        assert_eq!(backlog, limit.trim().parse::<u32>().unwrap().min(1024), "{output}");
+    }
+}
+
+#[test]
+fn port_in_use_names_its_key() {
+    let site = Site::new();
+    let taken = site.authority();
+    let env = crate::common::TestEnv::new();
+    let config = env.path("penstock.toml");
+    let text = format!(
+        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"none\"\n[gateway]\nlisten = [\"{taken}\"]\n"
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = crate::common::penstock(&env.state);
+    command.args(["serve", "--roles", "agent", "--config"]).arg(&config);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("change listen in [gateway]"), "{error}");
+}
