@@ -278,7 +278,10 @@ mod tests {
         of_file(&first, Algorithm::Adler32).unwrap();
         let name = attribute(Algorithm::Adler32);
         let Ok(Some(value)) = fs::get_xattr(&first, &name) else {
-            return penstock_testkit::skip("user extended attributes in the temporary directory");
+            return penstock_testkit::skip(
+                penstock_testkit::Requirement::Kernel,
+                "user extended attributes in the temporary directory",
+            );
         };
         fs::set_xattr(&second, &name, &value).unwrap();
         assert_eq!(of_file(&second, Algorithm::Adler32).unwrap().unwrap().to_string(), "024e0128");
