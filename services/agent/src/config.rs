@@ -328,22 +328,28 @@ fn lower(
     })
 }
 
-/// Refuses an export inside another one on disk for other clients or with another mode: by the name of the outer one, its
-/// clients copy, move and delete what the inner one means to withhold.
+/// Refuses an export inside another one on disk that withholds what the outer one permits: by the name of the outer one,
+/// its clients read, copy, move and delete the directory of the inner one.
 fn check_nested(exports: &[Export]) -> Result<(), AgentConfigError> {
     // Links in the paths would hide that one is inside the other.
     let real: Vec<_> = exports
         .iter()
         .map(|export| export.path.canonicalize().unwrap_or_else(|_| export.path.clone()))
         .collect();
-    let admits = |one: &Export, other: &Export| {
-        other.principals.iter().all(|principal| one.principals.contains(principal))
+    let admits = |export: &Export, principal: &Principal| {
+        let is_known = matches!(principal, Principal::Token(_) | Principal::Certificate(_));
+        export.principals.contains(principal)
+            || is_known && export.principals.contains(&Principal::Anyone)
+    };
+    let withholds = |inner: &Export, outer: &Export| {
+        let mut ways = [false, true].into_iter();
+        ways.any(|writes| outer.mode.allows(writes) && !inner.mode.allows(writes))
+            || outer.principals.iter().any(|principal| !admits(inner, principal))
     };
     for (inner, path) in exports.iter().zip(&real) {
         for (outer, outer_path) in exports.iter().zip(&real) {
             let is_inside = path != outer_path && path.starts_with(outer_path);
-            let is_equal = admits(inner, outer) && admits(outer, inner) && inner.mode == outer.mode;
-            if is_inside && !is_equal {
+            if is_inside && withholds(inner, outer) {
                 return Err(AgentConfigError::NestedExports {
                     inner: inner.name.clone(),
                     outer: outer.name.clone(),

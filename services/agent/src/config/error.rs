@@ -43,10 +43,10 @@ pub enum AgentConfigError {
         /// Path that it names.
         path: PathBuf,
     },
-    /// An export inside another one that admits other clients or has another mode.
+    /// An export inside another one that admits more clients or permits more.
     #[error(
-        "export {inner} ({}) lies inside export {outer} ({}), whose clients would copy, move and delete it by that name: \
-         move one of the directories, or give both the same who and mode",
+        "export {inner} ({}) lies inside export {outer} ({}), whose clients would get what it withholds by that name: \
+         move one of the directories, or give {inner} at least the who and mode of {outer}",
         path.display(), outer_path.display()
     )]
     NestedExports {

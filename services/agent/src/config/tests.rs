@@ -235,19 +235,30 @@ fn issuer_faults_name_the_remedy() {
 }
 
 #[test]
-fn nested_exports_need_equal_clients() {
+fn nested_exports_withhold_nothing() {
     let setting = Setting::new();
     let here = setting.directory.path();
     std::fs::create_dir_all(here.join("data/team/priv")).unwrap();
     std::fs::create_dir(here.join("data2")).unwrap();
     std::os::unix::fs::symlink(here.join("data/team/priv"), here.join("alias")).unwrap();
-    let load = |outer: &str, inner: &str, who: &str, mode: &str| {
+    let load_both = |outer: &str, rights: [&str; 2], inner: &str, who: &str, mode: &str| {
+        let [outer_who, outer_mode] = rights;
         let text = format!(
-            "[[export]]\nname = \"/a\"\npath = \"{outer}\"\nmode = \"read-write\"\nwho = [\"*\"]\n\
+            "[[export]]\nname = \"/a\"\npath = \"{outer}\"\nmode = \"{outer_mode}\"\nwho = [{outer_who}]\n\
              [[export]]\nname = \"/a/b\"\npath = \"{inner}\"\nmode = \"{mode}\"\nwho = [{who}]\n"
         );
         setting.load(&text, Layer::default()).map(drop).map_err(|error| error.to_string())
     };
+    let load = |outer: &str, inner: &str, who: &str, mode: &str| {
+        load_both(outer, ["\"*\"", "read-write"], inner, who, mode)
+    };
+    // The inner export permits more.
+    for who in ["\"*\"", "\"owner\""] {
+        assert_eq!(
+            load_both("data", ["\"owner\"", "read"], "data/team", who, "read-write"),
+            Ok(())
+        );
+    }
     for inner in ["data/team/priv", "alias", "data/../data/team"] {
         for (who, mode) in [("\"owner\"", "read-write"), ("\"*\"", "read")] {
             let refused = load("data", inner, who, mode).unwrap_err();
