@@ -134,7 +134,9 @@ fn port_in_use_names_its_key() {
     let env = crate::common::TestEnv::new();
     let config = env.path("penstock.toml");
     let text = format!(
-        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"none\"\n[gateway]\nlisten = [\"{taken}\"]\n"
+        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"none\"\n[gateway]\nlisten = [\"{taken}\"]\n\
+         [[export]]\nname = \"/data\"\npath = {:?}\nmode = \"read\"\nwho = [\"owner\"]\n",
+        env.path("")
     );
     fs::write(&config, text).unwrap();
     let mut command = crate::common::penstock(&env.state);

@@ -302,7 +302,6 @@ mod tests {
             &[source, ("X-Number-Of-Streams", "101")],
             &[source, ("X-Number-Of-Streams", "-1")],
             &[source, ("RequireChecksumVerification", "yes")],
-            &[source, ("Overwrite", "maybe")],
             &[source, ("Copy-Header", "no colon")],
             &[source, ("Copy-Header", "a b: c")],
             &[("Source", "http://there/a"), ("TransferHeaderAuthorization", "Bearer T")],
