@@ -47,7 +47,8 @@ check:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask tidy
 	$(CARGO) xtask bpf --check
-	cd fuzz && CARGO_TARGET_DIR=../target/fuzz $(CARGO) check --locked --bins
+	# Without libFuzzer itself, which needs a C++ compiler.
+	cd fuzz && CUSTOM_LIBFUZZER_PATH=/libfuzzer.a CARGO_TARGET_DIR=../target/fuzz-check $(CARGO) check --locked --bins
 	./tools/setup.sh deny
 	$(CARGO) deny --locked --log-level error check licenses bans sources
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links --document-private-items" $(CARGO) doc --workspace --no-deps --locked
