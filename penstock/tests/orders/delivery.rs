@@ -104,8 +104,8 @@ fn digest_mismatch_is_not_committed() {
     let digests = [
         ("small", Some(crc("small")), None),
         ("large", Some(crc("large")), None),
-        ("bad", Some("crc32c:00000001".into()), Some(FaultKind::Integrity)),
-        ("worse", Some("crc32c:00000001".into()), Some(FaultKind::Integrity)),
+        ("bad", Some("crc32c:00000001".into()), Some(FaultKind::Permanent)),
+        ("worse", Some("crc32c:00000001".into()), Some(FaultKind::Permanent)),
         ("adler", Some("adler32:11e60398".into()), None),
         (
             "sha",
