@@ -620,7 +620,7 @@ impl Destination {
     /// If it is not durable, or the rename fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
         let temporary = match &*lock(&sink.state) {
-            SinkFileState::Complete(temporary) => temporary.clone(),
+            SinkFileState::Complete { name, .. } => name.clone(),
             state => return Err(io::Error::other(format!("a file is not durable: {state:?}"))),
         };
         let (dir, from, to) = (&sink.parent.dir, Path::new(&temporary), Path::new(&sink.name));

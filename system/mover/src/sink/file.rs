@@ -80,8 +80,9 @@ pub(super) enum SinkFileState {
     Open(OpenFile),
     /// Written as a whole from a pack, with metadata, not synced.
     Packed,
-    /// Content, length and metadata are durable under this temporary name.
-    Complete(OsString),
+    /// Content, length and metadata are durable under this temporary name. A partial file stays open, and so locked, until
+    /// it has its final name: another transfer of the same source would continue it in place.
+    Complete { name: OsString, _locked: Option<OpenFile> },
     /// Committed under its final name.
     Placed,
     /// Discarded; a late frame must not create it again.
@@ -125,9 +126,13 @@ impl SinkFileState {
         let next = match (&*self, event) {
             (Self::Expected, FileEvent::Opened(open)) => Self::Open(open),
             (Self::Expected, FileEvent::WrittenWhole) => Self::Packed,
-            (Self::Open(_), FileEvent::Synced) => Self::Complete(names.partial.clone()),
-            (Self::Packed, FileEvent::Synced) => Self::Complete(names.whole.clone()),
-            (Self::Complete(_), FileEvent::Renamed) => Self::Placed,
+            (Self::Open(open), FileEvent::Synced) => {
+                Self::Complete { name: names.partial.clone(), _locked: Some(open.clone()) }
+            }
+            (Self::Packed, FileEvent::Synced) => {
+                Self::Complete { name: names.whole.clone(), _locked: None }
+            }
+            (Self::Complete { .. }, FileEvent::Renamed) => Self::Placed,
             (Self::Placed, _) => return Err(io::Error::other("the file is in place already")),
             (_, FileEvent::GivenUp) => Self::Discarded,
             (Self::Discarded, _) => return Err(io::Error::other("the file was given up")),
@@ -166,7 +171,7 @@ impl SinkFile {
     pub(super) fn current_name(&self) -> OsString {
         match &*lock(&self.state) {
             SinkFileState::Packed => self.names.whole.clone(),
-            SinkFileState::Complete(name) => name.clone(),
+            SinkFileState::Complete { name, .. } => name.clone(),
             SinkFileState::Placed => self.name.clone(),
             SinkFileState::Expected | SinkFileState::Open(_) | SinkFileState::Discarded => {
                 self.names.partial.clone()
@@ -212,8 +217,8 @@ mod tests {
             ("Expected", &[], &[0, 1, 4]),
             ("Open", &[0], &[2, 4]),
             ("Packed", &[1], &[2, 4]),
-            ("Complete(\"partial\")", &[0, 2], &[3, 4]),
-            ("Complete(\"whole\")", &[1, 2], &[3, 4]),
+            ("Complete { name: \"partial\", _locked: Some(", &[0, 2], &[3, 4]),
+            ("Complete { name: \"whole\", _locked: None }", &[1, 2], &[3, 4]),
             ("Placed", &[0, 2, 3], &[]),
             ("Discarded", &[0, 4], &[4]),
         ];

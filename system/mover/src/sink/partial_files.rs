@@ -301,6 +301,10 @@ mod tests {
             });
             waiting.recv().expect("the second transfer waits");
             first.complete(&sink).expect("a sync");
+            let root = storage.root();
+            let partial = root.open_file(sink.partial_name().as_ref(), &Open::reading());
+            let is_free = partial.expect("a partial file").try_lock().expect("an attempt");
+            assert!(!is_free, "it is locked until it has its final name");
             first.rename(&sink).expect("a name");
             drop(sink);
             let partial = other.join().expect("the second transfer");
