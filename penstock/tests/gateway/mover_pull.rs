@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::thread;
 use std::time::Duration;
@@ -24,6 +24,37 @@ pub(crate) fn adler32(site: &Site, name: &str) -> String {
     let path = format!("/store/data/{name}");
     let head = site.ask("HEAD", &path, &[("Want-Digest", "adler32")], b"");
     head.header("digest").unwrap_or_else(|| panic!("{:?}", head.headers)).to_owned()
+}
+
+/// Asks for a copy of `/store/data/f`, whose other end is a header and its URL.
+pub(crate) fn begin_copy(active: &Site, other: (&str, &str)) -> TcpStream {
+    let mut stream = active.connect();
+    let head = format!(
+        "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
+         {1}: {2}\r\n\r\n",
+        bearer(),
+        other.0,
+        other.1
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+/// Begins a copy and disconnects after its first marker; both sites end the transfer.
+pub(crate) fn disconnect_cancels(active: &Site, other: (&str, &str), passive: &Site) {
+    let mut reader = BufReader::new(begin_copy(active, other));
+    let mut answer = String::new();
+    while !answer.contains("End\n") {
+        assert!(reader.read_line(&mut answer).unwrap() > 0, "{answer}");
+    }
+    assert!(answer.contains("penstock-protocol: penstock"), "{answer}");
+    drop(reader);
+    for site in [passive, active] {
+        wait_until("the transfer ends", Duration::from_secs(20), || {
+            let state = site.transfers()[0]["state"].clone();
+            (state == "cancelled").then_some(())
+        });
+    }
 }
 
 #[test]
@@ -129,27 +160,7 @@ fn disconnecting_client_cancels_the_session() {
     let slow = format!("{ANYWHERE}[limits]\nrate = \"8Mbps\"\n");
     let (a, b) = (Site::with(&certificate.config(), &slow), site(&certificate));
     write_file(&mut seeded(1733), &a.data.join("f"), OFFERED_BYTES_MIN);
-    let mut stream = b.connect();
-    let head = format!(
-        "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
-         Source: {1}\r\n\r\n",
-        bearer(),
-        url_at(&a, "f")
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut answer = String::new();
-    while !answer.contains("End\n") {
-        assert!(reader.read_line(&mut answer).unwrap() > 0, "{answer}");
-    }
-    assert!(answer.contains("penstock-protocol: penstock"), "{answer}");
-    drop(reader);
-    for site in [&a, &b] {
-        wait_until("the transfer ends", Duration::from_secs(20), || {
-            let state = site.transfers()[0]["state"].clone();
-            (state == "cancelled").then_some(())
-        });
-    }
+    disconnect_cancels(&b, ("Source", &url_at(&a, "f")), &a);
     wait_until("the partial file goes", Duration::from_secs(20), || {
         b.names().is_empty().then_some(())
     });

@@ -1,16 +1,15 @@
 //! Third-party pushes between two agents, whose data goes by the mover's protocol.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::common::{seeded, wait_until, write_file};
-use crate::mover_pull::{OFFERED_BYTES_MIN, adler32, is_by_mover};
+use crate::mover_pull::{OFFERED_BYTES_MIN, adler32, begin_copy, disconnect_cancels, is_by_mover};
 use crate::site::{HostCertificate, Site, TestResponse};
-use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
+use crate::third_party::{ANYWHERE, assert_success, copy, site, url_at};
 
 fn push(from: &Site, name: &str, to: &str, more: &[(&str, &str)]) -> TestResponse {
     copy(from, name, &[&[("Destination", to)], more].concat())
@@ -128,14 +127,7 @@ fn repeated_push_continues() {
     let (mut a, b) = (Site::with(&certificate.config(), &slow), site(&certificate));
     let bytes = 3 * OFFERED_BYTES_MIN;
     write_file(&mut seeded(1753), &a.data.join("f"), bytes);
-    let mut stream = a.connect();
-    let head = format!(
-        "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
-         Destination: {1}\r\n\r\n",
-        bearer(),
-        url_at(&b, "f")
-    );
-    stream.write_all(head.as_bytes()).unwrap();
+    let _stream = begin_copy(&a, ("Destination", &url_at(&b, "f")));
     wait_until("blocks arrive", Duration::from_secs(20), || {
         let moved = by_mover(&b);
         let arrived = moved.first().and_then(|one| one["moved_bytes"].as_u64());
@@ -159,26 +151,6 @@ fn disconnecting_client_cancels_the_push() {
     let slow = format!("{ANYWHERE}[limits]\nrate = \"8Mbps\"\n");
     let (a, b) = (Site::with(&certificate.config(), &slow), site(&certificate));
     write_file(&mut seeded(1754), &a.data.join("f"), OFFERED_BYTES_MIN);
-    let mut stream = a.connect();
-    let head = format!(
-        "COPY /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: {0}\r\nTransferHeaderAuthorization: {0}\r\n\
-         Destination: {1}\r\n\r\n",
-        bearer(),
-        url_at(&b, "f")
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut reader = BufReader::new(stream);
-    let mut answer = String::new();
-    while !answer.contains("End\n") {
-        assert!(reader.read_line(&mut answer).unwrap() > 0, "{answer}");
-    }
-    assert!(answer.contains("penstock-protocol: penstock"), "{answer}");
-    drop(reader);
-    for site in [&a, &b] {
-        wait_until("the transfer ends", Duration::from_secs(20), || {
-            let state = site.transfers()[0]["state"].clone();
-            (state == "cancelled").then_some(())
-        });
-    }
+    disconnect_cancels(&a, ("Destination", &url_at(&b, "f")), &b);
     assert!(!b.data.join("f").exists());
 }

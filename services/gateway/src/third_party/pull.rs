@@ -97,7 +97,7 @@ pub(crate) async fn inspect(client: &StorageClient, url: &Url) -> Result<RemoteF
     if !response.status.is_success() {
         return Err(response.into_error().await);
     }
-    // Many servers answer HEAD with a length of 0 whatever the file has: GET tells.
+    // Many servers answer HEAD with a length of 0 for any file; the response to GET has the real length.
     let bytes = content_length(&response).filter(|bytes| *bytes > 0);
     let version = SourceVersion::of(&response);
     let mover = MoverOffer::in_response(&response, url);
@@ -140,7 +140,7 @@ pub(crate) async fn remote_digests(
 /// A file that was pulled, before it has its name.
 pub(crate) struct PulledFile {
     pub(crate) upload: JoinedUpload,
-    /// False if the source stated no length and sent no chunks, so that nothing tells the end from an early one.
+    /// False if the source stated no length and sent no chunks, so that an early end looks like the end of the file.
     pub(crate) is_end_stated: bool,
 }
 
