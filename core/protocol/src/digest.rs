@@ -13,6 +13,10 @@ use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use md5::Digest as _;
 use serde::{Deserialize, Serialize};
 
+use concatenation::crc32c_of_both;
+
+mod concatenation;
+
 /// Digest algorithm of files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -217,10 +221,7 @@ pub fn merge(
 ) -> DigestPart {
     match algorithm {
         Algorithm::Crc32c => {
-            let (left, right) = (u64::from(left.to_u32()), u64::from(right.to_u32()));
-            DigestPart::from_u32(
-                crc_fast::checksum_combine(Crc32Iscsi, left, right, right_bytes) as u32
-            )
+            DigestPart::from_u32(crc32c_of_both(left.to_u32(), right.to_u32(), right_bytes))
         }
         Algorithm::Adler32 => {
             DigestPart::from_u32(merge_adler32(left.to_u32(), right.to_u32(), right_bytes))
