@@ -144,6 +144,14 @@ pub struct Buffer {
     shared: Arc<PoolInner>,
 }
 
+impl Buffer {
+    /// Unmaps the buffer instead of returning it, because others may still read its pages; the pool maps another one
+    /// in its place.
+    pub fn discard(mut self) {
+        self.mapping = Mapping::NONE;
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
 
@@ -173,7 +181,11 @@ impl AsMut<[u8]> for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mapping = std::mem::replace(&mut self.mapping, Mapping::NONE);
-        self.shared.list.give_back(mapping);
+        if mapping.bytes().is_empty() {
+            self.shared.list.forget();
+        } else {
+            self.shared.list.give_back(mapping);
+        }
     }
 }
 

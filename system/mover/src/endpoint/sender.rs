@@ -13,6 +13,7 @@ use penstock_protocol::list::PathList;
 use penstock_protocol::proof::Authenticator;
 use penstock_protocol::sender::StreamId;
 use penstock_protocol::wire;
+use penstock_sys::buffer::Buffer;
 use penstock_sys::event::EventFd;
 
 use crate::base::engine::Engine;
@@ -20,7 +21,7 @@ use crate::base::lock::{lock, wait};
 use crate::base::spawn::spawn;
 use crate::base::timeouts::PEER_TIMEOUT;
 use crate::net::channel::Channel;
-use crate::net::frame::FrameWriter;
+use crate::net::frame::{FramePayload, FrameWriter};
 use crate::session::control::{ControlEndpoint, ProtocolFault};
 use crate::session::meter::add_since;
 use crate::session::outcome::SessionOutcome;
@@ -144,6 +145,7 @@ impl SenderEnd {
         }
         self.work.session.remove_stream(stream);
         if result.is_err() {
+            self.work.sent_buffers.discard(stream);
             let repeated = lock(&self.work.machine).stream_lost(stream);
             self.work.work.notify_all();
             if !self.work.session.is_over() {
@@ -186,8 +188,18 @@ impl SenderEnd {
                 writer.channel().check_open()?;
                 continue;
             };
-            let payload = buffer.as_deref().unwrap_or_default();
-            let payload = &payload[..header.payload_bytes as usize];
+            let payload_bytes = header.payload_bytes as usize;
+            let buffer = buffer.map(Arc::new);
+            let payload = match &buffer {
+                None => FramePayload::Bytes(&[]),
+                Some(buffer)
+                    if writer.sends_pages(payload_bytes)
+                        && self.hold_until_written(header.sequence, stream, buffer) =>
+                {
+                    FramePayload::Pages(buffer, payload_bytes)
+                }
+                Some(buffer) => FramePayload::Bytes(&buffer[..payload_bytes]),
+            };
             lock(&self.work.machine).sent(stream, work);
             let start = Instant::now();
             let paused = meter.waited_rate_us.load(Ordering::Relaxed);
@@ -195,7 +207,7 @@ impl SenderEnd {
             // samples.
             let counted = Cell::new(0);
             let count = |bytes: usize| {
-                let bytes = bytes.min(payload.len() - counted.get());
+                let bytes = bytes.min(payload_bytes - counted.get());
                 counted.set(counted.get() + bytes);
                 meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             };
@@ -205,12 +217,19 @@ impl SenderEnd {
                 count(bytes);
                 Ok(())
             })?;
-            count(payload.len());
+            count(payload_bytes);
             if meter.waited_rate_us.load(Ordering::Relaxed) == paused {
                 add_since(&meter.waited_network_us, start);
             }
         }
         Ok(())
+    }
+
+    /// Holds a buffer until its frame is acknowledged, if at most half of the pool is held: the other half stays with
+    /// the readers.
+    fn hold_until_written(&self, sequence: u64, stream: StreamId, buffer: &Arc<Buffer>) -> bool {
+        let limit = self.work.session.pool.limit() / 2;
+        self.work.sent_buffers.try_hold(sequence, stream, buffer, limit)
     }
 
     /// Cancels the transfer at both ends.
@@ -263,8 +282,13 @@ impl ControlEndpoint for SenderControl {
             }
             _ => {}
         }
+        let written = match &message {
+            ToSender::Written(frames) => frames.clone(),
+            _ => Vec::new(),
+        };
         let mut machine = lock(&end.work.machine);
         machine.on_message(message)?;
+        end.work.sent_buffers.release(&written);
         if machine.is_finished() {
             end.work.session.end(SessionOutcome::Finished);
         }

@@ -8,21 +8,56 @@ use std::io::{self, Read};
 use penstock_protocol::block::{self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal};
 use penstock_protocol::digest::crc32c;
 use penstock_protocol::proof::{Authenticator, TAG_BYTES};
+use penstock_sys::buffer::Buffer;
+use penstock_sys::net::PageSender;
 
 use crate::net::channel::Channel;
+
+/// Smallest payload whose pages are sent without a copy, in bytes: below, looking up pages costs more.
+const PAGES_BYTES_MIN: usize = 64 << 10;
+
+/// Payload of a frame, by the way in which it is sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FramePayload<'a> {
+    /// Copied into the socket.
+    Bytes(&'a [u8]),
+    /// Pages that the socket refers to: the first bytes of a buffer, which stays unchanged until the receiver
+    /// acknowledges the frame.
+    Pages(&'a Buffer, usize),
+}
+
+impl<'a> FramePayload<'a> {
+    fn bytes(self) -> &'a [u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Pages(buffer, len) => &buffer[..len],
+        }
+    }
+}
 
 /// Writer of the frames of one stream.
 #[derive(Debug)]
 pub(crate) struct FrameWriter {
     channel: Channel,
     authenticator: Option<Authenticator>,
+    /// Sender of pages, for TCP without TLS.
+    pages: Option<PageSender>,
 }
 
 impl FrameWriter {
     /// Creates a writer: sealed with an authenticator, under TLS without.
     #[must_use]
     pub(crate) fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
-        Self { channel, authenticator }
+        let is_plain_tcp = !channel.is_tls() && channel.transport().peer_address().is_some();
+        // Without a pipe payloads are copied.
+        let pages = is_plain_tcp.then(PageSender::new).and_then(Result::ok);
+        Self { channel, authenticator, pages }
+    }
+
+    /// True if the pages of a payload of this size can be sent.
+    #[must_use]
+    pub(crate) fn sends_pages(&self, payload_bytes: usize) -> bool {
+        self.pages.is_some() && payload_bytes >= PAGES_BYTES_MIN
     }
 
     /// Writes one frame; calls `pace` before each part of `part_bytes`.
@@ -32,32 +67,47 @@ impl FrameWriter {
     pub(crate) fn write(
         &mut self,
         header: &Header,
-        payload: &[u8],
+        payload: FramePayload<'_>,
         part_bytes: usize,
         pace: impl Fn(&Channel, usize) -> io::Result<()>,
     ) -> io::Result<()> {
-        let header = header.encode();
-        let (first, rest) = payload.split_at(payload.len().min(part_bytes));
-        pace(&self.channel, header.len() + first.len())?;
-        match &mut self.authenticator {
-            None => self.channel.write_two(&header, first)?,
+        let bytes = payload.bytes();
+        let mut head = [0; HEADER_BYTES + SEAL_BYTES];
+        let (encoded, seal) = head.split_first_chunk_mut().expect("longer than a header");
+        *encoded = header.encode();
+        let head = match &mut self.authenticator {
+            None => &head[..HEADER_BYTES],
             Some(authenticator) => {
-                let mut head = [0; HEADER_BYTES + SEAL_BYTES];
-                head[..HEADER_BYTES].copy_from_slice(&header);
-                head[HEADER_BYTES..].copy_from_slice(&block::seal(authenticator, &header, payload));
-                self.channel.write_two(&head, first)?;
+                seal.copy_from_slice(&block::seal(authenticator, encoded, bytes));
+                &head[..]
             }
-        }
-        for part in rest.chunks(part_bytes) {
-            pace(&self.channel, part.len())?;
-            self.channel.write_two(&[], part)?;
+        };
+        let first = bytes.len().min(part_bytes);
+        pace(&self.channel, HEADER_BYTES + first)?;
+        match (payload, &self.pages) {
+            (FramePayload::Pages(buffer, len), Some(pages)) => {
+                pages.send_head(self.channel.transport(), head)?;
+                pages.send(self.channel.transport(), buffer, 0..first)?;
+                for start in (first..len).step_by(part_bytes) {
+                    let end = len.min(start + part_bytes);
+                    pace(&self.channel, end - start)?;
+                    pages.send(self.channel.transport(), buffer, start..end)?;
+                }
+            }
+            _ => {
+                self.channel.write_two(head, &bytes[..first])?;
+                for part in bytes[first..].chunks(part_bytes) {
+                    pace(&self.channel, part.len())?;
+                    self.channel.write_two(&[], part)?;
+                }
+            }
         }
         Ok(())
     }
 
     /// Sends the end frame and closes the write direction.
     pub(crate) fn finish(&mut self) {
-        let _ = self.write(&Header::end(), &[], 1, |_, _| Ok(()));
+        let _ = self.write(&Header::end(), FramePayload::Bytes(&[]), 1, |_, _| Ok(()));
         self.channel.finish_writing();
     }
 

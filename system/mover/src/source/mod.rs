@@ -6,4 +6,5 @@ pub(crate) mod reader;
 pub(crate) mod ready_queue;
 pub(crate) mod scan;
 pub(crate) mod scanner;
+pub(crate) mod sent_buffers;
 pub(crate) mod work;

@@ -20,6 +20,7 @@ use penstock_sys::fs::{self, Dir, Open};
 use super::open_sources::{OpenSource, OpenSources};
 use super::ready_queue::ReadyQueue;
 use super::scan::{self, ScanRoot};
+use super::sent_buffers::SentBuffers;
 use crate::base::convert::{native, time};
 use crate::base::engine::Engine;
 use crate::base::file_digest::catch_up;
@@ -60,6 +61,8 @@ pub(crate) struct SourceWork {
     pub engine: Engine,
     /// Blocks ready to be sent.
     pub(crate) ready: Arc<ReadyQueue<ReadyBlock>>,
+    /// Buffers whose pages were sent.
+    pub(crate) sent_buffers: SentBuffers,
     /// Cache of open sources.
     pub(super) open: OpenSources,
     /// Sources by their number in the request.
@@ -93,6 +96,7 @@ impl SourceWork {
         Self {
             engine,
             ready,
+            sent_buffers: SentBuffers::default(),
             open: OpenSources::default(),
             sources,
             machine: Mutex::new(machine),

@@ -99,6 +99,12 @@ impl<T> FreeList<T> {
         }
     }
 
+    /// Accounts for an item in use that will not return: another may be allocated.
+    pub(super) fn forget(&self) {
+        self.lock().allocated -= 1;
+        self.returned.notify_one();
+    }
+
     /// Changes the limit. Surplus free items are dropped at once, those in use on return.
     pub(super) fn resize(&self, limit: usize) {
         let mut state = self.lock();

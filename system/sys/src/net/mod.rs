@@ -1,5 +1,5 @@
 //! Linux networking beyond the standard library: TCP statistics ([`TcpInfo`]), socket options ([`options`]), connection
-//! setup ([`connect`]), zero-copy sending ([`SplicePipe`], [`MemoryFile`]), devices and routes by netlink
+//! setup ([`connect`]), zero-copy sending ([`PageSender`], [`SplicePipe`], [`MemoryFile`]), devices and routes by netlink
 //! ([`Configurator`], [`device`], [`ethtool`]), packet queues ([`PacketQueue`]),
 //! UDP in batches ([`DatagramReceiver`], [`CoalescedReceiver`]).
 //!
@@ -24,6 +24,7 @@ mod netlink;
 mod netlink_socket;
 pub mod options;
 mod packet_queue;
+mod page_sender;
 mod pattern;
 mod pending_set;
 mod receive_batch;
@@ -48,6 +49,7 @@ pub use interface::{
 pub use link::LinkAttributes;
 pub use memory_file::MemoryFile;
 pub use packet_queue::{PacketQueue, QueuedPacket};
+pub use page_sender::PageSender;
 pub use pattern::PatternMemory;
 pub use pending_set::{PendingEntry, PendingSet};
 pub use speed::speed_bps;

@@ -27,10 +27,11 @@ pub struct SplicePipe {
     pending: usize,
 }
 
+/// Both ends of a pipe.
 #[derive(Debug)]
-struct Pipe {
-    read_end: OwnedFd,
-    write_end: OwnedFd,
+pub(super) struct Pipe {
+    pub(super) read_end: OwnedFd,
+    pub(super) write_end: OwnedFd,
 }
 
 impl SplicePipe {
@@ -75,7 +76,8 @@ impl SplicePipe {
 }
 
 impl Pipe {
-    fn new(capacity: usize) -> io::Result<Self> {
+    /// Creates a pipe that holds `capacity` bytes, or as many as the system allows.
+    pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC)?;
         let mut wanted = capacity;
         let smallest = fcntl_getpipe_size(&write_end)?;
