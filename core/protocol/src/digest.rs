@@ -131,6 +131,29 @@ pub fn crc32c(data: &[u8]) -> u32 {
     crc_fast::checksum(Crc32Iscsi, data) as u32
 }
 
+/// CRC-32C of data that arrives in parts.
+#[derive(Debug)]
+pub struct Crc32c(crc_fast::Digest);
+
+impl Default for Crc32c {
+    fn default() -> Self {
+        Self(crc_fast::Digest::new(Crc32Iscsi))
+    }
+}
+
+impl Crc32c {
+    /// Adds the next part.
+    pub fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// Returns the checksum of all parts.
+    #[must_use]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
 /// Computes the part of the block at `offset` of a file of `file_bytes`. `crc` is the block's CRC-32C,
 /// so the default digest costs nothing.
 #[must_use]

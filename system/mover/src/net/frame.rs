@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 
 use penstock_protocol::block::{self, FrameError, HEADER_BYTES, Header, Opener, SEAL_BYTES, Seal};
-use penstock_protocol::digest::crc32c;
+use penstock_protocol::digest::Crc32c;
 use penstock_protocol::proof::{Authenticator, TAG_BYTES};
 use penstock_sys::buffer::Buffer;
 use penstock_sys::net::PageSender;
@@ -15,6 +15,9 @@ use crate::net::channel::Channel;
 
 /// Smallest payload whose pages are sent without a copy, in bytes: below, looking up pages costs more.
 const PAGES_BYTES_MIN: usize = 64 << 10;
+
+/// Part of a payload that is read and checked at once, in bytes: it fits a processor's own cache.
+const CHECKED_PART_BYTES: usize = 256 << 10;
 
 /// Payload of a frame, by the way in which it is sent.
 #[derive(Debug, Clone, Copy)]
@@ -153,13 +156,23 @@ impl FrameReader {
     /// # Errors
     /// `InvalidData` if it fails its integrity check.
     pub(crate) fn payload(&mut self, header: &Header, payload: &mut [u8]) -> io::Result<()> {
-        self.channel.read_exact(payload)?;
+        let crc = self.read_and_check(payload)?;
         let sealed = self.opener.as_mut().is_none_or(|opener| opener.payload(payload, &self.tag));
-        if sealed && crc32c(payload) == header.payload_crc {
+        if sealed && crc == header.payload_crc {
             Ok(())
         } else {
             Err(damaged(FrameError::PayloadIntegrity(header.sequence)))
         }
+    }
+
+    /// Reads a payload in parts and returns its CRC-32C, of each part while it is in the processor's cache.
+    fn read_and_check(&mut self, payload: &mut [u8]) -> io::Result<u32> {
+        let mut crc = Crc32c::default();
+        for part in payload.chunks_mut(CHECKED_PART_BYTES) {
+            self.channel.read_exact(part)?;
+            crc.update(part);
+        }
+        Ok(crc.value())
     }
 
     /// Connection of the stream.
