@@ -41,7 +41,7 @@ fn extreme_rate(random: &mut Random) -> BitRate {
     match random.below(4) {
         0 => BitRate(random.below(5)),
         1 => BitRate(RATE_MAX.0 - random.below(3)),
-        _ => BitRate(random.next_bits() % RATE_MAX.0 >> random.below(50)),
+        _ => BitRate((random.next_bits() % RATE_MAX.0) >> random.below(50)),
     }
 }
 
