@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use penstock_units::BitRate;
 
-use crate::network::{ClassTerms, DemandTerms, FlowNetwork, LimitKind, bits_per_second};
+use crate::network::{ClassTerms, DemandTerms, FlowNetwork, FlowStop, bits_per_second};
 use crate::outcome::{Allocation, Allotment, Bound, ClassUse, PathShare, ResourceUse};
 use crate::problem::{Class, Demand, Policy, Problem, ProblemError, RATE_MAX, Resource};
 use crate::procedure::solve;
@@ -460,7 +460,9 @@ impl Allocator {
             let (mark, cap) = (mark.map(|mark| mark.0), cap.map(|cap| cap.0));
             ClassTerms { weight: *weight, floor: floor.0, mark, cap, tier: *tier }
         };
-        let demands = &components.demands[component.demands];
+        let demands = &mut components.demands[component.demands];
+        let tier = |class: u32| self.classes[class as usize].class.tier;
+        demands.sort_by_key(|id| self.entry(*id).class.map_or(0, tier));
         let wants = |id: &u32| {
             let entry = self.entry(*id);
             DemandTerms {
@@ -477,24 +479,23 @@ impl Allocator {
             demands.iter().map(|id| self.entry(*id).paths.as_slice()),
             &components.resource_indices,
         );
-        let flows = solve(&network, self.policy);
+        let rates = solve(&network, self.policy);
         for (place, id) in demands.iter().enumerate() {
             let Some(entry) = &mut self.demands[*id as usize] else { continue };
             let wanted = entry.demand;
             let is_cap = wanted.is_none() || entry.cap.is_some_and(|cap| Some(cap) < wanted);
-            let named = |limit: Option<u32>| {
-                let Some(limit) = limit else { return Stop::OtherPaths };
-                match network.limits[limit as usize].kind {
-                    LimitKind::Resource(place) => Stop::Resource(resources[place as usize]),
-                    LimitKind::Mark(place) => Stop::Mark(classes[place as usize]),
-                    LimitKind::ClassCap(place) => Stop::ClassCap(classes[place as usize]),
-                    _ if is_cap => Stop::Cap,
-                    _ => Stop::Demand,
-                }
+            let named = |stop: Option<FlowStop>| match stop {
+                Some(FlowStop::Resource(place)) => Stop::Resource(resources[place as usize]),
+                Some(FlowStop::Mark(place)) => Stop::Mark(classes[place as usize]),
+                Some(FlowStop::ClassCap(place)) => Stop::ClassCap(classes[place as usize]),
+                Some(FlowStop::Demand | FlowStop::ClassFloor(_)) if is_cap => Stop::Cap,
+                Some(FlowStop::Demand | FlowStop::ClassFloor(_)) => Stop::Demand,
+                None => Stop::OtherPaths,
             };
-            let of = &flows[network.flows_of_demand(place)];
-            let share = |grains, limit| (bits_per_second(grains), named(limit));
-            let shares: Vec<_> = of.iter().map(|flow| share(flow.grains, flow.limit)).collect();
+            let of = network.flows_of_demand(place);
+            let share =
+                |flow: usize| (bits_per_second(rates.grains[flow]), named(rates.stops[flow]));
+            let shares: Vec<_> = of.map(share).collect();
             // Limits of the demand or its class stop all its flows that still rise, so they come last.
             let is_own = |stop: &Stop| !matches!(stop, Stop::Resource(_) | Stop::OtherPaths);
             let own = shares.iter().map(|(_, stop)| *stop).find(is_own);

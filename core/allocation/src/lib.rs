@@ -19,6 +19,7 @@ mod allocator;
 mod fill;
 mod network;
 mod outcome;
+mod paths;
 mod problem;
 mod procedure;
 pub mod smoothing;

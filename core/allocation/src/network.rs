@@ -1,5 +1,5 @@
-//! A connected component with numbers instead of names: flows (a demand on one of its paths) and the limits that apply
-//! to each flow.
+//! A connected component with numbers instead of names: flows (a demand on one of its paths) and the constraints of each
+//! flow.
 //!
 //! Amounts are in grains of 2⁻¹⁶ bit/s; a petabit per second is below 2⁶⁶ grains.
 
@@ -18,27 +18,19 @@ pub(crate) const fn bits_per_second(grains: u128) -> u64 {
     (grains >> GRAIN_BITS) as u64
 }
 
-/// Kind of a limit, in order of precedence: of several limits that fill at one level the first freezes the flow.
+/// Limit that stopped a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LimitKind {
-    /// Guarantee of a demand; applies in the guarantee round only.
-    Guarantee,
-    /// Smaller of a demand's request and its cap.
+pub(crate) enum FlowStop {
+    /// Guarantee of the demand, or the smaller of its request and cap.
     Demand,
-    /// Floor of the class with this number; applies in the floor round only.
+    /// Floor of the class with this number; stops flows in the floor round only.
     ClassFloor(u32),
     /// Hard cap of the class with this number.
     ClassCap(u32),
-    /// Soft high-water mark of the class with this number; does not apply in the last round.
+    /// Soft high-water mark of the class with this number.
     Mark(u32),
     /// Capacity of the resource with this number.
     Resource(u32),
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Limit {
-    pub(crate) kind: LimitKind,
-    pub(crate) grains: u128,
 }
 
 /// Terms of a class; rates in bits per second.
@@ -62,58 +54,59 @@ pub(crate) struct DemandTerms {
     pub(crate) guarantee: u64,
 }
 
-/// Flows and limits, with the incidence in both directions.
+/// Demands of one tier, which are adjacent, with their flows.
+#[derive(Debug, Clone)]
+pub(crate) struct TierRange {
+    pub(crate) tier: u8,
+    pub(crate) demands: Range<usize>,
+}
+
+/// Flows and the constraints that several flows share, with the incidence in both directions.
+///
+/// A constraint is a demand, a class or a resource, numbered in this order, which is that of precedence: of several
+/// constraints that fill at one level the first freezes the flow. Each has at most one limit in a round: of several
+/// limits of a class only the lowest can fill.
 #[derive(Debug)]
 pub(crate) struct FlowNetwork {
     pub(crate) classes: Vec<ClassTerms>,
+    /// In the order of their tiers.
     pub(crate) demands: Vec<DemandTerms>,
-    pub(crate) limits: Vec<Limit>,
-    /// Flows of each demand.
-    of_demand: Vec<Range<u32>>,
-    limits_of: Lists,
+    /// Grains of each resource.
+    pub(crate) capacities: Vec<u128>,
+    /// Tiers with demands, in order of precedence.
+    pub(crate) tiers: Vec<TierRange>,
+    /// First flow of each demand, and the number of flows.
+    flow_starts: Vec<u32>,
+    /// Constraints of each flow, in ascending order.
+    constraints_of: Lists,
+    /// Flows of each class and resource, in a list for each tier.
     flows_of: Lists,
+    /// All flows in order, of which a demand's are a part.
+    flows: Vec<u32>,
 }
 
-/// Lists of numbers in compressed form: the end of each list, and all numbers.
+/// Lists of numbers in compressed form: the start of each list and the end of the last one, and all numbers.
 #[derive(Debug)]
 struct Lists {
-    ends: Vec<u32>,
+    starts: Vec<u32>,
     numbers: Vec<u32>,
 }
 
 impl Lists {
-    fn get(&self, list: u32) -> &[u32] {
-        let list = list as usize;
-        let start = if list == 0 { 0 } else { self.ends[list - 1] };
-        &self.numbers[start as usize..self.ends[list] as usize]
+    fn get(&self, list: usize) -> &[u32] {
+        self.range(list..list + 1)
     }
 
-    /// Returns the transpose: for each of `count` numbers the lists that contain it.
-    fn transposed(&self, count: usize) -> Self {
-        let mut ends = vec![0; count];
-        for number in &self.numbers {
-            ends[*number as usize] += 1;
-        }
-        let mut total = 0;
-        for end in &mut ends {
-            (*end, total) = (total, total + *end);
-        }
-        let mut numbers = vec![0; self.numbers.len()];
-        for list in 0..self.ends.len() as u32 {
-            for number in self.get(list) {
-                let end = &mut ends[*number as usize];
-                numbers[*end as usize] = list;
-                *end += 1;
-            }
-        }
-        Self { ends, numbers }
+    /// Returns adjacent lists as one.
+    fn range(&self, lists: Range<usize>) -> &[u32] {
+        &self.numbers[self.starts[lists.start] as usize..self.starts[lists.end] as usize]
     }
 }
 
 impl FlowNetwork {
     /// `resources` has capacities in bits per second. `paths` has the paths of each demand as resource numbers, which
     /// `places` maps to indices of `resources`. The order of resources and classes breaks ties between limits; that of
-    /// demands has no effect.
+    /// demands, which are in the order of their tiers, has no effect.
     pub(crate) fn new<'p>(
         resources: &[u64],
         classes: Vec<ClassTerms>,
@@ -121,69 +114,124 @@ impl FlowNetwork {
         paths: impl Iterator<Item = &'p [Vec<u32>]>,
         places: &[u32],
     ) -> Self {
-        let mut limits = Vec::with_capacity(demands.len() + resources.len() + 3 * classes.len());
-        let mut add = |kind, bits_per_second: u64| {
-            limits.push(Limit { kind, grains: grains(bits_per_second) });
-            limits.len() as u32 - 1
-        };
-        let guarantee: Vec<_> = demands
-            .iter()
-            .map(|demand| {
-                (demand.guarantee > 0).then(|| add(LimitKind::Guarantee, demand.guarantee))
-            })
-            .collect();
-        let wanted: Vec<_> = demands
-            .iter()
-            .map(|demand| demand.limit.map(|limit| add(LimitKind::Demand, limit)))
-            .collect();
-        let mut of_class = vec![Vec::new(); classes.len()];
-        for (number, class) in classes.iter().enumerate() {
-            let (number, of) = (number as u32, &mut of_class[number]);
-            if class.floor > 0 {
-                of.push(add(LimitKind::ClassFloor(number), class.floor));
-            }
-            of.extend(class.cap.map(|cap| add(LimitKind::ClassCap(number), cap)));
-            of.extend(class.mark.map(|mark| add(LimitKind::Mark(number), mark)));
-        }
-        let first_resource = limits.len() as u32;
-        limits.extend(resources.iter().enumerate().map(|(number, capacity)| Limit {
-            kind: LimitKind::Resource(number as u32),
-            grains: grains(*capacity),
-        }));
-        let mut limits_of = Lists { ends: Vec::new(), numbers: Vec::new() };
-        let mut of_demand = Vec::with_capacity(demands.len());
+        let first_resource = (demands.len() + classes.len()) as u32;
+        let is_limited =
+            |class: &ClassTerms| class.floor > 0 || class.mark.is_some() || class.cap.is_some();
+        let mut constraints_of = Lists { starts: vec![0], numbers: Vec::new() };
+        let mut flow_starts = vec![0];
         for ((number, demand), paths) in demands.iter().enumerate().zip(paths) {
-            let first = limits_of.ends.len() as u32;
+            let own = (demand.limit.is_some() || demand.guarantee > 0).then_some(number as u32);
+            let class = demand.class.filter(|class| is_limited(&classes[*class as usize]));
+            let class = class.map(|class| demands.len() as u32 + class);
             for path in paths {
-                let numbers = &mut limits_of.numbers;
-                numbers.extend(guarantee[number]);
-                numbers.extend(wanted[number]);
-                numbers.extend(demand.class.iter().flat_map(|class| &of_class[*class as usize]));
-                let place = |resource: &u32| first_resource + places[*resource as usize];
-                numbers.extend(path.iter().map(place));
-                limits_of.ends.push(limits_of.numbers.len() as u32);
+                let numbers = &mut constraints_of.numbers;
+                numbers.extend(own);
+                numbers.extend(class);
+                numbers.extend(path.iter().map(|id| first_resource + places[*id as usize]));
+                constraints_of.starts.push(constraints_of.numbers.len() as u32);
             }
-            of_demand.push(first..limits_of.ends.len() as u32);
+            flow_starts.push(constraints_of.starts.len() as u32 - 1);
         }
-        let flows_of = limits_of.transposed(limits.len());
-        Self { classes, demands, limits, of_demand, limits_of, flows_of }
+        let flows = (0..constraints_of.starts.len() as u32 - 1).collect();
+        let capacities = resources.iter().map(|capacity| grains(*capacity)).collect();
+        let mut network = Self {
+            classes,
+            demands,
+            capacities,
+            tiers: Vec::new(),
+            flow_starts,
+            constraints_of,
+            flows_of: Lists { starts: Vec::new(), numbers: Vec::new() },
+            flows,
+        };
+        network.find_tiers();
+        network.transpose();
+        network
     }
 
-    pub(crate) fn flows(&self) -> usize {
-        self.limits_of.ends.len()
+    fn find_tiers(&mut self) {
+        for (number, demand) in self.demands.iter().enumerate() {
+            let tier = self.tier(demand);
+            match self.tiers.last_mut() {
+                Some(range) if range.tier == tier => range.demands.end = number + 1,
+                _ => self.tiers.push(TierRange { tier, demands: number..number + 1 }),
+            }
+        }
+        assert!(self.tiers.is_sorted_by_key(|range| range.tier), "demands are in order of tiers");
+    }
+
+    /// Lists the flows of each class and resource.
+    fn transpose(&mut self) {
+        let (first, tiers) = (self.demands.len(), self.tiers.len());
+        let lists = (self.constraints() - first) * tiers;
+        let visit = |visit_one: &mut dyn FnMut(usize, u32)| {
+            for (number, range) in self.tiers.iter().enumerate() {
+                for flow in self.flows_of_demands(&range.demands) {
+                    for constraint in self.constraints_of.get(flow) {
+                        if *constraint as usize >= first {
+                            visit_one((*constraint as usize - first) * tiers + number, flow as u32);
+                        }
+                    }
+                }
+            }
+        };
+        // The start of each list, two places further; then the place of its next flow, one place further.
+        let mut starts = vec![0; lists + 2];
+        visit(&mut |list, _| starts[list + 2] += 1);
+        for list in 2..starts.len() {
+            starts[list] += starts[list - 1];
+        }
+        let mut numbers = vec![0; starts[lists + 1] as usize];
+        visit(&mut |list, flow| {
+            let place = &mut starts[list + 1];
+            numbers[*place as usize] = flow;
+            *place += 1;
+        });
+        starts.pop();
+        self.flows_of = Lists { starts, numbers };
+    }
+
+    pub(crate) const fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Returns the number of constraints: demands, classes and resources.
+    pub(crate) const fn constraints(&self) -> usize {
+        self.first_resource() + self.capacities.len()
+    }
+
+    /// Returns the number of the first constraint that is a resource.
+    pub(crate) const fn first_resource(&self) -> usize {
+        self.demands.len() + self.classes.len()
     }
 
     pub(crate) fn flows_of_demand(&self, demand: usize) -> Range<usize> {
-        let Range { start, end } = self.of_demand[demand];
-        start as usize..end as usize
+        self.flows_of_demands(&(demand..demand + 1))
     }
 
-    pub(crate) fn limits_of(&self, flow: u32) -> &[u32] {
-        self.limits_of.get(flow)
+    pub(crate) fn flows_of_demands(&self, demands: &Range<usize>) -> Range<usize> {
+        self.flow_starts[demands.start] as usize..self.flow_starts[demands.end] as usize
     }
 
-    pub(crate) fn flows_of(&self, limit: u32) -> &[u32] {
-        self.flows_of.get(limit)
+    /// Returns the constraints of a flow in ascending order.
+    pub(crate) fn constraints_of(&self, flow: usize) -> &[u32] {
+        self.constraints_of.get(flow)
+    }
+
+    /// Returns the resources of a flow, as constraints.
+    pub(crate) fn resources_of(&self, flow: usize) -> &[u32] {
+        let all = self.constraints_of.get(flow);
+        let others = all.iter().take(2).filter(|one| (**one as usize) < self.first_resource());
+        &all[others.count()..]
+    }
+
+    /// Returns the flows of a constraint that belong to these of [`Self::tiers`].
+    pub(crate) fn flows_of(&self, constraint: usize, tiers: &Range<usize>) -> &[u32] {
+        let Some(list) = constraint.checked_sub(self.demands.len()) else {
+            return &self.flows[self.flows_of_demand(constraint)];
+        };
+        let first = list * self.tiers.len();
+        self.flows_of.range(first + tiers.start..first + tiers.end)
     }
 
     pub(crate) fn tier(&self, demand: &DemandTerms) -> u8 {

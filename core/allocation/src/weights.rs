@@ -38,7 +38,41 @@ pub(crate) fn to_integers(fractions: &[ExactFraction]) -> Vec<u64> {
     fractions.iter().map(one).collect()
 }
 
-fn bits(number: u128) -> u32 {
+/// Quotient of a weight below 2^60 and a denominator, by which many numerators are multiplied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ratio {
+    whole: u64,
+    under: u128,
+    /// Bits by which numerators are shifted to the left; to the right if negative.
+    shift: i32,
+    /// Slightly less than 2^126 divided by the denominator, shifted to 63 bits.
+    inverse: u64,
+}
+
+impl Ratio {
+    /// `under` is from 1 to 2^80.
+    pub(crate) const fn new(whole: u64, under: u128) -> Self {
+        let shift = 63 - bits(under) as i32;
+        let scaled = if shift >= 0 { under << shift } else { (under >> -shift) + 1 };
+        Self { whole, under, shift, inverse: (((1 << 126) - 1) / scaled) as u64 }
+    }
+
+    /// Returns ⌊whole·over/under⌋ for a numerator up to the denominator.
+    pub(crate) const fn times(self, over: u128) -> u64 {
+        let scaled = if self.shift >= 0 { over << self.shift } else { over >> -self.shift };
+        let fraction = (scaled * self.inverse as u128) >> 63;
+        // Less by a few at most, as every step rounded down.
+        let mut part = (self.whole as u128 * fraction) >> 63;
+        let mut rest = self.whole as u128 * over - part * self.under;
+        while rest >= self.under {
+            part += 1;
+            rest -= self.under;
+        }
+        part as u64
+    }
+}
+
+const fn bits(number: u128) -> u32 {
     u128::BITS - number.leading_zeros()
 }
 
@@ -65,6 +99,25 @@ mod tests {
         assert!(got[0] * 2 == got[1] * 9 && got[1] * 3 == got[2], "{got:?}");
         assert!(got.iter().sum::<u64>() < 1 << SUM_BITS);
         assert_eq!(to_integers(&[]), []);
+    }
+
+    #[test]
+    fn ratios_equal_exact_division() {
+        let mut random = penstock_random::Random::new(1);
+        for _ in 0..200_000 {
+            let whole = random.next_bits() >> (4 + random.below(60));
+            let wide = u128::from(random.next_bits()) << 64 | u128::from(random.next_bits());
+            let over = wide >> (61 + random.below(67));
+            let under = over + (u128::from(random.next_bits()) >> random.below(64)).max(1);
+            let exact = u128::from(whole) * over / under;
+            assert_eq!(
+                u128::from(Ratio::new(whole, under).times(over)),
+                exact,
+                "{whole} {over} {under}"
+            );
+        }
+        assert_eq!(Ratio::new((1 << 60) - 1, 1).times(1), (1 << 60) - 1);
+        assert_eq!(Ratio::new((1 << 60) - 1, 1 << 67).times(1 << 67), (1 << 60) - 1);
     }
 
     #[test]

@@ -1,0 +1,190 @@
+//! Division of a demand's weight over its paths, in proportion to their rates of the pass before.
+//!
+//! Later passes also shift weight between paths, where that helps a poorer demand more than it harms this one.
+
+use crate::fill::FlowRates;
+use crate::network::{FlowNetwork, FlowStop, grains};
+use crate::problem::PATHS_MAX;
+use crate::weights::{Ratio, SUM_BITS};
+
+/// Smallest fraction of its demand that a path keeps while passes last, as one over this.
+const PATH_FRACTION_MIN_DENOMINATOR: u128 = 1024;
+/// Bounds of what a path keeps of its fraction in a pass, in 256ths.
+const KEPT_MIN: u128 = 64;
+const KEPT_MAX: u128 = 256;
+
+/// Fraction of its demand's weight for each flow.
+#[derive(Debug, Clone)]
+pub(crate) struct PathFractions {
+    /// Numerators, below 2^67; 0 for a path that was given up.
+    over: Vec<u128>,
+    /// Denominator of each demand's flows: the sum of their numerators.
+    under: Vec<u128>,
+}
+
+impl PathFractions {
+    /// Divides each demand's weight evenly.
+    pub(crate) fn even(network: &FlowNetwork) -> Self {
+        let paths = |demand| network.flows_of_demand(demand).len() as u128;
+        Self {
+            over: vec![1; network.flows()],
+            under: (0..network.demands.len()).map(paths).collect(),
+        }
+    }
+
+    /// Divides a weight of each demand over its flows. Each flow gets at least 1, and 0 if its path was given up or its
+    /// demand has no weight.
+    pub(crate) fn divide(&self, network: &FlowNetwork, weights: &[u64], parts: &mut Vec<u64>) {
+        parts.clear();
+        for (demand, whole) in weights.iter().enumerate() {
+            let of = &self.over[network.flows_of_demand(demand)];
+            if *whole == 0 {
+                parts.extend(std::iter::repeat_n(0, of.len()));
+            } else if let [1] = of {
+                parts.push(*whole);
+            } else if !of.is_empty() {
+                let ratio = Ratio::new(*whole, self.under[demand]);
+                let part = |over: &u128| if *over == 0 { 0 } else { ratio.times(*over).max(1) };
+                parts.extend(of.iter().map(part));
+            }
+        }
+    }
+
+    /// Sets fractions in proportion to rates; `weights` has the weight of each demand, or none while paths only follow
+    /// their rates.
+    pub(crate) fn rebalance(
+        &mut self,
+        network: &FlowNetwork,
+        rates: &FlowRates,
+        weights: Option<&[u64]>,
+    ) {
+        let levels = weights.map(|weights| lowest_levels(network, rates, weights));
+        let mut kept = [KEPT_MAX; PATHS_MAX];
+        for demand in 0..network.demands.len() {
+            let of = network.flows_of_demand(demand);
+            let total: u128 = rates.grains[of.clone()].iter().sum();
+            if of.len() < 2 || total == 0 {
+                continue;
+            }
+            let kept = &mut kept[..of.len()];
+            if let Some(levels) = &levels {
+                find_kept(network, rates, levels, of.start, kept);
+            }
+            let least = total / PATH_FRACTION_MIN_DENOMINATOR;
+            let mut under = 0;
+            for (flow, kept) in of.zip(kept) {
+                // Above zero, as others may leave the path later.
+                self.over[flow] = (rates.grains[flow] * *kept / KEPT_MAX).max(least);
+                under += self.over[flow];
+            }
+            self.under[demand] = under.max(1);
+        }
+    }
+
+    /// Gives up paths with under 1/20 of their demand's rate that lost 1/100 of it in the last pass (they converge to
+    /// zero as 1/passes), and paths with a negligible rate. True if there were any.
+    pub(crate) fn give_up(
+        &mut self,
+        network: &FlowNetwork,
+        rates: &FlowRates,
+        weights: &[u64],
+    ) -> bool {
+        let before = self.clone();
+        self.rebalance(network, rates, Some(weights));
+        let mut gave_up = false;
+        // Fractions to 40 bits resolve 1/100 of 1/100.
+        let share = |over: u128, under: u128| (over << 40) / under;
+        for demand in 0..network.demands.len() {
+            let (under, under_before) = (self.under[demand], before.under[demand]);
+            for flow in network.flows_of_demand(demand) {
+                let over = self.over[flow];
+                let falls =
+                    || share(over, under) * 100 <= share(before.over[flow], under_before) * 99;
+                if over * PATH_FRACTION_MIN_DENOMINATOR / 4 < under || over * 20 < under && falls()
+                {
+                    self.under[demand] -= over;
+                    self.over[flow] = 0;
+                    gave_up = true;
+                }
+            }
+        }
+        gave_up
+    }
+}
+
+/// Finds what each path of a demand, whose first flow this is, keeps of its fraction: less if the demands that wait for
+/// room on it are poorer than those that wait on another path.
+fn find_kept(
+    network: &FlowNetwork,
+    rates: &FlowRates,
+    levels: &[u128],
+    first: usize,
+    kept: &mut [u128],
+) {
+    kept.fill(KEPT_MAX);
+    // The constraints of a demand's flows begin with the same ones, which are no resources.
+    let others = network.constraints_of(first).len() - network.resources_of(first).len();
+    let resources = |path: usize| &network.constraints_of(first + path)[others..];
+    let level = |resource: &u32| levels[*resource as usize - network.first_resource()];
+    let mut lowest = [None; PATHS_MAX];
+    for (path, lowest) in lowest[..kept.len()].iter_mut().enumerate() {
+        *lowest = resources(path).iter().min_by_key(|resource| level(resource));
+    }
+    // The lowest level of a demand that waits for room on the resources of one path, but not of the other.
+    let contending = |on: usize, off: usize| {
+        let off = resources(off);
+        match lowest[on] {
+            Some(resource) if !off.contains(resource) => level(resource),
+            Some(_) => {
+                let here = resources(on).iter().filter(|resource| !off.contains(resource));
+                here.map(level).min().unwrap_or(u128::MAX)
+            }
+            None => u128::MAX,
+        }
+    };
+    for one in 0..kept.len() {
+        for other in one + 1..kept.len() {
+            let (here, there) = (contending(one, other), contending(other, one));
+            if rates.stops[first + other].is_some() {
+                kept[one] = kept[one].min(kept_part(here, there));
+            }
+            if rates.stops[first + one].is_some() {
+                kept[other] = kept[other].min(kept_part(there, here));
+            }
+        }
+    }
+}
+
+/// Returns the ratio of two levels in 256ths, between a quarter and 1.
+fn kept_part(here: u128, there: u128) -> u128 {
+    let unit = (there / KEPT_MAX).max(1);
+    if here >= unit * KEPT_MAX {
+        KEPT_MAX
+    } else if here < unit * (KEPT_MIN + 1) {
+        KEPT_MIN
+    } else {
+        here / unit
+    }
+}
+
+/// Returns for each resource the lowest rate per weight among the demands that it stopped and that want more.
+fn lowest_levels(network: &FlowNetwork, rates: &FlowRates, weights: &[u64]) -> Vec<u128> {
+    let mut levels = vec![u128::MAX; network.capacities.len()];
+    for (demand, weight) in weights.iter().enumerate() {
+        let of = network.flows_of_demand(demand);
+        let rate: u128 = rates.grains[of.clone()].iter().sum();
+        let has_all = |limit: u64| rate + grains(of.len() as u64) > grains(limit);
+        if network.demands[demand].limit.is_some_and(has_all) {
+            continue;
+        }
+        // Below 2^73, of 64 paths.
+        let level = (rate << (SUM_BITS - 8)) / u128::from(*weight);
+        for stop in rates.stops[of].iter().flatten() {
+            if let FlowStop::Resource(resource) = stop {
+                let lowest = &mut levels[*resource as usize];
+                *lowest = level.min(*lowest);
+            }
+        }
+    }
+    levels
+}
