@@ -133,12 +133,11 @@ pub(crate) fn run(args: &RehearseArgs) -> Result<Code, CommandFailure> {
         None => {
             let mut controller = InMemoryController::new(InMemoryConfig {
                 batch: config.batch,
-                lost_ms: config.lost_after.as_millis() as i64,
-                alive_ms: (config.lost_after.as_millis() as i64 / 4).max(3000),
+                silence: config.silence_limits(),
                 lease_seconds: config.lease_seconds,
             });
             let mut outcome = play(args, &config, demand, &mut controller)?;
-            outcome.ended = controller.ended;
+            outcome.ended = controller.ended().clone();
             outcome
         }
         Some(url) => {

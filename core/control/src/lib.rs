@@ -2,12 +2,12 @@
 //!
 //! One file per entity has its states, their numbers in the database and their transitions: [`request`], [`mod@file`],
 //! [`batch`], [`run`], [`circuit`]. Decisions: the scheduling round ([`scheduler`]), what the end of a run does to its
-//! files ([`outcomes`]), cancelled requests ([`cancellation`]), hosts that stop reporting ([`lost_hosts`]), retries
-//! ([`backoff`]), leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's
-//! daemon and the controller: messages ([`orders`], numbered by [`order_id`]), the agent's side of them ([`agent`]) and the
-//! attempts of an order to send ([`execution`]). Classes of work: [`class`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and
-//! clocks are the caller's; `penstock-allocation` shares
-//! rates, `penstock-mover` moves files.
+//! files ([`outcomes`]), cancelled requests ([`cancellation`]), the contents of an order ([`run_contents`]), reports of
+//! hosts ([`live_run`], [`interface_rates`]) and hosts that stop reporting ([`lost_hosts`]), retries ([`backoff`]),
+//! leases ([`lease`]), expiry ([`retention`]) and completion forecasts ([`forecast`]). Between a node's daemon and the
+//! controller: messages ([`orders`], numbered by [`order_id`]), the agent's side of them ([`agent`]) and the attempts of
+//! an order to send ([`execution`]). Classes of work: [`class`]. Jobs of FTS3 clients: [`fts`]. HTTP, storage and clocks
+//! are the caller's; `penstock-allocation` shares rates, `penstock-mover` moves files.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,9 @@ pub mod execution;
 pub mod file;
 pub mod forecast;
 pub mod fts;
+pub mod interface_rates;
 pub mod lease;
+pub mod live_run;
 pub mod lost_hosts;
 mod numbers;
 pub mod order_id;
@@ -30,4 +32,5 @@ pub mod outcomes;
 pub mod request;
 pub mod retention;
 pub mod run;
+pub mod run_contents;
 pub mod scheduler;

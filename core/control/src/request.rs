@@ -203,6 +203,18 @@ impl RequestTally {
         self.done + self.failed + self.cancelled
     }
 
+    /// Adds changes of the counts.
+    pub fn add(&mut self, delta: &RequestDelta) {
+        *self = Self {
+            files: self.files.saturating_add_signed(delta.files),
+            active: self.active.saturating_add_signed(delta.active),
+            done: self.done.saturating_add_signed(delta.done),
+            failed: self.failed.saturating_add_signed(delta.failed),
+            cancelled: self.cancelled.saturating_add_signed(delta.cancelled),
+            ..*self
+        };
+    }
+
     /// Returns the event that the counts show.
     #[must_use]
     pub fn event(&self) -> RequestEvent {

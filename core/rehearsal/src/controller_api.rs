@@ -18,6 +18,13 @@ pub struct NewRequest {
     pub files: Vec<u64>,
 }
 
+impl NewRequest {
+    /// Returns class, source and destination of its queue.
+    pub(crate) fn queue(&self) -> (String, String, String) {
+        (self.class.clone(), self.source.clone(), self.destination.clone())
+    }
+}
+
 /// A file of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderFile {

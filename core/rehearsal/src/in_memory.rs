@@ -1,39 +1,40 @@
-//! A controller without a database: the same batches, orders and rounds, in memory.
+//! A controller without a database: its state is in memory, every decision is that of `penstock-control`.
 //!
-//! It equals the store of `penstock-controller` as far as simulations need it: no pause, cancellation, listing,
-//! reservation or drain, one priority, and attempts counted per batch.
+//! Simulations need no pause, cancellation, listing, reservation, deadline or drain, and give all requests one priority
+//! and one policy; all else happens as in `penstock-controller`, in the same order.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet};
 
-use penstock_control::backoff;
-use penstock_control::batch::{self, BatchLimits};
-use penstock_control::lost_hosts::MISSED_REPORTS_MAX;
-use penstock_control::orders::{
-    ActiveOrder, Instructions, OrderId, OrderPhase, OrderReport, Report, RunSide,
-};
-use penstock_control::scheduler::{
-    HostView, InterfaceView, PlannedStart, QueueView, RoundDecision, RunPlan, RunView, Snapshot,
-};
+use penstock_control::backoff::ATTEMPTS_DEFAULT;
+use penstock_control::batch::{self, BatchLimits, BatchState};
+use penstock_control::interface_rates::{InterfaceRates, ReportedCounters};
+use penstock_control::live_run::{self, ReportEffect, ReportedChange, ReportedEnds};
+use penstock_control::lost_hosts::{HostContact, LostHostAction, SilenceLimits};
+use penstock_control::orders::{Acknowledged, Instructions, OrderId, OrderReport, Report, RunSide};
+use penstock_control::outcomes::{self, PartTerms, RunEnd};
+use penstock_control::request::RequestDelta;
+use penstock_control::run::RunState;
+use penstock_control::run_contents::{FileSpan, RunPart};
+use penstock_control::scheduler::{HostView, PlannedStart, RoundDecision, Snapshot};
 
-use crate::controller_api::{
-    ControllerApi, ControllerFailure, NewRequest, OrderContent, OrderFile,
-};
-use run::{ActiveRun, FileBatch};
+use crate::controller_api::{ControllerApi, ControllerFailure, NewRequest, OrderContent};
+use batches::{BatchTable, FileBatch};
+use requests::RequestTable;
+use runs::ActiveRun;
 
-mod run;
+mod batches;
+mod requests;
+mod runs;
 
-/// Most small batches in one order, as in the store.
-const BATCHES_PER_ORDER_MAX: usize = 512;
+pub use requests::ClassOutcome;
 
 /// Configuration of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InMemoryConfig {
-    /// Largest size of a batch.
+    /// Largest size of a batch and of an order.
     pub batch: BatchLimits,
-    /// Silence after which a node's work is requeued, in milliseconds.
-    pub lost_ms: i64,
-    /// Time for which a node counts as up after a report, in milliseconds.
-    pub alive_ms: i64,
+    /// Silence after which hosts are down and lost.
+    pub silence: SilenceLimits,
     /// Seconds for which rates hold without another response.
     pub lease_seconds: u32,
 }
@@ -42,54 +43,37 @@ pub struct InMemoryConfig {
 #[derive(Debug)]
 pub struct InMemoryController {
     config: InMemoryConfig,
-    hosts: BTreeMap<String, RehearsalHost>,
-    /// Queues by class, source and destination.
-    queues: BTreeMap<(String, String, String), BatchQueue>,
-    /// Keys of `queues` by queue id.
-    queue_keys: HashMap<i64, (String, String, String)>,
-    /// Batches to retry, by due time in milliseconds and a unique number.
-    later: BTreeMap<(i64, i64), FileBatch>,
+    /// Hosts that reported, by name.
+    hosts: BTreeMap<String, HostRecord>,
+    requests: RequestTable,
+    batches: BatchTable,
     runs: BTreeMap<i64, ActiveRun>,
-    requests: HashMap<i64, RequestProgress>,
+    /// Names of links that are down.
     down: HashSet<String>,
-    next: i64,
-    /// Number of files submitted.
-    files: u64,
-    /// Outcomes of requests by class.
-    pub ended: BTreeMap<String, ClassOutcome>,
+    ids: IdSequence,
 }
 
-/// Outcome of the requests of a class.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClassOutcome {
-    /// Number of files transferred.
-    pub done: u64,
-    /// Files that failed permanently.
-    pub failed: u64,
-    /// Time from submission to the last file, in seconds, of each finished request.
-    pub seconds: Vec<u32>,
+/// Ids of requests, batches, queues and runs, ascending from 1.
+#[derive(Debug, Default)]
+struct IdSequence(i64);
+
+impl IdSequence {
+    fn next(&mut self) -> i64 {
+        self.0 += 1;
+        self.0
+    }
 }
 
 #[derive(Debug)]
-struct RehearsalHost {
-    seen_ms: i64,
+struct HostRecord {
+    contact: HostContact,
     view: HostView,
-    sent: (i64, u64),
+    /// Counters in its last report.
+    counters: ReportedCounters,
 }
 
-#[derive(Debug)]
-struct BatchQueue {
-    id: i64,
-    waiting: VecDeque<FileBatch>,
-    bytes: u64,
-}
-
-#[derive(Debug)]
-struct RequestProgress {
-    class: String,
-    submitted_ms: i64,
-    left: u64,
-}
+/// Changes of requests' counts, by request.
+type DeltasByRequest = BTreeMap<i64, RequestDelta>;
 
 impl InMemoryController {
     /// Creates a controller without requests.
@@ -98,284 +82,237 @@ impl InMemoryController {
         Self {
             config,
             hosts: BTreeMap::new(),
-            queues: BTreeMap::new(),
-            queue_keys: HashMap::new(),
-            later: BTreeMap::new(),
+            requests: RequestTable::default(),
+            batches: BatchTable::default(),
             runs: BTreeMap::new(),
-            requests: HashMap::new(),
             down: HashSet::new(),
-            next: 1,
-            files: 0,
-            ended: BTreeMap::new(),
+            ids: IdSequence::default(),
         }
     }
 
-    fn number(&mut self) -> i64 {
-        self.next += 1;
-        self.next - 1
-    }
-
-    fn queue(&mut self, key: (String, String, String)) -> &mut BatchQueue {
-        if !self.queues.contains_key(&key) {
-            let id = self.number();
-            self.queue_keys.insert(id, key.clone());
-            let queue = BatchQueue { id, waiting: VecDeque::new(), bytes: 0 };
-            self.queues.insert(key.clone(), queue);
-        }
-        self.queues.get_mut(&key).expect("it was made")
-    }
-
-    fn enqueue(&mut self, batch: FileBatch) {
-        let key = self.queue_keys[&batch.queue].clone();
-        let queue = self.queue(key);
-        queue.bytes += batch.bytes();
-        queue.waiting.push_back(batch);
-    }
-
-    /// Counts settled files of a request.
-    fn settle(&mut self, now_ms: i64, request: i64, done: u64, failed: u64) {
-        let Some(one) = self.requests.get_mut(&request) else { return };
-        one.left -= done + failed;
-        let ended = self.ended.entry(one.class.clone()).or_default();
-        ended.done += done;
-        ended.failed += failed;
-        if one.left == 0 {
-            ended.seconds.push(((now_ms - one.submitted_ms) / 1000) as u32);
-            self.requests.remove(&request);
-        }
+    /// Returns the outcomes of requests by class.
+    #[must_use]
+    pub fn ended(&self) -> &BTreeMap<String, ClassOutcome> {
+        self.requests.ended()
     }
 
     fn snapshot(&self, now_ms: i64) -> Snapshot {
-        let alive = |host: &RehearsalHost| now_ms - host.seen_ms <= self.config.alive_ms;
+        let view = |host: &HostRecord| HostView {
+            alive: !host.contact.is_down(now_ms, self.config.silence),
+            ..host.view.clone()
+        };
+        let active = self.runs.values().filter(|run| run.live.state == RunState::Active);
         Snapshot {
             now_ms,
-            hosts: self
-                .hosts
-                .values()
-                .map(|host| HostView { alive: alive(host), ..host.view.clone() })
-                .collect(),
-            runs: self
-                .runs
-                .values()
-                .filter(|run| !run.withdrawn)
-                .map(|run| run.view.clone())
-                .collect(),
-            queues: self
-                .queues
-                .iter()
-                .filter(|(_, queue)| !queue.waiting.is_empty())
-                .map(|((class, source, destination), queue)| QueueView {
-                    id: queue.id,
-                    class: class.clone(),
-                    source: source.clone(),
-                    destination: destination.clone(),
-                    batches: queue.waiting.len() as u64,
-                    bytes: queue.bytes,
-                })
-                .collect(),
+            hosts: self.hosts.values().map(view).collect(),
+            runs: active.map(|run| run.view(now_ms)).collect(),
+            queues: self.batches.busy_queues(),
             down: self.down.clone(),
             ..Snapshot::default()
         }
     }
 
-    /// Starts a run with batches from a queue.
-    fn begin(&mut self, now_ms: i64, start: &PlannedStart) {
-        let Some(key) = self.queue_keys.get(&start.queue).cloned() else { return };
-        let limits = self.config.batch;
-        let Some(queue) = self.queues.get_mut(&key) else { return };
-        let (mut files, mut bytes) = (0, 0_u64);
-        let mut batches: Vec<FileBatch> = Vec::new();
-        while batches.len() < BATCHES_PER_ORDER_MAX
-            && let Some(batch) = queue.waiting.front()
-        {
-            let (more, size) = (batch.files.len(), batch.bytes());
-            let fits = files + more <= limits.files && bytes.saturating_add(size) <= limits.bytes;
-            if !batches.is_empty() && !fits {
-                break;
-            }
-            (files, bytes) = (files + more, bytes + size);
-            batches.extend(queue.waiting.pop_front());
-        }
-        queue.bytes -= bytes;
-        let Some(first) = batches.first() else { return };
-        let request = first.request;
-        let id = self.number();
-        let plan =
-            RunPlan { run: id, reason: "it has just begun".to_owned(), ..RunPlan::default() };
-        let view = RunView {
-            queue: start.queue,
-            class: key.0,
-            request,
-            from: start.from.clone(),
-            to: start.to.clone(),
-            priority: 3,
-            plan,
-            plan_changed_ms: now_ms,
-            ..RunView::default()
+    /// Starts a run with batches of a queue.
+    fn start_run(&mut self, now_ms: i64, start: &PlannedStart) {
+        let chosen = self.batches.start(start.queue, self.config.batch);
+        let Some(class) = self.batches.class_of(start.queue).filter(|_| !chosen.is_empty()) else {
+            return;
         };
-        self.runs.insert(id, ActiveRun::new(view, batches));
+        let class = class.to_owned();
+        let id = self.ids.next();
+        let mut deltas = DeltasByRequest::new();
+        let part = |(batch, place): (i64, i64)| {
+            let FileBatch { request, span, files, .. } = self.batches.get(batch);
+            // Files count as active while their batch runs.
+            deltas.entry(*request).or_default().active += files;
+            RunPart {
+                batch,
+                request: *request,
+                place,
+                span: span.clone(),
+                files: *files,
+                attempts: ATTEMPTS_DEFAULT,
+            }
+        };
+        let parts: Vec<RunPart> = chosen.into_iter().map(part).collect();
+        self.requests.apply(now_ms, deltas);
+        self.runs.insert(id, ActiveRun::new(id, now_ms, class, start, parts));
     }
 
-    fn apply(&mut self, now_ms: i64, decision: &RoundDecision) {
+    fn apply_decision(&mut self, now_ms: i64, decision: &RoundDecision) {
         for start in &decision.starts {
-            self.begin(now_ms, start);
+            self.start_run(now_ms, start);
         }
         for plan in &decision.plans {
             if let Some(run) = self.runs.get_mut(&plan.run) {
-                let before = &run.view.plan;
-                if before.rate_bps != plan.rate_bps || before.path != plan.path {
-                    run.view.plan_changed_ms = now_ms;
-                }
-                run.view.plan = plan.clone();
+                run.set_plan(now_ms, plan);
             }
         }
-        for (run, _) in &decision.withdraw {
-            if let Some(run) = self.runs.get_mut(run) {
-                (run.withdrawn, run.missed_reports) = (true, [0, 0]);
+        for (id, why) in &decision.withdraw {
+            if let Some(run) = self.runs.get_mut(id) {
+                run.live.withdraw(why.clone());
             }
         }
     }
 
-    fn requeue_due_batches(&mut self, now_ms: i64) {
-        while let Some(entry) = self.later.first_entry()
-            && entry.key().0 <= now_ms
-        {
-            let batch = entry.remove();
-            self.enqueue(batch);
-        }
-    }
-
-    /// Withdraws runs of lost nodes, and requeues their work once the other end has stopped.
+    /// Withdraws orders of lost hosts, and requeues their work once the other host has stopped.
     fn reclaim_from_lost_hosts(&mut self, now_ms: i64) {
-        let since = now_ms - self.config.lost_ms;
-        let hosts = &self.hosts;
-        let silent = |name: &str| hosts.get(name).is_none_or(|host| host.seen_ms < since);
+        let limits = self.config.silence;
         let mut over = Vec::new();
         for (id, run) in &mut self.runs {
-            let silent = [silent(&run.view.from), silent(&run.view.to)];
-            if silent == [false, false] || silent == [true, true] {
-                continue;
-            }
-            if !run.withdrawn {
-                (run.withdrawn, run.missed_reports) = (true, [0, 0]);
-            } else if (0..2).all(|end| silent[end] || run.missed_reports[end] >= MISSED_REPORTS_MAX)
-            {
-                over.push(*id);
+            let contact = |host: &String| self.hosts.get(host).map(|host| host.contact);
+            let contacts = run.live.hosts.each_ref().map(|host| contact(host).unwrap_or_default());
+            match run.live.suspect(contacts).decide(now_ms, limits) {
+                LostHostAction::Keep => {}
+                LostHostAction::Withdraw(why) => run.live.withdraw(why),
+                LostHostAction::End(why) => {
+                    let withdrawn = run.live.withdrawn_end();
+                    over.push((*id, why.map_or(withdrawn, RunEnd::Withdrawn)));
+                }
             }
         }
-        for id in over {
-            self.end(now_ms, id, false);
+        for (id, end) in over {
+            self.end_run(now_ms, id, &end);
         }
     }
 
-    /// Ends a run: unfinished files are retried after a delay, or at once if the node did not report the end.
-    fn end(&mut self, now_ms: i64, id: i64, is_reported: bool) {
+    /// Ends a run: its unsettled files are requeued or fail.
+    fn end_run(&mut self, now_ms: i64, id: i64, end: &RunEnd) {
         let Some(run) = self.runs.remove(&id) else { return };
-        for (batch, failed) in run.into_unfinished(is_reported) {
-            self.settle(now_ms, batch.request, 0, failed);
-            if batch.files.is_empty() {
+        let mut deltas = DeltasByRequest::new();
+        for part in run.parts {
+            let batch = self.batches.remove(part.batch);
+            let unsettled = self.requests.unsettled(part.request, &part.span);
+            if unsettled.is_empty() {
                 continue;
             }
-            if is_reported {
-                let wait = backoff::backoff_delay(batch.attempt, id as u64).as_millis() as i64;
-                let number = self.number();
-                self.later.insert((now_ms + wait, number), batch);
-            } else {
-                self.enqueue(batch);
+            let terms = PartTerms {
+                is_cancelled: false,
+                is_paused: false,
+                batch_attempt: end.attempts_after(batch.attempt),
+                attempts_max: part.attempts,
+                seed: id.cast_unsigned(),
+            };
+            let ended = outcomes::end_part(now_ms, end, terms, unsettled);
+            deltas.entry(part.request).or_default().add(ended.delta);
+            self.requests.change_files(part.request, &ended.files);
+            if let Some(files) = ended.requeued {
+                let requeued = FileBatch {
+                    span: FileSpan { first: files.first, last: files.last, seqs: files.seqs },
+                    files: files.files,
+                    bytes: files.bytes,
+                    state: files.state,
+                    not_before_ms: files.not_before_ms,
+                    attempt: terms.batch_attempt,
+                    ..batch
+                };
+                self.batches.insert(self.ids.next(), requeued);
             }
         }
+        self.requests.apply(now_ms, deltas);
     }
 
     fn record_host(&mut self, now_ms: i64, name: &str, report: &Report) {
-        let host = self.hosts.entry(name.to_owned()).or_insert_with(|| RehearsalHost {
-            seen_ms: now_ms,
-            view: HostView { name: name.to_owned(), ..HostView::default() },
-            sent: (now_ms, 0),
-        });
-        host.seen_ms = now_ms;
-        host.view.capacity = report.capacity.clone();
-        let sent = report.interfaces.first().map_or(0, |one| one.sent_bytes);
-        let elapsed = (now_ms - host.sent.0).max(1) as u64;
-        let sent_bps = sent.saturating_sub(host.sent.1).saturating_mul(8000) / elapsed;
-        host.sent = (now_ms, sent);
-        let interface =
-            |name: &String| InterfaceView { name: name.clone(), addresses: Vec::new(), sent_bps };
-        host.view.interfaces = report.interfaces.iter().map(|one| interface(&one.name)).collect();
+        let before = self.hosts.get(name).map(|host| &host.counters);
+        let rates = report
+            .interfaces
+            .iter()
+            .map(|one| InterfaceRates::between(before, one, now_ms).view())
+            .collect();
+        let host = HostRecord {
+            contact: HostContact { reported_ms: now_ms, declared_gone_ms: 0 },
+            view: HostView {
+                name: name.to_owned(),
+                alive: true,
+                draining: false,
+                capacity: report.capacity.clone(),
+                interfaces: rates,
+            },
+            counters: (now_ms, report.interfaces.clone()),
+        };
+        self.hosts.insert(name.to_owned(), host);
     }
 
-    fn record_order(&mut self, now_ms: i64, host: &str, order: &OrderReport) -> (u64, bool) {
-        let outcomes = order.outcomes_from + order.outcomes.len() as u64;
-        let over = order.phase == OrderPhase::Ended;
-        let id = order.order.run();
-        let sends = order.order.side() == RunSide::Source;
-        let Some(run) = self.runs.get_mut(&id) else { return (outcomes, true) };
-        if !sends || run.view.from != host {
-            return (outcomes, over);
+    /// Applies the report of an order.
+    fn record_order(
+        &mut self,
+        host: &str,
+        report: &OrderReport,
+        deltas: &mut DeltasByRequest,
+        ends: &mut ReportedEnds,
+    ) -> Acknowledged {
+        let run = self.runs.get_mut(&report.order.run());
+        let run = run.filter(|run| run.live.is_at(host, report.order.side()));
+        let acknowledged = live_run::acknowledge(report, run.is_some());
+        let Some(run) = run else { return acknowledged };
+        let new = match run.live.apply_report(host, report) {
+            ReportEffect::Received => return acknowledged,
+            ReportEffect::Refused(fault) => {
+                ends.add_refusal(run.live.id, fault);
+                return acknowledged;
+            }
+            ReportEffect::Progress(new) => new,
+        };
+        for outcome in report.outcomes.iter().skip(new.first_outcome) {
+            let Some((part, seq)) = RunPart::find(&run.parts, i64::from(outcome.file)) else {
+                continue;
+            };
+            let delta = deltas.entry(part.request).or_default();
+            self.requests.settle_file(part, seq, outcome, delta);
         }
-        let settled = run.apply_report(order);
-        for (request, done) in settled {
-            self.settle(now_ms, request, done, 0);
+        run.set_progress(report);
+        if new.has_ended {
+            ends.add_end(run.live.id, report.fault.clone());
         }
-        if over {
-            self.end(now_ms, id, true);
-        }
-        (outcomes, over)
+        acknowledged
     }
 
-    /// Counts reports without withdrawn orders, and ends the runs that both hosts have stopped.
-    fn count_missed_reports(&mut self, now_ms: i64, host: &str, report: &Report) {
-        let running: HashSet<OrderId> = report.orders.iter().map(|order| order.order).collect();
-        let mut over = Vec::new();
-        for (id, run) in self.runs.iter_mut().filter(|(_, run)| run.withdrawn) {
-            for (side, name) in RunSide::ALL.into_iter().zip([&run.view.from, &run.view.to]) {
-                if name == host {
-                    let there = running.contains(&OrderId::of(*id, side));
-                    let missed = &mut run.missed_reports[side as usize];
-                    *missed = if there { 0 } else { missed.saturating_add(1) };
+    fn apply_changes(&mut self, now_ms: i64, changes: Vec<(i64, ReportedChange)>) {
+        for (id, change) in changes {
+            match change {
+                ReportedChange::MissedReports => {}
+                ReportedChange::End(end) => self.end_run(now_ms, id, &end),
+                ReportedChange::Withdraw(why) => {
+                    if let Some(run) = self.runs.get_mut(&id) {
+                        run.live.withdraw(why);
+                    }
                 }
             }
-            if run.missed_reports.iter().all(|count| *count >= MISSED_REPORTS_MAX) {
-                over.push(*id);
-            }
         }
-        for id in over {
-            self.end(now_ms, id, false);
-        }
-    }
-
-    fn active_orders(&mut self, host: &str) -> Vec<ActiveOrder> {
-        let mut orders = Vec::new();
-        for (id, run) in self.runs.iter_mut().filter(|(_, run)| !run.withdrawn) {
-            let order = OrderId::of(*id, RunSide::Source);
-            if run.view.from == host && run.receiver_notified && run.view.plan.rate_bps.is_some() {
-                orders.push(ActiveOrder { order, settings: run.settings() });
-            }
-            if run.view.to == host {
-                run.receiver_notified = true;
-                orders.push(ActiveOrder { order: order.peer(), settings: Default::default() });
-            }
-        }
-        orders
     }
 }
 
 impl ControllerApi for InMemoryController {
     fn submit(&mut self, now_ms: i64, asked: Vec<NewRequest>) -> Result<(), ControllerFailure> {
-        for one in asked {
-            let request = self.number();
-            let left = one.files.len() as u64;
-            let class = one.class.clone();
-            self.requests.insert(request, RequestProgress { class, submitted_ms: now_ms, left });
-            let queue = self.queue((one.class, one.source, one.destination)).id;
+        let mut queues: Vec<_> = asked.iter().map(NewRequest::queue).collect();
+        queues.sort();
+        queues.dedup();
+        for queue in queues {
+            self.batches.load_queue(queue, &mut self.ids);
+        }
+        let ids: Vec<i64> = asked.iter().map(|_| self.ids.next()).collect();
+        for (request, one) in ids.into_iter().zip(asked) {
+            let queue = self.batches.load_queue(one.queue(), &mut self.ids);
             let sizes: Vec<Option<u64>> = one.files.iter().copied().map(Some).collect();
             for range in batch::split(&sizes, self.config.batch) {
-                let numbered = one.files[range].iter().map(|bytes| {
-                    self.files += 1;
-                    OrderFile { id: self.files, bytes: *bytes }
-                });
-                let files = numbered.collect();
-                self.enqueue(FileBatch { request, queue, files, attempt: 0 });
+                let bytes: u64 = one.files[range.clone()].iter().sum();
+                let batch = FileBatch {
+                    request,
+                    queue,
+                    files: range.len() as i64,
+                    bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+                    span: FileSpan {
+                        first: range.start as i64,
+                        last: range.end as i64 - 1,
+                        seqs: None,
+                    },
+                    attempt: 0,
+                    state: BatchState::initial(false, false),
+                    not_before_ms: 0,
+                };
+                self.batches.insert(self.ids.next(), batch);
             }
+            self.requests.insert(request, now_ms, one.class, &one.files);
         }
         Ok(())
     }
@@ -385,32 +322,54 @@ impl ControllerApi for InMemoryController {
         now_ms: i64,
         reports: Vec<(String, Report)>,
     ) -> Result<Vec<Instructions>, ControllerFailure> {
-        let mut acknowledged = Vec::new();
+        let mut deltas = DeltasByRequest::new();
+        let mut ends = ReportedEnds::default();
+        let mut answers = Vec::with_capacity(reports.len());
         for (host, report) in &reports {
             self.record_host(now_ms, host, report);
-            let mut known = Vec::new();
-            for order in &report.orders {
-                let (outcomes, end) = self.record_order(now_ms, host, order);
-                known.push(run::acknowledged(order, outcomes, end));
-            }
-            self.count_missed_reports(now_ms, host, report);
-            acknowledged.push(known);
         }
-        let answers = reports.iter().zip(acknowledged).map(|((host, _), acknowledged)| {
+        for (host, report) in &reports {
+            let orders = report.orders.iter();
+            let acknowledged = orders
+                .map(|order| self.record_order(host, order, &mut deltas, &mut ends))
+                .collect();
+            let live = self.runs.values_mut().map(|run| &mut run.live);
+            ends.count_missed_reports(host, report, live);
             let lease_seconds = self.config.lease_seconds;
-            Instructions { lease_seconds, orders: self.active_orders(host), acknowledged }
-        });
-        Ok(answers.collect())
+            answers.push(Instructions { lease_seconds, orders: Vec::new(), acknowledged });
+        }
+        self.requests.apply(now_ms, deltas);
+        let changes = ends.decide(|id| self.runs.get(&id).map(|run| &run.live));
+        self.apply_changes(now_ms, changes);
+        for run in self.runs.values_mut() {
+            run.live.phase = run.reported_phase();
+        }
+        let hosts: Vec<&str> = reports.iter().map(|(host, _)| host.as_str()).collect();
+        let live = self.runs.values().map(|run| &run.live);
+        for id in live_run::list_orders(&hosts, live, &mut answers) {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.live.receiver_notified = true;
+            }
+        }
+        Ok(answers)
     }
 
     fn order(
         &mut self,
-        _: &str,
+        host: &str,
         order: OrderId,
     ) -> Result<Option<OrderContent>, ControllerFailure> {
-        let run = self.runs.get(&order.run());
+        let run = self
+            .runs
+            .get(&order.run())
+            .filter(|run| run.live.state == RunState::Active && run.live.is_at(host, order.side()));
         Ok(run.map(|run| match order.side() {
-            RunSide::Source => OrderContent::Send(run.files()),
+            RunSide::Source => {
+                let files = run.parts.iter().flat_map(|part| {
+                    part.span.seqs().map(|seq| self.requests.order_file(part.request, seq))
+                });
+                OrderContent::Send(files.collect())
+            }
             RunSide::Destination => OrderContent::Receive,
         }))
     }
@@ -420,10 +379,10 @@ impl ControllerApi for InMemoryController {
         now_ms: i64,
         decide: &mut dyn FnMut(&Snapshot) -> RoundDecision,
     ) -> Result<(), ControllerFailure> {
-        self.requeue_due_batches(now_ms);
+        self.batches.requeue_due(now_ms);
         self.reclaim_from_lost_hosts(now_ms);
         let decision = decide(&self.snapshot(now_ms));
-        self.apply(now_ms, &decision);
+        self.apply_decision(now_ms, &decision);
         Ok(())
     }
 
@@ -436,6 +395,6 @@ impl ControllerApi for InMemoryController {
     }
 
     fn open(&mut self) -> Result<u64, ControllerFailure> {
-        Ok(self.requests.len() as u64)
+        Ok(self.requests.open_count())
     }
 }

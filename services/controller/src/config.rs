@@ -213,7 +213,7 @@ impl Config {
 
     /// Returns the ages of a host's last report at which its state changes.
     #[must_use]
-    pub(crate) fn silence_limits(&self) -> SilenceLimits {
+    pub fn silence_limits(&self) -> SilenceLimits {
         SilenceLimits::new(self.lost_after, self.gone_after)
     }
 

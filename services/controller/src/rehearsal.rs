@@ -14,7 +14,7 @@ use penstock_control::scheduler::{RoundDecision, Snapshot};
 use penstock_rehearsal::controller_api::{
     ControllerApi, ControllerFailure, NewRequest, OrderContent, OrderFile,
 };
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 
 use crate::config::Config;
@@ -28,6 +28,9 @@ use crate::repository::{Audit, Clock, Database, StoreWriter, requests, runs, siz
 use crate::shared::{LiveSettings, SettingsCell};
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::{maintenance, network, schedule};
+
+#[cfg(test)]
+mod tests;
 
 /// A controller with a database, in virtual time.
 #[derive(Debug)]
@@ -47,7 +50,9 @@ impl StoreController {
     /// # Errors
     /// With one line, if it cannot be opened.
     pub fn open(config: Config, url: &str) -> Result<Self, ControllerError> {
-        let runtime = Runtime::new().map_err(ControllerError::Runtime)?;
+        // Changes of one call reach the writing task together, so that a rehearsal repeats.
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ControllerError::Runtime)?;
         let clock = Arc::new(AtomicI64::new(0));
         let current = SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?);
         let settings = current.get();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::orders::{AddressPair, Capacity};
+use crate::orders::{AddressPair, Capacity, OrderSettings};
 
 /// A host as of its last report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,6 +64,14 @@ pub struct RunView {
 }
 
 impl RunView {
+    /// Returns the mean rate of a run that moved these bytes in this time, in bits per second; none if it moved nothing.
+    #[must_use]
+    pub fn mean_bps_of(moved_bytes: u64, elapsed_ms: i64) -> Option<u64> {
+        let elapsed_ms = elapsed_ms.max(1).unsigned_abs();
+        let mean = u64::try_from(u128::from(moved_bytes) * 8000 / u128::from(elapsed_ms));
+        mean.ok().filter(|mean| *mean > 0)
+    }
+
     /// Returns the weight among runs of its class; each priority level doubles it.
     pub(super) fn weight(&self) -> u32 {
         1 << self.priority.clamp(1, 5)
@@ -172,4 +180,12 @@ pub struct RunPlan {
     pub off_path: bool,
     /// Unix milliseconds since which that has been so; low rates need some time for a verdict.
     pub off_since_ms: Option<i64>,
+}
+
+impl RunPlan {
+    /// Returns the settings that the source receives.
+    #[must_use]
+    pub fn settings(&self) -> OrderSettings {
+        OrderSettings { rate_bps: self.rate_bps, streams: self.streams, path: self.path.clone() }
+    }
 }

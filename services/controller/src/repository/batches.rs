@@ -6,6 +6,7 @@ use std::sync::Arc;
 use penstock_control::batch::{BatchEvent, BatchKind, BatchState};
 use penstock_control::cancellation::{BATCHES_PER_TX_MAX, QueueDeltas};
 use penstock_control::run::RunState;
+use penstock_control::run_contents::{BatchSummary, FileSpan, RunPart};
 use penstock_control::scheduler::QueueView;
 use sqlx::AnyPool;
 
@@ -25,21 +26,17 @@ const RUN_REVOKING: i64 = RunState::Revoking.number();
 const RUN_ENDED: i64 = RunState::Ended.number();
 
 typed_row! {
-    /// Sequence numbers of the files of a batch.
-    #[derive(Debug, Clone)]
-    pub(crate) struct FileSpan {
-        pub(crate) first: i64,
-        pub(crate) last: i64,
-        /// Sorted numbers, if not contiguous.
-        pub(crate) seqs: JsonColumn<Option<Vec<i64>>>,
+    struct BatchSpan {
+        id: i64,
+        first: i64,
+        last: i64,
+        seqs: JsonColumn<Option<Vec<i64>>>,
     }
 }
 
-impl FileSpan {
-    /// True if the file with this number is in the batch.
-    pub(crate) fn contains(&self, seq: i64) -> bool {
-        (self.first..=self.last).contains(&seq)
-            && self.seqs.0.as_ref().is_none_or(|seqs| seqs.binary_search(&seq).is_ok())
+impl BatchSpan {
+    fn files(self) -> FileSpan {
+        FileSpan { first: self.first, last: self.last, seqs: self.seqs.0 }
     }
 }
 
@@ -50,18 +47,10 @@ pub(crate) async fn running_spans(
 ) -> Result<Vec<FileSpan>, sqlx::Error> {
     let text = format!(
         "SELECT {} FROM batch WHERE request = $1 AND state = {RUNNING_STATE}",
-        FileSpan::columns()
+        BatchSpan::columns()
     );
-    select(text).bind(request).fetch_all(pool).await
-}
-
-typed_row! {
-    struct BatchSpan {
-        id: i64,
-        first: i64,
-        last: i64,
-        seqs: JsonColumn<Option<Vec<i64>>>,
-    }
+    let rows: Vec<BatchSpan> = select(text).bind(request).fetch_all(pool).await?;
+    Ok(rows.into_iter().map(BatchSpan::files).collect())
 }
 
 /// Returns the files of a run's batches, by batch.
@@ -71,8 +60,7 @@ pub(crate) async fn run_spans(
 ) -> Result<HashMap<i64, FileSpan>, sqlx::Error> {
     let text = format!("SELECT {} FROM batch WHERE run = $1", BatchSpan::columns());
     let rows: Vec<BatchSpan> = select(text).bind(run).fetch_all(pool).await?;
-    let span = |row: BatchSpan| FileSpan { first: row.first, last: row.last, seqs: row.seqs };
-    Ok(rows.into_iter().map(|row| (row.id, span(row))).collect())
+    Ok(rows.into_iter().map(|row| (row.id, row.files())).collect())
 }
 
 /// Returns the batch that first had the files of a run's first batch; orders of the same one resume each other's
@@ -326,6 +314,13 @@ typed_row! {
     }
 }
 
+impl QueuedBatch {
+    /// Returns the batch for the choice of an order's contents.
+    pub(crate) fn summary(&self) -> BatchSummary<'_> {
+        BatchSummary { kind: self.kind, files: self.files, bytes: self.bytes, lane: &self.lane }
+    }
+}
+
 /// Returns the first batches of a queue, without those of cancelled requests.
 pub(crate) async fn first_of_queue(
     cx: &mut TxContext,
@@ -368,33 +363,6 @@ pub(crate) async fn start(
     with_rows(rows, text).bind(run).execute(&mut cx.tx).await.map(drop)
 }
 
-/// Files of one batch in a run.
-#[derive(Debug, Clone)]
-pub(crate) struct RunPart {
-    pub(crate) batch: i64,
-    pub(crate) request: i64,
-    /// Index of its first file in the order's list.
-    pub(crate) place: i64,
-    pub(crate) span: FileSpan,
-    pub(crate) files: i64,
-    /// Most attempts per file.
-    pub(crate) attempts: u32,
-}
-
-impl RunPart {
-    /// Returns the sequence number of the file at an index of the order's list.
-    pub(crate) fn seq(&self, place: i64) -> Option<i64> {
-        let at = place - self.place;
-        if at < 0 || at >= self.files {
-            return None;
-        }
-        match &self.span.seqs.0 {
-            Some(seqs) => seqs.get(at as usize).copied(),
-            None => Some(self.span.first + at),
-        }
-    }
-}
-
 typed_row! {
     struct RunPartRow {
         id: i64,
@@ -424,7 +392,7 @@ pub(crate) async fn run_parts(
         batch: row.id,
         request: row.request,
         place: row.place.unwrap_or(0),
-        span: FileSpan { first: row.first, last: row.last, seqs: row.seqs },
+        span: FileSpan { first: row.first, last: row.last, seqs: row.seqs.0 },
         files: row.files,
         attempts: row.policy.0.map_or(1, |policy| policy.attempts),
     };

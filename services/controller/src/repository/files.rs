@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use penstock_control::file::{RequestFileEvent, RequestFileState};
 use penstock_control::orders::File;
 use penstock_control::outcomes::{FileChange, UnsettledFile};
+use penstock_control::run_contents::{FileSpan, RunPart};
 use sqlx::AnyPool;
 
-use super::batches::{self, FileSpan, RunPart};
+use super::batches;
 use super::destination_key::DestinationKeys;
 use super::rows::{TypedRow, typed_row, written_row};
 use super::statement::{insert_rows, select, select_one, set_clause, statement, with_rows};
@@ -477,7 +478,7 @@ pub(crate) async fn cancel(
     let now = cx.now;
     let set =
         format!("UPDATE file SET state = {CANCELLED_STATE}, destination = NULL, changed = $1");
-    let Some(seqs) = &span.seqs.0 else {
+    let Some(seqs) = &span.seqs else {
         let text = format!(
             "{set} WHERE request = $2 AND seq >= $3 AND seq <= $4 AND state < {SETTLED_STATE}"
         );

@@ -2,22 +2,13 @@
 
 use std::collections::HashSet;
 
+use penstock_control::interface_rates::InterfaceRates;
 use penstock_control::orders::Capacity;
-use serde::{Deserialize, Serialize};
 use sqlx::AnyPool;
 
 use super::rows::{JsonColumn, TypedRow, typed_row, written_row};
 use super::statement::{excluded_clause, insert_rows, select, select_one, statement};
 use super::writer::TxContext;
-
-/// An interface as stored, with its rates since the previous report.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct InterfaceRates {
-    pub(crate) name: String,
-    pub(crate) addresses: Vec<String>,
-    pub(crate) sent_bps: u64,
-    pub(crate) received_bps: u64,
-}
 
 typed_row! {
     /// A host as of its last report.

@@ -16,6 +16,7 @@ use penstock_control::orders::{
 };
 use penstock_control::outcomes::FileChange;
 use penstock_control::request::RequestState;
+use penstock_control::run_contents::FileSpan;
 use penstock_control::scheduler::Planner;
 use penstock_rehearsal::controller_api::{ControllerApi, NewRequest};
 use penstock_rehearsal::nodes::{NodeSpec, Nodes};
@@ -24,7 +25,6 @@ use penstock_topology::Topology;
 use sqlx::{AnyConnection, AnyPool, AssertSqlSafe, Connection, Row};
 use tracing::field::{Field, Visit};
 
-use super::batches::FileSpan;
 use super::files::{FileSummary, NewFile};
 use super::fts::FtsMover;
 use super::requests::{self, RequestFilter, RequestSummary, TransferPolicy};
@@ -520,7 +520,7 @@ fn run_rare_statements(controller: &StoreController, missing: i64) {
             let state = RequestFileState::Failed;
             let change = FileChange { seq: 0, state, attempt: 1, fault: None };
             files::store_changes(cx, vec![(missing, change)]).await?;
-            let seqs = JsonColumn(Some(vec![0, 2]));
+            let seqs = Some(vec![0, 2]);
             files::cancel(cx, missing, &FileSpan { first: 0, last: 2, seqs }).await?;
             requests::end_listing(cx, missing, None).await
         })

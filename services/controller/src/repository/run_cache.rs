@@ -3,15 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use penstock_control::orders::InterfaceCounters;
-
-use super::batches::RunPart;
+use penstock_control::interface_rates::ReportedCounters;
+use penstock_control::run_contents::RunPart;
 
 /// Most runs with cached contents.
 const CACHED_RUNS_MAX: usize = 20_000;
-
-/// Interface counters of a report, with its time in Unix milliseconds.
-pub(crate) type ReportedCounters = (i64, Vec<InterfaceCounters>);
 
 /// Cache of the contents of runs and the counters of hosts.
 #[derive(Debug, Default)]
@@ -35,12 +31,12 @@ impl RunCache {
         self.runs.insert(run, parts);
     }
 
-    /// Forgets the parts of a run.
+    /// Removes the parts of a run.
     pub(crate) fn remove(&mut self, run: i64) {
         self.runs.remove(&run);
     }
 
-    /// Forgets the parts of all runs, after a transaction that failed.
+    /// Removes the parts of all runs, after a transaction that failed.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
     }

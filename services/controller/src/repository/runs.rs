@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use penstock_control::batch::{BatchKind, BatchState};
+use penstock_control::live_run::LiveRun;
 use penstock_control::lost_hosts::{HostContact, MISSED_REPORTS_MAX, SuspectRun};
 use penstock_control::orders::{
     AddressPair, Order, OrderId, OrderPhase, OrderSettings, OrderTask, RunSide, Send,
@@ -163,7 +164,7 @@ typed_row! {
         settings_at: i64,
         moved_at: i64,
         off_since: Option<i64>,
-        moved: i64,
+        moved: u64,
         started: i64,
     }
 }
@@ -192,11 +193,7 @@ pub(crate) async fn planned(pool: &AnyPool, now: i64) -> Result<Vec<RunView>, sq
         deadline: row.deadline.map(|until| (until, row.bytes_left)),
         moving: row.phase == OrderPhase::Running,
         measured_bps: row.measured_bps,
-        mean_bps: {
-            let elapsed = (now - row.started).max(1);
-            let mean = u64::try_from(i128::from(row.moved) * 8000 / i128::from(elapsed));
-            mean.ok().filter(|mean| *mean > 0)
-        },
+        mean_bps: RunView::mean_bps_of(row.moved, now - row.started),
         applied_bps: row.applied_bps,
         bound_by: row.bound_by,
         plan: RunPlan {
@@ -573,45 +570,63 @@ fn of_request_condition() -> String {
 }
 
 typed_row! {
-    /// A live run as reports read and change it.
-    #[derive(Debug, Clone)]
-    pub(crate) struct ReportedRun {
-        pub(crate) id: i64,
-        pub(crate) kind: BatchKind,
-        pub(crate) state: RunState,
-        pub(crate) from_host: String,
-        pub(crate) to_host: String,
-        pub(crate) request: i64,
-        /// Set once the receiver has the ticket.
-        pub(crate) receiver_notified: bool,
-        /// Consecutive reports of the source without the withdrawn order.
-        pub(crate) source_stop_acks: i64,
-        /// Consecutive reports of the destination without the withdrawn order.
-        pub(crate) destination_stop_acks: i64,
-        /// Number of the node's start of the order.
-        pub(crate) agent_run: Option<i64>,
-        /// Number of known outcomes.
-        pub(crate) outcomes: i64,
-        /// Number of known listed files.
-        pub(crate) entries: i64,
-        pub(crate) settled_bytes: i64,
-        pub(crate) settled_files: i64,
-        pub(crate) rate_bps: Option<u64>,
-        pub(crate) streams: Option<i64>,
-        pub(crate) path: JsonColumn<Vec<AddressPair>>,
-        pub(crate) end_reason: Option<String>,
-        /// Phase that the sender reported last.
-        pub(crate) phase: OrderPhase,
+    struct LiveRunRow {
+        id: i64,
+        kind: BatchKind,
+        state: RunState,
+        from_host: String,
+        to_host: String,
+        request: i64,
+        receiver_notified: bool,
+        source_stop_acks: i64,
+        destination_stop_acks: i64,
+        agent_run: Option<i64>,
+        outcomes: u64,
+        entries: u64,
+        settled_bytes: i64,
+        settled_files: i64,
+        rate_bps: Option<u64>,
+        streams: Option<i64>,
+        path: JsonColumn<Vec<AddressPair>>,
+        end_reason: Option<String>,
+        phase: OrderPhase,
     }
 }
 
-impl ReportedRun {
-    /// Returns the settings of its sender.
-    pub(crate) fn settings(&self) -> OrderSettings {
-        OrderSettings {
-            rate_bps: self.rate_bps,
-            streams: self.streams.map(|streams| streams as u16),
-            path: self.path.0.clone(),
+/// A live run as reports read and change it.
+#[derive(Debug, Clone)]
+pub(crate) struct ReportedRun {
+    pub(crate) live: LiveRun,
+    pub(crate) request: i64,
+    pub(crate) settled_bytes: i64,
+    pub(crate) settled_files: i64,
+}
+
+impl From<LiveRunRow> for ReportedRun {
+    fn from(row: LiveRunRow) -> Self {
+        let live = LiveRun {
+            id: row.id,
+            kind: row.kind,
+            state: row.state,
+            hosts: [row.from_host, row.to_host],
+            receiver_notified: row.receiver_notified,
+            missed_reports: [row.source_stop_acks, row.destination_stop_acks],
+            agent_run: row.agent_run.map(i64::cast_unsigned),
+            outcomes: row.outcomes,
+            entries: row.entries,
+            phase: row.phase,
+            settings: OrderSettings {
+                rate_bps: row.rate_bps,
+                streams: row.streams.map(|streams| streams as u16),
+                path: row.path.0,
+            },
+            end_reason: row.end_reason,
+        };
+        Self {
+            live,
+            request: row.request,
+            settled_bytes: row.settled_bytes,
+            settled_files: row.settled_files,
         }
     }
 }
@@ -632,10 +647,10 @@ pub(crate) async fn at_hosts(
         let names = hosts.iter().map(|host| HostName { name: (*host).to_owned() });
         let text = format!(
             "SELECT {} FROM run WHERE state < {ENDED_STATE} AND {column} IN (SELECT name FROM v)",
-            ReportedRun::columns()
+            LiveRunRow::columns()
         );
-        let found: Vec<ReportedRun> = with_rows(names, text).fetch_all(&mut cx.tx).await?;
-        runs.extend(found.into_iter().map(|run| (run.id, run)));
+        let found: Vec<LiveRunRow> = with_rows(names, text).fetch_all(&mut cx.tx).await?;
+        runs.extend(found.into_iter().map(|run| (run.id, run.into())));
     }
     Ok(runs)
 }

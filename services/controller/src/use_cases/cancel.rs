@@ -7,10 +7,11 @@ use penstock_control::cancellation::{self, CancellableBatch, FILES_PER_TX_MAX};
 use penstock_control::lost_hosts::SilenceLimits;
 use penstock_control::outcomes::RunEnd;
 use penstock_control::request::RequestDelta;
+use penstock_control::run_contents::FileSpan;
 
 use super::change::{ChangeOutcome, ended};
 use super::outcomes;
-use crate::repository::batches::{CancelledBatch, FileSpan};
+use crate::repository::batches::CancelledBatch;
 use crate::repository::requests::{CancelledRequest, RequestDeltas};
 use crate::repository::runs::RunSelection;
 use crate::repository::writer::TxContext;
@@ -81,7 +82,7 @@ async fn cancel_batches(
     let plan = cancellation::plan(&all, files_left);
     let mut delta = RequestDelta::default();
     for (row, batch) in found.iter().zip(&all).take(plan.batches) {
-        let span = FileSpan { first: row.first, last: row.last, seqs: row.seqs.clone() };
+        let span = FileSpan { first: row.first, last: row.last, seqs: row.seqs.0.clone() };
         let files = files::cancel(cx, id, &span).await?;
         delta.add(cancellation::cancelled_files(batch, files));
     }

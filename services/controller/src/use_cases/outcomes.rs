@@ -6,8 +6,9 @@ use penstock_control::batch::{BatchKind, BatchState};
 use penstock_control::orders::{OrderFault, OrderId, RunSide};
 use penstock_control::outcomes::{self, ListingEnd, PartTerms, RunEnd};
 use penstock_control::request::RequestState;
+use penstock_control::run_contents::RunPart;
 
-use crate::repository::batches::{EndingBatch, NewBatch, RunPart};
+use crate::repository::batches::{EndingBatch, NewBatch};
 use crate::repository::files::FileUpdate;
 use crate::repository::requests::{RequestDeltas, TallyRow};
 use crate::repository::writer::TxContext;

@@ -1,16 +1,16 @@
 //! Scheduling rounds: reads their input, and stores their decision.
 
-use penstock_control::batch::{BatchKind, BatchLimits};
 use penstock_control::cancellation::QueueDeltas;
-use penstock_control::orders::{FILES_MAX, OrderId, RunSide};
+use penstock_control::interface_rates::InterfaceRates;
+use penstock_control::orders::{OrderId, RunSide};
 use penstock_control::request::RequestDelta;
+use penstock_control::run_contents::{BATCHES_PER_ORDER_MAX, RunContents};
 use penstock_control::scheduler::{
-    HostView, InterfaceView, PlannedStart, ReservationView, RoundDecision, Snapshot,
+    HostView, PlannedStart, ReservationView, RoundDecision, Snapshot,
 };
 
 use super::{outcomes, reserve};
 use crate::repository::batches::QueuedBatch;
-use crate::repository::hosts::InterfaceRates;
 use crate::repository::requests::RequestDeltas;
 use crate::repository::rounds::{ClassRate, RoundRecord};
 use crate::repository::runs::{NewRun, RunSelection};
@@ -19,9 +19,6 @@ use crate::repository::{
     DatabaseError, ReadPool, batches, circuits, db, hosts, links, requests, reservations, rounds,
     runs,
 };
-
-/// Most small batches in one order.
-const BATCHES_PER_ORDER_MAX: usize = 512;
 
 /// Reads the input of a round. A host is alive if it reported within `alive_ms`.
 pub(crate) async fn snapshot(
@@ -40,7 +37,7 @@ pub(crate) async fn snapshot(
             alive: now - host.seen <= alive_ms,
             draining: drained.contains(&host.name),
             capacity: host.capacity.0,
-            interfaces: host.interfaces.0.into_iter().map(interface_view).collect(),
+            interfaces: host.interfaces.0.into_iter().map(InterfaceRates::view).collect(),
             name: host.name,
         })
         .collect();
@@ -62,10 +59,6 @@ pub(crate) async fn snapshot(
     }
     snapshot.queues = batches::busy_queues(pool).await?;
     Ok(snapshot)
-}
-
-fn interface_view(rates: InterfaceRates) -> InterfaceView {
-    InterfaceView { name: rates.name, addresses: rates.addresses, sent_bps: rates.sent_bps }
 }
 
 /// Number of runs that a round started, and of plans that it changed.
@@ -111,40 +104,13 @@ fn ticket() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Batches of an order, each with the index of its first file in the order's list.
-#[derive(Debug, Default)]
-struct OrderContents<'a> {
-    batches: Vec<(&'a QueuedBatch, i64)>,
-    files: i64,
-    bytes: i64,
-}
-
-/// Chooses the batches of an order, of the first of a queue: those of the same lane and kind as the first one that fit.
-/// A listing is an order of its own.
-fn choose_batches(queued: &[QueuedBatch], limits: BatchLimits) -> OrderContents<'_> {
-    let mut chosen = OrderContents::default();
-    let Some(head) = queued.first() else { return chosen };
-    for batch in queued {
-        let is_alike = batch.lane == head.lane && batch.kind == head.kind;
-        let fits = chosen.files + batch.files <= limits.files.min(FILES_MAX) as i64
-            && chosen.bytes.saturating_add(batch.bytes) <= limits.bytes as i64;
-        let is_listing = batch.kind == BatchKind::List;
-        if !chosen.batches.is_empty() && (!is_alike || !fits || is_listing) {
-            continue;
-        }
-        chosen.batches.push((batch, chosen.files));
-        chosen.files += batch.files;
-        chosen.bytes += batch.bytes;
-    }
-    chosen
-}
-
 /// Starts a run with batches from a queue. Returns false if the queue is empty.
 async fn start_run(cx: &mut TxContext, start: &PlannedStart) -> Result<bool, DatabaseError> {
     let queued = batches::first_of_queue(cx, start.queue, BATCHES_PER_ORDER_MAX).await?;
     let Some(head) = queued.first() else { return Ok(false) };
-    let OrderContents { batches: chosen, files, bytes } =
-        choose_batches(&queued, cx.settings.config.batch);
+    let RunContents { batches: chosen, files, bytes } =
+        RunContents::choose(queued.iter().map(QueuedBatch::summary), cx.settings.config.batch);
+    let chosen: Vec<_> = chosen.into_iter().map(|(at, place)| (&queued[at], place)).collect();
     let terms = requests::order_terms(cx, head.request).await?;
     let receiver = hosts::receiver_address(cx, &start.to).await?.unwrap_or_default();
     let run = db::allocate_ids(&mut cx.tx, "id", 1).await?;
@@ -183,48 +149,4 @@ async fn start_run(cx: &mut TxContext, start: &PlannedStart) -> Result<bool, Dat
     };
     runs::insert(cx, run).await?;
     Ok(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn batch(id: i64, kind: BatchKind, files: i64, lane: &str) -> QueuedBatch {
-        QueuedBatch {
-            id,
-            request: 1,
-            kind,
-            files,
-            bytes: 100 * files,
-            priority: 3,
-            deadline: None,
-            lane: lane.to_owned(),
-        }
-    }
-
-    fn ids(queued: &[QueuedBatch], limits: BatchLimits) -> Vec<(i64, i64)> {
-        let chosen = choose_batches(queued, limits);
-        chosen.batches.iter().map(|(batch, place)| (batch.id, *place)).collect()
-    }
-
-    #[test]
-    fn order_takes_batches_of_lane() {
-        let queued = [
-            batch(1, BatchKind::Copy, 2, "a"),
-            batch(2, BatchKind::Copy, 2, "b"),
-            batch(3, BatchKind::Copy, 9, "a"),
-            batch(4, BatchKind::Copy, 1, "a"),
-        ];
-        let limits = BatchLimits { files: 5, bytes: 10_000 };
-        assert_eq!(ids(&queued, limits), [(1, 0), (4, 2)]);
-        let limits = BatchLimits { files: 5, bytes: 1 };
-        assert_eq!(ids(&queued, limits), [(1, 0)], "the first always fits");
-        assert_eq!(ids(&[], limits), []);
-    }
-
-    #[test]
-    fn listing_is_alone_in_order() {
-        let queued = [batch(1, BatchKind::List, 0, "a"), batch(2, BatchKind::List, 0, "a")];
-        assert_eq!(ids(&queued, BatchLimits::default()), [(1, 0)]);
-    }
 }
