@@ -385,6 +385,17 @@ pub fn check_token(token: &str) -> Result<(), TokenSyntaxError> {
 /// # Errors
 /// When the file cannot be read, others may read or change it, or its text is no token.
 pub fn read_token(file: &Path) -> Result<String, TokenError> {
+    let token = read_secret(file)?;
+    let failed = |error| TokenError { file: file.to_owned(), text: format!("the token {error}") };
+    check_token(&token).map_err(failed)?;
+    Ok(token)
+}
+
+/// Reads the file of a token or a key, which only its owner may read, without white space around its text.
+///
+/// # Errors
+/// When the file cannot be read, is longer than a token, or others may read or change it.
+pub fn read_secret(file: &Path) -> Result<String, TokenError> {
     let failed = |text: String| TokenError { file: file.to_owned(), text };
     let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
     let facts = std::fs::metadata(file).map_err(unreadable)?;
@@ -396,11 +407,9 @@ pub fn read_token(file: &Path) -> Result<String, TokenError> {
     }
     // White space around the token.
     if facts.len() > 2 * TOKEN_BYTES_MAX as u64 {
-        return Err(failed("is too long for a token".to_owned()));
+        return Err(failed("is too long for a token or a key".to_owned()));
     }
-    let token = std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned();
-    check_token(&token).map_err(|error| failed(format!("the token {error}")))?;
-    Ok(token)
+    Ok(std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned())
 }
 
 /// Hash by which a token is stored and compared.

@@ -13,10 +13,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penstock_mover::Caller;
 use penstock_protocol::open::Refusal;
-use penstock_scopes::{AccessRights, PathAccess, PathGrant, ScopePath, TokenGrant, TokenIssuer};
+use penstock_scopes::{AccessRights, PathAccess, PathGrant, ScopePath, TokenGrant};
 use serde::{Deserialize, Serialize};
 
-use crate::{excerpt, signed};
+use crate::excerpt;
+use crate::signed::{self, GrantPayload};
 
 /// Content type of a request.
 pub const MACAROON_REQUEST: &str = "application/macaroon-request";
@@ -212,19 +213,12 @@ pub enum DerivedTokenError {
 
 /// Content of a derived token, with short names.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct MacaroonPayload {
     n: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     t: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    i: Option<(String, String)>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    s: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    g: Vec<String>,
-    p: Vec<(String, u8)>,
-    e: u64,
+    #[serde(flatten)]
+    grant: GrantPayload,
 }
 
 /// Secret key of an agent for derived tokens.
@@ -258,11 +252,7 @@ impl MacaroonKey {
         let payload = MacaroonPayload {
             n: name.clone(),
             t: parent.map(|hash| URL_SAFE_NO_PAD.encode(hash)),
-            i: grant.issuer.as_ref().map(|issuer| (issuer.name.clone(), issuer.url.clone())),
-            s: grant.subject.clone(),
-            g: grant.groups.clone(),
-            p: signed::encode_paths(&grant.paths),
-            e: grant.expires_s,
+            grant: GrantPayload::of(grant),
         };
         let text = signed::seal(&self.0, PREFIX, &payload);
         match text.len() > DERIVED_BYTES_MAX {
@@ -281,8 +271,9 @@ impl MacaroonKey {
             return Err(forged);
         }
         let payload: MacaroonPayload = signed::open(&self.0, PREFIX, token).ok_or(forged)?;
-        if now_s >= payload.e {
-            return Err(DerivedTokenError::Expired(now_s - payload.e));
+        let grant = payload.grant.read().ok_or(forged)?;
+        if now_s >= grant.expires_s {
+            return Err(DerivedTokenError::Expired(now_s - grant.expires_s));
         }
         let parent = match payload.t {
             None => None,
@@ -291,19 +282,13 @@ impl MacaroonKey {
                 Some(hash.try_into().map_err(|_| forged)?)
             }
         };
-        let grant = TokenGrant {
-            issuer: payload.i.map(|(name, url)| TokenIssuer { name, url }),
-            subject: payload.s,
-            groups: payload.g,
-            paths: signed::decode_paths(payload.p).ok_or(forged)?,
-            expires_s: payload.e,
-        };
         Ok(DerivedToken { name: payload.n, parent, grant })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use penstock_scopes::TokenIssuer;
     use proptest::prelude::*;
 
     use super::*;

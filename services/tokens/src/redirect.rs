@@ -7,10 +7,10 @@
 use std::fmt;
 
 use aws_lc_rs::hmac;
-use penstock_scopes::{TokenGrant, TokenIssuer};
+use penstock_scopes::TokenGrant;
 use serde::{Deserialize, Serialize};
 
-use crate::signed;
+use crate::signed::{self, GrantPayload};
 
 /// Time in seconds for a client to begin the redirected request.
 pub const REDIRECT_LIFETIME_S: u64 = 60;
@@ -91,41 +91,6 @@ struct ClientPayload {
     n: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     g: Option<GrantPayload>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GrantPayload {
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    i: Option<(String, String)>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    s: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    g: Vec<String>,
-    p: Vec<(String, u8)>,
-    e: u64,
-}
-
-impl GrantPayload {
-    fn of(grant: &TokenGrant) -> Self {
-        Self {
-            i: grant.issuer.as_ref().map(|issuer| (issuer.name.clone(), issuer.url.clone())),
-            s: grant.subject.clone(),
-            g: grant.groups.clone(),
-            p: signed::encode_paths(&grant.paths),
-            e: grant.expires_s,
-        }
-    }
-
-    fn read(self) -> Option<TokenGrant> {
-        Some(TokenGrant {
-            issuer: self.i.map(|(name, url)| TokenIssuer { name, url }),
-            subject: self.s,
-            groups: self.g,
-            paths: signed::decode_paths(self.p)?,
-            expires_s: self.e,
-        })
-    }
 }
 
 /// Secret key that the agents of a site share for redirects.
@@ -218,7 +183,7 @@ impl RedirectKey {
 
 #[cfg(test)]
 mod tests {
-    use penstock_scopes::{AccessRights, PathGrant, ScopePath};
+    use penstock_scopes::{AccessRights, PathGrant, ScopePath, TokenIssuer};
     use proptest::prelude::*;
 
     use super::*;
