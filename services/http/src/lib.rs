@@ -9,6 +9,7 @@
 pub mod access;
 pub mod client;
 mod connection_tracker;
+mod head_scanner;
 mod malformed;
 pub mod metrics;
 mod problem;

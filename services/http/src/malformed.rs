@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::head_scanner::HeadScanner;
 use crate::{HEAD_BYTES_MAX, ProblemDetails};
 
 /// Refuses requests without a Host header or with two (RFC 9112 section 3.2).
@@ -27,11 +28,13 @@ pub(crate) async fn check_host(request: Request, next: Next) -> Response {
     ProblemDetails::bad_request(format!("{text}: send one")).into_response()
 }
 
-/// A connection under hyper that writes problem documents in place of hyper's empty errors.
+/// A connection under hyper that damages heads which hyper would repair ([`HeadScanner`]), and writes problem documents
+/// in place of hyper's empty errors.
 ///
 /// It takes whatever looks like such an error for one: not for servers whose bodies clients choose, such as files.
 pub(crate) struct ProblemStream<S> {
     stream: S,
+    heads: HeadScanner,
     is_active: bool,
     /// Response that replaces what hyper wrote, and the count of its bytes that are sent.
     replacement: Vec<u8>,
@@ -39,9 +42,10 @@ pub(crate) struct ProblemStream<S> {
 }
 
 impl<S> ProblemStream<S> {
-    /// Wraps `stream`, which passes unchanged unless `is_active`.
+    /// Wraps `stream`, whose responses pass unchanged unless `is_active`.
     pub(crate) fn new(stream: S, is_active: bool) -> Self {
-        Self { stream, is_active, replacement: Vec::new(), sent: 0 }
+        let heads = HeadScanner::default();
+        Self { stream, heads, is_active, replacement: Vec::new(), sent: 0 }
     }
 }
 
@@ -70,7 +74,7 @@ fn replacement(response: &[u8]) -> Option<Vec<u8>> {
     }
     let problem = match status {
         b"400" => ProblemDetails::bad_request(
-            "the request is malformed: send a request of HTTP/1.1, over TLS unless this is a loopback address",
+            "the request is malformed: send a request of HTTP/1.1, over TLS unless this is a loopback address, and # in a path as %23",
         ),
         b"414" => {
             ProblemDetails::new(StatusCode::URI_TOO_LONG, "the URL is too long: shorten its query")
@@ -91,7 +95,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for ProblemStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.heads.scan(&mut buffer.filled_mut()[before..]);
+        Poll::Ready(Ok(()))
     }
 }
 
