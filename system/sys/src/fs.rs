@@ -15,6 +15,7 @@ mod entries;
 mod file;
 mod open;
 mod path;
+mod rename;
 mod sparse;
 mod stat;
 mod unnamed;

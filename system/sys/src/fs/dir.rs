@@ -21,9 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec, Timestamps, Uid,
-};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::entries::Entries;
@@ -215,59 +213,6 @@ impl Dir {
         Ok(rustix::fs::renameat(from_dir, from_name, to_dir, to_name)?)
     }
 
-    /// Renames `from` to `to` in another directory, on the same file system. Without `replace` it fails with
-    /// `AlreadyExists` where anything has that name.
-    pub fn rename_into(
-        &self,
-        from: impl AsRef<Path>,
-        there: &Self,
-        to: impl AsRef<Path>,
-        replace: bool,
-    ) -> io::Result<()> {
-        let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
-        let ((from_dir, from_name), (to_dir, to_name)) =
-            (self.in_parent(&from)?, there.in_parent(&to)?);
-        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        Ok(rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, flags)?)
-    }
-
-    /// Exchanges the names `from` and `to`, of anything, in one step (RENAME_EXCHANGE); `to` is in the directory `there` on the
-    /// same file system. Fails with `InvalidInput` or `Unsupported` where the file system cannot (NFS).
-    pub fn exchange(
-        &self,
-        from: impl AsRef<Path>,
-        there: &Self,
-        to: impl AsRef<Path>,
-    ) -> io::Result<()> {
-        let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
-        let ((from_dir, from_name), (to_dir, to_name)) =
-            (self.in_parent(&from)?, there.in_parent(&to)?);
-        let flags = RenameFlags::EXCHANGE;
-        Ok(rustix::fs::renameat_with(from_dir, from_name, to_dir, to_name, flags)?)
-    }
-
-    /// Renames `from` to `to`, or fails with `AlreadyExists` where anything has that name.
-    ///
-    /// Where the file system lacks RENAME_NOREPLACE (NFS), this links the new name and unlinks the old one: an interruption
-    /// can leave both. Directories fail there with `EPERM`, as does anything without hard links.
-    pub fn rename_noreplace(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let (from, to) = (Relative::new(from.as_ref())?, Relative::new(to.as_ref())?);
-        let ((from_dir, from_name), (to_dir, to_name)) =
-            (self.in_parent(&from)?, self.in_parent(&to)?);
-        match rustix::fs::renameat_with(
-            &from_dir,
-            from_name,
-            &to_dir,
-            to_name,
-            RenameFlags::NOREPLACE,
-        ) {
-            Err(Errno::INVAL | Errno::NOSYS) => {}
-            other => return Ok(other?),
-        }
-        rustix::fs::linkat(&from_dir, from_name, to_dir, to_name, AtFlags::empty())?;
-        Ok(rustix::fs::unlinkat(from_dir, from_name, AtFlags::empty())?)
-    }
-
     /// Makes `path` a symbolic link to `target`, which may be anything and lead anywhere: following it is confined.
     pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> io::Result<()> {
         let relative = Relative::new(path.as_ref())?;
@@ -368,7 +313,10 @@ impl Dir {
     }
 
     /// As [`Self::at`], but refuses this directory itself, which no operation may create or remove.
-    fn in_parent<'a>(&'a self, relative: &'a Relative) -> io::Result<(DirHandle<'a>, &'a OsStr)> {
+    pub(super) fn in_parent<'a>(
+        &'a self,
+        relative: &'a Relative,
+    ) -> io::Result<(DirHandle<'a>, &'a OsStr)> {
         split(relative)?;
         self.at(relative)
     }
@@ -392,7 +340,7 @@ impl AsFd for Dir {
 }
 
 /// A borrowed or an owned directory descriptor.
-enum DirHandle<'a> {
+pub(super) enum DirHandle<'a> {
     Here(BorrowedFd<'a>),
     There(OwnedFd),
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::renameat_with;
+use rustix::fs::{RenameFlags, renameat_with};
 
 use super::*;
 use crate::fs::describe;
