@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_http::storage_client::StorageConnections;
-use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath};
+use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath, TemporaryNames};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
@@ -31,7 +31,6 @@ use crate::error::refused;
 use crate::head::HeadNode;
 use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
-use crate::staged::StagingRecords;
 use crate::third_party::{self, CopyEnds, check_overwrite};
 use crate::url_path::UrlPath;
 use crate::{digest, head, macaroon, namespace, properties, read, redirected, write};
@@ -57,8 +56,8 @@ pub(crate) struct Gateway {
     pub(crate) keeper: Arc<dyn Gatekeeper>,
     pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
-    /// Hidden names of copies in progress.
-    pub(crate) staging: StagingRecords,
+    /// Hidden names of uploads and copies in progress.
+    pub(crate) temporary_names: TemporaryNames,
     /// Agents behind this gateway.
     pub(crate) head: Option<Arc<HeadNode>>,
     /// Permits to compute a digest.
@@ -114,13 +113,13 @@ impl Gateway {
         keeper: Arc<dyn Gatekeeper>,
         minter: Arc<dyn TokenMinter>,
         config: Config,
-        staging: StagingRecords,
+        temporary_names: TemporaryNames,
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let head = config.head.clone().map(|head| Arc::new(HeadNode::new(head)));
         let storages = OnceCell::new();
-        Self { agent, keeper, minter, config, staging, head, digests, buffers, storages }
+        Self { agent, keeper, minter, config, temporary_names, head, digests, buffers, storages }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.

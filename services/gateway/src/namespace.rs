@@ -1,6 +1,6 @@
 //! `MKCOL`, `DELETE`, `MOVE` and `COPY` inside the exports (RFC 4918 section 9).
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
-use penstock_mover::ResolvedPath;
+use penstock_mover::{ResolvedPath, lock_name};
 use penstock_scopes::PathAccess;
-use penstock_sys::fs::{Kind, Stat};
+use penstock_sys::fs::{Dir, Kind, Stat};
 
 use crate::conditions::{Validators, check_pair, check_write, precondition_failed};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
-use crate::staged::remove;
+use crate::staged::{StagedTree, remove};
 use crate::tree_copy::{DIRECTORY_MODE, TreeCopy};
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
@@ -166,19 +166,22 @@ fn pair(
     Ok(SourceAndTarget { from, to, keeps })
 }
 
+/// Opens the directory of a destination; `None` if there is none.
+fn parent_of(to: &ResolvedPath) -> io::Result<Option<(Dir, OsString)>> {
+    match to.root.parent(native(&to.path)) {
+        Ok(parent) => Ok(Some(parent)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Looks at the destination, and returns its metadata if something is there, or the refusal.
 fn prepare(
-    to: &ResolvedPath,
+    parent: &Dir,
+    name: &OsStr,
     overwrites: bool,
 ) -> io::Result<Result<Option<Stat>, DestinationOutcome>> {
-    let (parent, name) = match to.root.parent(native(&to.path)) {
-        Ok(parent) => parent,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Err(DestinationOutcome::NoParent));
-        }
-        Err(error) => return Err(error),
-    };
-    match parent.stat(Path::new(&name)) {
+    match parent.stat(Path::new(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(None)),
         Err(error) => Err(error),
         Ok(_) if !overwrites => Ok(Err(DestinationOutcome::Exists)),
@@ -196,26 +199,32 @@ pub(crate) async fn rename(
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
-    let (headers, records) = (request.headers.clone(), gateway.staging.clone());
+    let (headers, names) = (request.headers.clone(), gateway.temporary_names.clone());
     let moved = blocking(move || {
         let source = from.root.stat(native(&from.path))?;
         if let Err(problem) = check_pair(&headers, &Validators::of(&source)) {
             return Ok(Err(problem));
         }
-        let there = match prepare(&to, overwrites)? {
+        let Some((target, name)) = parent_of(&to)? else {
+            return Ok(Ok(DestinationOutcome::NoParent));
+        };
+        // Outlives the lock: what was replaced may take long to remove.
+        let staged;
+        let _locked = lock_name(&target, &name)?;
+        let there = match prepare(&target, &name, overwrites)? {
             Ok(there) => there,
             Err(refused) => return Ok(Ok(refused)),
         };
         let Some(there) = there else {
-            from.root.rename_into(native(&from.path), &to.root, native(&to.path), false)?;
+            from.root.rename_into(native(&from.path), &target, Path::new(&name), false)?;
             return Ok(Ok(DestinationOutcome::Created));
         };
         if source.kind == Kind::Directory || there.kind == Kind::Directory {
-            let (parent, name) = from.root.parent(native(&from.path))?;
-            let (target, target_name) = to.root.parent(native(&to.path))?;
-            records.stage(parent)?.exchange(&name, &target, &target_name)?;
+            let (parent, source) = from.root.parent(native(&from.path))?;
+            staged = StagedTree::reserve(&names, parent)?;
+            staged.exchange(&source, &target, &name)?;
         } else {
-            from.root.rename_into(native(&from.path), &to.root, native(&to.path), true)?;
+            from.root.rename_into(native(&from.path), &target, Path::new(&name), true)?;
         }
         Ok(Ok(DestinationOutcome::Replaced))
     });
@@ -265,7 +274,7 @@ pub(crate) async fn copy(
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, replace) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
-    let (headers, records) = (request.headers.clone(), gateway.staging.clone());
+    let (headers, names) = (request.headers.clone(), gateway.temporary_names.clone());
     let is_pull = source.is_some();
     let copied = blocking(move || {
         let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;
@@ -277,12 +286,15 @@ pub(crate) async fn copy(
         if let Err(problem) = checked {
             return Ok(Err(problem));
         }
-        let there = match prepare(&to, replace)? {
+        let Some((target, name)) = parent_of(&to)? else {
+            return Ok(Ok(DestinationOutcome::NoParent));
+        };
+        let there = match prepare(&target, &name, replace)? {
             Ok(there) => there,
             Err(refused) => return Ok(Ok(refused)),
         };
-        let copy = TreeCopy { from: &from, to: &to, recursive, replace };
-        match copy.run(&records, &source, there.as_ref()) {
+        let copy = TreeCopy { from: &from, to: &to, recursive, replace, names: &names };
+        match copy.run(&source, there.as_ref()) {
             Ok(true) => Ok(Ok(DestinationOutcome::Created)),
             Ok(false) => Ok(Ok(DestinationOutcome::Replaced)),
             Err(fault) => Ok(Err(fault.problem(&from.shown, &to.shown))),

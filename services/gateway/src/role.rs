@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::dispatch::{Gateway, router};
 use crate::head::HeadNode;
 use crate::root::{self, RootServer};
-use crate::staged::StagingRecords;
+use crate::staged;
 
 /// Time for running requests to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -114,9 +114,8 @@ impl GatewayRole {
         let root_tracker = Arc::new(ConnectionTracker::new(config.connections));
         let (stop, stopped) = watch::channel(false);
         let trust = config.trust();
-        let staging = StagingRecords::open(context.state.path())?;
-        staging.remove_left()?;
-        let gateway = Arc::new(Gateway::new(agent, keeper, minter, config, staging));
+        let names = staged::open_names(context.state.path())?;
+        let gateway = Arc::new(Gateway::new(agent, keeper, minter, config, names));
         let head = gateway.head.clone();
         let root = RootServer::new(Arc::clone(&gateway), &tls, Arc::clone(&root_tracker));
         let router = router(gateway);

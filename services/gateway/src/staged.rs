@@ -3,14 +3,15 @@
 //! A new tree is built under a hidden name (`.penstock-*.part`) beside its destination, then the two names are exchanged
 //! and the old tree is removed. A record of the hidden name in the state directory lets the next start remove what a crash
 //! left; no export is walked for it.
+//!
+//! A file system without exchange (NFS, FUSE) takes two renames: the old tree moves aside, then the new one takes its
+//! name. Between them nothing has the name; the record of the old tree lets the next start put it back.
 
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use penstock_mover::temporary_name;
+use penstock_mover::{LeftName, TemporaryName, TemporaryNames};
 use penstock_sys::fs::{Dir, Kind, describe};
 
 /// Deepest tree that is deleted or copied.
@@ -19,71 +20,57 @@ pub(crate) const DEPTH_MAX: usize = 256;
 /// Directory of the records in the state directory.
 const RECORDS: &str = "staged";
 
-/// Records of the hidden names that the gateway uses.
-#[derive(Debug, Clone)]
-pub(crate) struct StagingRecords(PathBuf);
-
 /// A hidden name with whatever tree it has, which is removed with this value.
 #[derive(Debug)]
 pub(crate) struct StagedTree {
     parent: Dir,
-    name: OsString,
-    record: PathBuf,
+    /// `None` once the tree is left to the next start.
+    name: Option<TemporaryName>,
+    names: TemporaryNames,
 }
 
-impl StagingRecords {
-    /// Opens the records in the state directory `state`.
-    ///
-    /// # Errors
-    /// When their directory cannot be made.
-    pub(crate) fn open(state: &Path) -> io::Result<Self> {
-        let directory = state.join(RECORDS);
-        fs::create_dir_all(&directory)?;
-        Ok(Self(directory))
-    }
-
-    /// Removes the trees that an earlier run left, and their records. Those that cannot be removed are logged, and tried
-    /// again at the next start.
-    ///
-    /// # Errors
-    /// When the records cannot be listed.
-    pub(crate) fn remove_left(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.0)? {
-            let name = entry?.file_name();
-            let record = self.0.join(&name);
-            let removed = fs::read(&record).and_then(|directory| {
-                match Dir::open(OsString::from_vec(directory)) {
-                    Ok(parent) => remove(&parent, Path::new(&name)),
-                    Err(error) => Err(error),
-                }
-            });
-            match removed {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    let (name, why) = (name.display(), describe(&error));
-                    tracing::warn!("{name}: left by an earlier copy and cannot be removed: {why}");
-                }
-                _ => fs::remove_file(&record)?,
-            }
+/// Opens the hidden names of the gateway, whose records are in the state directory `state`, and removes the trees that an
+/// earlier run left. Those that cannot be removed are logged, and tried again at the next start.
+///
+/// # Errors
+/// When the records cannot be read.
+pub(crate) fn open_names(state: &Path) -> io::Result<TemporaryNames> {
+    let names = TemporaryNames::open(&state.join(RECORDS))?;
+    names.remove_left(|left| match resolve_left(left) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let (path, why) = (left.directory.join(&left.name), describe(&error));
+            tracing::warn!("{}: left by an earlier copy: {why}", path.display());
+            Err(error)
         }
-        Ok(())
-    }
+        _ => Ok(()),
+    })?;
+    Ok(names)
+}
 
+/// Removes what a crash left, or puts it back where nothing has replaced it.
+fn resolve_left(left: &LeftName) -> io::Result<()> {
+    let parent = Dir::open(&left.directory)?;
+    if let Some(former) = left.former.as_deref().map(Path::new) {
+        match parent.rename_noreplace(Path::new(&left.name), former) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            restored => return restored,
+        }
+    }
+    remove(&parent, Path::new(&left.name))
+}
+
+impl StagedTree {
     /// Reserves a hidden name in `parent`.
     ///
     /// # Errors
     /// When its record cannot be written.
-    pub(crate) fn stage(&self, parent: Dir) -> io::Result<StagedTree> {
-        let name = temporary_name();
-        let record = self.0.join(&name);
-        fs::write(&record, parent.real_path()?.as_os_str().as_bytes())?;
-        Ok(StagedTree { parent, name, record })
+    pub(crate) fn reserve(names: &TemporaryNames, parent: Dir) -> io::Result<Self> {
+        Ok(Self { name: Some(names.reserve(&parent)?), parent, names: names.clone() })
     }
-}
 
-impl StagedTree {
     /// The hidden name.
     pub(crate) fn name(&self) -> &Path {
-        Path::new(&self.name)
+        self.name.as_ref().map_or(Path::new(""), TemporaryName::name)
     }
 
     /// Gives the staged tree the name `name` beside it; a tree that has this name takes the hidden one. Returns true if
@@ -92,17 +79,15 @@ impl StagedTree {
     /// # Errors
     /// `AlreadyExists` without `replace`, or as the file system fails. Both trees are as they were then.
     pub(crate) fn put(&self, name: &OsStr, replace: bool) -> io::Result<bool> {
-        let (dir, name) = (&self.parent, Path::new(name));
-        match dir.rename_noreplace(self.name(), name) {
+        let (dir, path) = (&self.parent, Path::new(name));
+        match dir.rename_noreplace(self.name(), path) {
             Ok(()) => return dir.sync_all().map(|()| true),
             Err(error) if replace && error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
-        match dir.exchange(self.name(), dir, name) {
+        match dir.exchange(self.name(), dir, path) {
             Err(error) if cannot_exchange(&error) => {
-                let aside = PathBuf::from(temporary_name());
-                move_over((dir, self.name()), (dir, name), &aside)?;
-                dir.rename(&aside, self.name())?;
+                self.move_over((dir, self.name()), (dir, name))?;
             }
             other => other?,
         }
@@ -115,17 +100,15 @@ impl StagedTree {
     /// # Errors
     /// As the file system fails. Both are as they were then.
     pub(crate) fn exchange(&self, source: &OsStr, there: &Dir, target: &OsStr) -> io::Result<()> {
-        let (dir, source, target) = (&self.parent, Path::new(source), Path::new(target));
-        match dir.exchange(source, there, target) {
+        let (dir, source, target_path) = (&self.parent, Path::new(source), Path::new(target));
+        match dir.exchange(source, there, target_path) {
             Err(error) if cannot_exchange(&error) => {
-                let aside = PathBuf::from(temporary_name());
-                move_over((dir, source), (there, target), &aside)?;
-                there.rename_into(&aside, dir, self.name(), true)?;
+                self.move_over((dir, source), (there, target))?;
             }
             Err(error) => return Err(error),
             Ok(()) => {
                 if let Err(error) = dir.rename(source, self.name()) {
-                    dir.exchange(source, there, target)?;
+                    dir.exchange(source, there, target_path)?;
                     return Err(error);
                 }
             }
@@ -133,16 +116,37 @@ impl StagedTree {
         dir.sync_all()?;
         there.sync_all()
     }
+
+    /// Moves `source` over `target`, which moves aside and is removed; puts it back on failure.
+    fn move_over(&self, source: (&Dir, &Path), target: (&Dir, &OsStr)) -> io::Result<()> {
+        let ((from, source), (there, name)) = (source, target);
+        let aside = self.names.reserve_for(there, name)?;
+        let target = Path::new(name);
+        there.rename(target, aside.name())?;
+        let mut aside =
+            Self { parent: there.try_clone()?, name: Some(aside), names: self.names.clone() };
+        if let Err(error) = from.rename_into(source, there, target, false) {
+            if let Err(lost) = there.rename_noreplace(aside.name(), target) {
+                let (hidden, why) = (aside.name().display(), describe(&lost));
+                tracing::error!("{} has the name {hidden} now: {why}", target.display());
+                aside.name.take().into_iter().for_each(TemporaryName::keep_record);
+            }
+            return Err(error);
+        }
+        there.sync_all()
+    }
 }
 
 impl Drop for StagedTree {
     fn drop(&mut self) {
-        match remove(&self.parent, self.name()) {
+        let Some(name) = self.name.take() else { return };
+        match remove(&self.parent, name.name()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                let (name, why) = (self.name.display(), describe(&error));
-                tracing::warn!("{name}: what was replaced cannot be removed: {why}");
+                let (hidden, why) = (name.name().display(), describe(&error));
+                tracing::warn!("{hidden}: what was replaced cannot be removed: {why}");
+                name.keep_record();
             }
-            _ => drop(fs::remove_file(&self.record)),
+            _ => {}
         }
     }
 }
@@ -150,17 +154,6 @@ impl Drop for StagedTree {
 /// True where the file system has no exchange, or the trees contain each other.
 fn cannot_exchange(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
-}
-
-/// Moves `source` over `target`, which is kept under the name `aside` in its directory; puts it back on failure.
-fn move_over(source: (&Dir, &Path), target: (&Dir, &Path), aside: &Path) -> io::Result<()> {
-    let (there, name) = target;
-    there.rename(name, aside)?;
-    if let Err(error) = source.0.rename_into(source.1, there, name, true) {
-        there.rename(aside, name)?;
-        return Err(error);
-    }
-    Ok(())
 }
 
 /// Removes a file, a link, or a directory with its contents.
@@ -195,16 +188,22 @@ pub(crate) fn too_deep() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    fn records(state: &Path) -> usize {
+        fs::read_dir(state.join(RECORDS)).unwrap().count()
+    }
 
     #[test]
     fn staged_tree_replaces_a_directory() {
         let (state, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let records = StagingRecords::open(state.path()).unwrap();
+        let names = open_names(state.path()).unwrap();
         let here = data.path();
         fs::create_dir(here.join("d")).unwrap();
         fs::write(here.join("d/old"), "old").unwrap();
-        let staged = records.stage(Dir::open(here).unwrap()).unwrap();
+        let staged = StagedTree::reserve(&names, Dir::open(here).unwrap()).unwrap();
         fs::write(here.join(staged.name()), "new").unwrap();
         let refused = staged.put(OsStr::new("d"), false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
@@ -213,36 +212,65 @@ mod tests {
         drop(staged);
         assert_eq!(fs::read_to_string(here.join("d")).unwrap(), "new");
         assert_eq!(fs::read_dir(here).unwrap().count(), 1);
-        assert_eq!(fs::read_dir(state.path().join(RECORDS)).unwrap().count(), 0);
+        assert_eq!(records(state.path()), 0);
     }
 
     #[test]
     fn failed_move_keeps_the_target() {
-        let data = tempfile::tempdir().unwrap();
+        let (state, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let names = open_names(state.path()).unwrap();
         let here = data.path();
         fs::create_dir_all(here.join("d/in")).unwrap();
         fs::write(here.join("d/old"), "old").unwrap();
         let dir = Dir::open(here).unwrap();
+        let staged = StagedTree::reserve(&names, dir.try_clone().unwrap()).unwrap();
         for source in ["missing", "d/in/none"] {
-            let moved = move_over((&dir, Path::new(source)), (&dir, Path::new("d")), "a".as_ref());
+            let moved = staged.move_over((&dir, Path::new(source)), (&dir, OsStr::new("d")));
             assert!(moved.is_err());
-            assert!(here.join("d/old").exists() && !here.join("a").exists());
+            assert!(here.join("d/old").exists());
         }
+        fs::write(here.join("new"), "new").unwrap();
+        staged.move_over((&dir, Path::new("new")), (&dir, OsStr::new("d"))).unwrap();
+        drop(staged);
+        assert_eq!(fs::read_to_string(here.join("d")).unwrap(), "new");
+        assert_eq!(fs::read_dir(here).unwrap().count(), 1);
+        assert_eq!(records(state.path()), 0);
     }
 
     #[test]
     fn crashed_copy_is_removed() {
         let (state, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let records = StagingRecords::open(state.path()).unwrap();
+        let names = open_names(state.path()).unwrap();
         let here = data.path();
         fs::write(here.join("kept"), "1").unwrap();
-        let staged = records.stage(Dir::open(here).unwrap()).unwrap();
-        fs::create_dir_all(here.join(staged.name()).join("a/b")).unwrap();
+        let staged = || StagedTree::reserve(&names, Dir::open(here).unwrap()).unwrap();
+        let built = staged();
+        fs::create_dir_all(here.join(built.name()).join("a/b")).unwrap();
         // As a crash does, this runs no destructor.
-        std::mem::forget(staged);
-        std::mem::forget(records.stage(Dir::open(here).unwrap()).unwrap());
-        records.remove_left().unwrap();
+        std::mem::forget((built, staged()));
+        open_names(state.path()).unwrap();
         assert_eq!(fs::read_dir(here).unwrap().count(), 1);
-        assert_eq!(fs::read_dir(state.path().join(RECORDS)).unwrap().count(), 0);
+        assert_eq!(records(state.path()), 0);
+    }
+
+    #[test]
+    fn crash_between_renames_loses_nothing() {
+        let (state, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let names = open_names(state.path()).unwrap();
+        let here = data.path();
+        let dir = Dir::open(here).unwrap();
+        for is_replaced in [false, true] {
+            fs::create_dir_all(here.join("d/old")).unwrap();
+            let aside = names.reserve_for(&dir, OsStr::new("d")).unwrap();
+            fs::rename(here.join("d"), here.join(aside.name())).unwrap();
+            if is_replaced {
+                fs::create_dir_all(here.join("d/new")).unwrap();
+            }
+            std::mem::forget(aside);
+            open_names(state.path()).unwrap();
+            assert_eq!(here.join("d/old").exists(), !is_replaced);
+            assert_eq!(fs::read_dir(here).unwrap().count(), 1);
+            assert_eq!(records(state.path()), 0);
+        }
     }
 }

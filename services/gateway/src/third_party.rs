@@ -290,8 +290,8 @@ async fn pull_file(
     }
     let bytes = source.bytes;
     let begun = {
-        let algorithms = algorithms.clone();
-        blocking(move || FileUpload::begin(&place, bytes, &algorithms)).await
+        let (algorithms, names) = (algorithms.clone(), gateway.temporary_names.clone());
+        blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
     let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes)?;

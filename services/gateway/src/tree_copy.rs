@@ -6,13 +6,13 @@ use std::path::Path;
 
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, ResolvedPath};
+use penstock_mover::{FileUpload, ResolvedPath, TemporaryNames, lock_name};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use crate::error::failed;
 use crate::namespace::native;
 use crate::properties::is_partial;
-use crate::staged::{DEPTH_MAX, StagingRecords, too_deep};
+use crate::staged::{DEPTH_MAX, StagedTree, too_deep};
 
 /// Bytes copied at once.
 const COPY_BYTES: usize = 1 << 20;
@@ -28,6 +28,8 @@ pub(crate) struct TreeCopy<'a> {
     pub(crate) recursive: bool,
     /// An existing destination may be replaced.
     pub(crate) replace: bool,
+    /// Hidden names for what is built.
+    pub(crate) names: &'a TemporaryNames,
 }
 
 /// Reason for which a copy ends; the destination is as it was.
@@ -67,25 +69,21 @@ impl CopyFault {
 
 impl TreeCopy<'_> {
     /// Copies `source`, the metadata of the source, over `there`, that of the destination. Returns true if the name is new.
-    pub(crate) fn run(
-        &self,
-        records: &StagingRecords,
-        source: &Stat,
-        there: Option<&Stat>,
-    ) -> Result<bool, CopyFault> {
+    pub(crate) fn run(&self, source: &Stat, there: Option<&Stat>) -> Result<bool, CopyFault> {
         let to = native(&self.to.path);
         let replaces_directory = there.is_some_and(|there| there.kind == Kind::Directory);
         if source.kind != Kind::Directory && !replaces_directory {
             return Ok(self.copy_file(native(&self.from.path), to, self.replace)?);
         }
         let (parent, name) = self.to.root.parent(to)?;
-        let staged = records.stage(parent)?;
+        let staged = StagedTree::reserve(self.names, parent.try_clone()?)?;
         let hidden = to.with_file_name(staged.name());
         if source.kind == Kind::Directory {
             self.copy_directory(native(&self.from.path), &hidden, source.mode, DEPTH_MAX)?;
         } else {
             self.copy_file(native(&self.from.path), &hidden, false)?;
         }
+        let _locked = lock_name(&parent, &name)?;
         Ok(staged.put(&name, self.replace)?)
     }
 
@@ -163,7 +161,7 @@ impl TreeCopy<'_> {
             path: to.as_os_str().as_bytes().to_vec(),
             shown: self.to.shown.clone(),
         };
-        let upload = FileUpload::begin(&place, Some(source.size), &[])?;
+        let upload = FileUpload::begin(&place, Some(source.size), &[], self.names)?;
         upload.take_mode(source.mode)?;
         let mut content = upload.whole();
         let mut buffer = vec![0; COPY_BYTES];

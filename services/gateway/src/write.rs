@@ -71,6 +71,7 @@ pub(crate) async fn put(
     let headers = request.headers.clone();
     let overwrites = request.overwrites();
     let replace = overwrites && keeps.is_none();
+    let names = gateway.temporary_names.clone();
     let begun = blocking(move || {
         if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
             // Wherever it leads.
@@ -88,7 +89,8 @@ pub(crate) async fn put(
         match (there.is_some(), keeps) {
             (true, Some(refusal)) => Ok(Err(refusal)),
             (_, keeps) => {
-                FileUpload::begin(&place, bytes, &algorithms).map(|begun| Ok((begun, keeps)))
+                let begun = FileUpload::begin(&place, bytes, &algorithms, &names)?;
+                Ok(Ok((begun, keeps)))
             }
         }
     });

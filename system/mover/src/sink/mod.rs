@@ -14,6 +14,7 @@
 //! | `orphans` | removal of temporary files of abandoned transfers |
 //! | `file_locks` | locks of files being written by transfers of one agent |
 //! | `name_locks` | locks of names while uploads replace files |
+//! | `temporary_names` | hidden names of uploads and copies, recorded until they are gone |
 //! | `upload` | a file that another protocol delivers, in order or in ranges |
 //! | `block_writer` | consecutive bytes in blocks, past the page cache |
 //! | `storage` | file system interface of all of these |
@@ -23,7 +24,7 @@ pub(crate) mod committer;
 pub(crate) mod destination;
 pub(crate) mod file;
 pub(crate) mod file_locks;
-mod name_locks;
+pub(crate) mod name_locks;
 pub(crate) mod orphans;
 pub(crate) mod partial_files;
 pub(crate) mod planner;
@@ -33,6 +34,7 @@ pub(crate) mod shared_machine;
 mod simulation;
 pub(crate) mod storage;
 pub(crate) mod task_queues;
+pub(crate) mod temporary_names;
 pub(crate) mod upload;
 pub(crate) mod work;
 pub(crate) mod writer;

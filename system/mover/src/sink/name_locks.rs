@@ -1,6 +1,6 @@
-//! Locks of names in directories, held while an upload checks the file at its name and replaces it.
+//! Locks of names in directories, held while an upload or a rename checks what has its name and replaces it.
 //!
-//! Uploads of one process check and replace in turn, so that of several with the same condition one succeeds. Writers
+//! Those of one process check and replace in turn, so that of several with the same condition one succeeds. Writers
 //! of other processes, and the mover's own files, take no such lock.
 
 use std::ffi::OsStr;
@@ -15,11 +15,12 @@ const NAME_LOCKS: usize = 64;
 
 static LOCKS: [Mutex<()>; NAME_LOCKS] = [const { Mutex::new(()) }; NAME_LOCKS];
 
-/// Locks `name` in `parent` until the guard is dropped. The path to the directory does not matter.
+/// Locks `name` in `parent` until the guard is dropped. The path to the directory does not matter. Not reentrant: a thread
+/// holds one of these locks at a time, and none while it commits an upload.
 ///
 /// # Errors
 /// When the directory cannot be inspected.
-pub(super) fn lock_name(parent: &Dir, name: &OsStr) -> io::Result<MutexGuard<'static, ()>> {
+pub fn lock_name(parent: &Dir, name: &OsStr) -> io::Result<MutexGuard<'static, ()>> {
     let directory = parent.stat_self()?;
     let mut hasher = DefaultHasher::new();
     (directory.device, directory.inode, name).hash(&mut hasher);

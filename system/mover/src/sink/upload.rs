@@ -18,9 +18,8 @@ use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use super::block_writer::{BLOCK_BYTES, BlockWriter};
 use super::name_locks::lock_name;
-use super::orphans::PART;
+use super::temporary_names::{TemporaryName, TemporaryNames};
 use crate::base::file_digest::catch_up;
-use crate::net::handshake::random;
 use crate::session::gatekeeper::ResolvedPath;
 
 /// Bytes in the page cache after which writing them to the device starts.
@@ -45,7 +44,8 @@ pub struct FileUpload {
     name: OsString,
     file: Arc<File>,
     /// Temporary name, where the file system has no unnamed files.
-    temporary: Option<OsString>,
+    temporary: Option<TemporaryName>,
+    temporary_names: TemporaryNames,
     /// Size as announced.
     announced: Option<u64>,
     /// True if the file has `O_DIRECT`.
@@ -111,7 +111,8 @@ pub struct CommittedUpload {
 
 impl FileUpload {
     /// Begins an upload to `place`, whose parent directory exists. `bytes` is the size, if known: room for it is
-    /// reserved. The content is digested with `algorithms` as it passes.
+    /// reserved. The content is digested with `algorithms` as it passes. A hidden name, where one is needed, is one of
+    /// `names`.
     ///
     /// # Errors
     /// When the parent does not exist, `place` is no regular file, or there is no room.
@@ -119,6 +120,7 @@ impl FileUpload {
         place: &ResolvedPath,
         bytes: Option<u64>,
         algorithms: &[Algorithm],
+        names: &TemporaryNames,
     ) -> io::Result<Self> {
         if place.path.is_empty() {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -135,9 +137,9 @@ impl FileUpload {
         let (file, temporary) = match parent.create_unnamed(FILE_MODE) {
             Ok(file) => (file, None),
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                let temporary = temporary_name();
+                let temporary = names.reserve(&parent)?;
                 let how = Open { create_new: true, read: true, ..Open::creating(FILE_MODE) };
-                (parent.open_file(Path::new(&temporary), &how)?, Some(temporary))
+                (parent.open_file(temporary.name(), &how)?, Some(temporary))
             }
             Err(error) => return Err(error),
         };
@@ -149,6 +151,7 @@ impl FileUpload {
             is_direct: is_large && fs::set_direct(&file, true).is_ok(),
             file: Arc::new(file),
             temporary,
+            temporary_names: names.clone(),
             announced,
             algorithms: algorithms.to_vec(),
         };
@@ -315,7 +318,7 @@ impl FileUpload {
         let name = Path::new(&self.name);
         match &self.temporary {
             None => self.parent.link(&self.file, name)?,
-            Some(temporary) => self.parent.rename_noreplace(Path::new(temporary), name)?,
+            Some(temporary) => self.parent.rename_noreplace(temporary.name(), name)?,
         }
         self.temporary = None;
         Ok(())
@@ -326,14 +329,17 @@ impl FileUpload {
         if present.kind == Kind::Directory {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        if self.temporary.is_none() {
-            let temporary = temporary_name();
-            self.parent.link(&self.file, Path::new(&temporary))?;
-            self.temporary = Some(temporary);
-        }
-        let name = Path::new(&self.name);
-        let temporary = self.temporary.as_ref().map(Path::new).unwrap_or(name);
-        self.parent.rename(temporary, name)?;
+        let temporary = match self.temporary.take() {
+            Some(temporary) => temporary,
+            None => {
+                let temporary = self.temporary_names.reserve(&self.parent)?;
+                self.parent.link(&self.file, temporary.name())?;
+                temporary
+            }
+        };
+        // A file that keeps its temporary name is removed with this value.
+        let temporary = self.temporary.insert(temporary);
+        self.parent.rename(temporary.name(), Path::new(&self.name))?;
         self.temporary = None;
         Ok(())
     }
@@ -468,7 +474,7 @@ fn combines(algorithm: Algorithm) -> bool {
 impl Drop for FileUpload {
     fn drop(&mut self) {
         if let Some(temporary) = &self.temporary {
-            let _ = self.parent.remove_file(Path::new(temporary));
+            let _ = self.parent.remove_file(temporary.name());
         }
     }
 }
@@ -481,14 +487,6 @@ fn stat_at(parent: &Dir, name: &OsStr) -> io::Result<Option<Stat>> {
     }
 }
 
-/// Creates a hidden name that no other upload or copy has.
-#[must_use]
-pub fn temporary_name() -> OsString {
-    let bytes: [u8; 16] = random();
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    OsString::from(format!(".penstock-{digits}{PART}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -499,6 +497,10 @@ mod tests {
             path: path.as_bytes().to_vec(),
             shown: format!("/{path}"),
         }
+    }
+
+    fn temporary_names() -> TemporaryNames {
+        TemporaryNames::open(&std::env::temp_dir().join("penstock-upload-tests")).unwrap()
     }
 
     fn names(directory: &Path) -> Vec<OsString> {
@@ -515,7 +517,7 @@ mod tests {
         algorithms: &[Algorithm],
         content: &[u8],
     ) -> JoinedUpload {
-        let upload = FileUpload::begin(place, announced, algorithms).unwrap();
+        let upload = FileUpload::begin(place, announced, algorithms, &temporary_names()).unwrap();
         let mut range = upload.whole();
         content.chunks(99_999).for_each(|chunk| range.write(chunk).unwrap());
         let range = range.finish(true).unwrap();
@@ -622,7 +624,9 @@ mod tests {
             let part = |start: u64, end: u64| {
                 &content[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()]
             };
-            let upload = FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms).unwrap();
+            let upload =
+                FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms, &temporary_names())
+                    .unwrap();
             let middle = bytes / 2 / FileUpload::RANGE_ALIGNMENT * FileUpload::RANGE_ALIGNMENT;
             let mut ranges = Vec::new();
             for (mut start, end) in [(middle, bytes), (0, middle)] {
@@ -649,7 +653,9 @@ mod tests {
             assert!(std::fs::read(here.join("f")).unwrap() == content);
         }
         for gap in [(4096, 9000), (0, 9000), (0, 11_000)] {
-            let upload = FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms).unwrap();
+            let upload =
+                FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms, &temporary_names())
+                    .unwrap();
             let mut range = upload.range(gap.0, 10_000);
             range.write(&vec![0; usize::try_from(gap.1 - gap.0).unwrap()]).unwrap();
             let refused = upload.join(vec![range.finish(true).unwrap()], 10_000).unwrap_err();
@@ -662,7 +668,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for bytes in [100_000, 9 << 20] {
             let place = place(directory.path(), "f");
-            let upload = FileUpload::begin(&place, Some(bytes), &[]).unwrap();
+            let upload = FileUpload::begin(&place, Some(bytes), &[], &temporary_names()).unwrap();
             let mut range = upload.whole();
             range.write(&[7; 100_000]).unwrap();
             drop((upload, range));
@@ -688,14 +694,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("d")).unwrap();
         for path in ["d", ""] {
-            let refused = FileUpload::begin(&place(directory.path(), path), None, &[]).unwrap_err();
+            let refused =
+                FileUpload::begin(&place(directory.path(), path), None, &[], &temporary_names())
+                    .unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
         }
         let upload = upload(&place(directory.path(), "e"), None, &[], b"");
         std::fs::create_dir(directory.path().join("e")).unwrap();
         assert_eq!(upload.commit(true, &[]).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(names(directory.path()), ["d", "e"]);
-        let missing = FileUpload::begin(&place(directory.path(), "x/y"), None, &[]).unwrap_err();
+        let missing =
+            FileUpload::begin(&place(directory.path(), "x/y"), None, &[], &temporary_names())
+                .unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 }
