@@ -97,7 +97,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, CommandFailure> {
     // Errors in the configuration of any role end the command before one starts.
     let collector = load_collector(&config)?;
     let controller = load_controller(&config)?;
-    let gateway = gateway::Config::load(config.file.as_deref()).or_exit(Code::Usage)?;
+    let gateway = gateway::Config::load(config.file.as_deref(), &taken_addresses(&config));
+    let gateway = gateway.or_exit(Code::Usage)?;
     let exports: Vec<String> = config.exports.iter().map(shown).collect();
 
     let placement = place_process(&config)?;
@@ -132,6 +133,13 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, CommandFailure> {
     drop(agent);
     daemon.run();
     Ok(Code::Done)
+}
+
+/// Addresses of the daemon and of the mover, with their keys.
+fn taken_addresses(config: &Config) -> Vec<(&'static str, SocketAddr)> {
+    let listen = config.listen.iter().filter(|_| config.plays(RoleName::Agent));
+    let listen = listen.map(|address| ("listen in [agent]", *address));
+    listen.chain(config.http.iter().map(|address| ("http in [agent]", *address))).collect()
 }
 
 /// Formats of the collector's inputs with their addresses.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use penstock_daemon::config::values::{ListenAddress, resolve_listen_addresses};
 use penstock_daemon::config::{ConfigError, ConfigFile};
@@ -24,6 +25,12 @@ pub const GRID_AUTHORITIES: &str = "/etc/grid-security/certificates";
 /// Default limit of concurrent connections.
 const CONNECTIONS_DEFAULT: usize = 1024;
 
+/// Default of `upload_timeout`.
+const UPLOAD_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
+
+/// Least `upload_timeout`.
+const UPLOAD_TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
 /// The table `[gateway]`, checked and with defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -37,6 +44,8 @@ pub struct Config {
     pub connections: usize,
     /// Digests computed while a file is uploaded.
     pub digests: Vec<Algorithm>,
+    /// Longest silence of a client that uploads, and the time over which its mean rate is judged.
+    pub upload_timeout: Duration,
     /// PEM files of a host certificate and its key; the certificate of the daemon without them.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// PEM file, or directory of PEM files, of the authorities that other servers' certificates must come from in
@@ -56,6 +65,7 @@ struct GatewayTable {
     root: Option<Vec<String>>,
     connections: Option<usize>,
     digests: Option<Vec<String>>,
+    upload_timeout: Option<String>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     authorities: Option<PathBuf>,
@@ -64,11 +74,15 @@ struct GatewayTable {
 }
 
 impl Config {
-    /// Reads the table `[gateway]` of `file`; `None` without one.
+    /// Reads the table `[gateway]` of `file`; `None` without one. `taken` are addresses of other listeners with their
+    /// keys.
     ///
     /// # Errors
     /// With one line that names the file.
-    pub fn load(file: Option<&Path>) -> Result<Option<Self>, ConfigError> {
+    pub fn load(
+        file: Option<&Path>,
+        taken: &[(&'static str, SocketAddr)],
+    ) -> Result<Option<Self>, ConfigError> {
         let Some(file) = file else { return Ok(None) };
         let file = ConfigFile::read(file)?;
         let Some(table) = file.table::<GatewayTable>("gateway")? else { return Ok(None) };
@@ -93,6 +107,13 @@ impl Config {
                 "plaintext: {address} would carry tokens in the clear: only loopback addresses"
             )));
         }
+        if listen.is_empty() && plaintext.is_empty() && root.is_empty() {
+            return Err(failed(format!(
+                "listen: no address, and none in plaintext and root: write [\"[::]:{GATEWAY_PORT}\"], or remove the table"
+            )));
+        }
+        check_addresses(taken, [("listen", &listen), ("plaintext", &plaintext), ("root", &root)])
+            .map_err(|error| failed(error.to_string()))?;
         let digests = table.digests.unwrap_or_else(|| vec!["adler32".to_owned()]);
         let digests = digests
             .iter()
@@ -111,7 +132,25 @@ impl Config {
         if connections == 0 {
             return Err(failed("connections must be above 0".to_owned()));
         }
+        let upload_timeout = match table.upload_timeout {
+            None => UPLOAD_TIMEOUT_DEFAULT,
+            Some(text) => match penstock_units::parse_duration(&text) {
+                Ok(time) if time >= UPLOAD_TIMEOUT_MIN => time,
+                _ => {
+                    return Err(failed(format!(
+                        "upload_timeout: '{text}' is no time of 1s or more: write 60s or 5min"
+                    )));
+                }
+            },
+        };
         let authorities = table.authorities.map(|path| file.beside(path));
+        if authorities.is_some() {
+            ServerTrust::Authorities(authorities.clone()).load().map_err(|error| {
+                failed(format!(
+                    "{error}: name a PEM file, or a directory of files .pem, .crt or .0"
+                ))
+            })?;
+        }
         let head = table.head.map(|head| {
             let checked = head.check(|path| file.beside(path));
             checked.map_err(|error| file.error(format!("[gateway.head] {error}")))
@@ -126,6 +165,7 @@ impl Config {
             root,
             connections,
             digests,
+            upload_timeout,
             certificate,
             authorities,
             head: head.transpose()?,
@@ -142,6 +182,42 @@ impl Config {
     }
 }
 
+/// Two listeners that cannot have their addresses at once.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {address} collides with {other_address} of {other}: give one of them another port")]
+struct AddressCollision {
+    key: &'static str,
+    address: SocketAddr,
+    other: &'static str,
+    other_address: SocketAddr,
+}
+
+/// Refuses addresses of which one is another, or a wildcard that includes it. Those with port 0 are all different.
+fn check_addresses<const KEYS: usize>(
+    taken: &[(&'static str, SocketAddr)],
+    listeners: [(&'static str, &Vec<SocketAddr>); KEYS],
+) -> Result<(), AddressCollision> {
+    let includes = |wide: SocketAddr, other: SocketAddr| {
+        wide.ip().is_unspecified() && (wide.is_ipv6() || other.is_ipv4())
+    };
+    let mut known = taken.to_vec();
+    for (key, addresses) in listeners {
+        for address in addresses.iter().copied().filter(|address| address.port() != 0) {
+            let collides = |other: &&(&'static str, SocketAddr)| {
+                other.1.port() == address.port()
+                    && (other.1 == address
+                        || includes(other.1, address)
+                        || includes(address, other.1))
+            };
+            if let Some((other, other_address)) = known.iter().find(collides).copied() {
+                return Err(AddressCollision { key, address, other, other_address });
+            }
+            known.push((key, address));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +226,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("penstock.toml");
         std::fs::write(&path, table).unwrap();
-        Config::load(Some(&path)).map_err(|error| error.to_string())
+        let taken = [("listen in [agent]", "[::]:8620".parse().unwrap())];
+        Config::load(Some(&path), &taken).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn distinct_addresses_are_accepted() {
+        for table in [
+            "listen = [\"127.0.0.1:0\", \"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]",
+            "listen = [\"127.0.0.1:8443\", \"[::1]:8443\"]\nroot = [\"127.0.0.2:8443\"]",
+            "listen = [\"0.0.0.0:8443\", \"[::1]:8443\"]",
+        ] {
+            load(&format!("[gateway]\n{table}\n")).unwrap();
+        }
     }
 
     #[test]
@@ -173,7 +261,20 @@ mod tests {
             ("digests = [\"crc64\"]", "'crc64' is none of"),
             ("certificate = \"a.pem\"", "belong together"),
             ("connections = 0", "above 0"),
+            ("upload_timeout = \"0.5s\"", "write 60s"),
+            ("upload_timeout = \"soon\"", "write 60s"),
             ("port = 1", "port"),
+            ("listen = []", "listen: no address"),
+            ("root = [\"[::]:8443\"]", "root: [::]:8443 collides with [::]:8443 of listen"),
+            (
+                "plaintext = [\"127.0.0.1:8443\"]",
+                "plaintext: 127.0.0.1:8443 collides with [::]:8443",
+            ),
+            ("listen = [\"127.0.0.1:8620\"]", "collides with [::]:8620 of listen in [agent]"),
+            ("listen = [\"0.0.0.0:9\", \"127.0.0.1:9\"]", "give one of them another port"),
+            ("authorities = \"none\"", "name a PEM file"),
+            ("authorities = \"penstock.toml\"", "holds no certificate: name a PEM file"),
+            ("authorities = \".\"", "holds no certificate"),
         ] {
             let error = load(&format!("[gateway]\n{table}\n")).unwrap_err();
             assert!(error.contains(words), "{table}: {error}");
@@ -205,6 +306,7 @@ mod tests {
         for (key, agents, words) in [
             (&good, String::new(), "name at least one"),
             (&good, format!("\"{a}\", \"{a}/\""), "twice"),
+            (&good, format!("\"{a}\", \"https://DTN2.example.org:8443\""), "twice"),
             (&good, format!("\"{a}/data\""), "without a path"),
             (&good, "\"http://dtn2.example.org\"".to_owned(), "in the clear"),
             (&good, "\"dtn2\"".to_owned(), "is no address"),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
@@ -308,14 +308,13 @@ async fn handle(
     }
     // A client that expects 100 sends nothing after a refusal.
     if let Some(body) = body.filter(|_| !expects) {
-        drain(body).await;
+        drain(&mut body.into_data_stream()).await;
     }
     response
 }
 
-/// Reads the rest of a short body.
-async fn drain(body: Body) {
-    let mut chunks = body.into_data_stream();
+/// Reads the rest of a short body, so that its client gets the answer.
+pub(crate) async fn drain(chunks: &mut BodyDataStream) {
     let mut left = DRAIN_BYTES_MAX;
     let all = async {
         while let Some(Ok(chunk)) = chunks.next().await {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use penstock_daemon::RoleContext;
 use penstock_http::server::{self, ConnectionTracker, ServeConfig};
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_mover::{Agent, Gatekeeper};
+use penstock_sys::fs::describe;
 use penstock_tokens::TokenMinter;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -40,11 +42,13 @@ pub enum GatewayStartError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The certificate or its key cannot be used.
-    #[error("{}: {reason}", file.display())]
+    #[error("{key} {} in [gateway]: {reason}", file.display())]
     Certificate {
+        /// Key of the configuration.
+        key: &'static str,
         /// Path of the file.
         file: PathBuf,
-        /// Reason, one line.
+        /// Reason and remedy, one line.
         reason: String,
     },
 }
@@ -159,22 +163,44 @@ impl GatewayRole {
     }
 }
 
+/// Mode bits that a private key must not have; its group may read it.
+const KEY_FORBIDDEN_BITS: u32 = 0o037;
+
 /// Reads a host certificate with its chain, and its key. Clients of the grid may know TLS 1.2 only.
 fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, GatewayStartError> {
-    let failed = |file: &Path, reason: String| GatewayStartError::Certificate {
-        file: file.to_owned(),
+    let of_certificate = |reason: String| GatewayStartError::Certificate {
+        key: "certificate",
+        file: certificate.to_owned(),
         reason,
     };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(certificate, error.to_string()))?;
-    let private =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error.to_string()))?;
+    let of_key = |reason: String| GatewayStartError::Certificate {
+        key: "key",
+        file: key.to_owned(),
+        reason,
+    };
+    let chain: Vec<_> =
+        CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect).map_err(
+            |error| of_certificate(format!("{error}: name the PEM file of the certificate")),
+        )?;
+    if chain.is_empty() {
+        return Err(of_certificate("it holds no certificate: name a PEM file with one".to_owned()));
+    }
+    let facts = std::fs::metadata(key).map_err(|error| of_key(describe(&error)))?;
+    if facts.mode() & KEY_FORBIDDEN_BITS != 0 {
+        let mode = facts.mode() & 0o7777;
+        return Err(of_key(format!(
+            "others may read or change it (mode {mode:04o}): chmod 600 it"
+        )));
+    }
+    let private = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| of_key(format!("{error}: name the PEM file of the key")))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
-        .map_err(|error| failed(certificate, error.to_string()))
+        .map_err(|error| {
+            of_certificate(format!("{error}: it belongs to the key {}", key.display()))
+        })
 }
 
 impl ServiceRole for GatewayRole {

@@ -18,18 +18,12 @@ use tokio::time::timeout;
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::conditions::{self, Validators, precondition_failed};
 use crate::digest::{self, DigestField};
-use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
+use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking, drain};
 use crate::error::{failed, refused};
 use crate::namespace::stat_name;
 
-/// Longest silence of a client that uploads.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Least mean rate of a body over [`RATE_INTERVAL`] of waiting for its client, in bytes per second.
+/// Least mean rate of a body over `upload_timeout` of waiting for its client, in bytes per second.
 const BODY_RATE_MIN: u64 = 1024;
-
-/// Time of waiting over which the rate of a body is judged.
-const RATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Chunks in flight between network and disk.
 const CHUNKS_QUEUED_MAX: usize = 16;
@@ -109,8 +103,9 @@ pub(crate) async fn put(
     )
     .await
     .map_err(refused)?;
+    let limit = gateway.config.upload_timeout;
     let (upload, account) =
-        receive(body, upload, account).await.map_err(|error| match error.kind() {
+        receive(body, upload, account, limit).await.map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut => {
                 ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
             }
@@ -193,22 +188,28 @@ pub(crate) fn parent_problem(shown: &str, error: &io::Error) -> ProblemDetails {
 }
 
 /// Rate of a body while the gateway waits for it. Time that limits or the disk take does not count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct BodyRate {
+    /// Time of waiting over which the rate is judged.
+    interval: Duration,
     waited: Duration,
     bytes: u64,
 }
 
 impl BodyRate {
+    fn new(interval: Duration) -> Self {
+        Self { interval, waited: Duration::ZERO, bytes: 0 }
+    }
+
     /// Counts a chunk for which the gateway waited; false once the body is too slow.
     fn count(&mut self, waited: Duration, bytes: usize) -> bool {
         self.waited += waited;
         self.bytes += bytes as u64;
-        if self.waited < RATE_INTERVAL {
+        if self.waited < self.interval {
             return true;
         }
         let is_fast = self.bytes >= BODY_RATE_MIN * self.waited.as_secs();
-        *self = Self::default();
+        *self = Self::new(self.interval);
         is_fast
     }
 }
@@ -218,6 +219,7 @@ async fn receive(
     body: Body,
     upload: FileUpload,
     account: FileInTransfer,
+    limit: Duration,
 ) -> io::Result<(JoinedUpload, FileInTransfer)> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
     let writer = tokio::task::spawn_blocking(move || {
@@ -229,11 +231,12 @@ async fn receive(
         upload.join(vec![content.finish(true)?], bytes)
     });
     let mut chunks = body.into_data_stream();
-    let mut rate = BodyRate::default();
+    let mut rate = BodyRate::new(limit);
     let received = async {
         let mut waiting = Instant::now();
-        while let Some(chunk) = timeout(BODY_TIMEOUT, chunks.next()).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, "the client sent nothing for a minute")
+        while let Some(chunk) = timeout(limit, chunks.next()).await.map_err(|_| {
+            let text = format!("the client sent nothing for {} s", limit.as_secs_f64());
+            io::Error::new(io::ErrorKind::TimedOut, text)
         })? {
             let chunk = chunk.map_err(|error| {
                 io::Error::new(
@@ -251,6 +254,7 @@ async fn receive(
             }
             if sender.send(chunk).await.is_err() {
                 // The writer failed, and says why.
+                drain(&mut chunks).await;
                 break;
             }
             waiting = Instant::now();
@@ -278,10 +282,10 @@ mod tests {
     #[test]
     fn slow_body_is_noticed_after_interval() {
         let second = Duration::from_secs(1);
-        let mut rate = BodyRate::default();
+        let mut rate = BodyRate::new(60 * second);
         let slow_after = (1..200).find(|_| !rate.count(second, 1023));
         assert_eq!(slow_after, Some(60));
-        let mut rate = BodyRate::default();
+        let mut rate = BodyRate::new(60 * second);
         assert!((0..600).all(|_| rate.count(second, 1024)));
         // A burst after a pause is one mean rate.
         assert!(rate.count(Duration::from_secs(59), 1) && rate.count(second, 1 << 20));

@@ -95,7 +95,9 @@ impl HeadTable {
         }
         for (at, url) in self.agents.iter().enumerate() {
             check_url(url)?;
-            if self.agents[..at].iter().any(|other| other.authority() == url.authority()) {
+            let authority = url.authority();
+            let is_same = |other: &Url| other.authority().eq_ignore_ascii_case(&authority);
+            if self.agents[..at].iter().any(is_same) {
                 return Err(HeadConfigError::Twice(url.clone()));
             }
         }
