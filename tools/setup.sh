@@ -64,6 +64,8 @@ for purpose in "$@"; do
             wish gfal-copy gfal2-util-scripts python3-gfal2-util gfal2-plugin-file gfal2-plugin-http gfal2-plugin-xrootd
             wish rclone rclone
             wish cadaver cadaver
+            # A file system through FUSE.
+            wish bindfs bindfs
             wish litmus litmus
             wish scitokens-verify scitokens-cpp
             wish openssl openssl

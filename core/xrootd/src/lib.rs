@@ -17,7 +17,7 @@
 //!
 //! Numbers are those of `XProtocol.hh` of XRootD 5.5.3; bodies are those that XrdCl 5.5.3 accepts.
 //!
-//! Not for: writing, redirection, checksums of pages, signed requests, more than one connection for a session.
+//! Not for: writing, checksums of pages, signed requests, more than one connection for a session.
 
 #![forbid(unsafe_code)]
 

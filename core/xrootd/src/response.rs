@@ -15,6 +15,7 @@ const ERROR_TEXT_BYTES_MAX: usize = 1024;
 const STATUS_OK: u16 = 0;
 const STATUS_OK_SO_FAR: u16 = 4000;
 const STATUS_ERROR: u16 = 4003;
+const STATUS_REDIRECT: u16 = 4004;
 const STATUS_WAIT: u16 = 4005;
 
 const IS_DATA_SERVER: u32 = 1;
@@ -172,6 +173,16 @@ pub fn error(stream_id: [u8; 2], error: &XrdError) -> Vec<u8> {
 pub fn wait(stream_id: [u8; 2], seconds: u32, reason: &str) -> Vec<u8> {
     let body = [&seconds.to_be_bytes(), reason.as_bytes(), b"\0"].concat();
     response(stream_id, STATUS_WAIT, &body)
+}
+
+/// Response that sends the client with this request to another server. `opaque` joins the opaque part of its path there, in
+/// place of values of the same names.
+#[must_use]
+pub fn redirect(stream_id: [u8; 2], host: &str, port: u16, opaque: &str) -> Vec<u8> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let target = format!("{host}?{opaque}");
+    let body = [&u32::from(port).to_be_bytes(), target.as_bytes()].concat();
+    response(stream_id, STATUS_REDIRECT, &body)
 }
 
 /// Response to `protocol`, with the encryption that the server demands.

@@ -12,6 +12,8 @@ use penstock_testkit::{Requirement, is_installed};
 use penstock_tokens::{RedirectGrant, RedirectKey, RedirectedClient};
 
 use crate::common::{TestEnv, seeded, wait_until, write_file};
+use crate::root::raw::RootClient;
+use crate::root::{AUTHZ, root_authority};
 use crate::site::{HostCertificate, Site, TOKEN};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
@@ -68,14 +70,14 @@ impl HeadSite {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let url = format!("https://localhost:{port}");
             let gateway = format!(
-                "listen = [\"127.0.0.1:{port}\"]\n{}[gateway.redirected]\nkey = \"redirect.key\"\nurl = {url:?}\n",
+                "listen = [\"127.0.0.1:{port}\"]\nroot = [\"127.0.0.1:0\"]\n{}[gateway.redirected]\nkey = \"redirect.key\"\nurl = {url:?}\n",
                 certificate.config()
             );
             agents.push(start(&data, "bob another-token-of-bob\n", &gateway, tables));
             urls.push(url);
         }
         let gateway = format!(
-            "listen = [\"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]\n{}[gateway.head]\nkey = \"redirect.key\"\nagents = {urls:?}\n{head}",
+            "listen = [\"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]\nroot = [\"127.0.0.1:0\"]\n{}[gateway.head]\nkey = \"redirect.key\"\nagents = {urls:?}\n{head}",
             certificate.config()
         );
         let head = start(&data, &format!("alice {TOKEN}\n"), &gateway, "");
@@ -487,4 +489,107 @@ fn tokens_are_for_one_request() {
     assert_eq!(status_at(&site, &[&room]), "401");
     assert_eq!(status_at(&site, &["-H", &format!("Authorization: {}", bearer()), &room]), "401");
     site.assert_logs_without_tokens();
+}
+
+/// Token of a redirect of the head node for opening a file over `root://`, and the port of its agent.
+fn root_redirect(site: &HeadSite, name: &str) -> (String, u16) {
+    let mut client = RootClient::logged_in(&site.head);
+    let path = format!("/store/data/{name}?{AUTHZ}");
+    let answer = client.ask(3010, [0; 16], path.as_bytes()).unwrap();
+    assert_eq!(answer.status, 4004, "{answer:?}");
+    let port = u32::from_be_bytes(answer.body[..4].try_into().unwrap());
+    let target = String::from_utf8(answer.body[4..].to_vec()).unwrap();
+    let token = target.strip_prefix("localhost?authz=Bearer%20").unwrap().to_owned();
+    (token, port.try_into().unwrap())
+}
+
+#[test]
+fn xrootd_clients_follow() {
+    for program in ["xrdcp", "xrdfs", "openssl"] {
+        if !is_installed(program) {
+            return;
+        }
+    }
+    let site = HeadSite::new("");
+    let content = seeded(1750).bytes(3_000_001);
+    fs::write(site.data.join("f"), &content).unwrap();
+    let copied = site.head.env.path("copied");
+    let authority = root_authority(&site.head);
+    // In the clear on this machine, and over TLS, where the agents do not know the token.
+    for url in [
+        format!("root://{authority}//store/data/f?{AUTHZ}"),
+        format!("roots://{}//store/data/f", authority.replace("127.0.0.1", "localhost")),
+    ] {
+        site.client("xrdcp", &["-f", "-C", "adler32", &url, copied.to_str().unwrap()]);
+        assert!(fs::read(&copied).unwrap() == content, "{url}");
+    }
+    site.assert_moved_behind(2);
+    let head = format!("roots://{}", authority.replace("127.0.0.1", "localhost"));
+    for command in [&["cat", "/store/data/probe"][..], &["ls", "-l", "/store/data"]] {
+        site.client("xrdfs", &[&[head.as_str()], command].concat());
+    }
+    site.client("xrdfs", &[&head, "query", "checksum", "/store/data/f"]);
+    site.assert_moved_behind(3);
+    site.assert_logs_without_tokens();
+}
+
+#[test]
+fn root_tokens_are_for_one_open() {
+    let site = HeadSite::new("");
+    fs::write(site.data.join("other"), b"other").unwrap();
+    let (token, port) = root_redirect(&site, "probe");
+    let chosen = |agent: &&Site| root_authority(agent).ends_with(&format!(":{port}"));
+    let own = site.agents.iter().find(chosen).unwrap();
+    let other = site.agents.iter().find(|agent| !chosen(agent)).unwrap();
+    let open = |site: &Site, path: &str, token: &str| {
+        let path = format!("{path}?authz=Bearer%20{token}");
+        RootClient::logged_in(site).open_raw(path.as_bytes())
+    };
+    let probe = "/store/data/probe";
+    // Twice, within a minute.
+    assert!(open(own, probe, &token).is_ok() && open(own, probe, &token).is_ok());
+    const AUTH_FAILED: u32 = 3030;
+    assert_eq!(open(own, "/store/data/other", &token), Err(AUTH_FAILED));
+    assert_eq!(open(other, probe, &token), Err(AUTH_FAILED));
+    assert_eq!(open(&site.head, probe, &token), Err(AUTH_FAILED));
+    assert_eq!(open(own, probe, &format!("{token}A")), Err(AUTH_FAILED));
+    let url = own.url("https").replace("127.0.0.1", "localhost");
+    let url = format!("{url}store/data/probe?authz=Bearer%20{token}");
+    assert_eq!(status_at(&site, &[&url]), "401");
+    let answer = site.head.ask("GET", probe, &[], b"");
+    let of_http = answer.header("location").unwrap().split_once("Bearer%20").unwrap().1;
+    assert_eq!(open(own, probe, of_http), Err(AUTH_FAILED));
+    // Nothing else: no listing, no metadata.
+    for code in [3017, 3004] {
+        let path = format!("{probe}?authz=Bearer%20{token}");
+        let answer = RootClient::logged_in(own).ask(code, [0; 16], path.as_bytes()).unwrap();
+        assert_eq!(answer.code(), AUTH_FAILED, "{code}");
+    }
+    // The client reads on, and gets the checksum of the file alone.
+    let mut client = RootClient::logged_in(own);
+    let path = format!("{probe}?authz=Bearer%20{token}");
+    let handle = client.open_raw(path.as_bytes()).unwrap();
+    assert_eq!(client.read(handle, 0, 100).unwrap(), b"probe");
+    let mut checksum = [0; 16];
+    checksum[1] = 3;
+    assert_eq!(client.ask(3001, checksum, path.as_bytes()).unwrap().code(), 0);
+    let of_other = path.replace("probe", "other");
+    assert_eq!(client.ask(3001, checksum, of_other.as_bytes()).unwrap().code(), AUTH_FAILED);
+    site.assert_logs_without_tokens();
+}
+
+#[test]
+fn root_head_node_asks_to_wait() {
+    let mut site = HeadSite::new("serves = false\n");
+    site.agents.iter_mut().for_each(|agent| agent.agent.kill());
+    let mut client = RootClient::logged_in(&site.head);
+    let path = format!("/store/data/probe?{AUTHZ}");
+    let answer = wait_until("both agents are missed", NOTICED_WITHIN, || {
+        let answer = client.ask(3010, [0; 16], path.as_bytes()).unwrap();
+        (answer.status == 4005 && answer.text().contains("0 of 2")).then_some(answer)
+    });
+    assert_eq!(answer.body[..4], 5_u32.to_be_bytes());
+    // What does not exist is said at once.
+    let missing = client.open("/store/data/none");
+    assert_eq!(missing, Err(3011));
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use penstock_testkit::raw::read_response;
+use penstock_testkit::raw::{RawResponse, exchange, read_response};
 
 use crate::common::wait_until;
 use crate::root::root_authority;
@@ -91,6 +91,67 @@ fn host_header_is_required_once() {
     }
 }
 
+/// Sends requests over one connection, each after the response to the one before it; returns the last response, and whether
+/// the server closed the connection then.
+fn last_of(site: &Site, requests: &[&str]) -> (RawResponse, bool) {
+    let mut stream = site.connect();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut last = None;
+    for request in requests {
+        stream.write_all(request.as_bytes()).unwrap();
+        last = Some(read_response(&mut reader));
+    }
+    let closed = reader.get_ref().set_read_timeout(Some(Duration::from_secs(8))).is_ok()
+        && matches!(reader.read(&mut [0]), Ok(0));
+    (last.unwrap(), closed)
+}
+
+#[test]
+fn fragment_in_target_is_refused() {
+    let site = Site::new();
+    let head = |method: &str, target: &str, more: &str| {
+        format!(
+            "{method} {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{more}\r\n"
+        )
+    };
+    let put = head("PUT", "/store/data/a", "Content-Length: 3\r\n") + "x#y";
+    let chunked = head("PUT", "/store/data/a", "Transfer-Encoding: chunked\r\n")
+        + "10\r\nDELETE /a#b HTTP\r\n0\r\n\r\n";
+    for first in [&[put.as_str()][..], &[chunked.as_str()], &[put.as_str(), &chunked, &put]] {
+        let delete = head("DELETE", "/store/data/a#b", "");
+        let (refused, closed) = last_of(&site, &[first, &[delete.as_str()]].concat());
+        assert!(refused.status == 400 && closed, "{refused:?}");
+        assert_eq!(site.names(), ["a"]);
+        // Also where it arrives together with the request before it.
+        let all = exchange(site.authority(), (first.concat() + &delete).as_bytes());
+        assert_eq!(all.matches("HTTP/1.1 204").count(), first.len(), "{all}");
+        assert_eq!(all.matches("HTTP/1.1 400").count(), 1, "{all}");
+        assert_eq!(site.names(), ["a"]);
+    }
+    assert_eq!(fs::read(site.data.join("a")).unwrap(), b"x#y");
+    let (refused, closed) = last_of(&site, &[&head("GET", "/store/data/a?x=#b", "")]);
+    assert!(refused.status == 400 && closed);
+    let encoded = site.ask("PUT", "/store/data/a%23b", &[], b"1");
+    assert_eq!((encoded.status, site.names().len()), (201, 2));
+}
+
+#[test]
+fn two_framings_are_refused() {
+    let site = Site::new();
+    let (length, chunked) = ("Content-Length: 4\r\n", "Transfer-Encoding: chunked\r\n");
+    for (first, second) in [(length, chunked), (chunked, length)] {
+        let request = format!(
+            "PUT /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{first}X-Y: z\r\n{second}\r\n0\r\n\r\n"
+        );
+        let good = "OPTIONS /store/data HTTP/1.1\r\nHost: x\r\n\r\n";
+        for requests in [&[request.as_str()][..], &[good, &request]] {
+            let (refused, closed) = last_of(&site, requests);
+            assert!(refused.status == 400 && closed, "{first}{second}: {refused:?}");
+        }
+    }
+    assert!(site.names().is_empty());
+}
+
 #[test]
 fn broken_bodies_are_client_errors() {
     let site = Site::new();
@@ -107,6 +168,33 @@ fn broken_bodies_are_client_errors() {
         stream.shutdown(Shutdown::Write).unwrap();
         let response = read_response(&mut BufReader::new(stream));
         assert_eq!(response.status, 400, "{framing}: {response:?}");
+        assert!(site.names().is_empty());
+    }
+}
+
+#[test]
+fn slow_upload_gets_timeout() {
+    let site = Site::with("upload_timeout = \"1s\"\n", "");
+    for is_silent in [true, false] {
+        let mut stream = site.connect();
+        let head = format!(
+            "PUT /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 10000\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        if !is_silent {
+            let mut one = stream.try_clone().unwrap();
+            std::thread::spawn(move || {
+                // Ten bytes a second, until the server closes.
+                while one.write_all(b"x").is_ok() {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+        let response = read_response(&mut BufReader::new(&stream));
+        let text = String::from_utf8_lossy(&response.body).into_owned();
+        assert_eq!(response.status, 408, "{text}");
+        let words = if is_silent { "sent nothing for 1 s" } else { "slower than 1024 bytes" };
+        assert!(text.contains(words), "{text}");
         assert!(site.names().is_empty());
     }
 }

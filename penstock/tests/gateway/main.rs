@@ -4,6 +4,8 @@
 mod common;
 
 mod clients;
+mod configuration;
+mod filesystems;
 mod head;
 mod http;
 mod issuer;

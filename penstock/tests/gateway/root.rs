@@ -1,7 +1,7 @@
 //! `root://`: the clients of XRootD, uproot, and clients that mean harm.
 
 mod hostile;
-mod raw;
+pub(crate) mod raw;
 mod uproot;
 
 use std::fs;

@@ -60,6 +60,8 @@ pub(crate) struct Gateway {
     pub(crate) temporary_names: TemporaryNames,
     /// Agents behind this gateway.
     pub(crate) head: Option<Arc<HeadNode>>,
+    /// Port of `root://`, if it is served.
+    pub(crate) root_port: Option<u16>,
     /// Permits to compute a digest.
     pub(crate) digests: Arc<Semaphore>,
     /// Buffers for chunks of files.
@@ -114,12 +116,24 @@ impl Gateway {
         minter: Arc<dyn TokenMinter>,
         config: Config,
         temporary_names: TemporaryNames,
+        root_port: Option<u16>,
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
         let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
         let head = config.head.clone().map(|head| Arc::new(HeadNode::new(head)));
         let storages = OnceCell::new();
-        Self { agent, keeper, minter, config, temporary_names, head, digests, buffers, storages }
+        Self {
+            agent,
+            keeper,
+            minter,
+            config,
+            temporary_names,
+            head,
+            root_port,
+            digests,
+            buffers,
+            storages,
+        }
     }
 
     /// Resolves the path of a request. `None` for a collection above exports that the client may use.
@@ -361,7 +375,7 @@ async fn answer(
     let caller = match &redirect {
         Some(token) => {
             let config = gateway.config.redirected.as_ref();
-            redirected::authenticate(config, token, &parts.method, &path)?
+            redirected::authenticate(config, token, parts.method.as_str(), path.bytes())?
         }
         None => {
             let peer = connection.peer().to_string();

@@ -21,16 +21,17 @@ use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
 use penstock_http::client::{HttpClient, HttpError, HttpRequest, ServerTrust, Url};
 use penstock_http::tokens::CONTROLLER;
+use penstock_mover::Caller;
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::Kind;
 use penstock_tokens::redirect::REDIRECT_LIFETIME_S;
-use penstock_tokens::{RedirectGrant, RedirectKey, RedirectedClient};
+use penstock_tokens::{RedirectGrant, RedirectKey, RedirectTokenError, RedirectedClient};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::namespace;
-use crate::redirected::{ROOM_PATH, now_s};
+use crate::redirected::{ROOM_PATH, ROOT_OPEN_METHOD, now_s};
 use crate::third_party::{CopyDirection, CopyEnds};
 use crate::url_path::encode;
 
@@ -52,7 +53,7 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 const REPORT_BYTES_MAX: usize = 1 << 20;
 
 /// Pause that clients are asked for while no agent has room, in seconds.
-const NO_ROOM_RETRY_AFTER_S: u16 = 5;
+pub(crate) const NO_ROOM_RETRY_AFTER_S: u16 = 5;
 
 /// Clients that show a redirect as an error, by the beginning of `User-Agent`.
 const FOLLOWING_NO_REDIRECT: [&str; 1] = ["cadaver/"];
@@ -173,6 +174,26 @@ impl HeadNode {
         Ok(serde_json::from_slice(&response.body)?)
     }
 
+    /// Token with which `caller` may send this one request to the agent at `url`.
+    fn seal(
+        &self,
+        url: &Url,
+        method: &str,
+        path: &[u8],
+        caller: &Caller,
+    ) -> Result<String, RedirectTokenError> {
+        let client =
+            RedirectedClient { name: caller.name.clone(), grant: caller.grant.as_deref().cloned() };
+        let sealed = self.key.seal(&RedirectGrant {
+            method: method.to_owned(),
+            path: path.to_vec(),
+            host: url.authority(),
+            client: Some(client),
+            expires_s: now_s() + REDIRECT_LIFETIME_S,
+        });
+        sealed.inspect_err(|error| tracing::debug!("{} is not redirected: {error}", caller.name))
+    }
+
     /// Answers for a request for which no agent has room; `None` where this gateway moves the file.
     fn without_room(&self, reason: NoRoom) -> Option<ProblemDetails> {
         self.without_room.fetch_add(1, Ordering::Relaxed);
@@ -211,27 +232,13 @@ pub(crate) async fn redirect(
 ) -> Result<Option<Response>, ProblemDetails> {
     let Some((writes, bytes)) = movement(gateway, head, request).await else { return Ok(None) };
     let path = request.path.bytes();
-    let chosen = head.candidates().choose(RoomRequest { path, writes, bytes });
+    let chosen = head.candidates().choose(RoomRequest { path, writes, bytes, by_root: false });
     let url = match chosen {
         Ok(number) => &head.agents[number],
         Err(reason) => return head.without_room(reason).map_or(Ok(None), Err),
     };
-    let caller = &request.caller;
-    let client =
-        RedirectedClient { name: caller.name.clone(), grant: caller.grant.as_deref().cloned() };
-    let sealed = head.key.seal(&RedirectGrant {
-        method: request.method.to_string(),
-        path: path.to_vec(),
-        host: url.authority(),
-        client: Some(client),
-        expires_s: now_s() + REDIRECT_LIFETIME_S,
-    });
-    let token = match sealed {
-        Ok(token) => token,
-        Err(error) => {
-            tracing::debug!("{} is not redirected: {error}", caller.name);
-            return Ok(None);
-        }
+    let Ok(token) = head.seal(url, request.method.as_str(), path, &request.caller) else {
+        return Ok(None);
     };
     let location = location(url, path, request.query.as_deref(), &token);
     let Ok(location) = HeaderValue::from_str(&location) else { return Ok(None) };
@@ -247,6 +254,42 @@ pub(crate) async fn redirect(
         _ => StatusCode::TEMPORARY_REDIRECT,
     };
     Ok(Some((status, headers).into_response()))
+}
+
+/// Agent to which a client of `root://` is redirected.
+pub(crate) struct RootTarget<'a> {
+    /// Host without brackets.
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+    /// Token for the file.
+    pub(crate) token: String,
+}
+
+/// Chooses the agent at which a client of `root://` opens the file `path`; `None` where this gateway serves it.
+///
+/// # Errors
+/// With the reason to ask again where no agent has room and this gateway moves no files itself.
+pub(crate) fn redirect_root<'a>(
+    head: &'a HeadNode,
+    caller: &Caller,
+    path: &[u8],
+) -> Result<Option<RootTarget<'a>>, ProblemDetails> {
+    if caller.pass.is_some() || caller.name == CONTROLLER {
+        return Ok(None);
+    }
+    let request = RoomRequest { path, writes: false, bytes: 0, by_root: true };
+    let chosen = {
+        let mut candidates = head.candidates();
+        candidates.choose(request).map(|number| (number, candidates.root_port(number)))
+    };
+    let (url, port) = match chosen {
+        Ok((number, Some(port))) => (&head.agents[number], port),
+        Ok((_, None)) => return Ok(None),
+        Err(reason) => return head.without_room(reason).map_or(Ok(None), Err),
+    };
+    let Ok(token) = head.seal(url, ROOT_OPEN_METHOD, path, caller) else { return Ok(None) };
+    head.redirected.fetch_add(1, Ordering::Relaxed);
+    Ok(Some(RootTarget { host: url.host_and_port().0, port, token }))
 }
 
 /// Direction and size of the data that a request moves; `None` if it moves none, or this gateway has to answer it.

@@ -13,10 +13,12 @@ use penstock_mover::Caller;
 use crate::dispatch::{Gateway, blocking};
 use crate::head::config::RedirectedConfig;
 use crate::head::{AgentRoom, ExportRoom};
-use crate::url_path::UrlPath;
 
 /// Path at which a gateway reports its room to head nodes.
 pub(crate) const ROOM_PATH: &str = "/.well-known/penstock-room";
+
+/// Method in the token of a redirect for a file that a client of `root://` opens.
+pub(crate) const ROOT_OPEN_METHOD: &str = "root:open";
 
 /// Seconds since 1970.
 pub(crate) fn now_s() -> u64 {
@@ -30,8 +32,8 @@ pub(crate) fn now_s() -> u64 {
 pub(crate) fn authenticate(
     config: Option<&RedirectedConfig>,
     token: &str,
-    method: &Method,
-    path: &UrlPath,
+    method: &str,
+    path: &[u8],
 ) -> Result<Caller, ProblemDetails> {
     let config = config.ok_or_else(|| {
         ProblemDetails::unauthorized(
@@ -39,7 +41,7 @@ pub(crate) fn authenticate(
         )
     })?;
     let host = config.url.authority();
-    let opened = config.key.open(token, method.as_str(), path.bytes(), &host, now_s());
+    let opened = config.key.open(token, method, path, &host, now_s());
     let client = opened.map_err(|error| ProblemDetails::unauthorized(error.to_string()))?;
     match client {
         // Head nodes redirect neither.
@@ -79,6 +81,7 @@ pub(crate) async fn report_room(
     let room = AgentRoom {
         transfers: load.transfers as u64,
         limit: load.limit as u64,
+        root_port: gateway.root_port,
         exports: exports
             .into_iter()
             .map(|export| ExportRoom {

@@ -113,13 +113,14 @@ impl GatewayRole {
         let root_addresses = root_listeners
             .iter()
             .map(tokio::net::TcpListener::local_addr)
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
+        let root_port = root_addresses.first().map(SocketAddr::port);
         let tracker = Arc::new(ConnectionTracker::new(config.connections));
         let root_tracker = Arc::new(ConnectionTracker::new(config.connections));
         let (stop, stopped) = watch::channel(false);
         let trust = config.trust();
         let names = staged::open_names(context.state.path())?;
-        let gateway = Arc::new(Gateway::new(agent, keeper, minter, config, names));
+        let gateway = Arc::new(Gateway::new(agent, keeper, minter, config, names, root_port));
         let head = gateway.head.clone();
         let root = RootServer::new(Arc::clone(&gateway), &tls, Arc::clone(&root_tracker));
         let router = router(gateway);

@@ -1,10 +1,12 @@
 //! `root://`: the exports for ROOT, xrdcp, gfal2 and uproot, read-only.
 //!
 //! ```text
-//! accept ── session (handshake, TLS, login, token; a loop of requests)
+//! accept ── session (handshake; a loop of requests)
+//!             ├── login   TLS, login, tokens
 //!             ├── files   stat, dirlist, open
 //!             ├── query   checksum, configuration, space
-//!             └── data    read, readv: chunks read ahead by one, paced and counted
+//!             ├── reads   read, readv: what their responses are made of
+//!             └── data    chunks read ahead by one, paced and counted
 //! ```
 //!
 //! Connections are tokio tasks, as analysis jobs keep thousands of idle ones; file operations run on its threads for
@@ -13,7 +15,9 @@
 
 mod data;
 mod files;
+mod login;
 mod query;
+mod reads;
 mod session;
 
 use std::io;

@@ -32,7 +32,7 @@ mod signed;
 
 pub use issuer::{IssuerConfig, IssuerRegistry, TokenAuthError};
 pub use macaroon::{MacaroonKey, MintRequest, TokenMinter};
-pub use redirect::{RedirectGrant, RedirectKey, RedirectedClient};
+pub use redirect::{RedirectGrant, RedirectKey, RedirectTokenError, RedirectedClient};
 pub use rejection::TokenRejection;
 
 /// Returns the first characters of a text from outside, control characters replaced.

@@ -5,9 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use penstock_http::Url;
+use penstock_http::client::{ServerTrust, ServerTrustError};
 use penstock_http::special_address::{inner_address, is_link_or_metadata};
 use penstock_http::storage_client::{AdmissionError, StorageAdmission};
 use serde::Deserialize;
+
+use super::token_key::{TokenKey, TokenKeyError};
 
 /// Default of the most copies at a time between two storages.
 const COPIES_PER_PAIR_DEFAULT: usize = 10;
@@ -110,7 +113,7 @@ pub struct FtsPolicy {
 }
 
 /// Fault of the table `[controller.fts]`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum FtsPolicyError {
     #[error("storages = \"{0}\": write \"any\", or a list of \"HOST\" and \"HOST:PORT\"")]
     Word(String),
@@ -124,6 +127,10 @@ pub(crate) enum FtsPolicyError {
     Host(String),
     #[error("activities: \"{0}\" is given the class \"{1}\", which does not exist")]
     Class(String, String),
+    #[error(transparent)]
+    Key(#[from] TokenKeyError),
+    #[error("{0}: name a PEM file, or a directory of files .pem, .crt or .0")]
+    Authorities(#[from] ServerTrustError),
 }
 
 impl FtsPolicy {
@@ -174,7 +181,7 @@ impl FtsPolicy {
         })
     }
 
-    /// Checks the names of hosts and classes; `is_host` and `is_class` know them.
+    /// Checks the names of hosts and classes, which `is_host` and `is_class` know, and the files.
     pub(crate) fn check(
         &self,
         is_host: impl Fn(&str) -> bool,
@@ -183,10 +190,17 @@ impl FtsPolicy {
         if let Some(gateway) = self.gateways.iter().find(|gateway| !is_host(&gateway.host)) {
             return Err(FtsPolicyError::Host(gateway.host.clone()));
         }
-        match self.activities.iter().find(|(_, class)| !is_class(class)) {
-            Some((activity, class)) => Err(FtsPolicyError::Class(activity.clone(), class.clone())),
-            None => Ok(()),
+        if let Some((activity, class)) = self.activities.iter().find(|(_, class)| !is_class(class))
+        {
+            return Err(FtsPolicyError::Class(activity.clone(), class.clone()));
         }
+        if let Some(path) = &self.token_key {
+            TokenKey::read(path.clone())?;
+        }
+        if self.authorities.is_some() {
+            ServerTrust::Authorities(self.authorities.clone()).load()?;
+        }
+        Ok(())
     }
 
     /// Returns the class of an activity among those that a client may submit to: the configured one, or the one of the

@@ -5,10 +5,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use penstock_http::tokens::{TokenError, hex, read_secret};
 
 use super::policy::FtsPolicy;
 
@@ -24,12 +25,15 @@ const ENCRYPTED_PREFIX: &str = "aes256gcm:";
 /// Fault of the key, or of a token that it does not decrypt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenKeyError {
-    #[error("key of the storages' tokens {path}: {reason}", path = .0.display(), reason = .1)]
-    File(PathBuf, io::Error),
-    #[error("key of the storages' tokens {path}: {digits} hexadecimal digits are needed", path = .0.display(), digits = 2 * KEY_BYTES)]
+    #[error("token_key {0}")]
+    File(#[from] TokenError),
+    #[error("token_key {path}: cannot be made: {reason}", path = .0.display(), reason = .1)]
+    Create(PathBuf, io::Error),
+    #[error(
+        "token_key {path}: is no key of {digits} hexadecimal digits: make one with \
+         (umask 077; openssl rand -hex {bytes} > {path})", path = .0.display(), digits = 2 * KEY_BYTES, bytes = KEY_BYTES
+    )]
     Malformed(PathBuf),
-    #[error("key of the storages' tokens {path}: others may read it: run chmod 600 {path}", path = .0.display())]
-    Exposed(PathBuf),
     #[error(
         "the {end} token was encrypted with another key than {path}: restore the key, or give all controllers the same \
          token_key, and submit the file again", end = .1, path = .0.display()
@@ -64,17 +68,15 @@ impl TokenKey {
     /// Reads the key that the policy names, else the one of the state directory, which is made if it is missing.
     pub(crate) fn load(policy: &FtsPolicy, state: &Path) -> Result<Self, TokenKeyError> {
         let path = policy.token_key.clone().unwrap_or_else(|| state.join(KEY_FILE));
-        let failed = |error| TokenKeyError::File(path.clone(), error);
-        let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && policy.token_key.is_none() => {
-                create(&path).and_then(|()| fs::read_to_string(&path)).map_err(failed)?
-            }
-            read => read.map_err(failed)?,
-        };
-        if fs::metadata(&path).map_err(failed)?.permissions().mode() & 0o077 != 0 {
-            return Err(TokenKeyError::Exposed(path));
+        if policy.token_key.is_none() && !path.exists() {
+            create(&path).map_err(|error| TokenKeyError::Create(path.clone(), error))?;
         }
-        let bytes = bytes_of(text.trim());
+        Self::read(path)
+    }
+
+    /// Reads the key in a file.
+    pub(crate) fn read(path: PathBuf) -> Result<Self, TokenKeyError> {
+        let bytes = bytes_of(&read_secret(&path)?);
         let key = bytes.and_then(|bytes| UnboundKey::new(&AES_256_GCM, &bytes).ok());
         let key = key.ok_or_else(|| TokenKeyError::Malformed(path.clone()))?;
         Ok(Self { key: LessSafeKey::new(key), path })
@@ -89,7 +91,6 @@ impl TokenKey {
         let nonce_used = Nonce::assume_unique_for_key(nonce);
         let done = self.key.seal_in_place_append_tag(nonce_used, bound, &mut sealed);
         done.expect("tokens are shorter than the limit of AES-GCM");
-        let hex = penstock_http::tokens::hex;
         format!("{ENCRYPTED_PREFIX}{}{}", hex(&nonce), hex(&sealed))
     }
 
@@ -129,7 +130,7 @@ fn create(path: &Path) -> io::Result<()> {
     let temporary = path.with_extension(format!("{}.new", std::process::id()));
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    writeln!(file, "{}", penstock_http::tokens::hex(&bytes))?;
+    writeln!(file, "{}", hex(&bytes))?;
     file.sync_all()?;
     let linked = fs::hard_link(&temporary, path);
     fs::remove_file(&temporary)?;
@@ -141,6 +142,8 @@ fn create(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn policy(text: &str) -> FtsPolicy {
@@ -186,6 +189,7 @@ mod tests {
         let named = policy(&format!("token_key = {path:?}"));
         let error = TokenKey::load(&named, state.path()).unwrap_err().to_string();
         assert!(error.contains("shared.key") && !path.exists(), "{error}");
+        assert!(error.starts_with("token_key "), "{error}");
         fs::write(&path, "abc").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = TokenKey::load(&named, state.path()).unwrap_err().to_string();

@@ -18,6 +18,9 @@ pub(crate) struct AgentRoom {
     pub(crate) transfers: u64,
     /// Limit of concurrent transfers.
     pub(crate) limit: u64,
+    /// Port of `root://`, if it is served.
+    #[serde(default)]
+    pub(crate) root_port: Option<u16>,
     pub(crate) exports: Vec<ExportRoom>,
 }
 
@@ -69,6 +72,8 @@ pub(crate) struct RoomRequest<'a> {
     pub(crate) writes: bool,
     /// Bytes to write, if known.
     pub(crate) bytes: u64,
+    /// True for a client of `root://`.
+    pub(crate) by_root: bool,
 }
 
 /// Reason for which no agent is chosen.
@@ -143,7 +148,7 @@ impl Candidates {
     pub(crate) fn new(count: usize) -> Self {
         let unknown = || Candidate {
             availability: Availability::Unknown,
-            room: AgentRoom { transfers: 0, limit: 0, exports: Vec::new() },
+            room: AgentRoom { transfers: 0, limit: 0, root_port: None, exports: Vec::new() },
             redirected: 0,
             redirected_bytes: 0,
             turn: 0,
@@ -159,6 +164,11 @@ impl Candidates {
     /// Number of agents.
     pub(crate) fn count(&self) -> usize {
         self.all.len()
+    }
+
+    /// Port of `root://` of an agent, by its last report.
+    pub(crate) fn root_port(&self, number: usize) -> Option<u16> {
+        self.all[number].room.root_port
     }
 
     /// Takes the report of the agent `number`, or its failure to report.
@@ -196,7 +206,8 @@ impl Candidates {
         for (number, one) in self.all.iter().enumerate() {
             let export = one.room.export_of(request.path);
             let Some(export) = export.filter(|_| one.availability.is_available()) else { continue };
-            if !(if request.writes { export.writes } else { export.reads }) {
+            let serves = if request.writes { export.writes } else { export.reads };
+            if !serves || request.by_root && one.room.root_port.is_none() {
                 continue;
             }
             let free = export.available_bytes.saturating_sub(one.redirected_bytes);
@@ -249,12 +260,13 @@ mod tests {
         AgentRoom {
             transfers,
             limit,
+            root_port: None,
             exports: vec![export("/store", true), export("/store/ro", false)],
         }
     }
 
     fn read(path: &[u8]) -> RoomRequest<'_> {
-        RoomRequest { path, writes: false, bytes: 0 }
+        RoomRequest { path, writes: false, bytes: 0, by_root: false }
     }
 
     #[test]
@@ -265,7 +277,7 @@ mod tests {
         all.report(1, Ok(room(10, 100, 10)));
         all.report(2, Ok(room(1, 4, 100)));
         assert_eq!(all.choose(read(b"/store/f")), Ok(1));
-        let write = |path, bytes| RoomRequest { path, writes: true, bytes };
+        let write = |path, bytes| RoomRequest { path, writes: true, bytes, by_root: false };
         assert_eq!(all.choose(write(b"/store/f", 50)), Ok(2));
         // What was sent there takes its space until the next report.
         assert_eq!(all.choose(write(b"/store/f", 51)), Ok(0));
@@ -274,6 +286,18 @@ mod tests {
         for other in [&b"/storex/f"[..], b"/", b"/other"] {
             assert_eq!(all.choose(read(other)), Err(NoRoom::Unavailable));
         }
+    }
+
+    #[test]
+    fn root_goes_to_agents_with_it() {
+        let mut all = Candidates::new(2);
+        all.report(0, Ok(room(0, 2, 1)));
+        let by_root = RoomRequest { by_root: true, ..read(b"/store/f") };
+        assert_eq!(all.choose(by_root), Err(NoRoom::Unavailable));
+        all.report(1, Ok(AgentRoom { root_port: Some(1094), ..room(1, 2, 1) }));
+        assert_eq!(all.choose(by_root), Ok(1));
+        assert_eq!(all.root_port(1), Some(1094));
+        assert_eq!(all.choose(by_root), Err(NoRoom::Transfers));
     }
 
     #[test]
@@ -314,7 +338,8 @@ mod tests {
             }
             let mut taken = vec![(0, 0); rooms.len()];
             for bytes in sizes {
-                let request = RoomRequest { path: b"/store/f", writes: true, bytes };
+                let request =
+                    RoomRequest { path: b"/store/f", writes: true, bytes, by_root: false };
                 match all.choose(request) {
                     Ok(number) => taken[number] = (taken[number].0 + 1, taken[number].1 + bytes),
                     Err(_) => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use penstock_http::SEND_TIMEOUT;
-use penstock_mover::{Agent, Caller, TransferDirection};
+use penstock_mover::{Agent, TransferDirection};
 use penstock_protocol::open::{Mark, Refusal};
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs;
@@ -16,6 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::login::RootClient;
 use crate::account::{AccountedConnection, ConnectionAccount, FileInTransfer, FileRequest};
 use crate::read::CHUNK_BYTES;
 
@@ -27,7 +28,7 @@ const CHUNK_TIMEOUT: Duration = SEND_TIMEOUT.saturating_mul(4);
 pub(super) struct RootFile {
     pub(super) file: Arc<std::fs::File>,
     pub(super) shown: String,
-    pub(super) caller: Caller,
+    pub(super) client: RootClient,
     pub(super) mark: Option<Mark>,
     /// Its part in the connection's transfer, from the first read on.
     pub(super) transfer: Mutex<FileTransfer>,
@@ -65,7 +66,7 @@ impl RootFile {
                 protocol: "root",
             };
             let request = FileRequest {
-                caller: &self.caller,
+                caller: &self.client.caller,
                 direction: TransferDirection::Send,
                 shown: &self.shown,
                 bytes: None,

@@ -9,25 +9,24 @@ use std::time::Duration;
 use penstock_http::server::ConnectionProof;
 use penstock_http::{HEADER_TIMEOUT, REQUEST_TIMEOUT, SEND_TIMEOUT};
 use penstock_mover::Caller;
-use penstock_protocol::open::RefusalKind;
 use penstock_sys::fs;
 use penstock_xrootd::request::{
-    HANDSHAKE_BYTES, HANDSHAKE_MESSAGE, REQUEST_HEAD_BYTES, ReadSegment, XrdFileHandle,
+    HANDSHAKE_BYTES, HANDSHAKE_MESSAGE, REQUEST_HEAD_BYTES, XrdFileHandle,
 };
-use penstock_xrootd::response::{self, DataStatus, TlsDemand};
+use penstock_xrootd::response::{self, DataStatus};
 use penstock_xrootd::{RequestHead, XrdError, XrdErrorCode, XrdPath, XrdRequest};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::RootServer;
 use super::data::{self, DataPiece, RootFile};
 use super::files::{self, ListingReader, failed, refused};
+use super::login::{LoginState, OpenedPaths, REJECTED_TOKENS_MAX};
 use super::query::{self, CHECKSUM_RETRY_S, PendingChecksums};
-use crate::access::authenticate_token;
-use crate::account::{ADMISSION_INTERVAL, ADMISSION_TIMEOUT, ConnectionAccount, scitag_mark};
+use crate::account::{ConnectionAccount, scitag_mark};
 use crate::dispatch::blocking;
-use crate::read::CHUNK_BYTES;
+use crate::head;
 
 /// Time from the connection to a valid token.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,20 +40,11 @@ const TRANSFER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Files that one connection has open.
 const OPEN_FILES_MAX: usize = 256;
 
-/// Opened paths that a connection remembers for checksums.
-const OPENED_PATHS_MAX: usize = 16;
-
-/// Rejected tokens after which the connection ends.
-const REJECTED_TOKENS_MAX: u32 = 5;
-
 /// Bytes of a refused request that are read, so that its client gets the answer.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 
 /// Time for that.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Longest part of a response to a read: one chunk with its head.
-const READ_PART_BYTES: u64 = (CHUNK_BYTES - response::RESPONSE_HEAD_BYTES) as u64;
 
 /// Next step after the requests that a stream carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,46 +55,38 @@ pub(super) enum SessionStep {
     End,
 }
 
-/// Progress of a client towards its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoginState {
-    Connected,
-    Greeted,
-    /// Logged in, and must show a token.
-    NeedsToken,
-    LoggedIn,
-}
-
 /// State of one connection.
 pub(super) struct RootSession<'s> {
-    server: &'s RootServer,
-    peer: SocketAddr,
-    proof: ConnectionProof,
-    local: SocketAddr,
-    socket: TcpStream,
+    pub(super) server: &'s RootServer,
+    pub(super) peer: SocketAddr,
+    pub(super) proof: ConnectionProof,
+    pub(super) local: SocketAddr,
+    pub(super) socket: TcpStream,
     stop: watch::Receiver<bool>,
     connected: Instant,
-    state: LoginState,
-    is_encrypted: bool,
+    pub(super) state: LoginState,
+    pub(super) is_encrypted: bool,
     /// Name of this server as the client wrote it (SNI).
     server_name: Option<String>,
-    id: [u8; 16],
-    caller: Option<Caller>,
+    pub(super) id: [u8; 16],
+    /// Client by the token of the session.
+    pub(super) caller: Option<Caller>,
+    /// Refusal of that token, which another one in the path of a request may make up for.
+    pub(super) refusal: Option<XrdError>,
     /// True once a request had a valid token.
-    is_known: bool,
+    pub(super) is_known: bool,
     /// True while no file is in a transfer because the client is idle.
     is_paused: bool,
-    rejected_tokens: u32,
+    pub(super) rejected_tokens: u32,
     files: BTreeMap<XrdFileHandle, Arc<RootFile>>,
-    /// Paths opened last, with their clients.
-    opened: VecDeque<(Vec<u8>, Caller)>,
+    pub(super) opened: OpenedPaths,
     last_handle: u32,
-    account: Arc<ConnectionAccount>,
+    pub(super) account: Arc<ConnectionAccount>,
     checksums: PendingChecksums,
 }
 
-/// RootAnswer to a request.
-enum RootAnswer {
+/// Answer to a request.
+pub(super) enum RootAnswer {
     Bytes(Vec<u8>),
     Data(VecDeque<DataPiece>),
     Listing(Box<ListingReader>),
@@ -135,11 +117,12 @@ impl<'s> RootSession<'s> {
             server_name: None,
             id,
             caller: None,
+            refusal: None,
             is_known: false,
             is_paused: false,
             rejected_tokens: 0,
             files: BTreeMap::new(),
-            opened: VecDeque::new(),
+            opened: OpenedPaths::default(),
             last_handle: 0,
             account: Arc::default(),
             checksums: PendingChecksums::default(),
@@ -150,11 +133,6 @@ impl<'s> RootSession<'s> {
     pub(super) fn encrypted_as(&mut self, server_name: Option<String>) {
         self.is_encrypted = true;
         self.server_name = server_name;
-    }
-
-    /// True if both ends are on this machine, so that tokens may travel in the clear.
-    fn is_local(&self) -> bool {
-        self.peer.ip().is_loopback() && self.local.ip().is_loopback()
     }
 
     /// Handles requests until the stream ends or changes to TLS.
@@ -267,8 +245,7 @@ impl<'s> RootSession<'s> {
             XrdRequest::Protocol { able_tls, want_tls } => self.protocol(id, able_tls, want_tls),
             XrdRequest::Login { user } => self.login(id, &user),
             XrdRequest::Auth { token } => {
-                self.caller = Some(self.authenticate(token.to_owned()).await?);
-                self.state = LoginState::LoggedIn;
+                self.show_token(token.to_owned()).await?;
                 Ok(RootAnswer::Bytes(response::ok(id, &[])))
             }
             XrdRequest::Ping | XrdRequest::Set => Ok(RootAnswer::Bytes(response::ok(id, &[]))),
@@ -338,85 +315,14 @@ impl<'s> RootSession<'s> {
         }
     }
 
-    fn protocol(&self, id: [u8; 2], able: bool, wanted: bool) -> Result<RootAnswer, XrdError> {
-        if self.is_encrypted {
-            return Ok(RootAnswer::Bytes(response::protocol(id, TlsDemand::InUse)));
-        }
-        let is_before_login = self.state == LoginState::Greeted;
-        if is_before_login && able && (wanted || !self.is_local()) {
-            return Ok(RootAnswer::StartTls(response::protocol(id, TlsDemand::Start)));
-        }
-        if !self.is_local() {
-            return Err(tls_required());
-        }
-        Ok(RootAnswer::Bytes(response::protocol(id, TlsDemand::Optional)))
-    }
-
-    fn login(&mut self, id: [u8; 2], user: &str) -> Result<RootAnswer, XrdError> {
-        if !self.is_encrypted && !self.is_local() {
-            return Err(tls_required());
-        }
-        tracing::debug!(peer = %self.peer, user, "login over root://");
-        self.state = if self.is_encrypted { LoginState::NeedsToken } else { LoginState::LoggedIn };
-        Ok(RootAnswer::Bytes(response::login(id, &self.id, self.is_encrypted)))
-    }
-
-    async fn authenticate(&mut self, token: String) -> Result<Caller, XrdError> {
-        let keeper = &self.server.gateway.keeper;
-        match authenticate_token(keeper, token, self.peer.to_string()).await {
-            Ok(caller) => {
-                self.is_known = true;
-                self.proof.set();
-                Ok(caller)
-            }
-            Err(refusal) => {
-                self.rejected_tokens += 1;
-                Err(refused(refusal))
-            }
-        }
-    }
-
-    /// Client of a request: the token in its path, else that of the session.
-    async fn caller_of(&mut self, path: &XrdPath<'_>) -> Result<Caller, XrdError> {
-        if let Some(token) = path.token()? {
-            return self.authenticate(token).await;
-        }
-        let Some(caller) = &self.caller else {
-            let text = "no token: use roots:// with BEARER_TOKEN, or on this machine PATH?authz=Bearer%20TOKEN";
-            return Err(XrdError::new(XrdErrorCode::NotAuthorized, text));
-        };
-        self.check_admitted(caller)?;
-        Ok(caller.clone())
-    }
-
-    /// Client of a query for a checksum. xrdcp leaves the token out of it: without one, the client that opened the same path
-    /// over this connection may ask.
-    async fn caller_of_checksum(&mut self, path: &XrdPath<'_>) -> Result<Caller, XrdError> {
-        let bytes = path.normalized();
-        let is_it = |one: &&(Vec<u8>, Caller)| one.0 == bytes;
-        match self.opened.iter().rev().find(is_it) {
-            Some((_, caller)) if self.caller.is_none() && path.token()?.is_none() => {
-                self.check_admitted(caller)?;
-                Ok(caller.clone())
-            }
-            _ => self.caller_of(path).await,
-        }
-    }
-
-    fn check_admitted(&self, caller: &Caller) -> Result<(), XrdError> {
-        if self.server.gateway.keeper.still_admits(caller) {
-            return Ok(());
-        }
-        Err(XrdError::new(XrdErrorCode::NotAuthorized, "the token was withdrawn"))
-    }
-
     async fn open(
         &mut self,
         id: [u8; 2],
         path: &XrdPath<'_>,
         with_stat: bool,
     ) -> Result<RootAnswer, XrdError> {
-        let caller = self.caller_of(path).await?;
+        let client = self.opener(path).await?;
+        let caller = &client.caller;
         if self.files.len() >= OPEN_FILES_MAX {
             let text = format!("{OPEN_FILES_MAX} files are open: close some");
             return Err(XrdError::new(XrdErrorCode::Overloaded, text));
@@ -437,16 +343,27 @@ impl<'s> RootSession<'s> {
         };
         let gateway = &self.server.gateway;
         let bytes = path.normalized();
-        let mark = gateway.keeper.mark(&caller, &bytes, asked).map_err(refused)?;
-        let (file, stat, shown) = files::open(gateway, &caller, &bytes).await?;
-        if self.opened.len() >= OPENED_PATHS_MAX {
-            self.opened.pop_front();
+        let mark = gateway.keeper.mark(caller, &bytes, asked).map_err(refused)?;
+        let (file, stat, shown) = files::open(gateway, caller, &bytes).await?;
+        if let Some(head) = gateway.head.as_deref().filter(|_| !client.is_redirected) {
+            match head::redirect_root(head, caller, &bytes) {
+                Ok(None) => {}
+                Ok(Some(target)) => {
+                    let opaque = format!("authz=Bearer%20{}", target.token);
+                    let answer = response::redirect(id, target.host, target.port, &opaque);
+                    return Ok(RootAnswer::Bytes(answer));
+                }
+                Err(problem) => {
+                    let pause = head::NO_ROOM_RETRY_AFTER_S.into();
+                    return Ok(RootAnswer::Bytes(response::wait(id, pause, &problem.detail)));
+                }
+            }
         }
-        self.opened.push_back((bytes, caller.clone()));
+        self.opened.push(bytes, client.clone());
         let file = RootFile {
             file: Arc::new(file),
             shown,
-            caller,
+            client,
             mark,
             transfer: std::sync::Mutex::default(),
             _permit: permit,
@@ -458,101 +375,10 @@ impl<'s> RootSession<'s> {
         Ok(RootAnswer::Bytes(response::open(id, handle, stat.as_ref())))
     }
 
-    fn file(&self, handle: XrdFileHandle) -> Result<&Arc<RootFile>, XrdError> {
+    pub(super) fn file(&self, handle: XrdFileHandle) -> Result<&Arc<RootFile>, XrdError> {
         let file = self.files.get(&handle).ok_or_else(not_open)?;
-        self.check_admitted(&file.caller)?;
+        self.check_admitted(&file.client)?;
         Ok(file)
-    }
-
-    /// Returns an open file and its present size, and counts it from now on; waits while the agent's limit of transfers is
-    /// reached.
-    async fn readable(&self, handle: XrdFileHandle) -> Result<(&Arc<RootFile>, u64), XrdError> {
-        let file = self.file(handle)?;
-        let size = stat_file(file).await?.size;
-        let (connection, agent) = ((&self.socket, self.peer), &self.server.gateway.agent);
-        let deadline = Instant::now() + ADMISSION_TIMEOUT;
-        loop {
-            match file.begin(&self.account, connection, agent, size) {
-                Err(refusal) if refusal.kind == RefusalKind::Busy && Instant::now() < deadline => {
-                    sleep(ADMISSION_INTERVAL).await;
-                }
-                begun => return begun.map(|()| (file, size)).map_err(refused),
-            }
-        }
-    }
-
-    /// Answers a read with what the file has of it, in parts of a chunk.
-    async fn read(
-        &self,
-        id: [u8; 2],
-        handle: XrdFileHandle,
-        offset: u64,
-        bytes: u32,
-    ) -> Result<RootAnswer, XrdError> {
-        let (file, size) = self.readable(handle).await?;
-        let end = size.min(offset.saturating_add(u64::from(bytes)));
-        let mut at = offset.min(end);
-        let mut pieces = VecDeque::new();
-        loop {
-            let part = (end - at).min(READ_PART_BYTES);
-            let status = if at + part < end { DataStatus::Partial } else { DataStatus::Final };
-            let bytes = u32::try_from(part).expect("a part is shorter than a chunk");
-            let mut head = Vec::with_capacity(response::RESPONSE_HEAD_BYTES);
-            response::write_data_head(&mut head, id, status, bytes);
-            pieces.push_back(DataPiece { head, file: Arc::clone(file), offset: at, bytes });
-            at += part;
-            if at >= end {
-                return Ok(RootAnswer::Data(pieces));
-            }
-        }
-    }
-
-    /// Answers a vector read: one response while its segments fit into a chunk, and one for each longer segment.
-    async fn read_vector(
-        &self,
-        id: [u8; 2],
-        segments: &[ReadSegment],
-    ) -> Result<RootAnswer, XrdError> {
-        let mut files = BTreeMap::new();
-        for segment in segments {
-            let (file, size) = match files.get(&segment.handle) {
-                Some(known) => known,
-                None => files.entry(segment.handle).or_insert(self.readable(segment.handle).await?),
-            };
-            if segment.offset.saturating_add(u64::from(segment.bytes)) > *size {
-                let text = format!(
-                    "{}: a segment at {} of {} bytes is beyond the end at {size}",
-                    file.shown, segment.offset, segment.bytes
-                );
-                return Err(XrdError::new(XrdErrorCode::ArgInvalid, text));
-            }
-        }
-        let mut pieces = VecDeque::with_capacity(segments.len());
-        let mut rest = segments;
-        while !rest.is_empty() {
-            let mut total = 0_u64;
-            let fits = |segment: &&ReadSegment| {
-                total += segment_bytes(segment);
-                total <= READ_PART_BYTES
-            };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (group, later) = rest.split_at(count);
-            rest = later;
-            let status = if rest.is_empty() { DataStatus::Final } else { DataStatus::Partial };
-            let bytes: u64 = group.iter().map(segment_bytes).sum();
-            let bytes = u32::try_from(bytes).expect("a group is shorter than 4 GiB");
-            for (at, segment) in group.iter().enumerate() {
-                let mut head = Vec::new();
-                if at == 0 {
-                    response::write_data_head(&mut head, id, status, bytes);
-                }
-                response::write_segment_head(&mut head, segment);
-                let file = Arc::clone(files[&segment.handle].0);
-                let (offset, bytes) = (segment.offset, segment.bytes);
-                pieces.push_back(DataPiece { head, file, offset, bytes });
-            }
-        }
-        Ok(RootAnswer::Data(pieces))
     }
 
     /// This server, as `locate` names it: for reading, by the name that the client used or the address it reached.
@@ -566,18 +392,10 @@ impl<'s> RootSession<'s> {
     }
 }
 
-async fn stat_file(file: &RootFile) -> Result<fs::Stat, XrdError> {
+pub(super) async fn stat_file(file: &RootFile) -> Result<fs::Stat, XrdError> {
     let open = Arc::clone(&file.file);
     let stat = blocking(move || fs::stat_file(&open)).await;
     stat.map_err(|error| failed(&file.shown, &error))
-}
-
-fn segment_bytes(segment: &ReadSegment) -> u64 {
-    penstock_xrootd::request::READV_SEGMENT_HEAD_BYTES as u64 + u64::from(segment.bytes)
-}
-
-fn tls_required() -> XrdError {
-    XrdError::new(XrdErrorCode::TlsRequired, "this server needs TLS: use roots:// with XRootD 5")
 }
 
 fn not_open() -> XrdError {
