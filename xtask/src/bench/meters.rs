@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::contest::{Contestant, RunSample};
 use super::movers::find_program;
 use super::process::{Server, free_port, run_client};
-use super::report::{BASELINE_NETTEST, OURS_NETTEST};
+use super::report::{BASELINE_NETTEST, NETTEST_LIMIT, OURS_NETTEST};
 use super::work::{BenchDataset, Work};
 
 /// Name of the row with the device's concurrent read and write rate.
@@ -28,12 +28,15 @@ pub(super) enum Tester {
     Iperf {
         zero_copy: bool,
     },
+    /// The loop of `bench/reference/nettest.c`.
+    Reference(PathBuf),
 }
 
-/// One stream for a fixed time: TCP with cubic on both sides, or UDP as fast as the sender can.
+/// Streams for a fixed time: TCP with cubic on both sides, or UDP as fast as the sender can.
 pub(super) struct NetTest {
     pub(super) tester: Tester,
     pub(super) udp: bool,
+    pub(super) streams: u32,
     pub(super) seconds: u64,
     pub(super) work: Rc<Work>,
     pub(super) server: Option<(Server, u16)>,
@@ -60,13 +63,18 @@ impl NetTest {
                 command.args(["-s", "-B", "127.0.0.1", "-p", &port.to_string()]);
                 command
             }
+            Tester::Reference(path) => {
+                let mut command = Command::new(path);
+                command.args(["-s", &port.to_string()]);
+                command
+            }
         };
         command.env("PENSTOCK_STATE", self.work.configuration().join("penstock"));
         Ok(command)
     }
 
     fn client_command(&self, port: u16) -> Command {
-        let time = self.seconds.to_string();
+        let (time, streams) = (self.seconds.to_string(), self.streams.to_string());
         let mut command;
         match &self.tester {
             Tester::Penstock(path) | Tester::Baseline(path) => {
@@ -75,7 +83,7 @@ impl NetTest {
                     "nettest",
                     &format!("127.0.0.1:{port}"),
                     "--streams",
-                    "1",
+                    &streams,
                     "--time",
                     &time,
                 ]);
@@ -92,7 +100,11 @@ impl NetTest {
                     false => command.args(["-C", "cubic", "-l", "1M"]),
                     true => command.args(["-u", "-b", "0", "-l", "1400"]),
                 };
-                command.args(["-t", &time]).args(zero_copy.then_some("-Z"));
+                command.args(["-t", &time, "-P", &streams]).args(zero_copy.then_some("-Z"));
+            }
+            Tester::Reference(path) => {
+                command = Command::new(path);
+                command.args(["-c", &port.to_string(), &streams, &time]);
             }
         }
         command.env("PENSTOCK_STATE", self.work.configuration().join("penstock"));
@@ -107,6 +119,7 @@ impl Contestant for NetTest {
             Tester::Baseline(_) => BASELINE_NETTEST,
             Tester::Iperf { zero_copy: false } => "iperf3",
             Tester::Iperf { zero_copy: true } => "iperf3 -Z",
+            Tester::Reference(_) => NETTEST_LIMIT,
         }
         .to_owned()
     }
@@ -158,6 +171,9 @@ impl Contestant for NetTest {
                 end["sum_received"]["bits_per_second"]
                     .as_f64()
                     .context("no received rate in the JSON")?
+            }
+            Tester::Reference(_) => {
+                json["bits_per_second"].as_f64().context("no bits_per_second in the JSON")?
             }
         };
         Ok(RunSample {

@@ -14,6 +14,7 @@ pub mod marking;
 mod meters;
 mod movers;
 mod process;
+mod reference;
 mod report;
 pub mod telemetry;
 mod work;
@@ -32,6 +33,7 @@ use crate::workspace_root;
 use contest::{Contestant, alternate};
 use meters::{Device, NetTest, Tester};
 use movers::{Mover, Recipe, RecipeFolders, our_recipes, peer_recipes};
+use reference::FileLimit;
 use report::RowReport;
 use work::{BenchDataset, Work};
 
@@ -83,6 +85,12 @@ pub struct Options {
 pub(crate) enum BenchTable {
     /// One TCP stream, memory to memory.
     Nettest,
+    /// Two TCP streams.
+    #[value(name = "nettest2")]
+    Nettest2,
+    /// Four TCP streams.
+    #[value(name = "nettest4")]
+    Nettest4,
     /// One UDP stream, memory to memory, received rate.
     NettestUdp,
     /// A 4 GiB file, disk to disk, checked but not encrypted.
@@ -127,11 +135,15 @@ pub fn run(options: &Options) -> Result<()> {
         options.rows.clone()
     };
     let mut reports = Vec::new();
-    if rows.contains(&BenchTable::Nettest) {
-        reports.push(bench.nettest(false)?);
-    }
-    if rows.contains(&BenchTable::NettestUdp) {
-        reports.push(bench.nettest(true)?);
+    for (row, streams) in [
+        (BenchTable::Nettest, 1),
+        (BenchTable::Nettest2, 2),
+        (BenchTable::Nettest4, 4),
+        (BenchTable::NettestUdp, 1),
+    ] {
+        if rows.contains(&row) {
+            reports.push(bench.nettest(row, streams)?);
+        }
     }
     if rows.contains(&BenchTable::Large) || rows.contains(&BenchTable::LargeTls) {
         reports.extend(
@@ -222,31 +234,43 @@ impl BenchRun {
         self.runs.unwrap_or(if self.quick { 3 } else { full })
     }
 
-    fn nettest(&self, udp: bool) -> Result<RowReport> {
-        let (row, title) = match udp {
-            false => (BenchTable::Nettest, "One TCP stream over loopback, memory to memory"),
-            true => (
-                BenchTable::NettestUdp,
-                "One UDP stream over loopback without a rate limit, datagrams of 1,400 bytes, received rate",
-            ),
+    fn nettest(&self, row: BenchTable, streams: u32) -> Result<RowReport> {
+        let udp = row == BenchTable::NettestUdp;
+        let title = match (udp, streams) {
+            (true, _) => {
+                "One UDP stream over loopback without a rate limit, datagrams of 1,400 bytes, received rate"
+                    .to_owned()
+            }
+            (false, 1) => "One TCP stream over loopback, memory to memory".to_owned(),
+            (false, _) => format!("{streams} TCP streams over loopback, memory to memory"),
         };
         eprintln!("{title}");
-        let ours = Tester::Penstock(self.penstock.clone());
-        let testers = match &self.baseline {
-            Some(binary) => vec![ours, Tester::Baseline(binary.clone())],
-            None if udp => vec![ours, Tester::Iperf { zero_copy: false }],
+        let mut testers = vec![Tester::Penstock(self.penstock.clone())];
+        match &self.baseline {
+            Some(binary) => testers.push(Tester::Baseline(binary.clone())),
+            None if udp => testers.push(Tester::Iperf { zero_copy: false }),
             None => {
-                vec![ours, Tester::Iperf { zero_copy: false }, Tester::Iperf { zero_copy: true }]
+                testers.push(Tester::Reference(reference::build(&self.work, "nettest.c")?));
+                testers.push(Tester::Iperf { zero_copy: false });
+                testers.push(Tester::Iperf { zero_copy: true });
             }
-        };
+        }
         let all = testers.into_iter().map(|tester| {
             let (work, stop) = (Rc::clone(&self.work), Arc::clone(&self.stop));
             let seconds = if self.quick { 3 } else { 5 };
-            Box::new(NetTest { tester, udp, seconds, work, server: None, stop, note: None })
-                as Box<dyn Contestant>
+            Box::new(NetTest {
+                tester,
+                udp,
+                streams,
+                seconds,
+                work,
+                server: None,
+                stop,
+                note: None,
+            }) as Box<dyn Contestant>
         });
         let series = alternate(all.collect(), self.runs(7), &self.stop)?;
-        Ok(RowReport { row, title: title.to_owned(), series })
+        Ok(RowReport { row, title, series })
     }
 
     /// Both protections share one contest and so one set of the peers' figures.
@@ -304,7 +328,10 @@ impl BenchRun {
         eprintln!("{title}");
         let data = self.work.make_folder(name, files, bytes)?;
         let part = self.work.make_folder(&format!("{name}-part"), files / 20, bytes)?;
-        let all = self.movers(true, false, true, &data, Some(&part));
+        let mut all = self.movers(true, false, true, &data, Some(&part));
+        if self.baseline.is_none() {
+            all.insert(0, Box::new(FileLimit::new(&self.work, &data, &self.stop)?));
+        }
         let series = alternate(all, self.runs(5), &self.stop)?;
         std::fs::remove_dir_all(&data.path)?;
         std::fs::remove_dir_all(&part.path)?;

@@ -101,7 +101,7 @@ pub(super) fn run_client(
     stop: &AtomicBool,
 ) -> Result<Cost> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let out_path = log.with_extension("out");
+    let out_path = output_file(log);
     let tick = rustix::param::clock_ticks_per_second() as f64;
 
     let server_ticks_before = server.map_or(0, |server| tree_usage(server.pid()).ticks);
@@ -150,10 +150,18 @@ pub(super) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
+/// File for the output of a program whose errors are in `log`. Server and client of a name differ in the extension of
+/// the log alone, which therefore stays.
+fn output_file(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".out");
+    name.into()
+}
+
 /// Starts a program in its own process group, standard error in `log`, output beside it.
 fn spawn(command: &mut Command, log: &Path) -> Result<Child> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let out = File::create(log.with_extension("out"))?;
+    let out = File::create(output_file(log))?;
     let err = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
     command.spawn().with_context(|| format!("cannot start {program}"))
@@ -175,7 +183,7 @@ fn end_tree(child: &mut Child) {
 
 fn last_line(log: &Path) -> String {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
-    let text = read(log.with_extension("out")) + &read(log.to_path_buf());
+    let text = read(output_file(log)) + &read(log.to_path_buf());
     let line =
         text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no message");
     line.chars().filter(|c| !c.is_control()).take(200).collect()

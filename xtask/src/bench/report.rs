@@ -18,6 +18,8 @@ pub(super) const OURS_NETTEST: &str = "penstock nettest";
 pub(super) const BASELINE_INTEGRITY: &str = "baseline cp, integrity";
 pub(super) const BASELINE_ENCRYPTED: &str = "baseline cp, encrypted";
 pub(super) const BASELINE_NETTEST: &str = "baseline nettest";
+pub(super) const NETTEST_LIMIT: &str = "limit (vmsplice to recv in C)";
+pub(super) const FILES_LIMIT: &str = "limit (create, write, sync, rename in C)";
 
 /// Least rate over that of an earlier binary.
 const BASELINE_RATIO_MIN: f64 = 0.98;
@@ -36,7 +38,10 @@ pub(super) struct RowReport {
 impl RowReport {
     fn ours(&self) -> &'static str {
         match self.row {
-            BenchTable::Nettest | BenchTable::NettestUdp => OURS_NETTEST,
+            BenchTable::Nettest
+            | BenchTable::Nettest2
+            | BenchTable::Nettest4
+            | BenchTable::NettestUdp => OURS_NETTEST,
             BenchTable::LargeTls => OURS_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => OURS_INTEGRITY,
         }
@@ -45,7 +50,10 @@ impl RowReport {
     /// Name of the series of an earlier binary, if one was measured.
     fn baseline(&self) -> Option<&'static str> {
         let name = match self.row {
-            BenchTable::Nettest | BenchTable::NettestUdp => BASELINE_NETTEST,
+            BenchTable::Nettest
+            | BenchTable::Nettest2
+            | BenchTable::Nettest4
+            | BenchTable::NettestUdp => BASELINE_NETTEST,
             BenchTable::LargeTls => BASELINE_ENCRYPTED,
             BenchTable::Large | BenchTable::Small64k | BenchTable::Small1k => BASELINE_INTEGRITY,
         };
@@ -66,12 +74,12 @@ impl RowReport {
         self.series.iter().find(|series| series.name == name).and_then(|series| self.rate(series))
     }
 
-    /// Fastest program that is not ours, without fio, which does not copy.
+    /// Fastest program that is not ours, without the limits, which are no programs that one would use.
     fn best_peer(&self) -> Option<(f64, &str)> {
-        let peers = self
-            .series
-            .iter()
-            .filter(|series| !series.name.starts_with("penstock") && series.name != DEVICE);
+        let peers =
+            self.series.iter().filter(|series| !series.name.starts_with("penstock")).filter(
+                |series| ![DEVICE, NETTEST_LIMIT, FILES_LIMIT].contains(&series.name.as_str()),
+            );
         peers
             .filter_map(|series| Some((self.rate(series)?, series.name.as_str())))
             .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -139,6 +147,7 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
                     best,
                 ));
             }
+            BenchTable::Nettest2 | BenchTable::Nettest4 => {}
             BenchTable::NettestUdp => {
                 let best = over(row.best_peer().map(|(rate, _)| rate));
                 all.push(PromiseVerdict::at_least(
@@ -181,6 +190,12 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
                 ));
             }
         }
+        for (limit, least) in [(NETTEST_LIMIT, 1.0), (FILES_LIMIT, 0.8)] {
+            if row.rate_of(limit).is_some() {
+                let promise = format!("{}: over the {limit}", row.title);
+                all.push(PromiseVerdict::at_least(&promise, least, peer(limit)));
+            }
+        }
         let best = over(row.best_peer().map(|(rate, _)| rate));
         let name = row.best_peer().map_or("none", |(_, name)| name);
         let failed = row
@@ -195,8 +210,7 @@ fn verdicts(rows: &[RowReport]) -> Vec<PromiseVerdict> {
             best,
         ));
     }
-    let copies =
-        rows.iter().filter(|row| row.row != BenchTable::Nettest).flat_map(|row| &row.series);
+    let copies = rows.iter().filter(|row| row.ours() != OURS_NETTEST).flat_map(|row| &row.series);
     let ours = copies
         .filter(|series| series.name.starts_with("penstock"))
         .flat_map(|series| &series.samples);

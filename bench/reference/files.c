@@ -1,0 +1,106 @@
+/* The least that a receiver of many files does: it creates and writes them under temporary names, syncs them in groups,
+ * and gives them their names, in one process and thread.
+ *
+ *   files FOLDER COUNT BYTES
+ *
+ * Content comes from memory. A group is what was written within 250 ms, as in the committer of the mover: its data is
+ * durable before the first of its files has its name. A last sync makes all names durable. 1,000 files go to a folder.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FOLDER_FILES 1000
+#define GROUP_NANOSECONDS 250000000ULL
+#define NAME_BYTES 32
+
+static void check(int good, const char *call)
+{
+    if (!good) {
+        fprintf(stderr, "files: %s: %s\n", call, strerror(errno));
+        exit(1);
+    }
+}
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static int *folders;
+
+static void temporary_name(char *name, long number)
+{
+    snprintf(name, NAME_BYTES, ".f%06ld.part", number);
+}
+
+static void create(long number, const char *content, size_t bytes)
+{
+    char name[NAME_BYTES];
+    temporary_name(name, number);
+    int file = openat(folders[number / FOLDER_FILES], name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    check(file >= 0, "openat");
+    check(write(file, content, bytes) == (ssize_t)bytes, "write");
+    /* Mode and time of the source. */
+    struct timespec times[2] = {{0, UTIME_OMIT}, {1700000000, 0}};
+    check(fchmod(file, 0644) == 0, "fchmod");
+    check(futimens(file, times) == 0, "futimens");
+    close(file);
+}
+
+/* Makes the files before `end` durable and gives them their names. */
+static void commit(int root, long from, long end)
+{
+    check(syncfs(root) == 0, "syncfs");
+    for (long number = from; number < end; number++) {
+        char before[NAME_BYTES], after[NAME_BYTES];
+        int folder = folders[number / FOLDER_FILES];
+        temporary_name(before, number);
+        snprintf(after, sizeof(after), "f%06ld.dat", number);
+        check(renameat2(folder, before, folder, after, 0) == 0, "renameat2");
+    }
+}
+
+int main(int words, char **word)
+{
+    long count = words == 4 ? atol(word[2]) : 0;
+    long bytes = words == 4 ? atol(word[3]) : -1;
+    if (count < 1 || count > 10000000 || bytes < 0 || bytes > 1 << 30) {
+        fprintf(stderr, "files: FOLDER COUNT BYTES\n");
+        return 2;
+    }
+    int root = open(word[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    check(root >= 0, word[1]);
+    char *content = aligned_alloc(4096, (bytes + 4096) / 4096 * 4096);
+    for (long i = 0; i < bytes; i++)
+        content[i] = (char)(i * 2654435761U >> 24);
+    folders = calloc((count + FOLDER_FILES - 1) / FOLDER_FILES, sizeof(*folders));
+    long committed = 0;
+    uint64_t group = now();
+    for (long number = 0; number < count; number++) {
+        if (number % FOLDER_FILES == 0) {
+            char name[NAME_BYTES];
+            snprintf(name, sizeof(name), "d%03ld", number / FOLDER_FILES);
+            check(mkdirat(root, name, 0755) == 0, "mkdirat");
+            folders[number / FOLDER_FILES] = openat(root, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        }
+        create(number, content, bytes);
+        if (now() - group >= GROUP_NANOSECONDS) {
+            commit(root, committed, number + 1);
+            committed = number + 1;
+            group = now();
+        }
+    }
+    commit(root, committed, count);
+    check(syncfs(root) == 0, "syncfs");
+    return 0;
+}
