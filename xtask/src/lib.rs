@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod bpf;
+mod cargo_build;
 pub mod fuzz;
 pub mod kernels;
 pub mod simulate;

@@ -35,10 +35,13 @@ enum XtaskVerb {
         #[arg(long)]
         check: bool,
     },
-    /// Measure against established programs, side by side in one run.
+    /// Measure against established programs or an earlier commit, side by side in one run.
+    #[command(args_conflicts_with_subcommands = true)]
     Bench {
+        #[command(flatten)]
+        compare: bench::compare::Options,
         #[command(subcommand)]
-        what: BenchSubject,
+        what: Option<BenchSubject>,
     },
     /// Fuzz the parsers and state machines: see fuzz/README.md.
     Fuzz(fuzz::Options),
@@ -110,10 +113,14 @@ fn run(verb: XtaskVerb) -> Result<ExitCode> {
             bpf::main(&workspace_root(), check)?;
             Ok(ExitCode::SUCCESS)
         }
-        XtaskVerb::Bench { what: BenchSubject::Mover(options) } => {
-            bench::run(&options)?;
+        XtaskVerb::Bench { what: Some(subject), .. } => {
+            run_bench(&subject)?;
             Ok(ExitCode::SUCCESS)
         }
+        XtaskVerb::Bench { compare, what: None } => match bench::compare::run(&compare)? {
+            true => Ok(ExitCode::SUCCESS),
+            false => Ok(ExitCode::FAILURE),
+        },
         XtaskVerb::Kernels(options) => {
             kernels::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
@@ -126,29 +133,17 @@ fn run(verb: XtaskVerb) -> Result<ExitCode> {
             fuzz::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
-        XtaskVerb::Bench { what: BenchSubject::Gateway(options) } => {
-            bench::gateway::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        XtaskVerb::Bench { what: BenchSubject::Fabric(options) } => {
-            bench::fabric::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        XtaskVerb::Bench { what: BenchSubject::Marking(options) } => {
-            bench::marking::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        XtaskVerb::Bench { what: BenchSubject::Lab(options) } => {
-            bench::lab::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        XtaskVerb::Bench { what: BenchSubject::Controller(options) } => {
-            bench::controller::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        XtaskVerb::Bench { what: BenchSubject::Telemetry(options) } => {
-            bench::telemetry::run(&options)?;
-            Ok(ExitCode::SUCCESS)
-        }
+    }
+}
+
+fn run_bench(subject: &BenchSubject) -> Result<()> {
+    match subject {
+        BenchSubject::Mover(options) => bench::run(options),
+        BenchSubject::Gateway(options) => bench::gateway::run(options),
+        BenchSubject::Fabric(options) => bench::fabric::run(options),
+        BenchSubject::Marking(options) => bench::marking::run(options),
+        BenchSubject::Lab(options) => bench::lab::run(options),
+        BenchSubject::Controller(options) => bench::controller::run(options),
+        BenchSubject::Telemetry(options) => bench::telemetry::run(options),
     }
 }

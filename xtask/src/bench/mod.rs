@@ -4,6 +4,7 @@
 //! those of the machine do not change. All files are under one working folder, which is removed at the end, also after
 //! Ctrl-C. The results describe the machine by its hardware, never by its host name.
 
+pub mod compare;
 mod contest;
 pub mod controller;
 pub mod fabric;

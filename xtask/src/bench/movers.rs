@@ -163,7 +163,7 @@ fn rclone(arguments: &[&str]) -> Command {
     command
 }
 
-fn serve_penstock(place: &RecipeFolders, port: u16) -> Result<Command> {
+pub(super) fn serve_penstock(place: &RecipeFolders, port: u16) -> Result<Command> {
     let mut command = Command::new(&place.penstock);
     command.arg("serve").arg("--root").arg(&place.destination);
     command.args([
@@ -181,7 +181,12 @@ fn penstock_state(place: &RecipeFolders, port: u16) -> PathBuf {
     place.configuration.join(format!("penstock-{port}"))
 }
 
-fn copy_penstock(place: &RecipeFolders, port: u16, data: &BenchDataset, protect: &str) -> Command {
+pub(super) fn copy_penstock(
+    place: &RecipeFolders,
+    port: u16,
+    data: &BenchDataset,
+    protect: &str,
+) -> Command {
     let mut command = Command::new(&place.penstock);
     command.arg("cp").arg(&data.path).arg(format!("penstock://127.0.0.1:{port}/"));
     command
