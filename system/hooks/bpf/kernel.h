@@ -137,6 +137,7 @@ static void *(*ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static void (*ringbuf_discard)(void *data, u64 flags) = (void *)133;
 static u64 (*ringbuf_query)(void *ring, u64 what) = (void *)134;
+static u64 (*ktime_get_coarse_ns)(void) = (void *)160;
 static long (*check_mtu)(void *context, u32 ifindex, u32 *mtu, int difference, u64 flags) = (void *)163;
 
 #define htons(x) __builtin_bswap16(x)

@@ -180,7 +180,8 @@ struct known {
     u32 epoch;
     u32 slot; /* of what was counted last */
     struct counted counted;
-    u32 pad;
+    u16 room_length; /* of packets for whose option the path had room; 0 for none */
+    u16 room_slot;   /* the time slot in which it had */
     struct action action; /* by address; its method is 0 where no rule matches */
 };
 

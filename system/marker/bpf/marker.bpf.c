@@ -43,6 +43,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define CGROUP_LEVELS_MAX 16
 
 #define OPTION_BYTES 8
+/* A path MTU is believed for 2^26 ns: 67 ms. */
+#define ROOM_SLOT_SHIFT 26
 
 struct flow {
     /* The first 40 bytes identify the flow. */
@@ -59,7 +61,8 @@ struct flow {
     u8 tcp_flags;
     u8 tcp_words;
     u8 traffic_class_low; /* the nibble that shares a byte with the label */
-    u16 payload; /* length field of the IPv6 header */
+    u8 hops;              /* hop limit */
+    u16 payload;          /* length field of the IPv6 header */
     u32 l3;      /* offsets in the packet */
     u32 l4;
 };
@@ -195,6 +198,14 @@ struct start {
     u8 pad[2];
 };
 
+/* Bytes 4 to 48 of a packet with the option. */
+struct option_write {
+    u16 payload;
+    u8 next, hops;
+    u64 source[2], destination[2];
+    u8 option[OPTION_BYTES];
+} __attribute__((packed, aligned(4)));
+
 static ALWAYS_INLINE void read_header(const struct start *header, struct flow *flow)
 {
     flow->source[0] = header->source[0];
@@ -203,6 +214,7 @@ static ALWAYS_INLINE void read_header(const struct start *header, struct flow *f
     flow->destination[1] = header->destination[1];
     flow->traffic_class_low = header->class_low & 0xF0;
     flow->payload = ntohs(header->payload);
+    flow->hops = header->hops;
 }
 
 /* Slow path of read_flow: any IPv6 packet, also in non-linear memory. */
@@ -297,6 +309,7 @@ static ALWAYS_INLINE struct known *know(const struct flow *flow, u64 hash, u32 e
         known->flow[i] = this[i];
     known->action = action ? *action : none;
     known->epoch = epoch;
+    known->room_length = 0;
     return known;
 }
 
@@ -385,14 +398,10 @@ static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *f
     return store_bytes(skb, flow->l3 + 1, bytes, sizeof(bytes), 0) == 0;
 }
 
-/* True if the packet, or each of its segments, fits the MTU with 8 more bytes. */
-static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow)
+/* True if the device and, as far as the kernel knows it, the path carry packets of `length`. */
+static NOINLINE int path_carries(struct __sk_buff *skb, const struct flow *flow, u32 length)
 {
     u32 mtu = 0;
-    u32 length = skb->len - flow->l3;
-    if (skb->gso_size)
-        length = IPV6_HEADER + flow->tcp_words * 4 + skb->gso_size;
-    length += OPTION_BYTES;
     check_mtu(skb, 0, &mtu, 0, 0);
     if (length > mtu)
         return 0;
@@ -410,9 +419,31 @@ static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow
            != FIB_FRAGMENTATION_NEEDED;
 }
 
+/* True if the packet, or each of its segments, fits the MTU with 8 more bytes. The path MTU is not looked up for every
+ * packet: a result holds for packets of the same length until the end of the time slot. TCP's timer sends a packet that
+ * was lost for its size again after 200 ms (TCP_RTO_MIN) at the earliest, and finds a new slot. */
+static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow, struct known *known)
+{
+    u32 length = skb->len - flow->l3;
+    if (skb->gso_size)
+        length = IPV6_HEADER + flow->tcp_words * 4 + skb->gso_size;
+    length += OPTION_BYTES;
+    /* Every link of IPv6 carries these (RFC 8200 section 5). */
+    if (length <= IPV6_MTU_MIN)
+        return 1;
+    u16 slot = ktime_get_coarse_ns() >> ROOM_SLOT_SHIFT;
+    if (known->room_length == length && known->room_slot == slot)
+        return 1;
+    if (!path_carries(skb, flow, length))
+        return 0;
+    known->room_length = length;
+    known->room_slot = slot;
+    return 1;
+}
+
 /* Inserts the option. Returns 0, or the reason why the packet has none. */
 static ALWAYS_INLINE int write_option(
-    struct __sk_buff *skb, const struct flow *flow, const struct action *action)
+    struct __sk_buff *skb, const struct flow *flow, const struct action *action, struct known *known)
 {
     if (!flow->plain || flow->fragment || skb->protocol != htons(ETHERTYPE_IPV6))
         return UNSUPPORTED;
@@ -423,17 +454,20 @@ static ALWAYS_INLINE int write_option(
         return UNSUPPORTED;
     if (flow->payload > 0xFFFF - OPTION_BYTES)
         return TOO_BIG;
-    if (!has_room(skb, flow))
+    if (!has_room(skb, flow, known))
         return NO_ROOM;
-    u8 header[OPTION_BYTES] = {
-        flow->protocol, 0, 0x1E, 3, action->owner[0], action->owner[1], action->activity, 0};
-    u16 payload = htons(flow->payload + OPTION_BYTES);
-    u8 next = NEXT_DESTINATION;
+    /* One write from the payload length to the end of the option: a call costs more than the bytes between. */
+    struct option_write write = {
+        .payload = htons(flow->payload + OPTION_BYTES),
+        .next = NEXT_DESTINATION,
+        .hops = flow->hops,
+        .source = {flow->source[0], flow->source[1]},
+        .destination = {flow->destination[0], flow->destination[1]},
+        .option = {flow->protocol, 0, 0x1E, 3, action->owner[0], action->owner[1], action->activity, 0},
+    };
     if (adjust_room(skb, OPTION_BYTES, ADJ_ROOM_NET, ADJ_ROOM_FIXED_GSO))
         return REFUSED;
-    if (store_bytes(skb, flow->l3 + IPV6_HEADER, header, sizeof(header), 0)
-        || store_bytes(skb, flow->l3 + 4, &payload, sizeof(payload), 0)
-        || store_bytes(skb, flow->l3 + 6, &next, sizeof(next), 0)) {
+    if (store_bytes(skb, flow->l3 + 4, &write, sizeof(write), 0)) {
         adjust_room(skb, -OPTION_BYTES, ADJ_ROOM_NET, ADJ_ROOM_FIXED_GSO);
         return REFUSED;
     }
@@ -478,7 +512,7 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
             pass(REFUSED, packets, bytes);
     }
     if (action.method & BY_DESTINATION) {
-        int reason = write_option(skb, &flow, &action);
+        int reason = write_option(skb, &flow, &action, known);
         if (!reason) {
             done |= BY_DESTINATION;
             bytes += OPTION_BYTES * packets;
