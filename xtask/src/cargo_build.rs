@@ -36,6 +36,7 @@ pub(crate) fn build_release(
     }
     let lines = output.stdout.split(|byte| *byte == b'\n');
     let messages = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let programs = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
-    programs.last().with_context(|| format!("cargo build {shown} made no program"))
+    let mut programs =
+        messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    programs.next_back().with_context(|| format!("cargo build {shown} made no program"))
 }

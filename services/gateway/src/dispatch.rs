@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_http::storage_client::StorageConnections;
-use penstock_mover::{Agent, Caller, Gatekeeper, ResolvedPath, TemporaryNames};
+use penstock_mover::{Agent, Caller, Gatekeeper, HiddenNames, ResolvedPath};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
@@ -57,7 +57,7 @@ pub(crate) struct Gateway {
     pub(crate) minter: Arc<dyn TokenMinter>,
     pub(crate) config: Config,
     /// Hidden names of uploads and copies in progress.
-    pub(crate) temporary_names: TemporaryNames,
+    pub(crate) hidden_names: HiddenNames,
     /// Agents behind this gateway.
     pub(crate) head: Option<Arc<HeadNode>>,
     /// Port of `root://`, if it is served.
@@ -115,7 +115,7 @@ impl Gateway {
         keeper: Arc<dyn Gatekeeper>,
         minter: Arc<dyn TokenMinter>,
         config: Config,
-        temporary_names: TemporaryNames,
+        hidden_names: HiddenNames,
         root_port: Option<u16>,
     ) -> Self {
         let buffers = BufferPool::new(POOLED_CHUNKS_MAX, CHUNK_BYTES);
@@ -127,7 +127,7 @@ impl Gateway {
             keeper,
             minter,
             config,
-            temporary_names,
+            hidden_names,
             head,
             root_port,
             digests,

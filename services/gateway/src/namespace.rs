@@ -199,7 +199,7 @@ pub(crate) async fn rename(
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, overwrites) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
-    let (headers, names) = (request.headers.clone(), gateway.temporary_names.clone());
+    let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
     let moved = blocking(move || {
         let source = from.root.stat(native(&from.path))?;
         if let Err(problem) = check_pair(&headers, &Validators::of(&source)) {
@@ -274,7 +274,7 @@ pub(crate) async fn copy(
     let SourceAndTarget { from, to, keeps } = pair;
     let (shown, replace) = (to.shown.clone(), request.may_replace() && keeps.is_none());
     let from_shown = from.shown.clone();
-    let (headers, names) = (request.headers.clone(), gateway.temporary_names.clone());
+    let (headers, names) = (request.headers.clone(), gateway.hidden_names.clone());
     let is_pull = source.is_some();
     let copied = blocking(move || {
         let source = stat(&from)?.ok_or(io::ErrorKind::NotFound)?;

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-use penstock_mover::{LeftName, TemporaryName, TemporaryNames};
+use penstock_mover::{HiddenName, HiddenNames, LeftName};
 use penstock_sys::fs::{Dir, Kind, describe};
 
 /// Deepest tree that is deleted or copied.
@@ -25,8 +25,8 @@ const RECORDS: &str = "staged";
 pub(crate) struct StagedTree {
     parent: Dir,
     /// `None` once the tree is left to the next start.
-    name: Option<TemporaryName>,
-    names: TemporaryNames,
+    name: Option<HiddenName>,
+    names: HiddenNames,
 }
 
 /// Opens the hidden names of the gateway, whose records are in the state directory `state`, and removes the trees that an
@@ -34,8 +34,8 @@ pub(crate) struct StagedTree {
 ///
 /// # Errors
 /// When the records cannot be read.
-pub(crate) fn open_names(state: &Path) -> io::Result<TemporaryNames> {
-    let names = TemporaryNames::open(&state.join(RECORDS))?;
+pub(crate) fn open_names(state: &Path) -> io::Result<HiddenNames> {
+    let names = HiddenNames::open(&state.join(RECORDS))?;
     names.remove_left(|left| match resolve_left(left) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let (path, why) = (left.directory.join(&left.name), describe(&error));
@@ -64,13 +64,13 @@ impl StagedTree {
     ///
     /// # Errors
     /// When its record cannot be written.
-    pub(crate) fn reserve(names: &TemporaryNames, parent: Dir) -> io::Result<Self> {
+    pub(crate) fn reserve(names: &HiddenNames, parent: Dir) -> io::Result<Self> {
         Ok(Self { name: Some(names.reserve(&parent)?), parent, names: names.clone() })
     }
 
     /// The hidden name.
     pub(crate) fn name(&self) -> &Path {
-        self.name.as_ref().map_or(Path::new(""), TemporaryName::name)
+        self.name.as_ref().map_or(Path::new(""), HiddenName::name)
     }
 
     /// Gives the staged tree the name `name` beside it; a tree that has this name takes the hidden one. Returns true if
@@ -129,7 +129,7 @@ impl StagedTree {
             if let Err(lost) = there.rename_noreplace(aside.name(), target) {
                 let (hidden, why) = (aside.name().display(), describe(&lost));
                 tracing::error!("{} has the name {hidden} now: {why}", target.display());
-                aside.name.take().into_iter().for_each(TemporaryName::keep_record);
+                aside.name.take().into_iter().for_each(HiddenName::keep_record);
             }
             return Err(error);
         }

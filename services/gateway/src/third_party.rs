@@ -290,7 +290,7 @@ async fn pull_file(
     }
     let bytes = source.bytes;
     let begun = {
-        let (algorithms, names) = (algorithms.clone(), gateway.temporary_names.clone());
+        let (algorithms, names) = (algorithms.clone(), gateway.hidden_names.clone());
         blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, ResolvedPath, TemporaryNames, lock_name};
+use penstock_mover::{FileUpload, HiddenNames, ResolvedPath, lock_name};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use crate::error::failed;
@@ -29,7 +29,7 @@ pub(crate) struct TreeCopy<'a> {
     /// An existing destination may be replaced.
     pub(crate) replace: bool,
     /// Hidden names for what is built.
-    pub(crate) names: &'a TemporaryNames,
+    pub(crate) names: &'a HiddenNames,
 }
 
 /// Reason for which a copy ends; the destination is as it was.

@@ -65,7 +65,7 @@ pub(crate) async fn put(
     let headers = request.headers.clone();
     let overwrites = request.overwrites();
     let replace = overwrites && keeps.is_none();
-    let names = gateway.temporary_names.clone();
+    let names = gateway.hidden_names.clone();
     let begun = blocking(move || {
         if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
             // Wherever it leads.

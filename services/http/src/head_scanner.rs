@@ -6,7 +6,7 @@
 //! not changed.
 
 /// Byte that no request target and no name of a header may have (DEL).
-const FORBIDDEN: u8 = 0x7f;
+const FORBIDDEN_BYTE: u8 = 0x7f;
 
 const TRANSFER_ENCODING: &[u8] = b"transfer-encoding";
 const CONTENT_LENGTH: &[u8] = b"content-length";
@@ -14,10 +14,10 @@ const CONTENT_LENGTH: &[u8] = b"content-length";
 /// Longest name of a header that is kept, in bytes: one more than that of the longest known one.
 const NAME_BYTES_MAX: usize = TRANSFER_ENCODING.len() + 1;
 
-/// Position in the requests of one connection.
+/// HeadPosition in the requests of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct HeadScanner {
-    position: Position,
+    position: HeadPosition,
     /// Name of the current header, cut at [`NAME_BYTES_MAX`].
     name: Vec<u8>,
     has_encoding: bool,
@@ -25,9 +25,9 @@ pub(crate) struct HeadScanner {
     length: Option<u64>,
 }
 
-/// What the next byte belongs to.
+/// Part of a request to which the next byte belongs.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Position {
+enum HeadPosition {
     /// Empty lines before a request.
     #[default]
     Between,
@@ -50,15 +50,15 @@ impl HeadScanner {
     pub(crate) fn scan(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let count = match self.position {
-                Position::Body(left) | Position::Chunk(left) => {
+                HeadPosition::Body(left) | HeadPosition::Chunk(left) => {
                     let count =
                         usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
                     let left = left - count as u64;
                     self.position = match self.position {
-                        Position::Body(_) if left > 0 => Position::Body(left),
-                        Position::Body(_) => Position::Between,
-                        _ if left > 0 => Position::Chunk(left),
-                        _ => Position::ChunkLength(0, false),
+                        HeadPosition::Body(_) if left > 0 => HeadPosition::Body(left),
+                        HeadPosition::Body(_) => HeadPosition::Between,
+                        _ if left > 0 => HeadPosition::Chunk(left),
+                        _ => HeadPosition::ChunkLength(0, false),
                     };
                     count
                 }
@@ -73,84 +73,88 @@ impl HeadScanner {
 
     fn step(&mut self, byte: &mut u8) {
         self.position = match (self.position, *byte) {
-            (Position::Between, b'\r' | b'\n') => Position::Between,
-            (Position::Between | Position::RequestLine, b'#') => {
-                *byte = FORBIDDEN;
-                Position::RequestLine
+            (HeadPosition::Between, b'\r' | b'\n') => HeadPosition::Between,
+            (HeadPosition::Between | HeadPosition::RequestLine, b'#') => {
+                *byte = FORBIDDEN_BYTE;
+                HeadPosition::RequestLine
             }
-            (Position::RequestLine, b'\n') => {
+            (HeadPosition::RequestLine, b'\n') => {
                 (self.has_encoding, self.length) = (false, None);
                 self.name.clear();
-                Position::HeaderName
+                HeadPosition::HeaderName
             }
-            (Position::Between | Position::RequestLine, _) => Position::RequestLine,
-            (Position::HeaderName, b'\r') => Position::HeaderName,
-            (Position::HeaderName, b'\n') if self.name.is_empty() => self.body(),
-            (Position::HeaderName, b':') => self.value(byte),
-            (Position::HeaderName, _) => {
+            (HeadPosition::Between | HeadPosition::RequestLine, _) => HeadPosition::RequestLine,
+            (HeadPosition::HeaderName, b'\r') => HeadPosition::HeaderName,
+            (HeadPosition::HeaderName, b'\n') if self.name.is_empty() => self.body(),
+            (HeadPosition::HeaderName, b':') => self.value(byte),
+            (HeadPosition::HeaderName, _) => {
                 if self.name.len() < NAME_BYTES_MAX {
                     self.name.push(byte.to_ascii_lowercase());
                 }
                 self.end_line(*byte)
             }
-            (Position::LengthValue, b'0'..=b'9') => {
+            (HeadPosition::LengthValue, b'0'..=b'9') => {
                 let length = self.length.unwrap_or(0).saturating_mul(10);
                 self.length = Some(length.saturating_add(u64::from(*byte - b'0')));
-                Position::LengthValue
+                HeadPosition::LengthValue
             }
-            (Position::LengthValue, b',') => {
+            (HeadPosition::LengthValue, b',') => {
                 self.length = None;
-                Position::LengthValue
+                HeadPosition::LengthValue
             }
-            (Position::HeaderValue | Position::LengthValue, _) => self.end_line(*byte),
-            (Position::ChunkLength(0, _), b'\n') => Position::Trailer(true),
-            (Position::ChunkLength(length, _), b'\n') => Position::Chunk(length.saturating_add(2)),
-            (Position::ChunkLength(length, is_behind), _) => match char::from(*byte).to_digit(16) {
-                Some(digit) if !is_behind => {
-                    let length = length.saturating_mul(16).saturating_add(u64::from(digit));
-                    Position::ChunkLength(length, false)
+            (HeadPosition::HeaderValue | HeadPosition::LengthValue, _) => self.end_line(*byte),
+            (HeadPosition::ChunkLength(0, _), b'\n') => HeadPosition::Trailer(true),
+            (HeadPosition::ChunkLength(length, _), b'\n') => {
+                HeadPosition::Chunk(length.saturating_add(2))
+            }
+            (HeadPosition::ChunkLength(length, is_behind), _) => {
+                match char::from(*byte).to_digit(16) {
+                    Some(digit) if !is_behind => {
+                        let length = length.saturating_mul(16).saturating_add(u64::from(digit));
+                        HeadPosition::ChunkLength(length, false)
+                    }
+                    _ => HeadPosition::ChunkLength(length, true),
                 }
-                _ => Position::ChunkLength(length, true),
-            },
-            (Position::Trailer(true), b'\n') => Position::Between,
-            (Position::Trailer(is_empty), b'\r') => Position::Trailer(is_empty),
-            (Position::Trailer(_), other) => Position::Trailer(other == b'\n'),
-            (position @ (Position::Body(_) | Position::Chunk(_)), _) => position,
+            }
+            (HeadPosition::Trailer(true), b'\n') => HeadPosition::Between,
+            (HeadPosition::Trailer(is_empty), b'\r') => HeadPosition::Trailer(is_empty),
+            (HeadPosition::Trailer(_), other) => HeadPosition::Trailer(other == b'\n'),
+            (position @ (HeadPosition::Body(_) | HeadPosition::Chunk(_)), _) => position,
         };
     }
 
-    /// Position behind a byte of a header.
-    fn end_line(&mut self, byte: u8) -> Position {
+    /// HeadPosition behind a byte of a header.
+    fn end_line(&mut self, byte: u8) -> HeadPosition {
         if byte != b'\n' {
             return self.position;
         }
         self.name.clear();
-        Position::HeaderName
+        HeadPosition::HeaderName
     }
 
-    /// Position behind the name of a header.
-    fn value(&mut self, colon: &mut u8) -> Position {
+    /// HeadPosition behind the name of a header.
+    fn value(&mut self, colon: &mut u8) -> HeadPosition {
         let (is_encoding, is_length) =
             (self.name == TRANSFER_ENCODING, self.name == CONTENT_LENGTH);
         if is_encoding && self.length.is_some() || is_length && self.has_encoding {
-            *colon = FORBIDDEN;
+            *colon = FORBIDDEN_BYTE;
         }
         self.has_encoding |= is_encoding;
         match is_length {
             true => {
                 self.length = None;
-                Position::LengthValue
+                HeadPosition::LengthValue
             }
-            false => Position::HeaderValue,
+            false => HeadPosition::HeaderValue,
         }
     }
 
-    /// Position behind a head.
-    fn body(&self) -> Position {
+    /// HeadPosition behind a head.
+    fn body(&self) -> HeadPosition {
         match self.length {
-            _ if self.has_encoding => Position::ChunkLength(0, false),
-            None | Some(0) => Position::Between,
-            Some(length) => Position::Body(length),
+            _ if self.has_encoding => HeadPosition::ChunkLength(0, false),
+            None | Some(0) => HeadPosition::Between,
+            Some(length) => HeadPosition::Body(length),
         }
     }
 }
@@ -228,7 +232,7 @@ mod tests {
             prop_assert_eq!(&scanned(&text, size), &whole);
             let mut pairs = text.bytes().zip(whole.bytes());
             let is_kept = pairs.all(|(before, after)| {
-                before == after || after == FORBIDDEN && matches!(before, b'#' | b':')
+                before == after || after == FORBIDDEN_BYTE && matches!(before, b'#' | b':')
             });
             prop_assert!(is_kept, "{:?}", whole);
         }

@@ -78,11 +78,11 @@ pub use session::rate_limit::SharedPacer;
 pub use session::state::Session;
 pub use sink::destination::{Destination, ReleasePartial, TransferTarget};
 pub use sink::file_locks::FileLocks;
+pub use sink::hidden_names::{HiddenName, HiddenNames, LeftName};
 pub use sink::name_locks::lock_name;
 pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
-pub use sink::temporary_names::{LeftName, TemporaryName, TemporaryNames};
 pub use sink::upload::{
     CommittedUpload, FileUpload, JoinedUpload, RangeWriter, UploadCondition, WrittenRange,
 };

@@ -7,7 +7,7 @@ use penstock_control::run_contents::RunPart;
 use penstock_control::scheduler::{PlannedStart, RunPlan, RunView};
 
 /// Priority of all requests.
-const PRIORITY: u8 = 3;
+const REQUEST_PRIORITY: u8 = 3;
 
 /// Batches in one order.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl ActiveRun {
             request: parts.first().map_or(0, |part| part.request),
             from: start.from.clone(),
             to: start.to.clone(),
-            priority: PRIORITY,
+            priority: REQUEST_PRIORITY,
             plan: RunPlan { run: id, reason, ..RunPlan::default() },
             plan_changed_ms: now_ms,
             ..RunView::default()

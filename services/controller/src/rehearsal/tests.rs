@@ -11,7 +11,7 @@ use penstock_topology::Topology;
 
 use super::*;
 
-const SECONDS: i64 = 240;
+const REHEARSED_SECONDS: i64 = 240;
 
 fn config() -> Config {
     let mut config =
@@ -43,7 +43,7 @@ fn play(controller: &mut dyn ControllerApi) -> Vec<(Snapshot, Vec<Instructions>)
     };
     let mut nodes = Nodes::new(["c1", "c2", "t1", "t2"].map(node).into(), 1000);
     let mut rounds = Vec::new();
-    for second in 0..SECONDS {
+    for second in 0..REHEARSED_SECONDS {
         let now_ms = 1_795_392_000_000 + second * 1000;
         if second < 40 {
             let files = usize::try_from(second).unwrap();

@@ -1,4 +1,4 @@
-//! Who the client of a connection is: TLS, login, and the token of the session or of a path.
+//! Client of a connection: TLS, login, and the token of the session or of a path.
 //!
 //! At an agent behind a head node a client may have a token that only the head node knows: XrdCl sends it to each server
 //! that asks for one. Its session then has no client, and can open what a token of a redirect in the path permits.

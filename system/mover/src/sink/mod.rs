@@ -14,7 +14,7 @@
 //! | `orphans` | removal of temporary files of abandoned transfers |
 //! | `file_locks` | locks of files being written by transfers of one agent |
 //! | `name_locks` | locks of names while uploads replace files |
-//! | `temporary_names` | hidden names of uploads and copies, recorded until they are gone |
+//! | `hidden_names` | hidden names of uploads and copies, recorded until they are gone |
 //! | `upload` | a file that another protocol delivers, in order or in ranges |
 //! | `block_writer` | consecutive bytes in blocks, past the page cache |
 //! | `storage` | file system interface of all of these |
@@ -24,6 +24,7 @@ pub(crate) mod committer;
 pub(crate) mod destination;
 pub(crate) mod file;
 pub(crate) mod file_locks;
+pub(crate) mod hidden_names;
 pub(crate) mod name_locks;
 pub(crate) mod orphans;
 pub(crate) mod partial_files;
@@ -34,7 +35,6 @@ pub(crate) mod shared_machine;
 mod simulation;
 pub(crate) mod storage;
 pub(crate) mod task_queues;
-pub(crate) mod temporary_names;
 pub(crate) mod upload;
 pub(crate) mod work;
 pub(crate) mod writer;

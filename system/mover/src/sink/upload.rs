@@ -17,8 +17,8 @@ use penstock_sys::buffer::BUFFER_ALIGNMENT;
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use super::block_writer::{BLOCK_BYTES, BlockWriter};
+use super::hidden_names::{HiddenName, HiddenNames};
 use super::name_locks::lock_name;
-use super::temporary_names::{TemporaryName, TemporaryNames};
 use crate::base::file_digest::catch_up;
 use crate::session::gatekeeper::ResolvedPath;
 
@@ -44,8 +44,8 @@ pub struct FileUpload {
     name: OsString,
     file: Arc<File>,
     /// Temporary name, where the file system has no unnamed files.
-    temporary: Option<TemporaryName>,
-    temporary_names: TemporaryNames,
+    temporary: Option<HiddenName>,
+    hidden_names: HiddenNames,
     /// Size as announced.
     announced: Option<u64>,
     /// True if the file has `O_DIRECT`.
@@ -120,7 +120,7 @@ impl FileUpload {
         place: &ResolvedPath,
         bytes: Option<u64>,
         algorithms: &[Algorithm],
-        names: &TemporaryNames,
+        names: &HiddenNames,
     ) -> io::Result<Self> {
         if place.path.is_empty() {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -151,7 +151,7 @@ impl FileUpload {
             is_direct: is_large && fs::set_direct(&file, true).is_ok(),
             file: Arc::new(file),
             temporary,
-            temporary_names: names.clone(),
+            hidden_names: names.clone(),
             announced,
             algorithms: algorithms.to_vec(),
         };
@@ -332,7 +332,7 @@ impl FileUpload {
         let temporary = match self.temporary.take() {
             Some(temporary) => temporary,
             None => {
-                let temporary = self.temporary_names.reserve(&self.parent)?;
+                let temporary = self.hidden_names.reserve(&self.parent)?;
                 self.parent.link(&self.file, temporary.name())?;
                 temporary
             }
@@ -499,8 +499,8 @@ mod tests {
         }
     }
 
-    fn temporary_names() -> TemporaryNames {
-        TemporaryNames::open(&std::env::temp_dir().join("penstock-upload-tests")).unwrap()
+    fn hidden_names() -> HiddenNames {
+        HiddenNames::open(&std::env::temp_dir().join("penstock-upload-tests")).unwrap()
     }
 
     fn names(directory: &Path) -> Vec<OsString> {
@@ -517,7 +517,7 @@ mod tests {
         algorithms: &[Algorithm],
         content: &[u8],
     ) -> JoinedUpload {
-        let upload = FileUpload::begin(place, announced, algorithms, &temporary_names()).unwrap();
+        let upload = FileUpload::begin(place, announced, algorithms, &hidden_names()).unwrap();
         let mut range = upload.whole();
         content.chunks(99_999).for_each(|chunk| range.write(chunk).unwrap());
         let range = range.finish(true).unwrap();
@@ -625,7 +625,7 @@ mod tests {
                 &content[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()]
             };
             let upload =
-                FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms, &temporary_names())
+                FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms, &hidden_names())
                     .unwrap();
             let middle = bytes / 2 / FileUpload::RANGE_ALIGNMENT * FileUpload::RANGE_ALIGNMENT;
             let mut ranges = Vec::new();
@@ -654,7 +654,7 @@ mod tests {
         }
         for gap in [(4096, 9000), (0, 9000), (0, 11_000)] {
             let upload =
-                FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms, &temporary_names())
+                FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms, &hidden_names())
                     .unwrap();
             let mut range = upload.range(gap.0, 10_000);
             range.write(&vec![0; usize::try_from(gap.1 - gap.0).unwrap()]).unwrap();
@@ -668,7 +668,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for bytes in [100_000, 9 << 20] {
             let place = place(directory.path(), "f");
-            let upload = FileUpload::begin(&place, Some(bytes), &[], &temporary_names()).unwrap();
+            let upload = FileUpload::begin(&place, Some(bytes), &[], &hidden_names()).unwrap();
             let mut range = upload.whole();
             range.write(&[7; 100_000]).unwrap();
             drop((upload, range));
@@ -695,7 +695,7 @@ mod tests {
         std::fs::create_dir(directory.path().join("d")).unwrap();
         for path in ["d", ""] {
             let refused =
-                FileUpload::begin(&place(directory.path(), path), None, &[], &temporary_names())
+                FileUpload::begin(&place(directory.path(), path), None, &[], &hidden_names())
                     .unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
         }
@@ -704,7 +704,7 @@ mod tests {
         assert_eq!(upload.commit(true, &[]).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(names(directory.path()), ["d", "e"]);
         let missing =
-            FileUpload::begin(&place(directory.path(), "x/y"), None, &[], &temporary_names())
+            FileUpload::begin(&place(directory.path(), "x/y"), None, &[], &hidden_names())
                 .unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }

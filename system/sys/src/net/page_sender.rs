@@ -31,7 +31,7 @@ pub struct PageSender {
 }
 
 impl PageSender {
-    /// Creates a sender.
+    /// Creates a sender with a pipe of its own.
     ///
     /// # Errors
     /// The error of `pipe2`.
@@ -112,7 +112,7 @@ mod tests {
     fn arrives<S: AsFd + Send, R: Read + Send>(sending: S, mut receiving: R) {
         let mut buffer = BufferPool::new(1, 5 << 20).take().expect("a buffer");
         for (index, byte) in buffer.iter_mut().enumerate() {
-            *byte = (index * 31 >> 3) as u8;
+            *byte = ((index * 31) >> 3) as u8;
         }
         thread::scope(|scope| {
             let received = scope.spawn(move || {

@@ -28,7 +28,7 @@ type ProgramPaths = BTreeMap<String, PathBuf>;
 /// Programs of both sides.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ComparedBuilds {
-    /// The commit, shortened.
+    /// Hash of the commit, its first digits.
     pub(super) commit: String,
     before: ProgramPaths,
     now: ProgramPaths,

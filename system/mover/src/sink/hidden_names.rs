@@ -16,31 +16,31 @@ use super::orphans::PART;
 use crate::net::handshake::random;
 
 /// Separates directory and former name in a record; no path has it.
-const SEPARATOR: u8 = 0;
+const RECORD_SEPARATOR: u8 = 0;
 
 /// Directory of the records.
 #[derive(Debug, Clone)]
-pub struct TemporaryNames(Arc<Path>);
+pub struct HiddenNames(Arc<Path>);
 
 /// A hidden name, which no other upload or copy has. Its record is removed with this value.
 #[derive(Debug)]
-pub struct TemporaryName {
+pub struct HiddenName {
     name: OsString,
     record: PathBuf,
 }
 
-/// What an earlier run recorded of a hidden name.
+/// Record of a hidden name that an earlier run left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LeftName {
     /// Path of the directory.
     pub directory: PathBuf,
-    /// The hidden name.
+    /// Name that no listing shows.
     pub name: OsString,
     /// Name from which a tree was moved to the hidden one until another replaces it.
     pub former: Option<OsString>,
 }
 
-impl TemporaryNames {
+impl HiddenNames {
     /// Opens the records in `directory`, which is made if it is missing.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl TemporaryNames {
     ///
     /// # Errors
     /// When its record cannot be written.
-    pub fn reserve(&self, parent: &Dir) -> io::Result<TemporaryName> {
+    pub fn reserve(&self, parent: &Dir) -> io::Result<HiddenName> {
         self.record(parent.real_path()?.as_os_str().as_bytes(), |_| Ok(()))
     }
 
@@ -62,9 +62,9 @@ impl TemporaryNames {
     ///
     /// # Errors
     /// When its record cannot be written.
-    pub fn reserve_for(&self, parent: &Dir, former: &OsStr) -> io::Result<TemporaryName> {
+    pub fn reserve_for(&self, parent: &Dir, former: &OsStr) -> io::Result<HiddenName> {
         let path = parent.real_path()?;
-        let record = [path.as_os_str().as_bytes(), &[SEPARATOR], former.as_bytes()].concat();
+        let record = [path.as_os_str().as_bytes(), &[RECORD_SEPARATOR], former.as_bytes()].concat();
         let name = self.record(&record, File::sync_all)?;
         File::open(&self.0)?.sync_all()?;
         Ok(name)
@@ -74,11 +74,11 @@ impl TemporaryNames {
         &self,
         content: &[u8],
         finish: impl Fn(&File) -> io::Result<()>,
-    ) -> io::Result<TemporaryName> {
+    ) -> io::Result<HiddenName> {
         let name = temporary_name();
         let record = self.0.join(&name);
         let mut file = File::create_new(&record)?;
-        let name = TemporaryName { name, record };
+        let name = HiddenName { name, record };
         file.write_all(content)?;
         finish(&file)?;
         Ok(name)
@@ -93,7 +93,7 @@ impl TemporaryNames {
             let name = entry?.file_name();
             let record = self.0.join(&name);
             let text = fs::read(&record)?;
-            let mut parts = text.splitn(2, |byte| *byte == SEPARATOR);
+            let mut parts = text.splitn(2, |byte| *byte == RECORD_SEPARATOR);
             let mut part = || parts.next().map(|part| OsString::from_vec(part.to_vec()));
             let directory = part().unwrap_or_default().into();
             if remove(&LeftName { directory, name, former: part() }).is_ok() {
@@ -104,8 +104,8 @@ impl TemporaryNames {
     }
 }
 
-impl TemporaryName {
-    /// The hidden name.
+impl HiddenName {
+    /// Name that no listing shows.
     #[must_use]
     pub fn name(&self) -> &Path {
         Path::new(&self.name)
@@ -117,7 +117,7 @@ impl TemporaryName {
     }
 }
 
-impl Drop for TemporaryName {
+impl Drop for HiddenName {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.record);
     }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn records_outlive_a_crash() {
         let (records, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let names = TemporaryNames::open(records.path()).unwrap();
+        let names = HiddenNames::open(records.path()).unwrap();
         let parent = Dir::open(data.path()).unwrap();
         drop(names.reserve(&parent).unwrap());
         assert_eq!(fs::read_dir(records.path()).unwrap().count(), 0);
