@@ -345,7 +345,9 @@ impl<'s> RootSession<'s> {
         let bytes = path.normalized();
         let mark = gateway.keeper.mark(caller, &bytes, asked).map_err(refused)?;
         let (file, stat, shown) = files::open(gateway, caller, &bytes).await?;
-        if let Some(head) = gateway.head.as_deref().filter(|_| !client.is_redirected) {
+        // XrdCl shows no token to an agent on this machine that it was sent to from TLS.
+        let may_redirect = !client.is_redirected && !self.is_encrypted;
+        if let Some(head) = gateway.head.as_deref().filter(|_| may_redirect) {
             match head::redirect_root(head, caller, &bytes) {
                 Ok(None) => {}
                 Ok(Some(target)) => {
