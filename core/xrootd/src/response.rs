@@ -16,6 +16,8 @@ const STATUS_OK: u16 = 0;
 const STATUS_OK_SO_FAR: u16 = 4000;
 const STATUS_ERROR: u16 = 4003;
 const STATUS_REDIRECT: u16 = 4004;
+/// Port of a redirect that names a URL instead of a host. Other negative ports are URLs with flags.
+const REDIRECT_TO_URL: u32 = u32::MAX;
 const STATUS_WAIT: u16 = 4005;
 
 const IS_DATA_SERVER: u32 = 1;
@@ -176,13 +178,22 @@ pub fn wait(stream_id: [u8; 2], seconds: u32, reason: &str) -> Vec<u8> {
 }
 
 /// Response that sends the client with this request to another server. `opaque` joins the opaque part of its path there, in
-/// place of values of the same names.
+/// place of values of the same names. With `is_encrypted` the client uses TLS there: a negative port stands for a URL in
+/// place of the host.
 #[must_use]
-pub fn redirect(stream_id: [u8; 2], host: &str, port: u16, opaque: &str) -> Vec<u8> {
+pub fn redirect(
+    stream_id: [u8; 2],
+    (host, port): (&str, u16),
+    opaque: &str,
+    is_encrypted: bool,
+) -> Vec<u8> {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let target = format!("{host}?{opaque}");
-    let body = [&u32::from(port).to_be_bytes(), target.as_bytes()].concat();
-    response(stream_id, STATUS_REDIRECT, &body)
+    let (number, target) = if is_encrypted {
+        (REDIRECT_TO_URL, format!("roots://{host}:{port}/?{opaque}"))
+    } else {
+        (port.into(), format!("{host}?{opaque}"))
+    };
+    response(stream_id, STATUS_REDIRECT, &[&number.to_be_bytes(), target.as_bytes()].concat())
 }
 
 /// Response to `protocol`, with the encryption that the server demands.

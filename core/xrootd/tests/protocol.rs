@@ -231,3 +231,13 @@ proptest! {
         prop_assert!(std::str::from_utf8(body).is_ok() && !body.contains(&0));
     }
 }
+
+#[test]
+fn encrypted_redirect_names_a_url() {
+    let plain = response::redirect([7, 9], ("::1", 1094), "authz=x", false);
+    assert_eq!(plain[..12], [7, 9, 0x0f, 0xa4, 0, 0, 0, 17, 0, 0, 4, 0x46]);
+    assert_eq!(&plain[12..], b"[::1]?authz=x");
+    let encrypted = response::redirect([7, 9], ("dtn.example", 1094), "authz=x", true);
+    assert_eq!(encrypted[8..12], (-1_i32).to_be_bytes());
+    assert_eq!(&encrypted[12..], b"roots://dtn.example:1094/?authz=x");
+}

@@ -345,14 +345,13 @@ impl<'s> RootSession<'s> {
         let bytes = path.normalized();
         let mark = gateway.keeper.mark(caller, &bytes, asked).map_err(refused)?;
         let (file, stat, shown) = files::open(gateway, caller, &bytes).await?;
-        // XrdCl shows no token to an agent on this machine that it was sent to from TLS.
-        let may_redirect = !client.is_redirected && !self.is_encrypted;
-        if let Some(head) = gateway.head.as_deref().filter(|_| may_redirect) {
+        if let Some(head) = gateway.head.as_deref().filter(|_| !client.is_redirected) {
             match head::redirect_root(head, caller, &bytes) {
                 Ok(None) => {}
                 Ok(Some(target)) => {
                     let opaque = format!("authz=Bearer%20{}", target.token);
-                    let answer = response::redirect(id, target.host, target.port, &opaque);
+                    let server = (target.host, target.port);
+                    let answer = response::redirect(id, server, &opaque, self.is_encrypted);
                     return Ok(RootAnswer::Bytes(answer));
                 }
                 Err(problem) => {
