@@ -20,8 +20,8 @@ use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
 use penstock_http::access::ReadPolicy;
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_mover::{Agent, AgentConfig, AgentLimits, Gatekeeper};
-use penstock_tokens::key_cache::{KeyCacheTimes, KeyFileError};
-use penstock_tokens::{IssuerConfig, IssuerRegistry, MacaroonKey, TokenMinter};
+use penstock_tokens::key_cache::KeyCacheTimes;
+use penstock_tokens::{IssuerConfig, IssuerFileError, IssuerRegistry, MacaroonKey, TokenMinter};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -44,9 +44,9 @@ pub enum AgentStartError {
     /// The tokens cannot be read.
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    /// The keys of an issuer cannot be read.
-    #[error("jwks_file: {0}")]
-    IssuerKeys(#[from] KeyFileError),
+    /// A file of an issuer cannot be used.
+    #[error(transparent)]
+    IssuerFile(#[from] IssuerFileError),
     /// The key for derived tokens cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
@@ -301,15 +301,15 @@ enum ReloadError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Tokens(#[from] TokenError),
-    #[error("jwks_file: {0}")]
-    IssuerKeys(#[from] KeyFileError),
+    #[error(transparent)]
+    IssuerFile(#[from] IssuerFileError),
 }
 
 fn open_issuers(
     configs: &[IssuerConfig],
     runtime: &Handle,
     former: &IssuerRegistry,
-) -> Result<IssuerRegistry, KeyFileError> {
+) -> Result<IssuerRegistry, IssuerFileError> {
     IssuerRegistry::open(configs, runtime, KeyCacheTimes::default(), former)
 }
 

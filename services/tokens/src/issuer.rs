@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_http::Url;
-use penstock_http::client::UrlError;
+use penstock_http::client::{ServerTrustError, UrlError};
+use penstock_http::{ServerTrust, Url};
 use penstock_scopes::{PathGrant, ScopePath, TokenGrant, TokenIssuer};
 use tokio::runtime::Handle;
 
@@ -69,6 +69,32 @@ impl IssuerConfig {
             false => Ok(()),
         }
     }
+
+    /// Reads the authorities, which each fetch of keys reads anew.
+    fn check_authorities(&self) -> Result<(), IssuerFileError> {
+        if self.authorities.is_none() {
+            return Ok(());
+        }
+        let loaded = ServerTrust::Authorities(self.authorities.clone()).load();
+        let failed = |error| IssuerFileError::Authorities { name: self.name.clone(), error };
+        loaded.map(drop).map_err(failed)
+    }
+}
+
+/// A file of an issuer that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IssuerFileError {
+    /// The file of its keys.
+    #[error("jwks_file: {0}")]
+    Keys(#[from] KeyFileError),
+    /// The authorities of its TLS certificate.
+    #[error("issuer {name}: {error}: name a PEM file, or a directory of files .pem, .crt or .0")]
+    Authorities {
+        /// Name of the issuer.
+        name: String,
+        /// Fault of the file.
+        error: ServerTrustError,
+    },
 }
 
 /// A token that is not accepted now.
@@ -98,17 +124,18 @@ impl IssuerRegistry {
     /// when the first token comes.
     ///
     /// # Errors
-    /// When a file of keys cannot be used.
+    /// When a file of keys or of authorities cannot be used.
     pub fn open(
         configs: &[IssuerConfig],
         runtime: &Handle,
         times: KeyCacheTimes,
         former: &Self,
-    ) -> Result<Self, KeyFileError> {
+    ) -> Result<Self, IssuerFileError> {
         let open = |config: &IssuerConfig| {
             if let Some(same) = former.0.iter().find(|issuer| issuer.config == *config) {
                 return Ok(Arc::clone(same));
             }
+            config.check_authorities()?;
             let keys = match &config.jwks_file {
                 Some(file) => KeyCache::of_file(file.clone())?,
                 None => KeyCache::of_issuer(

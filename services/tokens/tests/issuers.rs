@@ -165,6 +165,22 @@ fn hostile_issuers_are_refused() {
 }
 
 #[test]
+fn unusable_authorities_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("empty.pem"), "none").unwrap();
+    let issuer = TestIssuer::new(&[&TestKey::es256("e1")]);
+    let runtime = Builder::new_current_thread().build().unwrap();
+    for (file, words) in [("empty.pem", "holds no certificate"), ("missing.pem", "no such file")] {
+        let authorities = Some(directory.path().join(file));
+        let configs = [IssuerConfig { authorities, ..config(&issuer) }];
+        let none = IssuerRegistry::default();
+        let opened = IssuerRegistry::open(&configs, runtime.handle(), TIMES, &none);
+        let error = opened.unwrap_err().to_string();
+        assert!(error.starts_with("issuer cms: ") && error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn file_replaces_the_issuer() {
     let (old, new) = (TestKey::es256("e1"), TestKey::es256("e2"));
     let issuer = TestIssuer::new(&[&old]);
