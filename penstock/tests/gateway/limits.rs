@@ -12,13 +12,18 @@ use crate::common::wait_until;
 use crate::root::root_authority;
 use crate::site::{Site, TOKEN, missing_program};
 
-fn idle(authority: &str, count: usize) -> Vec<TcpStream> {
+/// Opens idle connections to a server that admits `limit`; it has accepted all of them on return.
+fn idle(authority: &str, limit: usize) -> Vec<TcpStream> {
+    const SURPLUS: usize = 4;
     let connect = |_| {
         let stream = TcpStream::connect(authority).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
         stream
     };
-    (0..count).map(connect).collect()
+    let mut streams: Vec<_> = (0..limit + SURPLUS).map(connect).collect();
+    // The oldest ones gave way to the last.
+    assert!(streams.drain(..SURPLUS).all(|stream| is_closed(&stream)), "{authority}");
+    streams
 }
 
 /// True once the server closes a connection, sooner than the time limit of an idle one.
