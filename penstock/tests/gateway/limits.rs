@@ -14,15 +14,15 @@ use crate::site::{Site, TOKEN, missing_program};
 
 /// Opens idle connections to a server that admits `limit`; it has accepted all of them on return.
 fn idle(authority: &str, limit: usize) -> Vec<TcpStream> {
-    const SURPLUS: usize = 4;
+    const EXTRA_CONNECTIONS: usize = 4;
     let connect = |_| {
         let stream = TcpStream::connect(authority).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
         stream
     };
-    let mut streams: Vec<_> = (0..limit + SURPLUS).map(connect).collect();
+    let mut streams: Vec<_> = (0..limit + EXTRA_CONNECTIONS).map(connect).collect();
     // The oldest ones gave way to the last.
-    assert!(streams.drain(..SURPLUS).all(|stream| is_closed(&stream)), "{authority}");
+    assert!(streams.drain(..EXTRA_CONNECTIONS).all(|stream| is_closed(&stream)), "{authority}");
     streams
 }
 

@@ -195,7 +195,7 @@ fn host_certificate(certificate: &Path, key: &Path) -> Result<ServerConfig, Gate
     }
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|error| of_key(format!("{error}: name the PEM file of the key")))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(penstock_http::crypto_provider());
     ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))

@@ -9,6 +9,7 @@
 pub mod access;
 pub mod client;
 mod connection_tracker;
+mod crypto;
 mod head_scanner;
 mod malformed;
 pub mod metrics;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use access::ApiCaller;
 pub use client::{HttpClient, HttpError, HttpRequest, HttpResponse, ServerTrust, Url, fetch};
+pub use crypto::crypto_provider;
 pub use metrics::MetricWriter;
 pub use problem::{FieldProblem, PROBLEM_JSON, ProblemDetails, error_text};
 pub use role::{RoleReloadError, ServiceRole};

@@ -26,6 +26,29 @@ pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Width of the widest instructions of this processor that AES-GCM can use (VAES and VPCLMULQDQ, x86-64), in bits: 512
+/// with AVX-512, 256 with AVX2, else 128.
+#[must_use]
+pub fn aes_instruction_bits() -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let is_wide = is_x86_feature_detected!("vaes")
+            && is_x86_feature_detected!("vpclmulqdq")
+            && is_x86_feature_detected!("avx2");
+        let has_avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        match (is_wide, has_avx512) {
+            (true, true) => 512,
+            (true, false) => 256,
+            (false, _) => 128,
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    128
+}
+
 /// CPU time of all threads of this process, user and system.
 pub fn process_cpu() -> Duration {
     usage().map_or(Duration::ZERO, |usage| duration(usage.ru_utime) + duration(usage.ru_stime))

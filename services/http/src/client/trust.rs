@@ -89,7 +89,7 @@ impl ServerTrust {
         let known = || CA_BUNDLES.iter().map(PathBuf::from).find(|file| file.exists());
         let file =
             given.or(named.map(PathBuf::from)).or_else(known).ok_or(ServerTrustError::NoFile)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(crate::crypto_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)?
             .with_root_certificates(root_certificates(&file)?)

@@ -10,6 +10,7 @@
 //! See docs/decisions/0007. A peer that violates the protocol receives an alert and gives
 //! `InvalidData`.
 
+mod cipher;
 mod handshake;
 mod incoming;
 mod keys;

@@ -3,10 +3,9 @@
 //! One direction of a connection; key updates are in `keys`. After an error the caller must send the
 //! alert and stop reading.
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
 use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, Error};
+
+use super::cipher::{NONCE_BYTES, RecordCipher, TAG_BYTES};
 
 /// Record header: type, version and two bytes of body length.
 pub(super) const HEADER_BYTES: usize = 5;
@@ -16,8 +15,6 @@ pub(super) const CONTENT_BYTES_MAX: usize = 1 << 14;
 
 /// Limit of a record's body: content, type, padding and tag.
 pub(super) const BODY_BYTES_MAX: usize = CONTENT_BYTES_MAX + 256;
-
-const TAG_BYTES: usize = 16;
 
 /// Bytes added by sealing: header, content type and tag.
 pub(super) const OVERHEAD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
@@ -32,8 +29,8 @@ pub(super) struct OpenedRecord {
 /// Key of one direction with its record sequence number.
 #[derive(Debug)]
 pub(super) struct RecordKey {
-    key: LessSafeKey,
-    iv: [u8; 12],
+    cipher: RecordCipher,
+    iv: [u8; NONCE_BYTES],
     sequence: u64,
 }
 
@@ -43,16 +40,8 @@ impl RecordKey {
     /// # Errors
     /// If its cipher is not offered.
     pub(super) fn new((sequence, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Self, Error> {
-        let (algorithm, key, iv) = match &secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(Error::General("a cipher that is not offered".to_owned())),
-        };
-        let key = UnboundKey::new(algorithm, key.as_ref())
-            .map_err(|_| Error::General("a key of the wrong length".to_owned()))?;
-        let iv = iv.as_ref().try_into().expect("an IV of TLS 1.3 has 12 bytes");
-        Ok(Self { key: LessSafeKey::new(key), iv, sequence })
+        let (cipher, iv) = RecordCipher::new(&secrets)?;
+        Ok(Self { cipher, iv, sequence })
     }
 
     /// Number of records protected so far.
@@ -66,18 +55,8 @@ impl RecordKey {
         let length = u16::try_from(body.len()).expect("a record is short");
         let [high, low] = length.to_be_bytes();
         header.copy_from_slice(&[u8::from(ContentType::ApplicationData), 3, 3, high, low]);
-        let (sealed, rest) = body.split_at_mut(content.len());
         let nonce = self.next_nonce();
-        self.key
-            .seal_out_of_place_scatter(
-                nonce,
-                Aad::from(header),
-                content,
-                sealed,
-                &[u8::from(kind)],
-                rest,
-            )
-            .expect("lengths are right, and far below the limit of the cipher");
+        self.cipher.seal(nonce, header, (content, u8::from(kind)), body);
     }
 
     /// Opens a record into the first `body.len() - 16` bytes of `out`.
@@ -90,13 +69,12 @@ impl RecordKey {
         body: &[u8],
         out: &mut [u8],
     ) -> Result<OpenedRecord, AlertDescription> {
-        let sealed = body.len().checked_sub(TAG_BYTES).ok_or(AlertDescription::DecodeError)?;
-        let (body, tag) = body.split_at(sealed);
+        let (body, tag): (_, &[u8; TAG_BYTES]) =
+            body.split_last_chunk().ok_or(AlertDescription::DecodeError)?;
         let nonce = self.next_nonce();
-        self.key
-            .open_separate_gather(nonce, Aad::from(header), body, tag, &mut out[..sealed])
-            .map_err(|_| AlertDescription::BadRecordMac)?;
-        unpad(&out[..sealed])
+        let out = &mut out[..body.len()];
+        self.cipher.open_into(nonce, header, (body, tag), out)?;
+        unpad(out)
     }
 
     /// Opens a record in place.
@@ -109,18 +87,17 @@ impl RecordKey {
         body: &mut [u8],
     ) -> Result<OpenedRecord, AlertDescription> {
         let nonce = self.next_nonce();
-        let opened = self.key.open_in_place(nonce, Aad::from(header), body);
-        unpad(opened.map_err(|_| AlertDescription::BadRecordMac)?)
+        unpad(self.cipher.open_in_place(nonce, header, body)?)
     }
 
     /// Nonce: the IV XORed with the sequence number (RFC 8446, 5.3).
-    fn next_nonce(&mut self) -> Nonce {
+    fn next_nonce(&mut self) -> [u8; NONCE_BYTES] {
         let mut nonce = self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
             *byte ^= number;
         }
         self.sequence += 1;
-        Nonce::assume_unique_for_key(nonce)
+        nonce
     }
 }
 
