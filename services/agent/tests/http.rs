@@ -1,6 +1,6 @@
 //! The HTTP API over real sockets, with a mover that records its calls.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,7 @@ use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer
 use penstock_protocol::control::Settings;
 use penstock_testkit::http::TestRequest;
 use penstock_testkit::raw;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -416,4 +417,27 @@ fn openapi_document_is_committed() {
         committed == now,
         "the API differs from docs/openapi.json: look at the change and run this test with UPDATE_GOLDEN=1"
     );
+}
+
+/// Generators of clients need an id for each operation, and a description of each response.
+#[test]
+fn operations_are_described() {
+    let document: Value =
+        serde_json::from_str(&std::fs::read_to_string("../../docs/openapi.json").unwrap()).unwrap();
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            assert!(ids.insert(id), "{id} names two operations: {method} {path}");
+            assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{id}");
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let text = response["description"].as_str().unwrap_or_default();
+                assert!(!text.is_empty(), "{id}, {status}");
+                let schema = response["content"].pointer("/application~1problem+json/schema/$ref");
+                let is_failure = !status.starts_with('2');
+                assert_eq!(schema.is_some(), is_failure, "{id}, {status}");
+            }
+        }
+    }
+    assert!(document["components"]["schemas"]["Problem"].is_object());
 }

@@ -56,23 +56,26 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 #[derive(OpenApi)]
-#[openapi(paths(
-    series::series,
-    follow::live,
-    facts::interfaces,
-    facts::exporters,
-    talkers::talkers,
-    series::labels,
-    alerts::alerts,
-    alerts::acknowledge,
-    alerts::unacknowledge,
-    events::events,
-    matrix::matrix,
-    facts::status,
-    network::links,
-    link_series::series,
-    network::topology,
-))]
+#[openapi(
+    paths(
+        series::series,
+        follow::live,
+        facts::interfaces,
+        facts::exporters,
+        talkers::talkers,
+        series::labels,
+        alerts::alerts,
+        alerts::acknowledge,
+        alerts::unacknowledge,
+        events::events,
+        matrix::matrix,
+        facts::status,
+        network::links,
+        link_series::series,
+        network::topology,
+    ),
+    components(schemas(ProblemDetails))
+)]
 struct CollectorApi;
 
 /// Builds the OpenAPI document.

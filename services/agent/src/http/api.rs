@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 
 use super::AgentApi;
 use crate::registry::ActiveRegistry;
@@ -308,8 +308,8 @@ fn unix_seconds(time: SystemTime) -> f64 {
 
 /// Returns version, addresses, exports and limits of the agent.
 #[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
-    (status = 200, body = AgentFacts),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 200, body = AgentFacts, description = "The agent: name, version, limits and exports"),
+    Refused,
 ))]
 pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> {
     let text =
@@ -342,8 +342,8 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
 
 /// Returns all transfers that run or ended recently.
 #[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
-    (status = 200, body = Transfers),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 200, body = Transfers, description = "Transfers, the running ones first"),
+    Refused,
 ))]
 pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfers> {
     let mut transfers: Vec<TransferFacts> =
@@ -356,8 +356,8 @@ pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfer
 /// Returns one transfer by its id.
 #[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
-    (status = 200, body = TransferFacts),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts, description = "The transfer"),
+    Refused,
 ))]
 pub(super) async fn transfer(
     State(api): State<Arc<AgentApi>>,
@@ -367,10 +367,10 @@ pub(super) async fn transfer(
 }
 
 /// Changes a running transfer, without a restart.
-#[utoipa::path(patch, path = "/api/v1/transfers/{id}", security(("token" = [])),
+#[utoipa::path(patch, path = "/api/v1/transfers/{id}", operation_id = "change_transfer", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), request_body = TransferChange, responses(
-    (status = 200, body = TransferFacts),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts, description = "The transfer with its new settings"),
+    Refused,
 ))]
 pub(super) async fn change(
     State(api): State<Arc<AgentApi>>,
@@ -403,10 +403,10 @@ pub(super) async fn change(
 }
 
 /// Cancels a transfer. What is durable stays, and the same copy resumes from it.
-#[utoipa::path(delete, path = "/api/v1/transfers/{id}", security(("token" = [])),
+#[utoipa::path(delete, path = "/api/v1/transfers/{id}", operation_id = "cancel_transfer", security(("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
-    (status = 200, body = TransferFacts),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
+    (status = 200, body = TransferFacts, description = "The transfer, which ends soon"),
+    Refused,
 ))]
 pub(super) async fn cancel(
     State(api): State<Arc<AgentApi>>,
@@ -449,6 +449,7 @@ fn find(api: &AgentApi, id: u64) -> Result<TransferFacts, ProblemDetails> {
     info(title = "Penstock agent", description = "Watching and steering the transfers of a data transfer node.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
     paths(agent, transfers, transfer, change, cancel),
+    components(schemas(ProblemDetails)),
     modifiers(&BearerToken)
 )]
 struct ApiDocument;

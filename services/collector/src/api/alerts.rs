@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -117,7 +117,7 @@ fn facts(alert: Alert) -> AlertFacts {
 
 /// Lists alerts with their state.
 #[utoipa::path(get, path = "/api/v1/telemetry/alerts", security((), ("token" = [])),
-    responses((status = 200, body = Alerts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = Alerts, description = "Rules of alerts with their states"), Refused))]
 pub(super) async fn alerts(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
@@ -143,9 +143,9 @@ pub(crate) struct Acknowledge {
 }
 
 /// Acknowledges a firing alert; the acknowledgement ends with the alert.
-#[utoipa::path(put, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
+#[utoipa::path(put, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", operation_id = "acknowledge_alert", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the alert")), request_body = Acknowledge,
-    responses((status = 200, body = AlertFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = AlertFacts, description = "The alert, acknowledged"), Refused))]
 pub(super) async fn acknowledge(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
@@ -168,9 +168,9 @@ pub(super) async fn acknowledge(
 }
 
 /// Revokes the acknowledgement of a firing alert.
-#[utoipa::path(delete, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", security(("token" = [])),
+#[utoipa::path(delete, path = "/api/v1/telemetry/alerts/{name}/acknowledgement", operation_id = "unacknowledge_alert", security(("token" = [])),
     params(("name" = String, Path, description = "Name of the alert")),
-    responses((status = 200, body = AlertFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = AlertFacts, description = "The alert, no longer acknowledged"), Refused))]
 pub(super) async fn unacknowledge(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,

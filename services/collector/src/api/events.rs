@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -32,7 +32,7 @@ pub(crate) struct Events {
 /// Events of a time range, the newest first: alerts that fire, are resolved or acknowledged,
 /// exporters and interfaces that change their state, starts and gaps of the collector. The newest
 /// 10,000 are kept, across restarts if there is a store.
-#[utoipa::path(get, path = "/api/v1/telemetry/events", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/events", operation_id = "telemetry_events", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -86400 if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
@@ -41,7 +41,7 @@ pub(crate) struct Events {
         ("link" = Option<String>, Query, description = "Of this link of the topology"),
         ("limit" = Option<usize>, Query, description = "Most events in the answer; 500 if not given"),
     ),
-    responses((status = 200, body = Events), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = Events, description = "Events, the newest first"), Refused))]
 pub(super) async fn events(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

@@ -9,7 +9,7 @@ use axum::extract::State;
 use penstock_flows::exporter::ExportProtocol;
 use penstock_flows::rates::SamplingCalibration;
 use penstock_flows::sflow::counters::STATUS_OPER_UP;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -83,7 +83,7 @@ fn dialect(dialect: ExportProtocol) -> &'static str {
 
 /// Lists exporters with their losses.
 #[utoipa::path(get, path = "/api/v1/telemetry/exporters", security((), ("token" = [])),
-    responses((status = 200, body = ExporterList), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = ExporterList, description = "Exporters with their losses"), Refused))]
 pub(super) async fn exporters(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
@@ -288,7 +288,7 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceReport>, usize) {
 
 /// Lists interfaces with their counters, compared with samples.
 #[utoipa::path(get, path = "/api/v1/telemetry/interfaces", security((), ("token" = [])),
-    responses((status = 200, body = Interfaces), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = Interfaces, description = "Interfaces with their counters and rates"), Refused))]
 pub(super) async fn interfaces(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
@@ -491,8 +491,8 @@ pub(crate) struct TelemetryStatus {
 }
 
 /// Reports the state of the collector: input, losses and room left.
-#[utoipa::path(get, path = "/api/v1/telemetry/status", security((), ("token" = [])),
-    responses((status = 200, body = TelemetryStatus), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/api/v1/telemetry/status", operation_id = "telemetry_status", security((), ("token" = [])),
+    responses((status = 200, body = TelemetryStatus, description = "State of the collector"), Refused))]
 pub(super) async fn status(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

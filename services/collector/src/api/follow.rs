@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use utoipa::ToSchema;
@@ -73,7 +73,7 @@ pub(crate) struct KeyedRate {
 
 /// Streams each second as it ends: server-sent events named second, whose data is one object. With
 /// Last-Event-ID the later seconds still in memory come first.
-#[utoipa::path(get, path = "/api/v1/telemetry/live", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/live", operation_id = "follow_telemetry", security((), ("token" = [])),
     params(
         ("by" = Option<String>, Query, description = "Words of series' by, with commas between them; owner if not given"),
         ("top" = Option<usize>, Query, description = "Keys of each; 32 if not given"),
@@ -81,7 +81,7 @@ pub(crate) struct KeyedRate {
         ("combine" = Option<String>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = SecondEvent, content_type = "text/event-stream"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = SecondEvent, content_type = "text/event-stream", description = "One event for each second"), Refused))]
 pub(super) async fn live(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,

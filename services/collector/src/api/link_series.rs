@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_flows::estimate::Sum;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -68,14 +68,14 @@ fn line(key: &str, answer: &QueryResult) -> Option<LinkLine> {
 }
 
 /// Returns rates of a link over time, in both directions.
-#[utoipa::path(get, path = "/api/v1/telemetry/links/{name}/series", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/links/{name}/series", operation_id = "link_series", security((), ("token" = [])),
     params(
         ("name" = String, Path, description = "Name of the link in the topology"),
         ("from" = Option<i64>, Query, description = "As of series"),
         ("to" = Option<i64>, Query, description = "As of series"),
         ("step" = Option<i64>, Query, description = "As of series"),
     ),
-    responses((status = 200, body = LinkSeries), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = LinkSeries, description = "Rates of the link over time"), Refused))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -70,13 +70,13 @@ fn split(key: &str, sites: &[Arc<str>]) -> Option<(String, String)> {
 }
 
 /// Returns mean rates from site to site over a time range.
-#[utoipa::path(get, path = "/api/v1/telemetry/matrix", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/matrix", operation_id = "traffic_matrix", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -60 if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
         ("owner" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = Matrix), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = Matrix, description = "Rates between sites"), Refused))]
 pub(super) async fn matrix(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use penstock_topology::{LinkEnd, NodeKind, Topology};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -123,7 +123,7 @@ fn links_of(topology: &Topology) -> Vec<LinkFacts> {
 
 /// Returns the configured topology; empty without one.
 #[utoipa::path(get, path = "/api/v1/topology", security((), ("token" = [])),
-    responses((status = 200, body = TopologyFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = TopologyFacts, description = "The topology"), Refused))]
 pub(super) async fn topology(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
@@ -360,12 +360,12 @@ fn rates(shared: &Shared, means: Option<&InterfaceMeans>) -> Rates {
 
 /// Lists links of the topology with their use, as reported by the interfaces at their ends: now, or
 /// as means over a time range.
-#[utoipa::path(get, path = "/api/v1/telemetry/links", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/links", operation_id = "telemetry_links", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; the newest figures if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
     ),
-    responses((status = 200, body = Links), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = Links, description = "Links with their rates"), Refused))]
 pub(super) async fn links(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use penstock_flows::estimate::{CounterEstimate, Stratum, Sum};
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -111,7 +111,7 @@ pub(crate) struct SeriesLine {
 }
 
 /// Returns rates over time, grouped by a property.
-#[utoipa::path(get, path = "/api/v1/telemetry/series", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/series", operation_id = "telemetry_series", security((), ("token" = [])),
     params(
         ("by" = String, Query, description = "owner, activity, scitag, vlan, site, site_pair, host, interface, ip_version, as, prefix, exporter or total"),
         ("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -600 if not given"),
@@ -122,7 +122,7 @@ pub(crate) struct SeriesLine {
         ("top" = Option<usize>, Query, description = "Count of series listed separately; 24 if not given"),
         ("owner" = Option<String>, Query, description = "A filter; each of the words of by is one"),
     ),
-    responses((status = 200, body = SeriesAnswer), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = SeriesAnswer, description = "Rates over time"), Refused))]
 pub(super) async fn series(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,
@@ -416,13 +416,13 @@ pub(crate) struct TrafficShare {
 }
 
 /// Returns the shares of labelled, unlabelled and untrusted traffic.
-#[utoipa::path(get, path = "/api/v1/telemetry/labels", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/labels", operation_id = "telemetry_labels", security((), ("token" = [])),
     params(
         ("from" = Option<i64>, Query, description = "As of series; -60 if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
         ("site" = Option<String>, Query, description = "Filters as of series"),
     ),
-    responses((status = 200, body = LabelShares), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = LabelShares, description = "Shares of traffic by kind of label"), Refused))]
 pub(super) async fn labels(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

@@ -9,7 +9,7 @@ use axum::extract::State;
 use penstock_flows::aggregate::ScitagLabel;
 use penstock_flows::estimate::Sum;
 use penstock_flows::packet::FlowKey;
-use penstock_http::ProblemDetails;
+use penstock_http::{ProblemDetails, Refused};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -76,7 +76,7 @@ pub(crate) struct TalkerList {
 }
 
 /// Lists the largest flows of the last ten seconds, or of a range within the last ten minutes.
-#[utoipa::path(get, path = "/api/v1/telemetry/talkers", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/telemetry/talkers", operation_id = "top_talkers", security((), ("token" = [])),
     params(
         ("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most"),
         ("from" = Option<i64>, Query, description = "As of series; the last ten seconds if not given"),
@@ -84,7 +84,7 @@ pub(crate) struct TalkerList {
         ("direction" = Option<String>, Query, description = "in or out: what a filter by host, prefix or site receives or sends; both if not given"),
         ("owner" = Option<String>, Query, description = "A filter; owner, activity, scitag, site, site_pair, host, prefix and ip_version are some"),
     ),
-    responses((status = 200, body = TalkerList), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    responses((status = 200, body = TalkerList, description = "The greatest flows with their errors"), Refused))]
 pub(super) async fn talkers(
     State(shared): State<Arc<Shared>>,
     given: RawQuery,

@@ -12,6 +12,7 @@ use penstock_control::orders::{ENTRIES_MAX, Instructions, OUTCOMES_MAX, Order, R
 use super::{ApiClient, body};
 use crate::problem::{ProblemDetails, unavailable};
 use crate::shared::ControllerState;
+use penstock_http::{Refused, Unavailable};
 
 /// Most orders in one report.
 const ORDERS_MAX: usize = 10_000;
@@ -36,11 +37,11 @@ fn allowed(shared: &ControllerState, asking: &ApiClient, host: &str) -> Result<(
 }
 
 /// Stores a node's report; responds with its instructions.
-#[utoipa::path(post, path = "/api/v1/agents/{host}/report", security(("token" = [])),
+#[utoipa::path(post, path = "/api/v1/agents/{host}/report", operation_id = "report_to_controller", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology")),
     request_body(content = serde_json::Value, description = "A report"), responses(
-    (status = 200, body = serde_json::Value, description = "Instructions"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = serde_json::Value, description = "Instructions"), Refused,
+    Unavailable))]
 pub(super) async fn report(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -83,11 +84,11 @@ fn check(report: &Report) -> Result<(), ProblemDetails> {
 }
 
 /// An order in full, while it is active.
-#[utoipa::path(get, path = "/api/v1/agents/{host}/orders/{id}", security(("token" = [])),
+#[utoipa::path(get, path = "/api/v1/agents/{host}/orders/{id}", operation_id = "order_of_agent", security(("token" = [])),
     params(("host" = String, Path, description = "Name of the host in the topology"),
         ("id" = u64, Path, description = "Number of the order")), responses(
-    (status = 200, body = serde_json::Value, description = "The order"), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = serde_json::Value, description = "The order"), Refused,
+    Unavailable))]
 pub(super) async fn order(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,

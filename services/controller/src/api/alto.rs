@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penstock_alto::{Maps, directory, media};
+use penstock_http::{Refused, Unavailable};
 use serde::Serialize;
 
 use super::ApiClient;
@@ -46,19 +47,19 @@ async fn maps(shared: &ControllerState) -> Result<Maps, ProblemDetails> {
 }
 
 /// ALTO information resource directory (RFC 7285 section 9).
-#[utoipa::path(get, path = "/api/v1/alto/directory", security((), ("token" = [])), responses(
+#[utoipa::path(get, path = "/api/v1/alto/directory", operation_id = "alto_directory", security((), ("token" = [])), responses(
     (status = 200, body = serde_json::Value, content_type = "application/alto-directory+json", description = "The directory"),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json")))]
+    Refused))]
 pub(super) async fn resources(asking: ApiClient) -> Result<Response, ProblemDetails> {
     readable(&asking)?;
     Ok(document(media::DIRECTORY, &directory(BASE)))
 }
 
 /// Sites with their networks (RFC 7285 section 11.2.1).
-#[utoipa::path(get, path = "/api/v1/alto/networkmap", security((), ("token" = [])), responses(
+#[utoipa::path(get, path = "/api/v1/alto/networkmap", operation_id = "alto_network_map", security((), ("token" = [])), responses(
     (status = 200, body = serde_json::Value, content_type = "application/alto-networkmap+json", description = "The network map"),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    Refused,
+    Unavailable))]
 pub(super) async fn network(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -68,10 +69,10 @@ pub(super) async fn network(
 }
 
 /// Costs between sites (RFC 7285 section 11.2.3).
-#[utoipa::path(get, path = "/api/v1/alto/costmap", security((), ("token" = [])), responses(
+#[utoipa::path(get, path = "/api/v1/alto/costmap", operation_id = "alto_cost_map", security((), ("token" = [])), responses(
     (status = 200, body = serde_json::Value, content_type = "application/alto-costmap+json", description = "The cost map"),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    Refused,
+    Unavailable))]
 pub(super) async fn costs(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,

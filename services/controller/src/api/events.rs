@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
+use penstock_http::{Refused, Unavailable};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -34,12 +35,12 @@ struct Following {
 }
 
 /// Streams events, from `Last-Event-ID` or `after` on; by default only new ones.
-#[utoipa::path(get, path = "/api/v1/events", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/events", operation_id = "follow_events", security((), ("token" = [])),
     params(("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
         ("request" = Option<i64>, Query, description = "Of this request")), responses(
     (status = 200, content_type = "text/event-stream", body = EventFacts, description = "Each event has its number as id and the object as data"),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    Refused,
+    Unavailable))]
 pub(super) async fn follow(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -113,13 +114,13 @@ pub(crate) struct NetworkEvents {
 }
 
 /// Network events of a period, newest first: drains, links going down or up, lost hosts.
-#[utoipa::path(get, path = "/api/v1/events/network", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/events/network", operation_id = "network_events", security((), ("token" = [])),
     params(("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -86400 if not given"),
         ("to" = Option<i64>, Query, description = "Likewise; now if not given"),
         ("limit" = Option<i64>, Query, description = "Largest number of items; 500 if not given", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = NetworkEvents),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = NetworkEvents, description = "Events of the network, the newest first"),
+    Refused,
+    Unavailable))]
 pub(super) async fn network(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,

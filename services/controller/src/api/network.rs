@@ -8,6 +8,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use penstock_http::{Refused, Unavailable};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -90,8 +91,8 @@ pub struct Classes {
 
 /// Classes of work, with queued work and present rates.
 #[utoipa::path(get, path = "/api/v1/classes", security((), ("token" = [])), responses(
-    (status = 200, body = Classes), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Classes, description = "Classes with their weights and rates"), Refused,
+    Unavailable))]
 pub(super) async fn classes(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -180,8 +181,8 @@ pub struct Hosts {
 
 /// Hosts, as of their last report.
 #[utoipa::path(get, path = "/api/v1/hosts", security((), ("token" = [])), responses(
-    (status = 200, body = Hosts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Hosts, description = "Hosts with their states"), Refused,
+    Unavailable))]
 pub(super) async fn hosts(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -341,8 +342,8 @@ fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, Problem
 /// Stops the start of work at a host.
 #[utoipa::path(put, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Drained, description = "The host, which gets no new work"), Refused,
+    Unavailable))]
 pub(super) async fn drain_host(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -355,8 +356,8 @@ pub(super) async fn drain_host(
 /// Resumes the start of work at a host.
 #[utoipa::path(delete, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the host")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Drained, description = "The host, which gets work again"), Refused,
+    Unavailable))]
 pub(super) async fn undrain_host(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -368,8 +369,8 @@ pub(super) async fn undrain_host(
 /// Stops the start of work at the hosts of a site.
 #[utoipa::path(put, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), request_body = DrainBody, responses(
-    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Drained, description = "The site, whose hosts get no new work"), Refused,
+    Unavailable))]
 pub(super) async fn drain_site(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -382,8 +383,8 @@ pub(super) async fn drain_site(
 /// Resumes the start of work at the hosts of a site.
 #[utoipa::path(delete, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
     params(("name" = String, Path, description = "Of the site")), responses(
-    (status = 200, body = Drained), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Drained, description = "The site, whose hosts get work again"), Refused,
+    Unavailable))]
 pub(super) async fn undrain_site(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -430,9 +431,9 @@ pub struct LinkStates {
 }
 
 /// Links, with their allotted rates.
-#[utoipa::path(get, path = "/api/v1/links", security((), ("token" = [])), responses(
-    (status = 200, body = LinkStates), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/api/v1/links", operation_id = "controller_links", security((), ("token" = [])), responses(
+    (status = 200, body = LinkStates, description = "Links with capacities and states"), Refused,
+    Unavailable))]
 pub(super) async fn links(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -496,8 +497,8 @@ pub struct LinkBody {
 /// Sets a link down or up; a round moves its transfers at once.
 #[utoipa::path(put, path = "/api/v1/links/{name}", security(("token" = [])),
     params(("name" = String, Path, description = "Of the link")), request_body = LinkBody, responses(
-    (status = 200, body = LinkBody), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = LinkBody, description = "The link as it is now"), Refused,
+    Unavailable))]
 pub(super) async fn set_link(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -566,11 +567,11 @@ pub struct Rounds {
 }
 
 /// Lists recorded rounds, newest first.
-#[utoipa::path(get, path = "/api/v1/rounds", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/rounds", operation_id = "allocation_rounds", security((), ("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Rounds), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Rounds, description = "Rounds, the newest first"), Refused,
+    Unavailable))]
 pub(super) async fn rounds(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -601,9 +602,9 @@ pub(super) async fn rounds(
 }
 
 /// Active orders of all requests.
-#[utoipa::path(get, path = "/api/v1/orders", security((), ("token" = [])), responses(
-    (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/api/v1/orders", operation_id = "running_orders", security((), ("token" = [])), responses(
+    (status = 200, body = Orders, description = "Orders of all agents"), Refused,
+    Unavailable))]
 pub(super) async fn orders(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -644,11 +645,11 @@ pub struct AuditLog {
 }
 
 /// Entries of the audit log, newest first.
-#[utoipa::path(get, path = "/api/v1/audit", security(("token" = [])),
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "audit_log", security(("token" = [])),
     params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = AuditLog), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = AuditLog, description = "Changes with their authors, the newest first"), Refused,
+    Unavailable))]
 pub(super) async fn audit(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,

@@ -34,6 +34,7 @@ use crate::use_cases::change::{self, ChangeOutcome, RequestChange};
 use crate::use_cases::deadline;
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::waiting::Situation;
+use penstock_http::{Refused, Unavailable};
 
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;
@@ -47,11 +48,11 @@ const LIST_MAX: i64 = 1000;
 const STORED: &str = "the request was just stored";
 
 /// Submits a request to transfer files.
-#[utoipa::path(post, path = "/api/v1/requests", security(("token" = [])), request_body = SubmitBody, responses(
+#[utoipa::path(post, path = "/api/v1/requests", operation_id = "submit_request", security(("token" = [])), request_body = SubmitBody, responses(
     (status = 201, body = RequestFacts, description = "It is new"),
     (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
-    (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    Refused,
+    Unavailable))]
 pub(super) async fn submit(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -352,7 +353,7 @@ fn may_change(
 }
 
 /// Requests, the newest first.
-#[utoipa::path(get, path = "/api/v1/requests", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/requests", operation_id = "list_requests", security((), ("token" = [])),
     params(("state" = Option<String>, Query, description = "States, with commas"),
         ("class" = Option<String>, Query, description = "Of this class"),
         ("source" = Option<String>, Query, description = "From this site"),
@@ -361,8 +362,8 @@ fn may_change(
         ("key" = Option<String>, Query, description = "With this key of the client's"),
         ("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Requests), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Requests, description = "Requests, the newest first"), Refused,
+    Unavailable))]
 pub(super) async fn list(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -418,10 +419,10 @@ fn clean(params: &mut QueryParams, name: &str) -> Result<Option<String>, Problem
 }
 
 /// One request, with its rate and a forecast.
-#[utoipa::path(get, path = "/api/v1/requests/{id}", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/requests/{id}", operation_id = "request", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts, description = "The request"), Refused,
+    Unavailable))]
 pub(super) async fn one(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -493,10 +494,10 @@ async fn answer(
 }
 
 /// Changes a request: priority, deadline, paused.
-#[utoipa::path(patch, path = "/api/v1/requests/{id}", security(("token" = [])),
+#[utoipa::path(patch, path = "/api/v1/requests/{id}", operation_id = "change_request", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = ChangeBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts, description = "The request as it is now"), Refused,
+    Unavailable))]
 pub(super) async fn change(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -528,10 +529,10 @@ pub(super) async fn change(
 }
 
 /// Cancels a request. Transferred files stay; running orders stop soon after.
-#[utoipa::path(delete, path = "/api/v1/requests/{id}", security(("token" = [])),
+#[utoipa::path(delete, path = "/api/v1/requests/{id}", operation_id = "cancel_request", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts, description = "The request, which ends soon"), Refused,
+    Unavailable))]
 pub(super) async fn cancel(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -548,13 +549,13 @@ pub(super) async fn cancel(
 }
 
 /// Files of a request, by number.
-#[utoipa::path(get, path = "/api/v1/requests/{id}/files", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/requests/{id}/files", operation_id = "request_files", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number"),
         ("state" = Option<String>, Query, description = "In this state"),
         ("after" = Option<i64>, Query, description = "With greater numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = Files), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Files, description = "Files of the request"), Refused,
+    Unavailable))]
 pub(super) async fn files(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -576,10 +577,10 @@ pub(super) async fn files(
 }
 
 /// Appends files to an open request, and seals it.
-#[utoipa::path(post, path = "/api/v1/requests/{id}/files", security(("token" = [])),
+#[utoipa::path(post, path = "/api/v1/requests/{id}/files", operation_id = "append_files", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), request_body = AppendBody, responses(
-    (status = 200, body = RequestFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = RequestFacts, description = "The request with the further files"), Refused,
+    Unavailable))]
 pub(super) async fn append(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -615,12 +616,12 @@ pub(super) async fn append(
 }
 
 /// Events of a request, oldest first.
-#[utoipa::path(get, path = "/api/v1/requests/{id}/history", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/requests/{id}/history", operation_id = "request_history", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number"),
         ("after" = Option<i64>, Query, description = "Events with greater numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
-    (status = 200, body = History), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = History, description = "Changes of its state"), Refused,
+    Unavailable))]
 pub(super) async fn history(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -640,10 +641,10 @@ pub(super) async fn history(
 }
 
 /// Active orders of a request, each with its rate and the reason for it.
-#[utoipa::path(get, path = "/api/v1/requests/{id}/why", security((), ("token" = [])),
+#[utoipa::path(get, path = "/api/v1/requests/{id}/why", operation_id = "waiting_reasons", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = Orders), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = Orders, description = "Orders of the request, with the reasons of a wait"), Refused,
+    Unavailable))]
 pub(super) async fn why(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,

@@ -9,6 +9,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_calendar::{END_OF_TIME, RATE_MAX, ReserveError};
+use penstock_http::{Refused, Unavailable};
 use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -98,9 +99,9 @@ pub struct Reservations {
 }
 
 /// Makes a reservation if links have capacity throughout; a refusal states what would fit.
-#[utoipa::path(post, path = "/api/v1/reservations", security(("token" = [])), request_body = ReserveBody, responses(
-    (status = 201, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+#[utoipa::path(post, path = "/api/v1/reservations", operation_id = "reserve", security(("token" = [])), request_body = ReserveBody, responses(
+    (status = 201, body = ReservationFacts, description = "The reservation"), Refused,
+    Unavailable))]
 pub(super) async fn make(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -223,9 +224,9 @@ fn circuit_of(row: &ListedReservation) -> Option<CircuitFacts> {
 }
 
 /// Reservations that have not ended.
-#[utoipa::path(get, path = "/api/v1/reservations", security((), ("token" = [])), responses(
-    (status = 200, body = Reservations), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+#[utoipa::path(get, path = "/api/v1/reservations", operation_id = "list_reservations", security((), ("token" = [])), responses(
+    (status = 200, body = Reservations, description = "Reservations"), Refused,
+    Unavailable))]
 pub(super) async fn list(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
@@ -239,10 +240,10 @@ pub(super) async fn list(
 }
 
 /// Ends a reservation now.
-#[utoipa::path(delete, path = "/api/v1/reservations/{id}", security(("token" = [])),
+#[utoipa::path(delete, path = "/api/v1/reservations/{id}", operation_id = "cancel_reservation", security(("token" = [])),
     params(("id" = i64, Path, description = "Its number")), responses(
-    (status = 200, body = ReservationFacts), (status = "4XX", body = ProblemDetails, content_type = "application/problem+json"),
-    (status = 503, body = ProblemDetails, content_type = "application/problem+json")))]
+    (status = 200, body = ReservationFacts, description = "The reservation, cancelled"), Refused,
+    Unavailable))]
 pub(super) async fn cancel(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
