@@ -158,6 +158,34 @@ fn two_framings_are_refused() {
 }
 
 #[test]
+fn unknown_codings_are_refused() {
+    let site = Site::new();
+    let chunks = "5\r\nhello\r\n0\r\n\r\n";
+    for (headers, status) in [
+        ("Transfer-Encoding: chunked\r\n", 201),
+        ("Transfer-Encoding: gzip, chunked\r\n", 501),
+        ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 501),
+        ("Transfer-Encoding: chunked, chunked\r\n", 501),
+        (
+            "Transfer-Encoding: chunked\r\nContent-Encoding: identity\r\nContent-Encoding: gzip\r\n",
+            415,
+        ),
+    ] {
+        let request = format!(
+            "PUT /store/data/coded HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{headers}\r\n{chunks}"
+        );
+        let (answer, _) = last_of(&site, &[&request]);
+        assert_eq!(answer.status, status, "{headers}: {answer:?}");
+        let stored = site.data.join("coded");
+        assert_eq!(stored.exists(), status == 201, "{headers}");
+        let _ = fs::remove_file(stored);
+    }
+    let twice = [("Destination", "/store/data/b"), ("Destination", "/store/data/c")];
+    fs::write(site.data.join("a"), b"a").unwrap();
+    assert_eq!(site.ask("MOVE", "/store/data/a", &twice, b"").status, 400);
+}
+
+#[test]
 fn broken_bodies_are_client_errors() {
     let site = Site::new();
     for (framing, body) in [

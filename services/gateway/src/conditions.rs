@@ -47,13 +47,13 @@ impl Validators {
     }
 
     fn matches(&self, list: &str) -> bool {
-        list.split(',').map(str::trim).any(|tag| tag == "*" || tag == self.etag)
+        tags(list).any(|tag| tag == "*" || tag == self.etag)
     }
 
     /// Weak comparison, for which `W/` does not matter.
     fn matches_weakly(&self, list: &str) -> bool {
-        list.split(',')
-            .map(|tag| tag.trim().trim_start_matches("W/"))
+        tags(list)
+            .map(|tag| tag.strip_prefix("W/").unwrap_or(tag))
             .any(|tag| tag == "*" || tag == self.etag)
     }
 
@@ -62,8 +62,8 @@ impl Validators {
     /// # Errors
     /// 412.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), ProblemDetails> {
-        let holds = match text(headers, header::IF_MATCH) {
-            Some(list) => self.matches(list),
+        let holds = match tag_list(headers, header::IF_MATCH) {
+            Some(list) => self.matches(&list),
             None => date(headers, header::IF_UNMODIFIED_SINCE).is_none_or(|at| self.modified <= at),
         };
         match holds {
@@ -81,8 +81,8 @@ impl Validators {
         headers: &HeaderMap,
     ) -> Result<ReadCondition, ProblemDetails> {
         self.check(headers)?;
-        let unmodified = match text(headers, header::IF_NONE_MATCH) {
-            Some(list) => self.matches_weakly(list),
+        let unmodified = match tag_list(headers, header::IF_NONE_MATCH) {
+            Some(list) => self.matches_weakly(&list),
             None => date(headers, header::IF_MODIFIED_SINCE).is_some_and(|at| self.modified <= at),
         };
         if unmodified {
@@ -112,8 +112,8 @@ pub(crate) fn check_write(
         None => Ok(()),
         Some(there) => {
             there.check(headers)?;
-            match text(headers, header::IF_NONE_MATCH) {
-                Some(list) if there.matches_weakly(list) => {
+            match tag_list(headers, header::IF_NONE_MATCH) {
+                Some(list) if there.matches_weakly(&list) => {
                     Err(precondition_failed("the file exists"))
                 }
                 _ => Ok(()),
@@ -135,8 +135,8 @@ pub(crate) fn has_any(headers: &HeaderMap) -> bool {
 /// 412.
 pub(crate) fn check_pair(headers: &HeaderMap, source: &Validators) -> Result<(), ProblemDetails> {
     source.check(headers)?;
-    match text(headers, header::IF_NONE_MATCH) {
-        Some(list) if !keeps_existing(headers) && source.matches_weakly(list) => {
+    match tag_list(headers, header::IF_NONE_MATCH) {
+        Some(list) if !keeps_existing(headers) && source.matches_weakly(&list) => {
             Err(precondition_failed("the source is in this state"))
         }
         _ => Ok(()),
@@ -145,13 +145,29 @@ pub(crate) fn check_pair(headers: &HeaderMap, source: &Validators) -> Result<(),
 
 /// Returns true if the client wants nothing replaced: `If-None-Match: *`.
 pub(crate) fn keeps_existing(headers: &HeaderMap) -> bool {
-    text(headers, header::IF_NONE_MATCH)
-        .is_some_and(|list| list.split(',').any(|tag| tag.trim() == "*"))
+    tag_list(headers, header::IF_NONE_MATCH).is_some_and(|list| tags(&list).any(|tag| tag == "*"))
 }
 
 /// Creates a 412 problem.
 pub(crate) fn precondition_failed(text: &str) -> ProblemDetails {
     ProblemDetails::new(StatusCode::PRECONDITION_FAILED, text)
+}
+
+/// Entity tags of all lines of a header. Bytes that are no text, which no tag of ours has, are replaced.
+fn tag_list(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    let lines = headers.get_all(name).iter().map(|line| String::from_utf8_lossy(line.as_bytes()));
+    let lines: Vec<_> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join(","))
+}
+
+/// Entity tags of a list. A tag in quotes may have commas.
+fn tags(list: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    list.split(move |c| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    })
+    .map(str::trim)
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
@@ -164,12 +180,18 @@ fn date(headers: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
-        all.iter()
-            .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()))
-            .collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in all {
+            // Each character is a byte.
+            let bytes: Vec<u8> = value.chars().map(|c| u8::try_from(c).unwrap()).collect();
+            headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(&bytes).unwrap());
+        }
+        headers
     }
 
     #[test]
@@ -195,6 +217,14 @@ mod tests {
             (&[("if-match", "\"x\", \"1-2-3\"")][..], send(true)),
             (&[("if-match", "\"x\"")][..], Err(412)),
             (&[("if-match", "W/\"1-2-3\"")][..], Err(412)),
+            (&[("if-match", "\"x\""), ("if-match", "\"1-2-3\"")][..], send(true)),
+            (&[("if-match", "\"caf\u{e9}\"")][..], Err(412)),
+            (&[("if-match", "\"a,*,b\"")][..], Err(412)),
+            (
+                &[("if-none-match", "\"x\""), ("if-none-match", "\"1-2-3\"")][..],
+                Ok(ReadCondition::NotModified),
+            ),
+            (&[("if-none-match", "\"a,*,b\"")][..], send(true)),
             (&[("if-unmodified-since", before)][..], Err(412)),
             (&[("if-unmodified-since", here)][..], send(true)),
             (&[("if-range", "\"1-2-3\"")][..], send(true)),
@@ -210,6 +240,10 @@ mod tests {
         };
         assert_eq!(write(&[("if-none-match", "*")], Some(&file)), Err(412));
         assert_eq!(write(&[("if-none-match", "*")], None), Ok(()));
+        let lines = [("if-none-match", "\"x\""), ("if-none-match", "*")];
+        assert_eq!(write(&lines, Some(&file)), Err(412));
+        assert!(keeps_existing(&headers(&lines)));
+        assert_eq!(write(&[("if-match", "\"caf\u{e9}\"")], Some(&file)), Err(412));
         assert_eq!(write(&[("if-match", "*")], None), Err(412));
         assert_eq!(write(&[("if-match", "*")], Some(&file)), Ok(()));
         for (all, expected) in [

@@ -341,6 +341,21 @@ pub(crate) async fn drain(chunks: &mut BodyDataStream) {
     let _ = timeout(DRAIN_TIMEOUT, all).await;
 }
 
+/// Refuses codings that the HTTP library leaves in the body: what it delivers would be stored (RFC 9112 section 6.1).
+fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), ProblemDetails> {
+    let mut lines = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_known = match (lines.next(), lines.next()) {
+        (None, _) => true,
+        (Some(line), None) => line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked"),
+        _ => false,
+    };
+    if is_known {
+        return Ok(());
+    }
+    let text = "Transfer-Encoding: only chunked, once: send the bytes of the file as they are";
+    Err(ProblemDetails::new(StatusCode::NOT_IMPLEMENTED, text))
+}
+
 async fn answer(
     gateway: &Arc<Gateway>,
     connection: HttpConnection,
@@ -357,6 +372,7 @@ async fn answer(
         // Before a client has credentials, it asks what the server can do.
         return Ok(options());
     }
+    check_transfer_encoding(&parts.headers)?;
     let path = UrlPath::of(&parts.uri)?;
     if matches!(parts.method.as_str(), "PUT" | "COPY" | "MOVE") {
         check_overwrite(&parts.headers)?;

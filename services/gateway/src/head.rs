@@ -131,6 +131,8 @@ impl HeadNode {
         let mut client = HttpClient::new(url.clone()).trust(trust);
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Reason for which no client gets there, as it was logged last.
+        let mut logged: Option<String> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
@@ -141,10 +143,16 @@ impl HeadNode {
             let change = self.candidates().report(number, report.map_err(|error| error.failure()));
             match (change, failure) {
                 (Some(AvailabilityChange::Returned), _) => {
-                    tracing::info!("{url}: redirects go there")
+                    tracing::info!("{url}: redirects go there");
+                    logged = None;
                 }
                 (Some(AvailabilityChange::Lost), Some(failure)) => {
                     tracing::warn!("{url}: no redirects go there: {failure}");
+                    logged = Some(failure);
+                }
+                (None, Some(failure)) if logged.as_ref().is_some_and(|was| *was != failure) => {
+                    tracing::warn!("{url}: still no redirects go there: {failure}");
+                    logged = Some(failure);
                 }
                 _ => {}
             }

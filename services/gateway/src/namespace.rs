@@ -17,6 +17,7 @@ use crate::conditions::{Validators, check_pair, check_write, precondition_failed
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking};
 use crate::error::failed;
 use crate::staged::{StagedTree, remove};
+use crate::third_party::single_header;
 use crate::tree_copy::{DIRECTORY_MODE, TreeCopy};
 use crate::url_path::UrlPath;
 use crate::write::parent_problem;
@@ -113,7 +114,8 @@ fn refuse_root(place: &ResolvedPath, verb: &str) -> Result<(), ProblemDetails> {
 
 /// Destination of a `MOVE` or `COPY`.
 fn destination(request: &DavRequest) -> Result<UrlPath, ProblemDetails> {
-    let text = request.header(HeaderName::from_static("destination")).ok_or_else(|| {
+    let name = HeaderName::from_static("destination");
+    let text = single_header(&request.headers, &name)?.ok_or_else(|| {
         ProblemDetails::bad_request("no Destination: send the URL of the new name")
     })?;
     UrlPath::of_destination(text, request.header(header::HOST))

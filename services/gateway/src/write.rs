@@ -44,8 +44,8 @@ pub(crate) async fn put(
     }
     let WriteTarget { place, keeps } = gateway.write_target(request, &request.path)?;
     let shown = place.shown.clone();
-    let encoding = request.headers.get(header::CONTENT_ENCODING);
-    if encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+    let mut encodings = request.headers.get_all(header::CONTENT_ENCODING).iter();
+    if !encodings.all(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         return Err(ProblemDetails::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "Content-Encoding: files are stored as they are sent: decode them before",

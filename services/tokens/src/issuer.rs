@@ -132,10 +132,10 @@ impl IssuerRegistry {
         former: &Self,
     ) -> Result<Self, IssuerFileError> {
         let open = |config: &IssuerConfig| {
+            config.check_authorities()?;
             if let Some(same) = former.0.iter().find(|issuer| issuer.config == *config) {
                 return Ok(Arc::clone(same));
             }
-            config.check_authorities()?;
             let keys = match &config.jwks_file {
                 Some(file) => KeyCache::of_file(file.clone())?,
                 None => KeyCache::of_issuer(

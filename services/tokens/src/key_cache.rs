@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use penstock_sys::fs::open_regular;
 use tokio::runtime::Handle;
 
 use crate::fetch::{KeyFetchError, fetch_keys};
@@ -309,7 +310,7 @@ impl FileVersion {
 
 fn read_file(file: &Path) -> Result<(FileVersion, KeySet), KeyFileError> {
     let failed = |error| KeyFileError::Read { file: file.to_owned(), error };
-    let opened = fs::File::open(file).map_err(failed)?;
+    let opened = open_regular(file).map_err(failed)?;
     let version = FileVersion::of(&opened.metadata().map_err(failed)?);
     let mut document = Vec::new();
     opened.take(JWKS_BYTES_MAX as u64 + 1).read_to_end(&mut document).map_err(failed)?;

@@ -74,7 +74,7 @@ impl CopyEnds {
     /// # Errors
     /// 400 for headers that contradict each other or ask for what HTTP-TPC does not define.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ProblemDetails> {
-        let text = |name| one(headers, &name);
+        let text = |name| single_header(headers, &name);
         let source = text(HeaderName::from_static("source"))?;
         let destination = text(HeaderName::from_static("destination"))?;
         let host = text(header::HOST)?;
@@ -135,7 +135,10 @@ impl CopyEnds {
 }
 
 /// Value of a header that occurs at most once.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ProblemDetails> {
+pub(crate) fn single_header<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a str>, ProblemDetails> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().map(str::trim);
@@ -218,7 +221,7 @@ fn verification(text: Option<&str>) -> Result<ChecksumVerification, ProblemDetai
 /// # Errors
 /// 400 for another value than `T` or `F`, or several.
 pub(crate) fn check_overwrite(headers: &HeaderMap) -> Result<(), ProblemDetails> {
-    match one(headers, &HeaderName::from_static("overwrite"))?.map(str::trim) {
+    match single_header(headers, &HeaderName::from_static("overwrite"))?.map(str::trim) {
         None | Some("T" | "t" | "F" | "f") => Ok(()),
         Some(_) => Err(ProblemDetails::bad_request("Overwrite: T or F")),
     }

@@ -1,9 +1,10 @@
 //! Certificates that a client trusts.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use penstock_sys::fs::open_regular;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
@@ -16,6 +17,9 @@ pub const CA_BUNDLES: [&str; 4] = [
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 ];
+
+/// Largest file of trusted authorities, in bytes.
+const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
 /// Certificates of servers that TLS trusts.
 #[derive(Debug, Clone)]
@@ -110,10 +114,20 @@ fn root_certificates(file: &Path) -> Result<RootCertStore, ServerTrustError> {
     }
 }
 
+fn read_certificates(file: &Path) -> io::Result<Vec<u8>> {
+    let mut pem = Vec::new();
+    open_regular(file)?.take(AUTHORITIES_BYTES_MAX + 1).read_to_end(&mut pem)?;
+    if pem.len() as u64 > AUTHORITIES_BYTES_MAX {
+        let text = format!("it is larger than {} MiB", AUTHORITIES_BYTES_MAX >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(pem)
+}
+
 /// Reads a file, or all files of a directory such as `/etc/grid-security/certificates`.
 fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
     if !path.is_dir() {
-        return std::fs::read(path);
+        return read_certificates(path);
     }
     let mut pem = Vec::new();
     for entry in std::fs::read_dir(path)? {
@@ -123,7 +137,7 @@ fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
             .extension()
             .is_some_and(|extension| ["pem", "crt", "0"].iter().any(|one| extension == *one));
         if is_certificate && path.is_file() {
-            pem.extend(std::fs::read(path)?);
+            pem.extend(read_certificates(&path)?);
             pem.push(b'\n');
         }
     }

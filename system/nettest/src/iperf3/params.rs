@@ -17,12 +17,14 @@ const TIME_SECONDS_MAX: u64 = 86_400;
 const WINDOW_BYTES_MAX: u64 = 512 << 20;
 /// Limit of a TCP block; iperf3's own is 1 MiB.
 const BLOCK_BYTES_MAX: u64 = 16 << 20;
+/// Block without `-l` (`DEFAULT_TCP_BLKSIZE`).
+const TCP_BLOCK_BYTES: u64 = 128 << 10;
 /// Smallest block that a sender hands to the kernel.
 const BLOCK_BYTES_MIN: u64 = 64;
 /// Limit of the MSS (`MAX_MSS`).
 const MSS_BYTES_MAX: u64 = (32 << 10) - 1;
-/// Smallest datagram: its header and one byte.
-pub const DATAGRAM_BYTES_MIN: u64 = 17;
+/// Smallest datagram (`MIN_UDP_BLOCKSIZE`): its header.
+pub const DATAGRAM_BYTES_MIN: u64 = 16;
 /// Largest payload of a datagram (`MAX_UDP_BLOCKSIZE`).
 pub const DATAGRAM_BYTES_MAX: u64 = 65_535 - 8 - 20;
 /// Limit of a stream's rate: 10 Tb/s.
@@ -102,6 +104,12 @@ impl IperfParams {
                 .filter(|length| *length > 0)
                 .map(|length| length.max(BLOCK_BYTES_MIN))
         };
+        // The sender of this end stops by itself, as that of `iperf3 -s` does. It may not where a datagram can be lost, or bytes
+        // are omitted: the client waits for all of them.
+        let of_blocks =
+            blocks.map(|blocks| blocks.saturating_mul(length.unwrap_or(TCP_BLOCK_BYTES)));
+        let is_counted = direction == TestDirection::Reverse && !udp && omit == 0;
+        let own_bytes = bytes.or(of_blocks).filter(|_| is_counted);
         let window = number("window", WINDOW_BYTES_MAX, IperfError::Window)?;
         let mss = number("MSS", MSS_BYTES_MAX, IperfError::Mss)?.filter(|mss| *mss > 0);
         let tos = number("TOS", u64::MAX, IperfError::Params)?
@@ -118,7 +126,7 @@ impl IperfParams {
                 direction,
                 streams,
                 seconds,
-                bytes: None,
+                bytes: own_bytes,
                 rate_bps: rate.map(|rate| rate.saturating_mul(streams.into())),
                 congestion,
                 window_bytes: small(window).filter(|window| *window > 0),
@@ -214,6 +222,11 @@ mod tests {
         let json = br#"{"tcp":true,"omit":0,"time":0,"num":307200,"blockcount":0,"parallel":1,"len":102400,"pacing_timer":1000,"client_version":"3.12"}"#;
         let params = IperfParams::decode(json).unwrap();
         assert_eq!((params.test.seconds, params.test.bytes), (None, None));
+        let own_bytes = |json: &str| IperfParams::decode(json.as_bytes()).unwrap().test.bytes;
+        assert_eq!(own_bytes(r#"{"tcp":true,"num":5,"reverse":true}"#), Some(5));
+        assert_eq!(own_bytes(r#"{"tcp":true,"blockcount":3,"reverse":true}"#), Some(3 << 17));
+        assert_eq!(own_bytes(r#"{"tcp":true,"num":5,"omit":1,"reverse":true}"#), None);
+        assert_eq!(own_bytes(r#"{"udp":true,"num":5,"reverse":true}"#), None);
         assert_eq!(params.test.block_bytes, Some(102_400));
     }
 

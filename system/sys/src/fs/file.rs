@@ -8,13 +8,25 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::dir::{owner, permissions, times};
 use super::stat::{Timestamp, stat_file};
+
+/// Opens a file for reading that an operator named. A pipe or device, which might never end, is `InvalidInput`, and not
+/// waited for.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(file)
+}
 
 /// Reads from `offset` until `buffer` is full or the file ends, without moving the file position. Returns the bytes read.
 pub fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -31,12 +31,17 @@ pub struct PageSender {
 }
 
 impl PageSender {
-    /// Creates a sender with a pipe of its own.
+    /// Creates a sender with a pipe of its own, if this process may use the system calls: sandboxes refuse some.
     ///
     /// # Errors
-    /// The error of `pipe2`.
+    /// The error of `pipe2`, `vmsplice` or `splice`.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { pipe: Pipe::new(PIPE_BYTES)? })
+        let pipe = Pipe::new(PIPE_BYTES)?;
+        let nothing = [IoSliceRaw::from_slice(&[])];
+        // SAFETY: no byte is referred to.
+        unsafe { vmsplice(&pipe.write_end, &nothing, SpliceFlags::NONBLOCK) }?;
+        splice(&pipe.read_end, None, &pipe.write_end, None, 0, SpliceFlags::empty())?;
+        Ok(Self { pipe })
     }
 
     /// Copies all of `head` to the socket; it leaves together with what follows.
