@@ -69,6 +69,8 @@ for purpose in "$@"; do
             wish litmus litmus
             wish scitokens-verify scitokens-cpp
             wish openssl openssl
+            # Counts instructions of the hot paths.
+            wish valgrind valgrind
             # Its package installs services that are not needed: masked, they never start.
             services="$services xrootd@clustered xrootd@standalone"
             wish xrdcp xrootd-client xrootd-client-http-plugins python3-xrootd python3-venv
