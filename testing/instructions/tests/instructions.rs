@@ -101,7 +101,7 @@ fn count_all() -> InstructionCounts {
     };
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
     let paths = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(&count_waiting)).collect();
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(count_waiting)).collect();
         let counted =
             threads.into_iter().flat_map(|thread| thread.join().expect("paths are counted"));
         counted.collect()
