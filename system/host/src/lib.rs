@@ -1,7 +1,8 @@
 //! Host tuning for data transfer nodes: facts about a machine, rules that judge them, a plan, its application and undo.
 //!
 //! For: [`facts`] (of this machine or from a file), [`rules`] for a [`goal`], [`report`] (score and worst findings),
-//! [`plan`], [`apply`] with a [`journal`] from which [`restore`] recovers the former values, [`persist`] over restarts.
+//! [`capacity`] (hardware that a rate needs), [`plan`], [`apply`] with a [`journal`] from which [`restore`] recovers the
+//! former values, [`persist`] over restarts.
 //!
 //! Not for: printing or routing. Facts, rules and plans change nothing; all changes are listed in a plan and go through
 //! [`change::Tunable`], by netlink, procfs or sysfs, never by another program.
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod capacity;
 pub mod change;
 pub mod facts;
 pub mod goal;

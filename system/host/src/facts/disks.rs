@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::nics::{Pcie, pcie_link};
 use super::{Tree, chosen};
 
 const BLOCK: &str = "/sys/block";
@@ -61,6 +62,10 @@ pub struct Disk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub numa_node: Option<usize>,
+    /// PCI Express link of an NVMe drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub pcie: Option<Pcie>,
 }
 
 /// A mounted file system that may hold data.
@@ -103,6 +108,7 @@ pub fn gather(tree: &Tree) -> Vec<Disk> {
                 optimal_io_bytes: tree.number(&file("queue/optimal_io_size")),
                 completion_affinity: tree.number(&file("queue/rq_affinity")),
                 numa_node: numa_node(tree, &format!("{BLOCK}/{name}"), STACKED_MAX),
+                pcie: drive_link(tree, &name),
                 name,
             }
         })
@@ -129,6 +135,16 @@ fn numa_node(tree: &Tree, device: &str, stacked_max: usize) -> Option<usize> {
     let mut nodes = parts.chain(controllers);
     let first = nodes.next()??;
     nodes.all(|node| node == Some(first)).then_some(first)
+}
+
+/// Link of an NVMe drive; with multipath, where the device is a subsystem, that of the first of its controllers.
+fn drive_link(tree: &Tree, name: &str) -> Option<Pcie> {
+    let device = format!("{BLOCK}/{name}/device");
+    let controllers = tree.names(&device).into_iter();
+    let controllers = controllers.filter(|name| name.starts_with("nvme"));
+    let mut slots = std::iter::once(format!("{device}/device"))
+        .chain(controllers.map(|controller| format!("{device}/{controller}/device")));
+    slots.find_map(|slot| pcie_link(tree, &slot)).filter(|_| name.starts_with("nvme"))
 }
 
 /// Returns the disk of a device number (`st_dev`), which may be that of a partition; `None` if it is not on a disk.
@@ -240,6 +256,27 @@ mod tests {
             names.map(node),
             [Some(1), Some(0), Some(0), None, Some(1), Some(1), None, None, None]
         );
+    }
+
+    #[test]
+    fn nvme_links_are_those_of_controllers() {
+        let root = tempfile::tempdir().unwrap();
+        sysfs(root.path());
+        for slot in ["nvme0n1/device/device", "nvme-subsys3/nvme4/device", "vda/device/device"] {
+            for (file, text) in [
+                ("current_link_speed", "16.0 GT/s PCIe\n"),
+                ("max_link_speed", "32.0 GT/s PCIe\n"),
+                ("current_link_width", "4\n"),
+                ("max_link_width", "4\n"),
+            ] {
+                write(root.path(), &format!("devices/{slot}/{file}"), text);
+            }
+        }
+        let disks = gather(&Tree::below(root.path()));
+        let link = |name: &str| disks.iter().find(|disk| disk.name == name).unwrap().pcie;
+        let of = |name: &str| link(name).map(|link| (link.speed_gts, link.width));
+        assert_eq!([of("nvme0n1"), of("nvme3n1")], [Some((16.0, 4)); 2]);
+        assert_eq!([of("nvme1n1"), of("vda"), of("md0")], [None; 3]);
     }
 
     #[test]

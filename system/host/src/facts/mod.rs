@@ -45,6 +45,7 @@ const CPUS_MAX: usize = 65_536;
 const NICS_MAX: usize = 4096;
 const IRQS_MAX: usize = 4096;
 const DISKS_MAX: usize = 65_536;
+const MODULE_KINDS_MAX: usize = 4096;
 
 /// A machine. Every part is empty where nothing is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -198,6 +199,7 @@ impl Facts {
             ("network devices", self.nics.len(), NICS_MAX),
             ("interrupts of a device", irqs, IRQS_MAX),
             ("disks", self.disks.len(), DISKS_MAX),
+            ("kinds of memory modules", self.memory.modules.len(), MODULE_KINDS_MAX),
         ] {
             if count > most {
                 return Err(FactsError::TooMany { what, count, most });

@@ -379,7 +379,7 @@ fn read_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
     };
     nic.numa_node = tree.number(&format!("{slot}/numa_node"));
     nic.local_cpus = tree.text(&format!("{slot}/local_cpulist"));
-    nic.pcie = pcie(tree, &slot);
+    nic.pcie = pcie_link(tree, &slot);
     nic.device_id = device_id(tree, &slot).filter(|_| bus == "pci");
     nic.irqs = tree
         .names(&format!("{slot}/msi_irqs"))
@@ -398,7 +398,8 @@ fn read_hardware(nic: &mut Nic, device: &NetDevice, tree: &Tree) {
     nic.steering = Some(steering(tree, &place));
 }
 
-fn pcie(tree: &Tree, slot: &str) -> Option<Pcie> {
+/// Link of the PCI function in the directory `slot`.
+pub(super) fn pcie_link(tree: &Tree, slot: &str) -> Option<Pcie> {
     // "16.0 GT/s PCIe", or "Unknown".
     let speed = |file: &str| -> Option<f64> {
         tree.text(&format!("{slot}/{file}"))?.split_whitespace().next()?.parse().ok()
