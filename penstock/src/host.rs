@@ -45,7 +45,7 @@ pub(crate) struct HostArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum HostCommand {
-    /// Report settings that break rules, and what matters most
+    /// Report settings that break rules, what matters most, and missing hardware
     Check(check::CheckArgs),
     /// Print the changes that a goal needs; make them with --apply
     Tune(Box<tune::TuneArgs>),

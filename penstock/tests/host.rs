@@ -61,6 +61,35 @@ fn check_reads_another_hosts_facts() {
 }
 
 #[test]
+fn check_compares_hardware_with_rate() {
+    let file = fixture("sc23-caltech-400g");
+    let facts = ["--facts", file.to_str().unwrap()];
+    let plain = text(host(&["check", "--for", "400G"]).args(facts));
+    for words in [
+        "\nhardware for 400 Gb/s of encrypted copies between drives and network\n  ok       processors",
+        "  short    NVMe drives       needs 13 drives      has 2 drives\n",
+        "  unknown  PCIe of drives    needs 400 Gb/s       the slot of nvme0, nvme1 is not known\n",
+    ] {
+        assert!(plain.contains(words), "{words}:\n{plain}");
+    }
+    let test = text(host(&["check", "--for", "5Pbit", "--role", "test"]).args(facts));
+    let (_, hardware) = test.split_once("\nhardware for 5.00 Pb/s of network tests").unwrap();
+    assert!(!hardware.contains("drives") && !hardware.contains("  ok "), "{hardware}");
+    let object = run(host(&["check", "--for", "400G", "--json"]).args(facts)).good().json;
+    let drives = &object["capacity"][4];
+    assert_eq!((&drives["resource"], &drives["verdict"]), (&json!("NVMe drives"), &json!("short")));
+    assert!(drives["have_over_need"].as_f64().unwrap() < 1.0, "{drives}");
+    assert_eq!(object["capacity"][5]["have_over_need"], Value::Null);
+
+    // A machine of which nothing is known.
+    let mut bare = host(&["check", "--facts", "-", "--for", "400G"]);
+    let mut child = bare.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"{\"version\": 1}").unwrap();
+    let bare = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(bare.matches("\n  unknown").count(), 6, "{bare}");
+}
+
+#[test]
 fn plan_without_apply_changes_nothing() {
     let before = own_settings();
     let plan =
@@ -107,6 +136,7 @@ fn mistakes_are_one_line() {
         (&["check", "--rtt", "100"], 2, "write the unit too, like 65ms"),
         (&["check", "--rtt", "2h"], 2, "no path takes more than a minute"),
         (&["check", "--for", "0"], 2, "nothing would move: write it like 100G"),
+        (&["check", "--for", "abc"], 2, "'abc' is not a rate in bits per second"),
         (&["explain", "wmem"], 2, "did you mean tcp-wmem"),
         (&["explain", "net.ipv4.tcp_rmem"], 2, "did you mean tcp-rmem"),
         (&["explain", "TCP_WMEM"], 2, "did you mean tcp-wmem"),

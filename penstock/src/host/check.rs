@@ -1,8 +1,10 @@
-//! `penstock host check`: score, most important findings, and every broken rule.
+//! `penstock host check`: score, most important findings, every broken rule, and hardware that the rate needs.
 
 use std::fmt::Write as _;
 
+use penstock_host::capacity::{DataProtection, NodeWork, ResourceCheck, ResourceVerdict, compare};
 use penstock_host::facts::Facts;
+use penstock_host::goal::HostRole;
 use penstock_host::report::{Report, report};
 use penstock_host::rules::{Case, Finding, Verdict, judge};
 use penstock_units::{BitRate, display_latency};
@@ -31,16 +33,19 @@ pub(super) fn run(args: &CheckArgs, json: bool) -> Result<Code, CommandFailure> 
     let case = args.wanted.case(&facts)?;
     let findings = judge(&case);
     let report = report(&facts, &case.goal, &findings);
+    let capacity = compare(&case, work(case.goal.role));
     if json {
         crate::json::print(&HostCheckJson {
             goal: goal_object(&case.goal),
             machine: describe(&facts),
             interfaces: case.nics.iter().map(|nic| nic.name.clone()).collect(),
             report: report.clone(),
+            capacity,
             findings,
         })?;
     } else {
-        print(&text(&facts, &case, &report, &findings, args.all))?;
+        let hardware = hardware(&case, &capacity);
+        print(&(text(&facts, &case, &report, &findings, args.all) + &hardware))?;
     }
     match (args.fail_under, report.score) {
         (Some(least), Some(score)) if score < least => {
@@ -115,6 +120,34 @@ fn text(
         text += &table(&rows);
     }
     text
+}
+
+/// Work that the hardware is compared for: copies as `penstock cp` makes them by default, or network tests.
+fn work(role: HostRole) -> NodeWork {
+    match role {
+        HostRole::Dtn => NodeWork::Files(DataProtection::Full),
+        HostRole::Test => NodeWork::NetworkTest,
+    }
+}
+
+/// Hardware against the need of the rate.
+fn hardware(case: &Case<'_>, capacity: &[ResourceCheck]) -> String {
+    let work = match case.goal.role {
+        HostRole::Dtn => "encrypted copies between drives and network",
+        HostRole::Test => "network tests from memory",
+    };
+    let rows: Vec<Vec<String>> = capacity
+        .iter()
+        .map(|one| {
+            let have = match one.verdict {
+                ResourceVerdict::Unknown => one.have.clone(),
+                ResourceVerdict::Ok | ResourceVerdict::Short => format!("has {}", one.have),
+            };
+            let verdict = format!("  {}", one.verdict.word());
+            vec![verdict, one.resource.to_owned(), format!("needs {}", one.need), have]
+        })
+        .collect();
+    format!("\nhardware for {} of {work}\n{}", BitRate(case.goal.rate_bps), table(&rows))
 }
 
 /// Table row of a finding.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penstock_host::apply::ApplyOutcome;
+use penstock_host::capacity::ResourceCheck;
 use penstock_host::plan::TuningPlan;
 use penstock_host::report::Report;
 use penstock_host::rules::Finding;
@@ -33,6 +34,9 @@ pub(crate) struct HostCheckJson {
     pub(crate) interfaces: Vec<String>,
     /// Score, and rates that the host allows.
     pub(crate) report: Report,
+    /// Hardware against the need of the rate in one direction: encrypted copies between drives and network, with role `test`
+    /// traffic from memory. Not part of the score.
+    pub(crate) capacity: Vec<ResourceCheck>,
     /// Result of every rule for each object that it judges.
     pub(crate) findings: Vec<Finding>,
 }
