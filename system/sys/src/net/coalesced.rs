@@ -105,7 +105,7 @@ impl CoalescedReceiver {
     pub fn receive(&mut self) -> io::Result<bool> {
         let Self { socket, batch, segments, .. } = self;
         segments.clear();
-        let count = batch.receive(socket, |messages| {
+        let count = batch.receive(socket, true, |messages| {
             let segment = messages.get::<libc::c_int>(libc::SOL_UDP, libc::UDP_GRO);
             segments.push(segment.and_then(|bytes| usize::try_from(bytes).ok()));
         })?;

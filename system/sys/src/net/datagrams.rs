@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -16,6 +16,19 @@ pub const DATAGRAMS_PER_CALL_MAX: usize = 64;
 
 /// include/uapi/asm-generic/socket.h; libc does not have it.
 const SO_MEMINFO: libc::c_int = 55;
+
+/// Instruction of a classic BPF program (`struct sock_filter`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilterInstruction {
+    /// Operation (`BPF_LD | BPF_W | BPF_ABS`, ...).
+    pub code: u16,
+    /// Instructions to skip if a comparison is true.
+    pub jump_true: u8,
+    /// Instructions to skip if it is false.
+    pub jump_false: u8,
+    /// Operand: a constant, an offset, or the distance of a jump.
+    pub value: u32,
+}
 
 /// A bound socket that receives datagrams in batches.
 pub struct DatagramReceiver {
@@ -61,9 +74,63 @@ impl DatagramReceiver {
     /// # Errors
     /// The error of `bind`.
     pub fn bind(address: SocketAddr, buffer_bytes: usize, wait: Duration) -> io::Result<Self> {
+        Self::open(address, buffer_bytes, wait, false)
+    }
+
+    /// Opens another socket with the same address, with which this one shares the datagrams (`SO_REUSEPORT`). The kernel
+    /// chooses between them by a hash of addresses and ports, or as [`Self::steer`] says. This socket was bound without
+    /// the option: `bind` failed if any other program had the address. Later the kernel lets only programs of the same
+    /// user join that set the option, too.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn join(&self, buffer_bytes: usize, wait: Duration) -> io::Result<Self> {
+        set_int(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        Self::open(self.local_addr()?, buffer_bytes, wait, true)
+    }
+
+    /// Attaches a program that chooses the socket of each datagram among those joined, by their order
+    /// (`SO_ATTACH_REUSEPORT_CBPF`). Loads begin at the payload of UDP, or at the IP header with `SKF_NET_OFF`.
+    ///
+    /// # Errors
+    /// The kernel's error: `EINVAL` for a program that it refuses, or a socket that shares with no other.
+    pub fn steer(&self, program: &[FilterInstruction]) -> io::Result<()> {
+        let mut filter: Vec<_> = program
+            .iter()
+            .map(|one| libc::sock_filter {
+                code: one.code,
+                jt: one.jump_true,
+                jf: one.jump_false,
+                k: one.value,
+            })
+            .collect();
+        let length = u16::try_from(filter.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+        // SAFETY: the descriptor is open; the program points to `length` instructions, which the kernel copies.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_REUSEPORT_CBPF,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn open(
+        address: SocketAddr,
+        buffer_bytes: usize,
+        wait: Duration,
+        shared: bool,
+    ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.ip() == IpAddr::from([0_u8; 16]) {
             socket.set_only_v6(false)?;
+        }
+        if shared {
+            set_int(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         socket.bind(&address.into())?;
         socket.set_read_timeout(Some(wait))?;
@@ -137,9 +204,21 @@ impl DatagramReceiver {
     /// # Errors
     /// The kernel's other errors.
     pub fn receive(&mut self) -> io::Result<usize> {
+        self.receive_batch(true)
+    }
+
+    /// Receives the queued datagrams without blocking. Returns their count.
+    ///
+    /// # Errors
+    /// The kernel's other errors.
+    pub fn receive_queued(&mut self) -> io::Result<usize> {
+        self.receive_batch(false)
+    }
+
+    fn receive_batch(&mut self, wait: bool) -> io::Result<usize> {
         let Self { socket, batch, infos, dropped_last, dropped, .. } = self;
         infos.clear();
-        batch.receive(socket, |messages| {
+        batch.receive(socket, wait, |messages| {
             // The kernel sends no counter before its first drop.
             let counter = messages.get(libc::SOL_SOCKET, libc::SO_RXQ_OVFL);
             let dropped_before = counter.unwrap_or(*dropped_last).wrapping_sub(*dropped_last);
@@ -166,6 +245,12 @@ impl DatagramReceiver {
             let DatagramInfo { received_at, dropped_before } = *info;
             Some(ReceivedDatagram { from, bytes, received_at, dropped_before })
         })
+    }
+}
+
+impl AsFd for DatagramReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -40,7 +40,9 @@ pub use coalesced::{
     connect_datagrams, set_write_segment,
 };
 pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, UnicastRoute};
-pub use datagrams::{DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, ReceivedDatagram};
+pub use datagrams::{
+    DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, FilterInstruction, ReceivedDatagram,
+};
 pub use divert::{CE_MARK, Diversion, DiversionMethod, divert};
 pub use egress::egress_link;
 pub use interface::{

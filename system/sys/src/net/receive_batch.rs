@@ -37,11 +37,12 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives what is queued, or blocks for the next datagram. Returns the count; 0 after a time-out or signal. `each`
-    /// gets the control messages of every datagram, in order.
+    /// Receives what is queued, or blocks for the next datagram if `wait` is true. Returns the count; 0 after a time-out
+    /// or signal. `each` gets the control messages of every datagram, in order.
     pub(super) fn receive(
         &mut self,
         socket: &UdpSocket,
+        wait: bool,
         mut each: impl FnMut(ControlMessages<'_>),
     ) -> io::Result<usize> {
         self.lengths.clear();
@@ -76,7 +77,7 @@ impl ReceiveBatch {
                 socket.as_raw_fd(),
                 messages.as_mut_ptr(),
                 messages.len() as libc::c_uint,
-                libc::MSG_WAITFORONE as _,
+                if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT } as _,
                 std::ptr::null_mut(),
             )
         };
