@@ -15,6 +15,7 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use penstock_scitags::Scitag;
 
@@ -25,6 +26,7 @@ use crate::prefixes::Prefixes;
 use crate::rates::{Amount, SampleTally};
 use crate::scitag::ScitagVerdict;
 use crate::sflow::SflowInterface;
+use crate::shard::ShardLimits;
 use crate::talkers::{FrequentItem, FrequentItems};
 
 pub use group::{FlowGroup, HostDirection, PackedGroup, ScitagLabel, SiteNumber, Vantage};
@@ -147,6 +149,19 @@ impl Aggregates {
             prefixes: TallyTable::new(limits.prefixes, seed),
             talkers: FrequentItems::new(limits.talkers, seed),
         }
+    }
+
+    /// Adds the sums of another shard, whose exporters are others. Groups, hosts, AS pairs and
+    /// prefixes are as if one aggregator had summed all of them. Beyond the limit of talkers the
+    /// largest of all shards remain.
+    pub fn merge(&mut self, other: Self) {
+        let Self { all, groups, hosts, as_pairs, prefixes, talkers } = other;
+        self.all.merge(&all);
+        self.groups.merge(groups);
+        self.hosts.merge(hosts);
+        self.as_pairs.merge(as_pairs);
+        self.prefixes.merge(prefixes);
+        self.talkers.merge_disjoint(talkers);
     }
 
     /// Sums by any property of a group.
@@ -310,7 +325,8 @@ pub struct Aggregator {
     limits: AggregateLimits,
     seed: u64,
     sites: Prefixes<SiteNumber>,
-    origins: Prefixes<PrefixOrigin>,
+    origins: Arc<Prefixes<PrefixOrigin>>,
+    shared: Arc<ShardLimits>,
     /// Interval of current observations.
     interval: u64,
     current: Aggregates,
@@ -323,11 +339,27 @@ impl Aggregator {
     /// Starts without sums. `sites` maps prefixes to sites; `seed` is for hashing.
     #[must_use]
     pub fn new(limits: AggregateLimits, sites: Prefixes<SiteNumber>, seed: u64) -> Self {
+        Self::sharing(Arc::new(ShardLimits::new(1)), limits, sites, seed)
+    }
+
+    /// Starts without sums, as one of several shards whose keys count together toward the limits.
+    #[must_use]
+    pub fn sharing(
+        shared: Arc<ShardLimits>,
+        limits: AggregateLimits,
+        sites: Prefixes<SiteNumber>,
+        seed: u64,
+    ) -> Self {
         let (current, pending) =
             (Aggregates::new(&limits, seed), Vec::with_capacity(BATCH_OBSERVATIONS));
         let others = BTreeMap::new();
-        let origins = Prefixes::default();
-        Self { limits, seed, sites, origins, interval: 0, current, others, pending }
+        let origins = Arc::default();
+        Self { limits, seed, sites, origins, shared, interval: 0, current, others, pending }
+    }
+
+    /// Limits that hold for all shards together.
+    pub(crate) fn shared(&self) -> &Arc<ShardLimits> {
+        &self.shared
     }
 
     /// Replaces the prefixes of sites.
@@ -336,8 +368,11 @@ impl Aggregator {
     }
 
     /// Replaces the AS table used for addresses without an AS from the exporter; returns the old
-    /// one.
-    pub fn set_origins(&mut self, origins: Prefixes<PrefixOrigin>) -> Prefixes<PrefixOrigin> {
+    /// one. Shards have one in common.
+    pub fn set_origins(
+        &mut self,
+        origins: Arc<Prefixes<PrefixOrigin>>,
+    ) -> Arc<Prefixes<PrefixOrigin>> {
         std::mem::replace(&mut self.origins, origins)
     }
 
@@ -421,17 +456,20 @@ impl Aggregator {
 
     /// Adds the pending observations to the tables.
     fn settle(&mut self) {
-        let Self { current, pending, .. } = self;
+        let Self { current, pending, shared, interval, .. } = self;
+        let (keys, interval) = (&shared.keys, *interval);
         for one in pending.iter() {
             current.all.count(&one.amount);
-            current.groups.add(one.group, &one.amount);
+            current.groups.add(one.group, &one.amount, |limit| keys.groups.add(interval, limit));
         }
         for one in pending.iter() {
             let Some((hosts, _)) = one.ip else { continue };
             for host in hosts {
-                if !current.hosts.add(host, &one.amount) {
-                    let address = host.prefix().address;
-                    current.prefixes.add(HostKey { address, ..host }, &one.amount);
+                let room = |limit| keys.hosts.add(interval, limit);
+                if !current.hosts.add(host, &one.amount, room) {
+                    let prefix = HostKey { address: host.prefix().address, ..host };
+                    let room = |limit| keys.prefixes.add(interval, limit);
+                    current.prefixes.add(prefix, &one.amount, room);
                 }
             }
         }
@@ -440,7 +478,8 @@ impl Aggregator {
                 current.talkers.add(flow, one.amount.bytes(), one.amount.bytes_variance());
             }
             if let Some(as_pairs) = one.as_pairs {
-                current.as_pairs.add(as_pairs, &one.amount);
+                let room = |limit| keys.as_pairs.add(interval, limit);
+                current.as_pairs.add(as_pairs, &one.amount, room);
             }
         }
         pending.clear();
@@ -468,7 +507,18 @@ impl Aggregator {
             return self.take();
         }
         let taken = self.others.remove(&interval);
-        taken.unwrap_or_else(|| Aggregates::new(&self.limits, self.seed))
+        let taken = taken.unwrap_or_else(|| Aggregates::new(&self.limits, self.seed));
+        self.release(interval, &taken);
+        taken
+    }
+
+    /// Returns the keys of taken sums to the limits.
+    fn release(&self, interval: u64, taken: &Aggregates) {
+        let keys = &self.shared.keys;
+        keys.groups.remove(interval, taken.groups.len());
+        keys.hosts.remove(interval, taken.hosts.len());
+        keys.as_pairs.remove(interval, taken.as_pairs.len());
+        keys.prefixes.remove(interval, taken.prefixes.len());
     }
 
     /// Returns the sums of the selected interval since the last call.
@@ -486,6 +536,7 @@ impl Aggregator {
         // The full tables were moved out and replaced by empty ones; swap the rest.
         std::mem::swap(&mut taken.all, &mut self.current.all);
         std::mem::swap(&mut taken.talkers, &mut self.current.talkers);
+        self.release(self.interval, &taken);
         taken
     }
 }

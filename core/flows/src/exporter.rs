@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounded::{SeededMap, seeded};
@@ -18,6 +19,7 @@ use crate::packet::MappedAddress;
 use crate::rates;
 use crate::sequence::{Arrival, JUMP_MAX, Sequence};
 use crate::sflow::{FlowSample, Source};
+use crate::shard::ShardLimits;
 
 /// Most established exporters at a time.
 pub const EXPORTERS_MAX: usize = 4096;
@@ -183,10 +185,11 @@ pub struct Exporter {
     next_record: Option<u32>,
 }
 
-/// States in use by all exporters.
-#[derive(Debug, Clone, Copy)]
+/// States in use by the exporters of a table.
+#[derive(Debug)]
 struct Budget {
     used: usize,
+    shared: Arc<ShardLimits>,
 }
 
 impl Budget {
@@ -198,13 +201,18 @@ impl Budget {
         count: usize,
     ) -> bool {
         let own = if established { STATES_MAX } else { NEWCOMER_STATES_MAX };
-        if *states + count <= own && self.used + count <= STATES_TOTAL_MAX {
+        if *states + count <= own && self.shared.add_states(count, STATES_TOTAL_MAX) {
             *states += count;
             self.used += count;
             return true;
         }
         *untracked += 1;
         false
+    }
+
+    fn release(&mut self, count: usize) {
+        self.used -= count;
+        self.shared.remove_states(count);
     }
 }
 
@@ -291,7 +299,7 @@ impl DatagramContext<'_> {
     /// Returns `count` states to the budget.
     pub(crate) fn release(&mut self, count: usize) {
         self.exporter.states -= count;
-        self.budget.used -= count;
+        self.budget.release(count);
     }
 
     fn source(&mut self, source: Source, kind: SampleKind) -> Option<&mut SourceState> {
@@ -335,8 +343,8 @@ pub struct ExporterTable {
     established: SeededMap<ExporterKey, Exporter>,
     newcomers: SeededMap<ExporterKey, Exporter>,
     order: VecDeque<ExporterKey>,
+    newcomers_max: usize,
     budget: Budget,
-    next_id: u32,
     seed: u64,
     /// Before this time no established exporter can be evicted.
     full_until: Duration,
@@ -350,12 +358,18 @@ impl ExporterTable {
     /// Starts without exporters. `seed` is for hashing.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        Self::sharing(Arc::new(ShardLimits::new(1)), seed)
+    }
+
+    /// Starts without exporters, with limits that other tables share.
+    #[must_use]
+    pub fn sharing(shared: Arc<ShardLimits>, seed: u64) -> Self {
         Self {
             established: seeded(seed),
             newcomers: seeded(seed),
             order: VecDeque::new(),
-            budget: Budget { used: 0 },
-            next_id: 0,
+            newcomers_max: shared.share(NEWCOMERS_MAX),
+            budget: Budget { used: 0, shared },
             seed,
             full_until: Duration::ZERO,
             forgotten: 0,
@@ -380,7 +394,7 @@ impl ExporterTable {
         self.len() == 0
     }
 
-    /// Count of data sources, interfaces and templates in use.
+    /// Count of data sources, interfaces and templates that its exporters use.
     #[must_use]
     pub fn states(&self) -> usize {
         self.budget.used
@@ -420,26 +434,25 @@ impl ExporterTable {
     fn admit(&mut self, now: Duration, key: ExporterKey, from: IpAddr) {
         if let Some(newcomer) = self.newcomers.get(&key) {
             let ready = newcomer.sequence.received + 1 >= ESTABLISHED_AFTER;
-            if ready && self.has_place(now) {
+            if ready && self.take_place(now) {
                 self.establish(key);
             }
             return;
         }
-        while self.newcomers.len() >= NEWCOMERS_MAX {
+        while self.newcomers.len() >= self.newcomers_max {
             let Some(oldest) = self.order.pop_front() else { break };
             if let Some(gone) = self.newcomers.remove(&oldest) {
-                self.budget.used -= gone.states;
+                self.budget.release(gone.states);
                 self.forgotten += 1;
             }
         }
         // Keys of established exporters stay in the order until they reach its front; they are few.
         self.order.push_back(key);
-        if self.order.len() > 2 * NEWCOMERS_MAX {
+        if self.order.len() > 2 * self.newcomers_max {
             let newcomers = &self.newcomers;
             self.order.retain(|other| newcomers.contains_key(other) || *other == key);
         }
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
+        let id = self.budget.shared.draw_exporter();
         let exporter = Exporter {
             id,
             key,
@@ -471,25 +484,41 @@ impl ExporterTable {
         }
     }
 
-    /// Returns true if the table can hold another established exporter, evicting a silent one if needed.
-    fn has_place(&mut self, now: Duration) -> bool {
-        if self.established.len() < EXPORTERS_MAX {
+    /// Reserves the place of another established exporter, evicting a silent one of this table if
+    /// needed; returns false if there is none.
+    fn take_place(&mut self, now: Duration) -> bool {
+        if self.budget.shared.add_established(EXPORTERS_MAX) || self.evict_silent(now) {
             return true;
         }
+        self.budget.shared.want_place();
+        false
+    }
+
+    /// Evicts a silent exporter if a newcomer of another table waits for its place. To be called
+    /// once a second.
+    pub fn make_place(&mut self, now: Duration) {
+        if self.budget.shared.is_place_wanted() && self.evict_silent(now) {
+            self.budget.shared.return_place();
+        }
+    }
+
+    /// Evicts the exporter that is silent for the longest time; returns false if all have sent
+    /// within [`EXPORTER_IDLE_TIMEOUT`]. Its place stays reserved.
+    fn evict_silent(&mut self, now: Duration) -> bool {
         // A search per datagram of a newcomer would allow a denial of service.
         if now < self.full_until {
             return false;
         }
         let longest = self.established.values().min_by_key(|exporter| exporter.last_seen);
         let Some((key, context)) = longest.map(|longest| (longest.key, longest.last_seen)) else {
-            return true;
+            return false;
         };
         if now.saturating_sub(context) < EXPORTER_IDLE_TIMEOUT {
             self.full_until = context + EXPORTER_IDLE_TIMEOUT;
             return false;
         }
         if let Some(gone) = self.established.remove(&key) {
-            self.budget.used -= gone.states;
+            self.budget.release(gone.states);
             self.retired += 1;
         }
         true
@@ -536,6 +565,32 @@ mod tests {
         let now = Duration::from_secs(100);
         let context = exporters.receive(now, key(1 << 100), from(), Some(20), Some(20));
         assert_eq!((context.exporter.id, context.arrival), (before, Arrival::Next { missing: 0 }));
+    }
+
+    #[test]
+    fn silent_exporter_leaves_other_table() {
+        let shared = Arc::new(ShardLimits::new(2));
+        let tables = || ExporterTable::sharing(Arc::clone(&shared), 1);
+        let (mut full, mut other) = (tables(), tables());
+        let fill = |table: &mut ExporterTable, now: u64, agent: u128| {
+            let now = Duration::from_secs(now);
+            for number in 0..2 * ESTABLISHED_AFTER as u32 {
+                table.receive(now, key(agent), from(), Some(number), None);
+            }
+            table.established.len()
+        };
+        for agent in 0..EXPORTERS_MAX as u128 {
+            fill(&mut full, u64::from(agent > 0), agent);
+        }
+        assert_eq!((full.established.len(), fill(&mut other, 1, 1 << 100)), (EXPORTERS_MAX, 0));
+        full.make_place(Duration::from_secs(599));
+        assert_eq!(fill(&mut other, 599, 1 << 100), 0);
+        full.make_place(Duration::from_secs(600));
+        assert_eq!((full.established.len(), full.retired), (EXPORTERS_MAX - 1, 1));
+        assert_eq!(fill(&mut other, 600, 1 << 100), 1);
+        // No other newcomer waits.
+        full.make_place(Duration::from_secs(700));
+        assert_eq!((full.retired, fill(&mut other, 700, 2 << 100)), (1, 1));
     }
 
     #[test]

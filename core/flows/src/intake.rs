@@ -6,12 +6,13 @@
 //! the wall clock changes nothing.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use penstock_scitags::firefly::{self, FireflyError, ReceivedFirefly};
 
 use crate::aggregate::{Aggregates, Aggregator};
-use crate::export::LastTotals;
+use crate::export::{FLOW_TOTALS_MAX, LastTotals};
 use crate::exporter::{
     DatagramContext, ExportProtocol, Exporter, ExporterKey, ExporterTable, SampleKind,
 };
@@ -89,6 +90,22 @@ pub struct IntakeCounts {
     pub fireflies_refused: u64,
 }
 
+impl IntakeCounts {
+    /// Adds the counts of another shard.
+    pub fn merge(&mut self, other: &Self) {
+        self.datagrams += other.datagrams;
+        self.refused += other.refused;
+        self.duplicates += other.duplicates;
+        self.observations += other.observations;
+        self.counter_samples += other.counter_samples;
+        self.discarded += other.discarded;
+        self.broken += other.broken;
+        self.unknown += other.unknown;
+        self.fireflies += other.fireflies;
+        self.fireflies_refused += other.fireflies_refused;
+    }
+}
+
 /// Reason to refuse a firefly.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FireflyRefused {
@@ -114,17 +131,25 @@ pub struct Intake {
 }
 
 impl Intake {
+    /// Evicts a silent exporter if a newcomer of another shard waits for its place. To be called
+    /// once a second.
+    pub fn make_place(&mut self, now: Duration) {
+        self.exporters.make_place(now);
+    }
+
     /// Starts without state. `seed` is for hashing: the same seed and the same input give the same
-    /// output.
+    /// output. It shares the limits of the aggregator ([`Aggregator::sharing`]).
     #[must_use]
     pub fn new(trust: Trust, aggregator: Aggregator, seed: u64) -> Self {
+        let shared = Arc::clone(aggregator.shared());
+        let totals = LastTotals::new(shared.share(FLOW_TOTALS_MAX), seed);
         Self {
             trust,
             aggregator,
-            exporters: ExporterTable::new(seed),
+            exporters: ExporterTable::sharing(shared, seed),
             counts: IntakeCounts::default(),
             sampling_rates: Prefixes::default(),
-            totals: LastTotals::new(seed),
+            totals,
         }
     }
 

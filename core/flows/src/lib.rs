@@ -33,5 +33,5 @@ pub mod rates;
 pub mod scitag;
 pub mod sequence;
 pub mod sflow;
-
+pub mod shard;
 pub mod talkers;

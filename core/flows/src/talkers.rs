@@ -81,6 +81,24 @@ impl<K: Eq + Hash + Ord + Clone> FrequentItems<K> {
         });
     }
 
+    /// Adds the counters of another summary that has no key in common with this one. Beyond the
+    /// capacity the largest counters remain; the error grows by the largest of the others.
+    pub fn merge_disjoint(&mut self, other: Self) {
+        self.total = self.total.saturating_add(other.total);
+        // Each key was counted by one of the two.
+        self.error = self.error.max(other.error);
+        self.counters.extend(other.counters);
+        if self.counters.len() <= self.capacity {
+            return;
+        }
+        let mut order: Vec<_> = self.counters.iter().map(|(key, one)| (one.sum, key)).collect();
+        // In descending order; the key decides among equal weights.
+        order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(b.1)));
+        let (removed, removed_key) = (order[self.capacity].0, order[self.capacity].1.clone());
+        self.counters.retain(|key, one| (one.sum, &removed_key) > (removed, key));
+        self.error = self.error.saturating_add(removed);
+    }
+
     /// Upper bound of the weight missing from a counter.
     #[must_use]
     pub fn error(&self) -> u64 {
@@ -133,6 +151,34 @@ mod tests {
         assert!(talkers.error() <= talkers.total() / 512);
         // Each of a hundred thousand additions of 10.
         assert!(top.iter().all(|talker| talker.variance == 100.0 * 100_000.0));
+    }
+
+    proptest! {
+        #![proptest_config(penstock_testkit::properties())]
+
+        #[test]
+        fn merged_weights_lie_within_bounds(
+            adds in prop::collection::vec((0_u16..200, 0_u64..1_000), 0..2_000),
+            capacity in 0_usize..100,
+        ) {
+            let parts = || FrequentItems::new(capacity, 1);
+            let (mut even, mut odd) = (parts(), parts());
+            let mut exact: HashMap<u16, u64> = HashMap::new();
+            for (key, weight) in adds {
+                let part = if key % 2 == 0 { &mut even } else { &mut odd };
+                part.add(key, weight, 0.0);
+                *exact.entry(key).or_default() += weight;
+            }
+            even.merge_disjoint(odd);
+            let top = even.top(usize::MAX);
+            prop_assert!(top.len() <= capacity.max(CAPACITY_MIN));
+            prop_assert_eq!(even.total(), exact.values().sum::<u64>());
+            for (key, weight) in exact {
+                let found = top.iter().find(|talker| talker.key == key);
+                let within = found.is_some_and(|found| (found.least..=found.most).contains(&weight));
+                prop_assert!(within || (found.is_none() && weight <= even.error()));
+            }
+        }
     }
 
     proptest! {

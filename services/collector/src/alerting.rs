@@ -1,6 +1,7 @@
 //! The thread that evaluates alerts each second, and the task that calls webhooks.
 
 use std::collections::HashMap;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::event::{EventKind, TelemetryEvent};
 use crate::query::{By, Query};
 use crate::query_executor::{QueryResult, StoredRows, TimeBuckets, execute};
 use crate::second::Second;
+use crate::shard::ShardState;
 use crate::shared::{Shared, unix_now};
 
 /// Seconds over which figures are averaged.
@@ -181,14 +183,16 @@ impl AlertFigures<'_> {
         key: Option<&str>,
         of: impl Fn(&penstock_flows::exporter::Exporter) -> Option<f64>,
     ) -> Option<f64> {
-        let intake = self.shared.intake();
         let directory = self.shared.directory();
         let meant = |exporter: &&penstock_flows::exporter::Exporter| {
             let Some(key) = key else { return true };
             let name = directory.get(exporter.id).and_then(|entry| entry.name.clone());
             name.as_deref() == Some(key) || exporter_key(&exporter.key) == key
         };
-        intake.exporters().iter().filter(meant).filter_map(of).reduce(f64::max)
+        let of_shard = |state: MutexGuard<'_, ShardState>| {
+            state.intake.exporters().iter().filter(meant).filter_map(&of).reduce(f64::max)
+        };
+        self.shared.shard_states().filter_map(of_shard).reduce(f64::max)
     }
 
     /// Bytes of the selected keys, and of all.

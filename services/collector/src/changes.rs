@@ -5,12 +5,16 @@
 //! snapshots.
 
 use std::collections::HashMap;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use penstock_flows::exporter::Exporter;
 
 use crate::api::interface_states;
 use crate::directory::exporter_key;
 use crate::event::{EventKind, Severity, TelemetryEvent};
+use crate::shard::ShardState;
 use crate::shared::{Shared, unix_now};
 
 /// Time between two snapshots.
@@ -203,17 +207,20 @@ fn wait(shared: &Shared, until: Instant) -> bool {
 fn snapshot(shared: &Shared) -> NetworkSnapshot {
     let now = shared.now();
     let exporters = {
-        let intake = shared.intake();
         let directory = shared.directory();
-        let states = intake.exporters().iter().filter(|one| one.is_established()).map(|one| {
+        let of_exporter = |one: &Exporter| {
             let key = exporter_key(&one.key);
             let entry = directory.get(one.id);
             let name = entry.and_then(|entry| entry.name.as_deref()).unwrap_or(&key).to_owned();
             let silent_s = now.saturating_sub(one.last_seen).as_secs_f64();
             let restarts = one.sequence.restarts.max(one.reboots);
             ExporterState { key, name, silent_s, restarts }
-        });
-        states.collect()
+        };
+        let of_shard = |state: MutexGuard<'_, ShardState>| -> Vec<_> {
+            let exporters = state.intake.exporters().iter();
+            exporters.filter(|one| one.is_established()).map(of_exporter).collect()
+        };
+        shared.shard_states().flat_map(of_shard).collect()
     };
     NetworkSnapshot { exporters, interfaces: interface_states(shared) }
 }

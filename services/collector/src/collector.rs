@@ -12,6 +12,7 @@ use penstock_flows::aggregate::{AggregateLimits, Aggregator};
 use penstock_flows::intake::Intake;
 use penstock_flows::prefixes::{PrefixError, Prefixes};
 use penstock_flows::scitag::Trust;
+use penstock_flows::shard::ShardLimits;
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_scitags::Registry;
 use tokio::runtime::Handle;
@@ -21,7 +22,7 @@ use crate::clickhouse::ClickHouseStore;
 use crate::config::{Config, load_as_table, prefixes, site_prefixes};
 use crate::error::CollectorError;
 use crate::event::TelemetryEvent;
-use crate::receive::{self, InputSocket};
+use crate::receive::{self, ListeningAddress, OpenSockets};
 use crate::shared::{Shared, Stores};
 use crate::store::Store;
 use crate::{alerting, api, archive, changes, host_names, metrics, second_timer};
@@ -50,12 +51,14 @@ impl CollectorRole {
         state: &Path,
         runtime: &Handle,
     ) -> Result<Self, CollectorError> {
-        let (sockets, missing) = receive::open(&config)?;
-        let inputs: Vec<_> = sockets.iter().map(|(_, input)| Arc::clone(input)).collect();
-        let mut intake = intake(&config, &registry)?;
+        let OpenSockets { inputs, threads, missing } = receive::open(&config)?;
+        let mut intakes = intakes(&config, &registry, threads.len())?;
         let systems =
             config.prefixes.as_deref().map(load_as_table).transpose()?.unwrap_or_default();
-        intake.aggregator.set_origins(systems.origins);
+        let origins = Arc::new(systems.origins);
+        for intake in &mut intakes {
+            intake.aggregator.set_origins(Arc::clone(&origins));
+        }
         let store = config.store.then(|| Store::new(state, config.store_bytes_max));
         let database = config.clickhouse.clone();
         let database = database.map(|config| ClickHouseStore::new(config, registry.clone(), state));
@@ -68,7 +71,7 @@ impl CollectorRole {
             }
         };
         let stores = Stores { store, clickhouse: database, archive };
-        let shared = Shared::new(config, registry, intake, (inputs, missing), stores);
+        let shared = Shared::new(config, registry, intakes, (inputs, missing), stores);
         let shared = Arc::new(shared);
         let hosts = shared.config.hosts.as_deref().map(host_names::read).transpose()?;
         shared.change_directory(|directory| {
@@ -104,11 +107,13 @@ impl CollectorRole {
             storing: Mutex::new(storing),
             runtime: runtime.clone(),
         };
-        for (receiver, input) in sockets {
+        let threads = if shared.inputs.is_empty() { Vec::new() } else { threads };
+        for (number, sockets) in threads.into_iter().enumerate() {
             let shared = Arc::clone(&shared);
-            let name = format!("take-{}", input.format.as_str());
             let recorder = recorder.as_ref().map(archive::Recorder::another);
-            this.spawn(&name, move || receive::run(receiver, &input, &shared, recorder))?;
+            this.spawn(&format!("receive-{number}"), move || {
+                receive::run(&shared.shards[number], sockets, &shared, recorder);
+            })?;
         }
         // The writer ends when no recorder is left.
         drop(recorder);
@@ -133,6 +138,11 @@ impl CollectorRole {
         Ok(this)
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     fn spawn(
         &self,
         name: &str,
@@ -144,9 +154,9 @@ impl CollectorRole {
         Ok(())
     }
 
-    /// Sockets of this collector.
+    /// Listening addresses of this collector.
     #[must_use]
-    pub fn inputs(&self) -> &[Arc<InputSocket>] {
+    pub fn inputs(&self) -> &[Arc<ListeningAddress>] {
         &self.shared.inputs
     }
 }
@@ -180,8 +190,13 @@ fn restore_events(shared: &Shared, runtime: &Handle) -> mpsc::UnboundedReceiver<
     events
 }
 
-/// The seed differs from start to start, so that no sender can provoke hash collisions.
-fn intake(config: &Config, registry: &Registry) -> Result<Intake, PrefixError> {
+/// An intake for each thread. The seed differs from start to start, so that no sender can provoke
+/// hash collisions.
+fn intakes(
+    config: &Config,
+    registry: &Registry,
+    threads: usize,
+) -> Result<Vec<Intake>, PrefixError> {
     use std::hash::{BuildHasher, RandomState};
     let seed = RandomState::new().hash_one(0);
     let hosts = prefixes(&config.marking)?;
@@ -192,11 +207,16 @@ fn intake(config: &Config, registry: &Registry) -> Result<Intake, PrefixError> {
         Some((exporter.address, bits, exporter.sampling_rate?))
     });
     let rates = Prefixes::new(rates)?;
-    let trust = Trust::new(registry.clone(), hosts, relays, seed);
-    let mut intake =
-        Intake::new(trust, Aggregator::new(AggregateLimits::default(), sites, seed), seed);
-    intake.set_sampling_rates(rates);
-    Ok(intake)
+    let limits = Arc::new(ShardLimits::new(threads));
+    let intake = |_| {
+        let trust = Trust::new(registry.clone(), hosts.clone(), relays.clone(), seed);
+        let (shared, tables) = (Arc::clone(&limits), AggregateLimits::default());
+        let aggregator = Aggregator::sharing(shared, tables, sites.clone(), seed);
+        let mut intake = Intake::new(trust, aggregator, seed);
+        intake.set_sampling_rates(rates.clone());
+        intake
+    };
+    Ok((0..threads).map(intake).collect())
 }
 
 impl ServiceRole for CollectorRole {
@@ -219,9 +239,13 @@ impl ServiceRole for CollectorRole {
         }
         let Some(file) = self.shared.config.prefixes.as_deref() else { return Ok(()) };
         let systems = load_as_table(file)?;
-        let before = self.shared.intake().aggregator.set_origins(systems.origins);
-        // It may be large: drop it without the lock of the intake.
-        drop(before);
+        let origins = Arc::new(systems.origins);
+        for mut state in self.shared.shard_states() {
+            let before = state.intake.aggregator.set_origins(Arc::clone(&origins));
+            // It may be large: drop it without a lock.
+            drop(state);
+            drop(before);
+        }
         self.shared.change_directory(|directory| directory.set_systems(systems.names));
         tracing::info!("{}: {} prefixes are read anew", file.display(), systems.count);
         Ok(())

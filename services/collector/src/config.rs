@@ -9,6 +9,7 @@ use std::str::FromStr;
 use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_flows::asn::AsTable;
 use penstock_flows::prefixes::{PrefixError, Prefixes};
+use penstock_flows::shard::SHARDS_MAX;
 use penstock_http::Url;
 use penstock_scitags::firefly;
 use penstock_topology::Topology;
@@ -31,6 +32,9 @@ pub const SFLOW_PORT: u16 = 6343;
 
 /// UDP port of IPFIX, which receives NetFlow, too.
 pub const IPFIX_PORT: u16 = 4739;
+
+/// Most receiving threads without the key `threads`.
+const DEFAULT_THREADS_MAX: usize = 8;
 
 /// Default limit of storage in bytes.
 const STORE_BYTES: u64 = 4 << 30;
@@ -118,6 +122,8 @@ pub struct Config {
     pub ipfix: Vec<SocketAddr>,
     /// Listening addresses for fireflies.
     pub fireflies: Vec<SocketAddr>,
+    /// Threads that receive telemetry; each has a socket for each listening address.
+    pub threads: usize,
     /// Receive buffer of each socket in bytes.
     pub receive_buffer_bytes: usize,
     /// Topology of the network, if given.
@@ -156,6 +162,7 @@ struct CollectorTable {
     sflow: Option<Vec<SocketAddr>>,
     ipfix: Option<Vec<SocketAddr>>,
     fireflies: Option<Vec<SocketAddr>>,
+    threads: Option<Spanned<usize>>,
     receive_buffer_bytes: Option<usize>,
     topology: Option<Spanned<PathBuf>>,
     prefixes: Option<PathBuf>,
@@ -208,6 +215,15 @@ impl Config {
                 Some(network)
             }
         };
+        if let Some(threads) = &table.threads
+            && !(1..=SHARDS_MAX).contains(threads.get_ref())
+        {
+            let at = threads.span().start;
+            return Err(file.error_at(
+                at,
+                format!("threads must be 1 to {SHARDS_MAX}; leave it out for one for every two processors"),
+            ));
+        }
         if table.site.len() > usize::from(u16::MAX) {
             return Err(file.error("more than 65535 [[collector.site]]"));
         }
@@ -353,6 +369,7 @@ fn lower(table: CollectorTable, required: bool, topology: Option<Topology>) -> C
         sflow: table.sflow.unwrap_or_else(|| default(SFLOW_PORT)),
         ipfix: table.ipfix.unwrap_or_else(|| default(IPFIX_PORT)),
         fireflies: table.fireflies.unwrap_or_else(|| default(firefly::FIREFLY_PORT)),
+        threads: table.threads.map_or_else(default_threads, Spanned::into_inner),
         receive_buffer_bytes: table.receive_buffer_bytes.unwrap_or(32 << 20),
         topology,
         sites: table.site,
@@ -373,6 +390,13 @@ fn lower(table: CollectorTable, required: bool, topology: Option<Topology>) -> C
         parquet: None,
         required,
     }
+}
+
+/// A thread for every two processors, since transfers and queries need some, too: 1 to
+/// [`DEFAULT_THREADS_MAX`].
+fn default_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (processors / 2).clamp(1, DEFAULT_THREADS_MAX)
 }
 
 /// Wildcard address of the machine; IPv4 only if the kernel has no IPv6.

@@ -23,6 +23,16 @@ pub struct ExporterEntry {
     pub host: bool,
 }
 
+/// A name that an exporter reports.
+#[derive(Debug)]
+pub(crate) struct ReportedName {
+    /// Number and identity of the exporter.
+    pub(crate) exporter: (u32, ExporterKey),
+    /// Interface; `None` for the host itself.
+    pub(crate) interface: Option<u32>,
+    pub(crate) name: String,
+}
+
 /// Names by exporter, interface, address and AS number.
 #[derive(Debug, Clone, Default)]
 pub struct NameDirectory {
@@ -71,34 +81,52 @@ impl NameDirectory {
 
     /// Adds an exporter, if it is new.
     pub fn add_exporter(&mut self, exporter: &Exporter) {
-        self.entry(exporter);
+        self.entry(exporter.id, &exporter.key);
     }
 
-    fn entry(&mut self, exporter: &Exporter) -> &mut ExporterEntry {
-        if !self.entries.contains_key(&exporter.id) {
+    fn entry(&mut self, id: u32, exporter: &ExporterKey) -> &mut ExporterEntry {
+        if !self.entries.contains_key(&id) {
             if self.order.len() >= ENTRIES_MAX
                 && let Some(gone) = self.order.pop_front()
                 && let Some(gone) = self.entries.remove(&gone)
             {
                 self.interfaces.retain(|(key, _), _| *key != gone.key);
             }
-            self.order.push_back(exporter.id);
-            let key: Arc<str> = exporter_key(&exporter.key).into();
+            self.order.push_back(id);
+            let key: Arc<str> = exporter_key(exporter).into();
             let (name, host) = self.names.get(&key).cloned().unwrap_or_default();
-            self.entries.insert(exporter.id, ExporterEntry { key, name, host });
+            self.entries.insert(id, ExporterEntry { key, name, host });
         }
-        self.entries.get_mut(&exporter.id).expect("it is there now")
+        self.entries.get_mut(&id).expect("it is there now")
+    }
+
+    /// Returns true if the name is stored, or the exporter as a host of any name.
+    pub(crate) fn has_name(&self, reported: &ReportedName) -> bool {
+        let (id, _) = reported.exporter;
+        match reported.interface {
+            Some(index) => self.has_interface(id, index, &reported.name),
+            None => self.get(id).is_some_and(|entry| entry.host),
+        }
+    }
+
+    /// Stores the name of a host or an interface.
+    pub(crate) fn add_name(&mut self, reported: &ReportedName) {
+        let (id, key) = &reported.exporter;
+        match reported.interface {
+            Some(index) => self.interface(*id, key, index, &reported.name),
+            None => self.host(*id, key, &reported.name),
+        }
     }
 
     /// Marks an exporter as a host of this name.
-    pub fn host(&mut self, exporter: &Exporter, name: &str) {
-        let entry = self.entry(exporter);
+    fn host(&mut self, id: u32, exporter: &ExporterKey, name: &str) {
+        let entry = self.entry(id, exporter);
         entry.host = true;
         if entry.name.is_none() && !name.is_empty() {
             entry.name = Some(name[..name.floor_char_boundary(NAME_BYTES_MAX)].into());
         }
         if let Some(name) = entry.name.clone() {
-            let own = exporter.key.address.ip().to_canonical();
+            let own = exporter.address.ip().to_canonical();
             if self.exporter_hosts.len() < ENTRIES_MAX || self.exporter_hosts.contains_key(&own) {
                 self.exporter_hosts.insert(own, name);
             }
@@ -106,14 +134,13 @@ impl NameDirectory {
     }
 
     /// Stores the name of an interface.
-    pub fn interface(&mut self, exporter: &Exporter, index: u32, name: &str) {
-        let key = Arc::clone(&self.entry(exporter).key);
+    fn interface(&mut self, id: u32, exporter: &ExporterKey, index: u32, name: &str) {
+        let key = Arc::clone(&self.entry(id, exporter).key);
         self.interfaces.insert((key, index), name.into());
     }
 
     /// Returns true if the interface is stored under this name.
-    #[must_use]
-    pub fn has_interface(&self, id: u32, index: u32, name: &str) -> bool {
+    fn has_interface(&self, id: u32, index: u32, name: &str) -> bool {
         let key = self.entries.get(&id).map(|entry| (Arc::clone(&entry.key), index));
         key.and_then(|key| self.interfaces.get(&key)).is_some_and(|known| **known == *name)
     }

@@ -36,7 +36,9 @@ pub mod receive;
 mod row;
 mod second;
 mod second_timer;
+mod shard;
 mod shared;
+mod steering;
 mod store;
 #[cfg(test)]
 mod tests;

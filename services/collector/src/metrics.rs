@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_flows::intake::IntakeCounts;
 use penstock_http::metrics::{MetricWriter, Unit, bits_per_second};
 
 use crate::query::{By, Query};
 use crate::query_executor::{StoredRows, TimeBuckets, execute};
-use crate::receive::InputSocket;
+use crate::receive::SocketCounters;
+use crate::shard::Shard;
 use crate::shared::Shared;
 
 /// Most owners, and activities, with a series of their own; the smallest are summed as other.
@@ -33,10 +35,10 @@ fn load(number: &AtomicU64) -> u64 {
 }
 
 fn inputs(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
-    let by_format = |of: fn(&InputSocket) -> &AtomicU64| {
+    let by_format = |of: fn(&SocketCounters) -> &AtomicU64| {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for input in &shared.inputs {
-            *sums.entry(input.format.as_str()).or_default() += load(of(input));
+            *sums.entry(input.format.as_str()).or_default() += input.sum(of);
         }
         sums.into_iter().map(|(format, sum)| ([("format", format)], sum)).collect::<Vec<_>>()
     };
@@ -44,21 +46,22 @@ fn inputs(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         (
             "penstock_collector_datagrams",
             "Datagrams taken from the kernel",
-            (|input| &input.datagrams) as fn(&InputSocket) -> &AtomicU64,
+            (|socket| &socket.datagrams) as fn(&SocketCounters) -> &AtomicU64,
         ),
-        ("penstock_collector_datagram_bytes", "Their bytes", |input| &input.bytes),
+        ("penstock_collector_datagram_bytes", "Their bytes", |socket| &socket.bytes),
         (
             "penstock_collector_kernel_drops",
             "Datagrams that the kernel dropped because its buffer was full",
-            |input| &input.kernel_drops,
+            |socket| &socket.kernel_drops,
         ),
-        ("penstock_collector_refused", "Datagrams that are malformed or not trusted", |input| {
-            &input.refused
+        ("penstock_collector_refused", "Datagrams that are malformed or not trusted", |socket| {
+            &socket.refused
         }),
-        ("penstock_collector_socket_errors", "Errors of the sockets", |input| &input.errors),
+        ("penstock_collector_socket_errors", "Errors of the sockets", |socket| &socket.errors),
     ] {
         writer.counters(name, None, help, by_format(of))?;
     }
+    by_thread(shared, writer)?;
     writer.gauge(
         "penstock_collector_inputs_missing",
         None,
@@ -67,20 +70,62 @@ fn inputs(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
     )
 }
 
+/// Counters of each receiving thread.
+fn by_thread(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
+    let sum = |thread: usize, of: fn(&SocketCounters) -> &AtomicU64| -> u64 {
+        let sockets = shared.inputs.iter().filter_map(|input| input.sockets.get(thread));
+        sockets.map(|socket| load(of(socket))).sum()
+    };
+    let threads = 0..shared.shards.len();
+    let labelled = |of: &dyn Fn(usize) -> u64| {
+        let values = threads.clone().map(|thread| ([("thread", thread.to_string())], of(thread)));
+        values.collect::<Vec<_>>()
+    };
+    let of_shard = |of: fn(&Shard) -> &AtomicU64| labelled(&|at| load(of(&shared.shards[at])));
+    for (name, help, values) in [
+        (
+            "penstock_collector_thread_datagrams",
+            "Datagrams that a thread took from the kernel",
+            labelled(&|thread| sum(thread, |socket| &socket.datagrams)),
+        ),
+        (
+            "penstock_collector_thread_kernel_drops",
+            "Datagrams of a thread that the kernel dropped because its buffer was full",
+            labelled(&|thread| sum(thread, |socket| &socket.kernel_drops)),
+        ),
+        (
+            "penstock_collector_thread_handed_over",
+            "Datagrams and fireflies that a thread took from other threads",
+            of_shard(|shard| &shard.handed_over),
+        ),
+        (
+            "penstock_collector_thread_handover_drops",
+            "Datagrams and fireflies for a thread that were dropped because its queue was full",
+            of_shard(|shard| &shard.inbox_drops),
+        ),
+    ] {
+        writer.counters(name, None, help, values)?;
+    }
+    Ok(())
+}
+
 fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
-    let (counts, exporters, states, flows, lost, gone) = {
-        let intake = shared.intake();
-        let exporters = intake.exporters();
-        let mut lost = [0; 3];
-        for exporter in exporters.iter() {
+    let mut counts = IntakeCounts::default();
+    let (mut exporters, mut states, mut flows, mut lost, mut gone) = (0, 0, 0, [0; 3], 0);
+    for state in shared.shard_states() {
+        let of_shard = state.intake.exporters();
+        for exporter in of_shard.iter() {
             lost[0] += exporter.sequence.lost;
             lost[1] += exporter.records_lost;
             lost[2] += exporter.untracked;
         }
-        let gone = exporters.forgotten + exporters.retired;
-        let (count, states) = (exporters.len(), exporters.states());
-        (intake.counts(), count, states, intake.trust.firefly_flows(), lost, gone)
-    };
+        counts.merge(&state.intake.counts());
+        gone += of_shard.forgotten + of_shard.retired;
+        exporters += of_shard.len();
+        states += of_shard.states();
+        // Each shard has a copy.
+        flows = flows.max(state.intake.trust.firefly_flows());
+    }
     for (name, help, value) in [
         ("penstock_collector_samples", "Samples of packets, or flows", counts.observations),
         ("penstock_collector_counter_samples", "Samples of counters", counts.counter_samples),

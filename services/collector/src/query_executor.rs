@@ -616,7 +616,7 @@ mod tests {
         let aggregator = Aggregator::new(AggregateLimits::default(), Prefixes::default(), 1);
         let intake = Intake::new(trust, aggregator, 1);
         let stores = Stores { store: None, clickhouse: None, archive: None };
-        Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores)
+        Shared::new(Config::default(), registry, vec![intake], (Vec::new(), Vec::new()), stores)
     }
 
     /// A second in which one host of ten has one sample, of weight 10 MB.

@@ -1,33 +1,31 @@
-//! Threads that receive datagrams from the kernel and pass them to the intake.
+//! Threads that receive datagrams from the kernel and pass them to their shard of the intake.
 //!
-//! Each thread has one socket and never ends on errors: malformed datagrams are counted, and errors
-//! of the socket are logged once a minute.
+//! Each listening address has a socket for every thread, and the kernel gives each datagram to the
+//! thread of its exporter ([`crate::steering`]). Fireflies are few: the first thread receives them.
+//! A thread never ends on errors: malformed datagrams are counted, and errors of a socket are
+//! logged once a minute.
 //!
 //! A datagram belongs to the second in which the kernel received it, no matter how long it waited
-//! in the socket. Each thread publishes the time up to which its socket is drained; a second is
+//! in the socket. Each thread publishes the time up to which its sockets are drained; a second is
 //! closed when all sockets are drained beyond its end.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_flows::exporter::Exporter;
-use penstock_flows::intake::Sink;
-use penstock_flows::interface::CounterInterval;
-use penstock_flows::observe::Observation;
-use penstock_flows::scitag::ScitagVerdict;
-use penstock_flows::sequence::Arrival;
-use penstock_flows::sflow::{CounterRecord, Source};
+use penstock_flows::shard::SteeringKind;
+use penstock_sys::event::{Interest, Readiness, poll};
 use penstock_sys::net::DatagramReceiver;
 
-use crate::archive::{Recorder, SampleRecord};
+use crate::archive::Recorder;
 use crate::config::Config;
 use crate::error::SocketError;
-use crate::live::CountedInterval;
+use crate::shard::{DatagramOutcome, Shard, TimedDatagram};
 use crate::shared::{Shared, unix_now};
-use crate::timeline::ClockTimeline;
+use crate::steering;
 
 /// Longest wait for datagrams, after which a thread publishes its drained time and checks for the
 /// end of the service.
@@ -60,17 +58,34 @@ impl InputFormat {
             Self::Fireflies => "fireflies",
         }
     }
+
+    /// Address by which datagrams are given to threads; `None` if the first thread receives all.
+    pub(crate) fn steering(self) -> Option<SteeringKind> {
+        match self {
+            Self::Sflow => Some(SteeringKind::Agent),
+            Self::Ipfix => Some(SteeringKind::Source),
+            Self::Fireflies => None,
+        }
+    }
 }
 
-/// A socket with its counters.
+/// A listening address with the counters of its sockets.
 #[derive(Debug)]
-pub struct InputSocket {
+pub struct ListeningAddress {
     /// Telemetry that it receives.
     pub format: InputFormat,
     /// Local address and port.
     pub address: SocketAddr,
-    /// Receive buffer of the kernel in bytes.
+    /// Receive buffer of the kernel in bytes, of each socket.
     pub buffer_bytes: usize,
+    /// Counters of each socket, by the number of its thread.
+    pub sockets: Box<[SocketCounters]>,
+}
+
+/// Counters of one socket. Aligned, so that no two threads write to the same cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct SocketCounters {
     /// Count of received datagrams.
     pub datagrams: AtomicU64,
     /// Bytes of the received datagrams.
@@ -86,9 +101,8 @@ pub struct InputSocket {
     drained_ns: AtomicU64,
 }
 
-impl InputSocket {
-    /// Time up to which all received datagrams were processed.
-    pub(crate) fn drained(&self) -> Duration {
+impl SocketCounters {
+    fn drained(&self) -> Duration {
         Duration::from_nanos(self.drained_ns.load(Ordering::Acquire))
     }
 
@@ -96,30 +110,65 @@ impl InputSocket {
         let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.drained_ns.fetch_max(nanos, Ordering::Release);
     }
+}
 
-    /// Returns true for sockets of traffic telemetry.
-    fn is_of_traffic(&self) -> bool {
-        matches!(self.format, InputFormat::Sflow | InputFormat::Ipfix)
+impl ListeningAddress {
+    /// Sum of a counter over the sockets.
+    #[must_use]
+    pub fn sum(&self, of: impl Fn(&SocketCounters) -> &AtomicU64) -> u64 {
+        self.sockets.iter().map(|socket| of(socket).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Time up to which all received datagrams were processed.
+    pub(crate) fn drained(&self) -> Duration {
+        self.sockets.iter().map(SocketCounters::drained).min().unwrap_or(Duration::MAX)
     }
 }
 
-/// Open sockets, and a line for each that failed.
-pub(crate) type OpenSockets = (Vec<(DatagramReceiver, Arc<InputSocket>)>, Vec<String>);
+/// A socket of a thread.
+#[derive(Debug)]
+pub(crate) struct ThreadSocket {
+    receiver: DatagramReceiver,
+    input: Arc<ListeningAddress>,
+    /// Position of its counters.
+    number: usize,
+    last_log: Option<Instant>,
+}
+
+/// Sockets that are open, by thread, and addresses that failed.
+#[derive(Debug)]
+pub(crate) struct OpenSockets {
+    /// Listening addresses, in the order of the configuration.
+    pub(crate) inputs: Vec<Arc<ListeningAddress>>,
+    /// Sockets of each thread.
+    pub(crate) threads: Vec<Vec<ThreadSocket>>,
+    /// A line for each address that cannot be used.
+    pub(crate) missing: Vec<String>,
+}
 
 /// Opens the configured sockets.
 ///
 /// # Errors
-/// When a required socket fails.
+/// When a required address cannot be used.
 pub(crate) fn open(config: &Config) -> Result<OpenSockets, SocketError> {
-    let (mut sockets, mut missing) = (Vec::new(), Vec::new());
+    let (mut inputs, mut missing) = (Vec::new(), Vec::new());
+    let mut threads: Vec<Vec<ThreadSocket>> = Vec::new();
+    threads.resize_with(config.threads.max(1), Vec::new);
     for (format, addresses) in [
         (InputFormat::Sflow, &config.sflow),
         (InputFormat::Ipfix, &config.ipfix),
         (InputFormat::Fireflies, &config.fireflies),
     ] {
         for address in addresses {
-            match bind(format, *address, config.receive_buffer_bytes) {
-                Ok(socket) => sockets.push(socket),
+            match bind(format, *address, config.receive_buffer_bytes, threads.len()) {
+                Ok((sockets, input)) => {
+                    for (number, receiver) in sockets.into_iter().enumerate() {
+                        let input = Arc::clone(&input);
+                        let socket = ThreadSocket { receiver, input, number, last_log: None };
+                        threads[number].push(socket);
+                    }
+                    inputs.push(input);
+                }
                 Err(source) => {
                     let format = format.as_str();
                     let error = SocketError { format, address: *address, source };
@@ -132,96 +181,186 @@ pub(crate) fn open(config: &Config) -> Result<OpenSockets, SocketError> {
             }
         }
     }
-    Ok((sockets, missing))
+    Ok(OpenSockets { inputs, threads, missing })
 }
 
+/// Binds an address with a socket for each thread.
 fn bind(
     format: InputFormat,
     address: SocketAddr,
     buffer_bytes: usize,
-) -> io::Result<(DatagramReceiver, Arc<InputSocket>)> {
-    let receiver = DatagramReceiver::bind(address, buffer_bytes, RECEIVE_TIMEOUT)?;
-    if receiver.buffer_bytes() < buffer_bytes {
+    threads: usize,
+) -> io::Result<(Vec<DatagramReceiver>, Arc<ListeningAddress>)> {
+    let first = DatagramReceiver::bind(address, buffer_bytes, RECEIVE_TIMEOUT)?;
+    let mut sockets = vec![first];
+    if let Some(kind) = format.steering().filter(|_| threads > 1) {
+        // Without it the threads hand datagrams over to each other.
+        if let Err(error) = share(&mut sockets, kind, buffer_bytes, threads) {
+            tracing::warn!(
+                "{} on {address}: the kernel does not steer datagrams to threads: {error}; they are handed over, which costs more processor time",
+                format.as_str()
+            );
+        }
+    }
+    let kept = sockets.iter().map(DatagramReceiver::buffer_bytes).min().unwrap_or_default();
+    if kept < buffer_bytes {
         tracing::warn!(
-            "the kernel keeps {} bytes for {} instead of {buffer_bytes}: raise net.core.rmem_max",
-            receiver.buffer_bytes(),
+            "the kernel keeps {kept} bytes for {} instead of {buffer_bytes}: raise net.core.rmem_max",
             format.as_str()
         );
     }
-    let input = Arc::new(InputSocket {
+    let input = Arc::new(ListeningAddress {
         format,
-        address: receiver.local_addr()?,
-        buffer_bytes: receiver.buffer_bytes(),
-        datagrams: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-        kernel_drops: AtomicU64::new(0),
-        refused: AtomicU64::new(0),
-        errors: AtomicU64::new(0),
-        drained_ns: AtomicU64::new(0),
+        address: sockets[0].local_addr()?,
+        buffer_bytes: kept,
+        sockets: sockets.iter().map(|_| SocketCounters::default()).collect(),
     });
-    Ok((receiver, input))
+    Ok((sockets, input))
+}
+
+/// Opens the sockets of the other threads. Datagrams that arrive before the program is attached are
+/// handed over.
+fn share(
+    sockets: &mut Vec<DatagramReceiver>,
+    kind: SteeringKind,
+    buffer_bytes: usize,
+    threads: usize,
+) -> io::Result<()> {
+    for _ in 1..threads {
+        sockets.push(sockets[0].join(buffer_bytes, RECEIVE_TIMEOUT)?);
+    }
+    sockets[0].steer(&steering::program(kind, threads))
 }
 
 /// Receives datagrams until the service ends.
 pub(crate) fn run(
-    mut receiver: DatagramReceiver,
-    input: &InputSocket,
+    shard: &Shard,
+    mut sockets: Vec<ThreadSocket>,
     shared: &Shared,
-    mut recorder: Option<Recorder>,
+    recorder: Option<Recorder>,
 ) {
-    let mut last_log: Option<Instant> = None;
-    let mut log = |line: String| {
-        if last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
-            tracing::warn!("{line}");
-            last_log = Some(Instant::now());
-        }
-    };
+    shard.state().output.recorder = recorder;
     while !shared.stopping.load(Ordering::Relaxed) {
         let begun = shared.now();
-        match receiver.receive() {
+        match &mut sockets[..] {
+            [] => std::thread::sleep(RECEIVE_TIMEOUT),
+            [only] => only.receive(shard, shared, begun, true),
+            several => {
+                let readable = wait(several);
+                // Sockets without datagrams at the poll are drained up to its begin.
+                for (socket, readiness) in several.iter_mut().zip(readable) {
+                    if readiness.any() {
+                        socket.receive(shard, shared, begun, false);
+                    } else {
+                        socket.counters().set_drained(begun);
+                    }
+                }
+            }
+        }
+        let mut state = shard.state();
+        shard.empty_inbox(shared, &mut state);
+        state.output.recorder.iter_mut().for_each(Recorder::flush_stale);
+    }
+    sockets.iter().for_each(|socket| socket.counters().set_drained(Duration::MAX));
+    // The writer of the archive ends when no recorder is left.
+    shard.state().output.recorder = None;
+}
+
+/// Waits until a socket has datagrams. After an error each socket is tried.
+fn wait(sockets: &[ThreadSocket]) -> Vec<Readiness> {
+    let polled: Vec<_> =
+        sockets.iter().map(|socket| (socket.receiver.as_fd(), Interest::READ)).collect();
+    poll(&polled, Some(RECEIVE_TIMEOUT)).unwrap_or_else(|_| {
+        std::thread::sleep(ERROR_PAUSE);
+        vec![Readiness { readable: true, ..Readiness::default() }; sockets.len()]
+    })
+}
+
+impl ThreadSocket {
+    fn counters(&self) -> &SocketCounters {
+        &self.input.sockets[self.number]
+    }
+
+    /// Logs a line, at most once in [`LOG_INTERVAL`].
+    fn log(&mut self, event: impl std::fmt::Display) {
+        if self.last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {
+            tracing::warn!("{} on {}: {event}", self.input.format.as_str(), self.input.address);
+            self.last_log = Some(Instant::now());
+        }
+    }
+
+    /// Receives and processes the datagrams of one system call; `begun` is a time before it.
+    fn receive(&mut self, shard: &Shard, shared: &Shared, begun: Duration, blocks: bool) {
+        let received =
+            if blocks { self.receiver.receive() } else { self.receiver.receive_queued() };
+        match received {
             Ok(_) => {
-                let last = receive_datagrams(&receiver, input, shared, recorder.as_mut());
-                if receiver.is_drained() {
-                    let since = last.unwrap_or_else(|| input.drained());
+                let last = self.process(shard, shared);
+                if self.receiver.is_drained() {
+                    let since = last.unwrap_or_else(|| self.counters().drained());
                     // Until now: this thread may have been stopped within the call.
-                    note_drops(&mut receiver, input, shared, (since, shared.now()));
-                    input.set_drained(begun);
+                    self.note_drops(shard, (since, shared.now()));
+                    self.counters().set_drained(begun);
                 } else if let Some(last) = last {
-                    input.set_drained(last);
+                    self.counters().set_drained(last);
                 }
             }
             Err(error) => {
-                input.errors.fetch_add(1, Ordering::Relaxed);
-                log(format!("{} on {}: {error}", input.format.as_str(), input.address));
+                self.counters().errors.fetch_add(1, Ordering::Relaxed);
+                self.log(error);
                 // No second waits for a socket with errors.
-                input.set_drained(begun);
+                self.counters().set_drained(begun);
                 std::thread::sleep(ERROR_PAUSE);
             }
         }
-        recorder.iter_mut().for_each(Recorder::flush_stale);
-        let drops = receiver.dropped();
-        if drops > input.kernel_drops.swap(drops, Ordering::Relaxed) {
-            log(format!(
-                "{} on {}: the kernel has dropped {drops} datagrams because they came faster than they were taken",
-                input.format.as_str(),
-                input.address
+        let (drops, thread) = (self.receiver.dropped(), self.number);
+        if drops > self.counters().kernel_drops.swap(drops, Ordering::Relaxed) {
+            self.log(format_args!(
+                "the kernel has dropped {drops} datagrams of thread {thread} because they came faster than they were taken"
             ));
         }
     }
-    input.set_drained(Duration::MAX);
-}
 
-/// Records the datagrams dropped after the last received one.
-fn note_drops(
-    receiver: &mut DatagramReceiver,
-    input: &InputSocket,
-    shared: &Shared,
-    (from, to): (Duration, Duration),
-) {
-    let dropped = receiver.dropped_since().unwrap_or(0);
-    if dropped > 0 && input.is_of_traffic() {
-        let line = shared.timeline();
-        shared.arrivals().note_drops(&line, from, to, dropped);
+    /// Records the datagrams dropped after the last received one.
+    fn note_drops(&mut self, shard: &Shard, (from, to): (Duration, Duration)) {
+        let dropped = self.receiver.dropped_since().unwrap_or(0);
+        if dropped > 0 && self.input.format.steering().is_some() {
+            shard.state().note_drops(from, to, dropped);
+        }
+    }
+
+    /// Passes datagrams to the shard and returns the time of the last one.
+    fn process(&self, shard: &Shard, shared: &Shared) -> Option<Duration> {
+        let (mut datagrams, mut bytes, mut refused) = (0, 0, 0);
+        let (now, wall) = (shared.now(), Duration::from_secs_f64(unix_now()));
+        let (format, counters) = (self.input.format, self.counters());
+        let is_of_traffic = format.steering().is_some();
+        let mut last = counters.drained();
+        let mut state = shard.state();
+        state.update_timeline(shared);
+        // Fireflies of flows before their samples.
+        shard.empty_inbox(shared, &mut state);
+        for datagram in self.receiver.datagrams() {
+            let at = received(datagram.received_at, wall, now, last);
+            if datagram.dropped_before > 0 && is_of_traffic {
+                state.note_drops(last, at, datagram.dropped_before);
+            }
+            datagrams += 1;
+            bytes += datagram.bytes.len() as u64;
+            let (from, content) = (datagram.from, datagram.bytes);
+            let datagram = TimedDatagram { format, at, from, bytes: content };
+            match shard.receive(shared, &mut state, datagram) {
+                DatagramOutcome::Accepted => {}
+                DatagramOutcome::Refused => refused += 1,
+                DatagramOutcome::Dropped => state.note_drops(last, at, 1),
+            }
+            last = at;
+        }
+        drop(state);
+        counters.datagrams.fetch_add(datagrams, Ordering::Relaxed);
+        counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+        counters.refused.fetch_add(refused, Ordering::Relaxed);
+        (datagrams > 0).then_some(last)
     }
 }
 
@@ -231,141 +370,6 @@ fn note_drops(
 fn received(stamp: Option<Duration>, wall: Duration, now: Duration, drained: Duration) -> Duration {
     let age = stamp.map_or(Duration::ZERO, |stamp| wall.saturating_sub(stamp));
     now.saturating_sub(age).clamp(drained.min(now), now)
-}
-
-/// Passes datagrams to the intake and returns the time of the last one.
-fn receive_datagrams(
-    receiver: &DatagramReceiver,
-    input: &InputSocket,
-    shared: &Shared,
-    recorder: Option<&mut Recorder>,
-) -> Option<Duration> {
-    let (mut datagrams, mut bytes, mut refused) = (0, 0, 0);
-    let (now, wall) = (shared.now(), Duration::from_secs_f64(unix_now()));
-    let line = shared.timeline();
-    let mut last = input.drained();
-    let mut sink = IntakeSink { shared, line: &line, at: now, number: 0, wall_s: 0.0, recorder };
-    let mut intake = shared.intake();
-    let open_from = shared.open_from.load(Ordering::Relaxed);
-    for datagram in receiver.datagrams() {
-        let at = received(datagram.received_at, wall, now, last);
-        if datagram.dropped_before > 0 && input.is_of_traffic() {
-            shared.arrivals().note_drops(&line, last, at, datagram.dropped_before);
-        }
-        last = at;
-        datagrams += 1;
-        bytes += datagram.bytes.len() as u64;
-        let number = line.number(at);
-        if number < open_from {
-            shared.late_datagrams.fetch_add(1, Ordering::Relaxed);
-        }
-        sink.at = at;
-        sink.number = number.max(open_from);
-        sink.wall_s = line.wall_s(at);
-        intake.aggregator.select(sink.number);
-        let good = match input.format {
-            InputFormat::Sflow => {
-                intake.sflow(at, datagram.from, datagram.bytes, &mut sink).is_ok()
-            }
-            InputFormat::Ipfix => {
-                intake.export(at, datagram.from, datagram.bytes, &mut sink).is_ok()
-            }
-            InputFormat::Fireflies => {
-                intake.firefly(at, datagram.from, datagram.bytes, &mut sink).is_ok()
-            }
-        };
-        refused += u64::from(!good);
-    }
-    drop(intake);
-    input.datagrams.fetch_add(datagrams, Ordering::Relaxed);
-    input.bytes.fetch_add(bytes, Ordering::Relaxed);
-    input.refused.fetch_add(refused, Ordering::Relaxed);
-    (datagrams > 0).then_some(last)
-}
-
-/// Receives the events of the intake: names, counters and samples.
-struct IntakeSink<'a> {
-    shared: &'a Shared,
-    line: &'a ClockTimeline,
-    /// Time in which the datagram was received, its second, and the same by the wall clock.
-    at: Duration,
-    number: u64,
-    wall_s: f64,
-    recorder: Option<&'a mut Recorder>,
-}
-
-impl IntakeSink<'_> {
-    fn record(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
-        let time_us = (self.wall_s * 1e6) as i64;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.put(SampleRecord::new(time_us, exporter, seen, verdict));
-        }
-    }
-}
-
-impl Sink for IntakeSink<'_> {
-    fn datagram(&mut self, _: &Exporter, arrival: Arrival) {
-        // A late datagram is not missing, and a restarted agent was away.
-        let missing = match arrival {
-            Arrival::Start => true,
-            Arrival::Next { missing } => missing > 0,
-            Arrival::Late | Arrival::Duplicate => false,
-        };
-        self.shared.arrivals().record(self.at, self.number, missing);
-    }
-
-    #[inline]
-    fn observation(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
-        if self.recorder.is_some() {
-            self.record(exporter, seen, verdict);
-        }
-    }
-
-    fn discarded(&mut self, exporter: &Exporter, seen: &Observation, verdict: ScitagVerdict) {
-        if self.recorder.is_some() {
-            self.record(exporter, seen, verdict);
-        }
-    }
-
-    fn counters(&mut self, exporter: &Exporter, source: Source, record: &CounterRecord<'_>) {
-        match record {
-            CounterRecord::HostId(host) => {
-                let known = self.shared.directory().get(exporter.id).is_some_and(|e| e.host);
-                if !known {
-                    let name = host.hostname.to_string();
-                    self.shared.change_directory(|directory| directory.host(exporter, &name));
-                }
-            }
-            CounterRecord::PortName(port) if source.class == 0 => {
-                let name = port.name.to_string();
-                let known = self.shared.directory();
-                if !known.has_interface(exporter.id, source.index, &name) {
-                    drop(known);
-                    self.shared.change_directory(|directory| {
-                        directory.interface(exporter, source.index, &name);
-                    });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn interval(&mut self, exporter: &Exporter, index: u32, interval: &CounterInterval) {
-        let Some(state) = exporter.interface(index) else { return };
-        let octets = [interval.input.octets, interval.output.octets];
-        let rate = exporter.sampling_rate;
-        // Octets of a direction that is not sampled would add other traffic to the total than that
-        // of the samples.
-        let sampled = [state.is_sampled(true, rate), state.is_sampled(false, rate)];
-        let counted = CountedInterval::new(
-            (exporter.id, index),
-            self.line.wall_s(self.at),
-            interval.length.as_secs_f64(),
-            octets,
-            sampled,
-        );
-        self.shared.live_mut().count(counted);
-    }
 }
 
 #[cfg(test)]

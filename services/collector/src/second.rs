@@ -205,7 +205,7 @@ impl<K> Default for SecondSums<K> {
 type KeyedRows<K> = Vec<(K, CompactSum)>;
 
 /// Splits the rows into the `most` largest and the rest.
-fn greatest<K: Copy + Eq + std::hash::Hash>(
+fn greatest<K: Copy + Ord + std::hash::Hash>(
     table: &TallyTable<K>,
     most: usize,
 ) -> (SecondSums<K>, KeyedRows<K>) {
@@ -213,8 +213,16 @@ fn greatest<K: Copy + Eq + std::hash::Hash>(
         table.iter().map(|(key, tally)| (*key, CompactSum::from(tally))).collect();
     let mut dropped = Vec::new();
     if rows.len() > most {
-        rows.select_nth_unstable_by(most, |a, b| b.1.bytes.total_cmp(&a.1.bytes));
+        // The key decides among equal sums.
+        let order = |a: &(K, CompactSum), b: &(K, CompactSum)| {
+            b.1.bytes.total_cmp(&a.1.bytes).then_with(|| a.0.cmp(&b.0))
+        };
+        rows.select_nth_unstable_by(most, order);
         dropped = rows.split_off(most);
+    }
+    // The order of a table depends on the division of its keys among threads.
+    for part in [&mut rows, &mut dropped] {
+        part.sort_unstable_by_key(|row| row.0);
     }
     (SecondSums { rows: rows.into(), other: SumCell::of(&table.other) }, dropped)
 }

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use penstock_flows::aggregate::Aggregates;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::directory::ReportedName;
 use crate::live::Namer;
 use crate::minute::{Minute, MinuteBuilder, draw_id};
 use crate::second::{Second, Strata, strata};
@@ -50,11 +52,7 @@ fn close(
 ) {
     let line = shared.timeline();
     let span = line.span(number);
-    let sums = {
-        let mut intake = shared.intake();
-        shared.open_from.store(number + 1, Ordering::Relaxed);
-        intake.aggregator.take_interval(number)
-    };
+    let sums = take_sums(shared, number);
     let (measured, pauses, silent_since) = {
         let mut arrivals = shared.arrivals();
         let measured = arrivals.close(number, span.end);
@@ -78,6 +76,32 @@ fn close(
     for pause in pauses {
         correct(pause.from, pause.to, !pause.missing);
     }
+}
+
+/// Takes the sums and the other results of a second from all shards.
+fn take_sums(shared: &Shared, number: u64) -> Aggregates {
+    let mut sums: Option<Aggregates> = None;
+    for shard in &shared.shards {
+        let (part, intervals, names) = {
+            let mut state = shard.state();
+            shard.empty_inbox(shared, &mut state);
+            state.open_from = number + 1;
+            state.intake.make_place(shared.now());
+            shared.arrivals().collect(&mut state.output.arrivals);
+            let intervals = std::mem::take(&mut state.output.intervals);
+            let names = std::mem::take(&mut state.output.names);
+            (state.intake.aggregator.take_interval(number), intervals, names)
+        };
+        add_names(shared, &names);
+        let mut live = shared.live_mut();
+        intervals.into_iter().for_each(|interval| live.count(interval));
+        drop(live);
+        match &mut sums {
+            None => sums = Some(part),
+            Some(sums) => sums.merge(part),
+        }
+    }
+    sums.expect("there is at least one shard")
 }
 
 /// Stores a second and sends it to the live feed.
@@ -142,15 +166,30 @@ fn wait_for_end(shared: &Shared, number: u64) -> bool {
     }
 }
 
-fn add_new_exporters(shared: &Shared) {
-    let intake = shared.intake();
+/// Stores the names that are new.
+fn add_names(shared: &Shared, names: &[ReportedName]) {
     let known = shared.directory();
-    let new: Vec<_> = intake.exporters().iter().filter(|one| !known.has(one.id)).collect();
+    let new: Vec<_> = names.iter().filter(|name| !known.has_name(name)).collect();
     drop(known);
     if !new.is_empty() {
         shared.change_directory(|directory| {
-            new.into_iter().for_each(|exporter| directory.add_exporter(exporter));
+            new.into_iter().for_each(|name| directory.add_name(name));
         });
+    }
+}
+
+fn add_new_exporters(shared: &Shared) {
+    for state in shared.shard_states() {
+        let known = shared.directory();
+        let exporters = state.intake.exporters().iter();
+        let mut new: Vec<_> = exporters.filter(|one| !known.has(one.id)).collect();
+        drop(known);
+        new.sort_by_key(|exporter| exporter.id);
+        if !new.is_empty() {
+            shared.change_directory(|directory| {
+                new.into_iter().for_each(|exporter| directory.add_exporter(exporter));
+            });
+        }
     }
 }
 
@@ -181,12 +220,17 @@ mod tests {
         let from = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
         intake.sflow(Duration::ZERO, from, &datagram, &mut ()).unwrap();
         let stores = Stores { store: None, clickhouse: None, archive: None };
-        let shared =
-            Shared::new(Config::default(), registry, intake, (Vec::new(), Vec::new()), stores);
+        let shared = Shared::new(
+            Config::default(),
+            registry,
+            vec![intake],
+            (Vec::new(), Vec::new()),
+            stores,
+        );
         let asked = (shared.directory(), shared.live().newest().cloned());
         close(&shared, &mut MinuteBuilder::default(), &[], 1);
         assert_eq!(shared.live().seconds().count(), 1);
-        let id = shared.intake().exporters().iter().next().unwrap().id;
+        let id = shared.shards[0].state().intake.exporters().iter().next().unwrap().id;
         assert!(shared.directory().has(id) && !asked.0.has(id));
     }
 }

@@ -3,7 +3,7 @@
 //! Locks are taken in the order of the fields and held for moments.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,8 +20,9 @@ use crate::directory::NameDirectory;
 use crate::event::EventLog;
 use crate::live::{LiveSeconds, Sites};
 use crate::query::Query;
-use crate::receive::InputSocket;
+use crate::receive::ListeningAddress;
 use crate::second::Second;
+use crate::shard::{Shard, ShardState};
 use crate::store::Store;
 use crate::timeline::ClockTimeline;
 
@@ -75,14 +76,14 @@ pub(crate) struct Stores {
 /// Shared state of the collector.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// Decoder and sums of the current second.
-    pub(crate) intake: Mutex<Intake>,
-    /// Datagrams by second.
+    /// Decoders and sums of the current second, by thread. No thread locks two of them at a time.
+    pub(crate) shards: Box<[Shard]>,
+    /// Datagrams of all shards by second.
     arrivals: Mutex<DatagramArrivals>,
     /// Seconds of the wall clock.
     timeline: RwLock<ClockTimeline>,
-    /// The oldest second that is open; it changes while the intake is locked.
-    pub(crate) open_from: AtomicU64,
+    /// Count of changes of the time line.
+    pub(crate) timeline_version: AtomicU64,
     /// Datagrams of closed seconds, which count in the oldest open one.
     pub(crate) late_datagrams: AtomicU64,
     /// Names of exporters. Readers clone the `Arc`, so that a long query blocks no writer.
@@ -91,8 +92,8 @@ pub(crate) struct Shared {
     pub(crate) live: RwLock<LiveSeconds>,
     /// Channel of ended seconds to the live feed.
     pub(crate) feed: Mutex<Option<broadcast::Sender<Arc<Second>>>>,
-    /// Open sockets with their counters.
-    pub(crate) inputs: Vec<Arc<InputSocket>>,
+    /// Listening addresses with the counters of their sockets.
+    pub(crate) inputs: Vec<Arc<ListeningAddress>>,
     /// Lines about sockets that could not be opened.
     pub(crate) missing: Vec<String>,
     /// Names of owners and activities.
@@ -133,8 +134,8 @@ impl Shared {
     pub(crate) fn new(
         config: Config,
         registry: Registry,
-        intake: Intake,
-        (inputs, missing): (Vec<Arc<InputSocket>>, Vec<String>),
+        intakes: Vec<Intake>,
+        (inputs, missing): (Vec<Arc<ListeningAddress>>, Vec<String>),
         stores: Stores,
     ) -> Self {
         let Stores { store, clickhouse, archive } = stores;
@@ -142,11 +143,13 @@ impl Shared {
             Some((exporter.address.to_canonical().to_string(), exporter.name.clone()?))
         });
         let (begun, started_s) = (Instant::now(), unix_now());
+        let line = ClockTimeline::new(Duration::ZERO, started_s);
+        let shards = intakes.into_iter().enumerate();
         Self {
-            intake: Mutex::new(intake),
+            shards: shards.map(|(at, intake)| Shard::new(at, intake, line.clone())).collect(),
             arrivals: Mutex::default(),
-            timeline: RwLock::new(ClockTimeline::new(Duration::ZERO, started_s)),
-            open_from: AtomicU64::new(1),
+            timeline: RwLock::new(line),
+            timeline_version: AtomicU64::new(0),
             late_datagrams: AtomicU64::new(0),
             directory: RwLock::new(Arc::new(NameDirectory::new(names))),
             live: RwLock::new(LiveSeconds::default()),
@@ -177,8 +180,9 @@ impl Shared {
         self.begun.elapsed()
     }
 
-    pub(crate) fn intake(&self) -> MutexGuard<'_, Intake> {
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks one shard after the other.
+    pub(crate) fn shard_states(&self) -> impl Iterator<Item = MutexGuard<'_, ShardState>> {
+        self.shards.iter().map(Shard::state)
     }
 
     pub(crate) fn arrivals(&self) -> MutexGuard<'_, DatagramArrivals> {
@@ -194,7 +198,9 @@ impl Shared {
     /// any.
     pub(crate) fn adjust_timeline(&self) -> Option<f64> {
         let mut line = self.timeline.write().unwrap_or_else(PoisonError::into_inner);
-        line.adjust(self.now(), unix_now())
+        let step_s = line.adjust(self.now(), unix_now())?;
+        self.timeline_version.fetch_add(1, Ordering::Release);
+        Some(step_s)
     }
 
     /// Time up to which every socket is drained.

@@ -74,7 +74,7 @@ pub struct FlowGroup {
 
 /// A [`FlowGroup`] packed into three words: field-by-field comparison would take a third of the
 /// time of counting a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackedGroup([u64; 3]);
 
 /// Bit positions of the inner VLAN: its lower ten bits in the first word, the others in the second.

@@ -30,19 +30,43 @@ impl<K: Eq + Hash> TallyTable<K> {
         Self { cells: seeded(seed), limit, other: SampleTally::default() }
     }
 
-    /// Adds to a key; returns false if it went to `other`.
+    /// Adds to a key; returns false if it went to `other`. `room` reserves room for a new key below
+    /// the limit.
     #[inline]
-    pub(super) fn add(&mut self, key: K, amount: &Amount) -> bool {
+    pub(super) fn add(
+        &mut self,
+        key: K,
+        amount: &Amount,
+        room: impl FnOnce(usize) -> bool,
+    ) -> bool {
         if let Some(cell) = self.cells.get_mut(&key) {
             cell.count(amount);
             return true;
         }
-        if self.cells.len() < self.limit {
+        if room(self.limit) {
             self.cells.entry(key).or_default().count(amount);
             return true;
         }
         self.other.count(amount);
         false
+    }
+
+    /// Adds the sums of another table; new keys beyond the limit are summed as `other`.
+    pub(super) fn merge(&mut self, mut other: Self) {
+        if other.cells.len() > self.cells.len() {
+            std::mem::swap(&mut self.cells, &mut other.cells);
+        }
+        self.other.merge(&other.other);
+        self.cells.reserve(other.cells.len());
+        for (key, tally) in other.cells {
+            if let Some(cell) = self.cells.get_mut(&key) {
+                cell.merge(&tally);
+            } else if self.cells.len() < self.limit {
+                self.cells.insert(key, tally);
+            } else {
+                self.other.merge(&tally);
+            }
+        }
     }
 
     pub(super) fn emptied(&mut self, seed: u64) -> Self {

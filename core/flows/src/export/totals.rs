@@ -23,8 +23,9 @@ pub(super) struct FlowTotalKey {
 pub(crate) struct LastTotals(Generations<(u32, FlowTotalKey), (u64, u64)>);
 
 impl LastTotals {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(Generations::new(FLOW_TOTALS_MAX, seed))
+    /// Stores at most `limit` flows.
+    pub(crate) fn new(limit: usize, seed: u64) -> Self {
+        Self(Generations::new(limit, seed))
     }
 }
 

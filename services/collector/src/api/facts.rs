@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
-use penstock_flows::exporter::ExportProtocol;
+use penstock_flows::exporter::{ExportProtocol, Exporter};
+use penstock_flows::intake::IntakeCounts;
 use penstock_flows::rates::SamplingCalibration;
 use penstock_flows::sflow::counters::STATUS_OPER_UP;
 use penstock_http::{ProblemDetails, Refused};
@@ -89,10 +90,8 @@ pub(super) async fn exporters(
     given: RawQuery,
 ) -> Result<Json<ExporterList>, ProblemDetails> {
     TelemetryParams::new(given)?.none()?;
-    let intake = shared.intake();
     let directory = shared.directory();
-    let count = intake.exporters().len();
-    let facts = intake.exporters().iter().take(LIST_MAX).map(|exporter| {
+    let facts = |exporter: &Exporter| {
         let key = exporter_key(&exporter.key);
         let entry = directory.get(exporter.id);
         let name = entry.and_then(|entry| entry.name.as_deref()).unwrap_or(&key).to_owned();
@@ -120,9 +119,14 @@ pub(super) async fn exporters(
             agent_drops,
             samples_lost,
         }
-    });
-    let mut exporters: Vec<_> = facts.collect();
-    drop((intake, directory));
+    };
+    let (mut exporters, mut count) = (Vec::new(), 0);
+    for state in shared.shard_states() {
+        let of_shard = state.intake.exporters();
+        count += of_shard.len();
+        exporters.extend(of_shard.iter().take(LIST_MAX - exporters.len()).map(facts));
+    }
+    drop(directory);
     exporters.sort_by(|a, b| a.key.cmp(&b.key));
     Ok(Json(ExporterList { exporters, count }))
 }
@@ -215,10 +219,9 @@ fn calibrated(facts: &mut DirectionFacts, calibration: &SamplingCalibration) {
 
 /// All interfaces, unordered, and their count.
 pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceReport>, usize) {
-    let intake = shared.intake();
     let directory = shared.directory();
     let (mut all, mut count) = (Vec::new(), 0);
-    for exporter in intake.exporters().iter() {
+    let mut add = |exporter: &Exporter| {
         let key = exporter_key(&exporter.key);
         let host = directory.get(exporter.id).and_then(|entry| entry.name.as_deref());
         let host = host.unwrap_or(&key);
@@ -282,6 +285,9 @@ pub(super) fn all_interfaces(shared: &Shared) -> (Vec<InterfaceReport>, usize) {
                 output,
             });
         }
+    };
+    for state in shared.shard_states() {
+        state.intake.exporters().iter().for_each(&mut add);
     }
     (all, count)
 }
@@ -499,17 +505,20 @@ pub(super) async fn status(
 ) -> Result<Json<TelemetryStatus>, ProblemDetails> {
     use penstock_flows::{exporter, scitag};
     TelemetryParams::new(given)?.none()?;
-    let (counts, exporters, states, flows) = {
-        let intake = shared.intake();
-        let exporters = intake.exporters();
-        (intake.counts(), exporters.len(), exporters.states(), intake.trust.firefly_flows())
-    };
+    let (mut counts, mut exporters, mut states) = (IntakeCounts::default(), 0, 0);
+    let (mut flows, mut newest_datagram) = (0, None);
+    for state in shared.shard_states() {
+        counts.merge(&state.intake.counts());
+        exporters += state.intake.exporters().len();
+        states += state.intake.exporters().states();
+        // Each shard has a copy.
+        flows = flows.max(state.intake.trust.firefly_flows());
+        newest_datagram = newest_datagram.max(state.output.arrivals.newest());
+    }
     let now = shared.now();
     let line = shared.timeline();
-    let (last_datagram, silent) = {
-        let arrivals = shared.arrivals();
-        (arrivals.newest().map(|at| line.wall_s(at)), arrivals.is_cut_off(now))
-    };
+    let silent = shared.arrivals().is_cut_off_since(newest_datagram, now);
+    let last_datagram = newest_datagram.map(|at| line.wall_s(at));
     let live = shared.live();
     let newest = live.newest();
     let of = |used, limit| Use { used, limit };
@@ -518,11 +527,11 @@ pub(super) async fn status(
         format: input.format.as_str(),
         address: input.address.to_string(),
         buffer_bytes: input.buffer_bytes,
-        datagrams: get(&input.datagrams),
-        bytes: get(&input.bytes),
-        kernel_drops: get(&input.kernel_drops),
-        refused: get(&input.refused),
-        errors: get(&input.errors),
+        datagrams: input.sum(|socket| &socket.datagrams),
+        bytes: input.sum(|socket| &socket.bytes),
+        kernel_drops: input.sum(|socket| &socket.kernel_drops),
+        refused: input.sum(|socket| &socket.refused),
+        errors: input.sum(|socket| &socket.errors),
     });
     Ok(Json(TelemetryStatus {
         now_s: unix_now(),
