@@ -1,13 +1,16 @@
 //! Measures how many flow samples per second one core decodes, labels and aggregates.
 //!
-//! `cargo run --release -p penstock-flows --example decode_speed [SECONDS [PART OF A NAME]]`. The samples are those of a
+//! `cargo run --release -p penstock-flows --example decode_speed [SECONDS [PART OF A NAME]]`. Rows of several threads
+//! divide the datagrams by exporter, as the collector does, and merge the sums of each second. The samples are those of a
 //! site: frames of 9018 bytes with a VLAN tag; 90 % are IPv6, of which a third has a flow label of a registered pair, a
 //! third a Destination Options header and the rest a random label; 20,000 flows between 400 hosts; a switch record and
 //! 128 bytes of header in each sample; datagrams of 1400 bytes from eight agents. Flow sizes are log-uniform (1 % of the
-//! flows have half of the packets) or, as the worst case for CPU caches, equal. Measures the CPU time of this thread.
+//! flows have half of the packets) or, as the worst case for CPU caches, equal. Measures the CPU time of its threads, and
+//! for several threads the elapsed time, too.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use penstock_flows::aggregate::{AggregateLimits, Aggregator, Combine};
 use penstock_flows::intake::Intake;
@@ -18,6 +21,7 @@ use penstock_flows::sflow::encode::{DATAGRAM_BYTES, FlowHead};
 use penstock_flows::sflow::record::{ExtendedSwitch, HEADER_ETHERNET, SampledHeader};
 use penstock_flows::sflow::xdr::Opaque;
 use penstock_flows::sflow::{Encoder, FlowRecord, Sample, SflowDatagram, SflowInterface, Source};
+use penstock_flows::shard::{ShardLimits, SteeringKind, exporter_address, shard_of};
 use penstock_random::Random;
 use penstock_scitags::{FlowLabel, Registry, option};
 
@@ -25,6 +29,9 @@ const RANDOM_SEED: u64 = 0x5EED;
 const FLOW_COUNT: u64 = 20_000;
 const SAMPLES_PER_AGENT: u32 = 4_000;
 const AGENT_COUNT: u32 = 8;
+
+/// Rounds of one second at 2.5 million samples per second.
+const ROUNDS_PER_SECOND: u32 = 78;
 
 fn host(number: u64) -> Ipv6Addr {
     let site = (number % 8) as u16;
@@ -110,7 +117,7 @@ fn datagrams(alike: bool) -> (Vec<Vec<u8>>, u64) {
     (turns.map(|at| datagrams[at].clone()).collect(), samples)
 }
 
-fn intake() -> Intake {
+fn intake(shared: &Arc<ShardLimits>) -> Intake {
     let sites = (0..8_u16).map(|site| (host(site.into()).into(), 48, site));
     let hosts = (0..4_u64).map(|site| (host(site).into(), 48, ()));
     let trust = Trust::new(
@@ -119,8 +126,8 @@ fn intake() -> Intake {
         Prefixes::default(),
         RANDOM_SEED,
     );
-    let aggregator =
-        Aggregator::new(AggregateLimits::default(), Prefixes::new(sites).unwrap(), RANDOM_SEED);
+    let (limits, sites) = (AggregateLimits::default(), Prefixes::new(sites).unwrap());
+    let aggregator = Aggregator::sharing(Arc::clone(shared), limits, sites, RANDOM_SEED);
     Intake::new(trust, aggregator, RANDOM_SEED)
 }
 
@@ -148,7 +155,7 @@ fn measure(name: &str, seconds: f64, samples: u64, mut round: impl FnMut()) {
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(3.0);
     let (bytes, samples) = datagrams(false);
-    measure("records", seconds, samples, || {
+    measure("decode only: records", seconds, samples, || {
         for datagram in &bytes {
             for sample in SflowDatagram::read(datagram).unwrap().samples().flatten() {
                 let Sample::Flow(sample) = sample else { continue };
@@ -156,7 +163,7 @@ fn main() {
             }
         }
     });
-    measure("records and packets", seconds, samples, || {
+    measure("decode only: and packets", seconds, samples, || {
         for datagram in &bytes {
             for sample in SflowDatagram::read(datagram).unwrap().samples().flatten() {
                 let Sample::Flow(sample) = sample else { continue };
@@ -167,7 +174,10 @@ fn main() {
             }
         }
     });
-    all("all, flows of all sizes", seconds, bytes, samples);
+    all("all, flows of all sizes", seconds, bytes.clone(), samples);
+    for count in [1, 2, 4] {
+        threads(count, seconds, &bytes, samples);
+    }
     let (bytes, samples) = datagrams(true);
     all("all, flows alike", seconds, bytes, samples);
 }
@@ -175,20 +185,16 @@ fn main() {
 fn all(name: &str, seconds: f64, mut datagrams: Vec<Vec<u8>>, samples: u64) {
     let from = SocketAddr::from(([192, 0, 2, 200], 6343));
     let each = datagrams.len() as u32 / AGENT_COUNT;
-    let (mut intake, mut round) = (intake(), 0_u32);
+    let (mut intake, mut round) = (intake(&Arc::new(ShardLimits::new(1))), 0_u32);
     let mut sums = None;
     measure(name, seconds, samples, || {
         let now = Duration::from_millis(u64::from(round) * 13);
         for datagram in &mut datagrams {
-            // Sequence numbers continue over rounds, as those of agents.
-            let number = u32::from_be_bytes(datagram[16..20].try_into().unwrap());
-            let number = (number - 1) % each + 1 + round * each;
-            datagram[16..20].copy_from_slice(&number.to_be_bytes());
+            number(datagram, each, round);
             intake.sflow(now, from, datagram, &mut ()).unwrap();
         }
         round += 1;
-        // One second at the promised rate.
-        if round.is_multiple_of(78) {
+        if round.is_multiple_of(ROUNDS_PER_SECOND) {
             let taken = intake.take();
             std::hint::black_box(taken.labels(Combine::Max));
             sums = Some(taken);
@@ -204,5 +210,62 @@ fn all(name: &str, seconds: f64, mut datagrams: Vec<Vec<u8>>, samples: u64) {
         sums.prefixes(Combine::Max).len(),
         sums.labels(Combine::Max).len(),
         100.0 * sums.talkers_error() as f64 / sums.all.bytes as f64
+    );
+}
+
+/// Numbers a datagram: sequence numbers continue over rounds, as those of agents.
+fn number(datagram: &mut [u8], each: u32, round: u32) {
+    let number = u32::from_be_bytes(datagram[16..20].try_into().unwrap());
+    let number = (number - 1) % each + 1 + round * each;
+    datagram[16..20].copy_from_slice(&number.to_be_bytes());
+}
+
+/// Intake on `count` threads, each with the datagrams of its exporters; the sums of a second are merged.
+fn threads(count: usize, seconds: f64, datagrams: &[Vec<u8>], samples: u64) {
+    let name = format!("intake, {count} threads");
+    if !name.contains(&std::env::args().nth(2).unwrap_or_default()) {
+        return;
+    }
+    let from = SocketAddr::from(([192, 0, 2, 200], 6343));
+    let each = datagrams.len() as u32 / AGENT_COUNT;
+    let shared = Arc::new(ShardLimits::new(count));
+    let mut shards: Vec<_> = (0..count).map(|_| (intake(&shared), Vec::new())).collect();
+    for datagram in datagrams {
+        let address = exporter_address(SteeringKind::Agent, from.ip(), datagram).unwrap();
+        shards[shard_of(address, count)].1.push(datagram.clone());
+    }
+    let (begun, mut cpu_s, mut second) = (Instant::now(), 0.0, 0_u32);
+    while begun.elapsed().as_secs_f64() < seconds || second < 3 {
+        let rounds = second * ROUNDS_PER_SECOND..(second + 1) * ROUNDS_PER_SECOND;
+        let work = |(intake, datagrams): &mut (Intake, Vec<Vec<u8>>)| {
+            for round in rounds.clone() {
+                let now = Duration::from_millis(u64::from(round) * 13);
+                for datagram in &mut *datagrams {
+                    number(datagram, each, round);
+                    intake.sflow(now, from, datagram, &mut ()).unwrap();
+                }
+            }
+            (intake.take(), thread_seconds())
+        };
+        let begin = thread_seconds();
+        let parts: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                shards.iter_mut().map(|shard| scope.spawn(|| work(shard))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        cpu_s += parts.iter().map(|(_, cpu_s)| cpu_s).sum::<f64>();
+        let sums = parts.into_iter().map(|(sums, _)| sums).reduce(|mut sums, part| {
+            sums.merge(part);
+            sums
+        });
+        std::hint::black_box(sums.unwrap().labels(Combine::Max));
+        cpu_s += thread_seconds() - begin;
+        second += 1;
+    }
+    let all = (samples * u64::from(second * ROUNDS_PER_SECOND)) as f64;
+    println!(
+        "{name:<28} {:>7.2} M samples per CPU second, {:>7.2} M samples/s",
+        all / cpu_s / 1e6,
+        all / begun.elapsed().as_secs_f64() / 1e6
     );
 }

@@ -25,9 +25,12 @@ use penstock_testkit::raw;
 use serde::Serialize;
 use serde_json::Value;
 
+use self::cost::RunCost;
 use super::contest::median;
 use super::{machine, succeed};
 use crate::workspace_root;
+
+mod cost;
 
 /// Samples per second that the collector promises to receive without loss.
 const PROMISED_SAMPLES_PER_S: f64 = 600_000.0;
@@ -56,6 +59,9 @@ pub struct Options {
     /// Measure this binary instead of building target/release/penstock.
     #[arg(long)]
     penstock: Option<PathBuf>,
+    /// A binary of an earlier commit, measured beside this one.
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// A binary of goflow2, for comparison (go install github.com/netsampler/goflow2/v2/cmd/goflow2@latest).
     #[arg(long)]
     goflow2: Option<PathBuf>,
@@ -169,6 +175,7 @@ impl SflowLoad {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum TelemetryContestant {
     Penstock,
+    Before,
     Goflow2,
     Sfacctd,
 }
@@ -177,6 +184,7 @@ impl TelemetryContestant {
     fn name(self) -> &'static str {
         match self {
             Self::Penstock => "penstock serve",
+            Self::Before => "penstock serve, earlier commit",
             Self::Goflow2 => "goflow2 (JSON to /dev/null)",
             Self::Sfacctd => "sfacctd (sums in memory)",
         }
@@ -199,6 +207,7 @@ impl Drop for RunningContestant {
 
 struct TelemetryBench {
     penstock: PathBuf,
+    before: Option<PathBuf>,
     goflow2: Option<PathBuf>,
     dir: tempfile::TempDir,
 }
@@ -210,7 +219,8 @@ impl TelemetryBench {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
         };
         let (child, http) = match who {
-            TelemetryContestant::Penstock => return self.start_ours(BUFFER_BYTES),
+            TelemetryContestant::Penstock => return self.start_ours(BUFFER_BYTES, Some(1)),
+            TelemetryContestant::Before => return self.start_ours(BUFFER_BYTES, None),
             TelemetryContestant::Goflow2 => {
                 let mut command = Command::new(self.goflow2.as_ref().context("no goflow2")?);
                 command.args(["-listen", &format!("sflow://127.0.0.1:{free}")]);
@@ -234,15 +244,21 @@ impl TelemetryBench {
         Ok(running)
     }
 
-    fn start_ours(&self, buffer_bytes: usize) -> Result<RunningContestant> {
+    /// Starts our collector with this count of receiving threads; the earlier commit for `None`.
+    fn start_ours(&self, buffer_bytes: usize, threads: Option<usize>) -> Result<RunningContestant> {
+        let binary = match threads {
+            Some(_) => &self.penstock,
+            None => self.before.as_ref().context("no earlier binary")?,
+        };
+        let threads = threads.map_or_else(String::new, |count| format!("threads = {count}\n"));
         let file = self.dir.path().join("penstock.toml");
         std::fs::write(
             &file,
             format!(
-                "roles = [\"collector\"]\n[agent]\nhttp = \"127.0.0.1:0\"\nstate = \"state\"\n[collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8::/33\"]\nreceive_buffer_bytes = {buffer_bytes}\n"
+                "roles = [\"collector\"]\n[agent]\nhttp = \"127.0.0.1:0\"\nstate = \"state\"\n[collector]\nsflow = [\"127.0.0.1:0\"]\nipfix = []\nfireflies = []\nmarking = [\"2001:db8::/33\"]\nreceive_buffer_bytes = {buffer_bytes}\n{threads}"
             ),
         )?;
-        let mut child = Command::new(&self.penstock)
+        let mut child = Command::new(binary)
             .args(["serve", "--json", "--config"])
             .arg(file)
             .stdin(Stdio::null())
@@ -315,21 +331,24 @@ fn children(parent: u32) -> Vec<u32> {
     ids.filter(|id| stat_fields(*id).get(1) == Some(&parent)).collect()
 }
 
-/// Datagrams that the kernel dropped at the socket of this port; `None` if there is no socket.
+/// Datagrams that the kernel dropped at the sockets of this port; `None` if there is no socket.
 fn drops(port: u16) -> Option<u64> {
     ["/proc/net/udp", "/proc/net/udp6"].iter().find_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
-        let line = text.lines().skip(1).find(|line| {
+        let of_port = text.lines().skip(1).filter(|line| {
             let local = line.split_whitespace().nth(1).unwrap_or_default();
             local.rsplit(':').next() == Some(&format!("{port:04X}"))
-        })?;
-        line.split_whitespace().last()?.parse().ok()
+        });
+        let dropped = of_port.map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+        dropped.reduce(|sum, one| Some(sum? + one?))?
     })
 }
 
 /// A run of our collector at a rate.
 #[derive(Debug, Serialize)]
 struct Rate {
+    /// Receiving threads; `None` for the earlier commit.
+    threads: Option<usize>,
     buffer_kib: usize,
     asked_samples_per_s: f64,
     sent_samples_per_s: f64,
@@ -352,8 +371,9 @@ impl TelemetryBench {
         rate: f64,
         time: Duration,
         buffer_bytes: usize,
+        threads: Option<usize>,
     ) -> Result<Rate> {
-        let running = self.start_ours(buffer_bytes)?;
+        let running = self.start_ours(buffer_bytes, threads)?;
         let begun = Instant::now();
         let cpu = running.cpu_seconds();
         let (mut datagrams, mut samples) = load.send(running.port, rate, time)?;
@@ -375,13 +395,14 @@ impl TelemetryBench {
         let peak = peak.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
         running.end()?;
         // A restarted collector reads the stored minutes.
-        let again = self.start(TelemetryContestant::Penstock)?;
+        let again = self.start_ours(buffer_bytes, threads)?;
         let stored = again.get("/api/v1/telemetry/series?by=total&from=-900&step=60")?;
         let minutes = stored["total"]["bps"].as_array().map_or(0, |points| {
             points.iter().filter(|point| point.as_f64().is_some_and(|bps| bps > 0.0)).count()
         });
         ensure!(taken_samples <= samples, "more samples were taken than sent");
         Ok(Rate {
+            threads,
             buffer_kib: buffer_bytes >> 10,
             asked_samples_per_s: rate,
             sent_samples_per_s: samples as f64 / sent_time,
@@ -416,6 +437,11 @@ impl TelemetryBench {
     }
 }
 
+/// Count of receiving threads for a table.
+fn threads_name(threads: Option<usize>) -> String {
+    threads.map_or_else(|| "earlier commit".to_owned(), |count| count.to_string())
+}
+
 /// Measures and writes the results.
 pub fn run(options: &Options) -> Result<()> {
     let root = workspace_root();
@@ -430,6 +456,7 @@ pub fn run(options: &Options) -> Result<()> {
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
     let bench = TelemetryBench {
         penstock: std::path::absolute(penstock)?,
+        before: options.before.clone().map(std::path::absolute).transpose()?,
         goflow2: options.goflow2.clone(),
         dir: tempfile::tempdir()?,
     };
@@ -438,9 +465,15 @@ pub fn run(options: &Options) -> Result<()> {
     let large = [1.0, 2.0, 4.0].map(|factor| (factor, BUFFER_BYTES));
     for (factor, buffer) in large.into_iter().chain([(4.0, SMALL_BUFFER_BYTES)]) {
         eprintln!("UDP to stored minutes, {} samples/s", factor * PROMISED_SAMPLES_PER_S);
-        rates.push(bench.rate(&mut load, factor * PROMISED_SAMPLES_PER_S, time, buffer)?);
+        let before = bench.before.as_ref().map(|_| None);
+        for threads in before.into_iter().chain([Some(1), Some(2)]) {
+            let rate = factor * PROMISED_SAMPLES_PER_S;
+            rates.push(bench.rate(&mut load, rate, time, buffer, threads)?);
+        }
     }
+    let costs = bench.costs(&mut load, time, options.rounds.max(1))?;
     let mut contestants = vec![TelemetryContestant::Penstock];
+    contestants.extend(bench.before.as_ref().map(|_| TelemetryContestant::Before));
     contestants.extend(bench.goflow2.as_ref().map(|_| TelemetryContestant::Goflow2));
     let mut sfacctd = Command::new("sfacctd");
     if sfacctd.arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
@@ -465,32 +498,33 @@ pub fn run(options: &Options) -> Result<()> {
         "decode_speed",
         "--",
         "2",
-        "all",
     ])
     .output()
     .context("cannot start cargo")?;
     let decode = String::from_utf8_lossy(&decode.stdout).into_owned();
     let facts = machine::facts(&root, bench.dir.path())?;
     let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
-    write(&folder, &facts, &rates, &mut figures, &decode, options)
+    write(&folder, &facts, &rates, &costs, &mut figures, &decode, options)
 }
 
 fn write(
     folder: &Path,
     facts: &machine::MachineFacts,
     rates: &[Rate],
+    costs: &[RunCost],
     figures: &mut BTreeMap<TelemetryContestant, Vec<f64>>,
     decode: &str,
     options: &Options,
 ) -> Result<()> {
     let mut text = format!(
-        "# Telemetry: from UDP to stored minutes\n\nsFlow over loopback, six samples in a datagram, {FLOW_COUNT} flows of all sizes between 400 hosts, {AGENT_COUNT} agents; the sender runs on the same machine.\n\n## Without loss, and with loss that is counted\n\n| asked, samples/s | socket buffer | sent | taken | datagrams sent | taken | dropped by the kernel | all accounted for | processors used | minutes stored | peak memory |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+        "# Telemetry: from UDP to stored minutes\n\nsFlow over loopback, six samples in a datagram, {FLOW_COUNT} flows of all sizes between 400 hosts, {AGENT_COUNT} agents; the sender runs on the same machine.\n\n## Without loss, and with loss that is counted\n\n| asked, samples/s | receiving threads | socket buffer | sent | taken | datagrams sent | taken | dropped by the kernel | all accounted for | processors used | minutes stored | peak memory |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n"
     );
     for rate in rates {
         let _ = writeln!(
             text,
-            "| {:.0} | {} KiB | {:.0} | {:.0} | {} | {} | {} | {} | {:.2} | {} | {} MiB |",
+            "| {:.0} | {} | {} KiB | {:.0} | {:.0} | {} | {} | {} | {} | {:.2} | {} | {} MiB |",
             rate.asked_samples_per_s,
+            threads_name(rate.threads),
             rate.buffer_kib,
             rate.sent_samples_per_s,
             rate.samples_taken_per_s,
@@ -503,6 +537,7 @@ fn write(
             rate.peak_mib
         );
     }
+    cost::write(&mut text, costs, options.rounds);
     let _ = write!(
         text,
         "\n## Samples for each second of processor time\n\n{COMPARED_SAMPLES_PER_S:.0} samples/s to each in turn, {} rounds, medians (least to most).\n\n| collector | samples per CPU second | ours by it |\n|---|---|---|\n",
@@ -525,7 +560,7 @@ fn write(
     }
     let _ = write!(
         text,
-        "\n## Decoding, labelling and summing on one core\n\n```\n{decode}```\n\nMachine: {}, {} CPUs, {} GiB, Linux {}; commit {}; load at the end {}; {}.\n",
+        "\n## Decoding alone (records), labelling and summing\n\n```\n{decode}```\n\nMachine: {}, {} CPUs, {} GiB, Linux {}; commit {}; load at the end {}; {}.\n",
         facts.cpu,
         facts.cores,
         facts.memory_gib,
