@@ -2,15 +2,9 @@
 
 mod common;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use common::node::{Node, Shared, turns};
-use common::{Client, Running, config, directory};
+use common::{Client, Running, config, directory, now_s, request, submit};
 use serde_json::{Value, json};
-
-fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
-}
 
 struct Site {
     keep: tempfile::TempDir,
@@ -24,27 +18,9 @@ fn start(more: &str, hosts: &[&str]) -> Site {
     let (keep, path) = directory();
     let running = Running::start(config(&path, more), &path);
     let world = Shared::default();
-    let node = |name: &&str| {
-        let mut node = Node::new(name, running.address, &world);
-        (node.speed, node.honest) = (0, true);
-        node
-    };
+    let node = |name: &&str| Node::idle(name, running.address, &world);
     let nodes = hosts.iter().map(node).collect();
     Site { keep, path, running, nodes }
-}
-
-/// A request for one file of this size.
-fn request(class: &str, to: &str, bytes: u64) -> Value {
-    json!({
-        "class": class, "source": "cern", "destination": "caltech", "from": "/data", "to": to,
-        "files": [{ "path": "a", "size": bytes }],
-    })
-}
-
-async fn submit(client: &mut Client, body: &Value) -> String {
-    let (status, made) = client.ask("POST", "/api/v1/requests", body).await;
-    assert_eq!(status, 201, "{made}");
-    format!("/api/v1/requests/{}", made["id"])
 }
 
 /// Returns rate and reason of the only order of a request.

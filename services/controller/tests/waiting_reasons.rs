@@ -2,36 +2,13 @@
 
 mod common;
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use common::node::{Node, Shared, turns};
-use common::{Client, Running, config, directory, on_both, token};
+use common::{Client, Running, config, directory, now_s, on_both, request, submit, token};
 use penstock_controller::config::Config;
 use penstock_scitags::Registry;
 use serde_json::{Value, json};
-
-fn request(class: &str, to: &str, bytes: u64) -> Value {
-    json!({
-        "class": class, "source": "cern", "destination": "caltech", "from": "/data", "to": to,
-        "files": [{ "path": "a", "size": bytes }],
-    })
-}
-
-async fn submit(client: &mut Client, body: &Value) -> String {
-    let (status, made) = client.ask("POST", "/api/v1/requests", body).await;
-    assert_eq!(status, 201, "{made}");
-    format!("/api/v1/requests/{}", made["id"])
-}
-
-fn node(running: &Running, world: &Shared, name: &str) -> Node {
-    let mut node = Node::new(name, running.address, world);
-    (node.speed, node.honest) = (0, true);
-    node
-}
-
-fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
-}
 
 /// Returns the text of a field.
 fn words<'a>(facts: &'a Value, field: &str) -> &'a str {
@@ -57,12 +34,15 @@ fn waiting_requests_name_their_reason() {
             assert_eq!(listed["requests"][0]["waiting"], facts["waiting"]);
 
             // Once the source reports, the destination is missing.
-            let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "c2")];
+            let mut nodes = vec![
+                Node::idle("c1", running.address, &world),
+                Node::idle("c2", running.address, &world),
+            ];
             turns(&mut nodes, async || {
                 words(&client.get(&first).await, "waiting").starts_with("no host of caltech is up")
             })
             .await;
-            nodes.push(node(&running, &world, "t1"));
+            nodes.push(Node::idle("t1", running.address, &world));
             turns(&mut nodes, async || {
                 let facts = client.get(&first).await;
                 facts["waiting"].is_null()
@@ -111,7 +91,10 @@ fn cancelled_request_of_gone_hosts_ends() {
             let mut client = running.client("operator");
             running.block(async {
                 let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
-                let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "t1")];
+                let mut nodes = vec![
+                    Node::idle("c1", running.address, &world),
+                    Node::idle("t1", running.address, &world),
+                ];
                 turns(&mut nodes, async || client.get(&first).await["files_active"] == 1).await;
                 let gone = json!({ "gone": true, "reason": "a test" });
                 let (status, refused) = client.ask("PUT", "/api/v1/hosts/c1/drain", &gone).await;
@@ -159,7 +142,10 @@ fn cancellation_skips_silent_source() {
     let mut client = running.client("operator");
     running.block(async {
         let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
-        let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "t1")];
+        let mut nodes = vec![
+            Node::idle("c1", running.address, &world),
+            Node::idle("t1", running.address, &world),
+        ];
         turns(&mut nodes, async || client.get(&first).await["files_active"] == 1).await;
         let silent_since = Instant::now();
         let source = nodes.remove(0);
@@ -181,7 +167,10 @@ fn work_of_gone_hosts_moves() {
     let mut client = running.client("operator");
     running.block(async {
         let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
-        let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "t1")];
+        let mut nodes = vec![
+            Node::idle("c1", running.address, &world),
+            Node::idle("t1", running.address, &world),
+        ];
         turns(&mut nodes, async || client.get(&first).await["files_active"] == 1).await;
         nodes.iter_mut().for_each(Node::crash);
         let mut others = vec![
@@ -223,7 +212,7 @@ fn conflict_hides_requests_of_others() {
             let more = json!({ "at": 1, "files": [{ "path": "b", "size": 1 }] });
             let (status, refused) = analyst.ask("POST", &format!("{mine}/files"), &more).await;
             assert_eq!(status, 409, "{refused}");
-            assert!(words(&refused, "detail").contains("for somebody else"), "{refused}");
+            assert!(words(&refused, "detail").contains("for another request"), "{refused}");
         });
     });
 }
@@ -287,7 +276,10 @@ fn last_round_has_no_rates() {
     running.block(async {
         let mut client = running.client("operator");
         let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
-        let mut nodes = vec![node(&running, &world, "c1"), node(&running, &world, "t1")];
+        let mut nodes = vec![
+            Node::idle("c1", running.address, &world),
+            Node::idle("t1", running.address, &world),
+        ];
         let rate = |rounds: &Value| rounds["rounds"][0]["classes"][0]["allotted_bps"].as_i64();
         turns(&mut nodes, async || rate(&client.get("/api/v1/rounds").await) > Some(0)).await;
         nodes.iter_mut().for_each(|node| node.speed = 1);

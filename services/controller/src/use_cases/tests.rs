@@ -144,6 +144,25 @@ impl TwoSites {
     {
         self.controller.runtime.block_on(self.controller.writer.apply(work)).unwrap()
     }
+
+    /// Reserves a rate between the sites from a minute after the start on, for ten minutes.
+    fn try_reserve(&self, class: Option<&str>, gigabits: i64) -> Result<i64, ReserveError> {
+        let class = class.map(str::to_owned);
+        self.apply(move |cx| {
+            let begins = START_MS / 1000 + 60;
+            let wanted = ReservationRequest {
+                client: "test".to_owned(),
+                class: class.clone(),
+                source: "cern".to_owned(),
+                destination: "caltech".to_owned(),
+                rate_bps: gigabits * 1_000_000_000,
+                begins,
+                ends: begins + 600,
+                circuit: false,
+            };
+            Box::pin(async move { reserve::reserve(cx, &wanted, audit()).await })
+        })
+    }
 }
 
 fn audit() -> Audit {
@@ -328,22 +347,7 @@ fn retention_purges_expired_request() {
 #[test]
 fn reservation_beyond_capacity_is_refused() {
     let sites = TwoSites::new();
-    let reserve = |gigabits: i64| {
-        sites.apply(move |cx| {
-            let begins = START_MS / 1000 + 60;
-            let wanted = ReservationRequest {
-                client: "test".to_owned(),
-                class: Some("default".to_owned()),
-                source: "cern".to_owned(),
-                destination: "caltech".to_owned(),
-                rate_bps: gigabits * 1_000_000_000,
-                begins,
-                ends: begins + 600,
-                circuit: false,
-            };
-            Box::pin(async move { reserve::reserve(cx, &wanted, audit()).await })
-        })
-    };
+    let reserve = |gigabits| sites.try_reserve(Some("default"), gigabits);
     let id = reserve(20).unwrap();
     // Reservations may take 80 % of the 37.6 Gb/s that file bytes can use of 40 Gb/s.
     let Err(ReserveError::Shortage(shortage)) = reserve(15) else { panic!("30.08 Gb/s are there") };

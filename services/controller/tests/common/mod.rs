@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::Request;
 use axum::middleware::{self, Next};
@@ -19,7 +19,7 @@ use penstock_scitags::Registry;
 use penstock_testkit::certificates::self_signed_server;
 use penstock_testkit::postgres::PostgresServer;
 use penstock_testkit::topologies::TWO_SITES;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
@@ -272,4 +272,24 @@ pub fn directory() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().to_owned();
     (directory, path)
+}
+
+/// Returns the body of a request of one file of this size, from `/data` at CERN to Caltech.
+pub fn request(class: &str, to: &str, bytes: u64) -> Value {
+    json!({
+        "class": class, "source": "cern", "destination": "caltech", "from": "/data", "to": to,
+        "files": [{ "path": "a", "size": bytes }],
+    })
+}
+
+/// Submits a request; returns its path.
+pub async fn submit(client: &mut Client, body: &Value) -> String {
+    let (status, made) = client.ask("POST", "/api/v1/requests", body).await;
+    assert_eq!(status, 201, "{made}");
+    format!("/api/v1/requests/{}", made["id"])
+}
+
+/// Returns the Unix time in seconds.
+pub fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }

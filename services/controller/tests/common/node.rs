@@ -77,6 +77,11 @@ impl Node {
         }
     }
 
+    /// Creates a node whose transfers never finish.
+    pub fn idle(name: &str, address: SocketAddr, world: &Shared) -> Self {
+        Self { speed: 0, honest: true, ..Self::new(name, address, world) }
+    }
+
     /// Restarts the node, which loses everything in memory.
     pub fn crash(&mut self) {
         let mut world = self.world.lock().unwrap();

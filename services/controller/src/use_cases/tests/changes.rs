@@ -26,21 +26,7 @@ impl TwoSites {
     }
 
     fn reserve(&self, gigabits: i64) -> i64 {
-        self.apply(move |cx| {
-            let begins = START_MS / 1000 + 60;
-            let wanted = ReservationRequest {
-                client: "test".to_owned(),
-                class: None,
-                source: "cern".to_owned(),
-                destination: "caltech".to_owned(),
-                rate_bps: gigabits * 1_000_000_000,
-                begins,
-                ends: begins + 600,
-                circuit: false,
-            };
-            Box::pin(async move { reserve::reserve(cx, &wanted, audit()).await })
-        })
-        .expect("it fits")
+        self.try_reserve(None, gigabits).expect("it fits")
     }
 
     fn cancel_reservation(&self, id: i64) -> bool {
