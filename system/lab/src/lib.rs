@@ -30,4 +30,4 @@ pub use calibrate::Calibration;
 pub use circuit::{CircuitPlan, LaneStatus};
 pub use direction::DirectionCounters;
 pub use lab::{DirectionStatus, Lab, LabError};
-pub use setting::{LinkSetting, LinkSettingError};
+pub use setting::{LinkSetting, LinkSettingError, LinkSettingFault};

@@ -109,7 +109,7 @@ impl Impairment {
 pub enum ImpairmentError {
     /// More loss than bursts of this length allow.
     #[error(
-        "so much is not lost in bursts of {burst}: at most {max_percent:.1} %, since a packet arrives between two of them"
+        "the loss is too high for bursts of {burst}: at most {max_percent:.1} %, since at least one packet arrives between two bursts"
     )]
     Loss {
         /// Mean number of packets lost together.

@@ -37,7 +37,7 @@ use penstock_units::parse_duration;
 use serde::{Deserialize, Deserializer, de};
 
 use crate::plan::{LabPlan, PlanError};
-use crate::setting::LinkSetting;
+use crate::setting::{LinkSetting, LinkSettingError};
 
 /// Largest scenario file in bytes.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
@@ -140,8 +140,8 @@ pub enum StepAction<'a> {
     Route(&'a [String; 2], &'a [String]),
 }
 
-/// Reason why a step has not exactly one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Fault of a step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepFault {
     /// A program without a host.
     #[error("run needs a host")]
@@ -155,6 +155,26 @@ pub enum StepFault {
     /// Several actions.
     #[error("it does several things: write a step for each")]
     SeveralActions,
+    /// `set` without settings.
+    #[error("it sets nothing: write what to = [\"delay=30ms\"]")]
+    NoSetting,
+    /// An invalid setting.
+    #[error(transparent)]
+    Setting(#[from] LinkSettingError),
+    /// A program that waits for its own end.
+    #[error("{0} cannot begin after its own end")]
+    OwnEnd(String),
+    /// A step after the end of a program that the scenario does not have.
+    #[error("after = {0:?}, but no program has that name")]
+    UnknownProgram(String),
+    /// A program after the end of a program that runs until all others have ended.
+    #[error(
+        "it waits for the end of {0}, which runs on until the play is over, and that is when all others have ended"
+    )]
+    AfterBackground(String),
+    /// A host, link or route that the plan does not have.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
 }
 
 /// An invalid scenario file.
@@ -175,12 +195,12 @@ pub enum ScenarioError {
     #[error("${{{0}}} has no value: give --with {0}=VALUE, or a default in [with]")]
     Variable(String),
     /// An invalid step.
-    #[error("step {number}: {why}")]
+    #[error("step {number}: {fault}")]
     Step {
         /// Position in the file, from 1.
         number: usize,
-        /// The fault, for users.
-        why: String,
+        /// Fault of the step.
+        fault: StepFault,
     },
 }
 
@@ -208,31 +228,35 @@ impl Scenario {
             return Err(ScenarioError::TooManySteps);
         }
         for (number, step) in scenario.step.iter().enumerate() {
-            let fault = |why: String| ScenarioError::Step { number: number + 1, why };
-            let action = step.action().map_err(|why| fault(why.to_string()))?;
-            if matches!(action, StepAction::Set(_, [])) {
-                return Err(fault("it sets nothing: write what to = [\"delay=30ms\"]".to_owned()));
-            }
-            if let (StepAction::Run { name, .. }, Some(after)) = (&action, &step.after)
-                && name == after
-            {
-                return Err(fault(format!("{name} cannot begin after its own end")));
-            }
-            for setting in &step.to {
-                setting.parse::<LinkSetting>().map_err(|error| fault(error.to_string()))?;
-            }
-            if let Some(after) = &step.after {
-                let named = |step: &&ScenarioStep| step.name.as_ref() == Some(after);
-                let Some(other) = scenario.step.iter().find(named) else {
-                    return Err(fault(format!("after = {after:?}, but no program has that name")));
-                };
-                if other.until.is_some() && step.run.is_some() {
-                    let why = "which runs on until the play is over, and that is when all others have ended";
-                    return Err(fault(format!("it waits for the end of {after}, {why}")));
-                }
-            }
+            scenario
+                .check_step(step)
+                .map_err(|fault| ScenarioError::Step { number: number + 1, fault })?;
         }
         Ok(scenario)
+    }
+
+    fn check_step(&self, step: &ScenarioStep) -> Result<(), StepFault> {
+        let action = step.action()?;
+        if matches!(action, StepAction::Set(_, [])) {
+            return Err(StepFault::NoSetting);
+        }
+        if let (StepAction::Run { name, .. }, Some(after)) = (&action, &step.after)
+            && name == after
+        {
+            return Err(StepFault::OwnEnd(after.clone()));
+        }
+        for setting in &step.to {
+            setting.parse::<LinkSetting>()?;
+        }
+        if let Some(after) = &step.after {
+            let named = |step: &&ScenarioStep| step.name.as_ref() == Some(after);
+            let other = self.step.iter().find(named);
+            let other = other.ok_or_else(|| StepFault::UnknownProgram(after.clone()))?;
+            if other.until.is_some() && step.run.is_some() {
+                return Err(StepFault::AfterBackground(after.clone()));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the hosts and links it names exist in a plan.
@@ -241,19 +265,8 @@ impl Scenario {
     /// The first missing one.
     pub fn check(&self, plan: &LabPlan) -> Result<(), ScenarioError> {
         for (number, step) in self.step.iter().enumerate() {
-            let checked =
-                step.action().map_err(|why| why.to_string()).and_then(|action| match action {
-                    StepAction::Run { host, .. } => {
-                        plan.node_named(host).map(|_| ()).map_err(|error| error.to_string())
-                    }
-                    StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
-                        plan.link_named(link).map(|_| ()).map_err(|error| error.to_string())
-                    }
-                    StepAction::Route(ends, links) => {
-                        check_route(plan, ends, links).map_err(|error| error.to_string())
-                    }
-                });
-            checked.map_err(|why| ScenarioError::Step { number: number + 1, why })?;
+            check_names(plan, step)
+                .map_err(|fault| ScenarioError::Step { number: number + 1, fault })?;
         }
         Ok(())
     }
@@ -269,6 +282,17 @@ impl Scenario {
     pub const fn until_within(&self) -> Duration {
         UNTIL_TIMEOUT
     }
+}
+
+fn check_names(plan: &LabPlan, step: &ScenarioStep) -> Result<(), StepFault> {
+    match step.action()? {
+        StepAction::Run { host, .. } => plan.node_named(host).map(|_| ()).map_err(PlanError::from),
+        StepAction::Set(link, _) | StepAction::Cut(link) | StepAction::Mend(link) => {
+            plan.link_named(link).map(|_| ()).map_err(PlanError::from)
+        }
+        StepAction::Route(ends, links) => check_route(plan, ends, links),
+    }?;
+    Ok(())
 }
 
 fn check_route(

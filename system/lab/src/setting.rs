@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use penstock_units::{BitRate, ByteCount, parse_duration};
+use penstock_units::{BitRate, ByteCount, ParseQuantityError, parse_duration};
 
 use crate::line::Impairment;
 
@@ -28,14 +28,42 @@ pub enum LinkSetting {
 
 /// Text that cannot be parsed as a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a setting of a link: {why}")]
+#[error("'{text}' is not a setting of a link: {fault}")]
 pub struct LinkSettingError {
-    text: String,
-    why: String,
+    /// Text that should be a setting.
+    pub text: String,
+    /// Fault of the text.
+    pub fault: LinkSettingFault,
 }
 
-const SYNTAX: &str =
-    "rate, delay, jitter, loss, loss_burst, queue or mark, as in rate=10G delay=30ms loss=0.1%";
+/// Fault of a text that should be a setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LinkSettingFault {
+    /// No setting of this name.
+    #[error(
+        "write rate, delay, jitter, loss, loss_burst, queue or mark, as in rate=10G delay=30ms loss=0.1%"
+    )]
+    Name,
+    /// A value that is no rate, size or duration.
+    #[error(transparent)]
+    Quantity(#[from] ParseQuantityError),
+    /// A duration without a unit.
+    #[error("write the unit too, as in 5ms")]
+    Unit,
+    /// A duration above the limit.
+    #[error("at most {}s", DELAY_MAX.as_secs())]
+    LongDelay,
+    /// A rate of 0.
+    #[error("nothing passes at 0: cut the link instead")]
+    ZeroRate,
+    /// A loss that is no share.
+    #[error("write a share from 0 to 1, as 0.001 or 0.1%")]
+    Share,
+    /// A mean length of bursts out of range.
+    #[error("write how many packets are lost together, 1 or more")]
+    Burst,
+}
+
 const DELAY_MAX: Duration = Duration::from_secs(10);
 const BURST_MAX: f64 = 1e6;
 
@@ -43,45 +71,42 @@ impl FromStr for LinkSetting {
     type Err = LinkSettingError;
 
     fn from_str(text: &str) -> Result<Self, LinkSettingError> {
-        let fault = |why: String| LinkSettingError { text: text.to_owned(), why };
-        let Some((word, value)) = text.split_once('=') else {
-            return Err(fault(format!("write {SYNTAX}")));
-        };
-        let none = value == "none";
-        let bytes =
-            || value.parse::<ByteCount>().map(Some).map_err(|error| fault(error.to_string()));
-        let time = || match parse_duration(value) {
-            // Milliseconds to some, seconds to others.
-            Ok(time) if !time.is_zero() && value.ends_with(|c: char| c.is_ascii_digit()) => {
-                Err(fault("write the unit too, as in 5ms".to_owned()))
-            }
-            Ok(time) if time <= DELAY_MAX => Ok(time),
-            Ok(_) => Err(fault("at most 10s".to_owned())),
-            Err(error) => Err(fault(error.to_string())),
-        };
-        match word {
-            "rate" if none => Ok(Self::Rate(None)),
-            "rate" => match value.parse::<BitRate>() {
-                Ok(rate) if rate.0 > 0 => Ok(Self::Rate(Some(rate))),
-                Ok(_) => Err(fault("nothing passes at 0: cut the link instead".to_owned())),
-                Err(error) => Err(fault(error.to_string())),
-            },
-            "delay" => time().map(Self::Delay),
-            "jitter" => time().map(Self::Jitter),
-            "loss" => share(value)
-                .map(Self::Loss)
-                .ok_or_else(|| fault("write a share from 0 to 1, as 0.001 or 0.1%".to_owned())),
-            "loss_burst" => match value.parse::<f64>() {
-                Ok(burst) if (1.0..=BURST_MAX).contains(&burst) => Ok(Self::LossBurst(burst)),
-                _ => Err(fault("write how many packets are lost together, 1 or more".to_owned())),
-            },
-            "queue" if none => Ok(Self::Queue(None)),
-            "queue" => bytes().map(Self::Queue),
-            "mark" if none => Ok(Self::Mark(None)),
-            "mark" => bytes().map(Self::Mark),
-            _ => Err(fault(format!("write {SYNTAX}"))),
-        }
+        parse(text).map_err(|fault| LinkSettingError { text: text.to_owned(), fault })
     }
+}
+
+fn parse(text: &str) -> Result<LinkSetting, LinkSettingFault> {
+    let (word, value) = text.split_once('=').ok_or(LinkSettingFault::Name)?;
+    let bytes = || match value {
+        "none" => Ok(None),
+        value => value.parse::<ByteCount>().map(Some),
+    };
+    match word {
+        "rate" if value == "none" => Ok(LinkSetting::Rate(None)),
+        "rate" => match value.parse::<BitRate>()? {
+            BitRate(0) => Err(LinkSettingFault::ZeroRate),
+            rate => Ok(LinkSetting::Rate(Some(rate))),
+        },
+        "delay" => delay(value).map(LinkSetting::Delay),
+        "jitter" => delay(value).map(LinkSetting::Jitter),
+        "loss" => share(value).map(LinkSetting::Loss).ok_or(LinkSettingFault::Share),
+        "loss_burst" => match value.parse::<f64>() {
+            Ok(burst) if (1.0..=BURST_MAX).contains(&burst) => Ok(LinkSetting::LossBurst(burst)),
+            _ => Err(LinkSettingFault::Burst),
+        },
+        "queue" => Ok(LinkSetting::Queue(bytes()?)),
+        "mark" => Ok(LinkSetting::Mark(bytes()?)),
+        _ => Err(LinkSettingFault::Name),
+    }
+}
+
+fn delay(value: &str) -> Result<Duration, LinkSettingFault> {
+    let time = parse_duration(value)?;
+    // Milliseconds to some, seconds to others.
+    if !time.is_zero() && value.ends_with(|c: char| c.is_ascii_digit()) {
+        return Err(LinkSettingFault::Unit);
+    }
+    if time > DELAY_MAX { Err(LinkSettingFault::LongDelay) } else { Ok(time) }
 }
 
 fn share(text: &str) -> Option<f64> {

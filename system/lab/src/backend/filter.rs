@@ -18,7 +18,7 @@ const FILTERS: Filters = Filters {
 /// Attaches `program` to egress of both devices, last in order.
 pub(super) fn attach_egress(
     ebpf: &mut Ebpf,
-    program: &str,
+    program: &'static str,
     ends: [EmulatedEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Egress, LinkOrder::last, ends)
@@ -27,7 +27,7 @@ pub(super) fn attach_egress(
 /// Attaches `program` to ingress of both devices, first in order.
 pub(super) fn attach_ingress(
     ebpf: &mut Ebpf,
-    program: &str,
+    program: &'static str,
     ends: [EmulatedEnd<'_>; 2],
 ) -> Result<Vec<Attached>, KernelError> {
     attach(ebpf, program, TcAttachType::Ingress, LinkOrder::first, ends)
@@ -35,7 +35,7 @@ pub(super) fn attach_ingress(
 
 fn attach(
     ebpf: &mut Ebpf,
-    name: &str,
+    name: &'static str,
     kind: TcAttachType,
     order: fn() -> LinkOrder,
     ends: [EmulatedEnd<'_>; 2],
