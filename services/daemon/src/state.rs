@@ -17,8 +17,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penstock_http::tokens::{check_token, hex};
-use penstock_identity::Identity;
+use penstock_http::tokens::{TokenSyntaxError, check_token, hex};
+use penstock_identity::{Identity, IdentityError};
 use penstock_sys::lock::ExclusiveFileLock;
 use penstock_sys::machine::effective_user;
 
@@ -44,19 +44,89 @@ const AGENT_LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// A state directory or file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("state {}: {text}", path.display())]
+#[error("state {}: {fault}", path.display())]
 pub struct StateError {
-    path: PathBuf,
-    text: String,
+    /// Path of the directory or file.
+    pub path: PathBuf,
+    /// Fault of the directory or file.
+    pub fault: StateFault,
 }
 
-impl StateError {
-    fn new(path: &Path, text: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), text: text.into() }
+/// Fault of a state directory or of a file in it.
+#[derive(Debug, thiserror::Error)]
+pub enum StateFault {
+    /// No variable names a directory.
+    #[error("HOME is not set: set PENSTOCK_STATE to a directory")]
+    NoHome,
+    /// An operation of the file system that failed.
+    #[error("{failure}: {}", penstock_sys::fs::describe(source))]
+    Io {
+        /// The failure, such as `cannot be read`.
+        failure: &'static str,
+        /// Error of the operation.
+        source: io::Error,
+    },
+    /// Another kind of file in place of the directory.
+    #[error("is not a directory: remove it or set PENSTOCK_STATE to another")]
+    NotADirectory,
+    /// A directory of another user.
+    #[error(
+        "belongs to user {owner} and not to you (user {user}): set PENSTOCK_STATE to a directory of yours"
+    )]
+    Foreign {
+        /// User that owns it.
+        owner: u32,
+        /// User of this process.
+        user: u32,
+    },
+    /// A directory with a mode by which others may write to it.
+    #[error(
+        "others may write to it (mode {0:04o}) and could put in their own key: chmod 700 it, or set PENSTOCK_STATE to a new directory inside it"
+    )]
+    Writable(u32),
+    /// A secret with a mode by which others may read or change it.
+    #[error(
+        "holds a secret and others may read or change it (mode {0:04o}): chmod 600 it, and remove it instead if it may have been read"
+    )]
+    Exposed(u32),
+    /// A certificate or key that cannot be used.
+    #[error(
+        "{0}: restore it, or remove {CERTIFICATE} and {KEY} to get a new identity (clients must log in again)"
+    )]
+    Identity(#[from] IdentityError),
+    /// A certificate without its key.
+    #[error(
+        "its key {KEY} is gone: restore it, or remove {CERTIFICATE} and {KEY} to get a new identity (clients must log in again)"
+    )]
+    NoKey,
+    /// A secret of another form.
+    #[error("{source}: restore it, or remove it to get a new one ({loss})")]
+    Secret {
+        /// Fault of the secret.
+        source: TokenSyntaxError,
+        /// Consequence of a new secret.
+        loss: &'static str,
+    },
+    /// A lock that another process holds for long.
+    #[error("another process holds it for long: see who with fuser")]
+    Locked,
+    /// A directory on which another agent runs.
+    #[error(
+        "an agent runs on this directory already (process {process}): stop it, or give this one another with --state DIR"
+    )]
+    AgentRuns {
+        /// Number of its process.
+        process: String,
+    },
+}
+
+impl StateFault {
+    const fn io(failure: &'static str, source: io::Error) -> Self {
+        Self::Io { failure, source }
     }
 
-    fn io(path: &Path, doing: &str, error: &io::Error) -> Self {
-        Self::new(path, format!("{doing}: {}", penstock_sys::fs::describe(error)))
+    fn at(self, path: impl Into<PathBuf>) -> StateError {
+        StateError { path: path.into(), fault: self }
     }
 }
 
@@ -75,12 +145,7 @@ pub fn directory(environment: Environment<'_>) -> Result<PathBuf, StateError> {
     let xdg = environment.path("XDG_STATE_HOME").filter(|path| path.is_absolute());
     xdg.or_else(|| environment.path("HOME").map(|home| home.join(".local/state")))
         .map(|base| base.join("penstock"))
-        .ok_or_else(|| {
-            StateError::new(
-                Path::new("directory"),
-                "HOME is not set: set PENSTOCK_STATE to a directory",
-            )
-        })
+        .ok_or_else(|| StateFault::NoHome.at("directory"))
 }
 
 /// [`directory`] in the environment of this process.
@@ -117,40 +182,26 @@ impl StateDir {
         if !path.exists() {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)
-                    .map_err(|e| StateError::io(parent, "cannot be created", &e))?;
+                    .map_err(|error| StateFault::io("cannot be created", error).at(parent))?;
             }
             match DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(StateError::io(path, "cannot be created", &error));
+                    return Err(StateFault::io("cannot be created", error).at(path));
                 }
                 _ => {}
             }
         }
-        let facts = fs::metadata(path).map_err(|e| StateError::io(path, "cannot be used", &e))?;
-        let user = effective_user();
+        let facts =
+            fs::metadata(path).map_err(|error| StateFault::io("cannot be used", error).at(path))?;
+        let (owner, user) = (facts.uid(), effective_user());
         if !facts.is_dir() {
-            return Err(StateError::new(
-                path,
-                "is not a directory: remove it or set PENSTOCK_STATE to another",
-            ));
+            return Err(StateFault::NotADirectory.at(path));
         }
-        if facts.uid() != user && facts.uid() != 0 {
-            return Err(StateError::new(
-                path,
-                format!(
-                    "belongs to user {} and not to you (user {user}): set PENSTOCK_STATE to a directory of yours",
-                    facts.uid()
-                ),
-            ));
+        if owner != user && owner != 0 {
+            return Err(StateFault::Foreign { owner, user }.at(path));
         }
         if facts.mode() & 0o022 != 0 {
-            return Err(StateError::new(
-                path,
-                format!(
-                    "others may write to it (mode {:04o}) and could put in their own key: chmod 700 it, or set PENSTOCK_STATE to a new directory inside it",
-                    facts.mode() & 0o7777
-                ),
-            ));
+            return Err(StateFault::Writable(facts.mode() & 0o7777).at(path));
         }
         Ok(Self { path: path.to_owned() })
     }
@@ -184,22 +235,15 @@ impl StateDir {
     }
 
     fn identity(&self) -> Result<Identity, StateError> {
-        let failed = |error: &dyn std::fmt::Display| {
-            StateError::new(
-                &self.path.join(CERTIFICATE),
-                format!(
-                    "{error}: restore it, or remove {CERTIFICATE} and {KEY} to get a new identity (clients must log in again)"
-                ),
-            )
-        };
+        let failed = |fault: StateFault| fault.at(self.path.join(CERTIFICATE));
         match (self.read(CERTIFICATE)?, self.read_secret(KEY)?) {
             (Some(certificate), Some(key)) => {
-                Identity::from_pem(&certificate, &key).map_err(|error| failed(&error))
+                Identity::from_pem(&certificate, &key).map_err(|error| failed(error.into()))
             }
-            (Some(_), None) => Err(failed(&format!("its key {KEY} is gone"))),
+            (Some(_), None) => Err(failed(StateFault::NoKey)),
             // The certificate is written last: a lone key is the result of a crash.
             (None, _) => {
-                let identity = Identity::generate().map_err(|error| failed(&error))?;
+                let identity = Identity::generate().map_err(|error| failed(error.into()))?;
                 self.write(KEY, identity.key_pem().as_bytes(), 0o600)?;
                 self.write(CERTIFICATE, identity.certificate_pem().as_bytes(), 0o644)?;
                 Ok(identity)
@@ -221,15 +265,12 @@ impl StateDir {
     }
 
     /// Reads the secret in the file `name`, or creates one of 64 hexadecimal digits.
-    fn secret(&self, name: &str, loss: &str) -> Result<String, StateError> {
+    fn secret(&self, name: &str, loss: &'static str) -> Result<String, StateError> {
         if let Some(secret) = self.read_secret(name)? {
             let secret = secret.trim().to_owned();
             return match check_token(&secret) {
                 Ok(()) => Ok(secret),
-                Err(error) => Err(StateError::new(
-                    &self.path.join(name),
-                    format!("{error}: restore it, or remove it to get a new one ({loss})"),
-                )),
+                Err(source) => Err(StateFault::Secret { source, loss }.at(self.path.join(name))),
             };
         }
         let mut bytes = [0; 32];
@@ -248,7 +289,7 @@ impl StateDir {
         match fs::read_to_string(&path) {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StateError::io(&path, "cannot be read", &error)),
+            Err(error) => Err(StateFault::io("cannot be read", error).at(path)),
         }
     }
 
@@ -259,15 +300,10 @@ impl StateDir {
     pub fn read_secret(&self, name: &str) -> Result<Option<String>, StateError> {
         let path = self.path.join(name);
         let Some(text) = self.read(name)? else { return Ok(None) };
-        let facts = fs::metadata(&path).map_err(|e| StateError::io(&path, "cannot be read", &e))?;
+        let facts = fs::metadata(&path)
+            .map_err(|error| StateFault::io("cannot be read", error).at(&path))?;
         if facts.mode() & 0o077 != 0 {
-            return Err(StateError::new(
-                &path,
-                format!(
-                    "holds a secret and others may read or change it (mode {:04o}): chmod 600 it, and remove it instead if it may have been read",
-                    facts.mode() & 0o7777
-                ),
-            ));
+            return Err(StateFault::Exposed(facts.mode() & 0o7777).at(path));
         }
         Ok(Some(text))
     }
@@ -290,7 +326,7 @@ impl StateDir {
         };
         put().map_err(|error| {
             let _ = fs::remove_file(&temporary);
-            StateError::io(&path, "cannot be written", &error)
+            StateFault::io("cannot be written", error).at(path)
         })
     }
 
@@ -299,9 +335,7 @@ impl StateDir {
     /// # Errors
     /// When the directory cannot be written, or another process holds the lock for long.
     pub fn lock(&self) -> Result<ExclusiveFileLock, StateError> {
-        self.lock_within("lock", LOCK_WAIT, |_| {
-            "another process holds it for long: see who with fuser".to_owned()
-        })
+        self.lock_within("lock", LOCK_WAIT, |_| StateFault::Locked)
     }
 
     /// Locks the directory against other agents, until dropped.
@@ -311,11 +345,7 @@ impl StateDir {
     pub fn hold(&self) -> Result<ExclusiveFileLock, StateError> {
         let lock = self.lock_within("agent.lock", AGENT_LOCK_WAIT, |path| {
             let process = fs::read_to_string(path).unwrap_or_default();
-            format!(
-                "an agent runs on this directory already (process {}): stop it, or give this one another \
-                 with --state DIR",
-                process.trim()
-            )
+            StateFault::AgentRuns { process: process.trim().to_owned() }
         })?;
         // The process id is for the message above.
         let _ = lock.file().set_len(0);
@@ -327,18 +357,16 @@ impl StateDir {
         &self,
         name: &str,
         within: Duration,
-        held: impl Fn(&Path) -> String,
+        held: impl Fn(&Path) -> StateFault,
     ) -> Result<ExclusiveFileLock, StateError> {
         let path = self.path.join(name);
         let begun = Instant::now();
         loop {
-            match ExclusiveFileLock::try_lock_at(&path)
-                .map_err(|error| StateError::io(&path, "the directory cannot be written", &error))?
-            {
+            match ExclusiveFileLock::try_lock_at(&path).map_err(|error| {
+                StateFault::io("the directory cannot be written", error).at(&path)
+            })? {
                 Some(lock) => return Ok(lock),
-                None if begun.elapsed() > within => {
-                    return Err(StateError::new(&path, held(&path)));
-                }
+                None if begun.elapsed() > within => return Err(held(&path).at(path)),
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         }

@@ -116,24 +116,76 @@ pub enum TokenSyntaxError {
     Characters,
 }
 
-/// Fault of a line of a token list.
-#[derive(Debug, thiserror::Error)]
-enum TokenLineError {
+/// Fault of a named token or of a line of a token list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenLineError {
+    /// Invalid name.
     #[error(transparent)]
     Name(#[from] TokenNameError),
+    /// Invalid token.
     #[error("token {name} {fault}")]
-    Token { name: String, fault: TokenSyntaxError },
-    /// The line is not shown, as it may be a token.
+    Token {
+        /// Name of its bearer.
+        name: String,
+        /// Fault of the token.
+        fault: TokenSyntaxError,
+    },
+    /// A line without a name or a token; it is not shown, as it may be a token.
     #[error("write a name, a space and a token")]
     Words,
 }
 
 /// Error of a token file.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {text}", file.display())]
+#[error("{}: {fault}", file.display())]
 pub struct TokenError {
-    file: PathBuf,
-    text: String,
+    /// Path of the file.
+    pub file: PathBuf,
+    /// Fault of the file.
+    pub fault: TokenFileFault,
+}
+
+/// Fault of a token file.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileFault {
+    /// Not readable.
+    #[error("{}", penstock_sys::fs::describe(.0))]
+    Io(#[from] io::Error),
+    /// A directory, device or socket.
+    #[error("is not a file")]
+    NotAFile,
+    /// A mode by which others may read or change tokens.
+    #[error("others may read or change the tokens in it: chmod {remedy} it")]
+    ExposedTokens {
+        /// Right mode.
+        remedy: &'static str,
+    },
+    /// A mode by which others may read or change a secret.
+    #[error("holds a secret and others may read or change it (mode {0:04o}): chmod 600 it")]
+    ExposedSecret(u32),
+    /// A file of another user.
+    #[error("belongs to user {0}: chown it to the agent's user")]
+    Owner(u32),
+    /// Longer than any list of tokens.
+    #[error("is longer than 1 MiB: is it the right file?")]
+    LongList,
+    /// Longer than any secret.
+    #[error("is too long for a token or a key")]
+    LongSecret,
+    /// Invalid token of a bearer that the configuration names.
+    #[error(transparent)]
+    Named(#[from] TokenLineError),
+    /// Invalid line of a list.
+    #[error("line {line}: {error}")]
+    Line {
+        /// Line number, from 1.
+        line: usize,
+        /// Fault of the line.
+        error: TokenLineError,
+    },
+    /// Invalid token of this daemon.
+    #[error("the token {0}")]
+    Token(#[from] TokenSyntaxError),
 }
 
 /// Checks the name of a token.
@@ -308,39 +360,36 @@ impl TokenFile {
 }
 
 fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenError> {
-    let failed = |text: String| TokenError { file: path.to_owned(), text };
-    let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
-    let mut file = File::open(path).map_err(unreadable)?;
-    let facts = file.metadata().map_err(unreadable)?;
+    read_list(path, name).map_err(|fault| TokenError { file: path.to_owned(), fault })
+}
+
+fn read_list(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenFileFault> {
+    let mut file = File::open(path)?;
+    let facts = file.metadata()?;
     if !facts.is_file() {
-        return Err(failed("is not a file".into()));
+        return Err(TokenFileFault::NotAFile);
     }
     // A secret that systemd or Kubernetes hands to a service may be readable by the service's group.
     let (forbidden, remedy) = if name.is_some() { (0o027, "640") } else { (0o077, "600") };
     if facts.mode() & forbidden != 0 {
-        return Err(failed(format!(
-            "others may read or change the tokens in it: chmod {remedy} it"
-        )));
+        return Err(TokenFileFault::ExposedTokens { remedy });
     }
     if facts.uid() != 0 && facts.uid() != penstock_sys::machine::effective_user() {
-        return Err(failed(format!(
-            "belongs to user {}: chown it to the agent's user",
-            facts.uid()
-        )));
+        return Err(TokenFileFault::Owner(facts.uid()));
     }
     if facts.len() > FILE_BYTES_MAX {
-        return Err(failed("is longer than 1 MiB: is it the right file?".into()));
+        return Err(TokenFileFault::LongList);
     }
     let mut text = String::new();
-    file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    file.by_ref().take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let known = match name {
-        Some(name) => vec![known(name, text.trim()).map_err(|error| failed(error.to_string()))?],
-        None => parse_list(&text).map_err(|(line, text)| failed(format!("line {line}: {text}")))?,
+        Some(name) => vec![known(name, text.trim())?],
+        None => parse_list(&text)?,
     };
     Ok((Stamp::of(&facts), known))
 }
 
-fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, TokenLineError)> {
+fn parse_list(text: &str) -> Result<Vec<KnownToken>, TokenFileFault> {
     let mut list = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -353,7 +402,7 @@ fn parse_list(text: &str) -> Result<Vec<KnownToken>, (usize, TokenLineError)> {
                 .and_then(|()| known(name, token.trim_start())),
             None => Err(TokenLineError::Words),
         };
-        list.push(parsed.map_err(|error| (index + 1, error))?);
+        list.push(parsed.map_err(|error| TokenFileFault::Line { line: index + 1, error })?);
     }
     Ok(list)
 }
@@ -386,8 +435,8 @@ pub fn check_token(token: &str) -> Result<(), TokenSyntaxError> {
 /// When the file cannot be read, others may read or change it, or its text is no token.
 pub fn read_token(file: &Path) -> Result<String, TokenError> {
     let token = read_secret(file)?;
-    let failed = |error| TokenError { file: file.to_owned(), text: format!("the token {error}") };
-    check_token(&token).map_err(failed)?;
+    check_token(&token)
+        .map_err(|error| TokenError { file: file.to_owned(), fault: error.into() })?;
     Ok(token)
 }
 
@@ -396,20 +445,18 @@ pub fn read_token(file: &Path) -> Result<String, TokenError> {
 /// # Errors
 /// When the file cannot be read, is longer than a token, or others may read or change it.
 pub fn read_secret(file: &Path) -> Result<String, TokenError> {
-    let failed = |text: String| TokenError { file: file.to_owned(), text };
-    let unreadable = |error: io::Error| failed(penstock_sys::fs::describe(&error));
-    let facts = std::fs::metadata(file).map_err(unreadable)?;
-    if facts.mode() & 0o077 != 0 {
-        let mode = facts.mode() & 0o7777;
-        return Err(failed(format!(
-            "holds a secret and others may read or change it (mode {mode:04o}): chmod 600 it"
-        )));
-    }
-    // White space around the token.
-    if facts.len() > 2 * TOKEN_BYTES_MAX as u64 {
-        return Err(failed("is too long for a token or a key".to_owned()));
-    }
-    Ok(std::fs::read_to_string(file).map_err(unreadable)?.trim().to_owned())
+    let read = || -> Result<String, TokenFileFault> {
+        let facts = std::fs::metadata(file)?;
+        if facts.mode() & 0o077 != 0 {
+            return Err(TokenFileFault::ExposedSecret(facts.mode() & 0o7777));
+        }
+        // White space around the token.
+        if facts.len() > 2 * TOKEN_BYTES_MAX as u64 {
+            return Err(TokenFileFault::LongSecret);
+        }
+        Ok(std::fs::read_to_string(file)?.trim().to_owned())
+    };
+    read().map_err(|fault| TokenError { file: file.to_owned(), fault })
 }
 
 /// Hash by which a token is stored and compared.
@@ -421,7 +468,9 @@ pub fn hash(token: &str) -> TokenHash {
 /// Formats bytes as lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const HEX_DIGITS: [u8; 16] = *b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)])).collect()
 }
 
 fn unhex(text: &str) -> Option<TokenHash> {

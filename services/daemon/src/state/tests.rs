@@ -91,7 +91,7 @@ fn writable_directory_is_refused() {
     StateDir::open(directory.path()).unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(StateDir::open(&file).unwrap_err().to_string().contains("is not a directory"));
+    assert!(matches!(StateDir::open(&file).unwrap_err().fault, StateFault::NotADirectory));
 }
 
 #[test]
@@ -120,7 +120,9 @@ fn missing_key_fails_missing_certificate_regenerates() {
     let second = state.credentials().unwrap();
     assert!(second.new && second.identity.fingerprint() != first);
     fs::write(directory.path().join(CERTIFICATE), "garbage").unwrap();
-    assert!(state.credentials().unwrap_err().to_string().contains("agent.crt"));
+    let error = state.credentials().unwrap_err();
+    assert!(matches!(error.fault, StateFault::Identity(_)), "{error}");
+    assert_eq!(error.path, directory.path().join(CERTIFICATE));
     fs::write(directory.path().join(TOKEN), "short").unwrap();
     assert!(state.existing_credentials().is_err());
 }
