@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use aws_lc_rs::digest::{SHA256, digest};
 use penstock_control::batch::{BatchKind, BatchState};
 use penstock_control::request::RequestTally;
+use penstock_http::tokens::hex;
 
 use super::append::{split_into, sums};
 use crate::repository::batches::NewBatch;
@@ -90,7 +91,7 @@ impl Submission {
 pub(super) fn lane_of(from: &str, to: &str, policy: &str) -> String {
     let all = [from, to, policy].join("\0");
     let hash = digest(&SHA256, all.as_bytes());
-    hash.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash.as_ref()[..16])
 }
 
 /// Stores submissions. Results are in the order of the submissions.
@@ -123,7 +124,7 @@ pub(crate) async fn submit(
     let mut new_batches = Vec::new();
     for (answer, one) in answers.iter().zip(all) {
         let Submitted::New(stored) = answer else { continue };
-        new_batches.extend(first_batches(cx, stored.id, one));
+        new_batches.extend(first_batches(cx, stored, one));
         cx.event(Some(stored.id), Some(&one.class), "submitted", one.describe());
         cx.audit(Audit {
             who: one.client.clone(),
@@ -229,11 +230,11 @@ async fn conflicting_file(
     Ok(Some((at, holder)))
 }
 
-fn first_batches(cx: &TxContext, id: i64, one: &Submission) -> Vec<NewBatch> {
+fn first_batches(cx: &TxContext, stored: &StoredRequest, one: &Submission) -> Vec<NewBatch> {
     let base = NewBatch {
         root: None,
-        request: id,
-        queue: cx.queues.get(&one.queue()).copied().unwrap_or_default(),
+        request: stored.id,
+        queue: stored.queue,
         kind: BatchKind::Copy,
         first: 0,
         last: -1,
@@ -242,7 +243,7 @@ fn first_batches(cx: &TxContext, id: i64, one: &Submission) -> Vec<NewBatch> {
         bytes: 0,
         priority: one.priority,
         deadline: one.deadline,
-        lane: one.lane(),
+        lane: stored.lane.clone(),
         attempt: 0,
         state: BatchState::Queued,
         not_before: 0,
