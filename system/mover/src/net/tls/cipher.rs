@@ -22,7 +22,7 @@ const LENGTHS_FIT: &str = "lengths are right, and far below the limit of the cip
 #[derive(Debug)]
 pub(super) enum RecordCipher {
     AwsLc(aws_lc::LessSafeKey),
-    Ring(ring_aead::LessSafeKey),
+    Ring(Box<ring_aead::LessSafeKey>),
 }
 
 impl RecordCipher {
@@ -59,7 +59,7 @@ impl RecordCipher {
 
     fn ring(algorithm: &'static ring_aead::Algorithm, key: &[u8]) -> Result<Self, Error> {
         let key = ring_aead::UnboundKey::new(algorithm, key).map_err(|_| wrong_length())?;
-        Ok(Self::Ring(ring_aead::LessSafeKey::new(key)))
+        Ok(Self::Ring(Box::new(ring_aead::LessSafeKey::new(key))))
     }
 
     /// Seals `content` and the byte of its type into `body`, which ends with the tag.
