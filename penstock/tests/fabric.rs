@@ -491,7 +491,7 @@ fn mistakes_print_one_line_with_remedy() {
         (&["fabric", "run", "--star", "3", "--workload", "poisson", "--sizes", "x"], "web-search"),
         (
             &["fabric", "run", "--star", "3", "--workload", "read_bw", "--set", "cc=hpcc"],
-            "acknowledges a read",
+            "a read has no acknowledgements",
         ),
         (&["fabric", "run", "--star", "3", "--workload", "incast", "--senders", "3"], "--senders"),
         (&["fabric", "run", "--star", "3", "--fail", "h0-s9@1ms"], "h0-s0"),

@@ -2,11 +2,13 @@
 //! `fct.txt`, `pfc.txt` and `qlen.txt`, so that existing set-ups can be run and results compared.
 
 mod config;
+mod fault;
 mod read;
 mod write;
 
 pub use config::{Config, config};
-pub use read::{HpccFileError, flows, topology};
+pub use fault::{HpccFault, HpccFileError};
+pub use read::{flows, topology};
 pub use write::{completions, pauses, queues};
 
 use std::collections::HashMap;

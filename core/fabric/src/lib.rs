@@ -35,7 +35,7 @@ pub use parameters::{
 };
 pub use routes::Routes;
 pub use simulation::{
-    AuditError, Counts, CyclicWait, FailureChange, FailurePart, PauseRecord, PortResult,
+    AuditError, Counts, CyclicWait, FailureChange, FailurePart, FlowFault, PauseRecord, PortResult,
     RunProgress, SetupError, Simulation, SwitchResult, Worker,
 };
 pub use wire::Wire;

@@ -18,6 +18,7 @@ mod audit;
 mod coordinator;
 mod deadlock;
 mod failure;
+mod flow_fault;
 mod host_rx;
 mod host_tx;
 mod ideal;
@@ -40,6 +41,7 @@ mod worker_pool;
 pub use audit::AuditError;
 pub use deadlock::CyclicWait;
 pub use failure::{FailureChange, FailurePart};
+pub use flow_fault::FlowFault;
 pub use port::PortResult;
 pub use results::SwitchResult;
 pub use worker_pool::Worker;
@@ -56,12 +58,12 @@ pub enum SetupError {
     #[error(transparent)]
     Parameters(#[from] InvalidParameters),
     /// Invalid flow.
-    #[error("flow {number}: {reason}")]
+    #[error("flow {number}: {fault}")]
     Flow {
         /// Number of the flow, from 0.
         number: usize,
-        /// Reason in one sentence.
-        reason: String,
+        /// Fault of the flow.
+        fault: FlowFault,
     },
     /// Switch buffer smaller than the reserves and headroom of its ports.
     #[error(

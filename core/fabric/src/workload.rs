@@ -9,8 +9,8 @@ use penstock_random::Random;
 mod sizes;
 mod trace;
 
-pub use sizes::{SizeDistribution, SizeError};
-pub use trace::{TraceError, trace};
+pub use sizes::{SizeDistribution, SizeError, SizeFault};
+pub use trace::{TraceError, TraceFault, trace};
 
 /// Options of `ib_write_bw` and its relatives (linux-rdma/perftest).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

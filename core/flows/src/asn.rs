@@ -37,12 +37,37 @@ pub struct AsTable {
 
 /// Error in a line of the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{line}: {reason}")]
+#[error("{line}: {fault}")]
 pub struct AsnLineError {
-    /// Line number, from 1.
+    /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// Cause and remedy, in one line.
-    pub reason: String,
+    /// Fault of the line.
+    pub fault: AsnLineFault,
+}
+
+/// Fault of one line; texts of the file are cut to 60 characters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AsnLineFault {
+    /// No prefix of IPv4 or IPv6.
+    #[error("'{0}' is no prefix: write it like 192.0.2.0/24 or 2001:db8::/32")]
+    Prefix(String),
+    /// No number of an AS after the prefix.
+    #[error("'{number}' is no AS number: write PREFIX ASN NAME, such as {prefix} 64500 Example")]
+    Number {
+        /// Word in place of the number.
+        number: String,
+        /// Prefix of the line.
+        prefix: String,
+    },
+    /// A name that could garble a terminal.
+    #[error("its name has control characters")]
+    Name,
+    /// A prefix beyond the limit.
+    #[error("more than {AS_PREFIXES_MAX} prefixes")]
+    TooMany,
+    /// Prefixes that do not fit into one table.
+    #[error(transparent)]
+    Table(#[from] PrefixError),
 }
 
 impl AsTable {
@@ -53,16 +78,15 @@ impl AsTable {
     pub fn read(text: &str) -> Result<Self, AsnLineError> {
         let (mut prefixes, mut names) = (Vec::new(), BTreeMap::new());
         for (line, text) in (1..).zip(text.lines()) {
-            let failed = |reason: String| AsnLineError { line, reason };
+            let failed = |fault| AsnLineError { line, fault };
             let text = text.split('#').next().unwrap_or_default().trim();
             if text.is_empty() {
                 continue;
             }
-            let (ip, bits, asn, name) =
-                read_line(text).map_err(|fault| failed(fault.to_string()))?;
+            let (ip, bits, asn, name) = read_line(text).map_err(failed)?;
             prefixes.push((ip, bits, PrefixOrigin { asn, bits }));
             if prefixes.len() > AS_PREFIXES_MAX {
-                return Err(failed(format!("more than {AS_PREFIXES_MAX} prefixes")));
+                return Err(failed(AsnLineFault::TooMany));
             }
             if !name.is_empty() {
                 names.insert(asn, name[..name.floor_char_boundary(NAME_BYTES_MAX)].to_owned());
@@ -70,20 +94,9 @@ impl AsTable {
         }
         let count = prefixes.len();
         let origins = Prefixes::limited(prefixes, AS_PREFIXES_MAX)
-            .map_err(|error: PrefixError| AsnLineError { line: 0, reason: error.to_string() })?;
+            .map_err(|error| AsnLineError { line: 0, fault: error.into() })?;
         Ok(Self { origins, names, count })
     }
-}
-
-/// Fault of one line; texts of the file are cut to 60 characters.
-#[derive(Debug, thiserror::Error)]
-enum AsnLineFault {
-    #[error("'{0}' is no prefix: write it like 192.0.2.0/24 or 2001:db8::/32")]
-    Prefix(String),
-    #[error("'{number}' is no AS number: write PREFIX ASN NAME, such as {prefix} 64500 Example")]
-    Number { number: String, prefix: String },
-    #[error("its name has control characters")]
-    Name,
 }
 
 fn read_line(text: &str) -> Result<(IpAddr, u8, u32, &str), AsnLineFault> {
@@ -152,7 +165,7 @@ mod tests {
         ] {
             let error = AsTable::read(&format!("::/0 1\n{line}\n")).unwrap_err();
             assert_eq!(error.line, 2, "{line}");
-            assert!(error.reason.contains(reason), "{line}: {error}");
+            assert!(error.to_string().contains(reason), "{line}: {error}");
         }
     }
 

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use penstock_units::{BitRate, ByteCount};
 
-use super::read::{HpccFileError, fault, rate};
+use super::fault::{HpccFault, HpccFileError, fault};
+use super::read::rate;
 use crate::parameters::{CongestionControl, Parameters, Picoseconds, RoundTrip, Window, WireModel};
 use crate::time::{PS_PER_MICROSECOND, PS_PER_SECOND};
 
@@ -57,7 +58,7 @@ impl Config {
         }
         if let Some(other) = rates.iter().find(|rate| !TELEMETRY_RATES.contains(rate)) {
             notes.push(format!(
-                "telemetry has the true rate of every link; that simulator tells {} as 25 Gb/s",
+                "telemetry has the true rate of every link; that simulator reports {} as 25 Gb/s",
                 BitRate(*other)
             ));
         }
@@ -174,12 +175,14 @@ impl<'a> Keys<'a> {
         }
         if key == LINK_DOWN {
             let Some(values) = words.first_chunk() else {
-                return fault(line, "LINK_DOWN is microseconds after 2 s and two nodes");
+                return fault(line, HpccFault::LinkDown);
             };
             self.link_down = Some((line, *values));
             return Ok(values.len());
         }
-        let Some(word) = words.first() else { return fault(line, format!("{key} has no value")) };
+        let Some(word) = words.first() else {
+            return fault(line, HpccFault::NoValue(key.to_owned()));
+        };
         self.values.insert(key, (line, word));
         Ok(1)
     }
@@ -196,7 +199,10 @@ impl<'a> Keys<'a> {
         let Some((line, word)) = self.values.get(key) else { return Ok(None) };
         match word.parse::<f64>() {
             Ok(number) if number.is_finite() && number >= 0.0 => Ok(Some(number)),
-            _ => fault(*line, format!("{key} is a number, not '{}'", word.escape_debug())),
+            _ => {
+                let (key, word) = (key.to_owned(), (*word).to_owned());
+                fault(*line, HpccFault::NoNumber { key, word })
+            }
         }
     }
 
@@ -224,7 +230,7 @@ fn is_key(word: &str) -> bool {
 
 /// Parses pairs of rate and value; returns them with the number of words consumed.
 fn rate_map(line: usize, words: &[&str]) -> Result<(Vec<(u64, f64)>, usize), HpccFileError> {
-    let wrong = || fault(line, "a map is a number, and so many pairs of rate and value");
+    let wrong = || fault(line, HpccFault::Map);
     let Some(count) = words.first().and_then(|word| word.parse::<usize>().ok()) else {
         return wrong();
     };
@@ -249,7 +255,7 @@ pub fn config(text: &str) -> Result<Config, HpccFileError> {
     let seconds = |seconds: f64| (seconds * PS_PER_SECOND as f64) as u64;
     let file = |key: &str| match keys.word(key) {
         Some(file) => Ok(file.to_owned()),
-        None => fault(keys.lines, format!("it names no {key}")),
+        None => fault(keys.lines, HpccFault::NoFile(key.to_owned())),
     };
     let queue_times_ns = match (keys.number("QLEN_MON_START")?, keys.number("QLEN_MON_END")?) {
         (None, None) => None,
@@ -274,7 +280,7 @@ fn marking(keys: &Keys<'_>) -> Result<Vec<(u64, u64, u64, f64)>, HpccFileError> 
     let bytes = |thousands: f64| (thousands * 1000.0) as u64;
     let all = kmin.iter().map(|(rate, kmin)| match (kmax.get(rate), pmax.get(rate)) {
         (Some(kmax), Some(pmax)) => Ok((*rate, bytes(*kmin), bytes(*kmax), *pmax)),
-        _ => fault(1, format!("KMIN_MAP has {rate}, and KMAX_MAP or PMAX_MAP has not")),
+        _ => fault(1, HpccFault::Marking(*rate)),
     });
     all.collect()
 }
@@ -288,7 +294,7 @@ fn link_down(keys: &Keys<'_>) -> Result<Option<(u64, [usize; 2])>, HpccFileError
             let at_ps = LINK_DOWN_FROM_PS + us * PS_PER_MICROSECOND;
             Ok(Some((at_ps, [a as usize, b as usize])))
         }
-        _ => fault(line, "LINK_DOWN is microseconds after 2 s and two nodes"),
+        _ => fault(line, HpccFault::LinkDown),
     }
 }
 
@@ -298,10 +304,7 @@ fn congestion_control(keys: &Keys<'_>) -> Result<CongestionControl, HpccFileErro
         3 => Ok(CongestionControl::Hpcc),
         7 => Ok(CongestionControl::Timely),
         8 => Ok(CongestionControl::Dctcp),
-        other => fault(
-            keys.line("CC_MODE"),
-            format!("CC_MODE {other}: there are 1 (DCQCN), 3 (HPCC), 7 (TIMELY) and 8 (DCTCP)"),
-        ),
+        other => fault(keys.line("CC_MODE"), HpccFault::CongestionControl(other)),
     }
 }
 
@@ -366,16 +369,10 @@ fn parameters(keys: &mut Keys<'_>) -> Result<Parameters, HpccFileError> {
 /// Rejects keys that would change a run fundamentally.
 fn reject_unsupported(keys: &Keys<'_>) -> Result<(), HpccFileError> {
     if keys.flag("L2_BACK_TO_ZERO", false)? {
-        return fault(
-            keys.line("L2_BACK_TO_ZERO"),
-            "L2_BACK_TO_ZERO: hosts go back to the packet that is missing, not to the first",
-        );
+        return fault(keys.line("L2_BACK_TO_ZERO"), HpccFault::BackToZero);
     }
     if keys.number("L2_ACK_INTERVAL")? == Some(0.0) {
-        return fault(
-            keys.line("L2_ACK_INTERVAL"),
-            "L2_ACK_INTERVAL 0: nothing would be acknowledged, and no flow would end: give it 1",
-        );
+        return fault(keys.line("L2_ACK_INTERVAL"), HpccFault::NoAcknowledgements);
     }
     Ok(())
 }

@@ -5,25 +5,12 @@ use std::time::Duration;
 use penstock_topology::{DelaySource, Link, LinkEnd, Node, NodeId, NodeKind, Topology};
 use penstock_units::{BitRate, parse_duration};
 
+use super::fault::{HpccFault, HpccFileError, fault};
 use crate::flow::FlowSpec;
 use crate::time::PS_PER_SECOND;
 
-const NODES_MAX: usize = 1 << 17;
-const LINKS_MAX: usize = 1 << 20;
-
-/// Error in an input file, with its line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{line}: {reason}")]
-pub struct HpccFileError {
-    /// Line of the file, from 1.
-    pub line: usize,
-    /// Reason in one sentence.
-    pub reason: String,
-}
-
-pub(super) fn fault<T>(line: usize, reason: impl Into<String>) -> Result<T, HpccFileError> {
-    Err(HpccFileError { line, reason: reason.into() })
-}
+pub(super) const NODES_MAX: usize = 1 << 17;
+pub(super) const LINKS_MAX: usize = 1 << 20;
 
 /// Tokenizer: words of a text with their line numbers.
 struct Words<'a> {
@@ -42,20 +29,20 @@ impl<'a> Words<'a> {
         Self { words, at: 0, lines: text.lines().count().max(1) }
     }
 
-    fn next(&mut self, what: &str) -> Result<(usize, &'a str), HpccFileError> {
+    fn next(&mut self, what: &'static str) -> Result<(usize, &'a str), HpccFileError> {
         let word = self.words.get(self.at).copied();
         self.at += 1;
-        word.ok_or_else(|| HpccFileError {
-            line: self.lines,
-            reason: format!("it ends before {what}"),
-        })
+        word.ok_or(HpccFileError { line: self.lines, fault: HpccFault::End(what) })
     }
 
-    fn number<T: std::str::FromStr>(&mut self, what: &str) -> Result<(usize, T), HpccFileError> {
+    fn number<T: std::str::FromStr>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<(usize, T), HpccFileError> {
         let (line, word) = self.next(what)?;
         match word.parse() {
             Ok(number) => Ok((line, number)),
-            Err(_) => fault(line, format!("'{}' is no {what}", word.escape_debug())),
+            Err(_) => fault(line, HpccFault::word(word, what)),
         }
     }
 }
@@ -68,7 +55,7 @@ pub(super) fn rate(line: usize, word: &str) -> Result<BitRate, HpccFileError> {
     };
     match rate {
         Some(rate) if rate.0 > 0 => Ok(rate),
-        _ => fault(line, format!("'{}' is no rate above 0, such as 100Gbps", word.escape_debug())),
+        _ => fault(line, HpccFault::word(word, "rate above 0, such as 100Gbps")),
     }
 }
 
@@ -99,17 +86,11 @@ pub fn topology(text: &str) -> Result<Topology, HpccFileError> {
             (inner.saturating_add(outer), links)
         }
         _ => {
-            return fault(
-                1,
-                "the first line has 3 numbers (nodes, switches, links), 4 as PowerTCP, or 6 words as SimAI",
-            );
+            return fault(1, HpccFault::TopologyHead);
         }
     };
     if nodes > NODES_MAX || switches > nodes || links > LINKS_MAX {
-        return fault(
-            line,
-            format!("at most {NODES_MAX} nodes, as many switches and {LINKS_MAX} links"),
-        );
+        return fault(line, HpccFault::TopologySize);
     }
     let node = |id: usize| Node {
         name: format!("n{id}"),
@@ -126,13 +107,9 @@ pub fn topology(text: &str) -> Result<Topology, HpccFileError> {
         nodes: (0..nodes).map(node).collect(),
         links: Vec::with_capacity(links),
     };
-    let id_of = |words: &mut Words<'_>, what: &str| -> Result<usize, HpccFileError> {
+    let id_of = |words: &mut Words<'_>, what: &'static str| -> Result<usize, HpccFileError> {
         let (line, id) = words.number::<usize>(what)?;
-        if id < nodes {
-            Ok(id)
-        } else {
-            fault(line, format!("node {id} of {nodes}: ids are from 0"))
-        }
+        if id < nodes { Ok(id) } else { fault(line, HpccFault::NodeId { id, nodes }) }
     };
     for _ in 0..switches {
         let id = id_of(&mut words, "id of a switch")?;
@@ -143,16 +120,16 @@ pub fn topology(text: &str) -> Result<Topology, HpccFileError> {
         let (line, word) = words.next("rate of a link")?;
         let rate = rate(line, word)?;
         if ends[0] == ends[1] {
-            return fault(line, format!("a link from node {} to itself", ends[0]));
+            return fault(line, HpccFault::Loop(ends[0]));
         }
         let (line, word) = words.next("delay of a link")?;
         let delay = parse_duration(word);
         let Ok(delay) = delay else {
-            return fault(line, format!("'{}' is no delay, such as 1us", word.escape_debug()));
+            return fault(line, HpccFault::word(word, "delay, such as 1us"));
         };
         let (line, loss) = words.number::<f64>("error rate of a link")?;
         if !(0.0..1.0).contains(&loss) {
-            return fault(line, format!("an error rate is 0 up to 1, not {loss}"));
+            return fault(line, HpccFault::ErrorRate(loss));
         }
         topology.links.push(link(number, ends, rate, delay, loss));
     }
@@ -184,9 +161,9 @@ fn link(number: usize, ends: [usize; 2], rate: BitRate, delay: Duration, loss: f
 /// Reports the first error.
 pub fn flows(text: &str) -> Result<Vec<FlowSpec>, HpccFileError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let Some((_, first)) = lines.next() else { return fault(1, "it is empty") };
+    let Some((_, first)) = lines.next() else { return fault(1, HpccFault::Empty) };
     let Ok(count) = first.trim().parse::<usize>() else {
-        return fault(1, "the first line is the number of flows");
+        return fault(1, HpccFault::FlowHead);
     };
     let mut flows: Vec<FlowSpec> = Vec::new();
     let mut last = 1;
@@ -197,40 +174,37 @@ pub fn flows(text: &str) -> Result<Vec<FlowSpec>, HpccFileError> {
         let words = match words.len() {
             6 => &words[..],
             7 => &words[1..],
-            _ => return fault(line, "a flow is: source destination priority port bytes start"),
+            _ => return fault(line, HpccFault::FlowWords),
         };
-        let number = |at: usize, what: &str| match words[at].parse::<u64>() {
+        let number = |at: usize, what: &'static str| match words[at].parse::<u64>() {
             Ok(number) => Ok(number),
-            Err(_) => fault(line, format!("'{}' is no {what}", words[at].escape_debug())),
+            Err(_) => fault(line, HpccFault::word(words[at], what)),
         };
-        let host = |at: usize, what: &str| {
-            number(at, what)?.try_into().or_else(|_| fault(line, format!("no such {what}")))
+        let host = |at: usize, what: &'static str| {
+            number(at, what)?.try_into().or_else(|_| fault(line, HpccFault::NoNode(what)))
         };
         let (from, to) = (host(0, "source")?, host(1, "destination")?);
         let priority = number(2, "priority")?;
         if priority > 7 {
-            return fault(line, format!("priority {priority}: there are 0 to 7"));
+            return fault(line, HpccFault::Priority(priority));
         }
         let (group, bytes) = (number(3, "port")?, number(4, "number of bytes")?);
         if from == to || bytes == 0 || group > 65_535 {
-            return fault(
-                line,
-                "a flow goes to another node, with bytes above 0 and a port up to 65535",
-            );
+            return fault(line, HpccFault::FlowValues);
         }
         let start = words[5].parse::<f64>().ok().filter(|start| (0.0..1e6).contains(start));
         let Some(start) = start else {
-            return fault(line, format!("'{}' is no start in seconds", words[5].escape_debug()));
+            return fault(line, HpccFault::word(words[5], "start in seconds"));
         };
         let start_ps = (start * PS_PER_SECOND as f64).round() as u64;
         if flows.last().is_some_and(|before| before.start_ps > start_ps) {
-            return fault(line, "flows are in the order of their start");
+            return fault(line, HpccFault::FlowOrder);
         }
         let flow = FlowSpec::new(from, to, start_ps, bytes);
         flows.push(FlowSpec { priority: Some(priority as u8), group: group as u32, ..flow });
     }
     if flows.len() < count {
-        return fault(last, format!("{count} flows are announced and {} are there", flows.len()));
+        return fault(last, HpccFault::FlowCount { announced: count, found: flows.len() });
     }
     Ok(flows)
 }

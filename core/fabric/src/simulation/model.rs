@@ -3,8 +3,8 @@
 
 use super::shared_buffer::Thresholds;
 use super::{
-    FabricNetwork, FlowSpec, Marking, Parameters, RdmaOperation, Routes, SetupError, Wire, mix,
-    needs,
+    FabricNetwork, FlowFault, FlowSpec, Marking, Parameters, RdmaOperation, Routes, SetupError,
+    Wire, mix, needs,
 };
 use crate::congestion::Needs;
 use crate::parameters::{CongestionControl, Recovery, Routing};
@@ -15,7 +15,7 @@ const BUFFER_PER_50G: u64 = 16 << 20;
 /// Unit of the acknowledgement time-out (InfiniBand 9.7.6.1.3).
 const TIMEOUT_UNIT_NS: u64 = 4096;
 /// Most flows of a run.
-const FLOWS_MAX: usize = 1 << 24;
+pub(super) const FLOWS_MAX: usize = 1 << 24;
 
 /// Data that all regions read and none writes.
 #[derive(Debug)]
@@ -219,78 +219,61 @@ impl RunModel {
     }
 
     fn check_flows(&self) -> Result<(), SetupError> {
-        let refused = |number, reason: String| Err(SetupError::Flow { number, reason });
+        let refused = |number, fault| Err(SetupError::Flow { number, fault });
         if self.flows.len() > FLOWS_MAX {
-            return refused(
-                FLOWS_MAX,
-                format!("there are {} flows; {FLOWS_MAX} is the most", self.flows.len()),
-            );
+            return refused(FLOWS_MAX, FlowFault::TooMany(self.flows.len()));
         }
         let mut releases = vec![false; self.flows.len()];
         for (number, flow) in self.flows.iter().enumerate() {
-            if let Some(reason) = self.flow_error(flow) {
-                return refused(number, reason);
+            if let Err(fault) = self.check_flow(flow) {
+                return refused(number, fault);
             }
             let Some(other) = flow.released_by else { continue };
             let Some(before) = self.flows.get(other as usize) else {
-                return refused(
-                    number,
-                    format!("it is released by flow {other}, which is not there"),
-                );
+                return refused(number, FlowFault::UnknownRelease(other));
             };
             if std::mem::replace(&mut releases[other as usize], true) {
-                return refused(number, format!("flow {other} releases another one already"));
+                return refused(number, FlowFault::SecondRelease(other));
             }
             if before.data_endpoints().1 != flow.from {
-                return refused(
-                    number,
-                    format!(
-                        "it is released by flow {other}, whose messages arrive at another host: a host knows of its own alone"
-                    ),
-                );
+                return refused(number, FlowFault::RemoteRelease(other));
             }
         }
         Ok(())
     }
 
-    /// Returns the reason why a flow is invalid, if it is.
-    fn flow_error(&self, flow: &FlowSpec) -> Option<String> {
+    fn check_flow(&self, flow: &FlowSpec) -> Result<(), FlowFault> {
         for node in [flow.from, flow.to] {
             match self.network.nodes.get(node as usize) {
-                None => return Some(format!("there is no node {node}")),
-                Some(node) if !node.is_host => {
-                    return Some(format!("'{}' is no host", node.name));
-                }
+                None => return Err(FlowFault::NoNode(node)),
+                Some(node) if !node.is_host => return Err(FlowFault::NoHost(node.name.clone())),
                 Some(_) => {}
             }
         }
         if flow.from == flow.to {
             let name = &self.network.nodes[flow.from as usize].name;
-            return Some(format!("from '{name}' to itself"));
+            return Err(FlowFault::Loop(name.clone()));
         }
         if flow.message_bytes == 0 || flow.messages == 0 {
-            return Some("it has nothing to move: give it a size and a number above 0".to_owned());
+            return Err(FlowFault::Empty);
         }
         if flow.message_bytes.checked_mul(flow.messages).is_none_or(|bytes| bytes > 1 << 60) {
-            return Some("it moves more than 2^60 bytes".to_owned());
+            return Err(FlowFault::TooLong);
         }
         if flow.depth == 0 && flow.released_by.is_none() {
-            return Some("its depth is 0, so that nothing begins: give it 1 or more".to_owned());
+            return Err(FlowFault::NoDepth);
         }
         if flow.priority.is_some_and(|priority| priority > 7) {
-            return Some("priorities are 0 to 7".to_owned());
+            return Err(FlowFault::Priority);
         }
         if flow.operation == RdmaOperation::Read && self.needs.tcp {
-            return Some("TCP has no reads: use write_bw or send_bw".to_owned());
+            return Err(FlowFault::TcpRead);
         }
         let has_acks = !self.needs.acknowledgements || self.recovers_selectively;
         if flow.operation == RdmaOperation::Read && !has_acks {
-            return Some(format!(
-                "nobody acknowledges a read, and {:?} lives on acknowledgements: use dcqcn, dcqcn-paper or none, or recovery=selective",
-                self.parameters.cc
-            ));
+            return Err(FlowFault::UnacknowledgedRead(self.parameters.cc));
         }
-        None
+        Ok(())
     }
 
     /// Returns the longest base RTT of all flows, on the paths of their ECMP hashes.
@@ -304,9 +287,9 @@ impl RunModel {
             let path = routes.find_path(&self.network, from, to, *hash);
             let back = routes.find_path(&self.network, to, from, *hash);
             let (Some(path), Some(back)) = (path, back) else {
-                let name = |node: u32| &self.network.nodes[node as usize].name;
-                let reason = format!("no way leads from '{}' to '{}'", name(from), name(to));
-                return Err(SetupError::Flow { number, reason });
+                let name = |node: u32| self.network.nodes[node as usize].name.clone();
+                let fault = FlowFault::NoPath { from: name(from), to: name(to) };
+                return Err(SetupError::Flow { number, fault });
             };
             longest = longest.max(self.round_trip_ps(&path, &back));
         }

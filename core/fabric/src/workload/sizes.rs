@@ -8,12 +8,29 @@ use penstock_random::Random;
 
 /// Syntax error in a distribution file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {reason}")]
+#[error("line {line}: {fault}")]
 pub struct SizeError {
     /// Line of the file, from 1.
     pub line: usize,
-    /// Reason in one sentence.
-    pub reason: String,
+    /// Fault of the line.
+    pub fault: SizeFault,
+}
+
+/// Fault of a line of a distribution file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SizeFault {
+    /// Another number of words, or a word that is no number.
+    #[error("write bytes and percent, such as '10000 15'")]
+    Form,
+    /// A number out of range.
+    #[error("bytes are 0 to 10^12, percent 0 to 100")]
+    Range,
+    /// A number below that of the line before.
+    #[error("bytes and percent rise from line to line")]
+    Order,
+    /// A last line with less than 100 percent, or no line.
+    #[error("the last line has 100 percent")]
+    Incomplete,
 }
 
 /// Cumulative distribution of flow sizes.
@@ -65,7 +82,7 @@ impl SizeDistribution {
         let mut points: Vec<(f64, f64)> = Vec::new();
         let mut last = 1;
         for (number, line) in text.lines().enumerate() {
-            let fault = |reason: &str| SizeError { line: number + 1, reason: reason.to_owned() };
+            let fault = |fault| SizeError { line: number + 1, fault };
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
                 continue;
@@ -74,25 +91,20 @@ impl SizeDistribution {
             let numbers: Option<Vec<f64>> =
                 line.split_whitespace().map(|word| word.parse().ok()).collect();
             let Some([bytes, percent]) = numbers.as_deref() else {
-                return Err(fault("write bytes and percent, such as '10000 15'"));
+                return Err(fault(SizeFault::Form));
             };
             if !(0.0..=1e12).contains(bytes) || !(0.0..=100.0).contains(percent) {
-                return Err(fault("bytes are 0 to 10^12, percent 0 to 100"));
+                return Err(fault(SizeFault::Range));
             }
             let share = percent / 100.0;
             if points.last().is_some_and(|before| *bytes <= before.0 || share < before.1) {
-                return Err(fault("bytes and percent rise from line to line"));
+                return Err(fault(SizeFault::Order));
             }
             points.push((*bytes, share));
         }
         match points.last() {
             Some((_, 1.0)) => {}
-            _ => {
-                return Err(SizeError {
-                    line: last,
-                    reason: "the last line has 100 percent".into(),
-                });
-            }
+            _ => return Err(SizeError { line: last, fault: SizeFault::Incomplete }),
         }
         if points[0].1 > 0.0 {
             // Flows below the first point have its size.
@@ -142,15 +154,15 @@ mod tests {
 
     #[test]
     fn invalid_distribution_names_its_line() {
-        for (text, line) in [
-            ("", 1),
-            ("0 0\n5 x", 2),
-            ("0 0\n5 50", 2),
-            ("0 0\n5 50\n4 100", 3),
-            ("1 2 3", 1),
-            ("-1 0", 1),
+        for (text, line, fault) in [
+            ("", 1, SizeFault::Incomplete),
+            ("0 0\n5 x", 2, SizeFault::Form),
+            ("0 0\n5 50", 2, SizeFault::Incomplete),
+            ("0 0\n5 50\n4 100", 3, SizeFault::Order),
+            ("1 2 3", 1, SizeFault::Form),
+            ("-1 0", 1, SizeFault::Range),
         ] {
-            assert_eq!(SizeDistribution::read(text).unwrap_err().line, line, "{text:?}");
+            assert_eq!(SizeDistribution::read(text), Err(SizeError { line, fault }), "{text:?}");
         }
         assert_eq!(SizeDistribution::read("# one size\n1000 100\n").unwrap().mean(), 1000.0);
     }
