@@ -162,12 +162,39 @@ pub struct JournalContents {
 
 /// A journal that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("journal {}: {what}", path.display())]
+#[error("journal {}: {fault}", path.display())]
 pub struct TuningJournalError {
-    path: PathBuf,
-    what: String,
+    /// Path of the journal.
+    pub path: PathBuf,
+    /// Fault of the journal.
     #[source]
-    source: Option<io::Error>,
+    pub fault: TuningJournalFault,
+}
+
+/// Fault of a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum TuningJournalFault {
+    /// The directory cannot be made.
+    #[error("its directory cannot be made: {0}")]
+    Directory(io::Error),
+    /// The lock file cannot be made or locked.
+    #[error("cannot be locked: {0}")]
+    Lock(io::Error),
+    /// Another process holds the lock for a minute.
+    #[error("another penstock host keeps it: wait until it has ended")]
+    Locked,
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Read(io::Error),
+    /// The file cannot be written.
+    #[error("cannot be written: {0}")]
+    Write(io::Error),
+    /// The file cannot be removed.
+    #[error("cannot be removed: {0}")]
+    Remove(io::Error),
+    /// The file cannot be renamed.
+    #[error("cannot be renamed: {0}")]
+    Rename(io::Error),
 }
 
 /// The journal of this network namespace, locked.
@@ -188,21 +215,16 @@ impl TuningJournal {
     /// When it cannot be created or locked, or another process holds it for a minute.
     pub fn open(directory: &Path, namespace: Option<&str>) -> Result<Self, TuningJournalError> {
         let path = Self::path_in(directory, namespace);
-        let failed = |what: &str, source: io::Error| TuningJournalError {
-            path: path.clone(),
-            what: format!("{what}: {source}"),
-            source: None,
-        };
+        let failed = |fault| TuningJournalError { path: path.clone(), fault };
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| failed("its directory cannot be made", error))?;
+        made.map_err(|error| failed(TuningJournalFault::Directory(error)))?;
         let begun = std::time::Instant::now();
         let lock = loop {
             let tried = ExclusiveFileLock::try_lock_at(&path.with_extension("lock"));
-            match tried.map_err(|error| failed("cannot be locked", error))? {
+            match tried.map_err(|error| failed(TuningJournalFault::Lock(error)))? {
                 Some(lock) => break lock,
                 None if begun.elapsed() > LOCK_WAIT => {
-                    let busy = io::Error::from(io::ErrorKind::WouldBlock);
-                    return Err(failed("another penstock host keeps it", busy));
+                    return Err(failed(TuningJournalFault::Locked));
                 }
                 None => std::thread::sleep(std::time::Duration::from_millis(20)),
             }
@@ -264,7 +286,7 @@ impl TuningJournal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
             Err(error) => Err(error),
         }
-        .map_err(|error| self.failed("cannot be read", error))?;
+        .map_err(|error| self.failed(TuningJournalFault::Read(error)))?;
         Ok(bytes)
     }
 
@@ -290,7 +312,7 @@ impl TuningJournal {
             }
             Ok(())
         };
-        write().map_err(|error| self.failed("cannot be written", error))
+        write().map_err(|error| self.failed(TuningJournalFault::Write(error)))
     }
 
     /// Removes the file, after everything is restored.
@@ -300,7 +322,7 @@ impl TuningJournal {
     pub fn remove(&self) -> Result<(), TuningJournalError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.failed("cannot be removed", error))
+                Err(self.failed(TuningJournalFault::Remove(error)))
             }
             _ => Ok(()),
         }
@@ -314,12 +336,12 @@ impl TuningJournal {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let aside = self.path.with_extension(format!("damaged-{}", now.as_nanos()));
         let renamed = fs::rename(&self.path, &aside);
-        renamed.map_err(|error| self.failed("cannot be renamed", error))?;
+        renamed.map_err(|error| self.failed(TuningJournalFault::Rename(error)))?;
         Ok(aside)
     }
 
-    fn failed(&self, what: &str, source: io::Error) -> TuningJournalError {
-        TuningJournalError { path: self.path.clone(), what: what.to_owned(), source: Some(source) }
+    fn failed(&self, fault: TuningJournalFault) -> TuningJournalError {
+        TuningJournalError { path: self.path.clone(), fault }
     }
 }
 
