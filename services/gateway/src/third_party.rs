@@ -6,7 +6,6 @@
 //!
 //! Not for: a `COPY` whose ends are both on this server (`namespace`).
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -17,10 +16,10 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use penstock_http::ProblemDetails;
 use penstock_http::storage_client::{StorageClient, StorageError};
+use penstock_http::{HttpError, ProblemDetails};
 use penstock_mover::{
-    FileUpload, GatewayRequest, GatewayTransfer, ResolvedPath, TransferDirection,
+    CopyError, FileUpload, GatewayRequest, GatewayTransfer, ResolvedPath, TransferDirection,
 };
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_scopes::PathAccess;
@@ -75,40 +74,58 @@ const STREAMS_CHOSEN_MAX: usize = 4;
 const STREAMS_MAX: usize = 32;
 
 /// Reason for which a copy ends early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyFailure {
     /// The other server, or the way to it.
-    Remote(StorageError),
-    /// The connection broke within the file.
-    Broken(String),
+    #[error(transparent)]
+    Remote(#[from] StorageError),
+    /// The connection broke within the file. FTS retries errors that contain `end-of-file`.
+    #[error("end-of-file: the connection broke: {0}")]
+    Broken(#[from] BrokenConnection),
     /// This server's file system.
+    #[error("{}", describe(.0))]
     Local(io::Error),
-    /// The contents of both ends differ.
-    Checksum(String),
-    /// The other server offers no checksum that can be compared.
-    NoChecksum(String),
+    /// Digests of both ends differ.
+    #[error("checksum mismatch: {algorithm} is {here} here and {there} there")]
+    Checksum { algorithm: Algorithm, here: Digest, there: Digest },
+    /// The received file has another digest than the source offers.
+    #[error("checksum mismatch: {0}")]
+    Upload(io::Error),
+    /// The mover found different contents; the text is of the receiving agent.
+    #[error("checksum mismatch: {0}")]
+    Integrity(String),
+    /// Neither a length nor a digest shows that the file is complete.
+    #[error(
+        "no checksum to compare: the source states no length of the file either, so that an early end would not show: let it send Content-Length, chunks or Digest"
+    )]
+    NoLength,
+    /// The other server offers no digest of these algorithms.
+    #[error("no checksum to compare: the other server offers none of {}", names(.0))]
+    NoChecksum(Vec<Algorithm>),
     /// An operator cancelled the transfer.
+    #[error("an operator cancelled the transfer")]
     Cancelled,
 }
 
-impl fmt::Display for CopyFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Remote(error) => error.fmt(f),
-            // FTS retries errors with this word.
-            Self::Broken(text) => write!(f, "end-of-file: the connection broke: {text}"),
-            Self::Local(error) => f.write_str(&describe(error)),
-            Self::Checksum(text) => write!(f, "checksum mismatch: {text}"),
-            Self::NoChecksum(text) => write!(f, "no checksum to compare: {text}"),
-            Self::Cancelled => f.write_str("an operator cancelled the transfer"),
-        }
-    }
+/// A file that did not arrive as a whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BrokenConnection {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("{received} of {expected} bytes")]
+    Short { received: u64, expected: u64 },
+    /// A session of the mover failed.
+    #[error(transparent)]
+    Session(#[from] CopyError),
+    #[error("the other agent sent no file")]
+    NothingSent,
+    #[error("the other agent took no file")]
+    NothingTaken,
 }
 
-impl From<StorageError> for CopyFailure {
-    fn from(error: StorageError) -> Self {
-        Self::Remote(error)
-    }
+fn names(algorithms: &[Algorithm]) -> String {
+    let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
+    names.join(", ")
 }
 
 impl CopyFailure {
@@ -116,7 +133,7 @@ impl CopyFailure {
         match self {
             Self::Remote(error) => error.is_transient(),
             Self::Broken(_) => true,
-            Self::Local(_) | Self::Checksum(_) | Self::NoChecksum(_) | Self::Cancelled => false,
+            _ => false,
         }
     }
 }
@@ -313,9 +330,7 @@ async fn pull_file(
         }
         let expected = comparable(offered, copy.verification, &algorithms)?;
         if !is_end_stated && expected.is_empty() {
-            let text = "the source states no length of the file either, so that an early end would not show: \
-                        let it send Content-Length, chunks or Digest";
-            return Err(CopyFailure::NoChecksum(text.to_owned()));
+            return Err(CopyFailure::NoLength);
         }
         let bytes = upload.bytes();
         let committed = blocking(move || {
@@ -326,7 +341,7 @@ async fn pull_file(
             Ok(())
         });
         committed.await.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => CopyFailure::Checksum(error.to_string()),
+            io::ErrorKind::InvalidData => CopyFailure::Upload(error),
             _ => CopyFailure::Local(error),
         })?;
         running.finish(bytes);
@@ -373,9 +388,7 @@ fn comparable(
     };
     digests.retain(|(algorithm, _)| algorithms.contains(algorithm));
     if digests.is_empty() && is_required {
-        let names: Vec<String> = algorithms.iter().map(ToString::to_string).collect();
-        let text = format!("the other server offers none of {}", names.join(", "));
-        return Err(CopyFailure::NoChecksum(text));
+        return Err(CopyFailure::NoChecksum(algorithms.to_vec()));
     }
     Ok(digests)
 }
@@ -483,14 +496,11 @@ async fn compare(
 ) -> Result<(), CopyFailure> {
     let offered = remote_digests(client, &copy.remote, Some(bytes), &[algorithm]).await;
     let offered = comparable(offered, copy.verification, &[algorithm])?;
-    let Some((_, there)) = offered.first() else { return Ok(()) };
+    let Some((_, there)) = offered.into_iter().next() else { return Ok(()) };
     let here = blocking(move || digest::of_file(&file, algorithm)).await;
     let here = here.map_err(CopyFailure::Local)?;
     match here {
-        Some(here) if here != *there => {
-            let text = format!("{algorithm} is {here} here and {there} there");
-            Err(CopyFailure::Checksum(text))
-        }
+        Some(here) if here != there => Err(CopyFailure::Checksum { algorithm, here, there }),
         _ => Ok(()),
     }
 }

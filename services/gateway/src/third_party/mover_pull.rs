@@ -17,7 +17,7 @@ use penstock_protocol::open::{Mark, Refusal};
 use penstock_sys::fs::{self, Dir};
 
 use super::mover_session::{MoverOffer, MoverPeer, MoverSession, options, parent};
-use super::{CopyFailure, CopyRequest};
+use super::{BrokenConnection, CopyFailure, CopyRequest};
 use crate::conditions::Validators;
 use crate::digest;
 use crate::dispatch::blocking;
@@ -78,8 +78,7 @@ impl MoverPull {
         last_modified: Option<String>,
     ) -> Result<(), CopyFailure> {
         if self.session.wait().await?.files != 1 {
-            let text = "the other agent sent no file".to_owned();
-            return Err(CopyFailure::Broken(text));
+            return Err(BrokenConnection::NothingSent.into());
         }
         let placed = self.session.transfer().take_placed();
         let Some(placed) = placed.into_iter().next().filter(|one| !one.digest.0.is_empty()) else {

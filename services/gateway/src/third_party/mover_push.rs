@@ -16,7 +16,7 @@ use penstock_protocol::wire::Bytes;
 use penstock_sys::fs::Kind;
 
 use super::mover_session::{MoverOffer, MoverPeer, MoverSession, OFFER_HEADER, options, parent};
-use super::{CopyFailure, CopyRequest};
+use super::{BrokenConnection, CopyFailure, CopyRequest};
 use crate::dispatch::{DavRequest, Gateway, blocking};
 
 /// Value of [`OFFER_HEADER`] in a request.
@@ -98,7 +98,7 @@ impl MoverPush {
     pub(crate) async fn finish(&self) -> Result<(), CopyFailure> {
         match self.session.wait().await?.files {
             1 => Ok(()),
-            _ => Err(CopyFailure::Broken("the other agent took no file".to_owned())),
+            _ => Err(BrokenConnection::NothingTaken.into()),
         }
     }
 }

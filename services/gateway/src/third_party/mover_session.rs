@@ -18,7 +18,7 @@ use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, Protection};
 use penstock_sys::fs::{Dir, Kind};
 
-use super::{CopyFailure, CopyRequest, ObservedTransfer};
+use super::{BrokenConnection, CopyFailure, CopyRequest, ObservedTransfer};
 use crate::dispatch::blocking;
 use crate::namespace::native;
 use crate::url_path::UrlPath;
@@ -192,13 +192,13 @@ impl MoverSession {
         match self.transfer.outcome() {
             Some(Ok(())) => {}
             Some(Err(CopyError::Cancelled(_))) | None => return Err(CopyFailure::Cancelled),
-            Some(Err(error)) => return Err(CopyFailure::Broken(error.to_string())),
+            Some(Err(error)) => return Err(BrokenConnection::from(error).into()),
         }
         let tally = self.transfer.snapshot().tally;
         if let Some(error) = tally.errors.first() {
             let text = error.failure.text.clone();
             return Err(match tally.integrity_failed {
-                true => CopyFailure::Checksum(text),
+                true => CopyFailure::Integrity(text),
                 false => CopyFailure::Local(io::Error::other(text)),
             });
         }

@@ -26,10 +26,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::CopyFailure;
 use super::mover_session::MoverOffer;
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
 use super::remote::range_value;
+use super::{BrokenConnection, CopyFailure};
 use crate::digest::{self, DigestField, MalformedDigest};
 use crate::range::ByteRange;
 
@@ -366,7 +366,7 @@ impl HttpPull {
                     .await
                     .map_err(|_| StorageError::Silent(SILENCE_MAX))?;
                 let Some(chunk) = chunk else { break };
-                let mut chunk = chunk.map_err(|error| CopyFailure::Broken(error.to_string()))?;
+                let mut chunk = chunk.map_err(BrokenConnection::from)?;
                 let unwanted = skipped.saturating_sub(received).min(chunk.len() as u64);
                 received += chunk.len() as u64;
                 chunk.advance(usize::try_from(unwanted).unwrap_or(usize::MAX));
@@ -388,8 +388,7 @@ impl HttpPull {
             }
             match expected {
                 Some(expected) if received < expected => {
-                    let text = format!("{received} of {expected} bytes");
-                    Err(CopyFailure::Broken(text))
+                    Err(BrokenConnection::Short { received, expected }.into())
                 }
                 _ => Ok(()),
             }
