@@ -81,10 +81,10 @@ fn failure(error: ClientError) -> CommandFailure {
         ClientError::Unreachable { .. } | ClientError::Failed { .. } => Code::Failed,
     };
     match error {
-        ClientError::Unreachable { address, why } => CommandFailure::new(
+        ClientError::Unreachable { address, source } => CommandFailure::new(
             code,
             anyhow!(
-                "no controller answers at {address}: {why}: start one (penstock serve with [controller]) or give its address with --controller ADDR:PORT"
+                "no controller answers at {address}: {source}: start one (penstock serve with [controller]) or give its address with --controller ADDR:PORT"
             ),
         ),
         ClientError::Failed { address, status: 404, text } if text.starts_with("no such path") => {

@@ -133,7 +133,7 @@ pub enum ProblemError {
         name: String,
     },
     /// A reference to a name that does not exist.
-    #[error("{user} names the {what} '{}', which there is not", name.escape_debug())]
+    #[error("{user} names the {what} '{}', which does not exist", name.escape_debug())]
     Unknown {
         /// Object with the reference, in the message's words.
         user: String,

@@ -283,17 +283,17 @@ fn failed_change_is_atomic() {
         errors,
         [
             "there is another demand 'x': give it a name of its own",
-            "demand 'z' names the resource 'b', which there is not",
+            "demand 'z' names the resource 'b', which does not exist",
             "demand 'z': weight must be 1 to 1048576",
             "demand 'z' has the resource 'a' twice on one path",
             "demand 'z' has a path without a resource: give it a demand or a cap",
-            "demand 'z' names the class 'c', which there is not",
-            "the change names the demand 'z', which there is not",
+            "demand 'z' names the class 'c', which does not exist",
+            "the change names the demand 'z', which does not exist",
             "demand 'x': weight must be 1 to 1048576",
-            "the change names the demand 'z', which there is not",
-            "the change names the resource 'b', which there is not",
+            "the change names the demand 'z', which does not exist",
+            "the change names the resource 'b', which does not exist",
             "resource 'a': capacity must be up to 1.00 Pb/s",
-            "the change names the class 'c', which there is not",
+            "the change names the class 'c', which does not exist",
         ]
     );
     assert_eq!(allocator.allotments(), before);

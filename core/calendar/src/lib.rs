@@ -80,7 +80,7 @@ impl std::fmt::Display for Shortage {
         write!(f, "{} has too little left at second {second}: ", resource.escape_debug())?;
         match earliest {
             Some(earliest) => write!(f, "{largest} would fit, or the rate from {earliest} on"),
-            None => write!(f, "{largest} would fit; there is never so much"),
+            None => write!(f, "{largest} would fit; the rate is free at no time"),
         }
     }
 }

@@ -156,7 +156,7 @@ fn reservation_refusal_reports_fitting_offer() {
     let refusal = calendar.reserve(ask("c", 101, 400..401)).unwrap_err();
     assert_eq!(
         refusal.to_string(),
-        "ams-gva has too little left at second 400: 100 Gb/s would fit; there is never so much"
+        "ams-gva has too little left at second 400: 100 Gb/s would fit; the rate is free at no time"
     );
     // Adjacent intervals can be reserved.
     calendar.reserve(ask("d", 100, 0..100)).expect("the interval before is free");

@@ -1,5 +1,6 @@
 //! Copies within this machine: both ends in this process, joined by sockets.
 
+use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ pub(crate) fn start(
     target: &dyn Fn() -> Result<TransferTarget, StartError>,
     homes: Option<NumaPlacement>,
 ) -> Result<LocalCopy, StartError> {
-    let failed = |text: String| StartError::Copy(CopyError::Failed(text));
+    let failed = |error: io::Error| StartError::Copy(error.into());
     // A socket pair of one process needs no encryption.
     options.protection = Protection::Integrity;
     let state = super::plan::journals();
@@ -111,15 +112,14 @@ pub(crate) fn start(
     let session =
         Session::new(session.id, session.key().clone(), options.clone(), args.memory.0 / 2, None)
             .map(|session| session.with_homes(homes))
-            .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+            .map_err(failed)?;
     let end = sources.sender(session, args.engine, args.recursive);
     let send = Endpoint::Send(SenderControl(Arc::new(end)));
     if args.json || args.checksum_file.is_some() {
         send.keep_placed(args.checksum_file.is_some());
     }
     let streams = options.settings.streams.unwrap_or(1).min(2);
-    join_locally(&send, &receive, streams)
-        .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+    join_locally(&send, &receive, streams).map_err(failed)?;
     Ok(LocalCopy { send, receive, rate: std::sync::Mutex::default() })
 }
 
@@ -153,7 +153,7 @@ fn receiver(
 pub(super) fn refused(refusal: Refusal) -> CopyError {
     match refusal.kind {
         RefusalKind::Busy => CopyError::Refused("this machine".to_owned(), refusal),
-        _ => CopyError::Failed(refusal.text),
+        _ => CopyError::RefusedHere(refusal),
     }
 }
 
@@ -199,7 +199,7 @@ impl LocalCopy {
         let ending = self.send.session().ending();
         match (ending, self.receive.session().ending()) {
             (Some(SessionOutcome::Failed(why)), _) | (_, Some(SessionOutcome::Failed(why))) => {
-                Err(CopyError::Failed(why))
+                Err(CopyError::Session(why))
             }
             (Some(SessionOutcome::Cancelled(why)), _) => Err(CopyError::Cancelled(why)),
             _ => Ok(self.snapshot()),

@@ -56,8 +56,8 @@ impl From<StartError> for CopyError {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Copy(error) => error,
-            StartError::Usage(text) | StartError::Identity(text) => Self::Failed(text),
-            StartError::Nothing => Self::Failed("there is nothing to copy".to_owned()),
+            StartError::Usage(text) | StartError::Identity(text) => Self::caller(text),
+            StartError::Nothing => Self::caller("there is nothing to copy"),
         }
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn usage(text: impl Into<String>) -> StartError {
 }
 
 pub(crate) fn failed(text: impl Into<String>) -> StartError {
-    StartError::Copy(CopyError::Failed(text.into()))
+    StartError::Copy(CopyError::caller(text.into() as String))
 }
 
 /// A running copy, by the place of its ends.
@@ -415,14 +415,13 @@ fn push(
     let sums = args.checksum_file.is_some();
     let keep = args.json || sums;
     let make_end = move |opened: &Opened| -> Result<Endpoint, CopyError> {
-        let failed = |text: String| CopyError::Failed(text);
         let sources = Sources::find(&local, list.clone())?;
         let key = SessionKey(opened.key);
         let options = Options { mark: opened.mark, ..options.clone() };
         let session = Session::new(opened.session, key, options, memory, None)
             .map(|session| session.with_collectors(&collectors, &Arc::default()))
             .map(|session| session.with_homes(homes.clone()))
-            .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
+            .map_err(CopyError::from)?;
         let end = sources.sender(session, engine, recursive);
         let end = Endpoint::Send(SenderControl(Arc::new(end)));
         if keep {

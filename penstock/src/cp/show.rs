@@ -100,7 +100,7 @@ fn failure_after_start(
     snapshot: &TransferSnapshot,
     shown: &OutputOptions,
 ) -> CommandFailure {
-    const REMEDY: &str = "run the same command again to go on from here";
+    const REMEDY: &str = "run the same command again to resume";
     let gave_up = error.is_transient() || matches!(error, CopyError::Forgotten(_));
     let text = match error {
         CopyError::Cancelled(reason) => format!("{reason}: {REMEDY}"),

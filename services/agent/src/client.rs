@@ -14,7 +14,7 @@ use hyper::{Method, StatusCode};
 use penstock_http::client::ServerTrustError;
 use penstock_http::{HttpClient, HttpError, HttpRequest, HttpResponse, ServerTrust, Url};
 use penstock_identity::{
-    Fingerprint, peer_fingerprint, tls_client_config, tls_client_config_of_any,
+    Fingerprint, IdentityError, peer_fingerprint, tls_client_config, tls_client_config_of_any,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,21 +33,21 @@ const RESPONSE_BYTES_MAX: usize = 64 << 20;
 pub enum ClientError {
     /// No agent answers: the name does not resolve, or nothing listens.
     #[error(
-        "no agent answers at {address}: {why}: start one (penstock serve) or give its address with --http ADDR:PORT"
+        "no agent answers at {address}: {source}: start one (penstock serve) or give its address with --http ADDR:PORT"
     )]
     Unreachable {
         /// Address as host:port.
         address: String,
-        /// Reason.
-        why: String,
+        /// Error of the name resolution or of the connection.
+        source: UnreachableAgent,
     },
     /// Something else answers: wrong certificate or protocol.
-    #[error("{address} is not the agent that it should be: {why}")]
+    #[error("{address} is not the agent that it should be: {source}")]
     Stranger {
         /// Address as host:port.
         address: String,
-        /// Reason.
-        why: String,
+        /// Difference from the agent.
+        source: StrangerAgent,
     },
     /// The agent refuses the token.
     #[error("the agent at {address} refuses: {text}")]
@@ -69,6 +69,39 @@ pub enum ClientError {
         /// Message of the agent.
         text: String,
     },
+}
+
+/// Reason why no agent answers at an address.
+#[derive(Debug, thiserror::Error)]
+pub enum UnreachableAgent {
+    /// The name does not resolve, or nothing listens.
+    #[error(transparent)]
+    Connect(#[from] io::Error),
+    /// The connection or its response ends early.
+    #[error(transparent)]
+    Exchange(HttpError),
+}
+
+/// Reason why a server is not the agent that the client knows.
+#[derive(Debug, thiserror::Error)]
+pub enum StrangerAgent {
+    /// A response of another API.
+    #[error("its response is not of this API ({0}): check the port")]
+    Response(#[from] serde_json::Error),
+    /// The client knows no certificate of it.
+    #[error(
+        "its fingerprint is not known: log in first (penstock login HOST --token ... --fingerprint ...)"
+    )]
+    UnknownFingerprint,
+    /// TLS cannot be set up for the known certificate.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Another certificate than the known one, or no TLS.
+    #[error("{0}: if the agent has a new certificate, log in again")]
+    Handshake(#[source] io::Error),
+    /// A response that is not valid HTTP.
+    #[error(transparent)]
+    Http(HttpError),
 }
 
 /// A client of one agent.
@@ -152,7 +185,7 @@ impl AgentClient {
         if response.status.is_success() {
             return serde_json::from_slice(&response.body).map_err(|error| ClientError::Stranger {
                 address: address(),
-                why: format!("its response is not of this API ({error}): check the port"),
+                source: error.into(),
             });
         }
         let status = response.status.as_u16();
@@ -179,7 +212,7 @@ impl AgentClient {
     fn connect(&self) -> Result<HttpClient, ClientError> {
         let unreachable = |error: io::Error| ClientError::Unreachable {
             address: self.address.clone(),
-            why: error.to_string(),
+            source: error.into(),
         };
         let addresses: Vec<SocketAddr> =
             self.address.to_socket_addrs().map_err(unreachable)?.collect();
@@ -188,7 +221,7 @@ impl AgentClient {
             None => ServerTrust::Unknown,
             Some(fingerprint) => {
                 ServerTrust::Config(tls_client_config(fingerprint, None).map_err(|error| {
-                    ClientError::Stranger { address: self.address.clone(), why: error.to_string() }
+                    ClientError::Stranger { address: self.address.clone(), source: error.into() }
                 })?)
             }
         };
@@ -200,17 +233,21 @@ impl AgentClient {
         let address = self.address.clone();
         match error {
             HttpError::Connect { source, .. } => {
-                ClientError::Unreachable { address, why: source.to_string() }
+                ClientError::Unreachable { address, source: source.into() }
             }
             error if error.is_unreachable() => {
-                ClientError::Unreachable { address, why: error.to_string() }
+                ClientError::Unreachable { address, source: UnreachableAgent::Exchange(error) }
             }
-            HttpError::Trust(ServerTrustError::Unknown) => ClientError::Stranger { address, why: "its fingerprint is not known: log in first (penstock login HOST --token ... --fingerprint ...)".to_owned() },
-            HttpError::Tls(error) => ClientError::Stranger {
+            error => ClientError::Stranger {
                 address,
-                why: format!("{error}: if the agent has a new certificate, log in again"),
+                source: match error {
+                    HttpError::Trust(ServerTrustError::Unknown) => {
+                        StrangerAgent::UnknownFingerprint
+                    }
+                    HttpError::Tls(error) => StrangerAgent::Handshake(error),
+                    error => StrangerAgent::Http(error),
+                },
             },
-            error => ClientError::Stranger { address, why: error.to_string() },
         }
     }
 }

@@ -9,7 +9,6 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-use penstock_daemon::config::ValueError;
 use penstock_daemon::config::values::ListenAddress;
 use penstock_http::special_address::{inner_address, is_link_or_metadata};
 use penstock_marker::Prefix;
@@ -29,22 +28,34 @@ pub enum DestinationRule {
     Name(String, Option<u16>),
 }
 
-impl FromStr for DestinationRule {
-    type Err = ValueError;
+/// A text that is no rule of destinations.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DestinationRuleError {
+    /// `none` among other rules.
+    #[error("'none' stands alone: write to = \"none\"")]
+    NoneInList,
+    /// No name, address or prefix.
+    #[error(
+        "'{0}' is no destination: write any, remote, a name, or an address or prefix like \
+         10.0.0.0/8, each with or without a port ([2001:db8::/32]:8620)"
+    )]
+    Form(String),
+    /// A prefix with an address within it.
+    #[error("'{0}' has bits beyond the length of its prefix: drop them")]
+    HostBits(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+impl FromStr for DestinationRule {
+    type Err = DestinationRuleError;
+
+    fn from_str(text: &str) -> Result<Self, DestinationRuleError> {
         match text {
             "any" => return Ok(Self::Any),
             "remote" => return Ok(Self::Remote),
-            "none" => return Err(ValueError::new("'none' stands alone: write to = \"none\"")),
+            "none" => return Err(DestinationRuleError::NoneInList),
             _ => {}
         }
-        let bad = || {
-            ValueError::new(format_args!(
-                "'{text}' is no destination: write any, remote, a name, or an address or prefix like \
-                 10.0.0.0/8, each with or without a port ([2001:db8::/32]:8620)"
-            ))
-        };
+        let bad = || DestinationRuleError::Form(text.to_owned());
         let (address, length) = match text.split_once('/') {
             Some((address, rest)) => {
                 let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -64,9 +75,7 @@ impl FromStr for DestinationRule {
         }
         let prefix = Prefix::new(mapped(ip), length + (128 - most));
         if prefix.address() != mapped(ip) {
-            return Err(ValueError::new(format_args!(
-                "'{text}' has bits beyond the length of its prefix: drop them"
-            )));
+            return Err(DestinationRuleError::HostBits(text.to_owned()));
         }
         Ok(Self::Prefix(prefix, port))
     }

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use penstock_scitags::Registry;
@@ -21,8 +21,8 @@ use tokio::runtime::Builder;
 use tokio::task::spawn_blocking;
 
 use penstock_daemon::state::{StateDir, StateError};
-use penstock_http::Url;
 use penstock_http::fetch::{self, FetchOutcome};
+use penstock_http::{HttpError, Url};
 
 /// File name of the copy in the state directory.
 pub const FILE: &str = "scitags.json";
@@ -64,22 +64,25 @@ pub struct Update {
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     /// The file cannot be read.
-    #[error("{path}: {why}")]
+    #[error("{}: {}", path.display(), penstock_sys::fs::describe(source))]
     File {
         /// Path of the file.
-        path: String,
-        /// Reason.
-        why: String,
+        path: PathBuf,
+        /// Error of the file system.
+        source: std::io::Error,
     },
+    /// This process cannot start a download.
+    #[error("cannot start a download: {0}")]
+    Runtime(#[source] std::io::Error),
     /// The download failed.
     #[error(
-        "{url}: {why}; the registry stays as it is: retry later, or download it and give the file"
+        "{url}: {source}; the registry stays as it is: retry later, or download it and give the file"
     )]
     Fetch {
         /// URL of the source.
         url: String,
-        /// Reason.
-        why: String,
+        /// Error of the download.
+        source: HttpError,
     },
     /// The document is no registry.
     #[error("{source_name}: {error}; the registry stays as it is")]
@@ -181,10 +184,8 @@ fn read_at_most(path: &Path, limit: usize) -> std::io::Result<Vec<u8>> {
 /// When the file cannot be read, is no registry or cannot be stored.
 pub fn update_from_file(state: &StateDir, path: &Path) -> Result<Update, UpdateError> {
     let name = path.display().to_string();
-    let bytes = read_at_most(path, REGISTRY_BYTES_MAX).map_err(|error| UpdateError::File {
-        path: name.clone(),
-        why: penstock_sys::fs::describe(&error),
-    })?;
+    let bytes = read_at_most(path, REGISTRY_BYTES_MAX)
+        .map_err(|source| UpdateError::File { path: path.to_owned(), source })?;
     store(state, &name, &bytes, None)
 }
 
@@ -194,10 +195,8 @@ pub fn update_from_file(state: &StateDir, path: &Path) -> Result<Update, UpdateE
 /// # Errors
 /// When the download fails, the document is no registry or cannot be stored.
 pub fn update_from_url(state: &StateDir, url: &Url) -> Result<Update, UpdateError> {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| UpdateError::Fetch { url: url.to_string(), why: error.to_string() })?;
+    let runtime =
+        Builder::new_current_thread().enable_all().build().map_err(UpdateError::Runtime)?;
     let updated = runtime.block_on(renew(state, url));
     // A pending name lookup must not delay the return.
     runtime.shutdown_background();
@@ -209,7 +208,7 @@ async fn renew(state: &StateDir, url: &Url) -> Result<Update, UpdateError> {
     let source = url.to_string();
     let etag = before.etag.as_deref().filter(|_| before.source == source);
     match fetch::fetch(url, etag, REGISTRY_BYTES_MAX).await {
-        Err(error) => Err(UpdateError::Fetch { url: source, why: error.to_string() }),
+        Err(error) => Err(UpdateError::Fetch { url: source, source: error }),
         Ok(FetchOutcome::Modified { body, etag }) => {
             let state = state.clone();
             let stored = spawn_blocking(move || store(&state, &source, &body, etag)).await;

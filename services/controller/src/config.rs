@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use penstock_alto::Maps;
 use penstock_control::batch::BatchLimits;
-use penstock_control::class::{WeeklyWindow, WorkClass};
+use penstock_control::class::{InvalidWindow, WeeklyWindow, WorkClass};
 use penstock_control::lease::RATE_LEASE_DEFAULT;
 use penstock_control::lost_hosts::{GONE_AFTER_DEFAULT, LOST_AFTER_DEFAULT, SilenceLimits};
 use penstock_control::retention::REQUEST_RETENTION_DEFAULT;
 use penstock_control::scheduler::PlannerRules;
-use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
+use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_http::Url;
 use penstock_http::tokens::{TokenSource, check_token_name};
 use penstock_scitags::Registry;
+use penstock_scitags::registry::LookupError;
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde::Deserialize;
@@ -24,6 +25,9 @@ use crate::access::{InvalidScope, Scope, TokenScopes};
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::fts::policy::{FtsPolicy, FtsTable};
 use crate::telemetry::Telemetry;
+
+/// Largest weight of a class.
+const CLASS_WEIGHT_MAX: u32 = 1 << 20;
 
 /// Most classes of work.
 const CLASSES_MAX: usize = 1000;
@@ -200,7 +204,7 @@ impl Config {
         let Some(file) = file else {
             let text = "the role controller needs a table [controller] with topology = \"FILE\"";
             let file = PathBuf::from("penstock.toml");
-            return Err(ConfigError::File { file, text: text.to_owned() });
+            return Err(ConfigError::File { file, source: text.into() });
         };
         parse(&ConfigFile::read(file)?, registry)
     }
@@ -409,16 +413,38 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
     Ok(config)
 }
 
-fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), ValueError> {
+/// A class that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ClassTableError {
+    #[error("'{0}' cannot name a class: use letters, digits and any of - . _")]
+    Name(String),
+    #[error("label: {0}")]
+    Label(#[from] LookupError),
+    #[error("class {0}: weight is from 1 to {CLASS_WEIGHT_MAX}")]
+    Weight(String),
+    #[error("class {0}: its cap is below its floor")]
+    CapBelowFloor(String),
+    #[error(transparent)]
+    Window(#[from] InvalidWindow),
+}
+
+/// A scope for an object that does not exist.
+#[derive(Debug, thiserror::Error)]
+enum UnknownScopeObject {
+    #[error("there is no class '{0}' to submit to: add [[controller.class]] name = \"{0}\"")]
+    Class(String),
+    #[error("the topology has no host '{0}'")]
+    Host(String),
+}
+
+fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), UnknownScopeObject> {
     for scope in scopes {
         match scope {
             Scope::Submit(Some(class)) if config.class(class).is_none() => {
-                return Err(ValueError::new(format_args!(
-                    "there is no class '{class}' to submit to: add [[controller.class]] name = \"{class}\""
-                )));
+                return Err(UnknownScopeObject::Class(class.clone()));
             }
             Scope::Agent(host) if !config.is_host(host) => {
-                return Err(ValueError::new(format_args!("the topology has no host '{host}'")));
+                return Err(UnknownScopeObject::Host(host.clone()));
             }
             _ => {}
         }
@@ -426,45 +452,33 @@ fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), ValueError> {
     Ok(())
 }
 
-fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, ValueError> {
+fn lower_class(table: ClassTable, registry: &Registry) -> Result<WorkClass, ClassTableError> {
     let good = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
     if table.name.is_empty() || table.name.len() > 64 || !table.name.chars().all(good) {
-        return Err(ValueError::new(format_args!(
-            "'{}' cannot name a class: use letters, digits and any of - . _",
-            table.name
-        )));
+        return Err(ClassTableError::Name(table.name));
     }
     let mut class = WorkClass::new(table.name);
     if let Some(label) = table.label {
-        let tag = registry
-            .find(&label)
-            .map_err(|error| ValueError::new(format_args!("label: {error}")))?;
+        let tag = registry.find(&label)?;
         class.scitag = u16::try_from(tag.number()).ok();
         let (owner, activity) = label.split_once('/').unwrap_or((&label, ""));
         class.label = Some((owner.to_owned(), activity.to_owned()));
     }
     class.who = table.who;
     class.weight = table.weight.unwrap_or(1);
-    if !(1..=1 << 20).contains(&class.weight) {
-        return Err(ValueError::new(format_args!(
-            "class {}: weight is from 1 to {}",
-            class.name,
-            1 << 20
-        )));
+    if !(1..=CLASS_WEIGHT_MAX).contains(&class.weight) {
+        return Err(ClassTableError::Weight(class.name));
     }
     class.floor_bps = table.floor.map_or(0, |rate| rate.0);
     class.mark_bps = table.mark.map(|rate| rate.0);
     class.cap_bps = table.cap.map(|rate| rate.0);
     if class.cap_bps.is_some_and(|cap| cap < class.floor_bps) {
-        return Err(ValueError::new(format_args!(
-            "class {}: its cap is below its floor",
-            class.name
-        )));
+        return Err(ClassTableError::CapBelowFloor(class.name));
     }
     class.tier = table.tier.unwrap_or(0);
     let windows: Result<_, _> =
         table.windows.iter().map(|text| text.parse::<WeeklyWindow>()).collect();
-    class.windows = windows.map_err(ValueError::new)?;
+    class.windows = windows?;
     Ok(class)
 }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode};
 use penstock_control::scheduler::LinkCount;
-use penstock_daemon::config::ValueError;
 use penstock_daemon::remote::{RemoteDaemon, RemoteDaemonError};
 use penstock_http::{HttpClient, HttpError, HttpRequest, Url};
 use penstock_identity::Fingerprint;
@@ -42,14 +41,16 @@ pub struct Telemetry {
     pub authorities: Option<PathBuf>,
 }
 
+/// A URL over which a token would be sent in the clear.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} would carry a token in the clear: write https://, with fingerprint or authorities")]
+pub(crate) struct PlaintextTokenUrl(Url);
+
 impl Telemetry {
     /// Rejects a configuration that would send a token in the clear.
-    pub(crate) fn check(&self) -> Result<(), ValueError> {
+    pub(crate) fn check(&self) -> Result<(), PlaintextTokenUrl> {
         if !self.url.is_encrypted() && !self.url.is_loopback() && self.token.is_some() {
-            return Err(ValueError::new(format_args!(
-                "{} would carry a token in the clear: write https://, with fingerprint or authorities",
-                self.url
-            )));
+            return Err(PlaintextTokenUrl(self.url.clone()));
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 //! An error is one line that names the file and line, the variable or the flag, and the remedy. Unknown keys are
 //! errors that suggest the nearest known key.
 
+use std::error::Error;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,34 +27,54 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Longest distance of a suggested key, as a part of its length.
 const SUGGESTION_DISTANCE_DIVISOR: usize = 3;
 
+/// An error of a value or a table, which the role that reads it defines: the fault and its remedy, in one line.
+pub type ConfigFault = Box<dyn Error + Send + Sync>;
+
 /// An error in the configuration, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// A file that cannot be read.
+    #[error("{}: {}", file.display(), penstock_sys::fs::describe(source))]
+    Unreadable {
+        /// Path of the file.
+        file: PathBuf,
+        /// Error of the file system.
+        source: io::Error,
+    },
+    /// A file above the limit.
+    #[error("{}: longer than {} for a configuration", file.display(), ByteCount(FILE_BYTES_MAX))]
+    TooLong {
+        /// Path of the file.
+        file: PathBuf,
+    },
     /// An error at a line of the file.
-    #[error("{}:{line}: {text}", file.display())]
+    #[error("{}:{line}: {source}", file.display())]
     Line {
         /// Path of the file.
         file: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// Message: the error and its remedy.
-        text: String,
+        /// Fault of the line.
+        source: ConfigFault,
     },
-    /// An error of the file without a line: it cannot be read, or lacks something.
-    #[error("{}: {text}", file.display())]
+    /// An error of the file without a line: it lacks something, or has too much of it.
+    #[error("{}: {source}", file.display())]
     File {
         /// Path of the file.
         file: PathBuf,
-        /// Message: the error and its remedy.
-        text: String,
+        /// Fault of the file.
+        source: ConfigFault,
     },
-    /// An error in an environment variable.
-    #[error("environment variable {name}: {text}")]
+    /// An environment variable that is not UTF-8.
+    #[error("environment variable {0}: is not UTF-8")]
+    VariableEncoding(&'static str),
+    /// An environment variable with an invalid value.
+    #[error("environment variable {name}: {source}")]
     Variable {
         /// Name of the variable.
         name: &'static str,
-        /// Message: the error and its remedy.
-        text: String,
+        /// Fault of the value.
+        source: ConfigFault,
     },
     /// A host to listen on that does not resolve.
     #[error("cannot listen on {host}: {error}: give an address of this machine")]
@@ -66,13 +86,13 @@ pub enum ConfigError {
     },
     /// An error of the combined layers, which the role defines.
     #[error(transparent)]
-    Combined(Box<dyn std::error::Error + Send + Sync>),
+    Combined(ConfigFault),
 }
 
 impl ConfigError {
     /// Creates an error of the combined layers.
-    pub fn combined(error: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Combined(Box::new(error))
+    pub fn combined(error: impl Into<ConfigFault>) -> Self {
+        Self::Combined(error.into())
     }
 }
 
@@ -117,15 +137,14 @@ impl<'a> Environment<'a> {
     ///
     /// # Errors
     /// When the value is not UTF-8 or `parse` fails.
-    pub fn parsed<T, E: Display>(
+    pub fn parsed<T, E: Into<ConfigFault>>(
         &self,
         name: &'static str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<Option<T>, ConfigError> {
         let Some(value) = self.value(name) else { return Ok(None) };
-        let failed = |text| ConfigError::Variable { name, text };
-        let text = value.to_str().ok_or_else(|| failed("is not UTF-8".into()))?;
-        parse(text).map(Some).map_err(|error| failed(error.to_string()))
+        let text = value.to_str().ok_or(ConfigError::VariableEncoding(name))?;
+        parse(text).map(Some).map_err(|fault| ConfigError::Variable { name, source: fault.into() })
     }
 }
 
@@ -149,12 +168,10 @@ impl ConfigFile {
     /// # Errors
     /// When it cannot be read, or is longer than 4 MiB.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let failed = |text| ConfigError::File { file: path.to_owned(), text };
-        let unreadable = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
+        let unreadable = |source| ConfigError::Unreadable { file: path.to_owned(), source };
         let facts = std::fs::metadata(path).map_err(unreadable)?;
         if facts.len() > FILE_BYTES_MAX {
-            let limit = ByteCount(FILE_BYTES_MAX);
-            return Err(failed(format!("longer than {limit} for a configuration")));
+            return Err(ConfigError::TooLong { file: path.to_owned() });
         }
         Ok(Self::from_text(path, std::fs::read_to_string(path).map_err(unreadable)?))
     }
@@ -201,17 +218,17 @@ impl ConfigFile {
     }
 
     /// An error at the byte `offset` of the text: the start of a [`toml::Spanned`] value.
-    pub fn error_at(&self, offset: usize, error: impl Display) -> ConfigError {
+    pub fn error_at(&self, offset: usize, fault: impl Into<ConfigFault>) -> ConfigError {
         ConfigError::Line {
             file: self.path.clone(),
             line: self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1,
-            text: error.to_string(),
+            source: fault.into(),
         }
     }
 
     /// An error of the file as a whole.
-    pub fn error(&self, error: impl Display) -> ConfigError {
-        ConfigError::File { file: self.path.clone(), text: error.to_string() }
+    pub fn error(&self, fault: impl Into<ConfigFault>) -> ConfigError {
+        ConfigError::File { file: self.path.clone(), source: fault.into() }
     }
 
     fn parse_error(&self, error: &toml::de::Error) -> ConfigError {

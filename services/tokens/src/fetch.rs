@@ -20,25 +20,60 @@ const DISCOVERY_PATH: &str = ".well-known/openid-configuration";
 
 /// Keys that cannot be fetched.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum KeyFetchError {
+pub enum KeyFetchError {
+    /// The request failed.
     #[error("{url}: {error}")]
-    Http { url: Url, error: HttpError },
+    Http {
+        /// URL of the document.
+        url: Url,
+        /// Error of the client.
+        error: HttpError,
+    },
+    /// The server refuses.
     #[error("{url} answers {status}")]
-    Status { url: Url, status: StatusCode },
+    Status {
+        /// URL of the document.
+        url: Url,
+        /// Status that is not 200.
+        status: StatusCode,
+    },
+    /// Not the document of OpenID Connect Discovery.
     #[error("{0} is no discovery document with issuer and jwks_uri")]
     Discovery(Url),
+    /// Discovery document of another issuer.
     #[error("{url} is the discovery document of '{issuer}'")]
-    Issuer { url: Url, issuer: String },
+    Issuer {
+        /// URL of the document.
+        url: Url,
+        /// Issuer that it names.
+        issuer: String,
+    },
+    /// Keys at an address that cannot be trusted.
     #[error("its jwks_uri '{0}' is no URL with https")]
     KeysUrl(String),
+    /// No usable key set.
     #[error("{url}: {error}")]
-    Keys { url: Url, error: KeySetError },
+    Keys {
+        /// URL of the document.
+        url: Url,
+        /// Fault of the key set.
+        error: KeySetError,
+    },
+    /// Authorities that cannot be read.
     #[error(transparent)]
     Trust(#[from] ServerTrustError),
+    /// Shutdown of the agent.
     #[error("the agent is stopping")]
     Stopped,
+    /// All requests together took too long.
     #[error("no answer within {} s", .0.as_secs())]
     Timeout(Duration),
+    /// The caller cannot wait for the end of the fetch.
+    #[error("no answer in time")]
+    Late,
+    /// The task of the fetch was cancelled or panicked.
+    #[error("the fetch was interrupted")]
+    Interrupted,
 }
 
 #[derive(Deserialize)]

@@ -98,7 +98,7 @@ pub enum IssuerFileError {
 }
 
 /// A token that is not accepted now.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum TokenAuthError {
     /// The token is not valid.
     #[error("the token is not accepted: {0}")]

@@ -50,14 +50,14 @@ impl Default for KeyCacheTimes {
 }
 
 /// A key that is not available.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum KeyLookupError {
     /// The issuer has no such key.
     #[error(transparent)]
     Rejected(#[from] TokenRejection),
     /// The issuer cannot be reached, and there are no recent keys.
     #[error("the keys of its issuer cannot be fetched ({0}): try again later")]
-    Unreachable(String),
+    Unreachable(Arc<KeyFetchError>),
     /// Too many callers wait for a fetch.
     #[error("the keys of its issuer are being fetched: try again in a moment")]
     Busy,
@@ -96,7 +96,7 @@ struct CacheState {
     keys: Option<Arc<KeySet>>,
     fetched: Option<Instant>,
     attempted: Option<Instant>,
-    failure: Option<String>,
+    failure: Option<Arc<KeyFetchError>>,
     is_fetching: bool,
     waiting: usize,
     version: Option<FileVersion>,
@@ -187,7 +187,7 @@ impl KeyCache {
                 }
                 let left = deadline.saturating_duration_since(now);
                 if left.is_zero() {
-                    return Err(KeyLookupError::Unreachable("no answer in time".to_owned()));
+                    return Err(KeyLookupError::Unreachable(Arc::new(KeyFetchError::Late)));
                 }
                 state.waiting += 1;
                 let waited = self.0.fetched.wait_timeout(state, left);
@@ -199,7 +199,7 @@ impl KeyCache {
             } else {
                 return Err(match (unknown, &state.failure) {
                     (Some(rejection), None) => rejection.into(),
-                    (_, Some(failure)) => KeyLookupError::Unreachable(failure.clone()),
+                    (_, Some(failure)) => KeyLookupError::Unreachable(Arc::clone(failure)),
                     (None, None) => KeyLookupError::Busy,
                 });
             }
@@ -293,9 +293,9 @@ impl Drop for PendingFetch {
             }
             Some(Err(error)) => {
                 tracing::warn!("keys of an issuer of tokens cannot be fetched: {error}");
-                state.failure = Some(error.to_string());
+                state.failure = Some(Arc::new(error));
             }
-            None => state.failure = Some("the fetch was interrupted".to_owned()),
+            None => state.failure = Some(Arc::new(KeyFetchError::Interrupted)),
         }
         drop(state);
         self.cache.0.fetched.notify_all();

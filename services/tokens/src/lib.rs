@@ -30,6 +30,7 @@ pub mod redirect;
 pub mod rejection;
 mod signed;
 
+pub use fetch::KeyFetchError;
 pub use issuer::{IssuerConfig, IssuerFileError, IssuerRegistry, TokenAuthError};
 pub use macaroon::{MacaroonKey, MintRequest, TokenMinter};
 pub use redirect::{RedirectGrant, RedirectKey, RedirectTokenError, RedirectedClient};

@@ -55,8 +55,8 @@ impl Setup {
     }
 }
 
-fn unknown(id: &str) -> TokenAuthError {
-    TokenAuthError::Rejected(TokenRejection::UnknownKey(id.to_owned()))
+fn is_unknown_key(checked: &Result<TokenGrant, TokenAuthError>, id: &str) -> bool {
+    matches!(checked, Err(TokenAuthError::Rejected(TokenRejection::UnknownKey(key))) if key == id)
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn unknown_keys_do_not_flood_issuer() {
                     let id = format!("random-{thread}-{number}");
                     let header = json!({"alg": "ES256", "kid": id});
                     let token = key.sign(&header, &wlcg(url, "storage.read:/"));
-                    assert_eq!(site.check(&token), Err(unknown(&id)));
+                    assert!(is_unknown_key(&site.check(&token), &id));
                 }
             });
         }
@@ -109,7 +109,7 @@ fn rotated_key_is_fetched() {
     assert!(site.check(&token(&old)).is_ok());
     issuer.publish(&[&new]);
     assert!(site.check(&token(&new)).is_ok());
-    assert_eq!(site.check(&token(&old)), Err(unknown("e1")), "the issuer withdrew it");
+    assert!(is_unknown_key(&site.check(&token(&old)), "e1"), "the issuer withdrew it");
 }
 
 #[test]
@@ -130,12 +130,14 @@ fn cached_keys_outlive_the_issuer() {
     let usable = KeyCacheTimes { usable: Duration::ZERO, interval: Duration::ZERO, ..TIMES };
     let site = setup(&config(&issuer), usable);
     let error = site.check(&token).unwrap_err();
-    let TokenAuthError::Unavailable(KeyLookupError::Unreachable(text)) = &error else {
+    let TokenAuthError::Unavailable(KeyLookupError::Unreachable(failure)) = &error else {
         panic!("{error}");
     };
+    let text = failure.to_string();
     assert!(text.contains("/iam/.well-known/openid-configuration"), "{text}");
     issuer.set_down(false);
-    assert_eq!(site.check(&token), Err(error), "no new fetch before its time");
+    let again = site.check(&token).unwrap_err().to_string();
+    assert_eq!(again, error.to_string(), "no new fetch before its time");
 }
 
 #[test]

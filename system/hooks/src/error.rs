@@ -1,5 +1,7 @@
 //! Errors of loading and attaching eBPF programs, formatted as one line.
 
+use std::borrow::Cow;
+use std::error::Error;
 use std::io;
 
 use aya::programs::ProgramError;
@@ -24,36 +26,45 @@ pub enum KernelError {
         /// Complete log of the verifier.
         log: String,
     },
-    /// Any other error of the kernel.
-    #[error("cannot {what}: {reason}")]
-    Other {
-        /// Failed operation, as an infinitive phrase.
-        what: String,
-        /// Error text with its causes.
-        reason: String,
+    /// A program or map that the object of this build lacks.
+    #[error("the eBPF object of this build has no '{0}': build it again (cargo xtask bpf)")]
+    Missing(&'static str),
+    /// An operation of the kernel or of aya that failed.
+    #[error("cannot {operation}: {}", chain(error.as_ref()))]
+    Operation {
+        /// The operation as an infinitive phrase, with its object.
+        operation: Cow<'static, str>,
+        /// Error of the operation, with its causes.
+        error: Box<dyn Error + Send + Sync>,
     },
 }
 
+/// Joins the texts of an error and its causes, each once, in one line.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in std::iter::successors(error.source(), |error| (*error).source()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text.replace('\n', " ")
+}
+
 impl KernelError {
-    /// Creates an error of the operation `what` from a chain of errors; [`Self::Privilege`] if its cause is EPERM.
-    pub fn new(what: impl Into<String>, error: impl std::error::Error) -> Self {
-        let denied = |cause: &(dyn std::error::Error + 'static)| {
+    /// Creates an error of an operation, an infinitive phrase; [`Self::Privilege`] if a cause of it is EPERM.
+    pub fn new(
+        operation: impl Into<Cow<'static, str>>,
+        error: impl Error + Send + Sync + 'static,
+    ) -> Self {
+        let is_denied = |cause: &(dyn Error + 'static)| {
             let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
             kind == Some(io::ErrorKind::PermissionDenied)
         };
-        let mut reason = error.to_string();
-        let mut next = error.source();
-        while let Some(cause) = next {
-            if denied(cause) {
-                return Self::Privilege;
-            }
-            let text = cause.to_string();
-            if !reason.contains(&text) {
-                reason = format!("{reason}: {text}");
-            }
-            next = cause.source();
+        if std::iter::successors(error.source(), |error| (*error).source()).any(is_denied) {
+            return Self::Privilege;
         }
-        Self::Other { what: what.into(), reason: reason.replace('\n', " ") }
+        Self::Operation { operation: operation.into(), error: Box::new(error) }
     }
 
     /// Creates the error of loading or attaching a program.

@@ -56,10 +56,9 @@ impl std::str::FromStr for Attach {
 /// If the object has no classifier of this name.
 pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
-    name: &str,
+    name: &'static str,
 ) -> Result<&'a mut SchedClassifier, KernelError> {
-    let missing = || KernelError::new(name, io::Error::other("not in the object"));
-    let program = ebpf.program_mut(name).ok_or_else(missing)?;
+    let program = ebpf.program_mut(name).ok_or(KernelError::Missing(name))?;
     program.try_into().map_err(|error| KernelError::program(name, error))
 }
 

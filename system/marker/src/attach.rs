@@ -190,8 +190,7 @@ impl Marker {
     /// Loads that program while the process has all privileges: attaching it later needs fewer.
     pub(crate) fn load_sockets(&mut self) -> Result<&mut CgroupSock, MarkerError> {
         const NAME: &str = "name_socket";
-        let missing = || MarkerError::kernel(NAME, io::Error::other("not in the object"));
-        let program = self.ebpf.program_mut(NAME).ok_or_else(missing)?;
+        let program = self.ebpf.program_mut(NAME).ok_or(KernelError::Missing(NAME))?;
         let program: &mut CgroupSock =
             program.try_into().map_err(|error| KernelError::program(NAME, error))?;
         match program.load() {

@@ -1,5 +1,7 @@
 //! Errors of the marker, one line each.
 
+use std::borrow::Cow;
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -113,7 +115,10 @@ pub enum RuleRefusal {
 }
 
 impl MarkerError {
-    pub(crate) fn kernel(what: impl Into<String>, error: impl std::error::Error) -> Self {
-        KernelError::new(what, error).into()
+    pub(crate) fn kernel(
+        operation: impl Into<Cow<'static, str>>,
+        error: impl Error + Send + Sync + 'static,
+    ) -> Self {
+        KernelError::new(operation, error).into()
     }
 }

@@ -94,10 +94,7 @@ impl Marker {
             program.load().map_err(|error| KernelError::program(name, error))?;
         }
         check_layout(&directory)?;
-        let mut take = |name: &str| {
-            let missing = || MarkerError::kernel(name, std::io::Error::other("not in the object"));
-            ebpf.take_map(name).ok_or_else(missing)
-        };
+        let mut take = |name: &'static str| ebpf.take_map(name).ok_or(KernelError::Missing(name));
         let settings = typed(take("settings")?)?;
         let shapes_map = typed(take("shapes")?)?;
         let rules_map = typed(take("rules")?)?;

@@ -191,7 +191,7 @@ impl Site {
             grant
                 .receiver(target, &options2, Some(identity), &|_| true)
                 .map(|(end, _)| end)
-                .map_err(|refusal| CopyError::Failed(refusal.text))
+                .map_err(CopyError::RefusedHere)
         };
         ClientTransfer::start(self.plan(Request::Pull(pull), options, Box::new(make)))
             .expect("descriptors")

@@ -128,10 +128,7 @@ impl Programs {
             let loaded = classifier(&mut ebpf, name)?.load();
             loaded.map_err(|error| KernelError::program(name, error))?;
         }
-        let mut take = |name: &str| {
-            let missing = || KernelError::new(name, std::io::Error::other("not in the object"));
-            ebpf.take_map(name).ok_or_else(missing)
-        };
+        let mut take = |name: &'static str| ebpf.take_map(name).ok_or(KernelError::Missing(name));
         let failed = |error| KernelError::new("use the maps of the sampler", error);
         let sources = PerCpuHashMap::try_from(take("sources")?).map_err(failed)?;
         let ring = RingBuf::try_from(take("samples")?).map_err(failed)?;

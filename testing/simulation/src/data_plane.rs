@@ -298,7 +298,7 @@ impl DataPlane {
                     // The end of a session arrives as a failure or as a lost connection.
                     if is_ended && !is_lost && self.random.one_in(2) {
                         let text = "the session was ended".to_owned();
-                        transfer.outcome = Some(Err(CopyError::Failed(text)));
+                        transfer.outcome = Some(Err(CopyError::Session(text)));
                         return;
                     }
                     self.lose_session(transfer);
@@ -411,7 +411,7 @@ impl DataPlane {
                 }
                 _ => transfer.outcome.clone(),
             },
-            None => Some(Err(CopyError::Failed("the transfer is gone".to_owned()))),
+            None => Some(Err(CopyError::Session("the transfer is gone".to_owned()))),
         }
     }
 

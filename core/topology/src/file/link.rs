@@ -280,7 +280,7 @@ impl TopologyReader<'_> {
         } else if burst > 1.0 && loss > burst / (burst + 1.0) {
             // Two states (Gilbert 1960): at least one packet arrives between two bursts.
             let text = format!(
-                "so much is not lost in bursts of {burst}: at most {:.1} %, since a packet arrives between two of them",
+                "the loss is too high for bursts of {burst}: at most {:.1} %, since at least one packet arrives between two bursts",
                 burst / (burst + 1.0) * 100.0
             );
             self.faults.note(given.span(), text);

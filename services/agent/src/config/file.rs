@@ -1,14 +1,13 @@
 //! The configuration file as written. Paths in it are relative to its directory.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt::Display;
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use penstock_daemon::config::values::{
     AddressAndPort, ListenAddress, Retention, count, one_or_many, quantity,
 };
-use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
+use penstock_daemon::config::{ConfigError, ConfigFault, ConfigFile};
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
 use penstock_units::{BitRate, ByteCount};
@@ -17,8 +16,8 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::types::{
-    AccessMode, Audience, CertificateFingerprint, ExportName, MetricsAccess, Principal,
-    ReadSetting, RoleName, Tag,
+    AccessMode, AgentValueError, Audience, CertificateFingerprint, ExportName, MetricsAccess,
+    Principal, ReadSetting, RoleName, Tag,
 };
 use super::{Export, Layer};
 use crate::controller;
@@ -230,12 +229,10 @@ impl IssuerTable {
 }
 
 /// Builds the tag rule of an export or a token.
-fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, ValueError> {
+fn rule(tag: Option<Tag>, force: bool) -> Result<Option<TagRule>, AgentValueError> {
     match tag {
         Some(Tag(tag)) => Ok(Some(TagRule { tag, force })),
-        None if force => Err(ValueError::new(
-            "force_scitag has no scitag to force: add scitag = \"OWNER/ACTIVITY\"",
-        )),
+        None if force => Err(AgentValueError::NoForcedScitag),
         None => Ok(None),
     }
 }
@@ -251,7 +248,7 @@ pub(super) fn read(path: &Path) -> Result<FileConfig, ConfigError> {
 
 pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
     let document: AgentDocument = file.document()?;
-    let at = |offset: usize, error: &dyn Display| file.error_at(offset, error);
+    let at = |offset: usize, fault: ConfigFault| file.error_at(offset, fault);
     let beside = |path: PathBuf| file.beside(path);
 
     let mut exports = Vec::new();
@@ -259,20 +256,16 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
     for table in document.export {
         let offset = table.span().start;
         let ExportTable { path, name, mode, who, scitag, force_scitag } = table.into_inner();
-        let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, &error))?;
+        let scitag = rule(scitag, force_scitag).map_err(|error| at(offset, error.into()))?;
         if !names.insert(name.clone()) {
-            return Err(at(
-                offset,
-                &format!("a second export is called {name}: rename one of them"),
-            ));
+            let text = format!("a second export is called {name}: rename one of them");
+            return Err(at(offset, text.into()));
         }
         if who.is_empty() {
-            return Err(at(
-                offset,
-                &format!(
-                    "export {name} admits no client: add who = [\"*\"] for everyone with a token, or a list of token names"
-                ),
-            ));
+            let text = format!(
+                "export {name} admits no client: add who = [\"*\"] for everyone with a token, or a list of token names"
+            );
+            return Err(at(offset, text.into()));
         }
         exports.push(Export { name, path: beside(path), mode, principals: who, scitag });
     }
@@ -282,17 +275,18 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
     for table in document.token {
         let offset = table.span().start;
         let TokenTable { name, sha256, file, scitag, force_scitag } = table.into_inner();
-        if let Some(rule) = rule(scitag, force_scitag).map_err(|error| at(offset, &error))? {
+        if let Some(rule) = rule(scitag, force_scitag).map_err(|error| at(offset, error.into()))? {
             token_tags.insert(name.clone(), rule);
         }
-        check_token_name(&name).map_err(|error| at(offset, &error))?;
+        check_token_name(&name).map_err(|error| at(offset, error.into()))?;
         tokens.push(match (sha256, file) {
             (Some(hex), None) => {
-                TokenSource::hashed(name, &hex).map_err(|error| at(offset, &error))?
+                TokenSource::hashed(name, &hex).map_err(|error| at(offset, error.into()))?
             }
             (None, Some(file)) => TokenSource::File { name, file: beside(file) },
             _ => {
-                return Err(at(offset, &format!("token {name}: give sha256 or file, one of them")));
+                let text = format!("token {name}: give sha256 or file, one of them");
+                return Err(at(offset, text.into()));
             }
         });
     }
@@ -301,11 +295,12 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
     for table in document.issuer {
         let offset = table.span().start;
         let issuer = table.into_inner().lower(file);
-        check_token_name(&issuer.name).map_err(|error| at(offset, &error))?;
-        issuer.check().map_err(|error| at(offset, &error))?;
+        check_token_name(&issuer.name).map_err(|error| at(offset, error.into()))?;
+        issuer.check().map_err(|error| at(offset, error.into()))?;
         let IssuerConfig { name, url, .. } = &issuer;
         if issuers.iter().any(|other| other.name == *name || other.url == *url) {
-            return Err(at(offset, &format!("a second issuer is called {name} or has its url")));
+            let text = format!("a second issuer is called {name} or has its url");
+            return Err(at(offset, text.into()));
         }
         issuers.push(issuer);
     }

@@ -3,15 +3,56 @@
 use std::fmt;
 use std::str::FromStr;
 
-use penstock_daemon::config::ValueError;
 use penstock_daemon::deserialize_from_text;
+use penstock_http::access::{ReadAccess, ReadAccessError};
+use penstock_http::tokens::TokenNameError;
 use penstock_identity::Fingerprint;
+use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 use penstock_scopes::ScopePath;
 
 use crate::destinations::DestinationRule;
 use crate::tokens::{CONTROLLER, OWNER, check_token_name};
-use penstock_http::access::ReadAccess;
+
+/// An invalid value of the agent's configuration: the fault and the right form, in one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AgentValueError {
+    /// No name of an export.
+    #[error("'{0}' cannot name an export: write it like /store or /store/cms")]
+    ExportName(String),
+    /// No mode of an export.
+    #[error("'{0}' is no mode: write read, write or read-write")]
+    Mode(String),
+    /// No fingerprint of a principal.
+    #[error("'{0}' names no certificate: write cert:SHA256: and 64 hexadecimal digits")]
+    Certificate(String),
+    /// Incomplete principal.
+    #[error("'{text}': write {form}")]
+    Principal {
+        /// The principal.
+        text: String,
+        /// Its right form.
+        form: &'static str,
+    },
+    /// No name of a token or an issuer.
+    #[error(transparent)]
+    TokenName(#[from] TokenNameError),
+    /// No access to metrics.
+    #[error("'{0}' does not say who reads metrics: write open, loopback or token")]
+    Metrics(String),
+    /// No role.
+    #[error("'{0}' is no role: write agent, collector or controller")]
+    Role(String),
+    /// No audience.
+    #[error("'{0}' is no audience: write it like https://dtn1.example.org:8443")]
+    Audience(String),
+    /// No fingerprint.
+    #[error("'{0}' is no fingerprint: write SHA256: and 64 hexadecimal digits")]
+    Fingerprint(String),
+    /// `force_scitag` alone.
+    #[error("force_scitag has no scitag to force: add scitag = \"OWNER/ACTIVITY\"")]
+    NoForcedScitag,
+}
 
 /// Name of an export for clients: `/`, or `/store/cms` without a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,15 +90,13 @@ impl fmt::Display for ExportName {
 }
 
 impl FromStr for ExportName {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         let good = |part: &str| !part.is_empty() && part != "." && part != "..";
         let name = text.strip_prefix('/').unwrap_or("/");
         if text != "/" && !name.split('/').all(good) || text.contains('\0') {
-            return Err(ValueError::new(format_args!(
-                "'{text}' cannot name an export: write it like /store or /store/cms"
-            )));
+            return Err(AgentValueError::ExportName(text.to_owned()));
         }
         Ok(Self(text.to_owned()))
     }
@@ -97,17 +136,13 @@ impl AccessMode {
 }
 
 impl FromStr for AccessMode {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         [Self::Read, Self::Write, Self::ReadWrite]
             .into_iter()
             .find(|mode| mode.as_str() == text)
-            .ok_or_else(|| {
-                ValueError::new(format_args!(
-                    "'{text}' is no mode: write read, write or read-write"
-                ))
-            })
+            .ok_or_else(|| AgentValueError::Mode(text.to_owned()))
     }
 }
 
@@ -171,39 +206,37 @@ impl fmt::Display for Principal {
 }
 
 impl FromStr for Principal {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         if text == "*" {
             return Ok(Self::Anyone);
         }
         if let Some(fingerprint) = text.strip_prefix("cert:") {
             return match fingerprint.parse() {
                 Ok(fingerprint) => Ok(Self::Certificate(fingerprint)),
-                Err(_) => Err(ValueError::new(format_args!(
-                    "'{text}' names no certificate: write cert:SHA256: and 64 hexadecimal digits"
-                ))),
+                Err(_) => Err(AgentValueError::Certificate(text.to_owned())),
             };
         }
-        let form = |form: &str| ValueError::new(format_args!("'{text}': write {form}"));
+        let form = |form| AgentValueError::Principal { text: text.to_owned(), form };
         if let Some(name) = text.strip_prefix("issuer:") {
-            check_token_name(name).map_err(ValueError::new)?;
+            check_token_name(name)?;
             return Ok(Self::Issuer(name.to_owned()));
         }
         if let Some(rest) = text.strip_prefix("group:") {
             let parts = rest.split_once(':').filter(|(_, group)| group.starts_with('/'));
             let (issuer, group) = parts.ok_or_else(|| form("group:ISSUER:/GROUP"))?;
-            check_token_name(issuer).map_err(ValueError::new)?;
+            check_token_name(issuer)?;
             return Ok(Self::Group { issuer: issuer.to_owned(), group: group.to_owned() });
         }
         if let Some(rest) = text.strip_prefix("subject:") {
             let parts = rest.split_once(':').filter(|(_, subject)| !subject.is_empty());
             let (issuer, subject) = parts.ok_or_else(|| form("subject:ISSUER:SUBJECT"))?;
-            check_token_name(issuer).map_err(ValueError::new)?;
+            check_token_name(issuer)?;
             return Ok(Self::Subject { issuer: issuer.to_owned(), subject: subject.to_owned() });
         }
         if text != OWNER && text != CONTROLLER {
-            check_token_name(text).map_err(ValueError::new)?;
+            check_token_name(text)?;
         }
         Ok(Self::Token(text.to_owned()))
     }
@@ -231,16 +264,14 @@ impl From<MetricsAccess> for ReadAccess {
 }
 
 impl FromStr for MetricsAccess {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         match text {
             "open" => Ok(Self::Open),
             "loopback" => Ok(Self::Loopback),
             "token" => Ok(Self::Token),
-            _ => Err(ValueError::new(format_args!(
-                "'{text}' does not say who reads metrics: write open, loopback or token"
-            ))),
+            _ => Err(AgentValueError::Metrics(text.to_owned())),
         }
     }
 }
@@ -257,16 +288,14 @@ pub enum RoleName {
 }
 
 impl FromStr for RoleName {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         match text.trim() {
             "agent" => Ok(Self::Agent),
             "collector" => Ok(Self::Collector),
             "controller" => Ok(Self::Controller),
-            text => Err(ValueError::new(format_args!(
-                "'{text}' is no role: write agent, collector or controller"
-            ))),
+            text => Err(AgentValueError::Role(text.to_owned())),
         }
     }
 }
@@ -276,10 +305,10 @@ impl FromStr for RoleName {
 pub(super) struct ReadSetting(pub(super) ReadAccess);
 
 impl FromStr for ReadSetting {
-    type Err = ValueError;
+    type Err = ReadAccessError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        text.parse().map(Self).map_err(ValueError::new)
+    fn from_str(text: &str) -> Result<Self, ReadAccessError> {
+        text.parse().map(Self)
     }
 }
 
@@ -288,10 +317,10 @@ impl FromStr for ReadSetting {
 pub struct Tag(pub Scitag);
 
 impl FromStr for Tag {
-    type Err = ValueError;
+    type Err = LookupError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        Registry::builtin().find(text).map(Self).map_err(ValueError::new)
+    fn from_str(text: &str) -> Result<Self, LookupError> {
+        Registry::builtin().find(text).map(Self)
     }
 }
 
@@ -300,13 +329,11 @@ impl FromStr for Tag {
 pub(super) struct Audience(pub(super) String);
 
 impl FromStr for Audience {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
         match text.is_empty() || text.contains(char::is_whitespace) {
-            true => Err(ValueError::new(format_args!(
-                "'{text}' is no audience: write it like https://dtn1.example.org:8443"
-            ))),
+            true => Err(AgentValueError::Audience(text.to_owned())),
             false => Ok(Self(text.to_owned())),
         }
     }
@@ -317,14 +344,10 @@ impl FromStr for Audience {
 pub(super) struct CertificateFingerprint(pub(super) Fingerprint);
 
 impl FromStr for CertificateFingerprint {
-    type Err = ValueError;
+    type Err = AgentValueError;
 
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        text.parse().map(Self).map_err(|_| {
-            ValueError::new(format_args!(
-                "'{text}' is no fingerprint: write SHA256: and 64 hexadecimal digits"
-            ))
-        })
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
+        text.parse().map(Self).map_err(|_| AgentValueError::Fingerprint(text.to_owned()))
     }
 }
 

@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use penstock_daemon::config::{ConfigError, ConfigFile, ValueError};
+use penstock_daemon::config::{ConfigError, ConfigFile};
+use penstock_marker::rule::RuleValueError;
 use penstock_marker::{AddressMatch, LabelAction, Method, Prefix, Protocol};
 use penstock_scitags::Registry;
+use penstock_scitags::registry::LookupError;
+use penstock_scitags::tag::FirefliesOnly;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -37,6 +40,38 @@ struct RuleDocument {
     rule: Vec<Spanned<RuleTable>>,
 }
 
+/// A rule that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RuleTableError {
+    #[error(transparent)]
+    Value(#[from] RuleValueError),
+    #[error("{key}: {error}")]
+    Prefix { key: &'static str, error: RuleValueError },
+    #[error("{0}: ports are 1 to 65535")]
+    Port(&'static str),
+    #[error("give scitag = \"OWNER/ACTIVITY\"")]
+    NoScitag,
+    #[error("scitag: {0}")]
+    Scitag(#[from] LookupError),
+    #[error("scitag: {0}")]
+    Owner(#[from] FirefliesOnly),
+    #[error(
+        "a rule is by addresses (source, destination, source_port, destination_port, protocol), by cgroup or by process: give one of them"
+    )]
+    Kinds,
+    #[error("an earlier rule is for the same: remove one of them")]
+    Twice,
+    #[error(
+        "cgroup '{}': write it as /proc/PID/cgroup does, such as /system.slice/xrootd.service",
+        .0.display()
+    )]
+    Cgroup(PathBuf),
+    #[error(
+        "process '{0}': the kernel keeps 1 to 15 bytes of a program's name: give what /proc/PID/comm has"
+    )]
+    Process(String),
+}
+
 /// A rule as written in the file or sent over HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,18 +89,10 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    pub(super) fn action(&self, registry: &Registry) -> Result<LabelAction, ValueError> {
-        let method: Method =
-            self.label.as_deref().unwrap_or("flow").parse().map_err(ValueError::new)?;
-        let scitag = self
-            .scitag
-            .as_deref()
-            .ok_or_else(|| ValueError::new("give scitag = \"OWNER/ACTIVITY\""))?;
-        let tag = registry
-            .find(scitag)
-            .map_err(|error| ValueError::new(format_args!("scitag: {error}")))?;
-        LabelAction::new(tag, method)
-            .map_err(|error| ValueError::new(format_args!("scitag: {error}")))
+    pub(super) fn action(&self, registry: &Registry) -> Result<LabelAction, RuleTableError> {
+        let method: Method = self.label.as_deref().unwrap_or("flow").parse()?;
+        let scitag = self.scitag.as_deref().ok_or(RuleTableError::NoScitag)?;
+        Ok(LabelAction::new(registry.find(scitag)?, method)?)
     }
 
     /// True if the rule has a key of addresses.
@@ -77,21 +104,16 @@ impl RuleTable {
             || self.protocol.is_some()
     }
 
-    pub(super) fn address(&self) -> Result<AddressMatch, ValueError> {
-        let prefix = |name: &str, text: &Option<String>| match text {
+    pub(super) fn address(&self) -> Result<AddressMatch, RuleTableError> {
+        let prefix = |key: &'static str, text: &Option<String>| match text {
             None => Ok(Prefix::ALL),
-            Some(text) => text
-                .parse::<Prefix>()
-                .map_err(|error| ValueError::new(format_args!("{name}: {error}"))),
+            Some(text) => {
+                text.parse::<Prefix>().map_err(|error| RuleTableError::Prefix { key, error })
+            }
         };
-        let protocol = self
-            .protocol
-            .as_deref()
-            .map(str::parse::<Protocol>)
-            .transpose()
-            .map_err(ValueError::new)?;
-        let port = |name: &str, port: Option<u16>| match port {
-            Some(0) => Err(ValueError::new(format_args!("{name}: ports are 1 to 65535"))),
+        let protocol = self.protocol.as_deref().map(str::parse::<Protocol>).transpose()?;
+        let port = |key: &'static str, port: Option<u16>| match port {
+            Some(0) => Err(RuleTableError::Port(key)),
             port => Ok(port),
         };
         Ok(AddressMatch {
@@ -120,7 +142,7 @@ fn parse(source: &ConfigFile, registry: &Registry) -> Result<RuleFile, ConfigErr
         let rule = rule.into_inner();
         let name = rule.name.clone().unwrap_or_else(|| format!("rule {}", number + 1));
         add(&mut file, rule, &name, registry)
-            .map_err(|error| source.error_at(offset, format_args!("{name}: {error}")))?;
+            .map_err(|error| source.error_at(offset, format!("{name}: {error}")))?;
     }
     Ok(file)
 }
@@ -130,39 +152,31 @@ fn add(
     rule: RuleTable,
     name: &str,
     registry: &Registry,
-) -> Result<(), ValueError> {
+) -> Result<(), RuleTableError> {
     let action = rule.action(registry)?;
     let by_address = rule.by_address();
     let kinds = usize::from(by_address)
         + usize::from(rule.cgroup.is_some())
         + usize::from(rule.process.is_some());
     if kinds != 1 {
-        return Err(ValueError::new(
-            "a rule is by addresses (source, destination, source_port, destination_port, protocol), by cgroup or by process: give one of them",
-        ));
+        return Err(RuleTableError::Kinds);
     }
-    let twice = || ValueError::new("an earlier rule is for the same: remove one of them");
     let clash = match (rule.cgroup.clone(), rule.process.clone()) {
         (Some(path), _) => {
             if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
-                return Err(ValueError::new(format_args!(
-                    "cgroup '{}': write it as /proc/PID/cgroup does, such as /system.slice/xrootd.service",
-                    path.display()
-                )));
+                return Err(RuleTableError::Cgroup(path));
             }
             file.cgroups.insert(path, action).is_some()
         }
         (None, Some(process)) => {
             if process.is_empty() || process.len() > 15 || process.contains('\0') {
-                return Err(ValueError::new(format_args!(
-                    "process '{process}': the kernel keeps 1 to 15 bytes of a program's name: give what /proc/PID/comm has"
-                )));
+                return Err(RuleTableError::Process(process));
             }
             file.programs.insert(process, action).is_some()
         }
         (None, None) => file.addresses.insert(rule.address()?, (name.to_owned(), action)).is_some(),
     };
-    if clash { Err(twice()) } else { Ok(()) }
+    if clash { Err(RuleTableError::Twice) } else { Ok(()) }
 }
 
 #[cfg(test)]

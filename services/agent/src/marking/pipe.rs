@@ -22,10 +22,18 @@ const LINE_BYTES_MAX: u64 = 1024;
 
 /// A pipe that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("pipe {}: {text}", path.display())]
-pub struct PipeError {
-    path: PathBuf,
-    text: String,
+pub enum PipeError {
+    /// Another kind of file is at its path.
+    #[error("pipe {}: exists and is no pipe: remove it or give another path", .0.display())]
+    NoPipe(PathBuf),
+    /// It cannot be created or opened.
+    #[error("pipe {}: {}", path.display(), penstock_sys::fs::describe(error))]
+    Io {
+        /// Path of the pipe.
+        path: PathBuf,
+        /// Error of the system.
+        error: std::io::Error,
+    },
 }
 
 /// Command of a line.
@@ -130,13 +138,10 @@ pub fn parse(line: &str) -> Result<FlowCommand, FlowLineError> {
 /// # Errors
 /// When another file exists at `path`, or the pipe cannot be created.
 pub fn open(path: &Path) -> Result<File, PipeError> {
-    let failed = |text: String| PipeError { path: path.to_owned(), text };
-    let io = |error: std::io::Error| failed(penstock_sys::fs::describe(&error));
+    let io = |error: std::io::Error| PipeError::Io { path: path.to_owned(), error };
     match std::fs::symlink_metadata(path) {
         Ok(facts) if facts.file_type().is_fifo() => {}
-        Ok(_) => {
-            return Err(failed("exists and is no pipe: remove it or give another path".to_owned()));
-        }
+        Ok(_) => return Err(PipeError::NoPipe(path.to_owned())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let mode = rustix::fs::Mode::from_raw_mode(0o660);
             rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)

@@ -65,9 +65,18 @@ pub(super) fn of_copy(error: &CopyError) -> FailureAction {
         },
         CopyError::Unreachable(..) | CopyError::Forgotten(_) => FailureAction::Wait(text),
         CopyError::Cancelled(_) => FailureAction::End(fault(FaultKind::Cancelled, text)),
-        CopyError::Certificate(_) | CopyError::Failed(_) => {
-            FailureAction::End(fault(FaultKind::Transient, text))
-        }
+        CopyError::Certificate(_)
+        | CopyError::RefusedHere(_)
+        | CopyError::Session(_)
+        | CopyError::Source { .. }
+        | CopyError::SessionLost(_)
+        | CopyError::Protocol(_)
+        | CopyError::UnexpectedAnswer(_)
+        | CopyError::Request(_)
+        | CopyError::Local(_)
+        | CopyError::EarlierWrites
+        | CopyError::Panicked
+        | CopyError::Caller(_) => FailureAction::End(fault(FaultKind::Transient, text)),
     }
 }
 
@@ -85,7 +94,7 @@ mod tests {
             (refused(RefusalKind::Permission), FaultKind::Permanent),
             (refused(RefusalKind::Agent), FaultKind::Transient),
             (CopyError::Cancelled("by the operator".into()), FaultKind::Cancelled),
-            (CopyError::Failed("gone".into()), FaultKind::Transient),
+            (CopyError::Session("gone".into()), FaultKind::Transient),
         ] {
             let FailureAction::End(fault) = of_copy(&error) else { panic!("{error}") };
             assert_eq!(fault.kind, kind, "{error}");

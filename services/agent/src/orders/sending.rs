@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use penstock_control::agent::{EffectiveSettings, Outbox};
 use penstock_control::execution::{ExecutionEvent, ExecutionState};
 use penstock_control::orders::{FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send};
-use penstock_daemon::config::ValueError;
 use penstock_mover::CopyError;
 use penstock_mover::{TransferSnapshot, key_hasher};
 use penstock_protocol::control::{Settings, Settled};
-use penstock_protocol::digest::{Algorithm, Digest};
+use penstock_protocol::digest::{Algorithm, Digest, UnknownAlgorithm};
 use penstock_protocol::list::TEXT_BYTES_MAX;
-use penstock_protocol::manifest::RelativePath;
+use penstock_protocol::manifest::{PathError, RelativePath};
 
 use super::engine::{EngineTransfer, TransferEngine, TransferRequest};
 use super::faults::{FailureAction, fault, of_copy, of_file, permanent};
@@ -116,15 +115,11 @@ impl SendExecution {
         for (number, file) in send.files.iter_mut().enumerate() {
             let place = u32::try_from(number).expect("there are few files");
             let path = std::mem::take(&mut file.path).into_bytes();
-            let checked = RelativePath::new(path.clone()).map_err(|error| {
-                ValueError::new(format_args!(
-                    "'{}' is no path below the directory: {error}",
-                    path.escape_ascii()
-                ))
-            });
+            let checked = RelativePath::new(path.clone())
+                .map_err(|error| ListedFileError::Path { path: path.clone(), error });
             let checked = checked.and_then(|_| match index.contains_key(&path) {
-                true => Err(ValueError::new("the same file is listed twice")),
-                false => file.digest.as_deref().map(parse_digest).transpose(),
+                true => Err(ListedFileError::Twice),
+                false => Ok(file.digest.as_deref().map(parse_digest).transpose()?),
             });
             match checked {
                 Err(error) => {
@@ -433,14 +428,39 @@ impl SendExecution {
     }
 }
 
+/// A file of an order that cannot be sent.
+#[derive(Debug, thiserror::Error)]
+enum ListedFileError {
+    #[error("'{}' is no path below the directory: {error}", path.escape_ascii())]
+    Path { path: Vec<u8>, error: PathError },
+    #[error("the same file is listed twice")]
+    Twice,
+    #[error(transparent)]
+    Digest(#[from] ListedDigestError),
+}
+
+/// A digest of an order that cannot be compared; texts have its first [`DIGEST_CHARS_SHOWN_MAX`] characters.
+#[derive(Debug, thiserror::Error)]
+enum ListedDigestError {
+    #[error("'{0}' is no digest: write crc32c:0a0b0c0d")]
+    Form(String),
+    #[error("'{0}' is no digest: name its algorithm")]
+    NoAlgorithm(String),
+    #[error("'{0}' is no digest: it has another length, or is not hexadecimal")]
+    Value(String),
+    #[error(transparent)]
+    Algorithm(#[from] UnknownAlgorithm),
+}
+
+const DIGEST_CHARS_SHOWN_MAX: usize = 100;
+
 /// Parses `algorithm:hexadecimal`.
-fn parse_digest(text: &str) -> Result<(Algorithm, Digest), ValueError> {
-    let shown: String = text.chars().take(100).collect();
-    let bad = |reason: &str| ValueError::new(format_args!("'{shown}' is no digest: {reason}"));
-    let (algorithm, hex) = text.split_once(':').ok_or_else(|| bad("write crc32c:0a0b0c0d"))?;
-    let algorithm: Algorithm = algorithm.to_ascii_lowercase().parse().map_err(ValueError::new)?;
+fn parse_digest(text: &str) -> Result<(Algorithm, Digest), ListedDigestError> {
+    let shown = || text.chars().take(DIGEST_CHARS_SHOWN_MAX).collect();
+    let (algorithm, hex) = text.split_once(':').ok_or_else(|| ListedDigestError::Form(shown()))?;
+    let algorithm: Algorithm = algorithm.to_ascii_lowercase().parse()?;
     let length = match algorithm {
-        Algorithm::None => return Err(bad("name its algorithm")),
+        Algorithm::None => return Err(ListedDigestError::NoAlgorithm(shown())),
         Algorithm::Crc32c | Algorithm::Adler32 => 4,
         Algorithm::Md5 => 16,
         Algorithm::Blake3 | Algorithm::Sha256 => 32,
@@ -450,7 +470,7 @@ fn parse_digest(text: &str) -> Result<(Algorithm, Digest), ValueError> {
     let digits = padded.bytes().map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8));
     let digits: Option<Vec<u8>> = digits.collect();
     let digits = digits.filter(|digits| digits.len() == 2 * length);
-    let digits = digits.ok_or_else(|| bad("it has another length, or is not hexadecimal"))?;
+    let digits = digits.ok_or_else(|| ListedDigestError::Value(shown()))?;
     Ok((algorithm, Digest(digits.chunks(2).map(|two| two[0] << 4 | two[1]).collect())))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use penstock_control::fts::checksum::{ChecksumMode, FtsChecksum};
-use penstock_control::fts::progress::{self, CopyEnd, CopyReport};
+use penstock_control::fts::progress::{CopyEnd, CopyReport};
 use penstock_http::Url;
 use penstock_http::storage_client::{StorageResponse, WANT_DIGEST};
 use tokio::time::timeout;
@@ -105,11 +105,10 @@ pub(crate) async fn copy(
     let asked = checksum.filter(|_| mode.reads_source());
     let at_source =
         facts(client, &source, source_token.as_ref(), asked, "source", file.size).await?;
-    if let (Some(expected), Some(found)) = (file.size, at_source.size)
-        && expected != found
+    if let (Some(wanted), Some(found)) = (file.size, at_source.size)
+        && wanted != found
     {
-        let text = format!("source {source}: size mismatch: it has {found} bytes, not {expected}");
-        return Err(FtsCopyError::Copy(text, false));
+        return Err(FtsCopyError::SourceSize { url: source, found, wanted });
     }
     if let Some(checksum) = asked {
         compare("source", checksum, checksum.value.as_deref(), at_source.digest.as_deref())?;
@@ -140,8 +139,8 @@ pub(crate) async fn copy(
         let begun = client.send(&copy, &source, &push, "push by").await?;
         if !begun.status.is_success() {
             let pushed = refusal(begun, "push by", &source).await;
-            let is_transient = pushed.is_transient() || pulled.is_transient();
-            return Err(FtsCopyError::Copy(format!("{pulled}; {pushed}"), is_transient));
+            let (pulled, pushed) = (Box::new(pulled), Box::new(pushed));
+            return Err(FtsCopyError::BothRefuse { pulled, pushed });
         }
         begun
     } else if begun.status.is_success() {
@@ -160,32 +159,27 @@ pub(crate) async fn copy(
         at_source.size,
     )
     .await?;
-    let fault = if let (Some(sent), Some(received)) = (at_source.size, at_target.size)
-        && sent != received
+    let compared = if let (Some(wanted), Some(found)) = (at_source.size, at_target.size)
+        && wanted != found
     {
-        let text =
-            format!("destination {destination}: size mismatch: {received} bytes, not {sent}");
-        Some((text, true))
+        Err(FtsCopyError::DestinationSize { url: destination.clone(), found, wanted })
     } else if let Some(checksum) = asked {
         let wanted = checksum.value.as_deref().or(at_source.digest.as_deref());
-        match compare("destination", checksum, wanted, at_target.digest.as_deref()) {
-            Err(FtsCopyError::Copy(text, is_transient)) if at_target.digest.is_some() => {
-                Some((text, is_transient))
-            }
-            compared => compared.map(|()| None)?,
-        }
+        compare("destination", checksum, wanted, at_target.digest.as_deref())
     } else {
-        None
+        Ok(())
     };
-    let Some((text, is_transient)) = fault else { return Ok(CopyResult { bytes: at_target.size }) };
+    let fault = match compared {
+        Ok(()) => return Ok(CopyResult { bytes: at_target.size }),
+        // A copy that cannot be compared may be right.
+        Err(fault @ FtsCopyError::NoChecksum { .. }) => return Err(fault),
+        Err(fault) => Box::new(fault),
+    };
     let token = destination_token.as_ref();
-    let deleted = delete_copy(client, &destination, token, at_target.etag.as_ref()).await;
-    let replaced = if job.overwrite { ", and so is a file that it replaced" } else { "" };
-    let text = match deleted {
-        Ok(()) => format!("{text}: the copy is deleted{replaced}"),
-        Err(error) => format!("{text}: the copy stays at the destination: {error}"),
-    };
-    Err(FtsCopyError::Copy(text, is_transient))
+    Err(match delete_copy(client, &destination, token, at_target.etag.as_ref()).await {
+        Ok(()) => FtsCopyError::DeletedCopy { fault, has_replaced: job.overwrite },
+        Err(error) => FtsCopyError::WrongCopy { fault, error: Box::new(error) },
+    })
 }
 
 /// Deletes a copy that is wrong, unless another client has replaced it since it was inspected.
@@ -252,63 +246,44 @@ async fn follow(mut begun: StorageResponse, moved: impl Fn(u64)) -> Result<(), F
     let mut last = (0, tokio::time::Instant::now());
     loop {
         let next = timeout(MARKER_TIMEOUT, begun.chunk()).await;
-        let next = next.map_err(|_| {
-            let text =
-                format!("Connection timed out: no marker for {} s", MARKER_TIMEOUT.as_secs());
-            FtsCopyError::Copy(text, true)
-        })?;
+        let next = next.map_err(|_| FtsCopyError::NoMarker(MARKER_TIMEOUT))?;
         match next {
-            Some(Ok(chunk)) => report.feed(&chunk),
-            Some(Err(error)) => {
-                return Err(FtsCopyError::Copy(
-                    format!("the report of the copy broke off: {error}"),
-                    true,
-                ));
-            }
+            Some(chunk) => report.feed(&chunk.map_err(FtsCopyError::Report)?),
             None => break,
         }
         if report.bytes() != last.0 {
             last = (report.bytes(), tokio::time::Instant::now());
             moved(report.bytes());
         } else if last.1.elapsed() > STALL_TIMEOUT {
-            let text = format!("Connection timed out: no byte for {} s", STALL_TIMEOUT.as_secs());
-            return Err(FtsCopyError::Copy(text, true));
+            return Err(FtsCopyError::Stalled(STALL_TIMEOUT));
         }
     }
     match report.finish() {
         Some(CopyEnd::Success) => Ok(()),
-        Some(CopyEnd::Failure(text)) => {
-            let is_transient = progress::is_transient(&text);
-            Err(FtsCopyError::Copy(format!("copy failed: {text}"), is_transient))
-        }
-        Some(CopyEnd::Aborted(text)) => {
-            Err(FtsCopyError::Copy(format!("copy aborted: {text}"), true))
-        }
-        None => {
-            Err(FtsCopyError::Copy("the report of the copy has no final line".to_owned(), true))
-        }
+        Some(CopyEnd::Failure(text)) => Err(FtsCopyError::Failed(text)),
+        Some(CopyEnd::Aborted(text)) => Err(FtsCopyError::Aborted(text)),
+        None => Err(FtsCopyError::NoEnd),
     }
 }
 
 /// Compares a digest with the wanted one. A storage that has none fails the comparison.
 fn compare(
-    end: &str,
+    end: &'static str,
     checksum: &FtsChecksum,
     wanted: Option<&str>,
     found: Option<&str>,
 ) -> Result<(), FtsCopyError> {
-    let algorithm = &checksum.algorithm;
+    let algorithm = || checksum.algorithm.clone();
     match (wanted, found) {
         (None, _) => Ok(()),
         (Some(wanted), Some(found)) if wanted == found => Ok(()),
-        (Some(wanted), Some(found)) => {
-            let text = format!("{end} checksum mismatch: {algorithm} {found}, not {wanted}");
-            Err(FtsCopyError::Copy(text, false))
-        }
-        (Some(_), None) => {
-            let text = format!("{end} checksum missing: the storage sends no {algorithm}");
-            Err(FtsCopyError::Copy(text, false))
-        }
+        (Some(wanted), Some(found)) => Err(FtsCopyError::Checksum {
+            end,
+            algorithm: algorithm(),
+            found: found.to_owned(),
+            wanted: wanted.to_owned(),
+        }),
+        (Some(_), None) => Err(FtsCopyError::NoChecksum { end, algorithm: algorithm() }),
     }
 }
 

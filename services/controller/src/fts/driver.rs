@@ -378,9 +378,6 @@ async fn timed_copy(
     let copied = copy::copy(client, job, file, moved);
     match tokio::time::timeout(Duration::from_secs(limit), copied).await {
         Ok(result) => result,
-        Err(_) => {
-            let text = format!("Connection timed out: the copy took longer than {limit} s");
-            Err(FtsCopyError::Copy(text, true))
-        }
+        Err(_) => Err(FtsCopyError::Overdue(limit)),
     }
 }

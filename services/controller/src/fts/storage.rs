@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Method};
-use penstock_http::Url;
+use penstock_control::fts::progress;
 use penstock_http::client::{ServerTrust, ServerTrustError};
 use penstock_http::storage_client::{
     StorageClient, StorageConnections, StorageError, StorageResponse, WANT_DIGEST,
 };
+use penstock_http::{HttpError, Url};
 
 use super::policy::FtsPolicy;
 use super::token_key::TokenKeyError;
@@ -33,9 +34,38 @@ pub(crate) enum FtsCopyError {
     Token(String, io::Error),
     #[error(transparent)]
     Key(#[from] TokenKeyError),
-    /// The flag is set if another attempt may succeed.
-    #[error("{0}")]
-    Copy(String, bool),
+    #[error("source {url}: size mismatch: it has {found} bytes, not {wanted}")]
+    SourceSize { url: Url, found: i64, wanted: i64 },
+    #[error("destination {url}: size mismatch: {found} bytes, not {wanted}")]
+    DestinationSize { url: Url, found: i64, wanted: i64 },
+    #[error("{end} checksum mismatch: {algorithm} {found}, not {wanted}")]
+    Checksum { end: &'static str, algorithm: String, found: String, wanted: String },
+    #[error("{end} checksum missing: the storage sends no {algorithm}")]
+    NoChecksum { end: &'static str, algorithm: String },
+    #[error(
+        "{fault}: the copy is deleted{}",
+        if *.has_replaced { ", and so is a file that it replaced" } else { "" }
+    )]
+    DeletedCopy { fault: Box<Self>, has_replaced: bool },
+    #[error("{fault}: the copy stays at the destination: {error}")]
+    WrongCopy { fault: Box<Self>, error: Box<Self> },
+    /// Neither the destination nor the source makes the copy.
+    #[error("{pulled}; {pushed}")]
+    BothRefuse { pulled: Box<Self>, pushed: Box<Self> },
+    #[error("copy failed: {0}")]
+    Failed(String),
+    #[error("copy aborted: {0}")]
+    Aborted(String),
+    #[error("the report of the copy broke off: {0}")]
+    Report(HttpError),
+    #[error("the report of the copy has no final line")]
+    NoEnd,
+    #[error("Connection timed out: no marker for {} s", .0.as_secs())]
+    NoMarker(Duration),
+    #[error("Connection timed out: no byte for {} s", .0.as_secs())]
+    Stalled(Duration),
+    #[error("Connection timed out: the copy took longer than {0} s")]
+    Overdue(u64),
 }
 
 impl FtsCopyError {
@@ -43,8 +73,22 @@ impl FtsCopyError {
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Storage(_, error) => error.is_transient(),
-            Self::Copy(_, is_transient) => *is_transient,
-            Self::Url(_) | Self::Token(..) | Self::Key(_) => false,
+            Self::DeletedCopy { fault, .. } | Self::WrongCopy { fault, .. } => fault.is_transient(),
+            Self::BothRefuse { pulled, pushed } => pulled.is_transient() || pushed.is_transient(),
+            Self::Failed(text) => progress::is_transient(text),
+            Self::DestinationSize { .. }
+            | Self::Aborted(_)
+            | Self::Report(_)
+            | Self::NoEnd
+            | Self::NoMarker(_)
+            | Self::Stalled(_)
+            | Self::Overdue(_) => true,
+            Self::Url(_)
+            | Self::Token(..)
+            | Self::Key(_)
+            | Self::SourceSize { .. }
+            | Self::Checksum { .. }
+            | Self::NoChecksum { .. } => false,
         }
     }
 }

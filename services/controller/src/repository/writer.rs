@@ -46,7 +46,7 @@ const UNAVAILABLE_DATABASE_WAIT_MAX: Duration = Duration::from_secs(20);
 pub(crate) enum WriteError {
     /// The database rejected it or is unavailable.
     #[error("the database failed: {0}")]
-    Database(String),
+    Database(#[source] Arc<sqlx::Error>),
     /// The controller is shutting down.
     #[error("the controller is shutting down")]
     Ending,
@@ -434,7 +434,7 @@ impl StoreWriterTask {
                 1 => {
                     tracing::error!("cannot store a change: {error}");
                     let change = group.pop().expect("there is one");
-                    change.fail(WriteError::Database(error.to_string()));
+                    change.fail(WriteError::Database(Arc::new(error)));
                     return;
                 }
                 _ => {

@@ -13,14 +13,19 @@ use super::ConfigError;
 
 /// An invalid value: the fault and the right form, in one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ValueError(String);
-
-impl ValueError {
-    /// Creates an error with this message.
-    pub fn new(error: impl fmt::Display) -> Self {
-        Self(error.to_string())
-    }
+pub enum ValueError {
+    /// No address to listen on.
+    #[error("'{0}' is no address to listen on: write it like 127.0.0.1:8620, [::]:8620 or dtn1")]
+    ListenAddress(String),
+    /// No time for which something is kept.
+    #[error("'{0}' is no time to keep something: write 7d, 12h or forever")]
+    Retention(String),
+    /// No IP address with a port.
+    #[error("'{0}' is no address with a port: write it like [2001:db8::1]:8620")]
+    AddressAndPort(String),
+    /// No positive whole number.
+    #[error("'{0}' is no count: write a whole number, at least 1")]
+    Count(String),
 }
 
 /// An address or host name to listen on, with or without port.
@@ -44,11 +49,7 @@ impl FromStr for ListenAddress {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let bad = || {
-            ValueError::new(format_args!(
-                "'{text}' is no address to listen on: write it like 127.0.0.1:8620, [::]:8620 or dtn1"
-            ))
-        };
+        let bad = || ValueError::ListenAddress(text.to_owned());
         let text = text.trim();
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
         if bare.parse::<IpAddr>().is_ok() {
@@ -119,9 +120,7 @@ impl FromStr for Retention {
             "forever" => Ok(Self(None)),
             text => match penstock_units::parse_duration(text) {
                 Ok(time) if !time.is_zero() => Ok(Self(Some(time))),
-                _ => Err(ValueError::new(format_args!(
-                    "'{text}' is no time to keep something: write 7d, 12h or forever"
-                ))),
+                _ => Err(ValueError::Retention(text.to_owned())),
             },
         }
     }
@@ -135,11 +134,7 @@ impl FromStr for AddressAndPort {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        text.parse().map(Self).map_err(|_| {
-            ValueError::new(format_args!(
-                "'{text}' is no address with a port: write it like [2001:db8::1]:8620"
-            ))
-        })
+        text.parse().map(Self).map_err(|_| ValueError::AddressAndPort(text.to_owned()))
     }
 }
 
@@ -219,9 +214,7 @@ where
 /// # Errors
 /// When the text is no whole number, is zero, or exceeds the type.
 pub fn parse_count<T: FromStr>(text: &str) -> Result<T, ValueError> {
-    let wrong =
-        || ValueError::new(format_args!("'{text}' is no count: write a whole number, at least 1"));
-    text.parse().map_err(|_| wrong())
+    text.parse().map_err(|_| ValueError::Count(text.to_owned()))
 }
 
 /// Deserializes a count from a number or text.
@@ -243,14 +236,13 @@ where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
 {
-    let parse = |text: &str| text.parse().map_err(|error: T::Err| ValueError::new(error));
-    deserializer.deserialize_any(QuantityVisitor(parse)).map(Some)
+    deserializer.deserialize_any(QuantityVisitor(|text: &str| text.parse())).map(Some)
 }
 
 /// Visits a number as its text, so that errors are the same for both.
 struct QuantityVisitor<P>(P);
 
-impl<T, P: Fn(&str) -> Result<T, ValueError>> de::Visitor<'_> for QuantityVisitor<P> {
+impl<T, X: fmt::Display, P: Fn(&str) -> Result<T, X>> de::Visitor<'_> for QuantityVisitor<P> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

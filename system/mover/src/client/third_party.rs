@@ -142,7 +142,7 @@ impl ThirdPartyTransfer {
     pub fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
         match self.thread.take().map(std::thread::JoinHandle::join) {
             Some(Ok(Err(error))) => Err(error),
-            Some(Err(_)) => Err(CopyError::Failed("a thread of the transfer panicked".into())),
+            Some(Err(_)) => Err(CopyError::Panicked),
             Some(Ok(Ok(()))) | None => Ok(self.shared.snapshot()),
         }
     }
@@ -207,13 +207,14 @@ impl ThirdPartyObserver {
                 Ok(Ended::Finished(())) => return Ok(()),
                 Ok(Ended::Cancelled(reason)) => return Err(CopyError::Cancelled(reason)),
                 Ok(Ended::Failed(why)) => {
-                    return Err(CopyError::Failed(format!("{}: {why}", self.plan.source.shown())));
+                    let agent = self.plan.source.shown();
+                    return Err(CopyError::Source { agent, reason: why });
                 }
                 Ok(Ended::Forgotten(why)) => {
                     if self.cancelled().is_none() {
                         tracing::info!("session lost, opening another: {why}");
                     }
-                    CopyError::Failed(why)
+                    CopyError::SessionLost(why)
                 }
                 // An unreachable peer is reported at once on the first attempt.
                 Err(error @ CopyError::Unreachable(..))
@@ -254,7 +255,7 @@ impl ThirdPartyObserver {
             }
             let why = match stopped {
                 DriveEnd::Over => "the source said nothing at the end".to_owned(),
-                DriveEnd::Fault(why) => return Err(CopyError::Failed(why)),
+                DriveEnd::Fault(why) => return Err(CopyError::Protocol(why)),
                 DriveEnd::Lost(why) => why,
             };
             tracing::info!("control connection lost ({why}), coming back");

@@ -269,7 +269,7 @@ impl ClientTransfer {
     pub fn wait(&mut self) -> Result<TransferSnapshot, CopyError> {
         let joined = self.thread.take().map(std::thread::JoinHandle::join);
         if matches!(joined, Some(Err(_))) {
-            return Err(CopyError::Failed("a thread of the transfer panicked".into()));
+            return Err(CopyError::Panicked);
         }
         self.outcome().unwrap_or(Ok(()))?;
         Ok(self.shared.snapshot())
@@ -411,7 +411,7 @@ impl TransferState {
                             }
                             self.archive_session();
                             lock(&self.stage).in_session = false;
-                            CopyError::Failed(why)
+                            CopyError::SessionLost(why)
                         }
                     }
                 }
@@ -447,8 +447,7 @@ impl TransferState {
                 return Err(CopyError::Cancelled(reason));
             }
             if start.elapsed() > self.plan.contact.give_up_after {
-                let text = "the storage here has not finished the writes of the session before";
-                return Err(CopyError::Failed(text.to_owned()));
+                return Err(CopyError::EarlierWrites);
             }
             if start.elapsed() > NOTICE_DELAY {
                 let text = "the storage here finishes the writes of the session before";
@@ -526,7 +525,7 @@ impl TransferState {
             link.disconnected();
             match stopped {
                 DriveEnd::Over => break self.verdict(end.session()),
-                DriveEnd::Fault(why) => break Err(CopyError::Failed(why)),
+                DriveEnd::Fault(why) => break Err(CopyError::Protocol(why)),
                 DriveEnd::Lost(_) if end.session().is_over() => break self.verdict(end.session()),
                 DriveEnd::Lost(why) => {
                     tracing::info!("control connection lost ({why}), coming back");
@@ -551,7 +550,7 @@ impl TransferState {
         match session.ending() {
             Some(SessionOutcome::Finished) => Ok(SessionEnd::Finished),
             Some(SessionOutcome::Cancelled(reason)) => Err(CopyError::Cancelled(reason)),
-            Some(SessionOutcome::Failed(why)) => Err(CopyError::Failed(why)),
+            Some(SessionOutcome::Failed(why)) => Err(CopyError::Session(why)),
             None => Ok(SessionEnd::Forgotten("the agent ended the session".to_owned())),
         }
     }

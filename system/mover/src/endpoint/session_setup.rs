@@ -259,7 +259,7 @@ impl SessionBuilder<'_> {
             let failed =
                 |error: ResumeJournalError| Refusal::new(RefusalKind::Agent, error.to_string());
             let store = JournalStore::open(state).map_err(|error| {
-                failed(ResumeJournalError::State(state.join("transfers"), fs::describe(&error)))
+                failed(ResumeJournalError::State(state.join("transfers"), error))
             })?;
             // The session of a lost client would keep the journal from the client's next attempt.
             if !release(&name) {

@@ -42,14 +42,60 @@ pub enum CopyError {
     #[error("cancelled: {0}")]
     Cancelled(String),
     /// The agent does not know the session.
-    #[error("{0} has forgotten the session")]
+    #[error("{0} does not know the session any more")]
     Forgotten(String),
-    /// Failed, for this reason.
+    /// This end refuses.
+    #[error("{}", .0.text)]
+    RefusedHere(Refusal),
+    /// The session failed, for the reason that either end states.
     #[error("{0}")]
-    Failed(String),
+    Session(String),
+    /// The source of a copy between two agents failed, for the reason that it states.
+    #[error("{agent}: {reason}")]
+    Source {
+        /// Display name of the source's agent.
+        agent: String,
+        /// Reason of the agent.
+        reason: String,
+    },
+    /// The session was lost with its agent or its control connection.
+    #[error("{0}")]
+    SessionLost(String),
+    /// The other end violates the protocol.
+    #[error("{0}")]
+    Protocol(String),
+    /// The other end answers another request.
+    #[error("{0} sent the answer to another request")]
+    UnexpectedAnswer(String),
+    /// The request cannot be sent as it is.
+    #[error("{0}")]
+    Request(Arc<io::Error>),
+    /// An operation of this machine failed.
+    #[error("{}", penstock_sys::fs::describe(.0))]
+    Local(Arc<io::Error>),
+    /// Storage of this machine still writes for the session before.
+    #[error("the storage here has not finished the writes of the session before")]
+    EarlierWrites,
+    /// A thread of the transfer panicked.
+    #[error("a thread of the transfer panicked")]
+    Panicked,
+    /// The caller cannot make its end of the copy.
+    #[error("{0}")]
+    Caller(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<io::Error> for CopyError {
+    fn from(error: io::Error) -> Self {
+        Self::Local(Arc::new(error))
+    }
 }
 
 impl CopyError {
+    /// Creates the error of a caller that cannot make its end of the copy.
+    pub fn caller(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Caller(Arc::from(error.into()))
+    }
+
     /// True if the agent has reached a limit for now.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -150,7 +196,7 @@ impl PeerConnector {
             io::ErrorKind::PermissionDenied if error.raw_os_error().is_none() => {
                 CopyError::Certificate(shown.clone())
             }
-            io::ErrorKind::InvalidInput => CopyError::Failed(error.to_string()),
+            io::ErrorKind::InvalidInput => CopyError::Request(Arc::new(error)),
             io::ErrorKind::InvalidData if is_other_protocol(&error) => {
                 // Worth a retry once a session existed: a bit may have flipped on the path.
                 CopyError::Unreachable(shown.clone(), error.to_string())
@@ -174,7 +220,7 @@ impl PeerConnector {
     }
 
     fn unexpected_answer(&self) -> CopyError {
-        CopyError::Failed(format!("{} answers what was not asked", self.shown()))
+        CopyError::UnexpectedAnswer(self.shown())
     }
 
     /// Requests a session; returns its control connection and grant.

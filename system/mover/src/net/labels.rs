@@ -121,7 +121,7 @@ enum LabelObstacle {
     NoFlowLabelInIpv4,
     #[error("the sending end accepted its connections, which only the marker labels: {0}")]
     Marker(String),
-    #[error("the device that leads there is not to be found: {0}")]
+    #[error("cannot find the outgoing device: {0}")]
     Route(io::Error),
     #[error("{}", refused(.0))]
     Kernel(io::Error),

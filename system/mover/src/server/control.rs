@@ -225,7 +225,7 @@ impl AgentInner {
                 running
                     .end
                     .session()
-                    .end(SessionOutcome::Failed("its client began anew".to_owned()));
+                    .end(SessionOutcome::Failed("its client opened a new session".to_owned()));
                 self.retire(&running);
             }
         }

@@ -201,7 +201,7 @@ impl AgentInner {
                 let pace = Some(Arc::clone(&inner.pace));
                 let key = SessionKey(opened.key);
                 let session = Session::new(opened.session, key, options, memory.bytes(), pace)
-                    .map_err(|error| CopyError::Failed(fs::describe(&error)))?
+                    .map_err(CopyError::from)?
                     .with_collectors(&inner.config.collectors, &inner.fireflies)
                     .with_homes(homes.clone());
                 memory.attach(session.pool.clone());
@@ -236,7 +236,6 @@ impl AgentInner {
             let (inner, memory, caller) = (Arc::clone(self), Arc::clone(&memory), caller.clone());
             let options = options.clone();
             Box::new(move |opened: &Opened| -> Result<Endpoint, CopyError> {
-                let failed = |error: io::Error| CopyError::Failed(fs::describe(&error));
                 let options = Options { mark: opened.mark, ..options.clone() };
                 let builder = SessionBuilder {
                     keeper: inner.config.gatekeeper.as_ref(),
@@ -251,12 +250,12 @@ impl AgentInner {
                     locks: None,
                     release_partial: None,
                 };
-                let directory = directory.try_clone().map_err(failed)?;
+                let directory = directory.try_clone()?;
                 let target = TransferTarget::new(directory, Some(name.clone()), random(), false);
                 let given = (opened.session, SessionKey(opened.key));
                 let (end, _) = builder
                     .receiver(target, &options, Some(given), &|_| true)
-                    .map_err(|refusal| CopyError::Failed(refusal.text))?;
+                    .map_err(CopyError::RefusedHere)?;
                 memory.attach(end.session().pool.clone());
                 end.keep_placed(true);
                 Ok(end)

@@ -160,14 +160,8 @@ pub enum ResumeJournalError {
     #[error("the same transfer is already running: wait for it, or cancel it")]
     Running,
     /// The state directory is not usable.
-    #[error("cannot keep a journal in {0}: {1}")]
-    State(PathBuf, String),
-}
-
-impl ResumeJournalError {
-    pub(crate) fn state(path: PathBuf, error: &io::Error) -> Self {
-        Self::State(path, fs::describe(error))
-    }
+    #[error("cannot keep a journal in {}: {}", .0.display(), fs::describe(.1))]
+    State(PathBuf, #[source] io::Error),
 }
 
 impl ResumeJournal {
@@ -193,7 +187,7 @@ impl ResumeJournal {
             store.directory.open_file(&probe, &Open::creating(0o600))?;
             store.directory.remove_file(&probe)
         };
-        try_it().map_err(|error| ResumeJournalError::state(state.join("transfers"), &error))
+        try_it().map_err(|error| ResumeJournalError::State(state.join("transfers"), error))
     }
 
     /// Opens the journal `name` of the transfer to `at`.
@@ -208,7 +202,7 @@ impl ResumeJournal {
     ) -> Result<Self, ResumeJournalError> {
         let failed = |error: io::Error| {
             let path = store.directory.real_path().unwrap_or_default();
-            ResumeJournalError::state(path, &error)
+            ResumeJournalError::State(path, error)
         };
         let directory = (at.file_system, at.inode);
         let running = store.directory.lock(name.with("lock").as_os_str()).map_err(failed)?;
