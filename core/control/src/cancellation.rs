@@ -32,7 +32,7 @@ pub struct CancellableBatch {
 /// Changes of a queue's counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueDelta {
-    /// Batches.
+    /// Change of the number of queued batches.
     pub batches: i64,
     /// Files of the batches.
     pub files: i64,

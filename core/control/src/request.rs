@@ -160,7 +160,7 @@ pub struct RequestDelta {
 }
 
 impl RequestDelta {
-    /// Adds other changes.
+    /// Adds other changes of the same request.
     pub fn add(&mut self, other: Self) {
         *self = Self {
             files: self.files + other.files,

@@ -60,7 +60,7 @@ pub(crate) struct ControllerState {
     /// Notified after each round.
     pub(crate) rounds: Notify,
     pub(crate) database: Database,
-    /// State directory.
+    /// State directory, with the key of stored tokens.
     pub(crate) directory: PathBuf,
     pub(crate) writer: StoreWriter,
     /// Notified to request a round.

@@ -156,7 +156,7 @@ impl AgentOrder {
         &self.request
     }
 
-    /// Returns its state.
+    /// Returns its state after the last event.
     #[must_use]
     pub fn state(&self) -> OrderState {
         self.state

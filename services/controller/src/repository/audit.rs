@@ -22,7 +22,7 @@ table_row! {
     #[derive(Debug, Clone)]
     pub(crate) struct AuditRow {
         pub(crate) id: i64,
-        /// Unix milliseconds.
+        /// Time of the change, in Unix milliseconds.
         pub(crate) at: i64,
         pub(crate) who: String,
         pub(crate) peer: String,

@@ -438,7 +438,7 @@ pub(crate) async fn delete_of_run(cx: &mut TxContext, run: i64) -> Result<(), sq
     query.execute(&mut cx.tx).await.map(drop)
 }
 
-/// Deletes batches.
+/// Deletes batches by their ids.
 pub(crate) async fn delete(cx: &mut TxContext, batches: &[i64]) -> Result<(), sqlx::Error> {
     let ids = batches.iter().map(|id| IdRow { id: *id });
     let text = "DELETE FROM batch WHERE id IN (SELECT id FROM v)";

@@ -70,7 +70,7 @@ impl StoredRequest {
     }
 }
 
-/// Returns a request.
+/// Returns a request by its id.
 pub(crate) async fn find(pool: &AnyPool, id: i64) -> Result<Option<StoredRequest>, sqlx::Error> {
     select(format!("SELECT {} FROM request WHERE id = $1", StoredRequest::columns()))
         .bind(id)
@@ -292,7 +292,7 @@ typed_row! {
         pub(crate) destination: String,
         pub(crate) from_path: String,
         pub(crate) to_path: String,
-        /// Policy as JSON.
+        /// [`TransferPolicy`] as JSON.
         pub(crate) policy: String,
         pub(crate) files: i64,
         pub(crate) priority: i64,
@@ -428,7 +428,7 @@ typed_row! {
 }
 
 impl TallyRow {
-    /// Returns its counts.
+    /// Returns its counts of files.
     pub(crate) fn tally(&self) -> RequestTally {
         RequestTally {
             files: self.files,

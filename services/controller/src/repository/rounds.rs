@@ -23,11 +23,11 @@ pub struct ClassRate {
 }
 
 table_row! {
-    /// A recorded round.
+    /// A round as stored, with the rates of its classes.
     #[derive(Debug, Clone)]
     pub(crate) struct RoundRow {
         pub(crate) id: i64,
-        /// Unix milliseconds.
+        /// Time of the round, in Unix milliseconds.
         pub(crate) at: i64,
         pub(crate) cause: String,
         /// Microseconds that the decision took.
@@ -69,7 +69,7 @@ pub(crate) async fn last_classes(pool: &AnyPool) -> Result<Vec<ClassRate>, sqlx:
 /// A round to record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundRecord<'a> {
-    /// Unix milliseconds.
+    /// Time of the round, in Unix milliseconds.
     pub(crate) at: i64,
     pub(crate) cause: &'a str,
     /// Microseconds that the decision took.

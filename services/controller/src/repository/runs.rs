@@ -384,7 +384,7 @@ written_row! {
     }
 }
 
-/// Stores a run.
+/// Stores a run that its hosts have yet to start.
 pub(crate) async fn insert(cx: &mut TxContext, run: NewRun<'_>) -> Result<(), sqlx::Error> {
     let row = StartedRun {
         id: run.id,
@@ -470,7 +470,7 @@ pub(crate) async fn store_plans(cx: &mut TxContext, plans: &[RunPlan]) -> Result
     Ok(changed as i64)
 }
 
-/// Runs to withdraw.
+/// Selection of the runs to withdraw.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RunSelection<'a> {
     /// The run with this id.

@@ -15,7 +15,7 @@ use crate::session::outcome::SessionOutcome;
 /// Transfers of an agent and their limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLoad {
-    /// Running transfers.
+    /// Number of running transfers.
     pub transfers: usize,
     /// Limit of concurrent transfers; 0 while the agent shuts down.
     pub limit: usize,

@@ -49,7 +49,7 @@ pub trait ControlEndpoint: Sync {
     /// # Errors
     /// If it violates the protocol; the session then fails with this text.
     fn on_message(&self, message: &[u8]) -> Result<(), ProtocolFault>;
-    /// Called every [`REPORT_INTERVAL`].
+    /// Called every [`REPORT_INTERVAL`] while the connection is open.
     fn tick(&self);
 }
 

@@ -48,7 +48,7 @@ pub struct ExportSpace {
 
 /// Authorisation policy; the mover itself has none.
 pub trait Gatekeeper: Send + Sync {
-    /// Authenticates a client.
+    /// Authenticates a client by its token or certificate.
     ///
     /// # Errors
     /// If the client is unknown; the refusal states the remedy.

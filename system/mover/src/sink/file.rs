@@ -114,7 +114,7 @@ pub(super) enum FileEvent {
 }
 
 impl SinkFileState {
-    /// Applies `event`.
+    /// Changes the state by `event`.
     ///
     /// # Errors
     /// If the event is not valid in this state; the state is unchanged.

@@ -29,7 +29,7 @@ pub struct PendingEntry<T> {
     pub handle: T,
 }
 
-/// Connections by arrival. The caller bounds their number with [`PendingSet::evict`].
+/// Connections in the order of their arrival. The caller bounds their number with [`PendingSet::evict`].
 #[derive(Debug)]
 pub struct PendingSet<T> {
     entries: VecDeque<PendingEntry<T>>,
@@ -69,7 +69,7 @@ impl<T> PendingSet<T> {
         self.entries.remove(index).map(|one| (one.number, one.handle))
     }
 
-    /// Number of connections.
+    /// Number of connections that wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -81,7 +81,7 @@ impl<T> PendingSet<T> {
         self.entries.is_empty()
     }
 
-    /// Connections by arrival.
+    /// Connections in the order of their arrival.
     pub fn iter(&self) -> impl Iterator<Item = &PendingEntry<T>> {
         self.entries.iter()
     }
