@@ -130,7 +130,7 @@ pub(crate) fn run(args: LoginArgs) -> Result<Code, CommandFailure> {
     };
     writeln!(std::io::stdout(), "{text}")?;
     if let Some(why) = why {
-        say(format_args!("{why}; the login is kept all the same, unchecked"));
+        say(format_args!("{why}; the login is kept unchecked"));
     }
     Ok(Code::Done)
 }

@@ -453,7 +453,7 @@ fn listen(
     } else {
         format!(
             "listening on {address}\n\
-             open: anybody who reaches this port may test; Ctrl-C ends it\n"
+             open: any host that reaches this port may test; Ctrl-C stops it\n"
         )
     };
     let mut out = io::stdout();

@@ -153,7 +153,7 @@ pub(crate) fn run(args: SampleArgs) -> Result<Code, CommandFailure> {
     print(&started(&sampler, &config), as_json, || started_lines(&sampler));
     let ran = sampler.run(&stop, &mut |notice| match notice {
         Notice::Collector { collector, failed, error } => tracing::warn!(
-            "collector {collector}: {}: {failed} datagrams did not leave so far; goes on trying",
+            "collector {collector}: {}: {failed} datagrams could not be sent so far; retrying",
             describe(&error)
         ),
         Notice::Gone(name) => {

@@ -97,7 +97,7 @@ fn giving_up_says_the_command_resumes() {
     agent.kill();
     let done = client.wait();
     assert_eq!((done.code, done.lines().len()), (1, 1), "{done:?}");
-    let words = "; gave up after 1.0s: run the same command again to go on from here";
+    let words = "; gave up after 1.0s: run the same command again to resume";
     assert!(done.error.contains(&format!("cannot reach {}: ", agent.listen)), "{done:?}");
     assert!(done.error.trim_end().ends_with(words), "{done:?}");
 }
@@ -135,7 +135,7 @@ fn hangup_ends_a_copy_resumably() {
         signal(name, client.child.id());
         let done = client.wait();
         assert_eq!((done.code, done.lines().len()), (1, 1), "{name}: {done:?}");
-        assert!(done.error.contains("run the same command again to go on"), "{name}: {done:?}");
+        assert!(done.error.contains("run the same command again to resume"), "{name}: {done:?}");
     }
     let done = run(env.cp(&["--block", "64KiB"]).arg(&file).arg(agent.url(""))).good();
     assert!(done.number("resumed_bytes") > 0, "{done:?}");

@@ -53,7 +53,7 @@ pub const LISTED_ORDERS_MAX: usize = 10_000;
 const REPORTED_WAITING_MAX: usize = 256;
 
 /// Fault text of a withdrawn order that an instruction lists again.
-const WITHDRAWN_BEFORE: &str = "it was withdrawn before, and does not begin again";
+const WITHDRAWN_BEFORE: &str = "it was withdrawn before and does not start again";
 
 /// Reason for waiting of an order that the agent stops at its end, to be continued at its next start.
 const SHUTDOWN_REASON: &str = "the agent shuts down";

@@ -459,7 +459,7 @@ fn restored_text(restored: &Restored) -> String {
         let _ = writeln!(text, "put back  {name}");
     }
     for (name, now) in &restored.changed_by_others {
-        let _ = writeln!(text, "put back  {name}, which somebody had set to {now} since");
+        let _ = writeln!(text, "put back  {name}, which has been set to {now} since");
     }
     for name in &restored.gone {
         let _ = writeln!(text, "gone      {name}: its device is not there any more");
@@ -468,7 +468,7 @@ fn restored_text(restored: &Restored) -> String {
         let _ = writeln!(text, "put back  {name}");
     }
     for name in &restored.files_saved {
-        let _ = writeln!(text, "saved     {name}: what somebody had made of it since");
+        let _ = writeln!(text, "saved     {name}: the value to which it has been set since");
     }
     for (name, error) in &restored.failed {
         let _ = writeln!(text, "failed    {name}: {error}");

@@ -76,7 +76,9 @@ fn unusable_store_keeps_live_figures() {
     let trouble = collector.until("/api/v1/telemetry/status", |status| {
         status["storage"]["trouble"].as_str().map(str::to_owned)
     });
-    assert!(trouble.contains("cannot store telemetry") && trouble.contains("live figures go on"));
+    assert!(
+        trouble.contains("cannot store telemetry") && trouble.contains("live figures continue")
+    );
     second_ended(&collector);
     let live = collector.get("/api/v1/telemetry/series?by=owner&from=-30");
     assert!(stored(&live, "cms") > 0.0, "{live}");

@@ -1,4 +1,4 @@
-//! Detects changes of the network as events: exporters that fall silent, restart or resume,
+//! Detects changes of the network as events: exporters that stop sending, restart or resume,
 //! interfaces that go down or up, and gaps in the collector's own seconds.
 //!
 //! [`Watcher`] is pure: a snapshot and a time in, events out. [`run`] is the thread that takes the

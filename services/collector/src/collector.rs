@@ -247,7 +247,7 @@ impl ServiceRole for CollectorRole {
             drop(before);
         }
         self.shared.change_directory(|directory| directory.set_systems(systems.names));
-        tracing::info!("{}: {} prefixes are read anew", file.display(), systems.count);
+        tracing::info!("{}: {} prefixes were read again", file.display(), systems.count);
         Ok(())
     }
 

@@ -240,7 +240,7 @@ impl Store {
     async fn failed(&self, error: &sqlx::Error, last_log: &mut Option<Instant>) {
         self.health.errors.fetch_add(1, Ordering::Relaxed);
         let line = format!(
-            "cannot store telemetry in {}: {error}: live figures go on; free space or mend the file",
+            "cannot store telemetry in {}: {error}: live figures continue; free space or repair the file",
             self.path.display()
         );
         if last_log.is_none_or(|last_log| last_log.elapsed() >= LOG_INTERVAL) {

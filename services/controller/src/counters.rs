@@ -49,7 +49,7 @@ impl ControllerCounters {
             ("rounds", "Rounds made", count(&self.rounds)),
             ("round_seconds", "Time that they took", count(&self.round_us) / 1e6),
             ("reports", "Reports of nodes taken", count(&self.reports)),
-            ("refusals", "Requests refused for want of a scope or token", count(&self.refused)),
+            ("refusals", "Requests refused for lack of a scope or token", count(&self.refused)),
         ]
     }
 }

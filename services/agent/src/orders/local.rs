@@ -220,7 +220,7 @@ fn parse_fingerprint(text: &str) -> Result<Fingerprint, OrderFault> {
     let bare = text.strip_prefix("SHA256:").unwrap_or(text);
     format!("SHA256:{bare}").parse().map_err(|_| {
         permanent(
-            "the other node's fingerprint is not 64 hexadecimal digits: it is to report it anew",
+            "the other node's fingerprint is not 64 hexadecimal digits: it has to report it again",
         )
     })
 }

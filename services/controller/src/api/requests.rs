@@ -117,7 +117,7 @@ async fn taken(
             holder.id
         ),
         (Some(_), None) => format!(
-            "'{path}' is being written for somebody else: try it later, or leave the file out"
+            "'{path}' is being written for another request: retry later, or leave the file out"
         ),
     };
     Ok(ProblemDetails::at(StatusCode::CONFLICT, format!("/files/{file}/path"), text))
@@ -488,7 +488,7 @@ async fn answer(
         ChangeOutcome::Taken { file, .. } => Err(ProblemDetails::at(
             StatusCode::CONFLICT,
             format!("/files/{file}/path"),
-            "it is being written for somebody else: try it later, or leave the file out",
+            "it is being written for another request: retry later, or leave the file out",
         )),
     }
 }

@@ -59,7 +59,7 @@ pub struct CircuitFacts {
     pub measured_bps: i64,
     /// Time of the last measurement; null where there was none.
     pub checked_unix_seconds: Option<f64>,
-    /// True where the counters agree with the rates that orders report; null while these are too low to tell.
+    /// True where the counters agree with the rates that orders report; null while these are too low for a verdict.
     pub verified: Option<bool>,
 }
 

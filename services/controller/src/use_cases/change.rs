@@ -75,7 +75,7 @@ pub(crate) async fn change(
             }
             false => {
                 batches::resume(cx, id).await?;
-                ("resumed", "it goes on")
+                ("resumed", "it continues")
             }
         };
         cx.event(Some(id), Some(&terms.class), kind, text);

@@ -141,7 +141,7 @@ impl<'a> Situation<'a> {
             });
         }
         if !silent.is_empty() {
-            return Some(format!("order {number}: {silent}; it may go on all the same"));
+            return Some(format!("order {number}: {silent}; it may still be running"));
         }
         if run.phase == OrderPhase::Running {
             return None;

@@ -3,7 +3,7 @@
 //!
 //! A gateway offers it in the header `Penstock-Mover` of its response to `HEAD`, with the port and the certificate of
 //! its agent. The token of the other server is good for both protocols. Where the other agent cannot be reached on that
-//! port, or refuses, the copy goes on over HTTP.
+//! port, or refuses, the copy continues over HTTP.
 //!
 //! Not for: a copy that requires the checksum that the other server keeps, which is compared before the file appears
 //! (`pull`).

@@ -170,7 +170,7 @@ impl MoverSession {
         }
         let why = this.transfer.outcome().and_then(Result::err);
         let why = why.map_or_else(|| "no session".to_owned(), |error| error.to_string());
-        tracing::info!("{url}: {why}: the copy goes on over HTTP");
+        tracing::info!("{url}: {why}: the copy continues over HTTP");
         None
     }
 

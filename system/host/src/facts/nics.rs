@@ -107,7 +107,7 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub rp_filter: Option<u8>,
-    /// Packets that were dropped for want of receive buffers.
+    /// Packets that were dropped for lack of receive buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub rx_missed_packets: Option<u64>,

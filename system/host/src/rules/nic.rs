@@ -30,7 +30,7 @@ pub(super) const RULES: &[Rule] = &[
         reads: "queues of the driver (ETHTOOL_MSG_CHANNELS_GET), processors of the card's NUMA node",
         wants: "as many as its NUMA node has processors, or fewer",
         why: "queues on processors of the other node cross the link between them for every packet",
-        risk: "queues are made anew: the link may go down, interrupts get other processors, disciplines other children",
+        risk: "queues are created again: the link may go down, interrupts get other processors, disciplines other children",
         sources: &["fasterdata.es.net/host-tuning/linux/interrupt-binding"],
         weight: 3,
         interrupts: true,
@@ -57,7 +57,7 @@ pub(super) const RULES: &[Rule] = &[
         wants: "the most that the driver offers, from 10 Gb/s on",
         why: "a burst of a long path waits in the ring while the processor is busy; when it is full packets are lost \
               (rx_missed_errors, rx_out_of_buffer)",
-        risk: "more memory and cache; queues are made anew and the link may go down for a moment",
+        risk: "more memory and cache; queues are created again and the link may go down for a moment",
         sources: &[TUNING_100G, SENSE, SC23],
         contradicted: &[
             "osg-htc looks for the words 'RX max:', which ethtool never prints, and so never raises them; \

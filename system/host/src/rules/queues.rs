@@ -233,7 +233,8 @@ fn qdisc(case: &Case<'_>, nic: &Nic) -> Verdict {
         return Verdict::Conflict {
             have,
             want: want.to_owned(),
-            with: "somebody put it there with options that could not be put back: change it by hand with tc".to_owned(),
+            with: "it was set by hand, with options that could not be restored: change it with tc"
+                .to_owned(),
         };
     }
     let tunable = Tunable::Qdisc { device: nic.name.clone() };

@@ -68,7 +68,11 @@ pub(super) const RULES: &[Rule] = &[
                     rule: "filesystem",
                     object: mount.path.clone(),
                     verdict: match mount.kind.as_str() {
-                        "ext3" => differs("ext3", "xfs: when the disk is made anew", Vec::new()),
+                        "ext3" => differs(
+                            "ext3",
+                            "xfs: when the file system is created again",
+                            Vec::new(),
+                        ),
                         kind => ok(kind),
                     },
                 })
@@ -81,7 +85,7 @@ pub(super) const RULES: &[Rule] = &[
         reads: "optimal_io_size and minimum_io_size of an array, sunit, swidth and stripe of what is mounted on it",
         wants: "xfs and ext4 made to the array's rows",
         why: "a write that covers a row in part makes the array read the rest to compute its parity",
-        risk: "none: it is only read. mkfs.xfs and mkfs.ext4 take it from an array that tells it",
+        risk: "none: it is only read. mkfs.xfs and mkfs.ext4 read it from an array that reports it",
         sources: &["fasterdata.es.net/DTN/tuning", "xfs(5): sunit and swidth", "ext4(5): stripe"],
         judge: |case| {
             let finding = |mount: &Mount| Finding {
@@ -166,12 +170,16 @@ fn stripes(case: &Case<'_>, mount: &Mount) -> Verdict {
     let sizes = disk.and_then(|disk| Some((disk.minimum_io_bytes?, disk.optimal_io_bytes?)));
     let Some((chunk, row)) = sizes else { return unknown("the array below is not known") };
     if chunk <= BLOCK_BYTES || row <= chunk || row % chunk != 0 {
-        return not_applicable("its disk tells of no rows");
+        return not_applicable("its disk reports no rows");
     }
     let want = format!("made to rows of {}", ByteCount(row));
     let given = mount.options.split(',').find_map(|word| word.strip_prefix(option));
     let Some(given) = given else {
-        return differs("no stripes", format!("{want}: when the disk is made anew"), Vec::new());
+        return differs(
+            "no stripes",
+            format!("{want}: when the file system is created again"),
+            Vec::new(),
+        );
     };
     let Ok(given) = given.parse::<u64>() else { return unknown(format!("{option}{given}")) };
     let have = given.saturating_mul(unit);
@@ -179,7 +187,7 @@ fn stripes(case: &Case<'_>, mount: &Mount) -> Verdict {
         return ok(format!("rows of {}", ByteCount(have)));
     }
     let have = format!("rows of {}", ByteCount(have));
-    differs(have, format!("{want}: when the disk is made anew"), Vec::new())
+    differs(have, format!("{want}: when the file system is created again"), Vec::new())
 }
 
 fn completion(disk: &Disk) -> Verdict {

@@ -85,7 +85,7 @@ fn silent_host_of_order_is_named() {
     let order = sites.start();
     sites.advance(20_000);
     sites.report_phase(order, OrderPhase::Running, None);
-    let silent = format!("order {order}: t1 silent for 20s; it may go on all the same");
+    let silent = format!("order {order}: t1 silent for 20s; it may still be running");
     assert_eq!(sites.reason(id), silent);
 }
 
