@@ -191,7 +191,7 @@ pub enum ResourceVerdict {
 }
 
 impl ResourceVerdict {
-    /// Name for tables.
+    /// Word of the verdict in tables and in the JSON object.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

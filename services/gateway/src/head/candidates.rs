@@ -14,7 +14,7 @@ const ANSWERS_MIN: u32 = 2;
 /// Room of an agent, as it reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AgentRoom {
-    /// Running transfers.
+    /// Number of transfers that run at the agent.
     pub(crate) transfers: u64,
     /// Limit of concurrent transfers.
     pub(crate) limit: u64,
