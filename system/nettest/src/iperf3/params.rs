@@ -250,7 +250,7 @@ mod tests {
             (r#"{"time":1e300}"#, IperfError::Duration),
             (r#"{"omit":601}"#, IperfError::Omit),
             (r#"{"len":16777217}"#, IperfError::BlockSize),
-            (r#"{"udp":true,"len":16}"#, IperfError::DatagramSize),
+            (r#"{"udp":true,"len":15}"#, IperfError::DatagramSize),
             (r#"{"udp":true,"len":65508}"#, IperfError::DatagramSize),
             (r#"{"window":536870913}"#, IperfError::Window),
             (r#"{"MSS":32768}"#, IperfError::Mss),
