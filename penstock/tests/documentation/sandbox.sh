@@ -95,6 +95,8 @@ agent() {
     shift
     mkdir -p "/hosts/$name/data"
     [ $# -gt 0 ] || set -- --root "/hosts/$name/data"
+    # That of an agent before it would end the wait at once.
+    rm -f "/hosts/$name/serve.json"
     on "$name" penstock serve --json "$@" < /dev/null > "/hosts/$name/serve.json" 2> "/hosts/$name/serve.log" &
     echo $! > "/hosts/$name/agent"
     wait_for grep -q fingerprint "/hosts/$name/serve.json"
