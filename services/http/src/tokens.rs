@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use penstock_sys::fs::open_regular;
 
 /// Name of the bearer of the agent's own token.
 pub const OWNER: &str = "owner";
@@ -363,12 +364,17 @@ fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), Tok
     read_list(path, name).map_err(|fault| TokenError { file: path.to_owned(), fault })
 }
 
+/// Opens a file; a pipe or device is not waited for.
+fn open_file(path: &Path) -> Result<File, TokenFileFault> {
+    open_regular(path).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => TokenFileFault::NotAFile,
+        _ => TokenFileFault::Io(error),
+    })
+}
+
 fn read_list(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenFileFault> {
-    let mut file = File::open(path)?;
+    let mut file = open_file(path)?;
     let facts = file.metadata()?;
-    if !facts.is_file() {
-        return Err(TokenFileFault::NotAFile);
-    }
     // A secret that systemd or Kubernetes hands to a service may be readable by the service's group.
     let (forbidden, remedy) = if name.is_some() { (0o027, "640") } else { (0o077, "600") };
     if facts.mode() & forbidden != 0 {
@@ -446,7 +452,8 @@ pub fn read_token(file: &Path) -> Result<String, TokenError> {
 /// When the file cannot be read, is longer than a token, or others may read or change it.
 pub fn read_secret(file: &Path) -> Result<String, TokenError> {
     let read = || -> Result<String, TokenFileFault> {
-        let facts = std::fs::metadata(file)?;
+        let opened = open_file(file)?;
+        let facts = opened.metadata()?;
         if facts.mode() & 0o077 != 0 {
             return Err(TokenFileFault::ExposedSecret(facts.mode() & 0o7777));
         }
@@ -454,7 +461,9 @@ pub fn read_secret(file: &Path) -> Result<String, TokenError> {
         if facts.len() > 2 * TOKEN_BYTES_MAX as u64 {
             return Err(TokenFileFault::LongSecret);
         }
-        Ok(std::fs::read_to_string(file)?.trim().to_owned())
+        let mut text = String::new();
+        opened.take(2 * TOKEN_BYTES_MAX as u64).read_to_string(&mut text)?;
+        Ok(text.trim().to_owned())
     };
     read().map_err(|fault| TokenError { file: file.to_owned(), fault })
 }
@@ -586,5 +595,15 @@ mod tests {
         let error =
             open(TokenSource::File { name: "x".into(), file: missing }).unwrap_err().to_string();
         assert!(error.ends_with("no such file or directory"), "{error}");
+    }
+
+    #[test]
+    fn devices_are_no_token_files() {
+        for fault in [
+            read(Path::new("/dev/zero"), None).map(drop),
+            read_secret(Path::new("/dev/zero")).map(drop),
+        ] {
+            assert!(matches!(fault.unwrap_err().fault, TokenFileFault::NotAFile));
+        }
     }
 }

@@ -149,7 +149,11 @@ fn faults_have_position_and_remedy() {
         ("loss_burst = 3", "loss_burst = 0.5", "46:14: a loss_burst is the mean number of packets"),
         ("loss_burst = 3", "loss_burst = nan", "a loss_burst is the mean number of packets"),
         ("loss = \"0.01%\"\n", "", "a loss_burst needs a loss"),
-        ("loss = \"0.01%\"", "loss = 0.76", "at most 75.0 %, since at least one packet arrives between"),
+        (
+            "loss = \"0.01%\"",
+            "loss = 0.76",
+            "at most 75.0 %, since at least one packet arrives between",
+        ),
         ("mark = \"4MiB\"", "mark = \"33MiB\"", "48:8: a mark is at most the queue (32.0 MiB)"),
         ("mark = \"4MiB\"", "mark = 0", "a mark is at least 1 byte"),
         ("vlan = 2026", "vlan = 4095", "49:8: a VLAN is a number from 1 to 4094"),
