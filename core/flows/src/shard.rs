@@ -210,7 +210,7 @@ mod tests {
         let mapped: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
         let plain: IpAddr = "192.0.2.7".parse().unwrap();
         assert_eq!(shard_of(mapped.into(), 64), shard_of(plain.into(), 64));
-        // The agent's address counts, whoever sends the datagram.
+        // The agent's address counts, not that of the sender.
         let agent = [&[0, 0, 0, 5, 0, 0, 0, 1, 192, 0, 2, 7][..], &[0; 16]].concat();
         let address = exporter_address(SteeringKind::Agent, [10, 0, 0, 1].into(), &agent);
         assert_eq!(address, Some(plain.into()));

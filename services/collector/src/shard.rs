@@ -4,8 +4,8 @@
 //! the thread that closes a second takes the sums, the API reads exporters. No two receiving
 //! threads lock the same shard.
 //!
-//! What a thread receives for other shards waits in their inboxes: fireflies, which every shard
-//! needs, and datagrams that the kernel did not steer. The owner empties its inbox before the
+//! Datagrams that the kernel did not steer and fireflies, which every shard needs, wait in the
+//! inboxes of the shards that take them. The owner empties its inbox before the
 //! datagrams of each system call, and the thread that closes a second before it takes the sums.
 
 use std::net::{IpAddr, SocketAddr};

@@ -5,7 +5,7 @@
 //!
 //! rustls copies every record through buffers of its own. Here a record is sealed from the caller's
 //! memory into the buffer that is written, and opened from the buffer that was read into the caller's
-//! memory, without copies. Little remains after a handshake (RFC 8446, 4.6 and 6): key updates,
+//! memory, without copies by aws-lc, with one within the cache by ring ([`cipher`]). Little remains after a handshake (RFC 8446, 4.6 and 6): key updates,
 //! requested by the peer or due after the record limit of a key, ignored session tickets, and alerts.
 //! See docs/decisions/0007. A peer that violates the protocol receives an alert and gives
 //! `InvalidData`.
