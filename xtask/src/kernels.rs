@@ -68,7 +68,7 @@ impl TestedComponent {
     /// Arguments of cargo to build the tests, and the target's name in its messages.
     const fn target(self) -> ([&'static str; 4], &'static str) {
         match self {
-            Self::Marker => (["-p", "penstock", "--test", "marker"], "marker"),
+            Self::Marker => (["--workspace", "--test", "marker", "--quiet"], "marker"),
             Self::Lab => (["-p", "penstock-lab", "--lib", "--quiet"], "penstock_lab"),
         }
     }

@@ -280,6 +280,9 @@ fn occupied_input_port_is_reported() {
 
     for (config, words) in [
         (CONFIG.replace("sflow = ", "sflo = "), "penstock.toml:6: unknown field `sflo`"),
+        (CONFIG.replace("threads = 2", "threads = 0"), "penstock.toml:9: threads must be 1 to 64"),
+        (CONFIG.replace("threads = 2", "threads = 65"), "penstock.toml:9: threads must be 1 to 64"),
+        (CONFIG.replace("threads = 2", "threads = -1"), "penstock.toml:9: "),
         (CONFIG.replace("2001:db8:2::/48", "2001:db8:2::/480"), "is no network"),
         (CONFIG.replace("\"collector\"]", "\"colector\"]"), "'colector' is no role"),
         (

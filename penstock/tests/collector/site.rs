@@ -27,6 +27,7 @@ http = \"127.0.0.1:0\"
 sflow = [\"127.0.0.1:0\"]
 ipfix = [\"127.0.0.1:0\"]
 fireflies = [\"127.0.0.1:0\"]
+threads = 2
 marking = [\"2001:db8:1::/48\"]
 [[collector.site]]
 name = \"uvic\"

@@ -5,4 +5,5 @@
 mod common;
 mod lab;
 mod life;
+mod path_mtu;
 mod shares;

@@ -43,9 +43,6 @@ enum map_type {
 #define ADJ_ROOM_FIXED_GSO (1ULL << 0)
 #define SK_STORAGE_GET_CREATE (1ULL << 0)
 #define CURRENT_NETNS (-1LL)
-#define FIB_LOOKUP_OUTPUT (1U << 1)
-#define FIB_LOOKUP_SKIP_NEIGH (1U << 2)
-#define FIB_FRAGMENTATION_NEEDED 8
 #define RB_NO_WAKEUP (1ULL << 0)
 #define RB_FORCE_WAKEUP (1ULL << 1)
 #define RB_AVAIL_DATA 0
@@ -98,21 +95,6 @@ struct bpf_sock_tuple6 {
     u16 dport;
 };
 
-struct bpf_fib_lookup {
-    u8 family;
-    u8 l4_protocol;
-    u16 sport;
-    u16 dport;
-    u16 tot_len;
-    u32 ifindex;
-    u32 flowinfo;
-    u8 src[16];
-    u8 dst[16];
-    u32 tbid;
-    u8 smac[6];
-    u8 dmac[6];
-};
-
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static u32 (*get_prandom_u32)(void) = (void *)7;
@@ -125,7 +107,6 @@ static long (*vlan_pop)(struct __sk_buff *) = (void *)19;
 static long (*load_bytes)(const void *, u32 offset, void *to, u32 length) = (void *)26;
 static long (*pull_data)(struct __sk_buff *, u32 length) = (void *)39;
 static long (*adjust_room)(struct __sk_buff *, int difference, u32 mode, u64 flags) = (void *)50;
-static long (*fib_lookup)(void *context, struct bpf_fib_lookup *, int length, u32 flags) = (void *)69;
 static u64 (*skb_ancestor_cgroup_id)(struct __sk_buff *, int level) = (void *)83;
 static struct bpf_sock *(*sk_lookup_tcp)(void *context, void *tuple, u32 size, u64 netns, u64 flags) = (void *)84;
 static long (*sk_release)(void *sock) = (void *)86;
@@ -137,10 +118,11 @@ static void *(*ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*ringbuf_submit)(void *data, u64 flags) = (void *)132;
 static void (*ringbuf_discard)(void *data, u64 flags) = (void *)133;
 static u64 (*ringbuf_query)(void *ring, u64 what) = (void *)134;
-static u64 (*ktime_get_coarse_ns)(void) = (void *)160;
 static long (*check_mtu)(void *context, u32 ifindex, u32 *mtu, int difference, u64 flags) = (void *)163;
 
 #define htons(x) __builtin_bswap16(x)
 #define ntohs(x) __builtin_bswap16(x)
+#define htonl(x) __builtin_bswap32(x)
+#define ntohl(x) __builtin_bswap32(x)
 
 #endif

@@ -150,6 +150,14 @@ struct {
     __type(value, struct action);
 } leaving SEC(".maps");
 
+/* Destinations with a path MTU below 1288, as a router named it: packets of the lowest MTU have no room for the option. */
+struct {
+    __uint(type, MAP_LRU_HASH);
+    __uint(max_entries, 4096);
+    __type(key, u64[2]);
+    __type(value, u32);
+} narrow SEC(".maps");
+
 /* Index of each tag's counter in `labelled`. */
 struct {
     __uint(type, MAP_HASH);
@@ -180,8 +188,7 @@ struct known {
     u32 epoch;
     u32 slot; /* of what was counted last */
     struct counted counted;
-    u16 room_length; /* of packets for whose option the path had room; 0 for none */
-    u16 room_slot;   /* the time slot in which it had */
+    u8 pad[4];
     struct action action; /* by address; its method is 0 where no rule matches */
 };
 

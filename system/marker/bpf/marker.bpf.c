@@ -25,6 +25,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define NEXT_UDP 17
 #define NEXT_ROUTING 43
 #define NEXT_FRAGMENT 44
+#define NEXT_ICMPV6 58
 #define NEXT_DESTINATION 60
 #define NEXT_SCTP 132
 
@@ -42,9 +43,12 @@ char LICENSE[] SEC("license") = "GPL";
 #define EXTENSION_HEADERS_MAX 8
 #define CGROUP_LEVELS_MAX 16
 
+/* Header of destination options with one option: its type, three bytes of data, and padding. */
 #define OPTION_BYTES 8
-/* A path MTU is believed for 2^26 ns: 67 ms. */
-#define ROOM_SLOT_SHIFT 26
+#define OPTION_TYPE 0x1E
+#define OPTION_DATA_BYTES 3
+
+#define ICMPV6_PACKET_TOO_BIG 2
 
 struct flow {
     /* The first 40 bytes identify the flow. */
@@ -309,7 +313,6 @@ static ALWAYS_INLINE struct known *know(const struct flow *flow, u64 hash, u32 e
         known->flow[i] = this[i];
     known->action = action ? *action : none;
     known->epoch = epoch;
-    known->room_length = 0;
     return known;
 }
 
@@ -398,31 +401,9 @@ static ALWAYS_INLINE int write_label(struct __sk_buff *skb, const struct flow *f
     return store_bytes(skb, flow->l3 + 1, bytes, sizeof(bytes), 0) == 0;
 }
 
-/* True if the device and, as far as the kernel knows it, the path carry packets of `length`. */
-static NOINLINE int path_carries(struct __sk_buff *skb, const struct flow *flow, u32 length)
-{
-    u32 mtu = 0;
-    check_mtu(skb, 0, &mtu, 0, 0);
-    if (length > mtu)
-        return 0;
-    /* The path MTU may be lower than the device's, if the kernel has learned it. */
-    struct bpf_fib_lookup way = {};
-    way.family = 10; /* AF_INET6 */
-    way.l4_protocol = flow->protocol;
-    way.sport = flow->source_port;
-    way.dport = flow->destination_port;
-    way.tot_len = length;
-    way.ifindex = skb->ifindex;
-    __builtin_memcpy(way.src, flow->source, 16);
-    __builtin_memcpy(way.dst, flow->destination, 16);
-    return fib_lookup(skb, &way, sizeof(way), FIB_LOOKUP_OUTPUT | FIB_LOOKUP_SKIP_NEIGH)
-           != FIB_FRAGMENTATION_NEEDED;
-}
-
-/* True if the packet, or each of its segments, fits the MTU with 8 more bytes. The path MTU is not looked up for every
- * packet: a result holds for packets of the same length until the end of the time slot. TCP's timer sends a packet that
- * was lost for its size again after 200 ms (TCP_RTO_MIN) at the earliest, and finds a new slot. */
-static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow, struct known *known)
+/* True if the packet, or each of its segments, fits the path MTU with 8 more bytes. The kernel's path MTU has room for
+ * them (lower_path_mtu), but for the lowest that IPv6 allows. */
+static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow)
 {
     u32 length = skb->len - flow->l3;
     if (skb->gso_size)
@@ -431,19 +412,16 @@ static ALWAYS_INLINE int has_room(struct __sk_buff *skb, const struct flow *flow
     /* Every link of IPv6 carries these (RFC 8200 section 5). */
     if (length <= IPV6_MTU_MIN)
         return 1;
-    u16 slot = ktime_get_coarse_ns() >> ROOM_SLOT_SHIFT;
-    if (known->room_length == length && known->room_slot == slot)
-        return 1;
-    if (!path_carries(skb, flow, length))
+    if (length <= IPV6_MTU_MIN + OPTION_BYTES && map_lookup(&narrow, flow->destination))
         return 0;
-    known->room_length = length;
-    known->room_slot = slot;
-    return 1;
+    u32 mtu = 0;
+    check_mtu(skb, 0, &mtu, 0, 0);
+    return length <= mtu;
 }
 
 /* Inserts the option. Returns 0, or the reason why the packet has none. */
 static ALWAYS_INLINE int write_option(
-    struct __sk_buff *skb, const struct flow *flow, const struct action *action, struct known *known)
+    struct __sk_buff *skb, const struct flow *flow, const struct action *action)
 {
     if (!flow->plain || flow->fragment || skb->protocol != htons(ETHERTYPE_IPV6))
         return UNSUPPORTED;
@@ -454,7 +432,7 @@ static ALWAYS_INLINE int write_option(
         return UNSUPPORTED;
     if (flow->payload > 0xFFFF - OPTION_BYTES)
         return TOO_BIG;
-    if (!has_room(skb, flow, known))
+    if (!has_room(skb, flow))
         return NO_ROOM;
     /* One write from the payload length to the end of the option: a call costs more than the bytes between. */
     struct option_write write = {
@@ -463,7 +441,8 @@ static ALWAYS_INLINE int write_option(
         .hops = flow->hops,
         .source = {flow->source[0], flow->source[1]},
         .destination = {flow->destination[0], flow->destination[1]},
-        .option = {flow->protocol, 0, 0x1E, 3, action->owner[0], action->owner[1], action->activity, 0},
+        .option = {flow->protocol, 0, OPTION_TYPE, OPTION_DATA_BYTES, action->owner[0], action->owner[1],
+                   action->activity, 0},
     };
     if (adjust_room(skb, OPTION_BYTES, ADJ_ROOM_NET, ADJ_ROOM_FIXED_GSO))
         return REFUSED;
@@ -512,7 +491,7 @@ static ALWAYS_INLINE int mark(struct __sk_buff *skb, u16 type, u32 l3)
             pass(REFUSED, packets, bytes);
     }
     if (action.method & BY_DESTINATION) {
-        int reason = write_option(skb, &flow, &action, known);
+        int reason = write_option(skb, &flow, &action);
         if (!reason) {
             done |= BY_DESTINATION;
             bytes += OPTION_BYTES * packets;
@@ -589,54 +568,82 @@ __attribute__((noinline)) u32 mss_at(struct __sk_buff *skb, u32 l4, u32 words)
     return 0;
 }
 
-/* Lower of the device's MTU and that of the return path; 0 if neither is known. */
-static ALWAYS_INLINE u32 way_mtu(struct __sk_buff *skb, const struct flow *flow)
+/* Lowers the MSS in a received SYN or SYN-ACK, so that this host's segments have room for the option. */
+static ALWAYS_INLINE void clamp(struct __sk_buff *skb, const struct flow *flow, const struct settings *now)
 {
+    if (!(flow->tcp_flags & TCP_SYN) || !answers_with_option(skb, flow, now))
+        return;
+    u32 at = mss_at(skb, flow->l4, flow->tcp_words);
+    u16 old;
+    if (!at || load_bytes(skb, at, &old, 2) || ntohs(old) < MSS_MIN)
+        return;
+    /* Segments are limited by the peer's MSS and by the MTU: reduce the lower of both. */
     u32 mtu = 0;
     check_mtu(skb, 0, &mtu, 0, 0);
-    struct bpf_fib_lookup way = {};
-    way.family = 10; /* AF_INET6 */
-    way.l4_protocol = flow->protocol;
-    way.sport = flow->destination_port;
-    way.dport = flow->source_port;
-    way.ifindex = skb->ifindex;
-    __builtin_memcpy(way.src, flow->destination, 16);
-    __builtin_memcpy(way.dst, flow->source, 16);
-    long found = fib_lookup(skb, &way, sizeof(way), FIB_LOOKUP_OUTPUT | FIB_LOOKUP_SKIP_NEIGH);
-    /* tot_len holds the MTU on return. */
-    if (!found && way.tot_len && way.tot_len < mtu)
-        return way.tot_len;
-    return mtu;
+    if (map_lookup(&narrow, flow->source))
+        mtu = IPV6_MTU_MIN;
+    u32 offered = ntohs(old);
+    if (mtu >= IPV6_MTU_MIN && offered > mtu - IPV6_HEADER - TCP_HEADER)
+        offered = mtu - IPV6_HEADER - TCP_HEADER;
+    u16 mss = htons(offered - OPTION_BYTES);
+    if (store_bytes(skb, at, &mss, 2, 0))
+        return;
+    /* RFC 1624 sums 16-bit words: at an odd offset the bytes of the value are swapped. */
+    if ((at - flow->l4) & 1)
+        l4_csum_replace(skb, flow->l4 + 16, __builtin_bswap16(old), __builtin_bswap16(mss), 2);
+    else
+        l4_csum_replace(skb, flow->l4 + 16, old, mss, 2);
 }
 
-/* Lowers the MSS in a received SYN or SYN-ACK, so that this host's segments have room for the option. */
-static ALWAYS_INLINE int clamp(struct __sk_buff *skb, u16 type, u32 l3)
+/* ICMPv6 message that quotes a packet with the option (RFC 4443 section 3.2). */
+struct too_big {
+    u8 type, code;
+    u16 checksum;
+    u32 mtu;
+    u8 version, class_low, label[2];
+    u16 payload;
+    u8 next, hops;
+    u64 source[2], destination[2];
+    u8 option[OPTION_BYTES];
+};
+
+/* Lowers the MTU in a "packet too big" message about a packet with the option by the option's size. The kernel compares
+ * a path MTU with packets as it made them, without the option: it would ignore a message about a packet that fits, and
+ * later packets would exceed the path MTU again. */
+static NOINLINE void lower_path_mtu(struct __sk_buff *skb, u32 icmpv6)
+{
+    struct too_big message;
+    if (load_bytes(skb, icmpv6, &message, sizeof(message)) || message.type != ICMPV6_PACKET_TOO_BIG
+        || message.version >> 4 != 6 || message.next != NEXT_DESTINATION || message.option[1]
+        || message.option[2] != OPTION_TYPE || message.option[3] != OPTION_DATA_BYTES)
+        return;
+    u32 mtu = ntohl(message.mtu);
+    u32 lower = mtu - OPTION_BYTES;
+    if (mtu < IPV6_MTU_MIN + OPTION_BYTES) {
+        /* The kernel keeps no lower path MTU: packets of this size go without the option. */
+        lower = IPV6_MTU_MIN;
+        map_update(&narrow, message.destination, &mtu, MAP_ANY);
+    }
+    if (lower >= mtu)
+        return;
+    lower = htonl(lower);
+    if (!store_bytes(skb, icmpv6 + 4, &lower, sizeof(lower), 0))
+        l4_csum_replace(skb, icmpv6 + 2, message.mtu, lower, sizeof(lower));
+}
+
+static ALWAYS_INLINE int make_room(struct __sk_buff *skb, u16 type, u32 l3)
 {
     u32 zero = 0;
     struct settings *now = map_lookup(&settings, &zero);
     if (!now || !now->destination || type != htons(ETHERTYPE_IPV6))
         return TC_ACT_UNSPEC;
     struct flow flow = {};
-    if (!read_flow(skb, l3, &flow) || flow.protocol != NEXT_TCP || !flow.l4 || flow.fragment
-        || !(flow.tcp_flags & TCP_SYN) || !answers_with_option(skb, &flow, now))
+    if (!read_flow(skb, l3, &flow) || !flow.l4 || flow.fragment)
         return TC_ACT_UNSPEC;
-    u32 at = mss_at(skb, flow.l4, flow.tcp_words);
-    u16 old;
-    if (!at || load_bytes(skb, at, &old, 2) || ntohs(old) < MSS_MIN)
-        return TC_ACT_UNSPEC;
-    /* Segments are limited by the peer's MSS and by the own path MTU: reduce the lower of both. */
-    u32 mtu = way_mtu(skb, &flow);
-    u32 offered = ntohs(old);
-    if (mtu >= IPV6_MTU_MIN && offered > mtu - IPV6_HEADER - TCP_HEADER)
-        offered = mtu - IPV6_HEADER - TCP_HEADER;
-    u16 mss = htons(offered - OPTION_BYTES);
-    if (store_bytes(skb, at, &mss, 2, 0))
-        return TC_ACT_UNSPEC;
-    /* RFC 1624 sums 16-bit words: at an odd offset the bytes of the value are swapped. */
-    if ((at - flow.l4) & 1)
-        l4_csum_replace(skb, flow.l4 + 16, __builtin_bswap16(old), __builtin_bswap16(mss), 2);
-    else
-        l4_csum_replace(skb, flow.l4 + 16, old, mss, 2);
+    if (flow.protocol == NEXT_TCP)
+        clamp(skb, &flow, now);
+    else if (flow.protocol == NEXT_ICMPV6)
+        lower_path_mtu(skb, flow.l4);
     return TC_ACT_UNSPEC;
 }
 
@@ -644,12 +651,12 @@ SEC("classifier") int make_room_frame(struct __sk_buff *skb)
 {
     u32 l3 = 0;
     u16 type = ethertype(skb, &l3);
-    return clamp(skb, type, l3);
+    return make_room(skb, type, l3);
 }
 
 SEC("classifier") int make_room_packet(struct __sk_buff *skb)
 {
-    return clamp(skb, skb->protocol, 0);
+    return make_room(skb, skb->protocol, 0);
 }
 
 /* Id of the deepest cgroup of this process that has a rule, or 0. */
