@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use penstock_sys::fs::open_regular;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 
@@ -58,6 +58,16 @@ pub enum ServerTrustError {
         /// Error of the system.
         source: io::Error,
     },
+    /// A certificate of the file is damaged; others of the file may be intact.
+    #[error("authorities in {}: certificate {number} is damaged: {source}", file.display())]
+    Damaged {
+        /// Path of the file.
+        file: PathBuf,
+        /// Number of the certificate in the file, from 1.
+        number: usize,
+        /// Error of its PEM text.
+        source: pem::Error,
+    },
     /// The file has no certificate that TLS accepts.
     #[error("authorities in {}: it holds no certificate", .0.display())]
     Empty(PathBuf),
@@ -106,8 +116,19 @@ fn root_certificates(file: &Path) -> Result<RootCertStore, ServerTrustError> {
     let pem = read_pem(file)
         .map_err(|source| ServerTrustError::Read { file: file.to_owned(), source })?;
     let mut store = RootCertStore::empty();
+    let mut certificates = Vec::new();
+    for (index, certificate) in CertificateDer::pem_slice_iter(&pem).enumerate() {
+        match certificate {
+            Ok(certificate) => certificates.push(certificate),
+            // Programs of the site write a directory of many authorities: one that they damage costs itself alone.
+            Err(_) if file.is_dir() => {}
+            Err(source) => {
+                let file = file.to_owned();
+                return Err(ServerTrustError::Damaged { file, number: index + 1, source });
+            }
+        }
+    }
     // A bundle may hold authorities that TLS does not accept; the others count.
-    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
     match store.add_parsable_certificates(certificates) {
         (0, _) => Err(ServerTrustError::Empty(file.to_owned())),
         _ => Ok(store),
@@ -142,4 +163,36 @@ fn read_pem(path: &Path) -> io::Result<Vec<u8>> {
         }
     }
     Ok(pem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authority() -> String {
+        rcgen::generate_simple_self_signed(["authority.example".to_owned()]).unwrap().cert.pem()
+    }
+
+    #[test]
+    fn damaged_authority_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ca.pem");
+        let good = authority();
+        let body = good.lines().nth(1).unwrap();
+        for (damaged, number) in [
+            (format!("{good}{}", good.replace(body, "§")), 2),
+            (format!("{}{good}", good.replace(body, "§")), 1),
+            (format!("{good}{}", &good[..good.len() / 2]), 2),
+        ] {
+            std::fs::write(&file, damaged).unwrap();
+            let error = root_certificates(&file).unwrap_err();
+            let ServerTrustError::Damaged { number: found, .. } = &error else { panic!("{error}") };
+            assert_eq!(*found, number, "{error}");
+            // The others of a directory count.
+            std::fs::write(dir.path().join("other.pem"), &good).unwrap();
+            assert!(!root_certificates(dir.path()).unwrap().is_empty());
+        }
+        std::fs::write(&file, format!("{good}{good}")).unwrap();
+        assert!(!root_certificates(&file).unwrap().is_empty());
+    }
 }
