@@ -11,14 +11,17 @@ const SEEDS_WITH_FAULTS: u64 = 1_000;
 /// Most seeds until an invariant detects a defect.
 const SEEDS_PER_DEFECT: u64 = 100;
 
+/// Simulations at once for each processor: one alone often waits, as each statement goes to the thread of SQLite and back.
+const SIMULATIONS_PER_PROCESSOR: usize = 4;
+
 /// Runs seeds on all processors; returns the first failure.
 fn run_seeds(count: u64, options: &Options) -> Option<String> {
     let first = penstock_testkit::seed(1);
     let next = AtomicU64::new(0);
     let failure = Mutex::new(None);
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..processors * SIMULATIONS_PER_PROCESSOR {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
