@@ -1,0 +1,245 @@
+"""Client of one agent: its transfers, and copies that it makes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from penstock import models
+from penstock._async.base import AsyncService
+from penstock._core import is_absent
+from penstock._operations import operation
+from penstock.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    ResponseError,
+    TransferFailedError,
+    WaitTimeoutError,
+)
+
+#: Interval of polls for the state of a transfer, in seconds.
+POLL_INTERVAL_S = 0.2
+
+TransferProgress = Callable[[models.Transfer], Any]
+
+
+class AsyncTransferHandle:
+    """A copy that an agent makes: waits for it, follows or cancels it."""
+
+    def __init__(self, agent: AsyncAgent, transfer: models.Transfer) -> None:
+        self._agent = agent
+        self.transfer = transfer
+        """The transfer as last read."""
+
+    @property
+    def id(self) -> int:
+        """Number of the transfer at the agent."""
+        return self.transfer.id
+
+    def __repr__(self) -> str:
+        return f"<transfer {self.id} {self.transfer.state}>"
+
+    def _repr_html_(self) -> str:
+        return self.transfer._repr_html_()
+
+    async def refresh(self) -> models.Transfer:
+        """Reads the transfer again."""
+        self.transfer = await self._agent.transfer(self.id)
+        return self.transfer
+
+    async def wait(
+        self, timeout: float | None = None, *, progress: TransferProgress | None = None, check: bool = True
+    ) -> models.Transfer:
+        """Waits for the end: see `wait` of the agent."""
+        self.transfer = await self._agent.wait(self.id, timeout, progress=progress, check=check)
+        return self.transfer
+
+    async def follow(self) -> AsyncGenerator[models.Transfer, None]:
+        """Yields the transfer whenever it has changed, until it has ended."""
+        async with aclosing(self._agent.follow(self.id)) as states:
+            async for transfer in states:
+                self.transfer = transfer
+                yield transfer
+
+    async def cancel(self) -> models.Transfer:
+        """Cancels the transfer. Files in place stay."""
+        self.transfer = await self._agent.cancel(self.id)
+        return self.transfer
+
+
+class AsyncAgent(AsyncService):
+    """Client of an agent, 127.0.0.1:8621 unless an address is given."""
+
+    @operation("GET", "/api/v1/agent")
+    async def info(self) -> models.Agent:
+        """Returns version, addresses, exports and limits of the agent."""
+        return await self._call("GET", "/api/v1/agent", models.Agent.from_json)
+
+    @operation("GET", "/api/v1/transfers")
+    async def list_transfers(self) -> models.Transfers:
+        """Returns running and ended transfers with the state of the connection to a controller."""
+        return await self._call("GET", "/api/v1/transfers", models.Transfers.from_json)
+
+    async def transfers(self) -> tuple[models.Transfer, ...]:
+        """Returns running transfers and those that ended recently."""
+        return (await self.list_transfers()).transfers
+
+    @operation("GET", "/api/v1/transfers/{id}")
+    async def transfer(self, id: int) -> models.Transfer:
+        """Returns one transfer."""
+        return await self._call("GET", "/api/v1/transfers/{id}", models.Transfer.from_json, path={"id": id})
+
+    @operation("PATCH", "/api/v1/transfers/{id}")
+    async def change(
+        self,
+        id: int,
+        *,
+        rate: str | None = None,
+        streams: int | None = None,
+        readers: int | None = None,
+        writers: int | None = None,
+    ) -> models.Transfer:
+        """Changes a running transfer; `rate` is text such as `2G`, or `none` for no limit."""
+        body = models.Change(rate=rate, streams=streams, readers=readers, writers=writers)
+        return await self._call(
+            "PATCH",
+            "/api/v1/transfers/{id}",
+            models.Transfer.from_json,
+            path={"id": id},
+            body=body.to_json(),
+            repeatable=True,
+        )
+
+    @operation("DELETE", "/api/v1/transfers/{id}")
+    async def cancel(self, id: int) -> models.Transfer:
+        """Cancels a transfer. Files in place stay."""
+        return await self._call("DELETE", "/api/v1/transfers/{id}", models.Transfer.from_json, path={"id": id})
+
+    @operation("POST", "/api/v1/transfers")
+    async def copy(
+        self,
+        source: str,
+        destination: str,
+        *,
+        recursive: bool = False,
+        key: str | None = None,
+        remote_token: str | None = None,
+        remote_fingerprint: str | None = None,
+        overwrite: str | None = None,
+        verify: str | None = None,
+        encrypt: bool | None = None,
+        checksum: str | None = None,
+        rate_bps: int | None = None,
+        streams: int | None = None,
+        scitag: int | None = None,
+    ) -> AsyncTransferHandle:
+        """Lets the agent copy files; the copy continues without this client.
+
+        `source` and `destination` are paths as its exports name them, or one of them `penstock://HOST[:PORT]/path`
+        of another agent, with that agent's token and fingerprint. The idempotency `key` is a random one unless
+        given, so that a repeated call is one transfer.
+        """
+        body: dict[str, Any] = {
+            "source": source,
+            "destination": destination,
+            "recursive": recursive or None,
+            "key": key or str(uuid.uuid4()),
+            "overwrite": overwrite,
+            "verify": verify,
+            "encrypt": encrypt,
+            "checksum": checksum,
+            "rate_bps": rate_bps,
+            "streams": streams,
+            "scitag": scitag,
+        }
+        if remote_token is not None or remote_fingerprint is not None:
+            body["remote"] = {"token": remote_token, "fingerprint": remote_fingerprint}
+        body = {name: value for name, value in body.items() if value is not None}
+        transfer = await self._call("POST", "/api/v1/transfers", models.Transfer.from_json, body=body, repeatable=True)
+        return AsyncTransferHandle(self, transfer)
+
+    async def wait(
+        self,
+        id: int,
+        timeout: float | None = None,
+        *,
+        progress: TransferProgress | None = None,
+        check: bool = True,
+    ) -> models.Transfer:
+        """Waits until a transfer has ended and returns it; calls `progress` with each new state of it.
+
+        Raises TransferFailedError where it did not end as done, unless `check` is false, and WaitTimeoutError
+        after `timeout` seconds.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        last = None
+        while True:
+            transfer = await self.transfer(id)
+            if progress is not None and transfer != last:
+                progress(transfer)
+            last = transfer
+            if transfer.has_ended:
+                break
+            if end is not None and time.monotonic() >= end:
+                raise WaitTimeoutError(f"transfer {id} is {transfer.state} after {timeout} s")
+            await asyncio.sleep(POLL_INTERVAL_S)
+        if check and transfer.state != "done":
+            submitted = getattr(transfer, "submitted", None)
+            reason = getattr(submitted, "error", None) or f"{transfer.failed} files failed"
+            raise TransferFailedError(f"transfer {id} is {transfer.state}: {reason}", transfer)
+        return transfer
+
+    @operation("GET", "/api/v1/transfers/events")
+    async def events(
+        self, *, transfer: int | None = None, after: int | None = None
+    ) -> AsyncGenerator[models.Transfer, None]:
+        """Yields transfers as they change, for ever; after a lost connection it continues where it was."""
+        query = {"transfer": transfer, "after": after}
+        async with aclosing(self._events("/api/v1/transfers/events", query=query)) as events:
+            async for event in events:
+                yield _transfer(event.data)
+
+    async def follow(self, id: int) -> AsyncGenerator[models.Transfer, None]:
+        """Yields a transfer whenever it has changed, until it has ended; polls agents that send no events."""
+        last = await self.transfer(id)
+        yield last
+        if last.has_ended:
+            return
+        try:
+            async with aclosing(self.events(transfer=id, after=0)) as states:
+                async for transfer in states:
+                    if transfer.id == id:
+                        yield transfer
+                        if transfer.has_ended:
+                            return
+        except ApiError as error:
+            # An older agent takes `events` for a number.
+            absent = isinstance(error, NotFoundError) and is_absent(error)
+            if not absent and error.status not in (400, 404):
+                raise
+        while not last.has_ended:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            transfer = await self.transfer(id)
+            if transfer != last:
+                yield transfer
+            last = transfer
+
+    async def cancel_if_running(self, id: int) -> models.Transfer:
+        """Cancels a transfer, or returns it where it has ended."""
+        try:
+            return await self.cancel(id)
+        except ConflictError:
+            return await self.transfer(id)
+
+
+def _transfer(data: str) -> models.Transfer:
+    try:
+        return models.Transfer.from_json(json.loads(data))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResponseError(f"an event is not of this API ({error}): server and client differ in version") from error

@@ -1,0 +1,99 @@
+"""Telemetry as rows, pandas data frames or Arrow tables."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any
+
+from penstock import models
+from penstock._values import ArgumentError
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def _series(found: models.TelemetrySeries) -> list[dict[str, Any]]:
+    return [
+        {
+            "time": _time(found.start_s + index * found.step_s),
+            "key": line.key,
+            "name": line.name,
+            "bps": bps,
+            "error_bps": error,
+        }
+        for line in found.series
+        for index, (bps, error) in enumerate(zip(line.bps, line.error_bps, strict=True))
+    ]
+
+
+def _link_series(found: models.TelemetryLinkSeries) -> list[dict[str, Any]]:
+    return [
+        {
+            "time": _time(found.start_s + index * found.step_s),
+            "link": found.name,
+            "from": source,
+            "to": destination,
+            "bps": bps,
+            "error_bps": error,
+        }
+        for source, destination, line in (
+            (found.a, found.b, found.a_to_b),
+            (found.b, found.a, found.b_to_a),
+        )
+        for index, (bps, error) in enumerate(zip(line.bps, line.error_bps, strict=True))
+    ]
+
+
+def _flat(item: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns the fields of a dataclass, those of nested ones with the name of their field before theirs."""
+    row: dict[str, Any] = {}
+    for field in fields(item):
+        value = getattr(item, field.name)
+        name = prefix + field.name.rstrip("_")
+        if hasattr(value, "__dataclass_fields__"):
+            row.update(_flat(value, f"{name}_"))
+        else:
+            row[name] = value
+    return row
+
+
+def rows(found: Any) -> list[dict[str, Any]]:
+    """Returns a telemetry object as dicts with equal keys."""
+    if isinstance(found, models.TelemetrySeries):
+        return _series(found)
+    if isinstance(found, models.TelemetryLinkSeries):
+        return _link_series(found)
+    lists = {
+        models.TelemetryEvents: "events",
+        models.TelemetryInterfaces: "interfaces",
+        models.TelemetryLinks: "links",
+        models.TelemetryMatrix: "cells",
+        models.TelemetryTalkers: "talkers",
+    }
+    name = lists.get(type(found))
+    if name is None:
+        raise ArgumentError(f"{type(found).__name__} has no rows")
+    return [_flat(item) for item in getattr(found, name)]
+
+
+#: Columns of an empty series.
+_SERIES_COLUMNS = ("time", "key", "name", "bps", "error_bps")
+
+
+def to_pandas(found: Any) -> Any:
+    """Returns the rows as a data frame."""
+    import pandas
+
+    data = rows(found)
+    if not data and isinstance(found, models.TelemetrySeries):
+        return pandas.DataFrame(columns=list(_SERIES_COLUMNS))
+    return pandas.DataFrame.from_records(data)
+
+
+def to_arrow(found: Any) -> Any:
+    """Returns the rows as a table; times are UTC timestamps in microseconds."""
+    import pyarrow
+
+    return pyarrow.Table.from_pylist(rows(found))
