@@ -1,0 +1,775 @@
+"""File system `penstock://HOST/path` for fsspec, over the gateway of an agent.
+
+    import fsspec
+    with fsspec.open("penstock://dtn1.example.org/store/cms/f.csv") as file: ...
+
+Reads are ranges, several at once; an open file keeps a cache of blocks. A file is written under its name in one step,
+or not at all, and its checksum is compared. Whole large files go by `penstock cp` where that program is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import ssl
+import threading
+import uuid
+import weakref
+import zlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import httpx2
+from fsspec.asyn import AsyncFileSystem, sync
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import tokenize
+
+from penstock import _mover, _tls, _webdav
+from penstock._blocks import ParallelBlocks
+from penstock._core import Retry
+from penstock._credentials import MOVER_PORT, Address, Credentials, resolve
+from penstock._data import BrokenConnectionError, RangeReader, RangeResponse
+from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError
+
+#: Bytes of one request of a large read.
+PART_BYTES = 16 << 20
+
+#: Smallest file that goes by `penstock cp`: it takes a tenth of a second to start.
+MOVER_BYTES_MIN = 256 << 20
+
+#: Statuses after which a read or another repeatable request is sent again.
+_RETRIED = frozenset({429, 502, 503, 504})
+
+
+@dataclass
+class _Session:
+    """Connections of one event loop."""
+
+    http: httpx2.AsyncClient
+    reader: RangeReader
+
+
+def _close_session(loop: asyncio.AbstractEventLoop, session: _Session) -> None:
+    """Closes the connections of a file system that is no longer in use."""
+    if loop.is_running():
+        try:
+            asyncio.run_coroutine_threadsafe(session.http.aclose(), loop)
+            loop.call_soon_threadsafe(session.reader.close)
+        except RuntimeError:
+            pass
+
+
+class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
+    """Files of an agent.
+
+    `host` is that of `penstock cp`: `HOST` or `HOST:PORT` of the mover. The gateway is at `https://HOST:8443`, or
+    where `gateway` or `PENSTOCK_GATEWAY` says. Its certificate is the pinned one of the agent's login, or with
+    `authorities` (True for the system's, else a PEM file or directory) one for its name.
+
+    `mover` is `auto` (large files by `penstock cp` where it is installed), `never` or `always`. `verify` compares the
+    checksum of uploads. `auto_mkdir` makes missing directories of written files.
+    """
+
+    protocol: ClassVar[str] = "penstock"
+    root_marker: ClassVar[str] = "/"
+    cachable: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        host: str | None = None,
+        gateway: str | None = None,
+        token: str | None = None,
+        fingerprint: str | None = None,
+        authorities: str | bool | None = None,
+        state: str | None = None,
+        mover: str = "auto",
+        verify: bool = True,
+        auto_mkdir: bool = True,
+        connections: int = 8,
+        block_size: int = 4 << 20,
+        blocks_ahead: int = 4,
+        blocks_kept: int = 16,
+        timeout: float = 60.0,
+        retry: Retry | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not host:
+            raise CredentialsError("no host is given: write penstock://HOST/path")
+        if mover not in ("auto", "never", "always"):
+            raise ValueError(f"mover is '{mover}': use auto, never or always")
+        self.host = host
+        self.mover_address = Address.parse(host, MOVER_PORT)
+        bare = f"[{self.mover_address.host}]" if ":" in self.mover_address.host else self.mover_address.host
+        gateway = gateway or os.environ.get("PENSTOCK_GATEWAY") or f"https://{bare}:{_webdav.GATEWAY_PORT}"
+        self.gateway = gateway.rstrip("/")
+        url = urlsplit(self.gateway)
+        if url.scheme not in ("http", "https") or not url.hostname or url.path:
+            raise CredentialsError(f"'{gateway}' is no gateway: write it like https://dtn1.example.org:8443")
+        at = Address(url.hostname, url.port or (443 if url.scheme == "https" else 80))
+        if url.scheme == "http" and not at.is_loopback():
+            raise CredentialsError(f"{self.gateway}: plain HTTP is for this machine only: use https")
+        self._credentials = self._find_credentials(token, fingerprint, state)
+        self._authorities = authorities
+        if url.scheme == "https" and authorities is None and self._credentials.fingerprint is None:
+            raise CredentialsError(
+                f"no certificate of {self.mover_address} is known: log in first "
+                f"(penstock login {self.mover_address} --token ... --fingerprint ...), or give authorities=True"
+            )
+        self.mover = mover
+        self.verify = verify
+        self.auto_mkdir = auto_mkdir
+        self.connections = connections
+        self.block_size = block_size
+        self.blocks_ahead = blocks_ahead
+        self.blocks_kept = blocks_kept
+        self.timeout = timeout
+        self._retry = retry or Retry()
+        self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Session] = weakref.WeakKeyDictionary()
+        self._sessions_lock = threading.Lock()
+
+    def _find_credentials(self, token: str | None, fingerprint: str | None, state: str | None) -> Credentials:
+        return resolve(self.mover_address, token=token, fingerprint=fingerprint, state=state, mover=True)
+
+    # Names.
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        text = os.fspath(path) if isinstance(path, os.PathLike) else str(path)
+        if text.startswith("penstock://"):
+            _host, slash, rest = text.removeprefix("penstock://").partition("/")
+            text = slash + rest
+        return "/" + text.strip("/") if text.strip("/") else cls.root_marker
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        host, _, _rest = path.removeprefix("penstock://").partition("/")
+        return {"host": host} if path.startswith("penstock://") and host else {}
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Returns the URL of a path."""
+        return name if name.startswith("penstock://") else f"penstock://{self.host}{self._strip_protocol(name)}"
+
+    @property
+    def fsid(self) -> str:
+        """Name of this file system: its host."""
+        return f"penstock_{self.host}"
+
+    # Requests.
+
+    def _session(self) -> _Session:
+        """Returns the connections of the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._sessions_lock:
+            session = self._sessions.get(loop)
+            if session is None:
+                session = self._sessions[loop] = self._connect()
+                weakref.finalize(self, _close_session, loop, session)
+        return session
+
+    def _connect(self) -> _Session:
+        known = self._credentials
+        context: ssl.SSLContext | None = None
+        others: ssl.SSLContext | None = None
+        if self._authorities not in (None, False):
+            others = _tls.authorities_context(self._authorities)
+            if known.certificate is not None:
+                others.load_cert_chain(known.certificate, known.key)
+        if self.gateway.startswith("https:"):
+            context = others
+            if context is None:
+                assert known.fingerprint is not None
+                context = _tls.pinned_context(known.fingerprint, known.certificate, known.key)
+        authorization = f"Bearer {known.token}" if known.token else None
+        http = httpx2.AsyncClient(
+            base_url=self.gateway,
+            headers={} if authorization is None else {"authorization": authorization},
+            verify=context if context is not None else False,
+            timeout=self.timeout,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=self.connections * 2, max_keepalive_connections=self.connections),
+        )
+        reader = RangeReader(
+            self.gateway,
+            authorization=authorization,
+            context=context,
+            others=others,
+            connections=self.connections,
+            timeout_s=self.timeout,
+        )
+        return _Session(http, reader)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: dict[str, str] | None = None,
+        content: Any = None,
+        accept: tuple[int, ...] = (),
+        repeatable: bool = True,
+    ) -> httpx2.Response:
+        """Sends a request; returns a successful response or one with a status of `accept`."""
+        failures = 0
+        while True:
+            wait_s = self._retry.delay(failures) if repeatable else None
+            try:
+                response = await self._session().http.request(
+                    method, _webdav.quoted(path), headers=headers, content=content
+                )
+            except httpx2.TransportError as error:
+                found = _tls.mismatch(error, self.gateway)
+                if found is not None:
+                    raise found from error
+                if wait_s is None:
+                    raise ConnectionFailedError(
+                        f"{self.gateway}: {error or type(error).__name__}: check the address of the gateway (gateway=)"
+                    ) from error
+            else:
+                if response.is_success or response.status_code in accept:
+                    return response
+                if wait_s is None or response.status_code not in _RETRIED:
+                    raise _webdav.os_error(response.status_code, response.content, path)
+            failures += 1
+            await asyncio.sleep(wait_s)
+
+    async def _read_range(
+        self, path: str, target: memoryview, byte_range: str, tag: str | None = None
+    ) -> RangeResponse:
+        """Reads a range into a buffer; repeats it where the connection breaks. 416 is returned, not raised."""
+        failures = 0
+        headers = {"If-Match": tag} if tag else {}
+        while True:
+            wait_s = self._retry.delay(failures)
+            try:
+                response = await self._session().reader.read(target, _webdav.quoted(path), byte_range, headers)
+            except (BrokenConnectionError, ConnectionError, TimeoutError, asyncio.TimeoutError) as error:
+                if wait_s is None:
+                    raise ConnectionFailedError(
+                        f"{self.gateway}: {error or type(error).__name__}: check the address of the gateway (gateway=)"
+                    ) from error
+            else:
+                if response.status in (200, 206, 416):
+                    return response
+                if response.status == 412:
+                    raise OSError(errno.ESTALE, "the file changed while it was read: open it again", path)
+                if wait_s is None or response.status not in _RETRIED:
+                    raise _webdav.os_error(response.status, response.content, path)
+            failures += 1
+            await asyncio.sleep(wait_s)
+
+    # Listings.
+
+    async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        response = await self._send("PROPFIND", path, headers={"depth": "0"})
+        entries = _webdav.parse_listing(response.content)
+        if not entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return {**entries[0], "name": path}
+
+    async def _ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        response = await self._send("PROPFIND", path, headers={"depth": "1"})
+        entries = _webdav.parse_listing(response.content)
+        if entries and entries[0]["type"] == "directory":
+            # The first one is the directory itself.
+            entries = [entry for entry in entries[1:] if entry["name"] != path]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    async def _exists(self, path: str, **kwargs: Any) -> bool:
+        try:
+            await self._info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def _modified(self, path: str) -> datetime:
+        modified = (await self._info(path)).get("mtime")
+        if not isinstance(modified, datetime):
+            raise NotImplementedError(f"{path} has no time of modification")
+        return modified
+
+    def modified(self, path: str) -> datetime:
+        """Returns the time of modification."""
+        return sync(self.loop, self._modified, path)  # type: ignore[no-any-return]
+
+    def ukey(self, path: str) -> str:
+        """Returns a value that changes with the file: its ETag."""
+        info = self.info(path)
+        return str(info.get("etag") or tokenize(info["size"], info.get("mtime")))
+
+    async def _checksum(self, path: str, algorithm: str = "adler32") -> str:
+        path = self._strip_protocol(path)
+        response = await self._send("HEAD", path, headers={"want-digest": algorithm})
+        value = _webdav.parse_digest(response.headers.get("digest")).get(algorithm.lower())
+        if value is None:
+            raise ValueError(f"{path}: the gateway gives no {algorithm}: use adler32, crc32c, md5 or sha-256")
+        return value
+
+    def checksum(self, path: str, algorithm: str = "adler32") -> str:
+        """Returns the checksum of a file, computed by the agent (adler32, crc32c, md5, sha-256; RFC 3230)."""
+        return sync(self.loop, self._checksum, path, algorithm)  # type: ignore[no-any-return]
+
+    # Reading.
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        path = self._strip_protocol(path)
+        tag = kwargs.get("etag")
+        if end is not None and (end < 0 or (start is not None and start < 0)):
+            size = (await self._info(path))["size"]
+            start = max(size + start, 0) if start is not None and start < 0 else start
+            end = size + end if end < 0 else end
+        if start is not None and start < 0:
+            buffer = bytearray(-start)
+            response = await self._read_range(path, memoryview(buffer), f"bytes={start}", tag)
+            return b"" if response.status == 416 else bytes(memoryview(buffer)[: response.received])
+        start = start or 0
+        if end is not None and end <= start:
+            return b""
+        first_end = start + PART_BYTES if end is None else min(end, start + PART_BYTES)
+        buffer = bytearray(first_end - start)
+        response = await self._read_range(path, memoryview(buffer), f"bytes={start}-{first_end - 1}", tag)
+        if response.status == 416:
+            return b""
+        span = _webdav.parse_content_range(response.headers.get("content-range"))
+        total = span[2] if span is not None else start + response.received
+        stop = total if end is None else min(end, total)
+        if stop - start <= response.received:
+            return bytes(memoryview(buffer)[: response.received])
+        whole = bytearray(stop - start)
+        view = memoryview(whole)
+        view[: response.received] = memoryview(buffer)[: response.received]
+        del buffer
+        await self._read_parts(path, start, view, response.received, tag or response.headers.get("etag"))
+        return bytes(whole)
+
+    async def _read_parts(self, path: str, base: int, view: memoryview, begin: int, tag: str | None) -> None:
+        """Reads the parts of a file from `base` + `begin` on into a buffer, several at once."""
+
+        async def part(at: int) -> None:
+            target = view[at : at + PART_BYTES]
+            last = base + at + len(target) - 1
+            response = await self._read_range(path, target, f"bytes={base + at}-{last}", tag)
+            if response.received != len(target):
+                raise OSError(errno.ESTALE, "the file changed while it was read: open it again", path)
+
+        await _all([part(at) for at in range(begin, len(view), PART_BYTES)])
+
+    async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
+        path = self._strip_protocol(rpath)
+        info = await self._info(path)
+        if info["type"] == "directory":
+            os.makedirs(lpath, exist_ok=True)
+            return
+        callback.set_size(info["size"])
+        if hasattr(lpath, "write"):
+            lpath.write(await self._cat_file(path))
+            return
+        target = Path(os.fspath(lpath))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        binary = self._mover_for(path, info["size"])
+        if binary is not None:
+            await _mover.copy(
+                binary, self._mover_url(path), str(target.absolute()), str(self.mover_address), self._credentials
+            )
+            callback.relative_update(info["size"])
+            return
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
+        try:
+            with partial.open("wb") as file:
+                await self._read_to_file(path, file.fileno(), info, callback)
+            os.replace(partial, target)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+    async def _read_to_file(self, path: str, descriptor: int, info: dict[str, Any], callback: Any) -> None:
+        size, tag = info["size"], info.get("etag")
+        waiting = iter(range(0, size, PART_BYTES))
+
+        async def work() -> None:
+            buffer = memoryview(bytearray(min(PART_BYTES, size)))
+            for at in waiting:
+                target = buffer[: min(PART_BYTES, size - at)]
+                response = await self._read_range(path, target, f"bytes={at}-{at + len(target) - 1}", tag)
+                if response.received != len(target):
+                    raise OSError(errno.ESTALE, "the file changed while it was read: open it again", path)
+                await asyncio.to_thread(_write_at, descriptor, target, at)
+                callback.relative_update(len(target))
+
+        await _all([work() for _worker in range(min(self.connections, -(-size // PART_BYTES)))])
+
+    # Writing.
+
+    async def _put_content(
+        self, path: str, content: bytes | memoryview | AsyncIterator[bytes], *, create: bool, size: int | None = None
+    ) -> str | None:
+        """Sends the content of a file; returns the adler32 that the agent computed."""
+        headers = {"want-digest": "adler32", "content-type": "application/octet-stream"}
+        if create:
+            headers["if-none-match"] = "*"
+        if size is not None:
+            headers["content-length"] = str(size)
+        is_whole = isinstance(content, (bytes, memoryview))
+        if isinstance(content, memoryview):
+            content = bytes(content)
+        # A repeated upload of a whole file has the same effect, but a lost answer to `create` looks like a conflict.
+        response = await self._send(
+            "PUT", path, headers=headers, content=content, accept=(409,), repeatable=is_whole and not create
+        )
+        if response.status_code == 409:
+            if not (self.auto_mkdir and is_whole):
+                raise _webdav.os_error(409, response.content, path)
+            await self._make_parent(path)
+            response = await self._send("PUT", path, headers=headers, content=content, repeatable=not create)
+        return _webdav.parse_digest(response.headers.get("digest")).get("adler32")
+
+    async def _make_parent(self, path: str) -> None:
+        """Makes the missing directories above a path. Concurrent requests may make them at the same time."""
+        parent = self._parent(path)
+        if not await self._exists(parent):
+            await self._makedirs(parent, exist_ok=True)
+
+    def _compare(self, path: str, stored: str | None, sent: int) -> None:
+        if self.verify and stored is not None and int(stored, 16) != sent:
+            raise ChecksumMismatchError(
+                errno.EIO, f"{path}: the agent stored other bytes (adler32 {stored}) than were sent ({sent:08x})"
+            )
+
+    async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        content = value if isinstance(value, bytes) else bytes(value)
+        stored = await self._put_content(path, content, create=mode == "create")
+        self._compare(path, stored, zlib.adler32(content) if self.verify else 0)
+
+    async def _put_file(
+        self, lpath: Any, rpath: str, mode: str = "overwrite", callback: Any = DEFAULT_CALLBACK, **kwargs: Any
+    ) -> None:
+        path = self._strip_protocol(rpath)
+        if os.path.isdir(lpath):
+            await self._makedirs(path, exist_ok=True)
+            return
+        size = os.path.getsize(lpath)
+        callback.set_size(size)
+        binary = None if mode == "create" else self._mover_for(path, size)
+        if binary is not None:
+            await _mover.copy(
+                binary, os.path.abspath(lpath), self._mover_url(path), str(self.mover_address), self._credentials
+            )
+            callback.relative_update(size)
+            return
+        if size <= PART_BYTES:
+            with open(lpath, "rb") as file:
+                await self._pipe_file(path, file.read(), mode=mode)
+            callback.relative_update(size)
+            return
+        if self.auto_mkdir:
+            await self._make_parent(path)
+        digest = 1
+
+        async def parts() -> AsyncIterator[bytes]:
+            nonlocal digest
+            with open(lpath, "rb") as file:
+                while part := await asyncio.to_thread(file.read, 4 << 20):
+                    if self.verify:
+                        digest = zlib.adler32(part, digest)
+                    yield part
+                    callback.relative_update(len(part))
+
+        stored = await self._put_content(path, parts(), create=mode == "create", size=size)
+        self._compare(path, stored, digest)
+
+    def _mover_for(self, path: str, size: int) -> str | None:
+        """Returns the program that copies a file, where one should."""
+        if self.mover == "never" or (self.mover == "auto" and (size < MOVER_BYTES_MIN or set("?#") & set(path))):
+            return None
+        binary = _mover.find_binary()
+        if binary is not None and self._credentials.fingerprint is not None:
+            return binary
+        if self.mover == "always":
+            raise FileNotFoundError(
+                errno.ENOENT, "mover='always' needs the program penstock (PATH or PENSTOCK_BINARY) and a login", path
+            )
+        return None
+
+    def _mover_url(self, path: str) -> str:
+        return f"penstock://{self.mover_address}{path}"
+
+    # Directories, names.
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        response = await self._send("MKCOL", path, accept=(409,), repeatable=False)
+        if response.status_code == 409:
+            if not create_parents:
+                raise _webdav.os_error(409, response.content, path)
+            await self._makedirs(self._parent(path), exist_ok=True)
+            await self._send("MKCOL", path, repeatable=False)
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        path = self._strip_protocol(path)
+        try:
+            await self._mkdir(path, create_parents=True)
+        except (FileExistsError, PermissionError):
+            # Exports and the collections above them cannot be made.
+            if not exist_ok or not await self._isdir(path):
+                raise
+
+    async def _rm_file(self, path: str, **kwargs: Any) -> None:
+        path = self._strip_protocol(path)
+        if (await self._info(path))["type"] == "directory":
+            raise IsADirectoryError(errno.EISDIR, "is a directory: remove it with recursive=True", path)
+        await self._send("DELETE", path)
+
+    async def _rm(
+        self,
+        path: Any,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not recursive or maxdepth is not None:
+            await super()._rm(path, recursive=recursive, maxdepth=maxdepth, batch_size=batch_size)
+            return
+        paths = await self._expand_path(path, recursive=False)
+        for one in paths:
+            await self._send("DELETE", one)
+
+    async def _rmdir(self, path: str) -> None:
+        path = self._strip_protocol(path)
+        if (await self._info(path))["type"] != "directory":
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        if await self._ls(path, detail=False):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        await self._send("DELETE", path)
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+        sync(self.loop, self._rmdir, path)
+
+    async def _transfer_name(self, method: str, path1: str, path2: str, *, overwrite: bool = True) -> None:
+        """Sends COPY or MOVE within the agent; makes the directory of the destination where it is missing."""
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        headers = {
+            "destination": self.gateway + _webdav.quoted(target),
+            "overwrite": "T" if overwrite else "F",
+        }
+        response = await self._send(method, source, headers=headers, accept=(409,), repeatable=False)
+        if response.status_code == 409:
+            if not self.auto_mkdir:
+                raise _webdav.os_error(409, response.content, target)
+            await self._make_parent(target)
+            await self._send(method, source, headers=headers, repeatable=False)
+
+    async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        if (await self._info(path1))["type"] == "directory":
+            await self._makedirs(path2, exist_ok=True)
+            return
+        await self._transfer_name("COPY", path1, path2)
+
+    async def _mv_file(self, path1: str, path2: str) -> None:
+        await self._transfer_name("MOVE", path1, path2)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """Renames a file, or a tree where nothing has the new name, in one step; else copies and removes."""
+        if isinstance(path1, str) and isinstance(path2, str) and maxdepth is None and not set("*?[") & set(path1):
+            info = self.info(path1)
+            target = self._strip_protocol(path2)
+            is_inside = path2.endswith("/") or self.isdir(target)
+            if is_inside and not path1.endswith("/"):
+                target = target.rstrip("/") + "/" + info["name"].rsplit("/", 1)[-1]
+            if info["type"] == "file":
+                sync(self.loop, self._mv_file, path1, target)
+                return
+            if recursive and not self.exists(target):
+                sync(self.loop, self._transfer_name, "MOVE", path1, target, overwrite=False)
+                return
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    # Open files.
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> PenstockFile:
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        return PenstockFile(
+            self,
+            path,
+            mode=mode,
+            block_size=block_size or self.block_size,
+            autocommit=autocommit,
+            cache_type="none",
+            cache_options=cache_options,
+            **kwargs,
+        )
+
+
+async def _all(work: list[Any]) -> None:
+    """Runs coroutines at once; where one fails, ends the others and raises its error."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
+    while content:
+        written = os.pwrite(descriptor, content, offset)
+        content, offset = content[written:], offset + written
+
+
+class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
+    """A file that is read by blocks, or written in one upload that takes its name at the end."""
+
+    def __init__(self, fs: PenstockFileSystem, path: str, mode: str = "rb", **kwargs: Any) -> None:
+        self.closed: bool
+        self._upload: _Upload | None = None
+        self._digest = 1
+        self._blocks: ParallelBlocks | None = None
+        super().__init__(fs, path, mode=mode, **kwargs)
+        self._target = self.path
+        if mode == "rb":
+            if self.details["type"] == "directory":
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            self._blocks = ParallelBlocks(
+                self._begin_read,
+                self.size,
+                block_bytes=self.blocksize,
+                ahead=fs.blocks_ahead,
+                kept=fs.blocks_kept,
+            )
+        elif mode == "ab":
+            raise NotImplementedError("a gateway appends to no file: write it anew")
+        elif not self.autocommit:
+            parent, _, name = self.path.rpartition("/")
+            self._target = f"{parent}/.{name}.{uuid.uuid4().hex[:12]}.tmp"
+
+    # Reading.
+
+    def _begin_read(self, start: int, end: int) -> Future[bytes]:
+        reading = self.fs._cat_file(self.path, start, end, etag=self.details.get("etag"))
+        return asyncio.run_coroutine_threadsafe(reading, self.fs.loop)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        assert self._blocks is not None
+        return self._blocks.read(start, end)
+
+    # Writing.
+
+    def _run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return sync(self.fs.loop, function, *arguments, **named)
+
+    def _initiate_upload(self) -> None:
+        """Begins the upload with the first block; a file of one block is sent whole instead."""
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        content = self.buffer.getvalue()
+        create = self.mode == "xb" and self.autocommit
+        if final and self._upload is None:
+            self._run(self.fs._pipe_file, self._target, content, mode="create" if create else "overwrite")
+            return True
+        if self.fs.verify:
+            self._digest = zlib.adler32(content, self._digest)
+        if self._upload is None:
+            if self.fs.auto_mkdir:
+                self._run(self.fs._make_parent, self._target)
+            self._upload = self._run(_begin_upload, self.fs, self._target, create)
+        assert self._upload is not None
+        self._run(self._upload.send, content)
+        if final:
+            stored = self._run(self._upload.finish)
+            self.fs._compare(self._target, stored, self._digest)
+        return True
+
+    def commit(self) -> None:
+        """Gives a file of a transaction its name."""
+        if self._target != self.path:
+            self._run(self.fs._transfer_name, "MOVE", self._target, self.path, overwrite=self.mode != "xb")
+
+    def discard(self) -> None:
+        """Removes a file of a transaction, or ends an upload."""
+        if self._upload is not None:
+            self._run(self._upload.abort)
+        if self._target != self.path and self._run(self.fs._exists, self._target):
+            self._run(self.fs._send, "DELETE", self._target)
+
+    def close(self) -> None:
+        """Closes the file; a written one takes its name."""
+        if self.closed:
+            return
+        try:
+            super().close()
+        finally:
+            self.closed = True
+            if self._blocks is not None:
+                self._blocks.close()
+            if self._upload is not None:
+                self._run(self._upload.abort)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Closes the file; after an exception nothing of it is stored."""
+        if kind is not None and self.mode != "rb" and not self.closed:
+            self.closed = True
+            self.discard()
+        else:
+            self.close()
+
+
+async def _begin_upload(fs: PenstockFileSystem, path: str, create: bool) -> _Upload:
+    return _Upload(fs, path, create)
+
+
+class _Upload:
+    """An upload whose content comes in parts."""
+
+    def __init__(self, fs: PenstockFileSystem, path: str, create: bool) -> None:
+        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=2)
+        self._task = asyncio.ensure_future(fs._put_content(path, self._content(), create=create))
+
+    async def _content(self) -> AsyncIterator[bytes]:
+        while (part := await self._parts.get()) is not None:
+            yield part
+
+    async def send(self, content: bytes | None) -> None:
+        """Sends the next part; raises the error of an upload that has ended."""
+        if content == b"":
+            return
+        putting = asyncio.ensure_future(self._parts.put(content))
+        await asyncio.wait({putting, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if not putting.done():
+            putting.cancel()
+            # Ended before its end: only with an error.
+            self._task.result()
+            raise OSError(errno.EIO, "the gateway answered before the end of the upload")
+
+    async def finish(self) -> str | None:
+        """Ends the content; returns the checksum that the agent computed."""
+        await self.send(None)
+        return await self._task
+
+    async def abort(self) -> None:
+        """Ends an upload that is not whole: the agent stores nothing of it."""
+        if not self._task.done():
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
