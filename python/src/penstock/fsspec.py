@@ -173,7 +173,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             session = self._sessions.get(loop)
             if session is None:
                 session = self._sessions[loop] = self._connect()
-                weakref.finalize(self, _close_session, loop, session)
+                # The process closes them at its end.
+                weakref.finalize(self, _close_session, loop, session).atexit = False
         return session
 
     def _connect(self) -> _Session:
@@ -616,7 +617,6 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             mode=mode,
             block_size=block_size or self.block_size,
             autocommit=autocommit,
-            cache_type="none",
             cache_options=cache_options,
             **kwargs,
         )
@@ -640,18 +640,25 @@ def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
 
 
 class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that is read by blocks, or written in one upload that takes its name at the end."""
+    """A file that is read by blocks, or written in one upload that takes its name at the end.
 
-    def __init__(self, fs: PenstockFileSystem, path: str, mode: str = "rb", **kwargs: Any) -> None:
+    `cache_type` selects one of the caches of fsspec in place of the blocks.
+    """
+
+    def __init__(
+        self, fs: PenstockFileSystem, path: str, mode: str = "rb", cache_type: str | None = None, **kwargs: Any
+    ) -> None:
         self.closed: bool
         self._upload: _Upload | None = None
         self._digest = 1
         self._blocks: ParallelBlocks | None = None
-        super().__init__(fs, path, mode=mode, **kwargs)
+        super().__init__(fs, path, mode=mode, cache_type=cache_type or "none", **kwargs)
         self._target = self.path
         if mode == "rb":
             if self.details["type"] == "directory":
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if cache_type is not None:
+                return
             self._blocks = ParallelBlocks(
                 self._begin_read,
                 self.size,
@@ -672,7 +679,8 @@ class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
         return asyncio.run_coroutine_threadsafe(reading, self.fs.loop)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        assert self._blocks is not None
+        if self._blocks is None:
+            return self._begin_read(start, end).result()
         return self._blocks.read(start, end)
 
     # Writing.
