@@ -2,8 +2,8 @@
 
     PENSTOCK_BINARY=target/release/penstock python python/bench/filesystem.py [--rounds N] [--out FILE.md]
 
-The agent exports a directory; its gateway serves the same files to `penstock` and `http` over loopback. Contestants take
-turns in each round; the table has medians and the range. Files are in the page cache.
+The agent exports a directory; its gateway serves the same files to `penstock` and `http` over loopback. Contestants
+take turns in each round; the table has medians and the range. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-import daemons
 import fsspec
 
+import daemons
 from penstock.fsspec import PenstockFileSystem
 
 LARGE_BYTES = 512 << 20

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import ssl
 import threading
@@ -39,7 +40,10 @@ from penstock._data import BrokenConnectionError, RangeReader, RangeResponse
 from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError
 
 #: Bytes of one request of a large read.
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
+
+#: Bytes of the first request for a file whose size is not known.
+FIRST_BYTES = 256 << 10
 
 #: Smallest file that goes by `penstock cp`: it takes a tenth of a second to start.
 MOVER_BYTES_MIN = 256 << 20
@@ -331,28 +335,24 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             start = max(size + start, 0) if start is not None and start < 0 else start
             end = size + end if end < 0 else end
         if start is not None and start < 0:
-            buffer = bytearray(-start)
-            response = await self._read_range(path, memoryview(buffer), f"bytes={start}", tag)
-            return b"" if response.status == 416 else bytes(memoryview(buffer)[: response.received])
+            tail = _Buffer(-start)
+            response = await self._read_range(path, tail.view, f"bytes={start}", tag)
+            return tail.content(response.received)
         start = start or 0
         if end is not None and end <= start:
             return b""
-        first_end = start + PART_BYTES if end is None else min(end, start + PART_BYTES)
-        buffer = bytearray(first_end - start)
-        response = await self._read_range(path, memoryview(buffer), f"bytes={start}-{first_end - 1}", tag)
-        if response.status == 416:
-            return b""
+        first_end = start + FIRST_BYTES if end is None else min(end, start + PART_BYTES)
+        first = _Buffer(first_end - start)
+        response = await self._read_range(path, first.view, f"bytes={start}-{first_end - 1}", tag)
         span = _webdav.parse_content_range(response.headers.get("content-range"))
-        total = span[2] if span is not None else start + response.received
+        total = span[2] if response.status == 206 and span is not None else start + response.received
         stop = total if end is None else min(end, total)
-        if stop - start <= response.received:
-            return bytes(memoryview(buffer)[: response.received])
-        whole = bytearray(stop - start)
-        view = memoryview(whole)
-        view[: response.received] = memoryview(buffer)[: response.received]
-        del buffer
-        await self._read_parts(path, start, view, response.received, tag or response.headers.get("etag"))
-        return bytes(whole)
+        if response.status == 416 or stop - start <= response.received:
+            return first.content(response.received)
+        whole = _Buffer(stop - start)
+        whole.view[: response.received] = first.view[: response.received]
+        await self._read_parts(path, start, whole.view, response.received, tag or response.headers.get("etag"))
+        return whole.content(stop - start)
 
     async def _read_parts(self, path: str, base: int, view: memoryview, begin: int, tag: str | None) -> None:
         """Reads the parts of a file from `base` + `begin` on into a buffer, several at once."""
@@ -620,6 +620,27 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             cache_options=cache_options,
             **kwargs,
         )
+
+
+class _Buffer:
+    """Memory that becomes a `bytes` object without a copy.
+
+    `BytesIO` gives a view of the object that it returns in the end; a bytearray would be copied, and a large copy costs
+    as much as the read.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._io = io.BytesIO()
+        if size:
+            self._io.seek(size - 1)
+            self._io.write(b"\0")
+        self.view = self._io.getbuffer()
+
+    def content(self, size: int) -> bytes:
+        """Returns the first `size` bytes. The view is gone."""
+        self.view.release()
+        self._io.truncate(size)
+        return self._io.getvalue()
 
 
 async def _all(work: list[Any]) -> None:
