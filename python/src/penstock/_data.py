@@ -59,6 +59,8 @@ class _Reader(asyncio.BufferedProtocol):
         self._refusal: memoryview | None = None
         self._done: asyncio.Future[RangeResponse] | None = None
         self._in_body = False
+        self.updates = 0
+        """Number of times that bytes came: where it stands still, the server is silent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -81,10 +83,12 @@ class _Reader(asyncio.BufferedProtocol):
         if not self._in_body:
             return self._scratch
         body = self._refusal if self._refusal is not None else self._target
-        assert body is not None
+        if body is None:
+            return self._scratch
         return body[self._received : self._expected] or self._scratch[:1]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.updates += 1
         if self._done is None or self._done.done():
             # Bytes that no request asked for.
             self.close()
@@ -146,6 +150,7 @@ class _Reader(asyncio.BufferedProtocol):
         self._done.set_result(RangeResponse(self._status, self._headers, received, content))
 
     def _fail(self, reason: str) -> None:
+        self._target = None
         self.close()
         if self._done is not None and not self._done.done():
             self._done.set_exception(BrokenConnectionError(reason))
@@ -160,8 +165,9 @@ class _Reader(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Closes the connection."""
         self.is_reusable = False
+        self._target = None
         if self.transport is not None:
-            self.transport.close()
+            self.transport.abort()
 
 
 class RangeReader:
@@ -215,7 +221,7 @@ class RangeReader:
             was_free = bool(free)
             reader = free.pop() if was_free else await self._connect(url, is_origin)
             try:
-                response = await asyncio.wait_for(reader.start(request, target), self._timeout_s)
+                response = await self._response(reader, reader.start(request, target))
             except BrokenConnectionError:
                 # The server may close a connection that waits.
                 if was_free:
@@ -229,6 +235,16 @@ class RangeReader:
             else:
                 reader.close()
             return response
+
+    async def _response(self, reader: _Reader, response: asyncio.Future[RangeResponse]) -> RangeResponse:
+        """Waits for a response as long as bytes come."""
+        while True:
+            before = reader.updates
+            await asyncio.wait({response}, timeout=self._timeout_s)
+            if response.done():
+                return response.result()
+            if reader.updates == before:
+                raise TimeoutError(f"no byte came for {self._timeout_s} s")
 
     async def _connect(self, url: SplitResult, is_origin: bool) -> _Reader:
         context = None

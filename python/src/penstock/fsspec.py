@@ -639,7 +639,11 @@ class _Buffer:
     def content(self, size: int) -> bytes:
         """Returns the first `size` bytes. The view is gone."""
         self.view.release()
-        self._io.truncate(size)
+        try:
+            self._io.truncate(size)
+        except BufferError:
+            # A connection that failed still has a part of it.
+            return bytes(self._io.getbuffer()[:size])
         return self._io.getvalue()
 
 
