@@ -8,6 +8,7 @@ response straight into the buffer of the caller. Only what the gateway sends is 
 from __future__ import annotations
 
 import asyncio
+import io
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -23,6 +24,31 @@ REFUSAL_BYTES_MAX = 1 << 20
 
 #: Most redirects of one read.
 REDIRECTS_MAX = 3
+
+
+class Buffer:
+    """Memory that becomes a `bytes` object without a copy.
+
+    `BytesIO` gives a view of the object that it returns in the end; a bytearray would be copied, and a large copy costs
+    as much as the read.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._io = io.BytesIO()
+        if size:
+            self._io.seek(size - 1)
+            self._io.write(b"\0")
+        self.view = self._io.getbuffer()
+
+    def content(self, size: int) -> bytes:
+        """Returns the first `size` bytes. The view is gone."""
+        self.view.release()
+        try:
+            self._io.truncate(size)
+        except BufferError:
+            # A connection that failed still has a part of it.
+            return bytes(self._io.getbuffer()[:size])
+        return self._io.getvalue()
 
 
 class BrokenConnectionError(OSError):

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import os
 import ssl
 import threading
 import uuid
 import weakref
 import zlib
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,14 +27,13 @@ from urllib.parse import urlsplit
 import httpx2
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
 from penstock import _mover, _tls, _webdav
-from penstock._blocks import ParallelBlocks
 from penstock._core import Retry
 from penstock._credentials import MOVER_PORT, Address, Credentials, resolve
-from penstock._data import BrokenConnectionError, RangeReader, RangeResponse
+from penstock._data import BrokenConnectionError, Buffer, RangeReader, RangeResponse
+from penstock._open_file import PenstockFile
 from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError
 
 #: Bytes of one request of a large read.
@@ -335,21 +332,21 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
             start = max(size + start, 0) if start is not None and start < 0 else start
             end = size + end if end < 0 else end
         if start is not None and start < 0:
-            tail = _Buffer(-start)
+            tail = Buffer(-start)
             response = await self._read_range(path, tail.view, f"bytes={start}", tag)
             return tail.content(response.received)
         start = start or 0
         if end is not None and end <= start:
             return b""
         first_end = start + FIRST_BYTES if end is None else min(end, start + PART_BYTES)
-        first = _Buffer(first_end - start)
+        first = Buffer(first_end - start)
         response = await self._read_range(path, first.view, f"bytes={start}-{first_end - 1}", tag)
         span = _webdav.parse_content_range(response.headers.get("content-range"))
         total = span[2] if response.status == 206 and span is not None else start + response.received
         stop = total if end is None else min(end, total)
         if response.status == 416 or stop - start <= response.received:
             return first.content(response.received)
-        whole = _Buffer(stop - start)
+        whole = Buffer(stop - start)
         whole.view[: response.received] = first.view[: response.received]
         await self._read_parts(path, start, whole.view, response.received, tag or response.headers.get("etag"))
         return whole.content(stop - start)
@@ -622,31 +619,6 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         )
 
 
-class _Buffer:
-    """Memory that becomes a `bytes` object without a copy.
-
-    `BytesIO` gives a view of the object that it returns in the end; a bytearray would be copied, and a large copy costs
-    as much as the read.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._io = io.BytesIO()
-        if size:
-            self._io.seek(size - 1)
-            self._io.write(b"\0")
-        self.view = self._io.getbuffer()
-
-    def content(self, size: int) -> bytes:
-        """Returns the first `size` bytes. The view is gone."""
-        self.view.release()
-        try:
-            self._io.truncate(size)
-        except BufferError:
-            # A connection that failed still has a part of it.
-            return bytes(self._io.getbuffer()[:size])
-        return self._io.getvalue()
-
-
 async def _all(work: list[Any]) -> None:
     """Runs coroutines at once; where one fails, ends the others and raises its error."""
     tasks = [asyncio.ensure_future(one) for one in work]
@@ -662,147 +634,3 @@ def _write_at(descriptor: int, content: memoryview, offset: int) -> None:
     while content:
         written = os.pwrite(descriptor, content, offset)
         content, offset = content[written:], offset + written
-
-
-class PenstockFile(AbstractBufferedFile):  # type: ignore[misc]
-    """A file that is read by blocks, or written in one upload that takes its name at the end.
-
-    `cache_type` selects one of the caches of fsspec in place of the blocks.
-    """
-
-    def __init__(
-        self, fs: PenstockFileSystem, path: str, mode: str = "rb", cache_type: str | None = None, **kwargs: Any
-    ) -> None:
-        self.closed: bool
-        self._upload: _Upload | None = None
-        self._digest = 1
-        self._blocks: ParallelBlocks | None = None
-        super().__init__(fs, path, mode=mode, cache_type=cache_type or "none", **kwargs)
-        self._target = self.path
-        if mode == "rb":
-            if self.details["type"] == "directory":
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            if cache_type is not None:
-                return
-            self._blocks = ParallelBlocks(
-                self._begin_read,
-                self.size,
-                block_bytes=self.blocksize,
-                ahead=fs.blocks_ahead,
-                kept=fs.blocks_kept,
-            )
-        elif mode == "ab":
-            raise NotImplementedError("a gateway appends to no file: write it anew")
-        elif not self.autocommit:
-            parent, _, name = self.path.rpartition("/")
-            self._target = f"{parent}/.{name}.{uuid.uuid4().hex[:12]}.tmp"
-
-    # Reading.
-
-    def _begin_read(self, start: int, end: int) -> Future[bytes]:
-        reading = self.fs._cat_file(self.path, start, end, etag=self.details.get("etag"))
-        return asyncio.run_coroutine_threadsafe(reading, self.fs.loop)
-
-    def _fetch_range(self, start: int, end: int) -> bytes:
-        if self._blocks is None:
-            return self._begin_read(start, end).result()
-        return self._blocks.read(start, end)
-
-    # Writing.
-
-    def _run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return sync(self.fs.loop, function, *arguments, **named)
-
-    def _initiate_upload(self) -> None:
-        """Begins the upload with the first block; a file of one block is sent whole instead."""
-
-    def _upload_chunk(self, final: bool = False) -> bool:
-        content = self.buffer.getvalue()
-        create = self.mode == "xb" and self.autocommit
-        if final and self._upload is None:
-            self._run(self.fs._pipe_file, self._target, content, mode="create" if create else "overwrite")
-            return True
-        if self.fs.verify:
-            self._digest = zlib.adler32(content, self._digest)
-        if self._upload is None:
-            if self.fs.auto_mkdir:
-                self._run(self.fs._make_parent, self._target)
-            self._upload = self._run(_begin_upload, self.fs, self._target, create)
-        assert self._upload is not None
-        self._run(self._upload.send, content)
-        if final:
-            stored = self._run(self._upload.finish)
-            self.fs._compare(self._target, stored, self._digest)
-        return True
-
-    def commit(self) -> None:
-        """Gives a file of a transaction its name."""
-        if self._target != self.path:
-            self._run(self.fs._transfer_name, "MOVE", self._target, self.path, overwrite=self.mode != "xb")
-
-    def discard(self) -> None:
-        """Removes a file of a transaction, or ends an upload."""
-        if self._upload is not None:
-            self._run(self._upload.abort)
-        if self._target != self.path and self._run(self.fs._exists, self._target):
-            self._run(self.fs._send, "DELETE", self._target)
-
-    def close(self) -> None:
-        """Closes the file; a written one takes its name."""
-        if self.closed:
-            return
-        try:
-            super().close()
-        finally:
-            self.closed = True
-            if self._blocks is not None:
-                self._blocks.close()
-            if self._upload is not None:
-                self._run(self._upload.abort)
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Closes the file; after an exception nothing of it is stored."""
-        if kind is not None and self.mode != "rb" and not self.closed:
-            self.closed = True
-            self.discard()
-        else:
-            self.close()
-
-
-async def _begin_upload(fs: PenstockFileSystem, path: str, create: bool) -> _Upload:
-    return _Upload(fs, path, create)
-
-
-class _Upload:
-    """An upload whose content comes in parts."""
-
-    def __init__(self, fs: PenstockFileSystem, path: str, create: bool) -> None:
-        self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=2)
-        self._task = asyncio.ensure_future(fs._put_content(path, self._content(), create=create))
-
-    async def _content(self) -> AsyncIterator[bytes]:
-        while (part := await self._parts.get()) is not None:
-            yield part
-
-    async def send(self, content: bytes | None) -> None:
-        """Sends the next part; raises the error of an upload that has ended."""
-        if content == b"":
-            return
-        putting = asyncio.ensure_future(self._parts.put(content))
-        await asyncio.wait({putting, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        if not putting.done():
-            putting.cancel()
-            # Ended before its end: only with an error.
-            self._task.result()
-            raise OSError(errno.EIO, "the gateway answered before the end of the upload")
-
-    async def finish(self) -> str | None:
-        """Ends the content; returns the checksum that the agent computed."""
-        await self.send(None)
-        return await self._task
-
-    async def abort(self) -> None:
-        """Ends an upload that is not whole: the agent stores nothing of it."""
-        if not self._task.done():
-            self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)

@@ -13,10 +13,13 @@ from typing import Any
 from penstock import models
 from penstock._async.base import AsyncService
 from penstock._core import is_absent
+from penstock._credentials import MOVER_PORT, Address, resolve
 from penstock._operations import operation
+from penstock._tls import format_fingerprint
 from penstock.errors import (
     ApiError,
     ConflictError,
+    CredentialsError,
     NotFoundError,
     ResponseError,
     TransferFailedError,
@@ -131,6 +134,7 @@ class AsyncAgent(AsyncService):
         key: str | None = None,
         remote_token: str | None = None,
         remote_fingerprint: str | None = None,
+        remote_login: bool = False,
         overwrite: str | None = None,
         verify: str | None = None,
         encrypt: bool | None = None,
@@ -142,8 +146,9 @@ class AsyncAgent(AsyncService):
         """Lets the agent copy files; the copy continues without this client.
 
         `source` and `destination` are paths as its exports name them, or one of them `penstock://HOST[:PORT]/path`
-        of another agent, with that agent's token and fingerprint. The idempotency `key` is a random one unless
-        given, so that a repeated call is one transfer.
+        of another agent, with that agent's token and fingerprint; `remote_login` takes both from the stored login,
+        and this agent receives them. The idempotency `key` is a random one unless given, so that a repeated call is
+        one transfer.
         """
         body: dict[str, Any] = {
             "source": source,
@@ -158,6 +163,8 @@ class AsyncAgent(AsyncService):
             "streams": streams,
             "scitag": scitag,
         }
+        if remote_login:
+            remote_token, remote_fingerprint = remote_credentials(source, destination)
         if remote_token is not None or remote_fingerprint is not None:
             body["remote"] = {"token": remote_token, "fingerprint": remote_fingerprint}
         body = {name: value for name, value in body.items() if value is not None}
@@ -236,6 +243,18 @@ class AsyncAgent(AsyncService):
             return await self.cancel(id)
         except ConflictError:
             return await self.transfer(id)
+
+
+def remote_credentials(source: str, destination: str) -> tuple[str | None, str | None]:
+    """Returns token and fingerprint of the stored login for the agent that one of two URLs names."""
+    for text in (source, destination):
+        if text.startswith("penstock://"):
+            address = Address.parse(text.removeprefix("penstock://").partition("/")[0], MOVER_PORT)
+            known = resolve(address, mover=True)
+            if known.token is None or known.fingerprint is None:
+                raise CredentialsError(f"no login for {address} is known: run penstock login {address}")
+            return known.token, format_fingerprint(known.fingerprint)
+    return None, None
 
 
 def _transfer(data: str) -> models.Transfer:
