@@ -242,7 +242,7 @@ def test_telemetry_converts_to_tables(tmp_path: Path) -> None:
             series = client.series("owner", from_=-60)
             assert series.unit == "bit/s"
             assert series.rows() == []
-            assert client.talkers(5).talkers == ()
+            assert client.talkers().talkers == ()
             assert client.matrix().cells == ()
             assert client.events(kind="alert").rows() == []
             assert client.labels().owners == 0

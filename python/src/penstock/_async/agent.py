@@ -85,13 +85,31 @@ class AsyncAgent(AsyncService):
         return await self._call("GET", "/api/v1/agent", models.Agent.from_json)
 
     @operation("GET", "/api/v1/transfers")
-    async def list_transfers(self) -> models.Transfers:
-        """Returns running and ended transfers with the state of the connection to a controller."""
-        return await self._call("GET", "/api/v1/transfers", models.Transfers.from_json)
+    async def list_transfers(
+        self,
+        *,
+        state: str | None = None,
+        caller: str | None = None,
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> models.Transfers:
+        """Returns one page of running and ended transfers, with the state of the connection to a controller.
 
-    async def transfers(self) -> tuple[models.Transfer, ...]:
-        """Returns running transfers and those that ended recently."""
-        return (await self.list_transfers()).transfers
+        Agents without pages take no parameters and return all.
+        """
+        query = {"state": state, "caller": caller, "after": after, "limit": limit}
+        return await self._call("GET", "/api/v1/transfers", models.Transfers.from_json, query=query)
+
+    async def transfers(self, **filters: Any) -> tuple[models.Transfer, ...]:
+        """Returns running transfers and those that ended recently; filters as those of `list_transfers`."""
+        found: list[models.Transfer] = []
+        while True:
+            page = await self.list_transfers(**filters)
+            found += page.transfers
+            after = getattr(page, "next", None)
+            if after is None:
+                return tuple(found)
+            filters["after"] = after
 
     @operation("GET", "/api/v1/transfers/{id}")
     async def transfer(self, id: int) -> models.Transfer:

@@ -86,13 +86,31 @@ class Agent(Service):
         return self._call("GET", "/api/v1/agent", models.Agent.from_json)
 
     @operation("GET", "/api/v1/transfers")
-    def list_transfers(self) -> models.Transfers:
-        """Returns running and ended transfers with the state of the connection to a controller."""
-        return self._call("GET", "/api/v1/transfers", models.Transfers.from_json)
+    def list_transfers(
+        self,
+        *,
+        state: str | None = None,
+        caller: str | None = None,
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> models.Transfers:
+        """Returns one page of running and ended transfers, with the state of the connection to a controller.
 
-    def transfers(self) -> tuple[models.Transfer, ...]:
-        """Returns running transfers and those that ended recently."""
-        return (self.list_transfers()).transfers
+        Agents without pages take no parameters and return all.
+        """
+        query = {"state": state, "caller": caller, "after": after, "limit": limit}
+        return self._call("GET", "/api/v1/transfers", models.Transfers.from_json, query=query)
+
+    def transfers(self, **filters: Any) -> tuple[models.Transfer, ...]:
+        """Returns running transfers and those that ended recently; filters as those of `list_transfers`."""
+        found: list[models.Transfer] = []
+        while True:
+            page = self.list_transfers(**filters)
+            found += page.transfers
+            after = getattr(page, "next", None)
+            if after is None:
+                return tuple(found)
+            filters["after"] = after
 
     @operation("GET", "/api/v1/transfers/{id}")
     def transfer(self, id: int) -> models.Transfer:

@@ -71,16 +71,18 @@ class Collector(Service):
     @operation("GET", "/api/v1/telemetry/talkers")
     def talkers(
         self,
-        n: int | None = None,
         *,
+        top: int | None = None,
+        n: int | None = None,
         from_: float | None = None,
         to: float | None = None,
         direction: str | None = None,
         **filters: QueryValue,
     ) -> models.TelemetryTalkers:
-        """Returns the largest flows of the last seconds."""
+        """Returns the largest flows of the last seconds: `top` of them, `n` at collectors that call it so."""
         query: dict[str, QueryValue] = {
             **filters,
+            "top": top,
             "n": n,
             "from": whole(from_),
             "to": whole(to),
