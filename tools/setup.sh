@@ -57,6 +57,8 @@ for purpose in "$@"; do
             # Its package installs a service that is not needed: masked, it never starts.
             services="$services clickhouse-server"
             wish clickhouse-server clickhouse-server
+            # Virtual environments of tests; a module has no program to look for.
+            python3 -c "import ensurepip" 2>/dev/null || wished="$wished python3-venv"
             # The client of FTS3, which pip builds in a virtual environment.
             wish swig swig libssl-dev python3-venv python3-dev
             # Clients of the gateway.
