@@ -67,6 +67,8 @@ enum BenchSubject {
     Controller(bench::controller::Options),
     /// The collector from UDP to stored minutes, and samples per CPU second against goflow2 and sfacctd.
     Telemetry(bench::telemetry::Options),
+    /// Controllers of transfers on the modelled path, and their regret.
+    Tuner(bench::tuner::Options),
 }
 
 fn main() -> ExitCode {
@@ -145,5 +147,6 @@ fn run_bench(subject: &BenchSubject) -> Result<()> {
         BenchSubject::Lab(options) => bench::lab::run(options),
         BenchSubject::Controller(options) => bench::controller::run(options),
         BenchSubject::Telemetry(options) => bench::telemetry::run(options),
+        BenchSubject::Tuner(options) => bench::tuner::run(options),
     }
 }

@@ -39,6 +39,11 @@ impl MachineFacts {
     }
 }
 
+/// Date in UTC, as `2026-11-26`.
+pub(super) fn today() -> String {
+    output("date", &["-u", "+%Y-%m-%d"])
+}
+
 pub(super) fn facts(root: &Path, work: &Path) -> Result<MachineFacts> {
     let cpu_info = read("/proc/cpuinfo");
     let cpu = cpu_info
@@ -55,7 +60,7 @@ pub(super) fn facts(root: &Path, work: &Path) -> Result<MachineFacts> {
         " and changes not committed"
     };
     Ok(MachineFacts {
-        date: output("date", &["-u", "+%Y-%m-%d"]),
+        date: today(),
         commit: output(
             "git",
             &["-C", &root.display().to_string(), "rev-parse", "--short=12", "HEAD"],

@@ -18,6 +18,7 @@ mod process;
 mod reference;
 mod report;
 pub mod telemetry;
+pub mod tuner;
 mod work;
 
 use std::os::unix::process::CommandExt;

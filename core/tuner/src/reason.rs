@@ -1,0 +1,148 @@
+//! Decisions with the numbers behind them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::bottleneck::BindingLimit;
+use crate::parallelism::{Parallelism, PipelineStage};
+
+/// Decision for the next interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TunerDecision {
+    /// Parallelism to apply from the next interval on.
+    pub target: Parallelism,
+    /// Reason, of a change or of none.
+    pub reason: ChangeReason,
+}
+
+/// Change of one stage's workers, and what was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StageChange {
+    /// Stage whose workers change.
+    pub stage: PipelineStage,
+    /// Workers of the stage before the change.
+    pub from: u16,
+    /// Workers of the stage after the change.
+    pub to: u16,
+}
+
+impl fmt::Display for StageChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} -> {}", self.stage, self.from, self.to)
+    }
+}
+
+/// Reason of a decision; its text is one sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the text of each variant says what its fields are")]
+pub enum ChangeReason {
+    /// The rate at the current settings is being measured.
+    Measuring { intervals: u32 },
+    /// The settings fit.
+    Holding { limit: BindingLimit },
+    /// No workers can move the limit.
+    Bound { limit: BindingLimit },
+    /// A doubling is tried.
+    Doubling { change: StageChange, limit: BindingLimit },
+    /// A step gained enough and is kept.
+    Gained { change: StageChange, gain_percent: f64, elasticity: f64 },
+    /// A step gained too little and is taken back.
+    TooLittle { change: StageChange, gain_percent: f64, required_percent: f64 },
+    /// The knee lies between two settings, where the rates of both predict it.
+    Narrowing { change: StageChange, low: u16, high: u16 },
+    /// The knee is found.
+    Knee { change: StageChange, rate_bps: f64 },
+    /// A paired probe begins.
+    Probing { change: StageChange },
+    /// A paired probe returns to compare.
+    Comparing { change: StageChange, gain_percent: f64 },
+    /// A paired probe with fewer workers lost nothing that counts.
+    NotNeeded { change: StageChange, loss_percent: f64 },
+    /// A congested path answers little: the streams are left to others.
+    Shared { change: StageChange, loss_percent: f64 },
+    /// The rate has changed for longer than noise does.
+    RateShift { percent: f64 },
+    /// Congestion has ended.
+    CongestionEnded,
+    /// A published controller moves by its own rule.
+    PeerRule { change: StageChange, score: f64 },
+}
+
+impl ChangeReason {
+    /// True if the decision changes settings.
+    #[must_use]
+    pub const fn is_change(&self) -> bool {
+        !matches!(
+            self,
+            Self::Measuring { .. }
+                | Self::Holding { .. }
+                | Self::Bound { .. }
+                | Self::RateShift { .. }
+                | Self::CongestionEnded
+        )
+    }
+
+    /// True if an operator wants to read it: a change, or an event that starts a search.
+    #[must_use]
+    pub const fn is_notable(&self) -> bool {
+        self.is_change() || matches!(self, Self::RateShift { .. } | Self::CongestionEnded)
+    }
+}
+
+impl fmt::Display for ChangeReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measuring { intervals } => {
+                write!(f, "Measures the rate at these settings ({intervals} intervals so far).")
+            }
+            Self::Holding { limit } => write!(f, "Keeps the settings; {limit} binds."),
+            Self::Bound { limit } => {
+                write!(f, "Keeps the settings: {limit} binds, which more workers cannot move.")
+            }
+            Self::Doubling { change, limit } => {
+                write!(f, "Tries {change}, because {limit} binds.")
+            }
+            Self::Gained { change, gain_percent, elasticity } => write!(
+                f,
+                "Keeps {change}: the rate changed by {gain_percent:+.1} %, {:.0} % of proportional.",
+                elasticity * 100.0
+            ),
+            Self::TooLittle { change, gain_percent, required_percent } => write!(
+                f,
+                "Takes back, {change}: the rate changed by {gain_percent:+.1} %, and \
+                 {required_percent:.1} % would justify more."
+            ),
+            Self::Narrowing { change, low, high } => {
+                write!(f, "Tries {change}: the knee lies between {low} and {high}.")
+            }
+            Self::Knee { change, rate_bps } => write!(
+                f,
+                "Settles, {change}: this reaches {:.1} Mb/s, the rate of more.",
+                rate_bps / 1e6
+            ),
+            Self::Probing { change } => write!(f, "Compares {change} with the present."),
+            Self::Comparing { change, gain_percent } => write!(
+                f,
+                "Returns, {change}, to compare: the probe changed the rate by {gain_percent:+.1} %."
+            ),
+            Self::NotNeeded { change, loss_percent } => write!(
+                f,
+                "Gives back, {change}: the rate changed by {loss_percent:+.1} % without them."
+            ),
+            Self::Shared { change, loss_percent } => write!(
+                f,
+                "Leaves streams of a congested path to others, {change}: the rate changes by \
+                 {loss_percent:+.1} %."
+            ),
+            Self::RateShift { percent } => {
+                write!(f, "Measures anew: the rate has changed by {percent:+.0} %.")
+            }
+            Self::CongestionEnded => f.write_str("Measures anew: the path is no longer congested."),
+            Self::PeerRule { change, score } => {
+                write!(f, "Moves {change} by its rule, at a score of {score:.3}.")
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Measurements of one interval.
+
+use serde::{Deserialize, Serialize};
+
+use crate::parallelism::Parallelism;
+
+/// Differences of the kernel's TCP counters over an interval, summed over the data streams. A field is absent where the
+/// end that measures does not see it: a receiver does not see the sender's RTT.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TcpDifferences {
+    /// Sum of the streams' most recent delivery rates, in bits per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_rate_bps: Option<u64>,
+    /// Time with data outstanding, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_us: Option<u64>,
+    /// Time limited by the receiver's window, in microseconds.
+    pub rwnd_limited_us: u64,
+    /// Time limited by the send buffer, in microseconds.
+    pub sndbuf_limited_us: u64,
+    /// Segments sent, retransmissions included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_segments: Option<u64>,
+    /// Segments retransmitted, after a timeout or fast.
+    pub retransmitted_segments: u64,
+    /// Mean smoothed round-trip time of the streams, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u32>,
+    /// Smallest round-trip time of the transfer so far, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_min_us: Option<u32>,
+    /// Segments that arrived with a congestion mark (ECN).
+    pub delivered_ce: u64,
+}
+
+/// Fractions of the streams' time, 0 to 1, that show which queue between two stages is empty or full.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueShares {
+    /// Sending streams waited for a block: the queue behind the readers is empty.
+    pub source_empty: f64,
+    /// Receiving streams waited for a buffer: the queue before the writers is full.
+    pub destination_full: f64,
+    /// Sending streams waited for the rate limit.
+    pub rate_limit: f64,
+}
+
+/// Measurements of one interval of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TunerSample {
+    /// Length of the interval in microseconds.
+    pub interval_us: u64,
+    /// Payload bytes moved during the interval.
+    pub bytes: u64,
+    /// Workers in place at the end of the interval; streams count once they are connected.
+    pub active: Parallelism,
+    /// Differences of TCP counters.
+    pub tcp: TcpDifferences,
+    /// Queues between the stages.
+    pub queues: QueueShares,
+    /// Busy fraction of the sender's processors, 0 to 1.
+    pub sender_cpu: f64,
+    /// Busy fraction of the receiver's processors, 0 to 1.
+    pub receiver_cpu: f64,
+}
+
+impl TunerSample {
+    /// Rate of the payload in bits per second.
+    #[must_use]
+    pub fn rate_bps(&self) -> f64 {
+        self.bytes as f64 * 8e6 / self.interval_us.max(1) as f64
+    }
+
+    /// Fraction of sent segments that were retransmitted, 0 to 1; segments of 1,448 bytes where none were counted.
+    #[must_use]
+    pub fn retransmit_share(&self) -> f64 {
+        const SEGMENT_BYTES: u64 = 1448;
+        let sent = self.tcp.sent_segments.unwrap_or(self.bytes / SEGMENT_BYTES).max(1);
+        (self.tcp.retransmitted_segments as f64 / sent as f64).clamp(0.0, 1.0)
+    }
+}

@@ -1,0 +1,173 @@
+//! Properties of the controllers for any samples: bounds, repeatability, no growth against a falling rate, no flapping.
+
+use penstock_tuner::peers::{
+    AimdController, FalconLikeController, FixedController, FtsLikeController,
+};
+use penstock_tuner::{
+    ChangeReason, KneeController, Parallelism, PipelineStage, QueueShares, TcpDifferences,
+    TransferController, TunerSample, TuningLimits,
+};
+use proptest::prelude::*;
+
+const INTERVAL_US: u64 = 500_000;
+
+fn limits() -> TuningLimits {
+    TuningLimits {
+        min: Parallelism { readers: 1, streams: 2, writers: 1 },
+        max: Parallelism { readers: 8, streams: 24, writers: 6 },
+    }
+}
+
+fn start() -> Parallelism {
+    Parallelism { readers: 2, streams: 4, writers: 2 }
+}
+
+fn controllers() -> Vec<Box<dyn TransferController>> {
+    vec![
+        Box::new(KneeController::new(start(), limits())),
+        Box::new(FixedController::new(start())),
+        Box::new(FalconLikeController::new(limits())),
+        Box::new(FtsLikeController::new(start(), limits())),
+        Box::new(AimdController::new(start(), limits())),
+    ]
+}
+
+fn quiet(bytes: u64, active: Parallelism) -> TunerSample {
+    TunerSample {
+        interval_us: INTERVAL_US,
+        bytes,
+        active,
+        tcp: TcpDifferences::default(),
+        queues: QueueShares::default(),
+        sender_cpu: 0.1,
+        receiver_cpu: 0.1,
+    }
+}
+
+prop_compose! {
+    fn any_sample()(
+        interval_us in 0_u64..10_000_000,
+        bytes in prop_oneof![Just(0), Just(u64::MAX), 0_u64..100_000_000_000],
+        workers in (0_u16..200, 0_u16..200, 0_u16..200),
+        counters in (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>()),
+        rtts in (proptest::option::of(any::<u32>()), proptest::option::of(any::<u32>())),
+        shares in (0.0_f64..1.0, 0.0_f64..1.0, 0.0_f64..1.0),
+        cpus in (0.0_f64..1.0, 0.0_f64..1.0),
+    ) -> TunerSample {
+        TunerSample {
+            interval_us,
+            bytes,
+            active: Parallelism { readers: workers.0, streams: workers.1, writers: workers.2 },
+            tcp: TcpDifferences {
+                busy_us: Some(counters.0),
+                rwnd_limited_us: counters.1,
+                sndbuf_limited_us: counters.2 / 8,
+                sent_segments: Some(counters.3),
+                retransmitted_segments: counters.0 / 1000,
+                rtt_us: rtts.0,
+                rtt_min_us: rtts.1,
+                ..TcpDifferences::default()
+            },
+            queues: QueueShares {
+                source_empty: shares.0,
+                destination_full: shares.1,
+                rate_limit: shares.2,
+            },
+            sender_cpu: cpus.0,
+            receiver_cpu: cpus.1,
+        }
+    }
+}
+
+fn is_within(target: Parallelism) -> bool {
+    PipelineStage::ALL
+        .into_iter()
+        .all(|stage| (limits().min.at(stage)..=limits().max.at(stage)).contains(&target.at(stage)))
+}
+
+proptest! {
+    #![proptest_config(penstock_testkit::properties())]
+
+    #[test]
+    fn targets_stay_within_limits(samples in proptest::collection::vec(any_sample(), 1..200)) {
+        for mut controller in controllers() {
+            for sample in &samples {
+                let decision = controller.observe(sample);
+                prop_assert!(is_within(decision.target), "{}: {decision:?}", controller.name());
+                prop_assert!(!decision.reason.to_string().is_empty());
+            }
+        }
+    }
+
+    /// Samples whose streams follow the target reach every state.
+    #[test]
+    fn obeyed_targets_stay_within_limits(
+        rates in proptest::collection::vec(1_u64..1_000_000_000, 1..300),
+        sample in any_sample(),
+    ) {
+        let mut controller = KneeController::new(start(), limits());
+        let mut active = start();
+        for bytes in rates {
+            let decision =
+                controller.observe(&TunerSample { bytes, active, interval_us: INTERVAL_US, ..sample });
+            prop_assert!(is_within(decision.target));
+            active = decision.target;
+        }
+    }
+
+    #[test]
+    fn equal_samples_decide_equally(samples in proptest::collection::vec(any_sample(), 1..100)) {
+        for (mut one, mut other) in controllers().into_iter().zip(controllers()) {
+            for sample in &samples {
+                prop_assert_eq!(one.observe(sample), other.observe(sample));
+            }
+        }
+    }
+
+    #[test]
+    fn falling_rate_allows_no_growth(first in 1e6_f64..1e12, kept in 0.5_f64..0.85) {
+        let mut controller = KneeController::new(start(), limits());
+        let mut rate = first;
+        while rate > 1e3 {
+            let decision = controller.observe(&quiet(rate as u64, controller.target()));
+            prop_assert!(decision.target.streams <= start().streams, "{decision:?}");
+            rate *= kept;
+        }
+    }
+
+    /// A rate that no setting moves is left alone but for probes, which return.
+    #[test]
+    fn flat_rate_is_held(bytes in 1_000_u64..1_000_000_000) {
+        let mut controller = KneeController::new(start(), limits());
+        let mut probes = 0;
+        for interval in 0..400 {
+            let sample = quiet(bytes, controller.target());
+            let decision = controller.observe(&sample);
+            if interval > 30 {
+                let streams = decision.target.streams;
+                prop_assert!(streams <= start().streams * 2, "{decision:?}");
+                probes += u32::from(matches!(decision.reason, ChangeReason::Probing { .. }));
+            }
+        }
+        prop_assert!(probes <= 40, "{probes} probes");
+    }
+}
+
+#[test]
+fn new_limits_bind_at_once() {
+    let mut controller = KneeController::new(start(), limits());
+    controller.set_limits(TuningLimits { max: Parallelism::streams(2), ..limits() });
+    assert_eq!(controller.target().streams, 2);
+    let decision = controller.observe(&quiet(1_000_000, controller.target()));
+    assert_eq!(decision.target.streams, 2);
+}
+
+#[test]
+fn bound_processors_stop_growth() {
+    let mut controller = KneeController::new(start(), limits());
+    for _ in 0..100 {
+        let sample = TunerSample { sender_cpu: 0.97, ..quiet(50_000_000, controller.target()) };
+        let decision = controller.observe(&sample);
+        assert!(decision.target.streams <= start().streams, "{decision:?}");
+    }
+}
