@@ -12,12 +12,12 @@ use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use penstock_daemon::DaemonConfig;
 use penstock_daemon::config::values::{
     self, ListenAddress, Retention, parse_count, resolve_listen_addresses,
 };
 use penstock_daemon::config::{ConfigError, DEFAULT_FILE, Environment, find_file};
 use penstock_daemon::state;
+use penstock_daemon::{DaemonConfig, IdentityFiles};
 use penstock_host::placement::PlacementPolicy;
 use penstock_mover::{AgentLimits, STREAMS_MAX};
 use penstock_tokens::IssuerConfig;
@@ -112,6 +112,8 @@ pub struct Config {
     pub http: Vec<SocketAddr>,
     /// Absolute path of the state directory.
     pub state: PathBuf,
+    /// Certificate and key to use; the state directory makes its own without them.
+    pub identity: Option<IdentityFiles>,
     /// Directory trees that callers may read or write, by name.
     pub exports: Vec<Export>,
     /// Limits on all clients together.
@@ -173,6 +175,7 @@ impl Config {
     pub fn daemon(&self) -> DaemonConfig {
         DaemonConfig {
             state: self.state.clone(),
+            identity: self.identity.clone(),
             http: self.http.clone(),
             connections: self.connections,
             reading: self.reading.clone(),
@@ -245,6 +248,7 @@ fn lower(
         connections,
         controller,
         issuers,
+        identity,
     } = contents;
     let collectors = collectors.iter().map(fireflies::address);
     let collectors = collectors.collect::<Result<_, _>>().map_err(ConfigError::combined)?;
@@ -313,6 +317,7 @@ fn lower(
         state: std::path::absolute(state).map_err(|error| {
             ConfigError::combined(AgentConfigError::Absolute { key: "state", error })
         })?,
+        identity,
         exports,
         limits,
         tokens,

@@ -138,4 +138,12 @@ impl ServiceRole for AgentApi {
     fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         metrics::write(self, writer)
     }
+
+    /// A first answer suffices: without its controller an agent still serves its own clients.
+    fn unready_reason(&self) -> Option<String> {
+        let status = self.controller.as_ref()?.status();
+        let error = status.error.as_deref().unwrap_or("the first report is under way");
+        (status.reports == 0)
+            .then(|| format!("controller {}: no answer since the start: {error}", status.url))
+    }
 }

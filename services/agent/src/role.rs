@@ -242,6 +242,10 @@ impl ServiceRole for AgentRole {
         Some(format!("{running} transfers running"))
     }
 
+    fn unready_reason(&self) -> Option<String> {
+        self.api.unready_reason()
+    }
+
     fn stop(&self) {
         let _ = self.stop.send(true);
     }

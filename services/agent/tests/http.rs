@@ -227,6 +227,7 @@ fn statuses_match_documentation() {
     let one = "/api/v1/transfers/1";
     for (method, path, token, body, status, words) in [
         ("GET", "/healthz", None, "", 200, "ok"),
+        ("GET", "/readyz", None, "", 200, "ok"),
         ("GET", "/metrics", Some(TOKEN), "", 200, "# EOF"),
         ("GET", "/metrics", None, "", 401, "'x' is not known as a name of this machine"),
         ("GET", "/api/v1/openapi.json", Some(TOKEN), "", 200, "\"openapi\""),

@@ -5,11 +5,12 @@
 //! | `/api/v1/openapi.json` | GET | the APIs of all roles as one OpenAPI document (committed as `docs/openapi.json`) |
 //! | `/metrics` | GET | for Prometheus |
 //! | `/healthz` | GET | 200 while the daemon runs |
+//! | `/readyz` | GET | 200 once every role is ready for clients, else 503 with the reason |
 //! | `/`, `/ui/` | GET | the dashboard, static files open to all |
 //!
 //! Roles add their paths ([`penstock_http::ServiceRole`]). Changes need the node's own token (`Authorization: Bearer ...`). The
-//! configuration sets read access without a token, and separately that of `/metrics`; `/healthz` is open to all.
-//! Loopback addresses speak plain HTTP, others TLS with the node's certificate.
+//! configuration sets read access without a token, and separately that of `/metrics`; `/healthz` and
+//! `/readyz` are open to all. Loopback addresses speak plain HTTP, others TLS with the node's certificate.
 //!
 //! An error is a problem document (RFC 9457): `detail` is one line with the failure, its reason and a remedy. Status
 //! codes:
@@ -102,6 +103,7 @@ pub fn router(api: Arc<DaemonApi>) -> Router {
         .route("/api/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readiness))
         .with_state(Arc::clone(&api));
     all.merge(own)
         .fallback(|request: Request| async move {
@@ -140,6 +142,13 @@ async fn openapi(State(api): State<Arc<DaemonApi>>) -> ([(HeaderName, &'static s
 
 async fn metrics(State(api): State<Arc<DaemonApi>>) -> MetricsText {
     render(move |writer| api.roles.iter().try_for_each(|role| role.metrics(writer)))
+}
+
+async fn readiness(State(api): State<Arc<DaemonApi>>) -> Result<&'static str, ProblemDetails> {
+    match api.roles.iter().find_map(|role| role.unready_reason()) {
+        None => Ok("ok\n"),
+        Some(reason) => Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, reason)),
+    }
 }
 
 /// Authenticates a request, bounds its time and counts the response.
@@ -190,7 +199,7 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
 
 /// True for the paths that need no credentials.
 fn is_open(path: &str) -> bool {
-    path == "/healthz" || penstock_dashboard::is_dashboard_path(path)
+    matches!(path, "/healthz" | "/readyz") || penstock_dashboard::is_dashboard_path(path)
 }
 
 fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {

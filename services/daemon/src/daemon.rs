@@ -13,6 +13,7 @@ use std::sync::Arc;
 use penstock_http::ServiceRole;
 use penstock_http::access::{ReadAccess, ReadPolicy};
 use penstock_http::server::{self, ConnectionTracker, HttpListener};
+use penstock_http::tokens::{TokenError, read_secret};
 use penstock_identity::{Fingerprint, Identity};
 use penstock_sys::lock::ExclusiveFileLock;
 use penstock_sys::machine;
@@ -29,11 +30,22 @@ use crate::systemd::{self, NotifyState};
 /// Threads of the control plane; data planes have their own.
 const CONTROL_THREADS: usize = 2;
 
+/// Files of a certificate and of its private key, both in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// Certificate; of a chain the first is used.
+    pub certificate: PathBuf,
+    /// Private key, which others may not read.
+    pub key: PathBuf,
+}
+
 /// Settings of a daemon that are not a role's.
 #[derive(Debug, Clone)]
 pub struct DaemonConfig {
     /// Absolute path of the state directory.
     pub state: PathBuf,
+    /// Certificate and key to take over into the state directory; without them it makes its own.
+    pub identity: Option<IdentityFiles>,
     /// Addresses on which the HTTP API listens; empty for no API.
     pub http: Vec<SocketAddr>,
     /// Limit on concurrent HTTP connections.
@@ -50,6 +62,17 @@ pub enum DaemonError {
     /// The state directory cannot be used.
     #[error(transparent)]
     StateDir(#[from] StateError),
+    /// The configured certificate cannot be read.
+    #[error("certificate {}: {error}", file.display())]
+    Certificate {
+        /// Its file.
+        file: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The key of the configured certificate cannot be used.
+    #[error(transparent)]
+    CertificateKey(#[from] TokenError),
     /// An address or a resource of the process is not available.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -116,6 +139,11 @@ impl Daemon {
         }
         let state = StateDir::open(&config.state)?;
         let hold = state.hold()?;
+        if let Some(IdentityFiles { certificate, key }) = &config.identity {
+            let pem = std::fs::read_to_string(certificate)
+                .map_err(|error| DaemonError::Certificate { file: certificate.clone(), error })?;
+            state.install_identity(&pem, &read_secret(key)?)?;
+        }
         let credentials = state.credentials()?;
         let runtime =
             Builder::new_multi_thread().worker_threads(CONTROL_THREADS).enable_all().build()?;

@@ -16,4 +16,4 @@ pub mod signals;
 pub mod state;
 pub mod systemd;
 
-pub use daemon::{Daemon, DaemonConfig, DaemonError, RoleContext, RunningDaemon};
+pub use daemon::{Daemon, DaemonConfig, DaemonError, IdentityFiles, RoleContext, RunningDaemon};

@@ -234,6 +234,23 @@ impl StateDir {
         Ok(Some(Credentials { identity: self.identity()?, token: self.token()?, new: false }))
     }
 
+    /// Makes `certificate` and `key` (PEM) the identity of the directory, in place of an earlier one.
+    ///
+    /// # Errors
+    /// When they are malformed or do not belong together, or the directory cannot be written.
+    pub fn install_identity(&self, certificate: &str, key: &str) -> Result<(), StateError> {
+        let _lock = self.lock()?;
+        Identity::from_pem(certificate, key)
+            .map_err(|error| StateFault::Identity(error).at(self.path.join(CERTIFICATE)))?;
+        let is_present = self.read(CERTIFICATE)?.as_deref() == Some(certificate)
+            && self.read(KEY)?.as_deref() == Some(key);
+        if !is_present {
+            self.write(KEY, key.as_bytes(), 0o600)?;
+            self.write(CERTIFICATE, certificate.as_bytes(), 0o644)?;
+        }
+        Ok(())
+    }
+
     fn identity(&self) -> Result<Identity, StateError> {
         let failed = |fault: StateFault| fault.at(self.path.join(CERTIFICATE));
         match (self.read(CERTIFICATE)?, self.read_secret(KEY)?) {

@@ -51,6 +51,11 @@ pub trait ServiceRole: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// Reason why the role is not ready for clients yet, in one line, for `/readyz`; does not block.
+    fn unready_reason(&self) -> Option<String> {
+        None
+    }
+
     /// Ends endless answers and begins to end the work, because the service stops.
     fn stop(&self) {}
 

@@ -23,6 +23,9 @@ pub enum AgentConfigError {
         /// Error of the system.
         error: io::Error,
     },
+    /// A certificate without its key, or the reverse.
+    #[error("[agent] certificate and key belong together: give both or neither")]
+    HalfIdentity,
     /// The role agent without an export.
     #[error(
         "nothing is exported: give --root DIR, or [[export]] in {}, or --roles without agent",

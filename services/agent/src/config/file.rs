@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use penstock_daemon::IdentityFiles;
 use penstock_daemon::config::values::{
     AddressAndPort, ListenAddress, Retention, count, one_or_many, quantity,
 };
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 
+use super::error::AgentConfigError;
 use super::types::{
     AccessMode, AgentValueError, Audience, CertificateFingerprint, ExportName, MetricsAccess,
     Principal, ReadSetting, RoleName, Tag,
@@ -42,6 +44,7 @@ pub(super) struct FileConfig {
     pub(super) connections: Option<NonZeroUsize>,
     pub(super) controller: Option<controller::Config>,
     pub(super) issuers: Vec<IssuerConfig>,
+    pub(super) identity: Option<IdentityFiles>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,6 +88,8 @@ struct AgentTable {
     #[serde(default, deserialize_with = "one_or_many")]
     http: Option<Vec<ListenAddress>>,
     state: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
     root: Option<PathBuf>,
     metrics: Option<MetricsAccess>,
     keep_unfinished: Option<Retention>,
@@ -305,6 +310,13 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         issuers.push(issuer);
     }
 
+    let identity = match (document.agent.certificate, document.agent.key) {
+        (Some(certificate), Some(key)) => {
+            Some(IdentityFiles { certificate: beside(certificate), key: beside(key) })
+        }
+        (None, None) => None,
+        _ => return Err(ConfigError::combined(AgentConfigError::HalfIdentity)),
+    };
     let layer = Layer {
         listen: document.agent.listen,
         http: document.agent.http,
@@ -337,5 +349,6 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         },
         connections: document.http.connections,
         issuers,
+        identity,
     })
 }

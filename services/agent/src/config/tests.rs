@@ -120,6 +120,7 @@ fn combined_errors_have_a_remedy() {
         (String::new(), "or [[export]] in "),
         (export.replace("data", "none"), "is not a directory"),
         (format!("{export}[agent]\nroot = \"data\"\n"), "drop one"),
+        (format!("{export}[agent]\nkey = \"tls.key\"\n"), "belong together"),
         (format!("{export}[limits]\nmemory = \"1MiB\"\n"), "at least 16.0 MiB"),
         (format!("{export}[agent]\nlisten = []\n"), "listens on no address"),
         (export.replace('*', "alice"), "no token has this name"),

@@ -53,6 +53,21 @@ fn credentials_persist_with_mode_0600() {
 }
 
 #[test]
+fn installed_identity_replaces_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
+    let before = state.credentials().unwrap().identity.fingerprint();
+    let other = Identity::generate().unwrap();
+    state.install_identity(other.certificate_pem(), other.key_pem()).unwrap();
+    assert_eq!(state.credentials().unwrap().identity.fingerprint(), other.fingerprint());
+    assert_eq!(mode(&directory.path().join(KEY)), 0o600);
+    let third = Identity::generate().unwrap();
+    state.install_identity(third.certificate_pem(), other.key_pem()).unwrap_err();
+    assert_eq!(state.credentials().unwrap().identity.fingerprint(), other.fingerprint());
+    assert_ne!(before, other.fingerprint());
+}
+
+#[test]
 fn concurrent_starts_share_one_identity() {
     let directory = tempfile::tempdir().unwrap();
     let start = || {
