@@ -2,13 +2,14 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test clients build quick check bench fuzz clean
+.PHONY: help demo test clients build image quick check bench fuzz clean
 
 help:
 	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
 	@echo "make test    install missing packages, check the sources and run every test"
 	@echo "make clients copy 2,000 files between gateways, and with XRootD, while servers are killed"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
+	@echo "make image   build the OCI image with buildah, as root: target/image"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
@@ -23,6 +24,8 @@ demo:
 
 test:
 	./tools/setup.sh build test bpf
+	# Once, with Go; without them the tests of the Helm chart are listed as skipped.
+	-$(CARGO) xtask kubernetes
 	$(MAKE) check
 	# Ten thousand connections take as many descriptors.
 	ulimit -n $$(ulimit -Hn); $(CARGO) xtask test
@@ -35,6 +38,10 @@ build:
 	./tools/setup.sh build
 	$(CARGO) build --release --locked --package penstock
 	./tools/strip.sh target/release/penstock
+
+image:
+	./tools/setup.sh build image
+	$(CARGO) xtask image
 
 quick:
 	$(CARGO) fmt --all --check

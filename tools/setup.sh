@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs missing packages on Debian for the named purposes: build, test, demo, bpf, deny, kernels, collectors, ns3.
+# Installs missing packages on Debian for the named purposes: build, test, demo, bpf, deny, kernels, collectors,
+# ns3, image.
 #
 #   tools/setup.sh build test
 #
@@ -92,6 +93,10 @@ for purpose in "$@"; do
             need modprobe kmod
             need cpio cpio
             ;;
+        image)
+            need buildah buildah
+            need git git
+            ;;
         collectors)
             # Their packages install services that are not needed: masked, they never start.
             services="$services nfdump nfacctd pmacctd sfacctd uacctd"
@@ -108,7 +113,7 @@ for purpose in "$@"; do
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors or ns3" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors, ns3 or image" >&2
             exit 2
             ;;
     esac

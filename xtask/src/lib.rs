@@ -9,8 +9,11 @@ pub mod bench;
 pub mod bpf;
 mod cargo_build;
 pub mod fuzz;
+pub mod image;
 pub mod kernels;
+pub mod kubernetes;
 pub mod simulate;
+mod static_build;
 pub mod suite;
 pub mod tidy;
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, bpf, fuzz, kernels, simulate, suite, tidy, workspace_root};
+use xtask::{bench, bpf, fuzz, image, kernels, kubernetes, simulate, suite, tidy, workspace_root};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -47,6 +47,10 @@ enum XtaskVerb {
     Fuzz(fuzz::Options),
     /// Run the marker's tests on kernels of Debian, in a virtual machine without hardware help; needs root.
     Kernels(kernels::Options),
+    /// Build the OCI image with buildah; needs root.
+    Image(image::Options),
+    /// Build helm and kubeconform, which check the Helm chart; needs Go.
+    Kubernetes(kubernetes::Options),
     /// Simulate controller and agents under faults, from one seed each: see docs/simulation.md.
     Simulate(simulate::Options),
 }
@@ -125,6 +129,14 @@ fn run(verb: XtaskVerb) -> Result<ExitCode> {
         },
         XtaskVerb::Kernels(options) => {
             kernels::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        XtaskVerb::Image(options) => {
+            image::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        XtaskVerb::Kubernetes(options) => {
+            kubernetes::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
         XtaskVerb::Simulate(options) => {

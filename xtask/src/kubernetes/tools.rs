@@ -1,0 +1,180 @@
+//! helm and kubeconform, built from Go modules and kept by version, and the sources of Kubernetes.
+//!
+//! `xtask/kubernetes/go.mod` and `go.sum` pin every module; one module for all programs, so that what they share compiles
+//! once. The programs are in `target/kubernetes/bin/NAME-VERSION`, the caches of Go in `target/go`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Folder with the Go module, in the checkout.
+const MODULE: &str = "xtask/kubernetes";
+
+/// Path of the module of Kubernetes.
+const KUBERNETES_MODULE: &str = "k8s.io/kubernetes";
+
+/// A program that this module builds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Tool {
+    /// Renders and installs the chart
+    Helm,
+    /// Checks manifests against schemas
+    Kubeconform,
+}
+
+impl Tool {
+    /// Name of the program.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Helm => "helm",
+            Self::Kubeconform => "kubeconform",
+        }
+    }
+
+    /// Path of the module that has the program.
+    const fn module(self) -> &'static str {
+        match self {
+            Self::Helm => "helm.sh/helm/v3",
+            Self::Kubeconform => "github.com/yannh/kubeconform",
+        }
+    }
+}
+
+/// Path at which the program is, built or not.
+///
+/// # Errors
+/// When the module file does not pin it.
+pub fn path(root: &Path, tool: Tool) -> Result<PathBuf> {
+    let version = version(root, tool.module())?;
+    Ok(root.join("target/kubernetes/bin").join(format!("{}-{version}", tool.name())))
+}
+
+/// Version of Kubernetes that the module file pins, as `v1.37.2`.
+///
+/// # Errors
+/// When the module file does not name it.
+pub fn kubernetes_version(root: &Path) -> Result<String> {
+    version(root, KUBERNETES_MODULE)
+}
+
+/// Builds a program unless it is there; returns its path.
+///
+/// # Errors
+/// When Go is missing or the build fails.
+pub fn build(root: &Path, tool: Tool) -> Result<PathBuf> {
+    let program = path(root, tool)?;
+    if program.exists() {
+        return Ok(program);
+    }
+    let begun = Instant::now();
+    println!("kubernetes: building {}", tool.name());
+    let package = format!("{}/cmd/{}", tool.module(), tool.name());
+    let new = program.with_extension("new");
+    let flags = link_flags(root, tool)?;
+    run(go(root)?.args(["build", "-ldflags", &flags, "-o"]).arg(&new).arg(package))?;
+    std::fs::rename(&new, &program).with_context(|| new.display().to_string())?;
+    println!("kubernetes: {} in {:.0} s", program.display(), begun.elapsed().as_secs_f64());
+    Ok(program)
+}
+
+/// Folder of the sources of Kubernetes, downloaded if needed.
+///
+/// # Errors
+/// When Go is missing or the download fails.
+pub fn kubernetes_sources(root: &Path) -> Result<PathBuf> {
+    let output = go(root)?
+        .args(["list", "-m", "-f", "{{.Dir}}", KUBERNETES_MODULE])
+        .output()
+        .context("cannot run go")?;
+    let listed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if !listed.is_empty() {
+        return Ok(listed.into());
+    }
+    run(go(root)?.args(["mod", "download", KUBERNETES_MODULE]))?;
+    let folder = format!("target/go/mod/{KUBERNETES_MODULE}@{}", kubernetes_version(root)?);
+    Ok(root.join(folder))
+}
+
+/// Flags of the linker by which helm knows its version and that of Kubernetes.
+fn link_flags(root: &Path, tool: Tool) -> Result<String> {
+    let kubernetes = kubernetes_version(root)?;
+    let mut numbers = kubernetes.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let set = match tool {
+        Tool::Kubeconform => Vec::new(),
+        Tool::Helm => {
+            let module = tool.module();
+            let own = version(root, module)?;
+            let mut set = vec![format!("{module}/internal/version.version={own}")];
+            for package in ["pkg/chartutil", "pkg/lint/rules"] {
+                set.push(format!("{module}/{package}.k8sVersionMajor={major}"));
+                set.push(format!("{module}/{package}.k8sVersionMinor={minor}"));
+            }
+            set
+        }
+    };
+    let set = set.iter().map(|one| format!(" -X {one}"));
+    Ok(format!("-s -w{}", set.collect::<String>()))
+}
+
+/// Version of a module in `go.mod`.
+fn version(root: &Path, module: &str) -> Result<String> {
+    let file = root.join(MODULE).join("go.mod");
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    let line =
+        text.lines().map(str::trim).find_map(|line| line.strip_prefix(module)?.strip_prefix(' '));
+    let version = line.and_then(|rest| rest.split_whitespace().next());
+    Ok(version.with_context(|| format!("{} does not name {module}", file.display()))?.to_owned())
+}
+
+/// The command `go` in the module, with its caches in the target folder.
+fn go(root: &Path) -> Result<Command> {
+    let caches = root.join("target/go");
+    for folder in [caches.join("tmp"), root.join("target/kubernetes/bin")] {
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    let mut command = Command::new("go");
+    command
+        .current_dir(root.join(MODULE))
+        .env("GOFLAGS", "-mod=readonly -buildvcs=false -modcacherw -trimpath")
+        .env("GOPATH", &caches)
+        .env("GOCACHE", caches.join("build"))
+        .env("GOMODCACHE", caches.join("mod"))
+        .env("GOTMPDIR", caches.join("tmp"))
+        .env("GOWORK", "off")
+        .env("CGO_ENABLED", "0");
+    Ok(command)
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = match command.status() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            bail!(
+                "go is not installed: Kubernetes needs the Go of {MODULE}/go.mod (https://go.dev)"
+            )
+        }
+        other => other.context("cannot run go")?,
+    };
+    ensure!(status.success(), "go failed: {status}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_module_file() {
+        let root = crate::workspace_root();
+        let name = path(&root, Tool::Helm).unwrap();
+        let name = name.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name.starts_with("helm-v3."), "{name}");
+        assert!(kubernetes_version(&root).unwrap().starts_with("v1."));
+        let flags = link_flags(&root, Tool::Helm).unwrap();
+        assert!(flags.contains("version.version=v3.") && flags.contains("Major=1"), "{flags}");
+    }
+}
