@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test clients build image quick check bench fuzz clean
+.PHONY: help demo test clients build image package quick check bench fuzz clean
 
 help:
 	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
@@ -10,6 +10,7 @@ help:
 	@echo "make clients copy 2,000 files between gateways, and with XRootD, while servers are killed"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make image   build the OCI image with buildah, as root: target/image"
+	@echo "make package build a deb, an rpm and an archive: target/package"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
@@ -42,6 +43,10 @@ build:
 image:
 	./tools/setup.sh build image
 	$(CARGO) xtask image
+
+package:
+	./tools/setup.sh build package
+	$(CARGO) xtask package
 
 quick:
 	$(CARGO) fmt --all --check

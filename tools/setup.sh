@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs missing packages on Debian for the named purposes: build, test, demo, bpf, deny, kernels, collectors,
-# ns3, image.
+# ns3, image, package.
 #
 #   tools/setup.sh build test
 #
@@ -72,6 +72,9 @@ for purpose in "$@"; do
             wish litmus litmus
             wish scitokens-verify scitokens-cpp
             wish openssl openssl
+            # Packages, and what checks them.
+            wish rpmbuild rpm
+            wish lintian lintian
             # Counts instructions of the hot paths.
             wish valgrind valgrind
             # Its package installs services that are not needed: masked, they never start.
@@ -97,6 +100,12 @@ for purpose in "$@"; do
             need buildah buildah
             need git git
             ;;
+        package)
+            need dpkg-deb dpkg
+            need rpmbuild rpm
+            need gzip gzip
+            need tar tar
+            ;;
         collectors)
             # Their packages install services that are not needed: masked, they never start.
             services="$services nfdump nfacctd pmacctd sfacctd uacctd"
@@ -113,7 +122,7 @@ for purpose in "$@"; do
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors, ns3 or image" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors, ns3, image or package" >&2
             exit 2
             ;;
     esac

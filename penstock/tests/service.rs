@@ -147,15 +147,16 @@ fn systemd_accepts_the_units() {
         );
     }
     let dir = tempfile::tempdir().unwrap();
-    for name in ["penstock.service", "penstock-tag.service"] {
+    let names = ["penstock", "penstock-collector", "penstock-controller", "penstock-sample"];
+    for name in names.iter().chain(&["penstock-tag"]).map(|name| format!("{name}.service")) {
         // The binary is not installed here.
         let unit =
             read(&format!("deploy/systemd/{name}")).replace("/usr/bin/penstock ", "/bin/true ");
-        let path = dir.path().join(name);
+        let path = dir.path().join(&name);
         fs::write(&path, unit).unwrap();
         let (succeeded, text) =
             output(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path));
-        let about: Vec<&str> = text.lines().filter(|line| line.contains(name)).collect();
+        let about: Vec<&str> = text.lines().filter(|line| line.contains(&name)).collect();
         assert!(succeeded && about.is_empty(), "{text}");
     }
 }

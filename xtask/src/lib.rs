@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod image;
 pub mod kernels;
 pub mod kubernetes;
+pub mod package;
 pub mod simulate;
 mod static_build;
 pub mod suite;

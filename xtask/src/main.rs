@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{bench, bpf, fuzz, image, kernels, kubernetes, simulate, suite, tidy, workspace_root};
+use xtask::{
+    bench, bpf, fuzz, image, kernels, kubernetes, package, simulate, suite, tidy, workspace_root,
+};
 
 /// Build helpers of Penstock.
 #[derive(Debug, Parser)]
@@ -49,6 +51,8 @@ enum XtaskVerb {
     Kernels(kernels::Options),
     /// Build the OCI image with buildah; needs root.
     Image(image::Options),
+    /// Build a deb, an rpm and an archive of the static binary.
+    Package(package::Options),
     /// Build helm and kubeconform, which check the Helm chart; needs Go.
     Kubernetes(kubernetes::Options),
     /// Simulate controller and agents under faults, from one seed each: see docs/simulation.md.
@@ -133,6 +137,10 @@ fn run(verb: XtaskVerb) -> Result<ExitCode> {
         }
         XtaskVerb::Image(options) => {
             image::run(&workspace_root(), &options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        XtaskVerb::Package(options) => {
+            package::run(&workspace_root(), &options)?;
             Ok(ExitCode::SUCCESS)
         }
         XtaskVerb::Kubernetes(options) => {
