@@ -39,6 +39,9 @@ from penstock.errors import ChecksumMismatchError, ConnectionFailedError, Creden
 #: Bytes of one request of a large read.
 PART_BYTES = 8 << 20
 
+#: Bytes of one request where a file is fetched: they are written while the cache of the processor has them.
+FETCH_BYTES = 2 << 20
+
 #: Bytes of the first request for a file whose size is not known.
 FIRST_BYTES = 256 << 10
 
@@ -393,19 +396,19 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     async def _read_to_file(self, path: str, descriptor: int, info: dict[str, Any], callback: Any) -> None:
         size, tag = info["size"], info.get("etag")
-        waiting = iter(range(0, size, PART_BYTES))
+        waiting = iter(range(0, size, FETCH_BYTES))
 
         async def work() -> None:
-            buffer = memoryview(bytearray(min(PART_BYTES, size)))
+            buffer = memoryview(bytearray(min(FETCH_BYTES, size)))
             for at in waiting:
-                target = buffer[: min(PART_BYTES, size - at)]
+                target = buffer[: min(FETCH_BYTES, size - at)]
                 response = await self._read_range(path, target, f"bytes={at}-{at + len(target) - 1}", tag)
                 if response.received != len(target):
                     raise OSError(errno.ESTALE, "the file changed while it was read: open it again", path)
                 await asyncio.to_thread(_write_at, descriptor, target, at)
                 callback.relative_update(len(target))
 
-        await _all([work() for _worker in range(min(self.connections, -(-size // PART_BYTES)))])
+        await _all([work() for _worker in range(min(self.connections, -(-size // FETCH_BYTES)))])
 
     # Writing.
 
