@@ -43,6 +43,7 @@ mod serve;
 mod table;
 mod tag;
 mod terminal;
+mod token;
 mod topology;
 mod transfers;
 
@@ -68,6 +69,7 @@ enum VerbArgs {
     Cp(cp::CpArgs),
     Serve(serve::ServeArgs),
     Login(login::LoginArgs),
+    Token(token::TokenArgs),
     Transfers(transfers::TransfersArgs),
     Submit(requests::submit::SubmitArgs),
     List(requests::list::ListArgs),
@@ -99,6 +101,7 @@ impl VerbArgs {
             Self::Cp(args) => cp::run(&args),
             Self::Serve(args) => serve::run(args),
             Self::Login(args) => login::run(args),
+            Self::Token(args) => token::run(args),
             Self::Transfers(args) => transfers::run(args),
             Self::Submit(args) => requests::submit::run(args),
             Self::List(args) => requests::list::run(&args),

@@ -310,7 +310,7 @@ fn cells(TransferRow { id, transfer }: &TransferRow) -> Vec<String> {
     };
     vec![
         id.clone(),
-        transfer.state.clone(),
+        transfer.state.to_string(),
         printable(&transfer.caller),
         format!("{} {}", transfer.direction, printable(&transfer.path)),
         format!("{} of {} in {elapsed}", ByteCount(done), ByteCount(transfer.announced_bytes)),

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use penstock_agent::http::api::{TransferChange, TransferFacts};
+use penstock_agent::submitted::TransferStatus;
 use penstock_protocol::control::Settings;
 use penstock_protocol::manifest::display_path;
 
@@ -82,7 +83,10 @@ impl ControlSocket {
             peer: running.peer(),
             direction: "copy".to_owned(),
             path: self.path.clone(),
-            state: if now.waiting.is_some() { "waiting" } else { "running" }.to_owned(),
+            state: match now.waiting {
+                Some(_) => TransferStatus::Waiting,
+                None => TransferStatus::Running,
+            },
             started_unix_seconds: started.as_secs_f64(),
             seconds: elapsed.as_secs_f64(),
             bytes: now.tally.bytes,
@@ -102,6 +106,7 @@ impl ControlSocket {
             scitag: None,
             owner: None,
             activity: None,
+            submitted: None,
         }
     }
 }

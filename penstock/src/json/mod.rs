@@ -19,6 +19,7 @@ pub(crate) mod reference;
 pub(crate) mod rehearsal;
 pub(crate) mod sample;
 pub(crate) mod tag;
+pub(crate) mod token;
 pub(crate) mod topology;
 
 /// Writes an object as one line to standard output.

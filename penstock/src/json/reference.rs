@@ -17,7 +17,8 @@ use utoipa::openapi::schema::{AdditionalProperties, ArrayItems, Object, Schema, 
 use utoipa::openapi::{Ref, RefOr};
 
 use super::{
-    copy, experiment, fabric, host, lab, nettest, node, plan, rehearsal, sample, tag, topology,
+    copy, experiment, fabric, host, lab, nettest, node, plan, rehearsal, sample, tag, token,
+    topology,
 };
 
 const HEAD: &str = "\
@@ -89,6 +90,11 @@ const ENTRIES: &[ObjectEntry] = &[
     ),
     entry::<node::Ready>("serve", "The first line of standard output."),
     entry::<node::LoggedIn>("login", ""),
+    entry::<token::CreatedTokenJson>("token create", ""),
+    entry::<token::TokenListJson>(
+        "token list, token revoke",
+        "Without secrets; `revoke` prints the tokens that it revoked.",
+    ),
     entry::<RequestFacts>(
         "submit, set, cancel",
         "The request after the command; `cancel` prints an object for each request.",

@@ -20,11 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 
 use penstock_control::orders::OrderId;
-use penstock_daemon::api::{Bearers, ClaimsAccess};
+use penstock_daemon::api::{Bearers, ClaimsAccess, IssuedAccess};
+use penstock_http::issued_tokens::{IssuedToken, IssuedTokens};
 use penstock_identity::Fingerprint;
-use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath};
+use penstock_mover::{Caller, ExportSpace, Gatekeeper, ResolvedPath, random};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
-use penstock_scopes::PathAccess;
+use penstock_scopes::{ApiScope, IssuedScope, PathAccess, PathGrant, TokenGrant};
 use penstock_sys::fs::Dir;
 use penstock_tokens::jwt::looks_like_jwt;
 use penstock_tokens::{IssuerRegistry, MacaroonKey};
@@ -32,7 +33,7 @@ use penstock_tokens::{IssuerRegistry, MacaroonKey};
 use crate::config::{Export, Principal};
 use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
-use crate::tokens::{CONTROLLER, Tokens, check_token, hash};
+use crate::tokens::{CONTROLLER, OWNER, TokenHash, Tokens, check_token, hash, hex};
 
 mod claims;
 
@@ -41,6 +42,10 @@ mod claims;
 pub struct Authorizer {
     rules_in_force: Mutex<Arc<AccessRules>>,
     tickets: Mutex<HashMap<OrderId, TicketGrant>>,
+    /// Tokens that this node issued; none are accepted without them.
+    issued: Option<IssuedTokens>,
+    /// Clients for whom this agent opens sessions at itself, by the hash of the secret.
+    self_logins: Arc<Mutex<HashMap<TokenHash, Caller>>>,
     /// Key of derived tokens; none are accepted without it.
     macaroons: Option<MacaroonKey>,
 }
@@ -51,6 +56,28 @@ struct TicketGrant {
     sha256: [u8; 32],
     /// Components of the directory.
     below: Vec<Vec<u8>>,
+}
+
+/// Secret with which this agent opens sessions at itself in the name of a client. Dropped, it is invalid.
+#[derive(Debug)]
+pub struct SelfLogin {
+    secret: String,
+    valid: Arc<Mutex<HashMap<TokenHash, Caller>>>,
+}
+
+impl SelfLogin {
+    /// The secret, as a token.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.secret
+    }
+}
+
+impl Drop for SelfLogin {
+    fn drop(&mut self) {
+        let mut valid = self.valid.lock().unwrap_or_else(PoisonError::into_inner);
+        valid.remove(&hash(&self.secret));
+    }
 }
 
 /// A consistent set of tokens, exports and destinations.
@@ -73,13 +100,25 @@ impl Authorizer {
     #[must_use]
     pub fn new(rules: AccessRules) -> Self {
         let rules_in_force = Mutex::new(Arc::new(rules));
-        Self { rules_in_force, tickets: Mutex::default(), macaroons: None }
+        Self {
+            rules_in_force,
+            tickets: Mutex::default(),
+            issued: None,
+            self_logins: Arc::default(),
+            macaroons: None,
+        }
     }
 
     /// Derives tokens for clients by this key, and accepts them.
     #[must_use]
     pub fn with_macaroons(self, key: MacaroonKey) -> Self {
         Self { macaroons: Some(key), ..self }
+    }
+
+    /// Accepts the tokens that this node issued.
+    #[must_use]
+    pub fn with_issued(self, issued: IssuedTokens) -> Self {
+        Self { issued: Some(issued), ..self }
     }
 
     /// Rules in force; a reload replaces them.
@@ -101,6 +140,47 @@ impl Authorizer {
         let below = components(below.as_bytes()).into_iter().map(<[u8]>::to_vec).collect();
         self.tickets().insert(order, TicketGrant { sha256: hash(ticket), below });
         Ok(())
+    }
+
+    /// Lets this agent open sessions at itself in the name of a client, with the client's rights.
+    #[must_use]
+    pub fn self_login(&self, caller: Caller) -> SelfLogin {
+        let secret = hex(&random::<32>());
+        let valid = Arc::clone(&self.self_logins);
+        valid.lock().unwrap_or_else(PoisonError::into_inner).insert(hash(&secret), caller);
+        SelfLogin { secret, valid }
+    }
+
+    /// The client in whose name this agent comes with this secret.
+    fn self_caller(&self, token: &str) -> Option<Caller> {
+        self.self_logins.lock().unwrap_or_else(PoisonError::into_inner).get(&hash(token)).cloned()
+    }
+
+    fn issued_token(&self, token: &str) -> Option<IssuedToken> {
+        self.issued.as_ref()?.find(token)
+    }
+
+    /// The client with a token of this hash; `None` for one whose rights this agent does not know by the hash alone.
+    #[must_use]
+    pub fn caller_of_hash(&self, sha256: &TokenHash) -> Option<Caller> {
+        if let Some(issued) = self.issued.as_ref().and_then(|issued| issued.find_hash(sha256)) {
+            return issued_caller(&issued).ok();
+        }
+        let name = self.rules().tokens.name_of_hash(sha256)?;
+        Some(Caller { name, pass: None, token: Some(*sha256), grant: None })
+    }
+
+    /// Most submitted transfers that run at once for the token of this client, if its token limits them.
+    #[must_use]
+    pub fn transfers_max(&self, caller: &Caller) -> Option<usize> {
+        self.issued.as_ref()?.find_hash(caller.token.as_ref()?)?.transfers_max
+    }
+
+    /// The bearer of the agent's own token, as a client of the mover.
+    #[must_use]
+    pub fn owner(&self) -> Caller {
+        let token = Some(self.rules().tokens.owner_hash());
+        Caller { name: OWNER.to_owned(), pass: None, token, grant: None }
     }
 
     /// Revokes the ticket of an order; sessions that it opened continue.
@@ -166,6 +246,25 @@ impl Bearers for Authorizer {
     fn claims_access(&self, token: &str) -> ClaimsAccess {
         self.rules().claims_access(token)
     }
+
+    fn issued_access(&self, token: &str) -> Option<IssuedAccess> {
+        let scopes = self.issued_token(token)?.scopes;
+        let has = |wanted: ApiScope| {
+            let wanted = IssuedScope::Api(wanted);
+            scopes.iter().any(|scope| scope.parse::<IssuedScope>().as_ref() == Ok(&wanted))
+        };
+        Some(match (has(ApiScope::Operate), has(ApiScope::Read)) {
+            (true, _) => IssuedAccess::Operate,
+            (false, true) => IssuedAccess::Read,
+            (false, false) => IssuedAccess::None,
+        })
+    }
+
+    fn moves_files(&self, token: &str) -> bool {
+        let is_derived = self.macaroons.is_some() && MacaroonKey::looks_derived(token);
+        let is_issued = self.issued_token(token).is_some();
+        is_issued || is_derived || self.has_claims(token) || self.name_of(token).is_some()
+    }
 }
 
 impl AccessRules {
@@ -205,6 +304,31 @@ impl AccessRules {
     }
 }
 
+/// The bearer of an issued token, with the rights of its scopes for storage.
+fn issued_caller(issued: &IssuedToken) -> Result<Caller, Refusal> {
+    let paths = issued.scopes.iter().filter_map(|scope| match scope.parse() {
+        Ok(IssuedScope::Storage(grant)) => Some(grant),
+        _ => None,
+    });
+    let paths: Vec<PathGrant> = paths.collect();
+    if paths.is_empty() {
+        let text = format!(
+            "the token {} has no scope for storage: its operator issues one with penstock token create --scope storage.read:/PATH",
+            issued.shown()
+        );
+        return Err(Refusal::new(RefusalKind::Permission, text));
+    }
+    let grant = TokenGrant {
+        issuer: None,
+        subject: None,
+        groups: Vec::new(),
+        paths,
+        expires_s: issued.expires_unix_seconds,
+    };
+    let (name, token) = (issued.name.clone(), issued.hash());
+    Ok(Caller { name, pass: None, token, grant: Some(Arc::new(grant)) })
+}
+
 /// The controller, or the bearer of its ticket for `order`.
 #[must_use]
 pub fn controller(order: Option<OrderId>) -> Caller {
@@ -238,7 +362,10 @@ impl Gatekeeper for Authorizer {
         certificate: Option<&Fingerprint>,
         peer: &str,
     ) -> Result<Caller, Refusal> {
-        let bearer = || Some(token).filter(|token| !token.is_empty()).and_then(|t| self.bearer(t));
+        let bearer = || {
+            let token = Some(token).filter(|token| !token.is_empty())?;
+            self.bearer(token).or_else(|| self.self_caller(token))
+        };
         let rules = self.rules();
         match bearer() {
             // A client's own token takes precedence over an equal ticket.
@@ -246,6 +373,10 @@ impl Gatekeeper for Authorizer {
                 rules.authenticate(token, certificate, peer)
             }
             Some(caller) => Ok(caller),
+            None if self.issued_token(token).is_some() => {
+                let caller = self.issued_token(token).map(|issued| issued_caller(&issued));
+                caller.unwrap_or_else(|| rules.authenticate(token, certificate, peer))
+            }
             None => match self.authenticate_claims(&rules, token) {
                 Some(Err(refusal)) => {
                     tracing::warn!(peer, "refused: {}", refusal.text);
@@ -274,7 +405,10 @@ impl Gatekeeper for Authorizer {
             }
         }
         match &caller.token {
-            Some(sha256) => rules.tokens.may_hold(sha256),
+            Some(sha256) => {
+                let issued = self.issued.as_ref().and_then(|issued| issued.find_hash(sha256));
+                issued.is_some() || rules.tokens.may_hold(sha256)
+            }
             None => rules.names_certificate(&caller.name),
         }
     }

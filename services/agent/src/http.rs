@@ -3,10 +3,13 @@
 //! | path | method | result |
 //! |---|---|---|
 //! | `/api/v1/agent` | GET | version, addresses, fingerprint, exports, limits |
-//! | `/api/v1/transfers` | GET | transfers that run or ended recently |
+//! | `/api/v1/transfers` | GET, POST | transfers that run or ended recently; submit a copy |
+//! | `/api/v1/transfers/events` | GET | events of submitted transfers, as they happen |
 //! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one transfer: read, change while running, cancel |
 //!
 //! [`penstock_daemon::api`] lists the paths that every daemon has, checks access and defines the status codes.
+//!
+//! Paths of transfers also take the tokens of clients who move files: each sees, changes and cancels its own.
 //!
 //! Not for: moving files, which use the mover's port, nor for many clients.
 
@@ -27,9 +30,13 @@ use utoipa::openapi::OpenApi;
 
 use crate::authorizer::Authorizer;
 use crate::controller::ControllerLink;
+use crate::submitted::SubmittedTransfers;
 
 pub mod api;
+mod client;
 mod metrics;
+mod parameters;
+mod submission;
 
 /// A change of a transfer that is not possible now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +106,8 @@ impl MoverControl for NoMover {
 pub struct AgentApi {
     /// Source and control of the transfers.
     pub mover: Arc<dyn MoverControl>,
+    /// Copies that clients submitted; `None` without a mover.
+    pub submitted: Option<Arc<SubmittedTransfers>>,
     /// Authenticates tokens; holds the exports.
     pub authorizer: Arc<Authorizer>,
     /// The state directory, which may hold the scitags registry.
@@ -123,7 +132,8 @@ impl ServiceRole for AgentApi {
     fn router(&self) -> Router {
         Router::new()
             .route("/api/v1/agent", get(api::agent))
-            .route("/api/v1/transfers", get(api::transfers))
+            .route("/api/v1/transfers", get(api::transfers).post(submission::submit))
+            .route("/api/v1/transfers/events", get(submission::follow))
             .route(
                 "/api/v1/transfers/{id}",
                 get(api::transfer).patch(api::change).delete(api::cancel),
@@ -133,6 +143,11 @@ impl ServiceRole for AgentApi {
 
     fn document(&self) -> OpenApi {
         api::document()
+    }
+
+    fn admits_mover_tokens(&self, path: &str) -> bool {
+        let rest = path.strip_prefix("/api/v1/transfers");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     fn metrics(&self, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {

@@ -2,7 +2,8 @@
 //!
 //! For: access control ([`authorizer`], [`tokens`]), configuration ([`config`]), destinations of third-party
 //! copies ([`destinations`]), scitags ([`registry`], [`fireflies`]), the HTTP API ([`http`]) with its [`client`],
-//! orders of a controller ([`controller`], [`orders`]), the role itself ([`role`]), and the marker as a service
+//! orders of a controller ([`controller`], [`orders`]), copies that clients submit to this agent alone ([`submitted`]),
+//! the role itself ([`role`]), and the marker as a service
 //! ([`marking`], which `penstock tag run` runs). `penstock-mover` moves the bytes, `penstock-daemon` runs the role.
 //!
 //! Not for: plans over several agents, which are the controller's.
@@ -21,5 +22,6 @@ pub mod marking;
 pub mod orders;
 pub mod registry;
 pub mod role;
+pub mod submitted;
 
 pub use penstock_http::tokens;

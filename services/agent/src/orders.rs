@@ -29,11 +29,12 @@ pub use engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine, Tr
 pub use faults::FailureAction;
 use faults::permanent;
 pub use local::LocalEngine;
+pub(crate) use local::default_streams;
 use sending::{SendExecution, SendStep};
 use tickets::TicketStore;
 
 mod engine;
-mod faults;
+pub(crate) mod faults;
 mod listing;
 mod local;
 mod sending;

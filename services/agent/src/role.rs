@@ -18,6 +18,7 @@ use penstock_daemon::config::ConfigError;
 use penstock_daemon::state::StateError;
 use penstock_host::placement::{self, NumaPlacement, PlacementPolicy};
 use penstock_http::access::ReadPolicy;
+use penstock_http::issued_tokens::{ISSUED_TOKENS, IssuedTokens};
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_mover::{Agent, AgentConfig, AgentLimits, Gatekeeper};
 use penstock_tokens::key_cache::KeyCacheTimes;
@@ -33,6 +34,7 @@ use crate::controller::{self, ControllerLink, LimitsSource};
 use crate::http::{AgentApi, NoMover};
 use crate::orders::{LocalEngine, OrderExecutor};
 use crate::registry;
+use crate::submitted::SubmittedTransfers;
 use crate::tokens::{TokenError, Tokens};
 
 /// Time for transfers to journal what is durable at shutdown. TimeoutStopSec in the unit file is longer.
@@ -66,6 +68,8 @@ pub struct AgentRole {
     started: StartedConfig,
     load: LoadConfig,
     controller_tasks: Mutex<Option<ControllerTasks>>,
+    /// Thread of the submitted transfers.
+    submitted_runner: Mutex<Option<std::thread::JoinHandle<()>>>,
     stop: watch::Sender<bool>,
     runtime: Handle,
 }
@@ -116,7 +120,9 @@ impl AgentRole {
             issuers,
         };
         let macaroons = MacaroonKey::new(context.state.macaroon_key()?.as_bytes());
-        let authorizer = Arc::new(Authorizer::new(rules).with_macaroons(macaroons));
+        let issued = IssuedTokens::at(context.state.path().join(ISSUED_TOKENS));
+        let authorizer = Authorizer::new(rules).with_macaroons(macaroons).with_issued(issued);
+        let authorizer = Arc::new(authorizer);
         let mover = match config.plays(RoleName::Agent) {
             true => Some(start_mover(&config, placement, context, &authorizer)?),
             false => None,
@@ -131,7 +137,20 @@ impl AgentRole {
             let fingerprint = context.identity.fingerprint();
             Arc::new(ControllerLink::new(controller, Arc::new(orders), mover, fingerprint, limits))
         });
+        let submitted = match &mover {
+            Some(mover) => {
+                let authorizer = Arc::clone(&authorizer);
+                let limits = Arc::clone(&limits);
+                let opened =
+                    SubmittedTransfers::open(mover.clone(), authorizer, context.state, limits)?;
+                Some(Arc::new(opened))
+            }
+            None => None,
+        };
+        let submitted_runner =
+            submitted.clone().map(|submitted| std::thread::spawn(move || submitted.run()));
         let api = AgentApi {
+            submitted,
             mover: match &mover {
                 Some(mover) => Arc::new(mover.clone()),
                 None => Arc::new(NoMover),
@@ -164,6 +183,7 @@ impl AgentRole {
             started,
             load,
             controller_tasks: Mutex::new(controller_tasks),
+            submitted_runner: Mutex::new(submitted_runner),
             stop,
             runtime: context.runtime.clone(),
         })
@@ -222,6 +242,10 @@ impl ServiceRole for AgentRole {
         self.api.router()
     }
 
+    fn admits_mover_tokens(&self, path: &str) -> bool {
+        self.api.admits_mover_tokens(path)
+    }
+
     fn document(&self) -> OpenApi {
         self.api.document()
     }
@@ -248,6 +272,9 @@ impl ServiceRole for AgentRole {
 
     fn stop(&self) {
         let _ = self.stop.send(true);
+        if let Some(submitted) = &self.api.submitted {
+            submitted.stop();
+        }
     }
 
     fn shut_down(&self) {
@@ -256,6 +283,10 @@ impl ServiceRole for AgentRole {
         if let Some(ControllerTasks { executor, reporter }) = tasks {
             let _ = executor.join();
             let _ = self.runtime.block_on(reporter);
+        }
+        let runner = self.submitted_runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(runner) = runner {
+            let _ = runner.join();
         }
         if let Some(mover) = &self.mover {
             mover.shut_down(SHUTDOWN_GRACE);

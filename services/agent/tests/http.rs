@@ -12,6 +12,7 @@ use penstock_agent::config::{AccessMode, Export, MetricsAccess, Principal};
 use penstock_agent::destinations::DestinationRules;
 use penstock_agent::http::api::TransferChange;
 use penstock_agent::http::{self, AgentApi, MoverControl, TransferControlError};
+use penstock_agent::submitted::TransferStatus;
 use penstock_agent::tokens::{TokenSource, Tokens};
 use penstock_daemon::api::{self, DaemonApi};
 use penstock_http::PROBLEM_JSON;
@@ -128,6 +129,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
     }));
     let agent = AgentApi {
         mover: Arc::clone(&mover) as _,
+        submitted: None,
         authorizer: Arc::clone(&authorizer),
         state: "/nonexistent".into(),
         listen: vec!["[::1]:8620".parse().unwrap()],
@@ -205,7 +207,7 @@ fn owner_lists_changes_and_cancels_transfers() {
     let expected =
         Settings { rate_bps: Some(2_000_000_000), streams: Some(8), ..Settings::default() };
     assert_eq!(*running.mover.0.lock().unwrap(), [(1, expected)]);
-    assert_eq!(client.cancel(1).unwrap().state, "cancelled");
+    assert_eq!(client.cancel(1).unwrap().state, TransferStatus::Cancelled);
 
     for (result, status) in [
         (client.change(2, &change), 409),
@@ -237,7 +239,10 @@ fn statuses_match_documentation() {
         ("GET", "/api/v1/transfers", Some("wrong"), "", 401, "not this agent's"),
         ("GET", "/api/v1/openapi.json", None, "", 401, "token"),
         ("GET", "/nothing", None, "", 401, "token"),
-        ("GET", "/api/v1/transfers", Some(ALICE), "", 403, "token of 'alice'"),
+        ("GET", "/api/v1/agent", Some(ALICE), "", 403, "token of 'alice'"),
+        ("GET", "/api/v1/transfers", Some(ALICE), "", 200, "\"caller\":\"alice\""),
+        ("POST", "/api/v1/transfers", Some("wrong"), "{}", 401, "not this agent's"),
+        ("POST", "/api/v1/transfers", Some(ALICE), "{}", 400, "cannot read the submission"),
         ("GET", "/nothing", Some(TOKEN), "", 404, "no such path"),
         ("GET", "/api/v1/transfers/7", Some(TOKEN), "", 404, "no transfer 7"),
         ("GET", "/api/v1/transfers/x", Some(TOKEN), "", 400, "whole number"),

@@ -10,6 +10,7 @@ use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::routing::{get, put};
 use penstock_http::ProblemDetails;
+use penstock_http::documented_values::{list_parameter_values, list_values, tag_role};
 use utoipa::OpenApi;
 
 use crate::query::{By, Query, QueryWordError};
@@ -81,7 +82,19 @@ struct CollectorApi;
 /// Builds the OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    CollectorApi::openapi()
+    let mut document = CollectorApi::openapi();
+    list_values(
+        &mut document,
+        &[
+            ("TelemetryAlert", "state", &["firing", "pending", "inactive", "no_data"]),
+            ("TelemetryAlert", "severity", &["info", "warning", "critical"]),
+            ("TelemetryTalker", "label", &["labelled", "untrusted", "unlabelled"]),
+        ],
+    );
+    list_parameter_values(&mut document, "direction", &["in", "out"]);
+    list_parameter_values(&mut document, "combine", &["auto", "max", "sum"]);
+    tag_role(&mut document, "collector", "Traffic by owner, activity, site and link; alerts.");
+    document
 }
 
 /// Query parameters, each of which must be consumed.

@@ -7,13 +7,14 @@
 //! | `operate` | to read, to change all requests, to drain hosts and sites, to set links down |
 //! | `agent:HOST` | to report as the host and to receive its orders |
 //!
-//! The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
+//! Tokens of `[[controller.token]]` have them, and those that `penstock token` issued. The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
 
 use std::collections::HashMap;
 use std::str::FromStr;
 
 use penstock_control::class::WorkClass;
 use penstock_http::ApiCaller;
+use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::Tokens;
 
 use crate::problem::ProblemDetails;
@@ -77,6 +78,20 @@ pub(crate) struct AuthorizedClient {
     pub(crate) name: String,
     scopes: Vec<Scope>,
     everything: bool,
+    /// Id of its token, if this node issued it.
+    pub(crate) token_id: Option<String>,
+}
+
+/// Scopes of an issued token on the HTTP API.
+fn api_scopes(scopes: &[String]) -> Vec<Scope> {
+    // Others are for storage.
+    scopes.iter().filter_map(|scope| scope.parse().ok()).collect()
+}
+
+/// True if an issued token may read everything; `None` if `token` is none.
+pub(crate) fn issued_may_read(issued: &IssuedTokens, token: &str) -> Option<bool> {
+    let scopes = api_scopes(&issued.find(token)?.scopes);
+    Some(scopes.iter().any(|scope| matches!(scope, Scope::Read | Scope::Operate)))
 }
 
 impl AuthorizedClient {
@@ -85,22 +100,30 @@ impl AuthorizedClient {
         caller: Option<&ApiCaller>,
         tokens: &Tokens,
         scopes: &TokenScopes,
+        issued: &IssuedTokens,
     ) -> Result<Self, ProblemDetails> {
+        let with = |name: String, scopes, everything| {
+            Ok(Self { name, scopes, everything, token_id: None })
+        };
         match caller {
-            Some(ApiCaller::Owner) => {
-                Ok(Self { name: "owner".into(), scopes: Vec::new(), everything: true })
-            }
-            Some(ApiCaller::Reader) => {
-                Ok(Self { name: "anyone".into(), scopes: vec![Scope::Read], everything: false })
-            }
+            Some(ApiCaller::Owner) => with("owner".into(), Vec::new(), true),
+            Some(ApiCaller::Reader) => with("anyone".into(), vec![Scope::Read], false),
             Some(ApiCaller::Bearer(token)) => match tokens.name_of(token) {
                 Some(name) => {
                     let scopes = scopes.0.get(&name).cloned().unwrap_or_default();
-                    Ok(Self { name, scopes, everything: false })
+                    with(name, scopes, false)
                 }
-                None => Err(ProblemDetails::unauthorized(
-                    "the token is not known here: [[controller.token]] lists those that are",
-                )),
+                None => match issued.find(token) {
+                    Some(token) => Ok(Self {
+                        scopes: api_scopes(&token.scopes),
+                        name: token.name,
+                        everything: false,
+                        token_id: Some(token.id),
+                    }),
+                    None => Err(ProblemDetails::unauthorized(
+                        "the token is not known here, has expired or was revoked: [[controller.token]] and penstock token list show those that are valid",
+                    )),
+                },
             },
             Some(ApiCaller::Unauthorized(why)) => Err(ProblemDetails::unauthorized(why)),
             None => Err(ProblemDetails::unauthorized("give a token: Authorization: Bearer TOKEN")),
@@ -175,7 +198,7 @@ mod tests {
 
     fn who(name: &str, scopes: &[&str]) -> AuthorizedClient {
         let scopes = scopes.iter().map(|text| text.parse().unwrap()).collect();
-        AuthorizedClient { name: name.into(), scopes, everything: false }
+        AuthorizedClient { name: name.into(), scopes, everything: false, token_id: None }
     }
 
     #[test]

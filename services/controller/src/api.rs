@@ -36,6 +36,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use penstock_http::ApiCaller;
+use penstock_http::documented_values::{list_values, tag_role};
 use penstock_http::server::PeerAddress;
 use serde::de::DeserializeOwned;
 use utoipa::OpenApi;
@@ -123,7 +124,7 @@ async fn guard(
 ) -> Response {
     let caller = request.extensions().get::<ApiCaller>();
     let settings = shared.settings();
-    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes) {
+    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes, &shared.issued) {
         Ok(who) => {
             if !settings.limiter.admits(&who.name) {
                 let text = format!(
@@ -183,10 +184,33 @@ struct OpenApiDocument;
 /// Returns the API as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    OpenApiDocument::openapi()
+    const OVERWRITE: &[&str] = &["changed", "never"];
+    const VERIFY: &[&str] = &["transfer", "readback"];
+    let mut document = OpenApiDocument::openapi();
+    list_values(
+        &mut document,
+        &[
+            (
+                "Request",
+                "state",
+                &["submitted", "staged", "active", "done", "failed", "partial", "cancelled"],
+            ),
+            ("RequestFile", "state", &["queued", "active", "done", "failed", "cancelled"]),
+            ("Circuit", "state", &["booked", "up", "broken", "released"]),
+            ("ControllerHost", "state", &["up", "silent", "never"]),
+            ("ControllerOrder", "kind", &["copy", "list"]),
+            ("ControllerOrder", "state", &["standing", "ending"]),
+            ("ControllerOrder", "phase", &["waiting", "running", "ended"]),
+            ("SubmitBody", "verify", VERIFY),
+            ("SubmitBody", "overwrite", OVERWRITE),
+        ],
+    );
+    let description = "Requests to transfer files between sites, and the network that they share.";
+    tag_role(&mut document, "controller", description);
+    document
 }
 
-/// Client and address of a request.
+/// Client and address of a request; the address has the id of a token that this node issued behind it.
 pub(crate) struct ApiClient {
     pub(crate) who: AuthorizedClient,
     pub(crate) peer: String,
@@ -199,7 +223,11 @@ impl<S: Send + Sync> FromRequestParts<S> for ApiClient {
         let who = parts.extensions.get::<AuthorizedClient>().cloned();
         let who = who.ok_or_else(|| ProblemDetails::unauthorized("give a token"))?;
         let peer = parts.extensions.get::<PeerAddress>().map(|peer| peer.0.ip().to_string());
-        Ok(Self { who, peer: peer.unwrap_or_default() })
+        let mut peer = peer.unwrap_or_default();
+        if let Some(id) = &who.token_id {
+            peer = format!("{peer} token {id}");
+        }
+        Ok(Self { who, peer })
     }
 }
 

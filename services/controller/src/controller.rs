@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::access::issued_may_read;
 use axum::Router;
+use penstock_http::issued_tokens::{ISSUED_TOKENS, IssuedTokens};
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -72,6 +74,7 @@ impl Controller {
                 rounds: Notify::new(),
                 database,
                 directory: state.to_owned(),
+                issued: IssuedTokens::at(state.join(ISSUED_TOKENS)),
                 writer,
                 scheduler_notify,
                 followers,
@@ -126,7 +129,10 @@ impl ServiceRole for Controller {
 
     fn may_read(&self, token: &str) -> Option<bool> {
         let settings = self.shared.settings();
-        settings.tokens.name_of(token).map(|name| settings.config.scopes.may_read(&name))
+        let configured = settings.tokens.name_of(token);
+        configured
+            .map(|name| settings.config.scopes.may_read(&name))
+            .or_else(|| issued_may_read(&self.shared.issued, token))
     }
 
     /// Applies classes, tokens, topology and intervals of the reloaded configuration; nothing in progress is lost.

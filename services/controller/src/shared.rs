@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use penstock_control::scheduler::Planner;
+use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::{TokenError, Tokens};
 use tokio::sync::Notify;
 
@@ -62,6 +63,8 @@ pub(crate) struct ControllerState {
     pub(crate) database: Database,
     /// State directory, with the key of stored tokens.
     pub(crate) directory: PathBuf,
+    /// Tokens that this node issued.
+    pub(crate) issued: IssuedTokens,
     pub(crate) writer: StoreWriter,
     /// Notified to request a round.
     pub(crate) scheduler_notify: Arc<Notify>,

@@ -8,9 +8,10 @@
 //! | `/readyz` | GET | 200 once every role is ready for clients, else 503 with the reason |
 //! | `/`, `/ui/` | GET | the dashboard, static files open to all |
 //!
-//! Roles add their paths ([`penstock_http::ServiceRole`]). Changes need the node's own token (`Authorization: Bearer ...`). The
-//! configuration sets read access without a token, and separately that of `/metrics`; `/healthz` and
-//! `/readyz` are open to all. Loopback addresses speak plain HTTP, others TLS with the node's certificate.
+//! Roles add their paths ([`penstock_http::ServiceRole`]). At the paths of transfers a client's token has the rights that
+//! it has at the mover. Else, changes need the node's own token (`Authorization: Bearer ...`). The configuration sets read
+//! access without a token, and separately that of `/metrics`; `/healthz` and `/readyz` are open to all. Loopback addresses
+//! speak plain HTTP, others TLS with the node's certificate.
 //!
 //! An error is a problem document (RFC 9457): `detail` is one line with the failure, its reason and a remedy. Status
 //! codes:
@@ -18,6 +19,7 @@
 //! | status | meaning |
 //! |---|---|
 //! | 200 | success; the body is the object after the request |
+//! | 304 | the client has this document, by the entity tag in its `If-None-Match` |
 //! | 400 | malformed request: no JSON, an unknown key, an invalid value |
 //! | 401 | no token, or not one of this node's |
 //! | 403 | the token of a client, which may move files but not control the agent |
@@ -46,6 +48,8 @@ use penstock_http::tokens::OWNER;
 use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole};
 use utoipa::openapi::OpenApi;
 
+use crate::entity_tag::Precondition;
+
 /// Names of the bearers of tokens.
 pub trait Bearers: Send + Sync + fmt::Debug + 'static {
     /// Name of the bearer of `token`, if it is valid; [`OWNER`] for the node's own.
@@ -56,6 +60,18 @@ pub trait Bearers: Send + Sync + fmt::Debug + 'static {
 
     /// Returns true if `token` has the form of a token with claims, which [`Self::claims_access`] checks.
     fn has_claims(&self, token: &str) -> bool {
+        let _ = token;
+        false
+    }
+
+    /// Access of a token that this node issued to the API; `None` for any other.
+    fn issued_access(&self, token: &str) -> Option<IssuedAccess> {
+        let _ = token;
+        None
+    }
+
+    /// Returns true if `token` may be that of a client who moves files; the role that it reaches checks it.
+    fn moves_files(&self, token: &str) -> bool {
         let _ = token;
         false
     }
@@ -76,6 +92,17 @@ pub enum ClaimsAccess {
     NoRead(String),
     /// None: the token is not valid, with the reason.
     Refused(String),
+}
+
+/// Access of a token that this node issued to the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IssuedAccess {
+    /// Reading and changing everything.
+    Operate,
+    /// Reading everything.
+    Read,
+    /// By the rules of each role alone.
+    None,
 }
 
 /// State behind the API.
@@ -121,7 +148,7 @@ pub fn router(api: Arc<DaemonApi>) -> Router {
         .layer(middleware::from_fn_with_state(api, guard))
 }
 
-/// Merges the API documents of roles into one, in JSON; its head is that of the first.
+/// Merges the API documents of roles into one, in JSON. The tag of an operation is its role.
 ///
 /// # Panics
 /// When there is no document.
@@ -130,6 +157,8 @@ pub fn document(roles: impl IntoIterator<Item = OpenApi>) -> String {
     let mut roles = roles.into_iter();
     let mut document = roles.next().expect("a daemon has a role");
     roles.for_each(|role| document.merge(role));
+    document.info.title = "Penstock".to_owned();
+    document.info.description = Some("HTTP API of a node, by the roles that it plays.".to_owned());
     let mut text = document.to_pretty_json().expect("the document is plain data");
     text.push('\n');
     text
@@ -154,9 +183,10 @@ async fn readiness(State(api): State<Arc<DaemonApi>>) -> Result<&'static str, Pr
 /// Authenticates a request, bounds its time and counts the response.
 async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<HttpConnection>().cloned();
+    let precondition = Precondition::of(request.method(), request.headers());
     let is_open = is_open(request.uri().path());
     let has_token = bearer(request.headers()).is_some();
-    let is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
+    let mut is_guarded = api.roles.iter().any(|role| role.guards(request.uri().path()));
     let allowed = match is_guarded {
         true => {
             let caller = caller(&api, &request);
@@ -167,15 +197,29 @@ async fn guard(State(api): State<Arc<DaemonApi>>, mut request: Request, next: Ne
             Err(refusal) => {
                 let token = bearer(request.headers()).map(str::to_owned);
                 let access = claims_allowed(&api, token, reads(&request)).await;
-                access.unwrap_or(Err(refusal))
+                match access.unwrap_or(Err(refusal)) {
+                    Err(_) if admits_mover_token(&api, &request) => {
+                        let caller = caller(&api, &request);
+                        request.extensions_mut().insert(caller);
+                        is_guarded = true;
+                        Ok(())
+                    }
+                    access => access,
+                }
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                let is_owner = |token| api.bearers.is_owner(token);
+                if bearer(request.headers()).is_some_and(is_owner) {
+                    request.extensions_mut().insert(ApiCaller::Owner);
+                }
+                Ok(())
+            }
         },
     };
     let is_allowed = allowed.is_ok();
     let response = match allowed {
         Ok(()) => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-            Ok(response) => response,
+            Ok(response) => precondition.apply(response).await,
             Err(_) => {
                 let text =
                     format!("the request did not arrive within {}s", REQUEST_TIMEOUT.as_secs());
@@ -219,6 +263,16 @@ fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
             Err(error) => Err(ProblemDetails::unauthorized(error.to_string())),
         };
     };
+    match api.bearers.issued_access(token) {
+        Some(IssuedAccess::Operate) => return Ok(()),
+        Some(IssuedAccess::Read) if reads(request) => return Ok(()),
+        Some(_) => {
+            return Err(ProblemDetails::forbidden(
+                "the token lacks the scope: read lets it read here, operate lets it change (penstock token create --scope)",
+            ));
+        }
+        None => {}
+    }
     match api.bearers.name_of(token) {
         Some(name) if name == OWNER => Ok(()),
         Some(name) => Err(ProblemDetails::new(
@@ -241,6 +295,12 @@ fn allowed(api: &DaemonApi, request: &Request) -> Result<(), ProblemDetails> {
             )),
         },
     }
+}
+
+/// Returns true if a role checks the tokens of clients who move files at the path of the request.
+fn admits_mover_token(api: &DaemonApi, request: &Request) -> bool {
+    let admits = api.roles.iter().any(|role| role.admits_mover_tokens(request.uri().path()));
+    admits && bearer(request.headers()).is_some_and(|token| api.bearers.moves_files(token))
 }
 
 /// Decides by the claims of the token; `None` for a token without any.

@@ -11,6 +11,7 @@
 pub mod api;
 pub mod config;
 mod daemon;
+mod entity_tag;
 pub mod remote;
 pub mod signals;
 pub mod state;

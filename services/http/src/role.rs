@@ -39,6 +39,13 @@ pub trait ServiceRole: Send + Sync + fmt::Debug + 'static {
         false
     }
 
+    /// Returns true if clients may use `path` with the tokens with which they move files. The role checks such a token by
+    /// the [`crate::ApiCaller`] in the request; requests without one need no check.
+    fn admits_mover_tokens(&self, path: &str) -> bool {
+        let _ = path;
+        false
+    }
+
     /// Returns whether `token` may read the endpoints of every role; `None` if the role does not know it.
     fn may_read(&self, token: &str) -> Option<bool> {
         let _ = token;

@@ -170,6 +170,9 @@ pub enum TokenFileFault {
     /// Longer than any list of tokens.
     #[error("is longer than 1 MiB: is it the right file?")]
     LongList,
+    /// Not of the form that `penstock token` writes.
+    #[error("{0}: restore it, or remove it, which revokes all tokens that were issued")]
+    Form(String),
     /// Longer than any secret.
     #[error("is too long for a token or a key")]
     LongSecret,
@@ -248,6 +251,12 @@ impl Tokens {
         verify_slices_are_equal(&hash(token), &self.owner).is_ok()
     }
 
+    /// Hash of the agent's own token.
+    #[must_use]
+    pub const fn owner_hash(&self) -> TokenHash {
+        self.owner
+    }
+
     /// Returns true if a token with this hash is known, or may be: the tokens of a file that exists
     /// but cannot be read do not count as revoked.
     #[must_use]
@@ -292,14 +301,14 @@ struct TokenFile {
     file: PathBuf,
     /// Name of the one token; `None` for a list, whose lines have names.
     name: Option<String>,
-    read: Mutex<(Option<Stamp>, Vec<KnownToken>)>,
+    read: Mutex<(Option<FileStamp>, Vec<KnownToken>)>,
     /// True if the file exists and the last attempt to read it failed.
     unusable: AtomicBool,
 }
 
 /// Identity and version of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -307,8 +316,8 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
-    fn of(facts: &Metadata) -> Self {
+impl FileStamp {
+    pub(crate) fn of(facts: &Metadata) -> Self {
         Self {
             device: facts.dev(),
             inode: facts.ino(),
@@ -333,7 +342,7 @@ impl TokenFile {
 
     fn with_current(&self, look: impl FnOnce(&[KnownToken])) {
         let mut read_before = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = std::fs::metadata(&self.file).ok().as_ref().map(Stamp::of);
+        let stamp = std::fs::metadata(&self.file).ok().as_ref().map(FileStamp::of);
         if stamp.is_none() || stamp != read_before.0 {
             match read(&self.file, self.name.as_deref()) {
                 Ok((stamp, known)) => {
@@ -360,19 +369,22 @@ impl TokenFile {
     }
 }
 
-fn read(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenError> {
+fn read(path: &Path, name: Option<&str>) -> Result<(FileStamp, Vec<KnownToken>), TokenError> {
     read_list(path, name).map_err(|fault| TokenError { file: path.to_owned(), fault })
 }
 
 /// Opens a file; a pipe or device is not waited for.
-fn open_file(path: &Path) -> Result<File, TokenFileFault> {
+pub(crate) fn open_file(path: &Path) -> Result<File, TokenFileFault> {
     open_regular(path).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => TokenFileFault::NotAFile,
         _ => TokenFileFault::Io(error),
     })
 }
 
-fn read_list(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>), TokenFileFault> {
+fn read_list(
+    path: &Path,
+    name: Option<&str>,
+) -> Result<(FileStamp, Vec<KnownToken>), TokenFileFault> {
     let mut file = open_file(path)?;
     let facts = file.metadata()?;
     // A secret that systemd or Kubernetes hands to a service may be readable by the service's group.
@@ -392,7 +404,7 @@ fn read_list(path: &Path, name: Option<&str>) -> Result<(Stamp, Vec<KnownToken>)
         Some(name) => vec![known(name, text.trim())?],
         None => parse_list(&text)?,
     };
-    Ok((Stamp::of(&facts), known))
+    Ok((FileStamp::of(&facts), known))
 }
 
 fn parse_list(text: &str) -> Result<Vec<KnownToken>, TokenFileFault> {
@@ -485,7 +497,9 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)])).collect()
 }
 
-fn unhex(text: &str) -> Option<TokenHash> {
+/// Parses the 64 hexadecimal digits of a hash.
+#[must_use]
+pub fn unhex(text: &str) -> Option<TokenHash> {
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }

@@ -1,5 +1,6 @@
 //! Objects and handlers of the API. Field names carry their units and are stable.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,10 +18,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
+use penstock_http::documented_values::{list_values, tag_role};
 use penstock_http::{ProblemDetails, Refused};
 
 use super::AgentApi;
+use super::client::TransferClient;
+use super::parameters::{Params, TransferQuery};
 use crate::registry::ActiveRegistry;
+use crate::submitted::{FailedFile, TransferStatus};
 
 /// A transfer that runs or ended recently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -36,9 +41,9 @@ pub struct TransferFacts {
     pub direction: String,
     /// Path at this agent that is read or written.
     pub path: String,
-    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
-    pub state: String,
-    /// Start of the transfer.
+    /// State; the last four are ends.
+    pub state: TransferStatus,
+    /// Start of the transfer, or of the last attempt of a submitted one.
     pub started_unix_seconds: f64,
     /// Duration so far, or in all once it has ended.
     pub seconds: f64,
@@ -81,6 +86,31 @@ pub struct TransferFacts {
     /// Activity of the scitag: name in the registry, or the number where the registry has none.
     #[serde(default)]
     pub activity: Option<String>,
+    /// Submission of a transfer that the agent carries out by itself; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted: Option<SubmittedFacts>,
+}
+
+/// Submission of a transfer, and its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Submission)]
+pub struct SubmittedFacts {
+    /// Path or address of the source, as submitted.
+    pub source: String,
+    /// Path or address of the destination, as submitted.
+    pub destination: String,
+    /// Idempotency key; null where none was given.
+    pub key: Option<String>,
+    /// Time of the submission.
+    pub submitted_unix_seconds: f64,
+    /// Time of the end; null before it.
+    pub ended_unix_seconds: Option<f64>,
+    /// Number of attempts, those before a restart of the agent included.
+    pub attempts: u32,
+    /// Reason why it waits, was cancelled or failed, or the failure of the first file; null where there is none.
+    pub error: Option<String>,
+    /// The first 20 files that failed.
+    pub failures: Vec<FailedFile>,
 }
 
 impl From<ListedTransfer> for TransferFacts {
@@ -91,7 +121,7 @@ impl From<ListedTransfer> for TransferFacts {
             peer: transfer.peer,
             direction: transfer.direction.to_owned(),
             path: transfer.path,
-            state: transfer.state.to_owned(),
+            state: TransferStatus::of_listed(transfer.state),
             started_unix_seconds: unix_seconds(transfer.started),
             seconds: transfer.seconds,
             bytes: transfer.bytes,
@@ -111,12 +141,13 @@ impl From<ListedTransfer> for TransferFacts {
             scitag: transfer.scitag,
             owner: None,
             activity: None,
+            submitted: None,
         }
     }
 }
 
 /// Sets owner and activity of each transfer by the active registry.
-fn name_owners(api: &AgentApi, transfers: &mut [TransferFacts]) {
+pub(super) fn name_owners(api: &AgentApi, transfers: &mut [TransferFacts]) {
     if transfers.iter().all(|transfer| transfer.scitag.is_none()) {
         return;
     }
@@ -302,7 +333,7 @@ pub struct LimitFacts {
     pub memory_bytes: u64,
 }
 
-fn unix_seconds(time: SystemTime) -> f64 {
+pub(crate) fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
@@ -340,17 +371,45 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
     })
 }
 
-/// Returns all transfers that run or ended recently.
-#[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])), responses(
+/// Returns all transfers that run or ended recently, in the order of their numbers.
+#[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])),
+    params(("state" = Option<TransferStatus>, Query, description = "Transfers in this state"),
+        ("caller" = Option<String>, Query, description = "Transfers of this client"),
+        ("after" = Option<u64>, Query, description = "Transfers with greater numbers than this"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Largest number of items; all if not given")), responses(
     (status = 200, body = Transfers, description = "Transfers, the running ones first"),
     Refused,
 ))]
-pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfers> {
-    let mut transfers: Vec<TransferFacts> =
-        api.mover.transfers().into_iter().map(Into::into).collect();
-    transfers.sort_by_key(|transfer| transfer.id);
-    name_owners(&api, &mut transfers);
-    Json(Transfers { transfers, controller: ControllerFacts::of(&api) })
+pub(super) async fn transfers(
+    State(api): State<Arc<AgentApi>>,
+    client: TransferClient,
+    given: TransferQuery,
+) -> Result<Json<Transfers>, ProblemDetails> {
+    let mut params = Params::new(given)?;
+    let state: Option<TransferStatus> = params.parsed("state")?;
+    let caller: Option<String> = params.parsed("caller")?;
+    let after: u64 = params.parsed("after")?.unwrap_or(0);
+    let limit = params.limit()?;
+    params.none()?;
+    let mut transfers = client.seen(&api);
+    transfers.retain(|one| {
+        one.id > after
+            && state.is_none_or(|state| one.state == state)
+            && caller.as_ref().is_none_or(|caller| one.caller == *caller)
+    });
+    transfers.truncate(limit);
+    Ok(Json(Transfers { transfers, controller: ControllerFacts::of(&api) }))
+}
+
+/// All transfers by number; of a submitted one, its record instead of the mover's.
+pub(super) fn all_transfers(api: &AgentApi) -> Vec<TransferFacts> {
+    let listed = api.mover.transfers().into_iter().map(TransferFacts::from);
+    let mut all: BTreeMap<u64, TransferFacts> = listed.map(|one| (one.id, one)).collect();
+    let submitted = api.submitted.iter().flat_map(|submitted| submitted.list(None));
+    all.extend(submitted.map(|one| (one.id, one)));
+    let mut all: Vec<TransferFacts> = all.into_values().collect();
+    name_owners(api, &mut all);
+    all
 }
 
 /// Returns one transfer by its id.
@@ -361,9 +420,10 @@ pub(super) async fn transfers(State(api): State<Arc<AgentApi>>) -> Json<Transfer
 ))]
 pub(super) async fn transfer(
     State(api): State<Arc<AgentApi>>,
+    client: TransferClient,
     id: Result<Path<u64>, PathRejection>,
 ) -> Result<Json<TransferFacts>, ProblemDetails> {
-    find(&api, number(id)?).map(Json)
+    find(&api, &client, number(id)?).map(Json)
 }
 
 /// Changes a running transfer, without a restart.
@@ -374,6 +434,7 @@ pub(super) async fn transfer(
 ))]
 pub(super) async fn change(
     State(api): State<Arc<AgentApi>>,
+    client: TransferClient,
     id: Result<Path<u64>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<TransferFacts>, ProblemDetails> {
@@ -388,18 +449,18 @@ pub(super) async fn change(
         ));
     }
     change.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
-    find(&api, id)?;
+    find(&api, &client, id)?;
     let settings = Settings {
         rate_bps: change.rate.map(|rate| rate.0),
         streams: change.streams.map(u16::from),
         readers: change.readers.map(u16::from),
         writers: change.writers.map(u16::from),
     };
-    tracing::info!(transfer = id, ?change, "changed by the operator");
+    tracing::info!(transfer = id, ?change, "changed by {}", client.name());
     api.mover
         .set(id, settings)
         .map_err(|error| ProblemDetails::new(StatusCode::CONFLICT, error.to_string()))?;
-    find(&api, id).map(Json)
+    find(&api, &client, id).map(Json)
 }
 
 /// Cancels a transfer. What is durable stays, and the same copy resumes from it.
@@ -410,16 +471,28 @@ pub(super) async fn change(
 ))]
 pub(super) async fn cancel(
     State(api): State<Arc<AgentApi>>,
+    client: TransferClient,
     id: Result<Path<u64>, PathRejection>,
 ) -> Result<Json<TransferFacts>, ProblemDetails> {
     let id = number(id)?;
-    let before = find(&api, id)?;
-    tracing::info!(transfer = id, "cancelled by the operator");
+    let before = find(&api, &client, id)?;
+    tracing::info!(transfer = id, "cancelled by {}", client.name());
+    let reason = match &client {
+        TransferClient::Bearer(caller) => format!("cancelled by {}", caller.name),
+        _ => "cancelled by the agent's operator".to_owned(),
+    };
+    if let Some(submitted) = api.submitted.as_ref().filter(|_| before.submitted.is_some()) {
+        return submitted
+            .cancel(id, &reason)
+            .map(Json)
+            .map_err(|error| ProblemDetails::conflict(error.to_string()));
+    }
     api.mover
-        .cancel(id, "cancelled by the agent's operator")
+        .cancel(id, &reason)
         .map_err(|error| ProblemDetails::new(StatusCode::CONFLICT, error.to_string()))?;
     // The transfer may have left the list by now.
-    Ok(Json(find(&api, id).unwrap_or(TransferFacts { state: "cancelled".into(), ..before })))
+    let cancelled = TransferFacts { state: TransferStatus::Cancelled, ..before };
+    Ok(Json(find(&api, &client, id).unwrap_or(cancelled)))
 }
 
 fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ProblemDetails> {
@@ -431,14 +504,21 @@ fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ProblemDetails> {
     id.map(|Path(id)| id).map_err(not_a_number)
 }
 
-fn find(api: &AgentApi, id: u64) -> Result<TransferFacts, ProblemDetails> {
-    let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
-    let mut found = [found.map(TransferFacts::from).ok_or_else(|| {
-        ProblemDetails::new(
-            StatusCode::NOT_FOUND,
-            format!("no transfer {id}: penstock transfers lists them"),
-        )
-    })?];
+/// The transfer with this number, if the client may see it.
+pub(super) fn find(
+    api: &AgentApi,
+    client: &TransferClient,
+    id: u64,
+) -> Result<TransferFacts, ProblemDetails> {
+    let submitted = api.submitted.as_ref().and_then(|submitted| submitted.get(id));
+    let listed = || {
+        let found = api.mover.transfers().into_iter().find(|transfer| transfer.id == id);
+        found.map(TransferFacts::from)
+    };
+    let found = submitted.or_else(listed).filter(|found| client.may_see(found));
+    let missing =
+        || ProblemDetails::not_found(format!("no transfer {id}: penstock transfers lists them"));
+    let mut found = [found.ok_or_else(missing)?];
     name_owners(api, &mut found);
     let [found] = found;
     Ok(found)
@@ -446,9 +526,9 @@ fn find(api: &AgentApi, id: u64) -> Result<TransferFacts, ProblemDetails> {
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Penstock agent", description = "Watching and steering the transfers of a data transfer node.",
+    info(title = "Penstock agent", description = "Submitting, watching and steering the transfers of a data transfer node.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
-    paths(agent, transfers, transfer, change, cancel),
+    paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, change, cancel),
     components(schemas(ProblemDetails)),
     modifiers(&BearerToken)
 )]
@@ -467,5 +547,15 @@ impl Modify for BearerToken {
 /// The API as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
-    ApiDocument::openapi()
+    let mut document = ApiDocument::openapi();
+    list_values(
+        &mut document,
+        &[
+            ("Transfer", "direction", &["receive", "send"]),
+            ("AgentController", "state", &["connected", "away"]),
+            ("Export", "mode", &["read", "write", "read-write"]),
+        ],
+    );
+    tag_role(&mut document, "agent", "Transfers of a data transfer node: submit, watch, steer.");
+    document
 }

@@ -9,18 +9,18 @@ use penstock_protocol::open::{Refusal, RefusalKind};
 const TEXT_CHARS_MAX: usize = 400;
 
 /// Builds a fault with a bounded text without control characters.
-pub(super) fn fault(kind: FaultKind, text: impl AsRef<str>) -> OrderFault {
+pub(crate) fn fault(kind: FaultKind, text: impl AsRef<str>) -> OrderFault {
     let text = text.as_ref().chars().take(TEXT_CHARS_MAX);
     OrderFault { kind, text: text.map(|c| if c.is_control() { ' ' } else { c }).collect() }
 }
 
 /// Builds a fault that a retry would not cure.
-pub(super) fn permanent(text: impl AsRef<str>) -> OrderFault {
+pub(crate) fn permanent(text: impl AsRef<str>) -> OrderFault {
     fault(FaultKind::Permanent, text)
 }
 
 /// Fault of a file that failed.
-pub(super) fn of_file(failure: &Failure) -> OrderFault {
+pub(crate) fn of_file(failure: &Failure) -> OrderFault {
     let kind = match failure.kind {
         FailureKind::Source | FailureKind::Refused | FailureKind::Unexpected => {
             FaultKind::Permanent
@@ -41,7 +41,7 @@ pub enum FailureAction {
 }
 
 /// Reaction to a refusal by this agent's own access control or limits.
-pub(super) fn of_own_refusal(refusal: &Refusal) -> FailureAction {
+pub(crate) fn of_own_refusal(refusal: &Refusal) -> FailureAction {
     match refusal.kind {
         RefusalKind::Busy => FailureAction::Wait(refusal.text.clone()),
         RefusalKind::Agent => FailureAction::End(fault(FaultKind::Transient, &refusal.text)),
@@ -50,7 +50,7 @@ pub(super) fn of_own_refusal(refusal: &Refusal) -> FailureAction {
 }
 
 /// Reaction to a failed copy.
-pub(super) fn of_copy(error: &CopyError) -> FailureAction {
+pub(crate) fn of_copy(error: &CopyError) -> FailureAction {
     let text = error.to_string();
     match error {
         CopyError::Refused(_, refusal) => match refusal.kind {

@@ -196,7 +196,7 @@ impl EngineTransfer for LocalTransfer {
 }
 
 /// One stream where the digest needs file order, else the default of a copy.
-fn default_streams(algorithm: Algorithm) -> u16 {
+pub(crate) fn default_streams(algorithm: Algorithm) -> u16 {
     if !algorithm.combines() {
         return 1;
     }

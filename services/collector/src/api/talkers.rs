@@ -78,7 +78,8 @@ pub(crate) struct TalkerList {
 /// Lists the largest flows of the last ten seconds, or of a range within the last ten minutes.
 #[utoipa::path(get, path = "/api/v1/telemetry/talkers", operation_id = "top_talkers", security((), ("token" = [])),
     params(
-        ("n" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most"),
+        ("top" = Option<usize>, Query, description = "How many; 20 if not given, 100 at most"),
+        ("n" = Option<usize>, Query, deprecated, description = "Former name of top"),
         ("from" = Option<i64>, Query, description = "As of series; the last ten seconds if not given"),
         ("to" = Option<i64>, Query, description = "As of series"),
         ("direction" = Option<String>, Query, description = "in or out: what a filter by host, prefix or site receives or sends; both if not given"),
@@ -90,7 +91,8 @@ pub(super) async fn talkers(
     given: RawQuery,
 ) -> Result<Json<TalkerList>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
-    let most = params.number("n")?.unwrap_or(TALKERS_DEFAULT).clamp(1, crate::second::TALKERS_MAX);
+    let (top, former) = (params.number("top")?, params.number("n")?);
+    let most = top.or(former).unwrap_or(TALKERS_DEFAULT).clamp(1, crate::second::TALKERS_MAX);
     let asked = params.has("from").then(|| RangeRequest::new(&mut params)).transpose()?;
     let filter = FlowFilter::new(params, &shared)?;
     let seconds: Vec<_> = match asked {

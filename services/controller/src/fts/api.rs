@@ -119,7 +119,7 @@ async fn authenticate(
     let basic = basic_password(request.headers()).map(ApiCaller::Bearer);
     let caller = basic.as_ref().or_else(|| request.extensions().get::<ApiCaller>());
     let settings = shared.settings();
-    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes) {
+    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes, &shared.issued) {
         Ok(who) if settings.limiter.admits(&who.name) => {
             request.extensions_mut().insert(who);
             next.run(request).await

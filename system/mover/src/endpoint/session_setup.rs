@@ -118,7 +118,7 @@ impl SessionBuilder<'_> {
         release: &dyn Fn(&JournalName) -> bool,
     ) -> Result<BuiltSession, Refusal> {
         match request {
-            Request::Push(push) => self.receive(push, release),
+            Request::Push(push) => self.receive(push, &push.options, None, release),
             Request::Pull(pull) => self.send(pull, &pull.options, None),
             Request::ThirdParty(request) => {
                 let session = &request.session;
@@ -152,7 +152,11 @@ impl SessionBuilder<'_> {
         Ok(Options { mark, ..options.clone() })
     }
 
-    fn send(
+    /// Builds the sending end of a copy, for the session `given` or a new one.
+    ///
+    /// # Errors
+    /// If the caller may not read any of the sources, or the request is refused.
+    pub(crate) fn send(
         &self,
         pull: &Pull,
         options: &Options,
@@ -212,9 +216,15 @@ impl SessionBuilder<'_> {
         Ok(BuiltSession { end, path, journal: None })
     }
 
-    fn receive(
+    /// Builds the receiving end of a copy, for the session `given` or a new one.
+    ///
+    /// # Errors
+    /// If the caller may not write to the target, or the request is refused.
+    pub(crate) fn receive(
         &self,
         push: &Push,
+        options: &Options,
+        given: Option<(SessionId, SessionKey)>,
         release: &dyn Fn(&JournalName) -> bool,
     ) -> Result<BuiltSession, Refusal> {
         let place = self.keeper.place(self.caller, &push.target.0, PathAccess::Replace)?;
@@ -222,8 +232,8 @@ impl SessionBuilder<'_> {
             .map_err(|error| refuse(&place.shown, &error))?;
         let trusted = self.keeper.trusts_owners();
         let target = TransferTarget::new(base, rename, push.transfer_key, trusted);
-        let options = self.with_mark(&push.options, &push.target.0)?;
-        let (end, journal) = self.receiver(target, &options, None, release)?;
+        let options = self.with_mark(options, &push.target.0)?;
+        let (end, journal) = self.receiver(target, &options, given, release)?;
         Ok(BuiltSession { end, path: place.shown, journal: Some(journal) })
     }
 

@@ -266,6 +266,11 @@ impl Agent {
 }
 
 impl AgentInner {
+    /// Takes the number of a new transfer.
+    pub(super) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(super) fn retire(&self, running: &Arc<ActiveSession>) {
         if lock(&self.sessions).remove(&running.session).is_none() {
             return;

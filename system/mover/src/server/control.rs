@@ -233,7 +233,7 @@ impl AgentInner {
 
     /// Returns a callback that ends sessions of `caller` that have lost their client and hold a partial
     /// file that another session of the same caller continues.
-    fn release_partials_of(self: &Arc<Self>, caller: &Caller) -> Arc<ReleasePartial> {
+    pub(super) fn release_partials_of(self: &Arc<Self>, caller: &Caller) -> Arc<ReleasePartial> {
         let (agent, caller) = (Arc::downgrade(self), caller.name.clone());
         Arc::new(move |partial| {
             let Some(agent) = agent.upgrade() else { return };

@@ -218,7 +218,7 @@ impl AgentInner {
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Send;
-        Ok(self.register(caller, direction, path, transfer, streams_max, memory))
+        Ok(self.register(self.new_id(), caller, direction, path, transfer, streams_max, memory))
     }
 
     fn fetch(
@@ -269,11 +269,11 @@ impl AgentInner {
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Receive;
-        Ok(self.register(caller, direction, shown, transfer, streams_max, memory))
+        Ok(self.register(self.new_id(), caller, direction, shown, transfer, streams_max, memory))
     }
 
     /// Checks the options and the room for a transfer; returns the limits.
-    fn check_start(&self, options: &Options) -> Result<AgentLimits, Refusal> {
+    pub(super) fn check_start(&self, options: &Options) -> Result<AgentLimits, Refusal> {
         if self.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::new(RefusalKind::Busy, "the agent is shutting down"));
         }
@@ -284,7 +284,7 @@ impl AgentInner {
     }
 
     /// Placement of threads near the interface that leads to `peer`.
-    fn homes_towards(&self, peer: &PeerConnector) -> Option<NumaPlacement> {
+    pub(super) fn homes_towards(&self, peer: &PeerConnector) -> Option<NumaPlacement> {
         let homes = self.config.homes.as_ref()?;
         let address = peer.dial.destination();
         let interface = address.and_then(|address| interface_towards(&address.to_string()));
@@ -292,8 +292,10 @@ impl AgentInner {
     }
 
     /// Adds a started transfer to those of the agent.
-    fn register(
+    #[expect(clippy::too_many_arguments, reason = "each is a field of the transfer")]
+    pub(super) fn register(
         &self,
+        id: u64,
         caller: Caller,
         direction: TransferDirection,
         path: String,
@@ -301,7 +303,6 @@ impl AgentInner {
         streams_max: u16,
         memory: Arc<MemoryLease>,
     ) -> Arc<InitiatedTransfer> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let way = match direction {
             TransferDirection::Send => "to",
             TransferDirection::Receive => "from",
@@ -432,7 +433,9 @@ impl InitiatedTransfer {
         counters.streams_lost += snapshot.streams_lost;
     }
 
-    pub(super) fn show(&self) -> ListedTransfer {
+    /// The transfer as listed for operators.
+    #[must_use]
+    pub fn show(&self) -> ListedTransfer {
         let snapshot = self.transfer.snapshot();
         let outcome = self.transfer.outcome();
         let state = match &outcome {
@@ -475,12 +478,12 @@ impl InitiatedTransfer {
 }
 
 /// Limits the number of streams in `options`.
-fn limit_streams(options: &mut Options, streams_max: u16) {
+pub(super) fn limit_streams(options: &mut Options, streams_max: u16) {
     let streams = options.settings.streams.unwrap_or(STREAMS_DEFAULT).min(streams_max);
     options.settings.streams = Some(streams.max(1));
 }
 
-fn start(plan: TransferConfig) -> Result<ClientTransfer, Refusal> {
+pub(super) fn start(plan: TransferConfig) -> Result<ClientTransfer, Refusal> {
     ClientTransfer::start(plan)
         .map_err(|error| Refusal::new(RefusalKind::Agent, fs::describe(&error)))
 }

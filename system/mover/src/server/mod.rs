@@ -5,6 +5,7 @@ mod active_session;
 pub(crate) mod admission;
 pub(crate) mod agent;
 mod control;
+pub(crate) mod copy;
 mod delegate;
 pub(crate) mod gateway;
 pub(crate) mod initiated;

@@ -1,0 +1,127 @@
+//! Scopes of tokens that a node issues: of its HTTP API, and of its storage.
+//!
+//! | scope | allows |
+//! |---|---|
+//! | `read` | to read everything over the HTTP API |
+//! | `submit:CLASS`, `submit:*` | to submit to the class of a controller, and to read and change its requests |
+//! | `operate` | to read and change everything over the HTTP API |
+//! | `agent:HOST` | to report as the host to a controller and to receive its orders |
+//! | `storage.read:/PATH`, `storage.create:/PATH`, `storage.modify:/PATH` | to use files of the agent's exports, as in the WLCG profile |
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::grant::PathGrant;
+use crate::scope::{self, ScopeSyntax};
+
+/// Longest scope that an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A permission on the HTTP API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApiScope {
+    /// Read access to everything.
+    Read,
+    /// Submission to a class; none for all classes.
+    Submit(Option<String>),
+    /// Change of all requests and transfers, and of the network's state.
+    Operate,
+    /// Reports and orders of this host.
+    Agent(String),
+}
+
+/// A text that is no scope of the HTTP API.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST")]
+pub struct ApiScopeError(String);
+
+impl FromStr for ApiScope {
+    type Err = ApiScopeError;
+
+    fn from_str(text: &str) -> Result<Self, ApiScopeError> {
+        match text.split_once(':') {
+            None if text == "read" => Ok(Self::Read),
+            None if text == "operate" => Ok(Self::Operate),
+            Some(("submit", "*")) => Ok(Self::Submit(None)),
+            Some(("submit", class)) if !class.is_empty() => {
+                Ok(Self::Submit(Some(class.to_owned())))
+            }
+            Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
+            _ => Err(ApiScopeError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for ApiScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read => f.write_str("read"),
+            Self::Submit(None) => f.write_str("submit:*"),
+            Self::Submit(Some(class)) => write!(f, "submit:{class}"),
+            Self::Operate => f.write_str("operate"),
+            Self::Agent(host) => write!(f, "agent:{host}"),
+        }
+    }
+}
+
+/// A permission of an issued token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IssuedScope {
+    /// On the HTTP API.
+    Api(ApiScope),
+    /// On files of the agent's exports.
+    Storage(PathGrant),
+}
+
+/// A text that is no scope of an issued token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IssuedScopeError {
+    /// Unknown word.
+    #[error(
+        "'{0}' is no scope: write read, submit:CLASS, submit:*, operate, agent:HOST, storage.read:/PATH, storage.create:/PATH or storage.modify:/PATH"
+    )]
+    Word(String),
+    /// Fault of a scope for storage.
+    #[error(transparent)]
+    Storage(#[from] scope::ScopeError),
+}
+
+impl FromStr for IssuedScope {
+    type Err = IssuedScopeError;
+
+    fn from_str(text: &str) -> Result<Self, IssuedScopeError> {
+        if let Ok(scope) = text.parse() {
+            return Ok(Self::Api(scope));
+        }
+        let unknown = || {
+            let visible = text.chars().map(|c| if c.is_control() { '?' } else { c });
+            IssuedScopeError::Word(visible.take(SHOWN_CHARS_MAX).collect())
+        };
+        if text.contains(' ') {
+            return Err(unknown());
+        }
+        scope::parse(text, ScopeSyntax::Wlcg)?.pop().map(Self::Storage).ok_or_else(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rights::PathAccess;
+
+    #[test]
+    fn scopes_parse_by_their_words() {
+        for text in ["read", "operate", "submit:*", "submit:analysis", "agent:dtn1"] {
+            let scope: ApiScope = text.parse().unwrap();
+            assert_eq!(scope.to_string(), text);
+            assert_eq!(text.parse(), Ok(IssuedScope::Api(scope)));
+        }
+        let Ok(IssuedScope::Storage(grant)) = "storage.modify:/data/a%20b".parse() else {
+            panic!("a scope for storage");
+        };
+        assert!(grant.rights.allows(PathAccess::Delete) && !grant.rights.allows(PathAccess::Read));
+        for text in ["", "write", "submit:", "storage.read", "storage.read:/../x", "read operate"] {
+            assert!(text.parse::<IssuedScope>().is_err(), "{text}");
+        }
+    }
+}

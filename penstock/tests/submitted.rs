@@ -1,0 +1,259 @@
+//! Copies submitted to one agent over HTTP, without a controller: between two agents, within one, by clients with tokens
+//! of their own, and over a restart.
+
+mod common;
+
+use std::fs;
+use std::time::Duration;
+
+use common::{
+    Agent, TestEnv, assert_same, seeded, wait_until, write_file, write_private, write_tree,
+};
+use penstock_testkit::http::{EventFeed, TestRequest, TestResponse};
+use serde_json::{Value, json};
+
+const TRANSFERS: &str = "/api/v1/transfers";
+const ALICE: &str = "alice-has-a-long-token";
+const BOB: &str = "bob-has-another-long-token";
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+
+fn owner(env: &TestEnv) -> String {
+    fs::read_to_string(env.state.join("token")).unwrap().trim().to_owned()
+}
+
+fn call(agent: &Agent, method: &str, path: &str, token: &str) -> TestResponse {
+    TestRequest::new(&agent.http, method, path).token(token).send()
+}
+
+fn submit(agent: &Agent, token: &str, body: &Value) -> TestResponse {
+    TestRequest::new(&agent.http, "POST", TRANSFERS).token(token).json(body).send()
+}
+
+/// Submits a copy that is accepted; returns its path.
+#[track_caller]
+fn accept(agent: &Agent, token: &str, body: &Value) -> String {
+    let response = submit(agent, token, body);
+    assert_eq!(response.status, 201, "{}", response.text());
+    let path = format!("{TRANSFERS}/{}", response.json()["id"]);
+    assert_eq!(response.header("location"), Some(path.as_str()));
+    path
+}
+
+/// Waits for the end of a transfer.
+fn end(agent: &Agent, token: &str, path: &str) -> Value {
+    wait_until("it ends", END_TIMEOUT, || {
+        let one = call(agent, "GET", path, token).json();
+        let is_running = ["waiting", "running"].contains(&one["state"].as_str()?);
+        (!is_running).then_some(one)
+    })
+}
+
+fn remote(env: &TestEnv, agent: &Agent) -> Value {
+    json!({"token": owner(env), "fingerprint": agent.fingerprint})
+}
+
+#[test]
+fn directory_is_sent_and_fetched() {
+    let [near, far] = [(); 2].map(|()| TestEnv::new());
+    let (agent, other) = (near.agent(), far.agent());
+    let total = write_tree(&mut seeded(301), &near.root.join("data"), 2, 20);
+    let body = json!({"source": "/data", "destination": other.url("in"), "recursive": true,
+        "remote": remote(&far, &other), "scitag": 206, "rate_bps": 10_000_000_000u64});
+    let path = accept(&agent, &owner(&near), &body);
+    let done = end(&agent, &owner(&near), &path);
+    assert_eq!((&done["state"], &done["direction"]), (&json!("done"), &json!("send")), "{done}");
+    assert_eq!((done["bytes"].as_u64(), done["scitag"].as_u64()), (Some(total), Some(206)));
+    assert_eq!(done["submitted"]["attempts"], 1, "{done}");
+    assert!(done["submitted"]["ended_unix_seconds"].is_f64(), "{done}");
+    assert_same(&near.root.join("data"), &far.root.join("in/data"));
+    // The record does not keep the token of the other agent.
+    for entry in fs::read_dir(near.state.join("submitted")).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        assert!(!text.contains(&owner(&far)), "{text}");
+    }
+
+    let body = json!({"source": other.url("in/data"), "destination": "/back/", "recursive": true,
+        "remote": remote(&far, &other), "verify": "readback", "encrypt": false});
+    let path = accept(&agent, &owner(&near), &body);
+    let done = end(&agent, &owner(&near), &path);
+    assert_eq!((&done["state"], &done["direction"]), (&json!("done"), &json!("receive")), "{done}");
+    assert_same(&near.root.join("data"), &near.root.join("back/data"));
+}
+
+#[test]
+fn copy_within_agent_takes_new_name() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(302), &env.root.join("file"), 3 << 20);
+    let agent = env.agent();
+    let body = json!({"source": "/file", "destination": "/new/name", "checksum": "sha256"});
+    let done = end(&agent, &owner(&env), &accept(&agent, &owner(&env), &body));
+    assert_eq!((&done["state"], &done["files"]), (&json!("done"), &json!(1)), "{done}");
+    assert_eq!(
+        fs::read(env.root.join("file")).unwrap(),
+        fs::read(env.root.join("new/name")).unwrap()
+    );
+    // Existing files that differ are kept where the client says so.
+    write_file(&mut seeded(303), &env.root.join("file"), 2 << 20);
+    let body = json!({"source": "/file", "destination": "/new/name", "overwrite": "never"});
+    let failed = end(&agent, &owner(&env), &accept(&agent, &owner(&env), &body));
+    assert_eq!(failed["state"], "failed", "{failed}");
+    assert_eq!(failed["submitted"]["failures"].as_array().map(Vec::len), Some(1), "{failed}");
+    assert_eq!(fs::metadata(env.root.join("new/name")).unwrap().len(), 3 << 20);
+}
+
+#[test]
+fn key_makes_one_transfer() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(304), &env.root.join("file"), 1000);
+    let agent = env.agent();
+    let body = |to: &str| json!({"source": "/file", "destination": to, "key": "k1"});
+    let path = accept(&agent, &owner(&env), &body("/a"));
+    let same = submit(&agent, &owner(&env), &body("/a"));
+    assert_eq!(same.status, 200);
+    assert_eq!(same.header("location"), Some(path.as_str()));
+    let other = submit(&agent, &owner(&env), &body("/b"));
+    assert_eq!((other.status, &other.json()["errors"][0]["pointer"]), (409, &json!("/key")));
+    end(&agent, &owner(&env), &path);
+    assert_eq!(call(&agent, "DELETE", &path, &owner(&env)).status, 409);
+}
+
+#[test]
+fn faulty_submissions_are_refused() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let far = json!({"token": "a-token-of-another-agent", "fingerprint": agent.fingerprint});
+    for (body, status, words) in [
+        (json!({"source": "/none", "destination": "/x"}), 404, "none"),
+        (json!({"source": "x", "destination": "/x"}), 422, "/source"),
+        (json!({"source": "/x", "destination": "penstock://h/x"}), 422, "/remote"),
+        (json!({"source": "/x"}), 400, "destination"),
+        (json!({"source": "/", "destination": "/x", "speed": 1}), 400, "speed"),
+        (json!({"source": "/../etc", "destination": "/x"}), 403, ".."),
+        // Cloud metadata is no destination, whoever asks.
+        (
+            json!({"source": "/", "recursive": true, "destination": "penstock://169.254.169.254:80/x", "remote": far}),
+            403,
+            "third_party.to",
+        ),
+    ] {
+        let response = submit(&agent, &owner(&env), &body);
+        assert_eq!(response.status, status, "{body}: {}", response.text());
+        assert!(response.text().contains(words), "{body}: {}", response.text());
+    }
+    let without = TestRequest::new(&agent.http, "POST", TRANSFERS).json(&json!({})).send();
+    assert_eq!(without.status, 401);
+}
+
+/// Starts an agent with the tokens of two clients, of whom Bob only reads.
+fn shared_agent(env: &TestEnv) -> Agent {
+    let (tokens, config) = (env.path("tokens"), env.path("config.toml"));
+    write_private(&tokens, &format!("alice {ALICE}\nbob {BOB}\n"));
+    let root = env.root.display();
+    let text = format!(
+        "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\
+         [[export]]\nname = \"/data\"\npath = \"{root}\"\nmode = \"read-write\"\nwho = [\"alice\"]\n\
+         [[export]]\nname = \"/pub\"\npath = \"{root}\"\nmode = \"read\"\nwho = [\"*\"]\n"
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = env.penstock();
+    command.args(["serve", "--json", "--config"]).arg(config).arg("--tokens").arg(tokens);
+    Agent::spawn(command)
+}
+
+#[test]
+fn clients_have_own_transfers_and_rights() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(305), &env.root.join("file"), 1000);
+    let agent = shared_agent(&env);
+    let body = json!({"source": "/pub/file", "destination": "/data/copy"});
+    let refused = submit(&agent, BOB, &body);
+    assert!([403, 404].contains(&refused.status), "{}", refused.text());
+    let path = accept(&agent, ALICE, &body);
+    let done = end(&agent, ALICE, &path);
+    assert_eq!((&done["state"], &done["caller"]), (&json!("done"), &json!("alice")), "{done}");
+    assert_eq!(call(&agent, "GET", &path, BOB).status, 404);
+    assert_eq!(call(&agent, "DELETE", &path, BOB).status, 404);
+    let list =
+        |token| call(&agent, "GET", TRANSFERS, token).json()["transfers"].as_array().unwrap().len();
+    assert!(list(ALICE) > 0 && list(BOB) == 0 && list(&owner(&env)) > 0);
+    for path in ["/api/v1/agent", "/metrics", "/api/v1/transfersx"] {
+        assert_eq!(call(&agent, "GET", path, ALICE).status, 403, "{path}");
+    }
+    assert_eq!(submit(&agent, "no-such-token-at-all", &body).status, 401);
+}
+
+#[test]
+fn running_transfer_is_cancelled_and_resumed() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(306), &env.root.join("file"), 24 << 20);
+    let agent = env.agent();
+    let body = |rate: u64| json!({"source": "/file", "destination": "/copy", "rate_bps": rate});
+    let path = accept(&agent, &owner(&env), &body(8_000_000));
+    wait_until("it moves", END_TIMEOUT, || {
+        let one = call(&agent, "GET", &path, &owner(&env)).json();
+        (one["state"] == "running" && one["moved_bytes"].as_u64() > Some(8 << 20)).then_some(())
+    });
+    assert_eq!(call(&agent, "DELETE", &path, &owner(&env)).status, 200);
+    let cancelled = end(&agent, &owner(&env), &path);
+    assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
+    assert!(cancelled["submitted"]["error"].as_str().unwrap().contains("operator"), "{cancelled}");
+    let done = end(&agent, &owner(&env), &accept(&agent, &owner(&env), &body(80_000_000_000)));
+    assert_eq!(done["state"], "done", "{done}");
+    assert!(done["resumed_bytes"].as_u64() > Some(0), "{done}");
+}
+
+#[test]
+fn transfer_goes_on_after_restart() {
+    let [near, far] = [(); 2].map(|()| TestEnv::new());
+    write_file(&mut seeded(307), &near.root.join("file"), 24 << 20);
+    let (mut agent, other) = (near.agent(), far.agent());
+    let body = json!({"source": "/file", "destination": other.url("file"), "key": "once",
+        "remote": remote(&far, &other), "rate_bps": 40_000_000});
+    let path = accept(&agent, &owner(&near), &body);
+    wait_until("it moves", END_TIMEOUT, || {
+        let one = call(&agent, "GET", &path, &owner(&near)).json();
+        (one["moved_bytes"].as_u64() > Some(4 << 20)).then_some(())
+    });
+    agent.kill();
+    drop(agent);
+    agent = near.agent();
+    let done = end(&agent, &owner(&near), &path);
+    assert_eq!(
+        (&done["state"], &done["submitted"]["attempts"]),
+        (&json!("done"), &json!(2)),
+        "{done}"
+    );
+    assert_eq!(fs::read(near.root.join("file")).unwrap(), fs::read(far.root.join("file")).unwrap());
+    // The key still names it, and no later transfer has its number.
+    assert_eq!(submit(&agent, &owner(&near), &body).status, 200);
+    let later = json!({"source": "/file", "destination": "/other"});
+    assert_ne!(accept(&agent, &owner(&near), &later), path);
+}
+
+#[test]
+fn follower_resumes_after_last_event() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(308), &env.root.join("file"), 1 << 20);
+    let agent = env.agent();
+    let body = json!({"source": "/file", "destination": "/copy"});
+    let path = accept(&agent, &owner(&env), &body);
+    let id = path.rsplit('/').next().unwrap();
+    let feed = format!("{TRANSFERS}/events?transfer={id}");
+    let mut events = EventFeed::open_as(&agent.http, &feed, &owner(&env));
+    let first = events.next().unwrap();
+    let last =
+        std::iter::once(first.clone()).chain(events).find(|event| event.data["state"] == "done");
+    let last = last.expect("the end");
+    assert_eq!((last.kind.as_str(), &last.data["bytes"]), ("state", &json!(1 << 20)));
+    // A follower that returns misses nothing, and one that was there to the end gets nothing twice.
+    let credentials = format!("Bearer {}", owner(&env));
+    let headers = |id| [("authorization", credentials.as_str()), ("last-event-id", id)];
+    if first.id != last.id {
+        let mut again = EventFeed::open(&agent.http, &feed, &headers(&first.id));
+        assert!(again.next().unwrap().id > first.id);
+    }
+    let mut after =
+        EventFeed::open(&agent.http, &format!("{TRANSFERS}/events"), &headers(&last.id));
+    let next = accept(&agent, &owner(&env), &json!({"source": "/file", "destination": "/b"}));
+    assert!(next.ends_with(&format!("/{}", after.next().unwrap().data["id"])));
+}
