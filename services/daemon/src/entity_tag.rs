@@ -65,6 +65,8 @@ impl Precondition {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     async fn answer(none_match: Option<&str>, method: Method) -> Response {
@@ -72,7 +74,7 @@ mod tests {
         if let Some(value) = none_match {
             headers.insert(header::IF_NONE_MATCH, value.parse().unwrap());
         }
-        let response = axum::Json(serde_json::json!({"id": 1})).into_response();
+        let response = axum::Json(BTreeMap::from([("id", 1)])).into_response();
         Precondition::of(&method, &headers).apply(response).await
     }
 
