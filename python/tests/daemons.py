@@ -9,6 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,12 @@ def site(directory: Path, extra: str = "") -> Site:
             started.stop()
         raise
     return Site(directory, main, agents)
+
+
+def takes_copies(daemon: Daemon) -> bool:
+    """True for a program with `POST /api/v1/transfers`."""
+    with urllib.request.urlopen(f"http://{daemon.http}/api/v1/openapi.json", timeout=START_WAIT_S) as response:
+        return "post" in json.load(response)["paths"]["/api/v1/transfers"]
 
 
 def eventually(condition: Any, what: str, seconds: float = 60.0) -> Any:
