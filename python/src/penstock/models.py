@@ -16,6 +16,9 @@ from penstock._views import RequestView, TableView, TransferView
 #: Urgency of an event or alert.
 Severity = Literal["info", "warning", "critical"]
 
+#: State of a transfer.
+TransferState = Literal["waiting", "running", "done", "partial", "failed", "cancelled"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
@@ -81,7 +84,7 @@ class AgentController:
     """Reports that the controller answered."""
     since_unix_seconds: float
     """Time of the last change of `state`."""
-    state: str
+    state: Literal["connected", "away"]
     """State of the connection: `connected` or `away`."""
     unacknowledged: int
     """Results of orders that the controller has not acknowledged."""
@@ -286,7 +289,7 @@ class Circuit:
     """Reason why the circuit is broken; null for none."""
     since_unix_seconds: float
     """Time of the last change of `state`."""
-    state: str
+    state: Literal["booked", "up", "broken", "released"]
     """`booked`, `up`, `broken` (the controller tries to set it up again) or `released`."""
     verified: bool | None = None
     """True where the counters agree with the rates that orders report; null while these are too low for a
@@ -478,7 +481,7 @@ class ControllerHost:
     """Present rate that the interfaces send; 0 where the host is silent."""
     site: str | None = None
     """Site of the host."""
-    state: str
+    state: Literal["up", "silent", "never"]
     """`up`, `silent`, or `never` where it has never reported."""
     transfers_max: int | None = None
     """Largest number of transfers at a time, by the agent's configuration; null where the host has never
@@ -597,7 +600,7 @@ class ControllerOrder:
     """Files of the order that are done or have failed."""
     from_: str
     """Host that sends or lists."""
-    kind: str
+    kind: Literal["copy", "list"]
     """Kind of the order: `copy` or `list`."""
     label: str
     """Place of the scitag in the packets, with the reason where it is not the wanted one; empty where it
@@ -611,7 +614,7 @@ class ControllerOrder:
     """Number of the order at the node that sends; the node that receives has the next number."""
     path: tuple[str, ...]
     """Names of the links of the path."""
-    phase: str
+    phase: Literal["waiting", "running", "ended"]
     """`waiting`, `running` or `ended`, as reported by the node that sends."""
     rate_bps: int | None = None
     """Rate that the controller allotted; null where it has not yet."""
@@ -621,7 +624,7 @@ class ControllerOrder:
     """Time of the last report on the order by the node that sends."""
     started_unix_seconds: float
     """Time at which the controller gave the order."""
-    state: str
+    state: Literal["standing", "ending"]
     """`standing`, or `ending` where the controller withdraws it."""
     streams: int
     """Number of data streams."""
@@ -724,7 +727,7 @@ class Drained:
 class Export:
     """A directory tree that clients may use."""
 
-    mode: str
+    mode: Literal["read", "write", "read-write"]
     """read, write or read-write."""
     name: str
     """Name of the export for clients."""
@@ -741,6 +744,24 @@ class Export:
             name=data["name"],
             path=data["path"],
             who=tuple(data["who"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedFile:
+    """A file that was not copied."""
+
+    error: str
+    """Reason of the failure."""
+    path: str
+    """Path of the file below the source."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FailedFile:
+        """Creates it from parsed JSON."""
+        return cls(
+            error=data["error"],
+            path=data["path"],
         )
 
 
@@ -976,6 +997,33 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCredentials:
+    """Credentials for the other agent of a copy, as `penstock login` takes them."""
+
+    fingerprint: str
+    """Fingerprint of the other agent's certificate, `SHA256:` and 64 hexadecimal digits."""
+    token: str
+    """Token of the other agent. The agent keeps it until the transfer has ended, and shows it to no
+    client.
+    """
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RemoteCredentials:
+        """Creates it from parsed JSON."""
+        return cls(
+            fingerprint=data["fingerprint"],
+            token=data["token"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for the body of a request, without fields that are None."""
+        data: dict[str, Any] = {}
+        data["fingerprint"] = self.fingerprint
+        data["token"] = self.token
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request(RequestView):
     """A request with its progress."""
 
@@ -1031,7 +1079,7 @@ class Request(RequestView):
     """Priority, 1 to 5; 5 is the most urgent."""
     source: str
     """Site that sends the files."""
-    state: str
+    state: Literal["submitted", "staged", "active", "done", "failed", "partial", "cancelled"]
     """`submitted`, `staged`, `active`, `done`, `failed`, `partial` or `cancelled`."""
     submitted_unix_seconds: float
     """Time at which the request was submitted."""
@@ -1118,7 +1166,7 @@ class RequestFile:
     """Path below the directories of the request."""
     size: int | None = None
     """Size of the file; null where it is not known."""
-    state: str
+    state: Literal["queued", "active", "done", "failed", "cancelled"]
     """`queued`, `active`, `done`, `failed` or `cancelled`."""
 
     @classmethod
@@ -1342,6 +1390,54 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Submission of a transfer, and its end."""
+
+    attempts: int
+    """Number of attempts, those before a restart of the agent included."""
+    destination: str
+    """Path or address of the destination, as submitted."""
+    ended_unix_seconds: float | None = None
+    """Time of the end; null before it."""
+    error: str | None = None
+    """Reason why it waits, was cancelled or failed, or the failure of the first file; null where there is
+    none.
+    """
+    failures: tuple[FailedFile, ...]
+    """The first 20 files that failed."""
+    key: str | None = None
+    """Idempotency key; null where none was given."""
+    source: str
+    """Path or address of the source, as submitted."""
+    submitted_unix_seconds: float
+    """Time of the submission."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Submission:
+        """Creates it from parsed JSON."""
+        return cls(
+            attempts=data["attempts"],
+            destination=data["destination"],
+            ended_unix_seconds=data.get("ended_unix_seconds"),
+            error=data.get("error"),
+            failures=tuple(FailedFile.from_json(item) for item in data["failures"]),
+            key=data.get("key"),
+            source=data["source"],
+            submitted_unix_seconds=data["submitted_unix_seconds"],
+        )
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """Time of `ended_unix_seconds` in UTC."""
+        return None if self.ended_unix_seconds is None else datetime.fromtimestamp(self.ended_unix_seconds, timezone.utc)
+
+    @property
+    def submitted_at(self) -> datetime:
+        """Time of `submitted_unix_seconds` in UTC."""
+        return datetime.fromtimestamp(self.submitted_unix_seconds, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitBody:
     """A request to submit. Exactly one of `files`, `directory` and `open` selects the files."""
 
@@ -1367,7 +1463,7 @@ class SubmitBody:
     """Idempotency key of the client: submissions of the same body with the same key are one request."""
     open: bool | None = None
     """Set if more files will be appended until the request is sealed."""
-    overwrite: str | None = None
+    overwrite: Literal["changed", "never"] | None = None
     """Treatment of existing files: changed (files that differ are replaced) or never."""
     priority: int | None = None
     """1 to 5; 5 is the most urgent. 3 unless given."""
@@ -1379,7 +1475,7 @@ class SubmitBody:
     """Site of the files."""
     to: str
     """Directory at the destination."""
-    verify: str | None = None
+    verify: Literal["transfer", "readback"] | None = None
     """Verification: transfer (bytes in transit and the given digest) or readback (also what the device
     returns).
     """
@@ -1511,11 +1607,11 @@ class TelemetryAlert:
     """Name in the configuration."""
     pending_since_s: float | None = None
     """Start of the condition that has not fired yet, in seconds since 1970; null if it does not hold."""
-    severity: str
+    severity: Literal["info", "warning", "critical"]
     """info, warning or critical."""
     since_s: float | None = None
     """Start of the current state, in seconds since 1970; null before the first figure."""
-    state: str
+    state: Literal["firing", "pending", "inactive", "no_data"]
     """firing, pending (the condition holds, not for `for_s` yet), inactive, or no_data."""
     threshold: float
     """Figure beyond which it fires."""
@@ -2591,7 +2687,7 @@ class TelemetryTalker:
     """Port of the destination; 0 if none."""
     error_bps: float
     """Half-width of the 95 % interval of the sampling, whose lower end is at least 0."""
-    label: str
+    label: Literal["labelled", "untrusted", "unlabelled"]
     """labelled, untrusted or unlabelled."""
     least_bps: float
     """Lower bound of the rate: minus the error of the sampling."""
@@ -2862,7 +2958,7 @@ class Transfer(TransferView):
     """Bytes of files in place."""
     caller: str
     """Requester: name of a token, or `cert:` and the fingerprint of a certificate."""
-    direction: str
+    direction: Literal["receive", "send"]
     """`receive` or `send`, as this agent sees it."""
     engine: str
     """Storage engine of this end."""
@@ -2893,11 +2989,12 @@ class Transfer(TransferView):
     seconds: float
     """Duration so far, or in all once it has ended."""
     started_unix_seconds: float
-    """Start of the transfer."""
-    state: str
-    """`running`, `waiting`, `done`, `failed` or `cancelled`."""
+    """Start of the transfer, or of the last attempt of a submitted one."""
+    state: TransferState
+    """State; the last four are ends."""
     streams: int
     """Number of data streams."""
+    submitted: Submission | None = None
     writers: int
     """Writer threads per device."""
 
@@ -2929,6 +3026,7 @@ class Transfer(TransferView):
             started_unix_seconds=data["started_unix_seconds"],
             state=data["state"],
             streams=data["streams"],
+            submitted=None if data.get("submitted") is None else Submission.from_json(data["submitted"]),
             writers=data["writers"],
         )
 
@@ -2936,6 +3034,88 @@ class Transfer(TransferView):
     def started_at(self) -> datetime:
         """Time of `started_unix_seconds` in UTC."""
         return datetime.fromtimestamp(self.started_unix_seconds, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSubmission:
+    """A copy to submit to an agent. One of `source` and `destination` at least is a path of this agent."""
+
+    checksum: Literal["crc32c", "none", "adler32", "blake3", "sha256", "md5"] | None = None
+    """Digest of each file"""
+    destination: str
+    """Likewise. An existing directory, or a path that ends in `/`, takes the source under its name; else
+    it is the new name of a single file.
+    """
+    encrypt: bool | None = None
+    """Set to encrypt the data in transit. True unless given; false for a copy within this agent."""
+    key: str | None = None
+    """Idempotency key of the client: submissions of the same body with the same key are one transfer."""
+    overwrite: Literal["changed", "never"] | None = None
+    """Treatment of existing files: changed (files that differ in size or time are replaced) or never (they
+    fail)
+    """
+    rate_bps: int | None = None
+    """Limit on the rate in bits per second."""
+    recursive: bool | None = None
+    """Set to copy a directory with everything below it; it arrives under its name."""
+    remote: RemoteCredentials | None = None
+    scitag: int | None = None
+    """16-bit scitag of the packets: owner and activity as one number."""
+    source: str
+    """Path as the agent's exports name it (`/data/run7`), or `penstock://HOST[:PORT]/PATH` of another
+    agent.
+    """
+    streams: int | None = None
+    """Number of data streams."""
+    verify: Literal["transfer", "readback"] | None = None
+    """Verification: transfer (bytes in transit, digest of each file) or readback (also what the device
+    returns)
+    """
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TransferSubmission:
+        """Creates it from parsed JSON."""
+        return cls(
+            checksum=data.get("checksum"),
+            destination=data["destination"],
+            encrypt=data.get("encrypt"),
+            key=data.get("key"),
+            overwrite=data.get("overwrite"),
+            rate_bps=data.get("rate_bps"),
+            recursive=data.get("recursive"),
+            remote=None if data.get("remote") is None else RemoteCredentials.from_json(data["remote"]),
+            scitag=data.get("scitag"),
+            source=data["source"],
+            streams=data.get("streams"),
+            verify=data.get("verify"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for the body of a request, without fields that are None."""
+        data: dict[str, Any] = {}
+        if self.checksum is not None:
+            data["checksum"] = self.checksum
+        data["destination"] = self.destination
+        if self.encrypt is not None:
+            data["encrypt"] = self.encrypt
+        if self.key is not None:
+            data["key"] = self.key
+        if self.overwrite is not None:
+            data["overwrite"] = self.overwrite
+        if self.rate_bps is not None:
+            data["rate_bps"] = self.rate_bps
+        if self.recursive is not None:
+            data["recursive"] = self.recursive
+        if self.remote is not None:
+            data["remote"] = self.remote
+        if self.scitag is not None:
+            data["scitag"] = self.scitag
+        data["source"] = self.source
+        if self.streams is not None:
+            data["streams"] = self.streams
+        if self.verify is not None:
+            data["verify"] = self.verify
+        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -2974,6 +3154,7 @@ __all__ = [
     "DrainBody",
     "Drained",
     "Export",
+    "FailedFile",
     "FieldProblem",
     "FileBody",
     "Files",
@@ -2985,6 +3166,7 @@ __all__ = [
     "NetworkEvents",
     "Orders",
     "Problem",
+    "RemoteCredentials",
     "Request",
     "RequestFile",
     "Requests",
@@ -2994,6 +3176,7 @@ __all__ = [
     "Round",
     "Rounds",
     "Severity",
+    "Submission",
     "SubmitBody",
     "TelemetryAcknowledge",
     "TelemetryAcknowledgement",
@@ -3038,5 +3221,7 @@ __all__ = [
     "TopologyNode",
     "TopologySite",
     "Transfer",
+    "TransferState",
+    "TransferSubmission",
     "Transfers",
 ]
