@@ -1,4 +1,4 @@
-//! Scenarios that were not looked at while the controller was written.
+//! Scenarios that no rule of the controller was chosen for.
 
 use penstock_tuner::Parallelism;
 

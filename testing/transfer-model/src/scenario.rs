@@ -1,4 +1,4 @@
-//! Scenarios that were used while the controller was written; [`crate::held_out`] has those that were not.
+//! Scenarios that the controller was tuned on; [`crate::held_out`] has others.
 
 use penstock_tuner::{Parallelism, TuningLimits};
 

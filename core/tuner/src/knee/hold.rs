@@ -176,8 +176,7 @@ impl KneeController {
         {
             let now = self.target.at(stage);
             let step = if self.hold.tests_sharing { STEP_SHARED } else { self.hold.down.step };
-            let lowest = if self.is_crowded { &self.limits.min } else { &self.floor };
-            let to = now.saturating_sub(step_of(now, step)).max(lowest.at(stage)).max(1);
+            let to = now.saturating_sub(step_of(now, step)).max(self.lowest(stage));
             return Some(self.probe(stage, self.hold.before(now), to));
         }
         let stage = limit.stage().filter(|stage| is_stable && self.has_room(*stage))?;
@@ -189,10 +188,15 @@ impl KneeController {
         Some(self.probe(stage, self.hold.before(now), to))
     }
 
+    /// Fewest workers that a probe tries: those of the default, unless fewer are better.
+    fn lowest(&self, stage: PipelineStage) -> u16 {
+        let lowest = if self.is_crowded { &self.limits.min } else { &self.floor };
+        lowest.at(stage).max(1)
+    }
+
     /// Stage with workers to spare: not the one that binds, unless the path is congested.
     fn stage_to_shrink(&self, limit: BindingLimit) -> Option<PipelineStage> {
-        let has_spare =
-            |stage: &PipelineStage| self.target.at(*stage) > self.limits.min.at(*stage).max(1);
+        let has_spare = |stage: &PipelineStage| self.target.at(*stage) > self.lowest(*stage);
         let binds =
             |stage: &PipelineStage| limit.stage() == Some(*stage) && !self.hold.was_congested;
         // The stage with the most workers first: it costs the hosts most.
