@@ -147,7 +147,7 @@ fn faulty_submissions_are_refused() {
 /// Starts an agent with the tokens of two clients, of whom Bob only reads.
 fn shared_agent(env: &TestEnv) -> Agent {
     let (tokens, config) = (env.path("tokens"), env.path("config.toml"));
-    write_private(&tokens, &format!("alice {ALICE}\nbob {BOB}\n"));
+    write_private(&tokens, format!("alice {ALICE}\nbob {BOB}\n"));
     let root = env.root.display();
     let text = format!(
         "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n\

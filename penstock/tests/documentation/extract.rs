@@ -8,12 +8,12 @@
 //! | `console` | commands behind `$ `, and what they print |
 //! | `toml` with a first line `# PATH` | a file: that of the repository, else written to PATH before the commands below run |
 //! | `toml` without one | a part of a file: it must be TOML |
-//! | `ini`, `json`, `sql`, `text`, `python` | neither commands nor files; the suite in `python` runs its own |
+//! | `ini`, `json`, `sql`, `text`, `python`, `yaml` | neither commands nor files; the suite in `python` runs its own |
 //!
 //! A block without such a word is an error. Of a help text the lines below `Examples:` are commands.
 
 /// Languages of blocks that hold neither commands nor files.
-const OTHER_LANGUAGES: [&str; 6] = ["ini", "json", "sql", "text", "mermaid", "python"];
+const OTHER_LANGUAGES: [&str; 7] = ["ini", "json", "sql", "text", "mermaid", "python", "yaml"];
 
 /// Widest line of an example in a help text: wider ones are broken on terminals of 80 columns.
 const EXAMPLE_COLUMNS_MAX: usize = 80;

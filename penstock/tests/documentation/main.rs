@@ -236,6 +236,7 @@ pages! {
     show_help_runs "help show"
     submit_help_runs "help submit"
     tag_help_runs "help tag"
+    token_help_runs "help token"
     topology_help_runs "help topology"
     transfers_help_runs "help transfers"
 }

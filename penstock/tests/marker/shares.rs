@@ -11,7 +11,7 @@ use crate::lab::{HERE, Lab, Packet, THERE, inside, labelled, possible, sh};
 const CMS_INPUT_LABEL: u32 = 0x30038;
 const OPTION: &str = "00030e";
 
-pub fn rule(method: &str) -> String {
+pub(crate) fn rule(method: &str) -> String {
     format!(
         "[[rule]]\nscitag = \"cms/analysis-input\"\nlabel = \"{method}\"\nsource = \"{HERE}\"\nprotocol = \"tcp\"\n\
          [[rule]]\nscitag = \"cms/analysis-input\"\nlabel = \"{method}\"\nsource = \"{HERE}\"\nprotocol = \"udp\"\n"

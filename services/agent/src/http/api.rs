@@ -86,8 +86,8 @@ pub struct TransferFacts {
     /// Activity of the scitag: name in the registry, or the number where the registry has none.
     #[serde(default)]
     pub activity: Option<String>,
-    /// Submission of a transfer that the agent carries out by itself; absent for others.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Submission of a transfer that the agent carries out by itself; null for others.
+    #[serde(default)]
     pub submitted: Option<SubmittedFacts>,
 }
 
