@@ -77,7 +77,9 @@ pub fn build(root: &Path, binary: &Path, output: &Path) -> Result<Vec<PathBuf>> 
             text_of(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root))?
         }
     };
-    let packaging = Packaging { root, binary, output, time };
+    // It runs, too: a name without a folder would be searched for in `PATH`.
+    let binary = binary.canonicalize().with_context(|| binary.display().to_string())?;
+    let packaging = Packaging { root, binary: &binary, output, time };
     let tree = packaging.stage()?;
     Ok(vec![packaging.archive(&tree)?, packaging.rpm(&tree)?, packaging.deb(&tree)?])
 }
@@ -102,11 +104,10 @@ impl Packaging<'_> {
             set_mode(&tree.join(path), 0o640)?;
         }
         set_mode(&tree.join("etc/penstock"), 0o750)?;
-        let binary = tree.join("usr/bin/penstock");
-        put(self.binary, &binary, 0o755)?;
+        put(self.binary, &tree.join("usr/bin/penstock"), 0o755)?;
         let pages = tree.join("usr/share/man/man1");
         fs::create_dir_all(&pages)?;
-        text_of(Command::new(&binary).args(["generate", "man"]).arg(&pages))?;
+        text_of(Command::new(self.binary).args(["generate", "man"]).arg(&pages))?;
         for page in fs::read_dir(&pages)? {
             let page = page?.path();
             set_mode(&page, 0o644)?;
@@ -117,7 +118,8 @@ impl Packaging<'_> {
             ("zsh", "usr/share/zsh/vendor-completions/_penstock"),
             ("fish", "usr/share/fish/vendor_completions.d/penstock.fish"),
         ] {
-            let text = Command::new(&binary).args(["generate", "completions", shell]).output()?;
+            let text =
+                Command::new(self.binary).args(["generate", "completions", shell]).output()?;
             ensure!(text.status.success(), "no completions for {shell}");
             write(&tree.join(path), &text.stdout, 0o644)?;
         }
