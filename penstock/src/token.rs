@@ -36,7 +36,7 @@ storage.modify:/PATH (move files of exports that admit NAME).
 
 Examples:
   penstock token create alice --scope read --scope submit:analysis --for 12h
-  penstock token create bob --scope storage.read:/data --scope storage.modify:/data/out
+  penstock token create bob --scope storage.read:/data --for 48h
   penstock token list
   penstock token revoke ID")]
 pub(crate) struct TokenArgs {
