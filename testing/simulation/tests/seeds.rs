@@ -14,11 +14,11 @@ const SEEDS_PER_DEFECT: u64 = 100;
 /// Simulations at once for each processor: one alone often waits, as each statement goes to the thread of SQLite and back.
 const SIMULATIONS_PER_PROCESSOR: usize = 4;
 
-/// Runs seeds on all processors; returns the first failure.
+/// Runs seeds on all processors; returns the failure of the lowest seed that fails.
 fn run_seeds(count: u64, options: &Options) -> Option<String> {
     let first = penstock_testkit::seed(1);
     let next = AtomicU64::new(0);
-    let failure = Mutex::new(None);
+    let failure: Mutex<Option<(u64, String)>> = Mutex::new(None);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..processors * SIMULATIONS_PER_PROCESSOR {
@@ -34,13 +34,17 @@ fn run_seeds(count: u64, options: &Options) -> Option<String> {
                             "{found}\nrepeat with cargo xtask simulate --seed {}",
                             found.seed
                         );
-                        failure.lock().unwrap().get_or_insert(text);
+                        // Lower seeds have begun before, and may end later.
+                        let mut lowest = failure.lock().unwrap();
+                        if lowest.as_ref().is_none_or(|(seed, _)| number < *seed) {
+                            *lowest = Some((number, text));
+                        }
                     }
                 }
             });
         }
     });
-    failure.into_inner().unwrap()
+    failure.into_inner().unwrap().map(|(_, text)| text)
 }
 
 #[test]
