@@ -1,7 +1,7 @@
 //! Elasticity of the rate: its relative change over the relative change of workers, d ln T / d ln n.
 //!
-//! Where each connection has a cap, it is one up to the knee and zero beyond. Where `m` equal transfers share a link, it
-//! is `1 − 1/m` at any number of streams: more streams only take the share of others. A transfer therefore needs a higher
+//! With a cap on each connection it is one up to the knee and zero beyond. With `m` equal transfers on a link it is
+//! `1 − 1/m` at any number of streams: more streams only take the share of others. A transfer therefore needs a higher
 //! elasticity for more streams on a congested path; with the same rule at all transfers their only common equilibrium is
 //! an equal one, near `(1 − 1/m) · CONGESTED_STREAMS` streams.
 

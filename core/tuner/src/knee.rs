@@ -359,16 +359,23 @@ impl KneeController {
         }
         self.is_crowded |= gain < -CROWDED_LOSS;
         if gain < -2.0 * error || level.workers - base.workers < 2 {
-            let change = self.set(stage, base.workers);
-            self.enter_hold();
-            let required_percent = percent(required * steps);
-            return ChangeReason::TooLittle {
-                change,
-                gain_percent: percent(gain),
-                required_percent,
-            };
+            return self.take_back(stage, base.workers, gain, required * steps);
         }
         self.narrow(stage, base, level, 0)
+    }
+
+    /// Returns to `workers` after a step that gained less than `required`, both as logarithms.
+    fn take_back(
+        &mut self,
+        stage: PipelineStage,
+        workers: u16,
+        gain: f64,
+        required: f64,
+    ) -> ChangeReason {
+        let change = self.set(stage, workers);
+        self.enter_hold();
+        let (gain_percent, required_percent) = (percent(gain), percent(required));
+        ChangeReason::TooLittle { change, gain_percent, required_percent }
     }
 
     /// Tries the knee that the rates at both ends predict: `high.rate / (low.rate / low.workers)`.
@@ -418,14 +425,7 @@ impl KneeController {
         }
         if ratio < required {
             let steps = (f64::from(level.workers) / f64::from(low.workers)).ln();
-            let change = self.set(stage, low.workers);
-            self.enter_hold();
-            let required_percent = percent(required * steps);
-            return ChangeReason::TooLittle {
-                change,
-                gain_percent: percent(gain),
-                required_percent,
-            };
+            return self.take_back(stage, low.workers, gain, required * steps);
         }
         let width = high.workers - level.workers;
         if width <= (level.workers / 10).max(1) || tried >= NARROWINGS_MAX {
