@@ -7,9 +7,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::program::output_text;
 use crate::static_build;
 
 /// User and group of the daemons in the image: the number of the transfer port.
@@ -207,11 +208,5 @@ fn git(root: &Path, arguments: &[&str]) -> Result<String> {
 
 /// Runs a program; returns its output without the final newline.
 fn output(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {name}: tools/setup.sh image installs it"))?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name}: {}", error.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    output_text(command, "image")
 }

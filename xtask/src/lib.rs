@@ -13,6 +13,7 @@ pub mod image;
 pub mod kernels;
 pub mod kubernetes;
 pub mod package;
+mod program;
 pub mod simulate;
 mod static_build;
 pub mod suite;

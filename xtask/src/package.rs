@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::program::output_text;
 use crate::static_build;
 
 /// Version of the packages.
@@ -265,11 +266,5 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
 
 /// Runs a program; returns its output without the final newline.
 fn text_of(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {name}: tools/setup.sh package installs it"))?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name}: {}", error.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    output_text(command, "package")
 }
