@@ -11,9 +11,10 @@ use anyhow::anyhow;
 use penstock_agent::tokens::check_token_name;
 use penstock_daemon::state::{StateDir, default_directory};
 use penstock_http::issued_tokens::{
-    ISSUED_TOKENS, ISSUED_TOKENS_MAX, IssuedToken, IssuedTokenList, now_s,
+    ISSUED_TOKENS, ISSUED_TOKENS_MAX, IssuedToken, IssuedTokenList,
 };
 use penstock_scopes::IssuedScope;
+use penstock_sys::machine::unix_seconds;
 use penstock_units::{display_duration, parse_duration};
 
 use crate::exit::{Code, CommandFailure, OrExit, say};
@@ -107,7 +108,7 @@ fn create(
         let text = "--for takes a time from 1s to 366d: issue a new token when this one ends";
         return Err(anyhow!(text)).or_exit(Code::Usage);
     }
-    let now = now_s();
+    let now = unix_seconds();
     let (issued, token) = IssuedToken::new(name, scopes, now, now + valid.as_secs());
     let issued = IssuedToken { transfers_max, ..issued };
     change(state, |list| {
@@ -129,7 +130,7 @@ fn create(
 
 fn list(state: &StateDir, is_json: bool) -> Result<Code, CommandFailure> {
     let mut list = read(state)?;
-    let now = now_s();
+    let now = unix_seconds();
     list.remove_expired(now);
     print_list(&list, is_json, now)
 }
@@ -162,7 +163,7 @@ fn revoke(state: &StateDir, id: &str, is_json: bool) -> Result<Code, CommandFail
             false => Ok(()),
         }
     })?;
-    print_list(&removed, is_json, now_s())
+    print_list(&removed, is_json, unix_seconds())
 }
 
 fn read(state: &StateDir) -> Result<IssuedTokenList, CommandFailure> {
@@ -182,7 +183,7 @@ fn change(
 ) -> Result<(), CommandFailure> {
     let _lock = state.lock().or_exit(Code::Failed)?;
     let mut list = read(state)?;
-    list.remove_expired(now_s());
+    list.remove_expired(unix_seconds());
     change(&mut list)?;
     let text = serde_json::to_vec_pretty(&list).map_err(anyhow::Error::from)?;
     state.write(ISSUED_TOKENS, &text, 0o600).or_exit(Code::Failed)

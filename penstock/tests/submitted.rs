@@ -129,7 +129,7 @@ fn faulty_submissions_are_refused() {
         (json!({"source": "/x"}), 400, "destination"),
         (json!({"source": "/", "destination": "/x", "speed": 1}), 400, "speed"),
         (json!({"source": "/../etc", "destination": "/x"}), 403, ".."),
-        // Cloud metadata is no destination, whoever asks.
+        // Cloud metadata is no destination, for the owner either.
         (
             json!({"source": "/", "recursive": true, "destination": "penstock://169.254.169.254:80/x", "remote": far}),
             403,

@@ -15,6 +15,7 @@ use penstock_host::persist::{self, PersistReport, SETTINGS_BYTES_MAX};
 use penstock_host::plan::{Selection, TuningPlan, plan};
 use penstock_host::restore::{Restored, restore as put_back};
 use penstock_host::rules::judge;
+use penstock_sys::machine::unix_seconds;
 use penstock_units::{display_duration, parse_duration};
 
 use super::{GoalArgs, check, goal_object, print, table};
@@ -249,10 +250,6 @@ fn late(sessions: &[AppliedPlan], boot: &str) -> Option<String> {
 fn rules_of(session: &AppliedPlan) -> String {
     let rules: Vec<&str> = session.steps.iter().map(|(rule, _)| rule.as_str()).collect();
     rules.join(", ")
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn outcome_line(outcome: &ApplyOutcome) -> String {

@@ -35,7 +35,6 @@ use crate::submitted::SubmittedTransfers;
 pub mod api;
 mod client;
 mod metrics;
-mod parameters;
 mod submission;
 
 /// A change of a transfer that is not possible now.

@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::QueryRejection;
 use axum::routing::{get, put};
-use penstock_http::ProblemDetails;
 use penstock_http::documented_values::{list_parameter_values, list_values, tag_role};
+use penstock_http::{ProblemDetails, RawQuery};
 use utoipa::OpenApi;
 
 use crate::query::{By, Query, QueryWordError};
@@ -99,8 +98,6 @@ pub fn document() -> utoipa::openapi::OpenApi {
 
 /// Query parameters, each of which must be consumed.
 struct TelemetryParams(HashMap<String, String>);
-
-type RawQuery = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
 
 impl TelemetryParams {
     fn new(given: RawQuery) -> Result<Self, ProblemDetails> {

@@ -10,64 +10,29 @@
 //! Tokens of `[[controller.token]]` have them, and those that `penstock token` issued. The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
 
 use std::collections::HashMap;
-use std::str::FromStr;
 
 use penstock_control::class::WorkClass;
 use penstock_http::ApiCaller;
 use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::Tokens;
+use penstock_scopes::ApiScope;
 
 use crate::problem::ProblemDetails;
 
-/// A permission of a token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// Read access to everything.
-    Read,
-    /// Submission to a class; none for all classes.
-    Submit(Option<String>),
-    /// Change of all requests and of the network's state.
-    Operate,
-    /// Reports and orders of this host.
-    Agent(String),
-}
-
-/// A text that is no scope.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no scope: write read, submit:CLASS, submit:*, operate or agent:HOST")]
-pub struct InvalidScope(String);
-
-impl FromStr for Scope {
-    type Err = InvalidScope;
-
-    fn from_str(text: &str) -> Result<Self, InvalidScope> {
-        match text.split_once(':') {
-            None if text == "read" => Ok(Self::Read),
-            None if text == "operate" => Ok(Self::Operate),
-            Some(("submit", "*")) => Ok(Self::Submit(None)),
-            Some(("submit", class)) if !class.is_empty() => {
-                Ok(Self::Submit(Some(class.to_owned())))
-            }
-            Some(("agent", host)) if !host.is_empty() => Ok(Self::Agent(host.to_owned())),
-            _ => Err(InvalidScope(text.to_owned())),
-        }
-    }
-}
-
 /// Scopes of tokens by token name.
 #[derive(Debug, Clone, Default)]
-pub struct TokenScopes(HashMap<String, Vec<Scope>>);
+pub struct TokenScopes(HashMap<String, Vec<ApiScope>>);
 
 impl TokenScopes {
     /// Adds a token. Returns true if the name was in use.
-    pub fn insert(&mut self, name: String, scopes: Vec<Scope>) -> bool {
+    pub fn insert(&mut self, name: String, scopes: Vec<ApiScope>) -> bool {
         self.0.insert(name, scopes).is_some()
     }
 
     /// True if the token may read everything.
     #[must_use]
     pub fn may_read(&self, name: &str) -> bool {
-        let reads = |scope: &Scope| matches!(scope, Scope::Read | Scope::Operate);
+        let reads = |scope: &ApiScope| matches!(scope, ApiScope::Read | ApiScope::Operate);
         self.0.get(name).is_some_and(|scopes| scopes.iter().any(reads))
     }
 }
@@ -76,14 +41,14 @@ impl TokenScopes {
 #[derive(Debug, Clone)]
 pub(crate) struct AuthorizedClient {
     pub(crate) name: String,
-    scopes: Vec<Scope>,
+    scopes: Vec<ApiScope>,
     everything: bool,
     /// Id of its token, if this node issued it.
     pub(crate) token_id: Option<String>,
 }
 
 /// Scopes of an issued token on the HTTP API.
-fn api_scopes(scopes: &[String]) -> Vec<Scope> {
+fn api_scopes(scopes: &[String]) -> Vec<ApiScope> {
     // Others are for storage.
     scopes.iter().filter_map(|scope| scope.parse().ok()).collect()
 }
@@ -91,7 +56,7 @@ fn api_scopes(scopes: &[String]) -> Vec<Scope> {
 /// True if an issued token may read everything; `None` if `token` is none.
 pub(crate) fn issued_may_read(issued: &IssuedTokens, token: &str) -> Option<bool> {
     let scopes = api_scopes(&issued.find(token)?.scopes);
-    Some(scopes.iter().any(|scope| matches!(scope, Scope::Read | Scope::Operate)))
+    Some(scopes.iter().any(|scope| matches!(scope, ApiScope::Read | ApiScope::Operate)))
 }
 
 impl AuthorizedClient {
@@ -107,7 +72,7 @@ impl AuthorizedClient {
         };
         match caller {
             Some(ApiCaller::Owner) => with("owner".into(), Vec::new(), true),
-            Some(ApiCaller::Reader) => with("anyone".into(), vec![Scope::Read], false),
+            Some(ApiCaller::Reader) => with("anyone".into(), vec![ApiScope::Read], false),
             Some(ApiCaller::Bearer(token)) => match tokens.name_of(token) {
                 Some(name) => {
                     let scopes = scopes.0.get(&name).cloned().unwrap_or_default();
@@ -130,23 +95,23 @@ impl AuthorizedClient {
         }
     }
 
-    fn has(&self, wanted: impl Fn(&Scope) -> bool) -> bool {
+    fn has(&self, wanted: impl Fn(&ApiScope) -> bool) -> bool {
         self.everything || self.scopes.iter().any(wanted)
     }
 
     /// True if it may read data of no class.
     pub(crate) fn may_read(&self) -> bool {
-        self.has(|scope| matches!(scope, Scope::Read | Scope::Operate))
+        self.has(|scope| matches!(scope, ApiScope::Read | ApiScope::Operate))
     }
 
     /// True if it has any scope besides `agent`.
     pub(crate) fn is_client(&self) -> bool {
-        self.has(|scope| !matches!(scope, Scope::Agent(_)))
+        self.has(|scope| !matches!(scope, ApiScope::Agent(_)))
     }
 
     /// True if it may change requests of others and the network's state.
     pub(crate) fn may_operate(&self) -> bool {
-        self.has(|scope| *scope == Scope::Operate)
+        self.has(|scope| *scope == ApiScope::Operate)
     }
 
     /// True if it may read requests of this class.
@@ -157,9 +122,9 @@ impl AuthorizedClient {
     /// True if it may change requests of this class.
     pub(crate) fn may_change(&self, class: &str) -> bool {
         self.has(|scope| match scope {
-            Scope::Operate | Scope::Submit(None) => true,
-            Scope::Submit(Some(one)) => one == class,
-            Scope::Read | Scope::Agent(_) => false,
+            ApiScope::Operate | ApiScope::Submit(None) => true,
+            ApiScope::Submit(Some(one)) => one == class,
+            ApiScope::Read | ApiScope::Agent(_) => false,
         })
     }
 
@@ -169,23 +134,23 @@ impl AuthorizedClient {
         self.everything
             || (named
                 && self.has(|scope| match scope {
-                    Scope::Submit(one) => one.as_ref().is_none_or(|one| *one == class.name),
+                    ApiScope::Submit(one) => one.as_ref().is_none_or(|one| *one == class.name),
                     _ => false,
                 }))
     }
 
     /// True if it may act as this host.
     pub(crate) fn is_host(&self, host: &str) -> bool {
-        self.has(|scope| matches!(scope, Scope::Agent(one) if one == host))
+        self.has(|scope| matches!(scope, ApiScope::Agent(one) if one == host))
     }
 
     /// Returns the classes whose requests it may read; none for all.
     pub(crate) fn sees(&self) -> Option<Vec<String>> {
-        if self.may_read() || self.has(|scope| *scope == Scope::Submit(None)) {
+        if self.may_read() || self.has(|scope| *scope == ApiScope::Submit(None)) {
             return None;
         }
         let classes = self.scopes.iter().filter_map(|scope| match scope {
-            Scope::Submit(class) => class.clone(),
+            ApiScope::Submit(class) => class.clone(),
             _ => None,
         });
         Some(classes.collect())
@@ -220,7 +185,7 @@ mod tests {
         assert!(!one.may_submit(&named) && who("dave", &["submit:*"]).may_submit(&named));
         assert!(!who("dtn", &["agent:dtn1"]).is_client());
         for text in ["", "write", "submit", "submit:", "agent:", "READ"] {
-            let error = text.parse::<Scope>().unwrap_err().to_string();
+            let error = text.parse::<ApiScope>().unwrap_err().to_string();
             assert!(error.contains("submit:CLASS"), "{text}");
         }
     }

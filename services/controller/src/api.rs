@@ -23,12 +23,11 @@
 //! or a state that forbids the change; 413 a body of more than [`BODY_BYTES_MAX`]; 422 an invalid field, named by a
 //! JSON pointer; 429 too many requests in a second; 503 database unavailable.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -281,58 +280,8 @@ fn pointer(path: &serde_path_to_error::Path) -> String {
     text
 }
 
-type RawParams = Result<axum::extract::Query<Vec<(String, String)>>, QueryRejection>;
-
-/// Query parameters of a request; each must be consumed.
-struct QueryParams(HashMap<String, String>);
-
-impl QueryParams {
-    fn new(given: RawParams) -> Result<Self, ProblemDetails> {
-        let axum::extract::Query(pairs) =
-            given.map_err(|rejection| ProblemDetails::bad_request(rejection.body_text()))?;
-        let mut params = HashMap::new();
-        for (name, value) in pairs {
-            if params.insert(name.clone(), value).is_some() {
-                return Err(ProblemDetails::field(name, "it is given twice: give it once"));
-            }
-        }
-        Ok(Self(params))
-    }
-
-    fn take(&mut self, name: &str) -> Option<String> {
-        self.0.remove(name)
-    }
-
-    fn parsed<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ProblemDetails>
-    where
-        T::Err: std::fmt::Display,
-    {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        text.parse()
-            .map(Some)
-            .map_err(|error: T::Err| ProblemDetails::field(name, error.to_string()))
-    }
-
-    /// Returns the parameter `limit`, from 1 to `most`.
-    fn limit(&mut self, usual: i64, most: i64) -> Result<i64, ProblemDetails> {
-        match self.parsed::<i64>("limit")? {
-            None => Ok(usual),
-            Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-            Some(_) => {
-                Err(ProblemDetails::field("limit", format!("give a number from 1 to {most}")))
-            }
-        }
-    }
-
-    fn none(self) -> Result<(), ProblemDetails> {
-        match self.0.keys().min() {
-            None => Ok(()),
-            Some(name) => {
-                Err(ProblemDetails::field(name, "it is no parameter here: see docs/controller.md"))
-            }
-        }
-    }
-}
+/// Page that lists the query parameters.
+const PARAMETERS_PAGE: &str = "docs/controller.md";
 
 /// Parses an id in a path.
 fn number(text: &str) -> Result<i64, ProblemDetails> {

@@ -16,12 +16,13 @@ use penstock_http::Url;
 use penstock_http::tokens::{TokenSource, check_token_name};
 use penstock_scitags::Registry;
 use penstock_scitags::registry::LookupError;
+use penstock_scopes::{ApiScope, ApiScopeError};
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::access::{InvalidScope, Scope, TokenScopes};
+use crate::access::TokenScopes;
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::fts::policy::{FtsPolicy, FtsTable};
 use crate::telemetry::Telemetry;
@@ -398,7 +399,7 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
                 return Err(document.error_at(at, text));
             }
         };
-        let scopes: Result<Vec<Scope>, InvalidScope> =
+        let scopes: Result<Vec<ApiScope>, ApiScopeError> =
             scopes.iter().map(|text| text.parse()).collect();
         let scopes =
             scopes.map_err(|text| document.error_at(at, format!("token {name}: {text}")))?;
@@ -437,13 +438,13 @@ enum UnknownScopeObject {
     Host(String),
 }
 
-fn check_scopes(config: &Config, scopes: &[Scope]) -> Result<(), UnknownScopeObject> {
+fn check_scopes(config: &Config, scopes: &[ApiScope]) -> Result<(), UnknownScopeObject> {
     for scope in scopes {
         match scope {
-            Scope::Submit(Some(class)) if config.class(class).is_none() => {
+            ApiScope::Submit(Some(class)) if config.class(class).is_none() => {
                 return Err(UnknownScopeObject::Class(class.clone()));
             }
-            Scope::Agent(host) if !config.is_host(host) => {
+            ApiScope::Agent(host) if !config.is_host(host) => {
                 return Err(UnknownScopeObject::Host(host.clone()));
             }
             _ => {}

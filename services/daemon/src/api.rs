@@ -37,14 +37,14 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use penstock_http::access::{ApiCaller, ReadAccess, ReadPolicy};
 use penstock_http::metrics::{MetricsText, render};
 use penstock_http::server::{ConnectionTracker, HttpConnection};
-use penstock_http::tokens::OWNER;
+use penstock_http::tokens::{OWNER, bearer};
 use penstock_http::{BODY_BYTES_MAX, ProblemDetails, REQUEST_TIMEOUT, ServiceRole};
 use utoipa::openapi::OpenApi;
 
@@ -345,10 +345,4 @@ fn caller(api: &DaemonApi, request: &Request) -> ApiCaller {
             Err(error) => ApiCaller::Unauthorized(error.to_string()),
         },
     }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

@@ -24,6 +24,7 @@ use penstock_http::tokens::CONTROLLER;
 use penstock_mover::Caller;
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::Kind;
+use penstock_sys::machine::unix_seconds;
 use penstock_tokens::redirect::REDIRECT_LIFETIME_S;
 use penstock_tokens::{RedirectGrant, RedirectKey, RedirectTokenError, RedirectedClient};
 use tokio::sync::watch;
@@ -31,7 +32,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::namespace;
-use crate::redirected::{ROOM_PATH, ROOT_OPEN_METHOD, now_s};
+use crate::redirected::{ROOM_PATH, ROOT_OPEN_METHOD};
 use crate::third_party::{CopyDirection, CopyEnds};
 use crate::url_path::encode;
 
@@ -166,7 +167,7 @@ impl HeadNode {
             path: ROOM_PATH.as_bytes().to_vec(),
             host: url.authority(),
             client: None,
-            expires_s: now_s() + REDIRECT_LIFETIME_S,
+            expires_s: unix_seconds() + REDIRECT_LIFETIME_S,
         };
         let token = self.key.seal(&grant).expect("a token without rights is short");
         let bearer = HeaderValue::from_str(&format!("Bearer {token}")).expect("letters and digits");
@@ -197,7 +198,7 @@ impl HeadNode {
             path: path.to_vec(),
             host: url.authority(),
             client: Some(client),
-            expires_s: now_s() + REDIRECT_LIFETIME_S,
+            expires_s: unix_seconds() + REDIRECT_LIFETIME_S,
         });
         sealed.inspect_err(|error| tracing::debug!("{} is not redirected: {error}", caller.name))
     }

@@ -1,7 +1,6 @@
 //! Requests that a head node redirected to this gateway, and the room that this gateway reports to head nodes.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Json;
 use axum::http::{Method, header};
@@ -9,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use penstock_http::ProblemDetails;
 use penstock_http::tokens::CONTROLLER;
 use penstock_mover::Caller;
+use penstock_sys::machine::unix_seconds;
 
 use crate::dispatch::{Gateway, blocking};
 use crate::head::config::RedirectedConfig;
@@ -19,11 +19,6 @@ pub(crate) const ROOM_PATH: &str = "/.well-known/penstock-room";
 
 /// Method in the token of a redirect for a file that a client of `root://` opens.
 pub(crate) const ROOT_OPEN_METHOD: &str = "root:open";
-
-/// Seconds since 1970.
-pub(crate) fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// Authenticates the client of a redirected request by the token in its URL, whatever other credentials it sends.
 ///
@@ -41,7 +36,7 @@ pub(crate) fn authenticate(
         )
     })?;
     let host = config.url.authority();
-    let opened = config.key.open(token, method, path, &host, now_s());
+    let opened = config.key.open(token, method, path, &host, unix_seconds());
     let client = opened.map_err(|error| ProblemDetails::unauthorized(error.to_string()))?;
     match client {
         // Head nodes redirect neither.
@@ -66,7 +61,8 @@ pub(crate) async fn report_room(
 ) -> Result<Response, ProblemDetails> {
     let token = credentials.and_then(|text| text.strip_prefix("Bearer ")).unwrap_or_default();
     let host = config.url.authority();
-    let opened = config.key.open(token, Method::GET.as_str(), ROOM_PATH.as_bytes(), &host, now_s());
+    let opened =
+        config.key.open(token, Method::GET.as_str(), ROOM_PATH.as_bytes(), &host, unix_seconds());
     match opened {
         Ok(None) => {}
         Ok(Some(_)) => return Err(ProblemDetails::unauthorized("the token is for a client")),

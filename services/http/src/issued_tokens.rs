@@ -9,9 +9,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use penstock_sys::machine::unix_seconds;
 use serde::{Deserialize, Serialize};
 
 use crate::tokens::{
@@ -130,11 +130,18 @@ fn read(path: &Path) -> Result<(FileStamp, IssuedTokenList), TokenFileFault> {
     Ok((FileStamp::of(&facts), list))
 }
 
+/// An issued token with its hash as bytes.
+#[derive(Debug)]
+struct HashedToken {
+    sha256: TokenHash,
+    token: IssuedToken,
+}
+
 /// The issued tokens of a node, as its file has them now.
 #[derive(Debug)]
 pub struct IssuedTokens {
     file: PathBuf,
-    read_before: Mutex<(Option<FileStamp>, Vec<IssuedToken>)>,
+    read_before: Mutex<(Option<FileStamp>, Vec<HashedToken>)>,
 }
 
 impl IssuedTokens {
@@ -142,36 +149,6 @@ impl IssuedTokens {
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self { file: path, read_before: Mutex::default() }
-    }
-
-    fn find_by(&self, is_it: impl Fn(&TokenHash) -> bool) -> Option<IssuedToken> {
-        let mut before = self.read_before.lock().unwrap_or_else(PoisonError::into_inner);
-        let stamp = std::fs::metadata(&self.file).ok().as_ref().map(FileStamp::of);
-        if stamp != before.0 {
-            *before = match read(&self.file) {
-                Ok((stamp, list)) => (Some(stamp), list.tokens),
-                Err(fault) => {
-                    if stamp.is_some() {
-                        let error = TokenError { file: self.file.clone(), fault };
-                        tracing::error!(
-                            "{error}; until that is mended none of its tokens is valid"
-                        );
-                    }
-                    (stamp, Vec::new())
-                }
-            };
-        }
-        let now_s = now_s();
-        // All are compared: the time does not tell which matched.
-        let mut found = None;
-        for token in &before.1 {
-            if token.hash().is_some_and(|sha256| is_it(&sha256))
-                && now_s < token.expires_unix_seconds
-            {
-                found = Some(token.clone());
-            }
-        }
-        found
     }
 
     /// The valid token with this secret.
@@ -186,14 +163,39 @@ impl IssuedTokens {
     /// The valid token with this hash.
     #[must_use]
     pub fn find_hash(&self, sha256: &TokenHash) -> Option<IssuedToken> {
-        self.find_by(|known| verify_slices_are_equal(known, sha256).is_ok())
+        let mut before = self.read_before.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = std::fs::metadata(&self.file).ok().as_ref().map(FileStamp::of);
+        if stamp != before.0 {
+            *before = match read(&self.file) {
+                Ok((stamp, list)) => {
+                    let hashed = |token: IssuedToken| {
+                        let sha256 = token.hash()?;
+                        Some(HashedToken { sha256, token })
+                    };
+                    (Some(stamp), list.tokens.into_iter().filter_map(hashed).collect())
+                }
+                Err(fault) => {
+                    if stamp.is_some() {
+                        let error = TokenError { file: self.file.clone(), fault };
+                        tracing::error!(
+                            "{error}; until that is mended none of its tokens is valid"
+                        );
+                    }
+                    (stamp, Vec::new())
+                }
+            };
+        }
+        let now_s = unix_seconds();
+        // All are compared: the time does not tell which matched.
+        let mut found = None;
+        for HashedToken { sha256: known, token } in &before.1 {
+            if verify_slices_are_equal(known, sha256).is_ok() && now_s < token.expires_unix_seconds
+            {
+                found = Some(token.clone());
+            }
+        }
+        found
     }
-}
-
-/// Time of the system clock, in seconds since 1970.
-#[must_use]
-pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -217,8 +219,9 @@ mod tests {
         let path = directory.path().join(ISSUED_TOKENS);
         let tokens = IssuedTokens::at(path.clone());
         let scopes = || vec!["read".to_owned()];
-        let (one, secret) = IssuedToken::new("alice", scopes(), now_s(), now_s() + 1000);
-        let (old, expired) = IssuedToken::new("bob", scopes(), 1, now_s());
+        let (one, secret) =
+            IssuedToken::new("alice", scopes(), unix_seconds(), unix_seconds() + 1000);
+        let (old, expired) = IssuedToken::new("bob", scopes(), 1, unix_seconds());
         assert_eq!(tokens.find(&secret), None, "there is no file yet");
         let mut list = IssuedTokenList { tokens: vec![one.clone(), old] };
         write(&path, &list, 0o600);
@@ -229,7 +232,7 @@ mod tests {
         assert!(!fs::read_to_string(&path).unwrap().contains(&secret));
         write(&path, &list, 0o644);
         assert_eq!(tokens.find(&secret), None, "others can read the file");
-        list.remove_expired(now_s());
+        list.remove_expired(unix_seconds());
         assert_eq!(list.tokens, [one]);
         list.tokens.clear();
         write(&path, &list, 0o600);

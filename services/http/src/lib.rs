@@ -17,6 +17,7 @@ pub mod issued_tokens;
 mod malformed;
 pub mod metrics;
 mod problem;
+mod query_params;
 mod role;
 pub mod server;
 pub mod special_address;
@@ -31,6 +32,7 @@ pub use crypto::crypto_provider;
 pub use documented_responses::{Refused, Unavailable};
 pub use metrics::MetricWriter;
 pub use problem::{FieldProblem, PROBLEM_JSON, ProblemDetails, error_text};
+pub use query_params::{QueryParams, RawQuery};
 pub use role::{RoleReloadError, ServiceRole};
 
 /// Longest body of a request, in bytes.

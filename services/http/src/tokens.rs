@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use axum::http::{HeaderMap, header};
 use penstock_sys::fs::open_regular;
 
 /// Name of the bearer of the agent's own token.
@@ -495,6 +496,14 @@ pub fn hex(bytes: &[u8]) -> String {
     const HEX_DIGITS: [u8; 16] = *b"0123456789abcdef";
     let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
     digits.map(|digit| char::from(HEX_DIGITS[usize::from(digit)])).collect()
+}
+
+/// Returns the bearer token of a request.
+#[must_use]
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// Parses the 64 hexadecimal digits of a hash.

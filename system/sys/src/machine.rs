@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -19,6 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// UUID of this boot. A journal compares it to detect a restart, after which unsynced data may be lost.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Time of the system clock, in seconds since 1970.
+#[must_use]
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// Effective user id; 0 is root.

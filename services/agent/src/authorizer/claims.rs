@@ -8,13 +8,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use penstock_daemon::api::ClaimsAccess;
 use penstock_mover::{Caller, ResolvedPath};
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_scopes::{PathAccess, ScopePath, TokenGrant, TokenIssuer};
 use penstock_sys::fs::Kind;
+use penstock_sys::machine::unix_seconds;
 use penstock_tokens::jwt::{CLOCK_SKEW_S, looks_like_jwt};
 use penstock_tokens::macaroon::{DerivedToken, MacaroonKey, MintRequest, TokenMinter};
 use penstock_tokens::{IssuerConfig, TokenAuthError};
@@ -22,11 +22,6 @@ use penstock_tokens::{IssuerConfig, TokenAuthError};
 use super::{AccessRules, Authorizer, components};
 use crate::config::{Export, Principal};
 use crate::tokens::CONTROLLER;
-
-/// Seconds since 1970.
-fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 /// Issuer of a client's token.
 pub(super) fn issuer(caller: &Caller) -> Option<&TokenIssuer> {
@@ -87,7 +82,7 @@ impl Authorizer {
         token: &str,
     ) -> Option<Result<Caller, Refusal>> {
         if looks_like_jwt(token) {
-            let grant = rules.issuers.authenticate(token, now_s());
+            let grant = rules.issuers.authenticate(token, unix_seconds());
             return Some(match grant {
                 Ok(grant) => Ok(Caller {
                     name: caller_name(&grant),
@@ -99,7 +94,7 @@ impl Authorizer {
             });
         }
         let key = self.macaroons.as_ref().filter(|_| MacaroonKey::looks_derived(token))?;
-        let opened = key.open(token, now_s()).map_err(identity_refusal);
+        let opened = key.open(token, unix_seconds()).map_err(identity_refusal);
         Some(opened.and_then(|derived| rules.bearer_of_derived(derived)))
     }
 }
@@ -125,12 +120,12 @@ impl AccessRules {
     pub(super) fn still_grants(&self, grant: &TokenGrant) -> bool {
         let is_configured =
             grant.issuer.as_ref().is_none_or(|issuer| self.issuers.config(issuer).is_some());
-        is_configured && now_s() < grant.expires_s.saturating_add(CLOCK_SKEW_S)
+        is_configured && unix_seconds() < grant.expires_s.saturating_add(CLOCK_SKEW_S)
     }
 
     /// Access of the bearer of an issuer's token to the HTTP API.
     pub(super) fn claims_access(&self, token: &str) -> ClaimsAccess {
-        let grant = match self.issuers.authenticate(token, now_s()) {
+        let grant = match self.issuers.authenticate(token, unix_seconds()) {
             Ok(grant) => grant,
             Err(error) => return ClaimsAccess::Refused(error.to_string()),
         };
@@ -241,7 +236,7 @@ impl TokenMinter for Authorizer {
         if !is_served {
             return Err(rules.no_export_refusal(caller, &request.grant.path.to_string()));
         }
-        let expires_s = now_s().saturating_add(request.validity.as_secs());
+        let expires_s = unix_seconds().saturating_add(request.validity.as_secs());
         let grant = match &caller.grant {
             Some(own) => TokenGrant {
                 paths: own.narrowed(&request.grant),

@@ -19,11 +19,10 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
 use penstock_http::documented_values::{list_values, tag_role};
-use penstock_http::{ProblemDetails, Refused};
+use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused};
 
 use super::AgentApi;
 use super::client::TransferClient;
-use super::parameters::{Params, TransferQuery};
 use crate::registry::ActiveRegistry;
 use crate::submitted::{FailedFile, TransferStatus};
 
@@ -371,33 +370,39 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
     })
 }
 
+/// Largest `limit` of a list.
+const LIMIT_MAX: i64 = 1000;
+
+/// Page that lists the query parameters.
+pub(super) const API_PAGE: &str = "docs/api.md";
+
 /// Returns all transfers that run or ended recently, in the order of their numbers.
 #[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])),
     params(("state" = Option<TransferStatus>, Query, description = "Transfers in this state"),
         ("caller" = Option<String>, Query, description = "Transfers of this client"),
         ("after" = Option<u64>, Query, description = "Transfers with greater numbers than this"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Largest number of items; all if not given")), responses(
-    (status = 200, body = Transfers, description = "Transfers, the running ones first"),
+    (status = 200, body = Transfers, description = "Transfers by number"),
     Refused,
 ))]
 pub(super) async fn transfers(
     State(api): State<Arc<AgentApi>>,
     client: TransferClient,
-    given: TransferQuery,
+    given: RawQuery,
 ) -> Result<Json<Transfers>, ProblemDetails> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let state: Option<TransferStatus> = params.parsed("state")?;
     let caller: Option<String> = params.parsed("caller")?;
     let after: u64 = params.parsed("after")?.unwrap_or(0);
-    let limit = params.limit()?;
-    params.none()?;
+    let limit = params.limit(i64::MAX, LIMIT_MAX)?;
+    params.none(API_PAGE)?;
     let mut transfers = client.seen(&api);
     transfers.retain(|one| {
         one.id > after
             && state.is_none_or(|state| one.state == state)
             && caller.as_ref().is_none_or(|caller| one.caller == *caller)
     });
-    transfers.truncate(limit);
+    transfers.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(Json(Transfers { transfers, controller: ControllerFacts::of(&api) }))
 }
 
@@ -405,7 +410,7 @@ pub(super) async fn transfers(
 pub(super) fn all_transfers(api: &AgentApi) -> Vec<TransferFacts> {
     let listed = api.mover.transfers().into_iter().map(TransferFacts::from);
     let mut all: BTreeMap<u64, TransferFacts> = listed.map(|one| (one.id, one)).collect();
-    let submitted = api.submitted.iter().flat_map(|submitted| submitted.list(None));
+    let submitted = api.submitted.iter().flat_map(|submitted| submitted.list());
     all.extend(submitted.map(|one| (one.id, one)));
     let mut all: Vec<TransferFacts> = all.into_values().collect();
     name_owners(api, &mut all);

@@ -13,14 +13,13 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
 use penstock_http::server::PeerAddress;
-use penstock_http::{ProblemDetails, Refused, Unavailable};
+use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused, Unavailable};
 use penstock_sys::net::is_own_address;
 use tokio::sync::watch;
 
 use super::AgentApi;
-use super::api::TransferFacts;
+use super::api::{API_PAGE, TransferFacts};
 use super::client::TransferClient;
-use super::parameters::{Params, TransferQuery};
 use crate::submitted::{SubmissionResult, SubmittedEvent, SubmittedTransfers, TransferBody};
 
 /// Interval of comments that keep a stream open.
@@ -105,7 +104,7 @@ struct TransferFollower {
 
 /// Streams events of submitted transfers, from `Last-Event-ID` or `after` on; by default the present state first.
 ///
-/// Where events after that number are not kept any more, the present state of each transfer comes first.
+/// The present state of each transfer comes first if events after that number are not kept any more.
 #[utoipa::path(get, path = "/api/v1/transfers/events", operation_id = "follow_transfers", security((), ("token" = [])),
     params(("after" = Option<u64>, Query, description = "Events with greater numbers than this"),
         ("transfer" = Option<u64>, Query, description = "Of this transfer only"),
@@ -116,12 +115,12 @@ pub(super) async fn follow(
     State(api): State<Arc<AgentApi>>,
     client: TransferClient,
     headers: HeaderMap,
-    given: TransferQuery,
+    given: RawQuery,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
-    let mut params = Params::new(given)?;
+    let mut params = QueryParams::new(given)?;
     let after: Option<u64> = params.parsed("after")?;
     let transfer: Option<u64> = params.parsed("transfer")?;
-    params.none()?;
+    params.none(API_PAGE)?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let Some(submitted) = api.submitted.clone() else {
         return Err(ProblemDetails::conflict("this node does not play the role agent"));
@@ -157,7 +156,7 @@ impl TransferFollower {
                     is_change: true,
                     transfer: Arc::new(transfer),
                 };
-                self.submitted.list(None).into_iter().map(state).collect()
+                self.submitted.list().into_iter().map(state).collect()
             });
             self.after = found.last().map_or(self.after, |event| event.number).max(now);
             let is_meant = |event: &SubmittedEvent| {

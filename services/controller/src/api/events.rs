@@ -10,12 +10,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
-use penstock_http::{Refused, Unavailable};
+use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::EventFacts;
-use super::{ApiClient, QueryParams, RawParams};
+use super::{ApiClient, PARAMETERS_PAGE};
 use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::{events, now_ms};
 use crate::shared::ControllerState;
@@ -45,7 +45,7 @@ pub(super) async fn follow(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     headers: HeaderMap,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ProblemDetails> {
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
@@ -53,7 +53,7 @@ pub(super) async fn follow(
     let mut params = QueryParams::new(given)?;
     let after = params.parsed::<i64>("after")?;
     let request = params.parsed::<i64>("request")?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let after = match last.or(after) {
         Some(after) => after,
@@ -124,7 +124,7 @@ pub(crate) struct NetworkEvents {
 pub(super) async fn network(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<NetworkEvents>, ProblemDetails> {
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
@@ -137,7 +137,7 @@ pub(super) async fn network(
     let from = absolute(params.parsed::<i64>("from")?.unwrap_or(-86_400));
     let to = absolute(params.parsed::<i64>("to")?.unwrap_or(0));
     let limit = params.limit(NETWORK_EVENTS_DEFAULT, NETWORK_EVENTS_MAX)?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     if from >= to {
         return Err(ProblemDetails::field("from", "it is not before to: give an earlier from"));
     }

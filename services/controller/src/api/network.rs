@@ -8,12 +8,12 @@ use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use penstock_http::{Refused, Unavailable};
+use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::objects::{OrderFacts, Orders, seconds};
-use super::{ApiClient, QueryParams, RawParams, body};
+use super::{ApiClient, PARAMETERS_PAGE, body};
 use crate::problem::{ProblemDetails, unavailable};
 pub use crate::repository::rounds::ClassRate;
 use crate::repository::{Audit, audit, batches, hosts, links, now_ms, rounds, runs};
@@ -575,13 +575,13 @@ pub struct Rounds {
 pub(super) async fn rounds(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<Rounds>, ProblemDetails> {
     readable(&shared, &asking)?;
     let mut params = QueryParams::new(given)?;
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let rows = rounds::list(&shared.database.pool, before, limit).await.map_err(unavailable)?;
     let rounds: Vec<RoundFacts> = rows
         .into_iter()
@@ -653,13 +653,13 @@ pub struct AuditLog {
 pub(super) async fn audit(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<AuditLog>, ProblemDetails> {
     operable(&shared, &asking)?;
     let mut params = QueryParams::new(given)?;
     let before = params.parsed::<i64>("before")?.unwrap_or(i64::MAX);
     let limit = params.limit(100, LIST_MAX)?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let rows = audit::list(&shared.database.pool, before, limit).await.map_err(unavailable)?;
     let entries: Vec<AuditFacts> = rows
         .into_iter()

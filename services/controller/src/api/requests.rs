@@ -19,7 +19,7 @@ use super::objects::{
     AppendBody, ChangeBody, FileBody, FileFacts, Files, History, OrderFacts, Orders, RequestFacts,
     Requests, SubmitBody,
 };
-use super::{ApiClient, QueryParams, RawParams, body, number};
+use super::{ApiClient, PARAMETERS_PAGE, body, number};
 use crate::access::AuthorizedClient;
 use crate::config::Config;
 use crate::paths;
@@ -34,7 +34,7 @@ use crate::use_cases::change::{self, ChangeOutcome, RequestChange};
 use crate::use_cases::deadline;
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::waiting::Situation;
-use penstock_http::{Refused, Unavailable};
+use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
 
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;
@@ -367,7 +367,7 @@ fn may_change(
 pub(super) async fn list(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<Requests>, ProblemDetails> {
     if !asking.who.is_client() {
         return Err(ProblemDetails::forbidden("the token needs the scope read or submit"));
@@ -388,7 +388,7 @@ pub(super) async fn list(
         key: clean(&mut params, "key")?,
         limit: params.limit(100, LIST_MAX)?,
     };
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let pool = &shared.database.pool;
     let found = requests::list(pool, &filter).await.map_err(unavailable)?;
     let next = found.last().map(|last| last.id).filter(|_| found.len() as i64 == filter.limit);
@@ -560,14 +560,14 @@ pub(super) async fn files(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<Files>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let mut params = QueryParams::new(given)?;
     let state = params.parsed::<RequestFileState>("state")?;
     let after = params.parsed::<i64>("after")?.unwrap_or(-1);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let found = files::list(&shared.database.pool, stored.id, state, after, limit)
         .await
         .map_err(unavailable)?;
@@ -626,13 +626,13 @@ pub(super) async fn history(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     Path(id): Path<String>,
-    given: RawParams,
+    given: RawQuery,
 ) -> Result<Json<History>, ProblemDetails> {
     let stored = seen(&shared, &asking, &id).await?;
     let mut params = QueryParams::new(given)?;
     let after = params.parsed::<i64>("after")?.unwrap_or(0);
     let limit = params.limit(LIST_MAX, LIST_MAX)?;
-    params.none()?;
+    params.none(PARAMETERS_PAGE)?;
     let found = events::list(&shared.database.pool, Some(stored.id), after, limit)
         .await
         .map_err(unavailable)?;
