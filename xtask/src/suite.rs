@@ -18,6 +18,9 @@ use serde_json::Value;
 /// Tests in the list of the slowest.
 const SLOWEST_SHOWN: usize = 20;
 
+/// Lines of the message of a failed test that the summary repeats.
+const MESSAGE_LINES_MAX: usize = 12;
+
 /// Options of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub struct Options {
@@ -35,8 +38,23 @@ struct TestProgram {
 #[derive(Debug, Default)]
 struct SuiteSummary {
     counts: BTreeMap<&'static str, usize>,
-    failed: Vec<String>,
+    failed: Vec<FailedTest>,
     times: Vec<(Duration, String)>,
+    /// Whether the lines being read belong to the message of the failed test of this index.
+    message_of: Option<usize>,
+}
+
+/// A failed test or program, with the start of its message.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FailedTest {
+    name: String,
+    message: Vec<String>,
+}
+
+impl FailedTest {
+    fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), message: Vec::new() }
+    }
 }
 
 /// Runs the tests of the checkout at `root`.
@@ -66,7 +84,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
             .status()
             .context("cannot run cargo test --doc")?;
         if !status.success() {
-            summary.failed.push("tests in documentation".to_owned());
+            summary.failed.push(FailedTest::named("tests in documentation"));
         }
     }
     print_summary(&summary, &std::fs::read_to_string(&skipped).unwrap_or_default());
@@ -144,14 +162,30 @@ fn run_program(
     std::io::stdout().flush()?;
     let status = child.wait()?;
     if !status.success() && summary.failed.len() == failed_before {
-        summary.failed.push(format!("{name}: {status}"));
+        summary.failed.push(FailedTest::named(format!("{name}: {status}")));
     }
     Ok(())
 }
 
 impl SuiteSummary {
-    /// Parses a line of libtest, such as `test a::b ... ok <0.012s>`.
+    /// Parses a line of libtest, such as `test a::b ... ok <0.012s>`, or of the message of a failed test, which follows
+    /// `---- a::b stdout ----`.
     fn read(&mut self, program: &str, line: &str) {
+        let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(test) = heading {
+            let name = format!("{program} {test}");
+            self.message_of = self.failed.iter().position(|failed| failed.name == name);
+            return;
+        }
+        if matches!(line, "failures:" | "stack backtrace:") {
+            self.message_of = None;
+        }
+        if let Some(failed) = self.message_of.and_then(|index| self.failed.get_mut(index)) {
+            if !line.is_empty() && failed.message.len() < MESSAGE_LINES_MAX {
+                failed.message.push(line.to_owned());
+            }
+            return;
+        }
         let Some((test, result)) =
             line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
         else {
@@ -167,7 +201,7 @@ impl SuiteSummary {
         *self.counts.entry(counted).or_default() += 1;
         let name = format!("{program} {test}");
         if counted == "failed" {
-            self.failed.push(name.clone());
+            self.failed.push(FailedTest::named(name.clone()));
         }
         let seconds = rest.strip_prefix('<').and_then(|rest| rest.strip_suffix("s>"));
         if let Some(seconds) = seconds.and_then(|text| text.parse().ok()) {
@@ -189,7 +223,10 @@ fn print_summary(summary: &SuiteSummary, skipped: &str) {
     }
     if !summary.failed.is_empty() {
         println!("\nfailed:");
-        summary.failed.iter().for_each(|name| println!("  {name}"));
+        for failed in &summary.failed {
+            println!("  {}", failed.name);
+            failed.message.iter().for_each(|line| println!("    | {line}"));
+        }
     }
     let counts = summary.counts.iter().map(|(word, count)| format!("{count} {word}"));
     println!("\n{}", counts.collect::<Vec<_>>().join(", "));
@@ -209,12 +246,23 @@ mod tests {
             "test b ... FAILED <0.100s>",
             "test c ... ignored, takes minutes",
             "test d has been running for over 60 seconds",
+            "failures:",
+            "---- b stdout ----",
+            "",
+            "thread 'b' (7) panicked at tests/resume.rs:7:5:",
+            "test c ... ok",
+            "stack backtrace:",
+            "   0: main",
+            "failures:",
+            "    b",
             "test result: FAILED. 2 passed; 1 failed; 1 ignored",
         ] {
             summary.read("resume", line);
         }
         assert_eq!(summary.counts, [("failed", 1), ("ignored", 1), ("passed", 2)].into());
-        assert_eq!(summary.failed, ["resume b"]);
+        let message = ["thread 'b' (7) panicked at tests/resume.rs:7:5:", "test c ... ok"];
+        let message = message.map(str::to_owned).to_vec();
+        assert_eq!(summary.failed, [FailedTest { name: "resume b".to_owned(), message }]);
         let slowest = summary.times.iter().max().unwrap();
         assert_eq!(slowest, &(Duration::from_millis(61_500), "resume a::slow".to_owned()));
     }

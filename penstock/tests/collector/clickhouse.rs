@@ -222,17 +222,21 @@ fn database_error_and_drops_are_reported() {
     end(collector);
     assert_eq!(batches(dir.path()).len(), 1);
 
+    let line = config("one", database.port, "").lines().count() + 1;
     for (more, wanted) in [
-        ("interval = \"1h\"\n", ":24: interval: at most 5m"),
-        ("batch_rows = 0\n", ":24: batch_rows: 1 to 500000"),
-        ("database = \"a b\"\n", ":24: database 'a b': write letters, digits and _"),
-        ("spool = \"penstock.toml\"\n", "give another directory in [collector.clickhouse] spool"),
-        ("color = 1\n", ":24: unknown field `color`"),
+        ("interval = \"1h\"\n", format!(":{line}: interval: at most 5m")),
+        ("batch_rows = 0\n", format!(":{line}: batch_rows: 1 to 500000")),
+        ("database = \"a b\"\n", format!(":{line}: database 'a b': write letters, digits and _")),
+        (
+            "spool = \"penstock.toml\"\n",
+            "give another directory in [collector.clickhouse] spool".to_owned(),
+        ),
+        ("color = 1\n", format!(":{line}: unknown field `color`")),
     ] {
         let done =
             RunningCommand::start(&mut command(dir.path(), &config("one", database.port, more)))
                 .wait();
-        assert!(done.error.contains(wanted), "{more}: {}", done.error);
+        assert!(done.error.contains(&wanted), "{more}: {}", done.error);
         assert_eq!(done.error.lines().count(), 1, "{}", done.error);
     }
 }

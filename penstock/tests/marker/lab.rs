@@ -179,10 +179,16 @@ impl Lab {
 
     /// Captures packets at the far device while `work` runs.
     pub fn capture(&self, work: impl FnOnce()) -> Vec<Packet> {
+        self.capture_in(&self.there, work)
+    }
+
+    /// Captures packets at the device of a namespace while `work` runs. At the near device a capture has the packets that
+    /// leave, also those that a full backlog of the far device drops.
+    pub fn capture_in(&self, ns: &str, work: impl FnOnce()) -> Vec<Packet> {
         let file = self.dir.path().join("capture.pcap");
         let _ = std::fs::remove_file(&file);
         let mut dumpcap = Command::new("nsenter")
-            .arg(format!("--net=/run/netns/{}", self.there))
+            .arg(format!("--net=/run/netns/{ns}"))
             .args(["dumpcap", "-i", "pm0", "-s", "160", "-B", "64", "-P", "-w"])
             .arg(&file)
             .stderr(Stdio::piped())

@@ -237,7 +237,7 @@ fn kernel_counters_match_the_wire() {
         lab.on_both("ethtool -K pm0 gro off");
         sh(&format!("nsenter --net=/run/netns/{here} ethtool -K pm0 tso off"));
         let marker = lab.marker(&here, "m", &rule(method), &[]);
-        let packets = lab.capture(|| lab.iperf(&format!("-6 -c {THERE} -n 16M")));
+        let packets = lab.capture_in(&here, || lab.iperf(&format!("-6 -c {THERE} -n 16M")));
         let ours: Vec<&Packet> = packets
             .iter()
             .filter(|packet| packet.source == HERE && packet.has_port(5201))
