@@ -50,7 +50,7 @@ impl CommandFailure {
 
     /// Error chain as one line.
     pub(crate) fn line(&self) -> String {
-        format!("{:#}", self.error)
+        chain_line(&self.error)
     }
 
     /// Prints the failure as one line and returns its exit code.
@@ -79,6 +79,20 @@ impl From<io::Error> for CommandFailure {
     }
 }
 
+/// Joins the causes of an error with colons, without those whose text its message already contains.
+pub(crate) fn chain_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1) {
+        let text = cause.to_string();
+        let described = cause.downcast_ref::<io::Error>().map(penstock_sys::fs::describe);
+        if line.contains(&text) || described.is_some_and(|words| line.contains(&words)) {
+            continue;
+        }
+        line = format!("{line}: {text}");
+    }
+    line
+}
+
 /// Attaches an exit code to an error.
 pub(crate) trait OrExit<T> {
     /// Converts the error into a failure with this code.
@@ -88,5 +102,24 @@ pub(crate) trait OrExit<T> {
 impl<T, E: Into<anyhow::Error>> OrExit<T> for Result<T, E> {
     fn or_exit(self, code: Code) -> Result<T, CommandFailure> {
         self.map_err(|error| CommandFailure::new(code, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use penstock_daemon::config::ConfigError;
+
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let source = || io::Error::from_raw_os_error(2);
+        let unreadable = ConfigError::Unreadable { file: "a.toml".into(), source: source() };
+        assert_eq!(chain_line(&unreadable.into()), "a.toml: no such file or directory");
+        let fault = ConfigError::File { file: "a.toml".into(), source: "no key".into() };
+        assert_eq!(chain_line(&fault.into()), "a.toml: no key");
+        let plain = Err::<(), _>(source()).context("cannot read b").unwrap_err();
+        assert_eq!(chain_line(&plain), "cannot read b: No such file or directory (os error 2)");
     }
 }

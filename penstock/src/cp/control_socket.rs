@@ -14,6 +14,7 @@ use penstock_protocol::manifest::display_path;
 
 use super::CpArgs;
 use super::plan::RunningCopy;
+use crate::exit::chain_line;
 use crate::local_transfers::{self, ControlReply, ControlRequest};
 
 /// Control socket of this copy; removed when dropped.
@@ -39,7 +40,7 @@ impl ControlSocket {
         let shown = args.paths.iter().map(|path| display_path(path.as_bytes()));
         let path = shown.collect::<Vec<_>>().join(" ");
         let socket = listen().inspect_err(|error| {
-            tracing::info!("penstock transfers cannot reach this copy: {error:#}");
+            tracing::info!("penstock transfers cannot reach this copy: {}", chain_line(error));
         });
         Self { socket: socket.ok(), path, started: SystemTime::now() }
     }

@@ -31,7 +31,7 @@ use super::ssh_remote::{self, RemoteProcess};
 use super::third_party as third_party_copy;
 use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, AgentAddress, Service};
-use crate::exit::say;
+use crate::exit::{chain_line, say};
 
 /// Reason why a copy did not start.
 #[derive(Debug)]
@@ -205,7 +205,8 @@ fn refuse_digests_of_none(args: &CpArgs) -> Result<(), StartError> {
 /// Scitag of the arguments, if given.
 fn mark(args: &CpArgs) -> Result<Option<Mark>, StartError> {
     let Some(name) = &args.scitag else { return Ok(None) };
-    let tag = crate::tag::lookup(name).map_err(|error| usage(format!("--scitag {error:#}")))?;
+    let tag = crate::tag::lookup(name)
+        .map_err(|error| usage(format!("--scitag {}", chain_line(&error))))?;
     let label = match args.label {
         Labels::Flow => PacketLabel::Flow,
         Labels::Destination => PacketLabel::Destination,
@@ -283,7 +284,8 @@ pub(super) fn journals() -> Option<PathBuf> {
     found
         .inspect_err(|why| {
             say(format_args!(
-                "warning: {why:#}: this copy cannot be resumed (PENSTOCK_STATE names another directory)"
+                "warning: {}: this copy cannot be resumed (PENSTOCK_STATE names another directory)",
+                chain_line(why)
             ));
         })
         .ok()
@@ -344,14 +346,14 @@ pub(super) fn reach(
                 .and_then(|known| {
                     known.ok_or_else(|| credentials::unknown(Service::Mover, &known_as))
                 });
-            let identity = |error: anyhow::Error| StartError::Identity(format!("{error:#}"));
+            let identity = |error: anyhow::Error| StartError::Identity(chain_line(&error));
             let known = known.map_err(identity)?;
             let tls = known.tls().map_err(identity)?;
             (dial, address, known.token, known.fingerprint, tls, None)
         }
         Location::Ssh { login, host, .. } => {
             let started =
-                ssh_remote::start(args, login).map_err(|error| failed(format!("{error:#}")))?;
+                ssh_remote::start(args, login).map_err(|error| failed(chain_line(&error)))?;
             let address = (host.clone(), started.port());
             let dial = if args.via_ssh { started.dial(args, login) } else { tcp(&address)? };
             let (token, fingerprint) = (started.token().to_owned(), started.fingerprint());
