@@ -187,13 +187,14 @@ fn running_transfer_is_cancelled_and_resumed() {
     let env = TestEnv::new();
     write_file(&mut seeded(306), &env.root.join("file"), 24 << 20);
     let agent = env.agent();
-    let body = |rate: u64| json!({"source": "/file", "destination": "/copy", "rate_bps": rate});
+    let body = |rate: u64| json!({"source": "/file", "destination": "/copy", "rate_bps": rate, "scitag": 206});
     let path = accept(&agent, &owner(&env), &body(8_000_000));
     wait_until("it moves", END_TIMEOUT, || {
         let one = call(&agent, "GET", &path, &owner(&env)).json();
         (one["state"] == "running" && one["moved_bytes"].as_u64() > Some(8 << 20)).then_some(())
     });
-    assert_eq!(call(&agent, "DELETE", &path, &owner(&env)).status, 200);
+    let deleted = call(&agent, "DELETE", &path, &owner(&env));
+    assert_eq!((deleted.status, &deleted.json()["owner"]), (200, &json!("cms")));
     let cancelled = end(&agent, &owner(&env), &path);
     assert_eq!(cancelled["state"], "cancelled", "{cancelled}");
     assert!(cancelled["submitted"]["error"].as_str().unwrap().contains("operator"), "{cancelled}");
@@ -235,7 +236,7 @@ fn follower_resumes_after_last_event() {
     let env = TestEnv::new();
     write_file(&mut seeded(308), &env.root.join("file"), 1 << 20);
     let agent = env.agent();
-    let body = json!({"source": "/file", "destination": "/copy"});
+    let body = json!({"source": "/file", "destination": "/copy", "scitag": 206});
     let path = accept(&agent, &owner(&env), &body);
     let id = path.rsplit('/').next().unwrap();
     let feed = format!("{TRANSFERS}/events?transfer={id}");
@@ -245,6 +246,7 @@ fn follower_resumes_after_last_event() {
         std::iter::once(first.clone()).chain(events).find(|event| event.data["state"] == "done");
     let last = last.expect("the end");
     assert_eq!((last.kind.as_str(), &last.data["bytes"]), ("state", &json!(1 << 20)));
+    assert_eq!(last.data["activity"], "analysis-input");
     // A follower that returns misses nothing, and one that was there to the end gets nothing twice.
     let credentials = format!("Bearer {}", owner(&env));
     let headers = |id| [("authorization", credentials.as_str()), ("last-event-id", id)];

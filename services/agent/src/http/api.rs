@@ -159,6 +159,14 @@ pub(super) fn name_owners(api: &AgentApi, transfers: &mut [TransferFacts]) {
     }
 }
 
+/// Names owner and activity of a transfer by the active registry.
+pub(super) fn with_owner(api: &AgentApi, transfer: TransferFacts) -> TransferFacts {
+    let mut named = [transfer];
+    name_owners(api, &mut named);
+    let [transfer] = named;
+    transfer
+}
+
 /// Transfers that run or ended recently.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Transfers {
@@ -489,7 +497,7 @@ pub(super) async fn cancel(
     if let Some(submitted) = api.submitted.as_ref().filter(|_| before.submitted.is_some()) {
         return submitted
             .cancel(id, &reason)
-            .map(Json)
+            .map(|transfer| Json(with_owner(&api, transfer)))
             .map_err(|error| ProblemDetails::conflict(error.to_string()));
     }
     api.mover
@@ -523,10 +531,7 @@ pub(super) fn find(
     let found = submitted.or_else(listed).filter(|found| client.may_see(found));
     let missing =
         || ProblemDetails::not_found(format!("no transfer {id}: penstock transfers lists them"));
-    let mut found = [found.ok_or_else(missing)?];
-    name_owners(api, &mut found);
-    let [found] = found;
-    Ok(found)
+    Ok(with_owner(api, found.ok_or_else(missing)?))
 }
 
 #[derive(OpenApi)]

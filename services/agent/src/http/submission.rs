@@ -18,7 +18,7 @@ use penstock_sys::net::is_own_address;
 use tokio::sync::watch;
 
 use super::AgentApi;
-use super::api::{API_PAGE, TransferFacts};
+use super::api::{API_PAGE, TransferFacts, with_owner};
 use super::client::TransferClient;
 use crate::submitted::{SubmissionResult, SubmittedEvent, SubmittedTransfers, TransferBody};
 
@@ -69,7 +69,7 @@ pub(super) async fn submit(
         SubmissionResult::Same(facts) => (StatusCode::OK, facts),
     };
     let location = format!("/api/v1/transfers/{}", facts.id);
-    Ok((status, [(header::LOCATION, location)], Json(*facts)))
+    Ok((status, [(header::LOCATION, location)], Json(with_owner(&api, *facts))))
 }
 
 /// True for a client on this host that no proxy passes on.
@@ -94,6 +94,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for OwnHost {
 
 /// A client that follows events.
 struct TransferFollower {
+    api: Arc<AgentApi>,
     submitted: Arc<SubmittedTransfers>,
     changes: watch::Receiver<u64>,
     client: TransferClient,
@@ -131,11 +132,12 @@ pub(super) async fn follow(
     let changes = submitted.follow();
     let after = last.or(after).unwrap_or(0);
     let ready = VecDeque::new();
-    let follower = TransferFollower { submitted, changes, client, transfer, after, ready };
+    let follower = TransferFollower { api, submitted, changes, client, transfer, after, ready };
     let events = stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         let kind = if event.is_change { "state" } else { "progress" };
-        let data = serde_json::to_string(&*event.transfer).expect("plain data");
+        let transfer = with_owner(&follower.api, TransferFacts::clone(&event.transfer));
+        let data = serde_json::to_string(&transfer).expect("plain data");
         let event = Event::default().id(event.number.to_string()).event(kind).data(data);
         Some((Ok(event), follower))
     });
