@@ -40,7 +40,7 @@ struct SuiteSummary {
     counts: BTreeMap<&'static str, usize>,
     failed: Vec<FailedTest>,
     times: Vec<(Duration, String)>,
-    /// Whether the lines being read belong to the message of the failed test of this index.
+    /// Index of the failed test whose message is being read.
     message_of: Option<usize>,
 }
 
