@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::program::output_text;
+use crate::sbom::SoftwareInventory;
 use crate::static_build;
 
 /// User and group of the daemons in the image: the number of the transfer port.
@@ -75,6 +76,14 @@ pub fn build(root: &Path, binary: &Path, name: &str, tag: &str) -> Result<PathBu
     }
     image.directory("srv/store", 0o755, DAEMON_USER_ID)?;
     image.directory("tmp", 0o1777, 0)?;
+    let time = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(time) => time,
+        Err(_) => git(root, &["log", "-1", "--format=%ct"])?,
+    };
+    let inventory = SoftwareInventory::read(root)?;
+    image.write("usr/share/doc/penstock/penstock.cdx.json", &inventory.cyclonedx(&time)?)?;
+    let licenses = "usr/share/doc/penstock/third-party-licenses.txt";
+    image.write(licenses, &inventory.license_document())?;
     let version = env!("CARGO_PKG_VERSION");
     let revision = git(root, &["rev-parse", "HEAD"])?;
     let labels = [
@@ -100,10 +109,6 @@ pub fn build(root: &Path, binary: &Path, name: &str, tag: &str) -> Result<PathBu
         config.args(["--label", &format!("org.opencontainers.image.{key}={value}")]);
     }
     output(config.arg(&image.container))?;
-    let time = match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(time) => time,
-        Err(_) => git(root, &["log", "-1", "--format=%ct"])?,
-    };
     image.commit(&time, &archive, &format!("{name}:{tag}"))?;
     Ok(archive)
 }

@@ -14,6 +14,7 @@ pub mod kernels;
 pub mod kubernetes;
 pub mod package;
 mod program;
+pub mod sbom;
 pub mod simulate;
 mod static_build;
 pub mod suite;

@@ -1,7 +1,8 @@
 //! `cargo xtask package`: a deb, an rpm and an archive of the static binary with units, man pages and completions.
 //!
-//! Times of files are those of the commit, so that the same binary gives the same packages. Nothing is started or enabled
-//! by an installation. Texts are in `deploy/packages`.
+//! Each has a bill of materials (`sbom`) and the licences of third parties. Times of files are those of the commit, so that
+//! the same binary gives the same packages. Nothing is started or enabled by an installation. Texts are in
+//! `deploy/packages`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::program::output_text;
+use crate::sbom::SoftwareInventory;
 use crate::static_build;
 
 /// Version of the packages.
@@ -124,6 +126,12 @@ impl Packaging<'_> {
             ensure!(text.status.success(), "no completions for {shell}");
             write(&tree.join(path), &text.stdout, 0o644)?;
         }
+        let documents = tree.join("usr/share/doc/penstock");
+        let inventory = SoftwareInventory::read(self.root)?;
+        let sbom = inventory.cyclonedx(&self.time)?;
+        write(&documents.join("penstock.cdx.json"), sbom.as_bytes(), 0o644)?;
+        let licenses = inventory.license_document();
+        write(&documents.join("third-party-licenses.txt"), licenses.as_bytes(), 0o644)?;
         Ok(tree)
     }
 
