@@ -61,9 +61,16 @@ def test_tables_are_cut_and_escaped() -> None:
     html = display.table_html(rows)
     assert html.count("<tr>") == 21
     assert "&lt;b&gt;" in html
+    assert html.count('nowrap;text-align:left">') == 21
     assert "2 Gb/s" in html
     assert "5 more rows" in html
     assert display.table_html([]) == "<p>no rows</p>"
+
+
+def test_tables_begin_with_their_subject() -> None:
+    cell = models.TelemetryMatrixCell(bps=1e9, destination="b", error_bps=1e6, source="a")
+    matrix = models.TelemetryMatrix(cells=(cell,), from_s=0, measured_s=60.0, sites=(), to_s=60)
+    assert list(matrix.rows()[0]) == ["source", "destination", "bps", "error_bps"]
 
 
 def test_terminals_get_one_line_for_each_state(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,9 +93,16 @@ def table_html(rows: list[dict[str, Any]], limit: int = 20) -> str:
     """Returns the HTML of the first rows of a table."""
     if not rows:
         return "<p>no rows</p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    # Front ends align every cell to the right and break lines within a rate.
+    styles = {
+        name: f"white-space:nowrap;text-align:{'left' if isinstance(value, str) else 'right'}"
+        for name, value in rows[0].items()
+    }
+    head = "".join(f'<th style="{style}">{escape(name)}</th>' for name, style in styles.items())
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(name, value))}</td>" for name, value in row.items()) + "</tr>"
+        "<tr>"
+        + "".join(f'<td style="{styles[name]}">{escape(_cell(name, row[name]))}</td>' for name in styles)
+        + "</tr>"
         for row in rows[:limit]
     )
     more = f"<p>{len(rows) - limit} more rows</p>" if len(rows) > limit else ""

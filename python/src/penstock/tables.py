@@ -59,23 +59,33 @@ def _flat(item: Any, prefix: str = "") -> dict[str, Any]:
     return row
 
 
+#: List in each object, and the columns that come first: subject of the row, then its figures.
+_LISTS: dict[type, tuple[str, tuple[str, ...]]] = {
+    models.TelemetryEvents: ("events", ("at_s", "severity", "kind", "subject", "text")),
+    models.TelemetryInterfaces: ("interfaces", ("host", "name", "site", "up")),
+    models.TelemetryLinks: ("links", ("name", "a", "b", "up")),
+    models.TelemetryMatrix: ("cells", ("source", "destination", "bps", "error_bps")),
+    models.TelemetryTalkers: (
+        "talkers",
+        ("source", "source_port", "destination", "destination_port", "activity", "bps", "error_bps"),
+    ),
+}
+
+
+def _ordered(row: dict[str, Any], first: tuple[str, ...]) -> dict[str, Any]:
+    return {**{name: row[name] for name in first}, **row}
+
+
 def rows(found: Any) -> list[dict[str, Any]]:
     """Returns a telemetry object as dicts with equal keys."""
     if isinstance(found, models.TelemetrySeries):
         return _series(found)
     if isinstance(found, models.TelemetryLinkSeries):
         return _link_series(found)
-    lists = {
-        models.TelemetryEvents: "events",
-        models.TelemetryInterfaces: "interfaces",
-        models.TelemetryLinks: "links",
-        models.TelemetryMatrix: "cells",
-        models.TelemetryTalkers: "talkers",
-    }
-    name = lists.get(type(found))
-    if name is None:
+    if type(found) not in _LISTS:
         raise ArgumentError(f"{type(found).__name__} has no rows")
-    return [_flat(item) for item in getattr(found, name)]
+    name, first = _LISTS[type(found)]
+    return [_ordered(_flat(item), first) for item in getattr(found, name)]
 
 
 #: Columns of an empty series.
