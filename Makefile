@@ -1,6 +1,8 @@
 # Two commands set up a checkout: `make demo` and `make test`.
 
 CARGO ?= cargo
+# Checks the HTTP API against docs/openapi.json.
+export PENSTOCK_SCHEMATHESIS ?= $(CURDIR)/target/schemathesis/bin/schemathesis
 
 .PHONY: help demo test clients build image package quick check bench fuzz clean
 
@@ -28,8 +30,14 @@ test:
 	$(MAKE) check
 	# Helm, built once from its Go modules in a few minutes. Without it the tests of the Helm chart are listed as skipped.
 	-timeout 600 $(CARGO) xtask kubernetes
+	# From PyPI in half a minute. Without it the test of the API against its document is listed as skipped.
+	-$(MAKE) $(PENSTOCK_SCHEMATHESIS)
 	# Ten thousand connections take as many descriptors.
 	ulimit -n $$(ulimit -Hn); $(CARGO) xtask test
+
+$(CURDIR)/target/schemathesis/bin/schemathesis:
+	python3 -m venv target/schemathesis
+	timeout 300 target/schemathesis/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5
 
 clients:
 	./tools/setup.sh build test
