@@ -10,10 +10,12 @@
 //!
 //! Each state measures at one setting until the answer is outside the noise, or for [`INTERVALS_MAX`] intervals. A probe
 //! takes the stage that [`BindingLimit`] names; where it names none, nothing grows. A step is judged by its elasticity
-//! (`elasticity.rs`), a probe against the mean of the intervals before and after it.
+//! (`elasticity.rs`), a probe against the mean of the intervals before and after it. An interval without a byte is a stall
+//! of the path and measures no setting (`stall.rs`).
 
 mod hold;
 mod probe;
+mod stall;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +28,7 @@ use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 use crate::reason::{ChangeReason, StageChange, TunerDecision};
 use crate::sample::TunerSample;
 use hold::HoldState;
+use stall::StallState;
 
 /// Fewest and most intervals measured at one setting.
 const INTERVALS_MIN: u32 = 2;
@@ -111,6 +114,7 @@ pub struct KneeController {
     connecting: u32,
     /// Changes of the stage since the search began.
     stage_changes: u32,
+    stall: StallState,
     /// Set once more workers lost rate, or fewer gained: fewer than the default may then be better.
     is_crowded: bool,
 }
@@ -142,6 +146,7 @@ impl KneeController {
             settling: 1,
             connecting: 0,
             stage_changes: 0,
+            stall: StallState::default(),
             is_crowded: false,
         }
     }
@@ -182,6 +187,9 @@ impl KneeController {
     }
 
     fn step(&mut self, sample: &TunerSample) -> ChangeReason {
+        if let Some(reason) = self.skip_stall(sample) {
+            return reason;
+        }
         if !self.is_settled(sample) {
             return ChangeReason::Measuring { intervals: 0 };
         }

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::bottleneck::BindingLimit;
 use crate::parallelism::{Parallelism, PipelineStage};
 
+/// Intervals without a byte from which an operator wants to read of a stall.
+const STALL_NOTABLE_INTERVALS: u32 = 2;
+
 /// Decision for the next interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TunerDecision {
@@ -66,6 +69,14 @@ pub enum ChangeReason {
     RateShift { percent: f64 },
     /// Congestion has ended.
     CongestionEnded,
+    /// The rate fell at once; the next interval shows whether the path has stalled.
+    SuddenFall { percent: f64 },
+    /// No byte arrives; the settings stay.
+    Stalled { intervals: u32 },
+    /// No byte arrives for long; the step that was being tried is taken back.
+    StalledStep { change: StageChange, intervals: u32 },
+    /// Data moves again after a stall.
+    Resumed { intervals: u32 },
     /// A published controller moves by its own rule.
     PeerRule { change: StageChange, score: f64 },
 }
@@ -81,13 +92,22 @@ impl ChangeReason {
                 | Self::Bound { .. }
                 | Self::RateShift { .. }
                 | Self::CongestionEnded
+                | Self::SuddenFall { .. }
+                | Self::Stalled { .. }
+                | Self::Resumed { .. }
         )
     }
 
-    /// True if an operator wants to read it: a change, or an event that starts a search.
+    /// True if an operator wants to read it: a change, a stall, or an event that starts a search.
     #[must_use]
     pub const fn is_notable(&self) -> bool {
-        self.is_change() || matches!(self, Self::RateShift { .. } | Self::CongestionEnded)
+        match self {
+            Self::RateShift { .. } | Self::CongestionEnded => true,
+            // The first interval may be a gap between blocks at a low rate.
+            Self::Stalled { intervals } => *intervals == STALL_NOTABLE_INTERVALS,
+            Self::Resumed { intervals } => *intervals >= STALL_NOTABLE_INTERVALS,
+            _ => self.is_change(),
+        }
     }
 }
 
@@ -140,6 +160,23 @@ impl fmt::Display for ChangeReason {
                 write!(f, "Measures anew: the rate has changed by {percent:+.0} %.")
             }
             Self::CongestionEnded => f.write_str("Measures anew: the path is no longer congested."),
+            Self::SuddenFall { percent } => {
+                write!(
+                    f,
+                    "Waits: the rate changed by {percent:+.0} % from one interval to the next."
+                )
+            }
+            Self::Stalled { intervals } => {
+                write!(f, "Keeps the settings: no data has arrived for {intervals} intervals.")
+            }
+            Self::StalledStep { change, intervals } => write!(
+                f,
+                "Takes back, {change}: no data has arrived for {intervals} intervals, so the step \
+                 cannot be measured."
+            ),
+            Self::Resumed { intervals } => {
+                write!(f, "Measures again: data arrives after {intervals} intervals without any.")
+            }
             Self::PeerRule { change, score } => {
                 write!(f, "Moves {change} by its rule, at a score of {score:.3}.")
             }

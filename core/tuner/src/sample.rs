@@ -59,9 +59,9 @@ pub struct TunerSample {
     pub tcp: TcpDifferences,
     /// Queues between the stages.
     pub queues: QueueShares,
-    /// Busy fraction of the sender's processors, 0 to 1.
+    /// Busy fraction of the sender's processors, 0 to 1; 0 where the sender hardly uses them.
     pub sender_cpu: f64,
-    /// Busy fraction of the receiver's processors, 0 to 1.
+    /// Busy fraction of the receiver's processors, likewise.
     pub receiver_cpu: f64,
 }
 

@@ -135,6 +135,28 @@ proptest! {
         }
     }
 
+    /// A stall delays the search, and changes nothing of its result.
+    #[test]
+    fn stall_is_no_answer(begin in 0_u32..60, intervals in 1_u32..20, partial in 0.01_f64..1.0) {
+        let search = |stall: std::ops::Range<u32>| {
+            let mut controller = KneeController::new(start(), limits());
+            for interval in 0..140 {
+                let before = controller.target();
+                let whole = f64::from(before.streams.min(16)) * 8e6;
+                let bytes = match () {
+                    () if stall.contains(&interval) => 0,
+                    () if interval + 1 == stall.start || interval == stall.end => (whole * partial) as u64,
+                    () => whole as u64,
+                };
+                let target = controller.observe(&quiet(bytes, before)).target;
+                assert!(bytes > 0 || target.streams <= before.streams, "grows while stalled");
+            }
+            controller.target().streams
+        };
+        prop_assert!(search(200..200) >= 16);
+        prop_assert!(search(begin..begin + intervals) >= 16);
+    }
+
     /// A rate that no setting moves is left alone but for probes, which return.
     #[test]
     fn flat_rate_is_held(bytes in 1_000_u64..1_000_000_000) {
