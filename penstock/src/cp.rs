@@ -27,6 +27,7 @@ mod show;
 mod sources;
 mod ssh_remote;
 mod third_party;
+mod tuning;
 
 pub(crate) use ssh_remote::{FarEndArgs, run as run_far_end};
 
@@ -55,6 +56,10 @@ pub(crate) struct CpArgs {
     /// Data streams, or "auto"
     #[arg(long, value_name = "N", default_value = "auto", value_parser = streams)]
     pub streams: Streams,
+    /// Adjust "--streams auto" while the copy runs (auto), keep it (off), or keep it and log what would be tried (observe);
+    /// for copies that this end sends to another host
+    #[arg(long, value_enum, default_value_t = Tune::Auto)]
+    pub tune: Tune,
     /// Total rate, such as 10G
     #[arg(long, value_name = "RATE", value_parser = numbers::rate)]
     pub rate: Option<BitRate>,
@@ -168,6 +173,17 @@ fn streams(text: &str) -> anyhow::Result<Streams> {
             Err(error) => bail!("{error}, or auto"),
         },
     }
+}
+
+/// Use of the tuner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tune {
+    /// Applies its decisions, unless `--streams` names a number.
+    Auto,
+    /// Keeps the streams.
+    Off,
+    /// Keeps the streams, and lists what would be tried.
+    Observe,
 }
 
 /// Protection of data streams.

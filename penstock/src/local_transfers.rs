@@ -2,9 +2,11 @@
 //! it.
 //!
 //! A connection carries one request and one reply, each a line of JSON. Only this user can access the directory. A
-//! client that finds the socket of an ended copy removes it.
+//! client that finds the socket of an ended copy removes it. The decisions about the streams of the latest copies stay in
+//! files after their end.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,9 +16,13 @@ use penstock_agent::http::api::{TransferChange, TransferFacts};
 use serde::{Deserialize, Serialize};
 
 use crate::credentials;
+use crate::json::copy::TuningJson;
 
 /// Longest request or reply.
 const LINE_BYTES_MAX: u64 = 256 << 10;
+
+/// Most ended copies whose decisions are kept; the latest are.
+const ENDED_COPIES_MAX: usize = 32;
 
 /// Limit on each read and write of either side.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,6 +33,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) enum ControlRequest {
     /// Report the state.
     Show,
+    /// Report the decisions of its tuner.
+    Why,
     /// Change rate, streams or threads.
     Set(TransferChange),
     /// End the copy; the same command resumes.
@@ -40,6 +48,8 @@ pub(crate) enum ControlReply {
     /// State of the copy; its id is the process id.
     #[serde(rename = "is")]
     Status(Box<TransferFacts>),
+    /// Decisions about its streams.
+    Tuning(TuningJson),
     /// The reason why the copy refuses the request.
     #[serde(rename = "no")]
     Refused(String),
@@ -86,8 +96,67 @@ pub(crate) fn request_if_running(
     request_at(&directory()?.join(format!("{process}.sock")), what)
 }
 
-/// `None` when the copy has ended; removes its socket.
+/// `None` when the copy has ended.
 fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<TransferFacts>> {
+    match exchange(path, what)? {
+        None => Ok(None),
+        Some(ControlReply::Status(transfer)) => Ok(Some(*transfer)),
+        Some(ControlReply::Refused(why)) => Err(anyhow!(why)),
+        Some(ControlReply::Tuning(_)) => Err(anyhow!("{}: another answer", path.display())),
+    }
+}
+
+/// Decisions about the streams of a copy, which runs or is one of the latest that ended after decisions.
+///
+/// # Errors
+/// When there is no such copy.
+pub(crate) fn tuning(process: u32) -> anyhow::Result<TuningJson> {
+    let path = directory()?.join(format!("{process}.sock"));
+    match exchange(&path, &ControlRequest::Why)? {
+        Some(ControlReply::Tuning(tuning)) => return Ok(tuning),
+        Some(_) => return Err(anyhow!("{}: another answer", path.display())),
+        None => {}
+    }
+    let kept = match std::fs::read(ended_directory()?.join(format!("{process}.json"))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        other => Some(other?),
+    };
+    let kept = kept.with_context(|| {
+        format!(
+            "no copy cp{process} runs, and none is among the latest {ENDED_COPIES_MAX} that changed \
+             their streams"
+        )
+    })?;
+    Ok(serde_json::from_slice(&kept)?)
+}
+
+/// Directory of the decisions of ended copies.
+fn ended_directory() -> anyhow::Result<PathBuf> {
+    Ok(credentials::state()?.path().join("copies-ended"))
+}
+
+/// Keeps the decisions of this copy, which ends, for [`tuning`].
+pub(crate) fn keep_tuning(tuning: &TuningJson) -> anyhow::Result<()> {
+    let directory = ended_directory()?;
+    let path = directory.join(format!("{}.json", std::process::id()));
+    if tuning.decisions.is_empty() {
+        // Another process had this number.
+        let _ = std::fs::remove_file(path);
+        return Ok(());
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+    std::fs::write(&path, serde_json::to_vec(tuning)?)?;
+    let age =
+        |entry: std::fs::DirEntry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()));
+    let mut all: Vec<_> = std::fs::read_dir(&directory)?.flatten().filter_map(age).collect();
+    all.sort();
+    let surplus = all.len().saturating_sub(ENDED_COPIES_MAX);
+    all.drain(..surplus).for_each(|(_, path)| drop(std::fs::remove_file(path)));
+    Ok(())
+}
+
+/// `None` when the copy has ended; removes its socket.
+fn exchange(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<ControlReply>> {
     let mut stream = match UnixStream::connect(path) {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -98,10 +167,7 @@ fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Trans
         Err(error) => return Err(anyhow!("{}: {error}", path.display())),
     };
     send_line(&mut stream, what)?;
-    match receive_line(&stream).with_context(|| format!("{}: no answer", path.display()))? {
-        ControlReply::Status(transfer) => Ok(Some(*transfer)),
-        ControlReply::Refused(why) => Err(anyhow!(why)),
-    }
+    receive_line(&stream).with_context(|| format!("{}: no answer", path.display())).map(Some)
 }
 
 /// States of all running copies, by process id.

@@ -53,6 +53,17 @@ pub(crate) struct TransfersArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum TransferCommand {
+    /// Show a running transfer, or why a copy has as many streams as it has
+    #[command(
+        after_help = "Examples:\n  penstock transfers show cp4711\n  penstock transfers show cp4711 --why"
+    )]
+    Show {
+        /// Number of the transfer, or cp and the number of the copy's process
+        id: Id,
+        /// Print each decision about the streams, with the figures behind it; for a copy (docs/tuner.md)
+        #[arg(long)]
+        why: bool,
+    },
     /// Change a running transfer; settings that are not given stay
     #[command(
         after_help = "Examples:\n  penstock transfers set 7 --rate 2G --streams 8 --writers 2"
@@ -117,6 +128,11 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
+        Some(TransferCommand::Show { id, why: true }) => show_tuning(id, args.json, output),
+        Some(TransferCommand::Show { id, why: false }) => {
+            let row = apply(http, id, &ControlRequest::Show, find)?;
+            print_one(row, args.json, output)
+        }
         Some(TransferCommand::Set(Set { id, rate, streams, readers, writers })) => {
             let change = TransferChange { rate, streams, readers, writers };
             if change == TransferChange::default() {
@@ -135,6 +151,48 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
             print_one(row, args.json, output)
         }
     }
+}
+
+/// Transfer of an agent by its number.
+fn find(client: &AgentClient, id: u64) -> Result<TransferFacts, ClientError> {
+    client.transfer(id)
+}
+
+/// Prints the decisions about a copy's streams.
+fn show_tuning(id: Id, json: bool, mut output: impl Write) -> Result<Code, CommandFailure> {
+    let process = match id {
+        Id::Copy(process) => process,
+        // A bare number may be the process of a copy.
+        Id::Transfer(number) => u32::try_from(number).unwrap_or(u32::MAX),
+    };
+    let tuning = local_transfers::tuning(process)?;
+    if json {
+        writeln!(output, "{}", serde_json::to_string(&tuning).context("plain data")?)?;
+        return Ok(Code::Done);
+    }
+    if tuning.decisions_left_out > 0 {
+        writeln!(output, "{} earlier decisions are left out", tuning.decisions_left_out)?;
+    }
+    let would = if tuning.mode == "observe" { " (not applied)" } else { "" };
+    for one in &tuning.decisions {
+        let rate = BitRate(one.bits_per_second).to_string();
+        writeln!(
+            output,
+            "{:7.1} s  {rate:>12}  {:>3} -> {:<3} streams  {}{would}",
+            one.seconds, one.streams, one.target_streams, one.reason
+        )?;
+    }
+    match &tuning.ended {
+        Some(why) => writeln!(output, "cp{process} keeps its streams: {why}")?,
+        None if tuning.decisions.is_empty() => {
+            writeln!(
+                output,
+                "no decision yet: cp{process} measures the rate of its first streams"
+            )?;
+        }
+        None => {}
+    }
+    Ok(Code::Done)
 }
 
 /// Changes or ends a transfer of the agent, by `at_agent`, or a copy, by `ask`.

@@ -58,6 +58,10 @@ impl ControlSocket {
         stream.set_nonblocking(false)?;
         let refused = match local_transfers::receive_line(stream)? {
             ControlRequest::Show => None,
+            ControlRequest::Why => {
+                let answer = ControlReply::Tuning(running.tuning());
+                return local_transfers::send_line(stream, &answer);
+            }
             ControlRequest::Cancel => {
                 running.cancel("cancelled by penstock transfers");
                 None

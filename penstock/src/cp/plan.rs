@@ -29,6 +29,7 @@ use super::location::{self, Location};
 use super::sources::Sources;
 use super::ssh_remote::{self, RemoteProcess};
 use super::third_party as third_party_copy;
+use super::tuning::StreamTuning;
 use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{chain_line, say};
@@ -78,6 +79,8 @@ pub(crate) enum RunningCopy {
         transfer: ClientTransfer,
         /// Remote process that ssh started.
         remote: Option<RemoteProcess>,
+        /// Tuner of its streams, or the reason why they stay.
+        tuning: StreamTuning,
     },
     /// Third-party copy between two agents.
     ThirdParty {
@@ -233,7 +236,7 @@ fn protection(args: &CpArgs) -> Protection {
 }
 
 /// One stream if a digest needs file order; else enough for a lossy path, limited by the processors.
-fn auto_streams(args: &CpArgs) -> u16 {
+pub(super) fn auto_streams(args: &CpArgs) -> u16 {
     if !args.checksum.combines() {
         return 1;
     }
@@ -373,6 +376,7 @@ fn begin(
     reach: Reach,
     request: Request,
     make_end: Box<MakeEnd>,
+    tuning: StreamTuning,
 ) -> Result<RunningCopy, StartError> {
     let plan = TransferConfig {
         contact: reach.contact,
@@ -381,7 +385,7 @@ fn begin(
     };
     let transfer =
         ClientTransfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(RunningCopy::Remote { transfer, remote: reach.remote })
+    Ok(RunningCopy::Remote { transfer, remote: reach.remote, tuning })
 }
 
 pub(super) fn remote_path(place: &Location) -> Vec<u8> {
@@ -431,7 +435,7 @@ fn push(
         }
         Ok(end)
     };
-    begin(reach, Request::Push(push), Box::new(make_end))
+    begin(reach, Request::Push(push), Box::new(make_end), StreamTuning::of_sender(args))
 }
 
 /// Returns the first of some remote locations, which must be on one host.
@@ -497,5 +501,5 @@ fn pull(
         }
         Ok(end)
     };
-    begin(reach, Request::Pull(pull), Box::new(make_end))
+    begin(reach, Request::Pull(pull), Box::new(make_end), StreamTuning::of_receiver(args))
 }

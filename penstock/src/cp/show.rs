@@ -16,6 +16,7 @@ use super::ssh_remote::RemoteProcess;
 use crate::buffer_limits::Ceiling;
 use crate::exit::{Code, CommandFailure, say};
 use crate::json::copy::{Copied, FileError};
+use crate::local_transfers;
 use anyhow::anyhow;
 use penstock_mover::{CopyError, TransferSnapshot};
 use penstock_protocol::control::{FailureKind, Placed};
@@ -279,6 +280,7 @@ pub(crate) fn follow(
         if interrupted.swap(false, Ordering::SeqCst) {
             running.cancel("interrupted");
         }
+        running.tune();
         steering.answer(&running);
         if Instant::now() < next_draw {
             continue;
@@ -304,6 +306,9 @@ pub(crate) fn follow(
         }
     }
     let result = running.wait();
+    if let Err(error) = local_transfers::keep_tuning(&running.tuning()) {
+        tracing::debug!("the decisions about the streams are not kept: {error:#}");
+    }
     let seconds = shown.started.elapsed().as_secs_f64();
     let snapshot = running.snapshot();
     let written = sums.take(running.take_placed()).and_then(|()| match &mut sums.file {
@@ -329,7 +334,8 @@ pub(crate) fn follow(
     let error = result.as_ref().err();
     let printed = match () {
         () if shown.json => {
-            print_json(&json_of(shown, &snapshot, &sums.listed, seconds, error, bound))
+            let copied = json_of(shown, &snapshot, &sums.listed, seconds, error, bound);
+            print_json(&Copied { tuning: Some(running.tuning()), ..copied })
         }
         () if error.is_none() && !shown.quiet => {
             // A closed pipe fails the summary, not the copy.
@@ -608,6 +614,7 @@ fn json_of(
         paths_dropped: snapshot.dropped.clone(),
         digests: digests.clone(),
         digests_truncated: digests.len() >= DIGESTS_MAX,
+        tuning: None,
         errors,
     }
 }

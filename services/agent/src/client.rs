@@ -143,6 +143,14 @@ impl AgentClient {
         self.call(HttpRequest::new(Method::GET, "/api/v1/transfers"))
     }
 
+    /// Shows a running transfer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn transfer(&self, id: u64) -> Result<TransferFacts, ClientError> {
+        self.call(HttpRequest::new(Method::GET, format!("/api/v1/transfers/{id}")))
+    }
+
     /// Changes a running transfer.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ mod source;
 
 pub use base::engine::{Engine, UnknownEngine};
 pub use base::limits::{STREAMS_MAX, THREADS_PER_DEVICE_MAX};
+pub use client::auto_tuner::{AutoTuner, TuningMode, TuningRecord};
 pub use client::third_party::{ThirdPartyConfig, ThirdPartyTransfer};
 pub use client::transfer::{
     ClientTransfer, MakeEnd, SessionOrigin, TransferConfig, TransferSnapshot, join_locally,

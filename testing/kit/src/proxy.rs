@@ -5,13 +5,16 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Random;
 
 /// ProxyFault-free bytes in each direction at the start of a control connection: its TLS handshake and request. A client
 /// whose first request fails gives up at once.
 const CALM_BYTES: u64 = 16 << 10;
+
+/// Receive buffer of connections with a pace.
+const PACED_BUFFER_BYTES: usize = 64 << 10;
 
 /// Kind of an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,8 @@ struct ProxyState {
     budget: AtomicI64,
     /// Mean bytes between two faults of one direction of one connection.
     every: u64,
+    /// Bytes per second of each direction of a connection.
+    pace: Option<u64>,
     random: Mutex<Random>,
     done: Mutex<Vec<ProxyFault>>,
     live: Mutex<Vec<Arc<ProxiedConnection>>>,
@@ -87,6 +92,13 @@ impl FaultProxy {
         Self::start_at("127.0.0.1:0", upstream, random, budget, every)
     }
 
+    /// Forwards without faults, each direction of each connection at this rate at most: a cap for each connection, as a
+    /// small window or a shaper is.
+    #[must_use]
+    pub fn paced(upstream: &str, bytes_per_second: u64) -> Self {
+        Self::start_with("127.0.0.1:0", upstream, Random::new(0), 0, 1, Some(bytes_per_second))
+    }
+
     /// Forwards from `listen` without faults.
     #[must_use]
     pub fn clean(listen: &str, upstream: &str) -> Self {
@@ -94,12 +106,28 @@ impl FaultProxy {
     }
 
     fn start_at(listen: &str, upstream: &str, random: Random, budget: i64, every: u64) -> Self {
+        Self::start_with(listen, upstream, random, budget, every, None)
+    }
+
+    fn start_with(
+        listen: &str,
+        upstream: &str,
+        random: Random,
+        budget: i64,
+        every: u64,
+        pace: Option<u64>,
+    ) -> Self {
         let listener = TcpListener::bind(listen).unwrap();
+        if pace.is_some() {
+            // Accepted sockets inherit it: what the buffers hold is not paced.
+            socket2::SockRef::from(&listener).set_recv_buffer_size(PACED_BUFFER_BYTES).unwrap();
+        }
         let address = listener.local_addr().unwrap();
         let inner = Arc::new(ProxyState {
             upstream: upstream.to_owned(),
             budget: AtomicI64::new(budget),
             every,
+            pace,
             random: Mutex::new(random),
             done: Mutex::default(),
             live: Mutex::default(),
@@ -130,6 +158,11 @@ impl FaultProxy {
     /// Forwards nothing from now on; both sides keep their connections.
     pub fn freeze(&self) {
         self.inner.frozen.store(true, Ordering::SeqCst);
+    }
+
+    /// Forwards again, and first what [`FaultProxy::freeze`] held back.
+    pub fn thaw(&self) {
+        self.inner.frozen.store(false, Ordering::SeqCst);
     }
 
     /// Returns the faults injected so far.
@@ -187,6 +220,7 @@ impl ProxyState {
         let (mut from, mut to) =
             if upwards { (&pair.client, &pair.agent) } else { (&pair.agent, &pair.client) };
         let mut buffer = vec![0; 32 << 10];
+        let mut due = Instant::now();
         let mut calm = CALM_BYTES + random.between(0, 2 * self.every);
         loop {
             let count = match from.read(&mut buffer) {
@@ -195,6 +229,10 @@ impl ProxyState {
             };
             while self.frozen.load(Ordering::SeqCst) && !self.stopping.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(20));
+            }
+            if let Some(pace) = self.pace {
+                due = due.max(Instant::now()) + Duration::from_secs_f64(count as f64 / pace as f64);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
             }
             self.passed.fetch_add(count as u64, Ordering::SeqCst);
             let bytes = &mut buffer[..count];

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,8 @@ pub(super) struct TransferState {
     end: Mutex<Option<Endpoint>>,
     rate: Mutex<RateMeter>,
     sessions: AtomicU32,
+    /// Most streams that the agent admits; 0 before the first session.
+    streams_max: AtomicU16,
     /// State accumulated over earlier sessions.
     earlier: Mutex<TransferSnapshot>,
     /// Receiving end of the previous session, while its threads still run.
@@ -201,6 +203,16 @@ impl ClientTransfer {
     #[must_use]
     pub fn snapshot(&self) -> TransferSnapshot {
         self.shared.snapshot()
+    }
+
+    /// Local end of the current session.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        lock(&self.shared.end).clone()
+    }
+
+    /// Most streams that the other end admits to the current session.
+    pub(super) fn streams_max(&self) -> Option<u16> {
+        Some(self.shared.streams_max.load(Ordering::Relaxed)).filter(|most| *most > 0)
     }
 
     /// Changes the settings of this and later sessions.
@@ -290,6 +302,7 @@ impl TransferState {
             end: Mutex::default(),
             rate: Mutex::default(),
             sessions: AtomicU32::new(0),
+            streams_max: AtomicU16::new(0),
             earlier: Mutex::default(),
             earlier_end: Mutex::default(),
             placed: Mutex::default(),
@@ -499,6 +512,7 @@ impl TransferState {
         opened: &Opened,
     ) -> Result<SessionEnd, CopyError> {
         let end = self.make_end(opened)?;
+        self.streams_max.store(opened.streams_max, Ordering::Relaxed);
         *lock(&self.end) = Some(end.clone());
         // Apply requests made before the endpoint existed. A cancelled session is closed at both ends
         // without starting its threads.

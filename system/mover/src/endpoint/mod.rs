@@ -5,3 +5,4 @@ pub(crate) mod rate_meter;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 pub(crate) mod session_setup;
+pub(crate) mod tuning_meter;

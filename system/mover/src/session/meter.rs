@@ -27,22 +27,33 @@ pub struct Meter {
 
 /// Sum of the kernel's measurements over connections.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct TcpTotals {
-    pub(super) retransmits: u64,
-    pub(super) window_us: u64,
-    pub(super) buffer_us: u64,
+pub(crate) struct TcpTotals {
+    /// Bytes that the peer has acknowledged, those of TLS and frames included.
+    pub(crate) acked_bytes: u64,
+    pub(crate) retransmits: u64,
+    pub(crate) window_us: u64,
+    pub(crate) buffer_us: u64,
     /// Minimum over the connections, not a sum.
-    pub(super) rtt_us: Option<u32>,
+    pub(crate) rtt_us: Option<u32>,
+    /// Time with data outstanding, in microseconds.
+    pub(crate) busy_us: u64,
+    pub(crate) sent_segments: u64,
+    /// Segments that arrived with a congestion mark.
+    pub(crate) marked_segments: u64,
 }
 
 impl TcpTotals {
     pub(super) fn and(self, info: &TcpInfo) -> Self {
         let rtt_us = Some(info.rtt_min_us).filter(|rtt| *rtt > 0);
         Self {
+            acked_bytes: self.acked_bytes + info.bytes_acked,
             retransmits: self.retransmits + u64::from(info.retransmits),
             window_us: self.window_us + info.rwnd_limited_us,
             buffer_us: self.buffer_us + info.sndbuf_limited_us,
             rtt_us: self.rtt_us.into_iter().chain(rtt_us).min(),
+            busy_us: self.busy_us + info.busy_us,
+            sent_segments: self.sent_segments + u64::from(info.segments_sent),
+            marked_segments: self.marked_segments + u64::from(info.delivered_ce),
         }
     }
 }

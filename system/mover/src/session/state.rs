@@ -417,7 +417,17 @@ impl Session {
         self.tcp().retransmits
     }
 
-    fn tcp(&self) -> TcpTotals {
+    /// Mean of the smoothed round-trip times of the connected streams, in microseconds.
+    pub(crate) fn smoothed_rtt_us(&self) -> Option<u32> {
+        let streams = lock(&self.streams);
+        let infos = streams.values().filter_map(|stream| TcpInfo::of(&stream.transport).ok());
+        let rtts: Vec<u64> =
+            infos.map(|info| u64::from(info.rtt_us)).filter(|us| *us > 0).collect();
+        let mean = rtts.iter().sum::<u64>().checked_div(rtts.len() as u64)?;
+        u32::try_from(mean).ok()
+    }
+
+    pub(crate) fn tcp(&self) -> TcpTotals {
         // Lock order: streams, then ended.
         let streams = lock(&self.streams);
         let ended = *lock(&self.meter.ended);

@@ -112,6 +112,8 @@ pub struct TcpInfo {
     pub rwnd_limited_us: u64,
     /// Time limited by this end's send buffer.
     pub sndbuf_limited_us: u64,
+    /// Segments that arrived at the peer with a congestion mark (ECN).
+    pub delivered_ce: u32,
 }
 
 impl TcpInfo {
@@ -165,6 +167,7 @@ impl From<RawTcpInfo> for TcpInfo {
             busy_us: raw.busy_time,
             rwnd_limited_us: raw.rwnd_limited,
             sndbuf_limited_us: raw.sndbuf_limited,
+            delivered_ce: raw.delivered_ce,
         }
     }
 }
