@@ -44,7 +44,7 @@ const SOURCE_EXTENSIONS: [&str; 6] = ["rs", "c", "h", "py", "html", "json"];
 #[derive(Debug)]
 pub struct SoftwareInventory {
     components: Vec<SoftwareComponent>,
-    /// CargoPackage URLs of what the sources of this checkout use directly.
+    /// Package URLs of what the sources of this checkout use directly.
     direct: BTreeSet<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct SoftwareInventory {
 struct SoftwareComponent {
     name: String,
     version: String,
-    /// CargoPackage URL, which names the component in the document.
+    /// Package URL, which names the component in the document.
     purl: String,
     /// SPDX expression.
     license: String,
