@@ -156,14 +156,8 @@ fn xrdcp_copies_over_https() {
     assert_eq!(site.names(), ["f"]);
 }
 
-#[test]
-fn cadaver_moves_files() {
-    if missing_program("cadaver") {
-        return;
-    }
-    let (site, _, content) = site_with_upload();
-    let netrc = site.env.path(".netrc");
-    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
+/// Runs commands of cadaver at the plain address of `site`; none may fail. Returns its output.
+pub(crate) fn run_cadaver(site: &Site, commands: &str) -> String {
     let mut child = Command::new("cadaver")
         .arg(format!("{}store/data/", site.url("http")))
         .env("HOME", site.env.path(""))
@@ -172,11 +166,23 @@ fn cadaver_moves_files() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let commands = "put upload.bin a\nmkcol d\nmove a d/b\nls d\nget d/b copy.bin\ndelete d/b\nrmcol d\nquit\n";
     child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && !text.contains("failed"), "{text}");
+    text.into_owned()
+}
+
+#[test]
+fn cadaver_moves_files() {
+    if missing_program("cadaver") {
+        return;
+    }
+    let (site, _, content) = site_with_upload();
+    let netrc = site.env.path(".netrc");
+    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
+    let commands = "put upload.bin a\nmkcol d\nmove a d/b\nls d\nget d/b copy.bin\ndelete d/b\nrmcol d\nquit\n";
+    let text = run_cadaver(&site, commands);
     assert!(fs::read(site.env.path("copy.bin")).unwrap() == content, "{text}");
     assert!(site.names().is_empty(), "{text}");
 }

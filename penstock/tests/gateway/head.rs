@@ -17,6 +17,8 @@ use crate::root::{AUTHZ, root_authority};
 use crate::site::{HostCertificate, Site, TOKEN};
 use crate::third_party::{ANYWHERE, assert_success, bearer, copy, site, url_at};
 
+mod peers;
+
 const SECRET: &str = "f00dfeedf00dfeedf00dfeedf00dfeed";
 
 /// Time for the head node to notice that an agent came or went.
@@ -53,6 +55,34 @@ fn start(data: &Path, token: &str, gateway: &str, tables: &str) -> Site {
     Site { env, agent, data: data.to_owned() }
 }
 
+/// Starts a head node in front of the agents at `urls`, with further lines in `[gateway.head]`; waits until it knows two.
+fn start_head(data: &Path, certificate: &HostCertificate, urls: &[String], head: &str) -> Site {
+    let gateway = format!(
+        "listen = [\"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]\nroot = [\"127.0.0.1:0\"]\n{}[gateway.head]\nkey = \"redirect.key\"\nagents = {urls:?}\n{head}",
+        certificate.config()
+    );
+    let head = start(data, &format!("alice {TOKEN}\n"), &gateway, "");
+    wait_until("both agents get clients", NOTICED_WITHIN, || {
+        let hosts: BTreeSet<_> = (0..2).filter_map(|_| redirect_of(&head, "probe")).collect();
+        (hosts.len() == 2).then_some(())
+    });
+    head
+}
+
+/// Host and port to which a head node redirects a `GET` of the file.
+fn redirect_of(head: &Site, name: &str) -> Option<String> {
+    // Where the head node answers by itself, it moves no data.
+    let known = [("If-None-Match", "*")];
+    let answer = head.ask("GET", &format!("/store/data/{name}"), &known, b"");
+    let location = answer.header("location").filter(|_| answer.status == 307)?;
+    Some(location.split('/').nth(2)?.to_owned())
+}
+
+/// URL at a head node.
+fn url_of(head: &Site, name: &str) -> String {
+    format!("{}store/data/{name}", head.url("https").replace("127.0.0.1", "localhost"))
+}
+
 impl HeadSite {
     fn new(head: &str) -> Self {
         Self::with(head, "")
@@ -76,32 +106,19 @@ impl HeadSite {
             agents.push(start(&data, "bob another-token-of-bob\n", &gateway, tables));
             urls.push(url);
         }
-        let gateway = format!(
-            "listen = [\"127.0.0.1:0\"]\nplaintext = [\"127.0.0.1:0\"]\nroot = [\"127.0.0.1:0\"]\n{}[gateway.head]\nkey = \"redirect.key\"\nagents = {urls:?}\n{head}",
-            certificate.config()
-        );
-        let head = start(&data, &format!("alice {TOKEN}\n"), &gateway, "");
-        let this = Self { head, agents, data, certificate, _shared: shared };
-        fs::write(this.data.join("probe"), b"probe").unwrap();
-        wait_until("both agents get clients", NOTICED_WITHIN, || {
-            let hosts: BTreeSet<_> = (0..2).filter_map(|_| this.redirect("probe")).collect();
-            (hosts.len() == 2).then_some(())
-        });
-        this
+        fs::write(data.join("probe"), b"probe").unwrap();
+        let head = start_head(&data, &certificate, &urls, head);
+        Self { head, agents, data, certificate, _shared: shared }
     }
 
     /// Host and port to which a `GET` of the file is redirected.
     fn redirect(&self, name: &str) -> Option<String> {
-        // Where the head node answers by itself, it moves no data.
-        let known = [("If-None-Match", "*")];
-        let answer = self.head.ask("GET", &format!("/store/data/{name}"), &known, b"");
-        let location = answer.header("location").filter(|_| answer.status == 307)?;
-        Some(location.split('/').nth(2)?.to_owned())
+        redirect_of(&self.head, name)
     }
 
     /// URL at the head node.
     fn url(&self, name: &str) -> String {
-        format!("{}store/data/{name}", self.head.url("https").replace("127.0.0.1", "localhost"))
+        url_of(&self.head, name)
     }
 
     /// Number of files that each agent moved, the head node first.

@@ -521,3 +521,18 @@ fn accepted_tokens_agree_with_scitokens() {
         assert_eq!((status == 200) == theirs, agrees, "{changes}: {status}, {found}");
     }
 }
+
+#[test]
+fn clocks_may_differ_by_a_minute() {
+    let site = TokenSite::new("\"issuer:cms\"");
+    fs::write(site.site.data.join("f"), b"content").unwrap();
+    for (changes, status) in [
+        (json!({"nbf": now_s() + 30, "iat": now_s() + 30}), 200),
+        (json!({"exp": now_s() - 30}), 200),
+        (json!({"nbf": now_s() + 300}), 401),
+        (json!({"exp": now_s() - 90}), 401),
+    ] {
+        let token = site.token_with(&changes);
+        assert_eq!(site.status(&token, "GET", "/store/data/f"), status, "{changes}");
+    }
+}
