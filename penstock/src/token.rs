@@ -71,7 +71,7 @@ enum TokenCommand {
     List,
     /// Make a token invalid; transfers that it started end
     Revoke {
-        /// Id of the token, or the name of a bearer whose tokens all end
+        /// Id of the token, the token itself, or the name of a bearer whose tokens all end
         id: String,
     },
 }
@@ -88,7 +88,7 @@ pub(crate) fn run(args: TokenArgs) -> Result<Code, CommandFailure> {
             create(&state, &name, scope, valid, transfers, args.json)
         }
         TokenCommand::List => list(&state, args.json),
-        TokenCommand::Revoke { id } => revoke(&state, &id, args.json),
+        TokenCommand::Revoke { id } => revoke(&state, IssuedToken::id_in(&id), args.json),
     }
 }
 
@@ -163,7 +163,13 @@ fn revoke(state: &StateDir, id: &str, is_json: bool) -> Result<Code, CommandFail
             false => Ok(()),
         }
     })?;
-    print_list(&removed, is_json, unix_seconds())
+    if is_json {
+        return print_list(&removed, is_json, unix_seconds());
+    }
+    for token in &removed.tokens {
+        print(&format!("token {} of {} is revoked\n", token.id, token.name))?;
+    }
+    Ok(Code::Done)
 }
 
 fn read(state: &StateDir) -> Result<IssuedTokenList, CommandFailure> {

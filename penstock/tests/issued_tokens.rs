@@ -110,7 +110,13 @@ fn revoked_token_ends_its_transfers() {
     assert_eq!(call(&agent.http, "GET", TRANSFERS, &alice).status, 401);
     let list = run(env.penstock().args(["token", "list", "--json"])).good();
     assert_eq!(list.json["tokens"], json!([]));
-    fails(&run(env.penstock().args(["token", "revoke", &id])), 1, "no valid token");
+    // A token that leaked is revoked as it was found, and its secret is not repeated.
+    let (id, bob) = create(&env.state, "bob", &scopes, &[]);
+    let revoked = run(env.penstock().args(["token", "revoke", &bob])).good();
+    assert_eq!(revoked.output, format!("token {id} of bob is revoked\n"));
+    let again = run(env.penstock().args(["token", "revoke", &bob]));
+    fails(&again, 1, "no valid token");
+    assert!(!again.error.contains(bob.rsplit('_').next().unwrap()), "{again:?}");
 }
 
 #[test]

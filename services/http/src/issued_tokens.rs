@@ -70,6 +70,13 @@ impl IssuedToken {
         (issued, token)
     }
 
+    /// Id in a whole token, and any other text unchanged: a token that leaked can be revoked as it was found.
+    #[must_use]
+    pub fn id_in(text: &str) -> &str {
+        let parts = text.strip_prefix(PREFIX).and_then(|rest| rest.split_once('_'));
+        parts.map_or(text, |(id, _secret)| id)
+    }
+
     /// Name and id, for logs: `alice#0a1b2c3d4e5f`.
     #[must_use]
     pub fn shown(&self) -> String {
