@@ -133,6 +133,7 @@ fn link_has_history_and_failures() {
     assert_eq!(series["capacity_bps"], 400_000_000_000_u64);
     let out = series["a_to_b"]["bps"].as_array().unwrap().iter().filter_map(Value::as_f64);
     assert_eq!(out.sum::<f64>(), 0.0);
+    assert_eq!(collector.ask("/api/v1/telemetry/links?to=0").0, 200);
     let links = collector.get("/api/v1/telemetry/links?from=-60&to=0");
     assert!(links["links"][0]["b_to_a"]["bps"].as_f64().unwrap() > 0.0, "{links}");
     let (status, body) = collector.ask("/api/v1/telemetry/links/none/series");

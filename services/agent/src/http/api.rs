@@ -345,7 +345,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> f64 {
 }
 
 /// Returns version, addresses, exports and limits of the agent.
-#[utoipa::path(get, path = "/api/v1/agent", security(("token" = [])), responses(
+#[utoipa::path(get, path = "/api/v1/agent", security((), ("token" = [])), responses(
     (status = 200, body = AgentFacts, description = "The agent: name, version, limits and exports"),
     Refused,
 ))]
@@ -385,7 +385,7 @@ const LIMIT_MAX: i64 = 1000;
 pub(super) const API_PAGE: &str = "docs/api.md";
 
 /// Returns all transfers that run or ended recently, in the order of their numbers.
-#[utoipa::path(get, path = "/api/v1/transfers", security(("token" = [])),
+#[utoipa::path(get, path = "/api/v1/transfers", security((), ("token" = [])),
     params(("state" = Option<TransferStatus>, Query, description = "Transfers in this state"),
         ("caller" = Option<String>, Query, description = "Transfers of this client"),
         ("after" = Option<u64>, Query, description = "Transfers with greater numbers than this"),
@@ -426,7 +426,7 @@ pub(super) fn all_transfers(api: &AgentApi) -> Vec<TransferFacts> {
 }
 
 /// Returns one transfer by its id.
-#[utoipa::path(get, path = "/api/v1/transfers/{id}", security(("token" = [])),
+#[utoipa::path(get, path = "/api/v1/transfers/{id}", security((), ("token" = [])),
     params(("id" = u64, Path, description = "Number of the transfer")), responses(
     (status = 200, body = TransferFacts, description = "The transfer"),
     Refused,

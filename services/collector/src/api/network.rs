@@ -371,7 +371,7 @@ pub(super) async fn links(
     given: RawQuery,
 ) -> Result<Json<Links>, ProblemDetails> {
     let mut params = TelemetryParams::new(given)?;
-    if !params.has("from") {
+    if !params.has("from") && !params.has("to") {
         params.none()?;
         return Ok(Json(Links { links: links_in_use(&shared, None) }));
     }
