@@ -187,14 +187,13 @@ pub(crate) fn taken(collector: &Collector, samples: u64) {
     });
 }
 
-/// Waits for the end of the current second.
+/// Waits until the second that contains the present is closed: on a busy machine earlier ones may still be open.
 pub(crate) fn second_ended(collector: &Collector) {
-    let now = || {
-        let status = collector.get("/api/v1/telemetry/status");
-        status["live_seconds"]["used"].as_u64().unwrap()
-    };
-    let before = now();
-    wait_until("another second", POLL_TIMEOUT, || (now() > before).then_some(()));
+    let present = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let closed = || collector.get("/api/v1/telemetry/status")["closed_until_s"].as_u64();
+    wait_until("the end of this second", POLL_TIMEOUT, || {
+        closed().is_some_and(|end_s| end_s > present.as_secs()).then_some(())
+    });
 }
 
 pub(crate) fn test_dir() -> tempfile::TempDir {
