@@ -85,8 +85,12 @@ const ENTRIES: &[ObjectEntry] = &[
     entry::<copy::Copied>("cp", "Printed when the copy has ended, well or not."),
     entry::<copy::TransferListJson>("transfers", ""),
     entry::<copy::Changed>(
-        "transfers set, transfers cancel",
-        "The transfer or copy after the change.",
+        "transfers show, transfers set, transfers cancel",
+        "The transfer or copy, after the change.",
+    ),
+    entry::<copy::TuningJson>(
+        "transfers show --why",
+        "Decisions about the streams of a copy; kept for the latest 32 copies that changed theirs.",
     ),
     entry::<node::Ready>("serve", "The first line of standard output."),
     entry::<node::LoggedIn>("login", ""),

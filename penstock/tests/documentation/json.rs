@@ -285,15 +285,23 @@ const AGENT: Run = Run {
         ("host check", "penstock host check --interface lan --json"),
         ("", "slow_copy dtn1 192.0.2.11:8621"),
         ("transfers", "penstock transfers --json"),
+        ("transfers show --why", "penstock transfers show \"$(own_copy)\" --why --json"),
         (
-            "transfers set, transfers cancel",
+            "transfers show, transfers set, transfers cancel",
+            "penstock transfers show \"$(transfer)\" --json",
+        ),
+        (
+            "transfers show, transfers set, transfers cancel",
             "penstock transfers set \"$(own_copy)\" --streams 2 --json",
         ),
         (
-            "transfers set, transfers cancel",
+            "transfers show, transfers set, transfers cancel",
             "penstock transfers set \"$(transfer)\" --streams 3 --json",
         ),
-        ("transfers set, transfers cancel", "penstock transfers cancel \"$(transfer)\" --json"),
+        (
+            "transfers show, transfers set, transfers cancel",
+            "penstock transfers cancel \"$(transfer)\" --json",
+        ),
     ],
 };
 
