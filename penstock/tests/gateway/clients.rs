@@ -156,8 +156,12 @@ fn xrdcp_copies_over_https() {
     assert_eq!(site.names(), ["f"]);
 }
 
-/// Runs commands of cadaver at the plain address of `site`; none may fail. Returns its output.
-pub(crate) fn run_cadaver(site: &Site, commands: &str) -> String {
+/// Uploads `upload.bin` with cadaver at the plain address of `site`, moves it, fetches it as `copy.bin` and deletes it; no
+/// command may fail. Returns its output.
+pub(crate) fn move_file_with_cadaver(site: &Site) -> String {
+    let netrc = site.env.path(".netrc");
+    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
+    let commands = "put upload.bin a\nmkcol d\nmove a d/b\nls d\nget d/b copy.bin\ndelete d/b\nrmcol d\nquit\n";
     let mut child = Command::new("cadaver")
         .arg(format!("{}store/data/", site.url("http")))
         .env("HOME", site.env.path(""))
@@ -179,10 +183,7 @@ fn cadaver_moves_files() {
         return;
     }
     let (site, _, content) = site_with_upload();
-    let netrc = site.env.path(".netrc");
-    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
-    let commands = "put upload.bin a\nmkcol d\nmove a d/b\nls d\nget d/b copy.bin\ndelete d/b\nrmcol d\nquit\n";
-    let text = run_cadaver(&site, commands);
+    let text = move_file_with_cadaver(&site);
     assert!(fs::read(site.env.path("copy.bin")).unwrap() == content, "{text}");
     assert!(site.names().is_empty(), "{text}");
 }

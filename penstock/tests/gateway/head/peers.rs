@@ -5,9 +5,9 @@ use std::fs;
 use penstock_testkit::is_installed;
 
 use super::{HeadSite, start_head, url_of};
-use crate::clients::run_cadaver;
-use crate::common::{seeded, write_private};
-use crate::site::{Site, TOKEN};
+use crate::clients::move_file_with_cadaver;
+use crate::common::seeded;
+use crate::site::Site;
 
 fn moved_files(site: &Site) -> u64 {
     site.transfers().iter().map(|one| one["files"].as_u64().unwrap_or(0)).sum()
@@ -56,10 +56,7 @@ fn cadaver_works_at_head_node() {
     let site = HeadSite::new("");
     let content = seeded(1752).bytes(300_000);
     fs::write(site.head.env.path("upload.bin"), &content).unwrap();
-    let netrc = site.head.env.path(".netrc");
-    write_private(&netrc, format!("machine 127.0.0.1\nlogin alice\npassword {TOKEN}\n"));
-    let commands = "put upload.bin a\nmkcol d\nmove a d/b\nls d\nget d/b copy.bin\ndelete d/b\nrmcol d\nquit\n";
-    let text = run_cadaver(&site.head, commands);
+    let text = move_file_with_cadaver(&site.head);
     assert!(fs::read(site.head.env.path("copy.bin")).unwrap() == content, "{text}");
     assert_eq!(site.head.names(), ["probe"], "{text}");
 }
