@@ -75,6 +75,9 @@ for purpose in "$@"; do
             # Packages, and what checks them.
             wish rpmbuild rpm
             wish lintian lintian
+            # Its packages install services that are not needed: masked, they never start.
+            services="$services prometheus prometheus-node-exporter"
+            wish prometheus prometheus
             # Counts instructions of the hot paths.
             wish valgrind valgrind
             # Its package installs services that are not needed: masked, they never start.

@@ -14,5 +14,6 @@ mod events;
 mod hostile;
 mod naming;
 mod persistence;
+mod prometheus;
 mod site;
 mod timing;

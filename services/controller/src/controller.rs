@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Provider};
-use crate::counters::ControllerCounters;
+use crate::counters::{ControllerCounters, LatestRound};
 use crate::error::ControllerError;
 use crate::repository::{Clock, Database, StoreWriter};
 use crate::shared::{ControllerState, LiveSettings, SettingsCell};
@@ -93,6 +93,7 @@ impl Controller {
         Ok(Self { shared, runtime, load: None, rounds })
     }
 
+                latest_round: LatestRound::default(),
     /// Reloads the configuration with `load` on SIGHUP.
     #[must_use]
     pub fn reloading(

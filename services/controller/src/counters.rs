@@ -1,7 +1,9 @@
-//! Counters of a controller since its start.
+//! Counters of a controller since its start, and figures of its latest round.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use penstock_control::scheduler::Snapshot;
 
 #[derive(Debug, Default)]
 pub(crate) struct ControllerCounters {
@@ -51,5 +53,39 @@ impl ControllerCounters {
             ("reports", "Reports of nodes taken", count(&self.reports)),
             ("refusals", "Requests refused for lack of a scope or token", count(&self.refused)),
         ]
+    }
+}
+
+/// What the latest round of this controller saw.
+#[derive(Debug, Default)]
+pub(crate) struct LatestRound {
+    hosts_up: AtomicU64,
+    hosts_down: AtomicU64,
+    runs: AtomicU64,
+    queued_bytes: AtomicU64,
+}
+
+impl LatestRound {
+    pub(crate) fn set(&self, snapshot: &Snapshot) {
+        let up = snapshot.hosts.iter().filter(|host| host.alive).count();
+        self.hosts_up.store(up as u64, Ordering::Relaxed);
+        self.hosts_down.store((snapshot.hosts.len() - up) as u64, Ordering::Relaxed);
+        self.runs.store(snapshot.runs.len() as u64, Ordering::Relaxed);
+        let queued = snapshot.queues.iter().map(|queue| queue.bytes).sum();
+        self.queued_bytes.store(queued, Ordering::Relaxed);
+    }
+
+    /// Returns the numbers of hosts that report and of those that fell silent.
+    pub(crate) fn hosts(&self) -> [u64; 2] {
+        [&self.hosts_up, &self.hosts_down].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn runs(&self) -> u64 {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes of the files that wait for a run, where their sizes are known.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Ordering::Relaxed)
     }
 }

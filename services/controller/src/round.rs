@@ -98,6 +98,7 @@ async fn run_round(
     let snapshot =
         schedule::snapshot(&shared.database.pool, now, alive, |name| settings.config.is_site(name));
     let snapshot = snapshot.await?;
+    shared.latest_round.set(&snapshot);
     if snapshot.runs.is_empty() && snapshot.queues.is_empty() {
         if last.idle != Some(true) {
             record_idle(shared, cause, now).await?;

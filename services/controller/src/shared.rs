@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::circuits::CircuitProvider;
 use crate::config::Config;
-use crate::counters::ControllerCounters;
+use crate::counters::{ControllerCounters, LatestRound};
 use crate::limiter::Limiter;
 use crate::repository::{Database, StoreWriter};
 
@@ -80,6 +80,7 @@ pub(crate) struct ControllerState {
     pub(crate) leads: AtomicBool,
 }
 
+    pub(crate) latest_round: LatestRound,
 impl ControllerState {
     /// Returns the present settings.
     pub(crate) fn settings(&self) -> Arc<LiveSettings> {

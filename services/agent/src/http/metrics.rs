@@ -127,7 +127,7 @@ pub(super) fn write(api: &AgentApi, writer: &mut MetricWriter<'_, '_>) -> fmt::R
         connections as f64,
     )?;
     let cpu = penstock_sys::machine::process_cpu().as_secs_f64();
-    writer.gauge(
+    writer.counter(
         "penstock_agent_cpu",
         Some(&Unit::Seconds),
         "CPU time used since the start",
