@@ -12,7 +12,7 @@ help:
 	@echo "make clients copy 2,000 files between gateways, and with XRootD, while servers are killed"
 	@echo "make build   build target/release/penstock, and its symbols in penstock.debug beside it"
 	@echo "make image   build the OCI image with buildah, as root: target/image"
-	@echo "make package build a deb, an rpm and an archive: target/package"
+	@echo "make package build a deb, an rpm, an archive and a wheel: target/package"
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
@@ -55,6 +55,9 @@ image:
 package:
 	./tools/setup.sh build package
 	$(CARGO) xtask package
+	python3 -m venv target/wheel
+	PENSTOCK_BINARY=$(CURDIR)/target/x86_64-unknown-linux-gnu/release/penstock target/wheel/bin/pip wheel --quiet \
+		--disable-pip-version-check --no-deps --wheel-dir target/package python/cli
 
 quick:
 	$(CARGO) fmt --all --check

@@ -108,6 +108,8 @@ for purpose in "$@"; do
             need rpmbuild rpm
             need gzip gzip
             need tar tar
+            # The wheel's tools are installed in a virtual environment; a module has no program to look for.
+            python3 -c "import ensurepip" 2>/dev/null || missing="$missing python3-venv"
             ;;
         collectors)
             # Their packages install services that are not needed: masked, they never start.
