@@ -81,6 +81,13 @@ pub(crate) fn run(args: TokenArgs) -> Result<Code, CommandFailure> {
         Some(path) => path,
         None => default_directory().or_exit(Code::Failed)?,
     };
+    if !matches!(args.command, TokenCommand::Create { .. }) && !path.is_dir() {
+        let path = path.display();
+        return Err(anyhow!(
+            "{path}: no such directory: give --state the state directory of penstock serve"
+        ))
+        .or_exit(Code::Failed);
+    }
     let state = StateDir::open(&path).or_exit(Code::Failed)?;
     match args.command {
         TokenCommand::Create { name, scope, valid, transfers } => {

@@ -166,3 +166,14 @@ fn controller_audit_names_the_token() {
     run(penstock(&operations.state).args(["token", "revoke", "alice"])).good();
     assert_eq!(submit("analysis").status, 401);
 }
+
+#[test]
+fn listing_creates_no_state() {
+    let env = TestEnv::new();
+    let wrong = env.path("mistyped");
+    for words in [&["token", "list"][..], &["token", "revoke", "alice"]] {
+        let refused = run(penstock(&wrong).args(words).arg("--state").arg(&wrong));
+        fails(&refused, 1, "no such directory: give --state");
+        assert!(!wrong.exists());
+    }
+}
