@@ -238,7 +238,7 @@ impl ControllerFacts {
 /// A change to a running transfer; what is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = Change)]
+#[schema(as = Change, min_properties = 1)]
 pub struct TransferChange {
     /// Limit on the rate: text with a unit such as "2G", or a number of bits per second; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -78,6 +78,7 @@ pub struct TransferBody {
     pub streams: Option<NonZeroU16>,
     /// 16-bit scitag of the packets: owner and activity as one number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 65, maximum = 65_535)]
     pub scitag: Option<u16>,
 }
 

@@ -73,7 +73,7 @@ fn line(key: &str, answer: &QueryResult) -> Option<LinkLine> {
         ("name" = String, Path, description = "Name of the link in the topology"),
         ("from" = Option<i64>, Query, description = "As of series"),
         ("to" = Option<i64>, Query, description = "As of series"),
-        ("step" = Option<i64>, Query, description = "As of series"),
+        ("step" = Option<i64>, Query, description = "As of series", minimum = 1),
     ),
     responses((status = 200, body = LinkSeries, description = "Rates of the link over time"), Refused))]
 pub(super) async fn series(

@@ -116,7 +116,7 @@ pub(crate) struct SeriesLine {
         ("by" = String, Query, description = "owner, activity, scitag, vlan, site, site_pair, host, interface, ip_version, as, prefix, exporter or total"),
         ("from" = Option<i64>, Query, description = "Seconds since 1970, or before now where it is not above 0; -600 if not given"),
         ("to" = Option<i64>, Query, description = "Likewise; now if not given"),
-        ("step" = Option<i64>, Query, description = "Seconds from point to point; about 600 points if not given"),
+        ("step" = Option<i64>, Query, description = "Seconds from point to point; about 600 points if not given", minimum = 1),
         ("direction" = Option<String>, Query, description = "in or out: of sites, hosts, prefixes and AS what they receive or send (usually out), of interfaces what came in or went out (usually in), of all else where it was sampled"),
         ("combine" = Option<String>, Query, description = "auto, max or sum: how what several exporters saw becomes one figure"),
         ("top" = Option<usize>, Query, description = "Count of series listed separately; 24 if not given"),

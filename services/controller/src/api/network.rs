@@ -334,14 +334,14 @@ async fn up_hosts(shared: &ControllerState) -> Result<HashSet<String>, ProblemDe
 /// Parses an optional body.
 fn drain_body(given: Result<Bytes, BytesRejection>) -> Result<DrainBody, ProblemDetails> {
     match &given {
-        Ok(bytes) if bytes.is_empty() => Ok(DrainBody::default()),
+        Ok(bytes) if matches!(bytes.trim_ascii(), b"" | b"null") => Ok(DrainBody::default()),
         _ => body(given),
     }
 }
 
 /// Stops the start of work at a host.
 #[utoipa::path(put, path = "/api/v1/hosts/{name}/drain", security(("token" = [])),
-    params(("name" = String, Path, description = "Of the host")), request_body = DrainBody, responses(
+    params(("name" = String, Path, description = "Of the host")), request_body = Option<DrainBody>, responses(
     (status = 200, body = Drained, description = "The host, which gets no new work"), Refused,
     Unavailable))]
 pub(super) async fn drain_host(
@@ -368,7 +368,7 @@ pub(super) async fn undrain_host(
 
 /// Stops the start of work at the hosts of a site.
 #[utoipa::path(put, path = "/api/v1/sites/{name}/drain", security(("token" = [])),
-    params(("name" = String, Path, description = "Of the site")), request_body = DrainBody, responses(
+    params(("name" = String, Path, description = "Of the site")), request_body = Option<DrainBody>, responses(
     (status = 200, body = Drained, description = "The site, whose hosts get no new work"), Refused,
     Unavailable))]
 pub(super) async fn drain_site(
@@ -568,7 +568,7 @@ pub struct Rounds {
 
 /// Lists recorded rounds, newest first.
 #[utoipa::path(get, path = "/api/v1/rounds", operation_id = "allocation_rounds", security((), ("token" = [])),
-    params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
+    params(("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = Rounds, description = "Rounds, the newest first"), Refused,
     Unavailable))]
@@ -646,7 +646,7 @@ pub struct AuditLog {
 
 /// Entries of the audit log, newest first.
 #[utoipa::path(get, path = "/api/v1/audit", operation_id = "audit_log", security(("token" = [])),
-    params(("before" = Option<i64>, Query, description = "With smaller numbers than this"),
+    params(("before" = Option<i64>, Query, description = "With smaller numbers than this", minimum = 0),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = AuditLog, description = "Changes with their authors, the newest first"), Refused,
     Unavailable))]

@@ -99,9 +99,11 @@ pub struct AppendBody {
 /// Changes of a request; absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(min_properties = 1)]
 pub struct ChangeBody {
     /// New priority, 1 to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 5)]
     pub priority: Option<u8>,
     /// New deadline in Unix seconds; 0 for no deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]

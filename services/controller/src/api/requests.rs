@@ -354,7 +354,8 @@ fn may_change(
 
 /// Requests, the newest first.
 #[utoipa::path(get, path = "/api/v1/requests", operation_id = "list_requests", security((), ("token" = [])),
-    params(("state" = Option<String>, Query, description = "States, with commas"),
+    params(("state" = Option<String>, Query, description = "States, with commas",
+            pattern = "^(submitted|staged|active|done|failed|partial|cancelled)(,(submitted|staged|active|done|failed|partial|cancelled))*$"),
         ("class" = Option<String>, Query, description = "Of this class"),
         ("source" = Option<String>, Query, description = "From this site"),
         ("destination" = Option<String>, Query, description = "To this site"),
@@ -551,7 +552,8 @@ pub(super) async fn cancel(
 /// Files of a request, by number.
 #[utoipa::path(get, path = "/api/v1/requests/{id}/files", operation_id = "request_files", security((), ("token" = [])),
     params(("id" = i64, Path, description = "Its number"),
-        ("state" = Option<String>, Query, description = "In this state"),
+        ("state" = Option<String>, Query, description = "In this state",
+            pattern = "^(queued|active|done|failed|cancelled)$"),
         ("after" = Option<i64>, Query, description = "With greater numbers than this"),
         ("limit" = Option<i64>, Query, description = "Largest number of items", minimum = 1, maximum = 1000)), responses(
     (status = 200, body = Files, description = "Files of the request"), Refused,
