@@ -1,6 +1,8 @@
 //! `penstock token`: issued tokens at an agent and at a controller, their scopes, end and revocation.
 
 mod common;
+#[path = "gateway/issuer.rs"]
+mod issuer;
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use common::site::Operations;
 use common::{Agent, TestEnv, fails, penstock, run, seeded, wait_until, write_file};
+use issuer::{AUDIENCE, TestIssuer, TestKey, now_s, with, wlcg};
 use penstock_testkit::http::{TestRequest, TestResponse};
 use serde_json::{Value, json};
 
@@ -176,4 +179,65 @@ fn listing_creates_no_state() {
         fails(&refused, 1, "no such directory: give --state");
         assert!(!wrong.exists());
     }
+}
+
+#[test]
+fn issuer_grants_scopes_at_the_controller() {
+    let key = TestKey::es256("one");
+    let server = TestIssuer::new(&[&key]);
+    let table = format!(
+        "[[controller.class]]\nname = \"analysis\"\n[[controller.class]]\nname = \"other\"\n\
+         [[controller.issuer]]\nname = \"cms\"\nurl = {:?}\naudience = {AUDIENCE:?}\nauthorities = {:?}\ngrant = [\n\
+         {{ group = \"/cms/analysis\", scopes = [\"submit:analysis\"] }},\n\
+         {{ subject = \"user-2\", scopes = [\"operate\"] }} ]\n",
+        server.url(),
+        server.authority()
+    );
+    let operations = Operations::start(&table);
+    let token = |changes: &Value| key.token(&with(wlcg(server.url(), "openid"), changes));
+    let submit = |token: &str, class: &str| {
+        let body = json!({"class": class, "source": "a", "destination": "b", "from": "/x", "to": "/y", "directory": true});
+        TestRequest::new(&operations.listen, "POST", "/api/v1/requests")
+            .token(token)
+            .json(&body)
+            .send()
+    };
+    let list = |token: &str| call(&operations.listen, "GET", "/api/v1/requests", token);
+    let analyst = token(&json!({"wlcg.groups": ["/cms", "/cms/analysis"]}));
+    let accepted = submit(&analyst, "analysis");
+    assert_eq!(accepted.status, 201, "{}", accepted.text());
+    assert_eq!(accepted.json()["client"], "issuer:cms:user-1");
+    assert_eq!(submit(&analyst, "other").status, 403);
+    assert_eq!(list(&analyst).status, 200);
+    let audit = |token: &str| call(&operations.listen, "GET", "/api/v1/audit", token);
+    assert_eq!(audit(&analyst).status, 403);
+    let operator = token(&json!({"sub": "user-2"}));
+    assert!(audit(&operator).text().contains("issuer:cms:user-1"));
+    // Groups of other names, and the storage scopes of the token itself, grant nothing.
+    for changes in [
+        json!({}),
+        json!({"wlcg.groups": ["/cms/analysis2", "/CMS/analysis"]}),
+        json!({"scope": "storage.read:/ submit:analysis operate"}),
+        json!({"sub": null}),
+    ] {
+        let refused = list(&token(&changes));
+        assert_eq!(refused.status, 403, "{changes}: {}", refused.text());
+        assert!(refused.text().contains("grant of [[controller.issuer]] cms"), "{changes}");
+    }
+    let group = json!(["/cms/analysis"]);
+    let other = TestKey::es256("one");
+    let claims = with(wlcg(server.url(), ""), &json!({"wlcg.groups": group}));
+    for (refused, reason) in [
+        (token(&json!({"wlcg.groups": group, "exp": now_s() - 61})), "61 s ago"),
+        (token(&json!({"wlcg.groups": group, "aud": "https://other.example.org"})), "aud"),
+        (token(&json!({"wlcg.groups": group, "iss": "https://other.example.org"})), "iss"),
+        (other.token(&claims), "signature"),
+        (key.sign(&json!({"alg": "none"}), &claims), "none"),
+        ("eyJ.a.b".to_owned(), "form"),
+    ] {
+        let answer = list(&refused);
+        assert_eq!(answer.status, 401, "{reason}: {}", answer.text());
+        assert!(answer.text().to_lowercase().contains(reason), "{reason}: {}", answer.text());
+    }
+    assert_eq!(server.fetches(), (1, 1));
 }

@@ -7,7 +7,8 @@
 //! | `operate` | to read, to change all requests, to drain hosts and sites, to set links down |
 //! | `agent:HOST` | to report as the host and to receive its orders |
 //!
-//! Tokens of `[[controller.token]]` have them, and those that `penstock token` issued. The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
+//! Tokens of `[[controller.token]]` have them, those that `penstock token` issued, and those of `[[controller.issuer]]` by its
+//! grants. The node's own token has all scopes. Clients that may read without a token (`[http] read`) have `read`.
 
 use std::collections::HashMap;
 
@@ -16,6 +17,7 @@ use penstock_http::ApiCaller;
 use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::Tokens;
 use penstock_scopes::ApiScope;
+use penstock_tokens::jwt::CLOCK_SKEW_S;
 
 use crate::problem::ProblemDetails;
 
@@ -45,6 +47,8 @@ pub(crate) struct AuthorizedClient {
     everything: bool,
     /// Id of its token, if this node issued it.
     pub(crate) token_id: Option<String>,
+    /// End of its token in seconds since 1970, if another issuer signed it.
+    pub(crate) expires_s: Option<u64>,
 }
 
 /// Scopes of an issued token on the HTTP API.
@@ -68,7 +72,7 @@ impl AuthorizedClient {
         issued: &IssuedTokens,
     ) -> Result<Self, ProblemDetails> {
         let with = |name: String, scopes, everything| {
-            Ok(Self { name, scopes, everything, token_id: None })
+            Ok(Self { name, scopes, everything, token_id: None, expires_s: None })
         };
         match caller {
             Some(ApiCaller::Owner) => with("owner".into(), Vec::new(), true),
@@ -84,15 +88,26 @@ impl AuthorizedClient {
                         name: token.name,
                         everything: false,
                         token_id: Some(token.id),
+                        expires_s: None,
                     }),
                     None => Err(ProblemDetails::unauthorized(
-                        "the token is not known here, has expired or was revoked: [[controller.token]] and penstock token list show those that are valid",
+                        "the token is not known here, has expired or was revoked: [[controller.token]], [[controller.issuer]] and penstock token list show those that are valid",
                     )),
                 },
             },
             Some(ApiCaller::Unauthorized(why)) => Err(ProblemDetails::unauthorized(why)),
             None => Err(ProblemDetails::unauthorized("give a token: Authorization: Bearer TOKEN")),
         }
+    }
+
+    /// The bearer of another issuer's token, which ends at `expires_s` seconds since 1970.
+    pub(crate) fn with_claims(name: String, scopes: Vec<ApiScope>, expires_s: u64) -> Self {
+        Self { name, scopes, everything: false, token_id: None, expires_s: Some(expires_s) }
+    }
+
+    /// True once its token is over.
+    pub(crate) fn is_over(&self, now_s: u64) -> bool {
+        self.expires_s.is_some_and(|end_s| end_s.saturating_add(CLOCK_SKEW_S) <= now_s)
     }
 
     fn has(&self, wanted: impl Fn(&ApiScope) -> bool) -> bool {
@@ -163,7 +178,13 @@ mod tests {
 
     fn who(name: &str, scopes: &[&str]) -> AuthorizedClient {
         let scopes = scopes.iter().map(|text| text.parse().unwrap()).collect();
-        AuthorizedClient { name: name.into(), scopes, everything: false, token_id: None }
+        AuthorizedClient {
+            name: name.into(),
+            scopes,
+            everything: false,
+            token_id: None,
+            expires_s: None,
+        }
     }
 
     #[test]

@@ -41,6 +41,7 @@ use serde::de::DeserializeOwned;
 use utoipa::OpenApi;
 
 use crate::access::AuthorizedClient;
+use crate::issuers::identify;
 use crate::problem::ProblemDetails;
 use crate::shared::ControllerState;
 
@@ -123,7 +124,7 @@ async fn guard(
 ) -> Response {
     let caller = request.extensions().get::<ApiCaller>();
     let settings = shared.settings();
-    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes, &shared.issued) {
+    match identify(&shared, &settings, caller).await {
         Ok(who) => {
             if !settings.limiter.admits(&who.name) {
                 let text = format!(

@@ -11,12 +11,15 @@ use penstock_control::lease::RATE_LEASE_DEFAULT;
 use penstock_control::lost_hosts::{GONE_AFTER_DEFAULT, LOST_AFTER_DEFAULT, SilenceLimits};
 use penstock_control::retention::REQUEST_RETENTION_DEFAULT;
 use penstock_control::scheduler::PlannerRules;
+use penstock_daemon::config::values::one_or_many;
 use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_http::Url;
-use penstock_http::tokens::{TokenSource, check_token_name};
+use penstock_http::tokens::{TokenNameError, TokenSource, check_token_name};
 use penstock_scitags::Registry;
 use penstock_scitags::registry::LookupError;
-use penstock_scopes::{ApiScope, ApiScopeError};
+use penstock_scopes::{ApiScope, ApiScopeError, ScopePath};
+use penstock_tokens::IssuerConfig;
+use penstock_tokens::issuer::IssuerConfigError;
 use penstock_topology::Topology;
 use penstock_units::{BitRate, ByteCount, parse_duration};
 use serde::Deserialize;
@@ -25,6 +28,7 @@ use toml::Spanned;
 use crate::access::TokenScopes;
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::fts::policy::{FtsPolicy, FtsTable};
+use crate::issuers::{ClientIssuer, ScopeGrant};
 use crate::telemetry::Telemetry;
 
 /// Largest weight of a class.
@@ -48,6 +52,8 @@ pub struct Config {
     pub tokens: Vec<TokenSource>,
     /// Scopes of tokens, by token name.
     pub scopes: TokenScopes,
+    /// Issuers whose tokens clients may use.
+    pub issuers: Vec<ClientIssuer>,
     /// Seconds for which nodes keep their rates without a response.
     pub lease_seconds: u32,
     /// Silence after which a node is lost.
@@ -112,6 +118,8 @@ struct ControllerSection {
     class: Vec<Spanned<ClassTable>>,
     #[serde(default)]
     token: Vec<Spanned<ControllerTokenTable>>,
+    #[serde(default)]
+    issuer: Vec<Spanned<ControllerIssuerTable>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,6 +170,26 @@ struct ControllerTokenTable {
     scopes: Vec<String>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControllerIssuerTable {
+    name: String,
+    url: String,
+    #[serde(default, deserialize_with = "one_or_many")]
+    audience: Option<Vec<String>>,
+    jwks_file: Option<PathBuf>,
+    authorities: Option<PathBuf>,
+    grant: Vec<GrantTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrantTable {
+    subject: Option<String>,
+    group: Option<String>,
+    scopes: Vec<String>,
+}
+
 /// True if the file has a table `[controller]`.
 ///
 /// # Errors
@@ -183,6 +211,7 @@ impl Config {
             classes,
             tokens: Vec::new(),
             scopes: TokenScopes::default(),
+            issuers: Vec::new(),
             lease_seconds: RATE_LEASE_DEFAULT.as_secs() as u32,
             lost_after: LOST_AFTER_DEFAULT,
             gone_after: GONE_AFTER_DEFAULT,
@@ -411,7 +440,66 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
         }
         config.tokens.push(source);
     }
+    for issuer in table.issuer {
+        let at = issuer.span().start;
+        let issuer = lower_issuer(&config, issuer.into_inner(), document)
+            .map_err(|fault| document.error_at(at, fault))?;
+        config.issuers.push(issuer);
+    }
     Ok(config)
+}
+
+/// An issuer whose tokens cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum IssuerTableError {
+    #[error(transparent)]
+    Name(#[from] TokenNameError),
+    #[error(transparent)]
+    Issuer(#[from] IssuerConfigError),
+    #[error("a second issuer is called {0} or has its url")]
+    Twice(String),
+    #[error("issuer {0}: grant: {1}")]
+    Scope(String, ApiScopeError),
+    #[error("issuer {0}: grant: {1}")]
+    Object(String, UnknownScopeObject),
+    #[error("issuer {0}: grant: scopes is empty")]
+    NoScope(String),
+}
+
+fn lower_issuer(
+    config: &Config,
+    table: ControllerIssuerTable,
+    document: &ConfigFile,
+) -> Result<ClientIssuer, IssuerTableError> {
+    let ControllerIssuerTable { name, url, audience, jwks_file, authorities, grant } = table;
+    check_token_name(&name)?;
+    let issuer = IssuerConfig {
+        name: name.clone(),
+        url,
+        audiences: audience.unwrap_or_default(),
+        base: ScopePath::root(),
+        jwks_file: jwks_file.map(|path| document.beside(path)),
+        authorities: authorities.map(|path| document.beside(path)),
+        reads_api: false,
+    };
+    issuer.check()?;
+    let is_same =
+        |other: &ClientIssuer| other.issuer.name == issuer.name || other.issuer.url == issuer.url;
+    if config.issuers.iter().any(is_same) {
+        return Err(IssuerTableError::Twice(name));
+    }
+    let lower = |GrantTable { subject, group, scopes }| {
+        let scopes: Result<Vec<ApiScope>, _> = scopes.iter().map(|text| text.parse()).collect();
+        let scopes = scopes.map_err(|error| IssuerTableError::Scope(name.clone(), error))?;
+        if scopes.is_empty() {
+            return Err(IssuerTableError::NoScope(name.clone()));
+        }
+        check_scopes(config, &scopes)
+            .map_err(|error| IssuerTableError::Object(name.clone(), error))?;
+        Ok(ScopeGrant { subject, group, scopes })
+    };
+    let grants = grant.into_iter().map(lower).collect::<Result<_, _>>()?;
+    Ok(ClientIssuer { issuer, grants })
 }
 
 /// A class that cannot be used.

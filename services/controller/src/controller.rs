@@ -10,6 +10,8 @@ use crate::access::issued_may_read;
 use axum::Router;
 use penstock_http::issued_tokens::{ISSUED_TOKENS, IssuedTokens};
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
+use penstock_tokens::IssuerRegistry;
+use penstock_tokens::key_cache::KeyCacheTimes;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -45,6 +47,17 @@ fn random() -> String {
     penstock_http::tokens::hex(&bytes)
 }
 
+/// Derives settings; issuers that `former` has keep their keys.
+fn settings_of(
+    config: Config,
+    runtime: &Handle,
+    former: &IssuerRegistry,
+) -> Result<LiveSettings, ControllerError> {
+    let configs: Vec<_> = config.issuers.iter().map(|one| one.issuer.clone()).collect();
+    let issuers = IssuerRegistry::open(&configs, runtime, KeyCacheTimes::default(), former)?;
+    Ok(LiveSettings::of(config, &random(), issuers)?)
+}
+
 impl Controller {
     /// Opens the database, by default SQLite in the directory `state`, and starts the controller.
     ///
@@ -55,7 +68,8 @@ impl Controller {
             format!("sqlite://{}?mode=rwc", state.join(DATABASE_FILE).display())
         });
         let provider = config.circuits.clone().map(Provider::start);
-        let current = Arc::new(SettingsCell::new(LiveSettings::of(config, &random())?));
+        let current =
+            Arc::new(SettingsCell::new(settings_of(config, runtime, &IssuerRegistry::default())?));
         let shared = runtime.block_on(async {
             let database = Database::open(&url).await.map_err(ControllerError::database)?;
             let (scheduler_notify, followers) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -79,6 +93,7 @@ impl Controller {
                 scheduler_notify,
                 followers,
                 counters,
+                latest_round: LatestRound::default(),
                 fts_notify: Notify::new(),
                 owner: random(),
                 stopping: AtomicBool::new(false),
@@ -93,7 +108,6 @@ impl Controller {
         Ok(Self { shared, runtime, load: None, rounds })
     }
 
-                latest_round: LatestRound::default(),
     /// Reloads the configuration with `load` on SIGHUP.
     #[must_use]
     pub fn reloading(
@@ -155,7 +169,7 @@ impl ServiceRole for Controller {
                 class.name
             );
         }
-        self.shared.current.replace(LiveSettings::of(config, &random())?);
+        self.shared.current.replace(settings_of(config, &self.runtime, &before.issuers)?);
         // Each of several controllers reads its own file.
         let shared = Arc::clone(&self.shared);
         self.runtime.spawn(async move {

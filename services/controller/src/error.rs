@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use penstock_http::tokens::TokenError;
+use penstock_tokens::IssuerFileError;
 
 /// A failure of a controller: it cannot start, or its database does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +12,9 @@ pub enum ControllerError {
     /// A file of tokens cannot be used.
     #[error(transparent)]
     Tokens(#[from] TokenError),
+    /// A file of an issuer of tokens cannot be used.
+    #[error("[[controller.issuer]] {0}")]
+    Issuers(#[from] IssuerFileError),
     /// The runtime of its tasks cannot start.
     #[error("cannot start the runtime of the controller: {0}")]
     Runtime(io::Error),

@@ -24,6 +24,7 @@ mod controller;
 mod counters;
 mod error;
 mod fts;
+pub mod issuers;
 mod limiter;
 mod metrics;
 mod paths;

@@ -14,6 +14,7 @@ use penstock_control::scheduler::{RoundDecision, Snapshot};
 use penstock_rehearsal::controller_api::{
     ControllerApi, ControllerFailure, NewRequest, OrderContent, OrderFile,
 };
+use penstock_tokens::IssuerRegistry;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 
@@ -54,7 +55,11 @@ impl StoreController {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControllerError::Runtime)?;
         let clock = Arc::new(AtomicI64::new(0));
-        let current = SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?);
+        let current = SettingsCell::new(LiveSettings::of(
+            config,
+            "no client uses HTTP",
+            IssuerRegistry::default(),
+        )?);
         let settings = current.get();
         let (database, writer) = runtime.block_on(async {
             let database = Database::open(url).await.map_err(ControllerError::database)?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use penstock_control::scheduler::Planner;
 use penstock_http::issued_tokens::IssuedTokens;
 use penstock_http::tokens::{TokenError, Tokens};
+use penstock_tokens::IssuerRegistry;
 use tokio::sync::Notify;
 
 use crate::circuits::CircuitProvider;
@@ -22,15 +23,21 @@ pub(crate) struct LiveSettings {
     pub(crate) planner: Planner,
     pub(crate) tokens: Tokens,
     pub(crate) limiter: Limiter,
+    /// Issuers of clients' tokens, with their keys.
+    pub(crate) issuers: IssuerRegistry,
 }
 
 impl LiveSettings {
     /// Derives the settings of a configuration; `owner` is a token that no client has.
-    pub(crate) fn of(config: Config, owner: &str) -> Result<Self, TokenError> {
+    pub(crate) fn of(
+        config: Config,
+        owner: &str,
+        issuers: IssuerRegistry,
+    ) -> Result<Self, TokenError> {
         let tokens = Tokens::open(owner, &config.tokens)?;
         let (topology, classes) = (config.topology.clone(), config.classes.clone());
         let planner = Planner::new(topology, classes, config.rules);
-        Ok(Self { planner, tokens, limiter: Limiter::new(config.rate_limit), config })
+        Ok(Self { planner, tokens, limiter: Limiter::new(config.rate_limit), issuers, config })
     }
 }
 
@@ -73,6 +80,7 @@ pub(crate) struct ControllerState {
     /// Notified when there may be work for the driver of FTS3 jobs.
     pub(crate) fts_notify: Notify,
     pub(crate) counters: Arc<ControllerCounters>,
+    pub(crate) latest_round: LatestRound,
     /// Random id of this process among controllers.
     pub(crate) owner: String,
     pub(crate) stopping: AtomicBool,
@@ -80,7 +88,6 @@ pub(crate) struct ControllerState {
     pub(crate) leads: AtomicBool,
 }
 
-    pub(crate) latest_round: LatestRound,
 impl ControllerState {
     /// Returns the present settings.
     pub(crate) fn settings(&self) -> Arc<LiveSettings> {

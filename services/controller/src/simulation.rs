@@ -15,6 +15,7 @@ use penstock_control::file::RequestFileState;
 use penstock_control::orders::{Instructions, Order, OrderId, Overwrite, Report, Verify};
 use penstock_control::request::RequestState;
 use penstock_control::run::RunState;
+use penstock_tokens::IssuerRegistry;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 
@@ -144,7 +145,11 @@ impl SimulatedController {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControllerError::Runtime)?;
         let clock = Arc::new(AtomicI64::new(0));
-        let current = Arc::new(SettingsCell::new(LiveSettings::of(config, "no client uses HTTP")?));
+        let current = Arc::new(SettingsCell::new(LiveSettings::of(
+            config,
+            "no client uses HTTP",
+            IssuerRegistry::default(),
+        )?));
         let scheduler_notify = Arc::new(Notify::new());
         let (database, writer) = runtime.block_on(async {
             let database =

@@ -71,13 +71,14 @@ pub(super) async fn follow(
 }
 
 impl Following {
-    /// Returns the next event that the client may see; none when the controller stops.
+    /// Returns the next event that the client may see; none when the controller stops or the client's token is over.
     async fn next(&mut self) -> Option<EventFacts> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            if self.shared.stopping.load(Ordering::Relaxed) {
+            let now_s = u64::try_from(now_ms() / 1000).unwrap_or(0);
+            if self.shared.stopping.load(Ordering::Relaxed) || self.who.is_over(now_s) {
                 return None;
             }
             let shared = Arc::clone(&self.shared);

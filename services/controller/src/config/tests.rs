@@ -88,6 +88,22 @@ fn config_error_names_its_line() {
             ":5: token t: the topology has no host 'b'",
         ),
         (
+            "topology = \"network.toml\"\n[[controller.issuer]]\nname = \"i\"\nurl = \"https://i.org/\"\naudience = \"a\"\ngrant = [{ scopes = [\"submit:none\"] }]",
+            ":5: issuer i: grant: there is no class 'none'",
+        ),
+        (
+            "topology = \"network.toml\"\n[[controller.issuer]]\nname = \"i\"\nurl = \"https://i.org/\"\naudience = \"a\"\ngrant = [{ group = \"g\", scopes = [] }]",
+            ":5: issuer i: grant: scopes is empty",
+        ),
+        (
+            "topology = \"network.toml\"\n[[controller.issuer]]\nname = \"i\"\nurl = \"http://i.org/\"\naudience = \"a\"\ngrant = []",
+            ":5: issuer i: url: keys are fetched over https only",
+        ),
+        (
+            "topology = \"network.toml\"\n[[controller.issuer]]\nname = \"i\"\nurl = \"https://i.org/\"\ngrant = []",
+            ":5: issuer i: audience: name at least one",
+        ),
+        (
             "topology = \"network.toml\"\n[controller.circuits]\nprovider = \"oscars\"",
             ":5: provider = \"oscars\" makes no circuits here",
         ),

@@ -28,6 +28,7 @@ use super::token_key::TokenKey;
 use super::{submit, views};
 use crate::access::AuthorizedClient;
 use crate::api::BODY_BYTES_MAX;
+use crate::issuers::identify;
 use crate::problem::{ProblemDetails, unavailable};
 use crate::repository::fts::{self, FtsFileChange, FtsJobFilter, FtsJobRow};
 use crate::repository::{Audit, now_ms};
@@ -119,7 +120,7 @@ async fn authenticate(
     let basic = basic_password(request.headers()).map(ApiCaller::Bearer);
     let caller = basic.as_ref().or_else(|| request.extensions().get::<ApiCaller>());
     let settings = shared.settings();
-    match AuthorizedClient::of(caller, &settings.tokens, &settings.config.scopes, &shared.issued) {
+    match identify(&shared, &settings, caller).await {
         Ok(who) if settings.limiter.admits(&who.name) => {
             request.extensions_mut().insert(who);
             next.run(request).await
