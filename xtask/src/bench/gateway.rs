@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::contest::{Series, alternate};
+use super::contest::{Series, alternate, median};
 use super::machine::MachineFacts;
 use super::work::Work;
 use super::{machine, process};
@@ -39,6 +39,9 @@ pub struct Options {
     /// Rows to measure, separated by commas; all by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     rows: Vec<GatewayRow>,
+    /// Clients, separated by commas; all by default.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    clients: Vec<DavClient>,
     /// Smaller data: a first impression in a few minutes.
     #[arg(long)]
     quick: bool,
@@ -51,6 +54,9 @@ pub struct Options {
     /// Measure this binary instead of target/release/penstock.
     #[arg(long)]
     penstock: Option<PathBuf>,
+    /// Measure this binary, too, as "penstock before".
+    #[arg(long)]
+    baseline: Option<PathBuf>,
     /// Folder for the results.
     #[arg(long)]
     results: Option<PathBuf>,
@@ -104,6 +110,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let penstock = options.penstock.clone().unwrap_or_else(|| root.join("target/release/penstock"));
     let penstock = std::path::absolute(penstock)?;
+    let baseline = options.baseline.as_deref().map(std::path::absolute).transpose()?;
     let directory = options.dir.clone().unwrap_or_else(|| root.join("target/bench"));
     let work = Rc::new(Work::new(&std::path::absolute(directory)?)?);
     let stop = process::interrupt_flag()?;
@@ -111,18 +118,28 @@ pub fn run(options: &Options) -> Result<()> {
     let many = if options.quick { QUICK_MANY_FILES } else { MANY_FILES };
     let large = work.make_file("large", large)?;
     let many = work.make_folder("many", many, MANY_FILE_BYTES)?;
-    let servers: Vec<Rc<DavServer>> =
-        servers::start_all(&work, &penstock)?.into_iter().map(Rc::new).collect();
+    let servers: Vec<Rc<DavServer>> = servers::start_all(&work, &penstock, baseline.as_deref())?
+        .into_iter()
+        .map(Rc::new)
+        .collect();
     let rows = match options.rows.as_slice() {
         [] => GatewayRow::value_variants(),
         rows => rows,
+    };
+    let clients = match options.clients.as_slice() {
+        [] => DavClient::value_variants(),
+        clients => clients,
     };
     let folder = options.results.clone().unwrap_or_else(|| root.join("bench/results"));
     let mut reports = Vec::new();
     let mut page = String::new();
     for row in rows {
         let data = if row.has_many() { &many } else { &large };
-        for client in DavClient::ALL {
+        for &client in clients {
+            if client == DavClient::CurlSerial && !row.has_many() {
+                // As curl with one file.
+                continue;
+            }
             eprintln!("{} by {}", row.title(), client.name());
             let contestants = servers
                 .iter()
@@ -182,7 +199,8 @@ fn write(
 fn page(facts: &MachineFacts, reports: &[ClientReport], options: &Options) -> String {
     let mut text = format!(
         "# Gateway: files over HTTPS\n\nOne large file of {}, and {} files of 1 MiB. Medians of {} runs (least to most), in turns. \"Durable\" adds a \
-         sync of the file system after the client has ended. CPU seconds are those of client and server.\n",
+         sync of the file system after the client has ended; \"nginx, synced\" syncs each file and its directory before it answers. CPU seconds are those of client and server. \
+         \"Ours by it\": median over the rounds of our rate by its rate.\n",
         if options.quick { "512 MiB" } else { "4 GiB" },
         if options.quick { QUICK_MANY_FILES } else { MANY_FILES },
         options.runs
@@ -219,7 +237,6 @@ fn page(facts: &MachineFacts, reports: &[ClientReport], options: &Options) -> St
 
 fn write_series(text: &mut String, report: &ClientReport) {
     let ours = report.series.iter().find(|series| series.name == OURS);
-    let ours = ours.and_then(Series::bits_per_second);
     for series in &report.series {
         let _ = write!(text, "| {} | {} | ", report.client.name(), series.name);
         let Some(rate) = series.bits_per_second() else {
@@ -239,7 +256,14 @@ fn write_series(text: &mut String, report: &ClientReport) {
             text,
             " | {:.2} | {} |",
             cpu.unwrap_or_default(),
-            ours.map_or_else(|| "-".to_owned(), |ours| format!("{:.2}", ours / rate))
+            ours.and_then(|ours| paired_ratio(ours, series))
+                .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
         );
     }
+}
+
+/// Median of the ratios of the rates of `ours` and `other` in each round.
+fn paired_ratio(ours: &Series, other: &Series) -> Option<f64> {
+    let pairs = ours.samples.iter().zip(&other.samples);
+    median(pairs.map(|(ours, other)| other.seconds / ours.seconds))
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use clap::ValueEnum;
 
 use super::servers::{DavServer, TOKEN};
 use crate::bench::contest::{Contestant, RunSample};
@@ -22,19 +23,23 @@ const RUN_LIMIT: Duration = Duration::from_secs(300);
 const PARALLEL_FILES: &str = "8";
 
 /// A client of WebDAV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum DavClient {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::bench) enum DavClient {
+    /// curl, many files over eight connections.
     Curl,
+    /// curl, many files over one connection.
+    CurlSerial,
+    /// davix, many files by eight processes, a connection each.
     Davix,
+    /// rclone, many files over eight connections.
     Rclone,
 }
 
 impl DavClient {
-    pub(super) const ALL: [Self; 3] = [Self::Curl, Self::Davix, Self::Rclone];
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Curl => "curl",
+            Self::CurlSerial => "curl, one connection",
             Self::Davix => "davix",
             Self::Rclone => "rclone",
         }
@@ -42,7 +47,7 @@ impl DavClient {
 
     fn program(self, is_upload: bool) -> &'static str {
         match self {
-            Self::Curl => "curl",
+            Self::Curl | Self::CurlSerial => "curl",
             Self::Davix if is_upload => "davix-put",
             Self::Davix => "davix-get",
             Self::Rclone => "rclone",
@@ -68,7 +73,7 @@ impl DavExchange {
         };
         let mut command = Command::new(program);
         match self.client {
-            DavClient::Curl => self.curl(&mut command)?,
+            DavClient::Curl | DavClient::CurlSerial => self.curl(&mut command)?,
             DavClient::Davix => self.davix(&mut command)?,
             DavClient::Rclone => self.rclone(&mut command),
         }
@@ -121,8 +126,10 @@ impl DavExchange {
                 }
                 let path = conf.join("curl.list");
                 std::fs::write(&path, list)?;
-                command.args(["--parallel", "--parallel-max", PARALLEL_FILES, "--config"]);
-                command.arg(path);
+                if self.client == DavClient::Curl {
+                    command.args(["--parallel", "--parallel-max", PARALLEL_FILES]);
+                }
+                command.arg("--config").arg(path);
             }
         }
         Ok(())

@@ -1,4 +1,7 @@
 //! Servers of one folder over HTTPS: our gateway, XRootD, nginx, Apache.
+//!
+//! nginx runs a second time with a library that syncs each uploaded file before nginx answers, as our gateway does: the
+//! file before it is renamed, its directory after that.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,8 +17,14 @@ use crate::bench::work::Work;
 /// Bearer token of the client at our gateway; the others admit any client.
 pub(super) const TOKEN: &str = "a-token-for-a-benchmark-alone";
 
-/// Makes the configuration of a server on a port, and the command that runs it.
-type ServerCommand = fn(&Work, &Path, u16) -> Result<Command>;
+/// Name of the release with which ours is compared.
+const BASELINE: &str = "penstock before";
+
+/// Name of nginx with a sync of each uploaded file.
+const NGINX_SYNCED: &str = "nginx, synced";
+
+/// Source of the library that syncs each file which a program renames.
+const SYNC_SOURCE: &str = include_str!("sync_on_rename.c");
 
 /// A running server of the working folder.
 #[derive(Debug)]
@@ -35,16 +44,26 @@ impl DavServer {
 }
 
 /// Starts all servers on one folder with one certificate. One that cannot run keeps its row.
-pub(super) fn start_all(work: &Work, penstock: &Path) -> Result<Vec<DavServer>> {
+pub(super) fn start_all(
+    work: &Work,
+    penstock: &Path,
+    baseline: Option<&Path>,
+) -> Result<Vec<DavServer>> {
     make_certificate(&work.configuration())?;
-    let kinds: [(&'static str, ServerCommand); 4] =
-        [(OURS, our_gateway), ("XRootD", xrootd), ("nginx", nginx), ("Apache", apache)];
+    let names = [OURS, BASELINE, "XRootD", "nginx", NGINX_SYNCED, "Apache"];
     let mut all = Vec::new();
-    for (name, command) in kinds {
+    for name in names.into_iter().filter(|name| *name != BASELINE || baseline.is_some()) {
         let port = free_port()?;
         let log = work.log(&format!("server-{name}"));
-        let started =
-            command(work, penstock, port).and_then(|command| Server::start(command, port, &log));
+        let command = match name {
+            OURS => gateway(work, penstock, "penstock", port),
+            BASELINE => gateway(work, baseline.unwrap_or(penstock), "baseline", port),
+            "XRootD" => xrootd(work, port),
+            "nginx" => nginx(work, "nginx", port),
+            NGINX_SYNCED => nginx_synced(work, port),
+            _ => apache(work, port),
+        };
+        let started = command.and_then(|command| Server::start(command, port, &log));
         let (server, failure) = match started {
             Ok(server) => (Some(server), None),
             Err(error) => (None, Some(format!("{error:#}"))),
@@ -75,7 +94,7 @@ fn require(program: &str) -> Result<()> {
     }
 }
 
-fn our_gateway(work: &Work, penstock: &Path, port: u16) -> Result<Command> {
+fn gateway(work: &Work, penstock: &Path, name: &str, port: u16) -> Result<Command> {
     let conf = work.configuration();
     let tokens = conf.join("tokens");
     std::fs::write(&tokens, format!("bench {TOKEN}\n"))?;
@@ -90,15 +109,15 @@ fn our_gateway(work: &Work, penstock: &Path, port: u16) -> Result<Command> {
         work.root.join("src"),
         work.destination(),
     );
-    let path = conf.join("penstock.toml");
-    std::fs::write(&path, text).context("cannot write penstock.toml")?;
+    let path = conf.join(format!("{name}.toml"));
+    std::fs::write(&path, text).context("cannot write the configuration of the gateway")?;
     let mut command = Command::new(penstock);
     command.args(["serve", "--roles", "agent", "--config"]).arg(path);
-    command.env("PENSTOCK_STATE", conf.join("penstock-state"));
+    command.env("PENSTOCK_STATE", conf.join(format!("{name}-state")));
     Ok(command)
 }
 
-fn xrootd(work: &Work, _: &Path, port: u16) -> Result<Command> {
+fn xrootd(work: &Work, port: u16) -> Result<Command> {
     require("xrootd")?;
     let (conf, root) = (work.configuration(), work.root.display().to_string());
     let admin = conf.join("xrootd");
@@ -119,7 +138,20 @@ fn xrootd(work: &Work, _: &Path, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-fn nginx(work: &Work, _: &Path, port: u16) -> Result<Command> {
+/// nginx that syncs each uploaded file.
+fn nginx_synced(work: &Work, port: u16) -> Result<Command> {
+    let conf = work.configuration();
+    let (source, library) = (conf.join("sync_on_rename.c"), conf.join("sync_on_rename.so"));
+    std::fs::write(&source, SYNC_SOURCE).context("cannot write sync_on_rename.c")?;
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    succeed(&mut compiler, "install gcc")?;
+    let mut command = nginx(work, "nginx-synced", port)?;
+    command.env("LD_PRELOAD", library);
+    Ok(command)
+}
+
+fn nginx(work: &Work, name: &str, port: u16) -> Result<Command> {
     require("nginx")?;
     let (conf, root) = (work.configuration(), work.root.display().to_string());
     let module = "/usr/lib/nginx/modules/ngx_http_dav_ext_module.so";
@@ -130,21 +162,21 @@ fn nginx(work: &Work, _: &Path, port: u16) -> Result<Command> {
     std::fs::create_dir_all(work.root.join("nginx"))?;
     let conf = conf.display();
     let text = format!(
-        "user root;\ndaemon off;\nworker_processes auto;\npid {conf}/nginx.pid;\nerror_log {conf}/nginx.err;\n\
+        "user root;\ndaemon off;\nworker_processes auto;\npid {conf}/{name}.pid;\nerror_log {conf}/{name}.err;\n\
          load_module {module};\nevents {{}}\nhttp {{\naccess_log off;\nsendfile on;\ntcp_nopush on;\nkeepalive_requests 100000;\n\
          client_max_body_size 0;\nclient_body_temp_path {root}/nginx;\n\
          server {{\nlisten 127.0.0.1:{port} ssl;\nssl_certificate {conf}/host.pem;\nssl_certificate_key {conf}/host.key;\n\
          ssl_protocols TLSv1.3;\nroot {root};\ndav_methods PUT DELETE MKCOL COPY MOVE;\ndav_ext_methods PROPFIND OPTIONS;\n\
          create_full_put_path on;\n}}\n}}\n"
     );
-    let path = work.configuration().join("nginx.conf");
-    std::fs::write(&path, text).context("cannot write nginx.conf")?;
+    let path = work.configuration().join(format!("{name}.conf"));
+    std::fs::write(&path, text).context("cannot write the configuration of nginx")?;
     let mut command = Command::new("nginx");
     command.arg("-c").arg(path);
     Ok(command)
 }
 
-fn apache(work: &Work, _: &Path, port: u16) -> Result<Command> {
+fn apache(work: &Work, port: u16) -> Result<Command> {
     require("apache2")?;
     let (conf, root) = (work.configuration(), work.root.display().to_string());
     let conf = conf.display();
