@@ -19,4 +19,5 @@ mod root;
 mod site;
 mod third_party;
 mod tokens;
+mod uploads;
 mod xrootd;

@@ -11,6 +11,7 @@ use std::io;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use penstock_mover::{CommittedUpload, JoinedUpload, UploadCondition};
 use penstock_protocol::digest::{Algorithm, Digest, Serial};
 use penstock_sys::fs::{self, Stat};
 
@@ -164,6 +165,32 @@ pub(crate) fn store(file: &File, stat: &Stat, algorithm: Algorithm, digest: &Dig
     let value = format!("{digest} {}", version(stat));
     if let Err(error) = fs::set_xattr(file, &attribute(algorithm), value.as_bytes()) {
         tracing::debug!("a digest is not kept: {error}");
+    }
+}
+
+/// Commits an upload as [`JoinedUpload::commit_if`] does, with its digests, which become durable by the same sync.
+///
+/// # Errors
+/// As those of [`JoinedUpload::commit_if`].
+pub(crate) fn commit(
+    upload: JoinedUpload,
+    condition: UploadCondition<'_>,
+    replace: bool,
+    expected: &[(Algorithm, Digest)],
+) -> io::Result<CommittedUpload> {
+    let before = fs::stat_file(upload.file())?;
+    store_all(upload.file(), &before, upload.digests());
+    let committed = upload.commit_if(condition, replace, expected)?;
+    // NFS sets the modification time when the data reaches the server.
+    if version(&committed.stat) != version(&before) {
+        store_all(&committed.file, &committed.stat, &committed.digests);
+    }
+    Ok(committed)
+}
+
+fn store_all(file: &File, stat: &Stat, digests: &[(Algorithm, Digest)]) {
+    for (algorithm, digest) in digests {
+        store(file, stat, *algorithm, digest);
     }
 }
 

@@ -414,10 +414,12 @@ async fn answer(
     {
         return Ok(response);
     }
+    if request.method == Method::PUT {
+        return write::put(gateway, &request, body).await;
+    }
     let mut take_body = || body.take().unwrap_or_default();
     match request.method.as_str() {
         "GET" | "HEAD" => read::get(gateway, &request).await,
-        "PUT" => write::put(gateway, &request, take_body()).await,
         "DELETE" => namespace::delete(gateway, &request).await,
         "MKCOL" => {
             let length = request.header(header::CONTENT_LENGTH);

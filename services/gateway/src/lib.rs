@@ -20,7 +20,7 @@
 //! | `url_path` | from the path of a URL to the path of an export |
 //! | `dispatch` | methods and their errors |
 //! | `read`, `range`, `conditions` | `GET` and `HEAD` |
-//! | `write` | `PUT` |
+//! | `write`, `upload_body` | `PUT` |
 //! | `namespace` | `MKCOL`, `DELETE`, `MOVE`, `COPY` |
 //! | `tree_copy`, `staged` | `COPY` inside this server, and replacing by exchange |
 //! | `third_party` | `COPY` from and to other servers |
@@ -55,6 +55,7 @@ mod root;
 mod staged;
 mod third_party;
 mod tree_copy;
+mod upload_body;
 mod url_path;
 mod write;
 

@@ -333,13 +333,7 @@ async fn pull_file(
             return Err(CopyFailure::NoLength);
         }
         let bytes = upload.bytes();
-        let committed = blocking(move || {
-            let committed = upload.commit(overwrites, &expected)?;
-            for (algorithm, digest) in &committed.digests {
-                digest::store(&committed.file, &committed.stat, *algorithm, digest);
-            }
-            Ok(())
-        });
+        let committed = blocking(move || digest::commit(upload, &|_| true, overwrites, &expected));
         committed.await.map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => CopyFailure::Upload(error),
             _ => CopyFailure::Local(error),

@@ -4,15 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
-use penstock_mover::{CommittedUpload, FileUpload, JoinedUpload, TransferDirection};
+use penstock_mover::{FileUpload, TransferDirection};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_sys::fs::{Kind, Stat};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
@@ -21,18 +20,16 @@ use crate::digest::{self, DigestField};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking, drain};
 use crate::error::{failed, refused};
 use crate::namespace::stat_name;
+use crate::upload_body::{ReceivedBody, UploadBody};
 
 /// Least mean rate of a body over `upload_timeout` of waiting for its client, in bytes per second.
 const BODY_RATE_MIN: u64 = 1024;
-
-/// Chunks in flight between network and disk.
-const CHUNKS_QUEUED_MAX: usize = 16;
 
 /// Answers `PUT`: 201 for a new file, 204 for one that was replaced.
 pub(crate) async fn put(
     gateway: &Arc<Gateway>,
     request: &DavRequest,
-    body: Body,
+    body: &mut Option<Body>,
 ) -> Result<Response, ProblemDetails> {
     if request.headers.contains_key(header::CONTENT_RANGE) {
         return Err(ProblemDetails::bad_request("PUT of a part of a file is not supported"));
@@ -104,15 +101,19 @@ pub(crate) async fn put(
     .await
     .map_err(refused)?;
     let limit = gateway.config.upload_timeout;
-    let (upload, account) =
-        receive(body, upload, account, limit).await.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => {
-                ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
+    // Until here `body` is left to the caller, which reads the rest of a refused one.
+    let mut chunks = body.take().unwrap_or_default().into_data_stream();
+    let received =
+        receive(&mut chunks, upload, &account, limit).await.map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::TimedOut => {
+                    ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, format!("{shown}: {error}"))
+                }
+                io::ErrorKind::ConnectionAborted => {
+                    ProblemDetails::bad_request(format!("{shown}: {error}"))
+                }
+                _ => failed(&shown, &error),
             }
-            io::ErrorKind::ConnectionAborted => {
-                ProblemDetails::bad_request(format!("{shown}: {error}"))
-            }
-            _ => failed(&shown, &error),
         })?;
     let headers = request.headers.clone();
     let has_condition = conditions::has_any(&headers);
@@ -122,9 +123,7 @@ pub(crate) async fn put(
             let present = present.map(Validators::of);
             conditions::check_write(&headers, present.as_ref()).is_ok()
         };
-        let committed = upload.commit_if(&condition, replace, &expected)?;
-        store_digests(&committed);
-        Ok(committed)
+        digest::commit(received.join()?, &condition, replace, &expected)
     })
     .await;
     let committed = committed.map_err(|error| match error.kind() {
@@ -214,65 +213,62 @@ impl BodyRate {
     }
 }
 
-/// Writes the body as it arrives.
+/// Receives the body. An error leaves nothing of the upload.
 async fn receive(
-    body: Body,
+    chunks: &mut BodyDataStream,
     upload: FileUpload,
-    account: FileInTransfer,
+    account: &FileInTransfer,
     limit: Duration,
-) -> io::Result<(JoinedUpload, FileInTransfer)> {
-    let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
-    let writer = tokio::task::spawn_blocking(move || {
-        let mut content = upload.whole();
-        while let Some(chunk) = receiver.blocking_recv() {
-            content.write(&chunk)?;
-        }
-        let bytes = content.received();
-        upload.join(vec![content.finish(true)?], bytes)
-    });
-    let mut chunks = body.into_data_stream();
+) -> io::Result<ReceivedBody> {
+    let mut body = UploadBody::new(upload);
     let mut rate = BodyRate::new(limit);
-    let received = async {
-        let mut waiting = Instant::now();
-        while let Some(chunk) = timeout(limit, chunks.next()).await.map_err(|_| {
-            let text = format!("the client sent nothing for {} s", limit.as_secs_f64());
-            io::Error::new(io::ErrorKind::TimedOut, text)
-        })? {
-            let chunk = chunk.map_err(|error| {
-                io::Error::new(
-                    io::ErrorKind::ConnectionAborted,
-                    format!("the upload broke off: {error}"),
-                )
-            })?;
-            if !rate.count(waiting.elapsed(), chunk.len()) {
-                let text = format!("the upload is slower than {BODY_RATE_MIN} bytes per second");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+    loop {
+        match next_chunk(chunks, &mut rate, account, limit).await {
+            Ok(Some(chunk)) => {
+                let is_written;
+                (body, is_written) = body.push(chunk).await;
+                if !is_written {
+                    drain(chunks).await;
+                    return body.end().await;
+                }
             }
-            let delay = account.count(chunk.len())?;
-            if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
+            Ok(None) => return body.end().await,
+            Err(error) => {
+                body.cancel().await;
+                return Err(error);
             }
-            if sender.send(chunk).await.is_err() {
-                // The writer failed, and says why.
-                drain(&mut chunks).await;
-                break;
-            }
-            waiting = Instant::now();
         }
-        io::Result::Ok(())
     }
-    .await;
-    drop(sender);
-    let written = writer.await.map_err(io::Error::other)?;
-    received?;
-    Ok((written?, account))
 }
 
-/// Keeps the digests of an upload with its file.
-fn store_digests(committed: &CommittedUpload) {
-    for (algorithm, digest) in &committed.digests {
-        digest::store(&committed.file, &committed.stat, *algorithm, digest);
+/// Next chunk of a body, within the limits of its rate.
+async fn next_chunk(
+    chunks: &mut BodyDataStream,
+    rate: &mut BodyRate,
+    account: &FileInTransfer,
+    limit: Duration,
+) -> io::Result<Option<Bytes>> {
+    let waiting = Instant::now();
+    let next = timeout(limit, chunks.next()).await.map_err(|_| {
+        let text = format!("the client sent nothing for {} s", limit.as_secs_f64());
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    })?;
+    let Some(chunk) = next.transpose().map_err(|error| {
+        let text = format!("the upload broke off: {error}");
+        io::Error::new(io::ErrorKind::ConnectionAborted, text)
+    })?
+    else {
+        return Ok(None);
+    };
+    if !rate.count(waiting.elapsed(), chunk.len()) {
+        let text = format!("the upload is slower than {BODY_RATE_MIN} bytes per second");
+        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
+    let delay = account.count(chunk.len())?;
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+    Ok(Some(chunk))
 }
 
 #[cfg(test)]

@@ -249,12 +249,15 @@ impl FileUpload {
         if end != file_bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let is_padded = self.is_direct && !end.is_multiple_of(Self::RANGE_ALIGNMENT);
         if self.is_direct {
             fs::set_direct(&self.file, false)?;
             self.is_direct = false;
         }
-        // A preallocation longer than the content, or the padding of its last block.
-        self.file.set_len(end)?;
+        if is_padded || self.announced != Some(end) {
+            // The padding of the last block, or a preallocation longer than the content.
+            self.file.set_len(end)?;
+        }
         let mut digests = Vec::new();
         for algorithm in std::mem::take(&mut self.algorithms) {
             if let Some(digest) = self.digest_of(algorithm, &mut ranges, end)? {
@@ -350,6 +353,18 @@ impl JoinedUpload {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The file, open for reading and writing.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.upload.file
+    }
+
+    /// Digests of the content.
+    #[must_use]
+    pub fn digests(&self) -> &[(Algorithm, Digest)] {
+        &self.digests
     }
 
     /// Makes the content durable under the final name, which replaces an existing file if `replace` is set; permissions, owner
