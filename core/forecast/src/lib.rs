@@ -1,0 +1,27 @@
+//! Forecasts of the duration and rate of a transfer from transfers before it.
+//!
+//! [`online::forecast`] needs no model file: it fits latency and rate of a path to its latest transfers and takes the
+//! quantiles of what is left. [`ModelBundle`] holds gradient-boosted trees that `python/training` made, with features,
+//! units, training range and golden vectors; [`ModelBundle::forecast`] corrects them by the latest transfers of the path.
+//! Both give quantiles, and refuse with a reason what lies outside of what they saw.
+//!
+//! No clock and no I/O. A model file is untrusted input: everything in it has a limit.
+
+#![forbid(unsafe_code)]
+
+mod bundle;
+mod features;
+mod latency_fit;
+pub mod online;
+mod past;
+mod quantiles;
+mod trees;
+
+pub use bundle::{
+    BundleError, FeatureRange, MODEL_BYTES_MAX, ModelBundle, ModelForecast, ModelRefusal,
+};
+pub use features::{FEATURES, FeatureColumn, FeatureGroup, TransferFeatures};
+pub use latency_fit::LatencyFit;
+pub use past::{PastTransfer, pair_rates_before};
+pub use quantiles::{ForecastQuantiles, WeightedValues};
+pub use trees::{TreeModel, TreeModelError};
