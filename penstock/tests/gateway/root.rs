@@ -2,7 +2,7 @@
 
 mod hostile;
 pub(crate) mod raw;
-mod uproot;
+pub(crate) mod uproot;
 
 use std::fs;
 use std::path::Path;

@@ -4,9 +4,11 @@ use std::fs;
 
 use penstock_testkit::is_installed;
 
-use super::{HeadSite, start_head, url_of};
+use super::{HeadSite, NOTICED_WITHIN, start_head, url_of};
 use crate::clients::move_file_with_cadaver;
-use crate::common::seeded;
+use crate::common::{seeded, wait_until};
+use crate::root::uproot::assert_uproot_reads;
+use crate::root::{AUTHZ, root_authority};
 use crate::site::Site;
 
 fn moved_files(site: &Site) -> u64 {
@@ -59,4 +61,20 @@ fn cadaver_works_at_head_node() {
     let text = move_file_with_cadaver(&site.head);
     assert!(fs::read(site.head.env.path("copy.bin")).unwrap() == content, "{text}");
     assert_eq!(site.head.names(), ["probe"], "{text}");
+}
+
+#[test]
+fn uproot_follows_head_node() {
+    let site = HeadSite::new("");
+    let url = format!("root://{}//store/data/t.root?{AUTHZ}", root_authority(&site.head));
+    if !assert_uproot_reads(&site.head, &site.data.join("t.root"), &url) {
+        return;
+    }
+    let has_sent = |site: &Site| {
+        site.transfers().iter().any(|one| one["moved_bytes"].as_u64().is_some_and(|sent| sent > 0))
+    };
+    wait_until("an agent has sent data", NOTICED_WITHIN, || {
+        site.agents.iter().any(has_sent).then_some(())
+    });
+    assert!(!has_sent(&site.head));
 }

@@ -1,9 +1,10 @@
 //! Analysis in Python: uproot over XRootD's own bindings.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{AUTHZ, root_authority, root_site};
+use crate::site::Site;
 
 /// Python of Debian, for which the package python3-xrootd has the bindings.
 const PYTHON: &str = "/usr/bin/python3";
@@ -70,21 +71,27 @@ fn python() -> Option<PathBuf> {
     Some(python)
 }
 
-#[test]
-fn uproot_reads_trees_and_vectors() {
-    let Some(python) = python() else { return };
-    let site = root_site("");
-    let url = format!("root://{}//store/data/t.root?{AUTHZ}", root_authority(&site));
+/// Writes a tree to `file` and reads it at `url`; false if the packages are missing.
+pub(crate) fn assert_uproot_reads(site: &Site, file: &Path, url: &str) -> bool {
+    let Some(python) = python() else { return false };
     let output = Command::new("timeout")
         .arg("120")
         .arg(python)
         .args(["-c", SCRIPT])
-        .arg(site.data.join("t.root"))
-        .arg(&url)
+        .arg(file)
+        .arg(url)
         .env("HOME", site.env.path(""))
         .stdin(Stdio::null())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("read 200000"), "{output:?}");
+    true
+}
+
+#[test]
+fn uproot_reads_trees_and_vectors() {
+    let site = root_site("");
+    let url = format!("root://{}//store/data/t.root?{AUTHZ}", root_authority(&site));
+    assert_uproot_reads(&site, &site.data.join("t.root"), &url);
 }
