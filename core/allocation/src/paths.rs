@@ -1,6 +1,6 @@
 //! Division of a demand's weight over its paths, in proportion to their rates of the pass before.
 //!
-//! Later passes also shift weight between paths, where that helps a poorer demand more than it harms this one.
+//! Weight is also shifted between paths, where that helps a poorer demand more than it harms this one.
 
 use crate::fill::FlowRates;
 use crate::network::{FlowNetwork, FlowStop, grains};
@@ -12,6 +12,22 @@ const PATH_FRACTION_MIN_DENOMINATOR: u128 = 1024;
 /// Bounds of what a path keeps of its fraction in a pass, in 256ths.
 const KEPT_MIN: u128 = 64;
 const KEPT_MAX: u128 = 256;
+
+/// Bits of a fraction of a demand's weight where a rounded one suffices.
+const FRACTION_BITS: u32 = 40;
+
+/// Extent to which a pass shifts weight to the paths of a demand where it displaces richer demands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WeightShift {
+    /// Weight only follows rates.
+    None,
+    /// A path keeps the square of the ratio of the levels, for a fast start.
+    Square,
+    /// A path keeps the ratio of the levels.
+    Ratio,
+    /// The mean of the former fraction and that by ratio, so that fractions settle.
+    Halfway,
+}
 
 /// Fraction of its demand's weight for each flow.
 #[derive(Debug, Clone)]
@@ -50,15 +66,15 @@ impl PathFractions {
         }
     }
 
-    /// Sets fractions in proportion to rates; `weights` has the weight of each demand, or none while paths only follow
-    /// their rates.
+    /// Sets fractions in proportion to rates, shifted by the levels of demands with these weights.
     pub(crate) fn rebalance(
         &mut self,
         network: &FlowNetwork,
         rates: &FlowRates,
-        weights: Option<&[u64]>,
+        weights: &[u64],
+        shift: WeightShift,
     ) {
-        let levels = weights.map(|weights| lowest_levels(network, rates, weights));
+        let levels = (shift != WeightShift::None).then(|| lowest_levels(network, rates, weights));
         let mut kept = [KEPT_MAX; PATHS_MAX];
         for demand in 0..network.demands.len() {
             let of = network.flows_of_demand(demand);
@@ -71,10 +87,21 @@ impl PathFractions {
                 find_kept(network, rates, levels, of.start, kept);
             }
             let least = total / PATH_FRACTION_MIN_DENOMINATOR;
+            // Times a numerator of at most the denominator it is below 2^110.
+            let inverse = (1 << (70 + FRACTION_BITS)) / self.under[demand];
             let mut under = 0;
             for (flow, kept) in of.zip(kept) {
+                let mut over = rates.grains[flow] * *kept / KEPT_MAX;
+                match shift {
+                    WeightShift::None | WeightShift::Ratio => {}
+                    WeightShift::Square => over = over * *kept / KEPT_MAX,
+                    WeightShift::Halfway => {
+                        let before = (self.over[flow] * inverse) >> 70;
+                        over = (over + ((total * before) >> FRACTION_BITS)) / 2;
+                    }
+                }
                 // Above zero, as others may leave the path later.
-                self.over[flow] = (rates.grains[flow] * *kept / KEPT_MAX).max(least);
+                self.over[flow] = over.max(least);
                 under += self.over[flow];
             }
             self.under[demand] = under.max(1);
@@ -90,10 +117,10 @@ impl PathFractions {
         weights: &[u64],
     ) -> bool {
         let before = self.clone();
-        self.rebalance(network, rates, Some(weights));
+        self.rebalance(network, rates, weights, WeightShift::Halfway);
         let mut gave_up = false;
-        // Fractions to 40 bits resolve 1/100 of 1/100.
-        let share = |over: u128, under: u128| (over << 40) / under;
+        // They resolve 1/100 of 1/100.
+        let share = |over: u128, under: u128| (over << FRACTION_BITS) / under;
         for demand in 0..network.demands.len() {
             let (under, under_before) = (self.under[demand], before.under[demand]);
             for flow in network.flows_of_demand(demand) {

@@ -34,13 +34,14 @@ pub struct Policy {
     /// Share of each resource reserved for a tier against the higher tiers while it has demands, in thousandths; at
     /// most 500.
     pub tier_floor_permille: u16,
-    /// Most iterations that redistribute a demand's weight over its paths; at least 1.
+    /// Most iterations that redistribute a demand's weight over its paths; at least 1. With up to 6 the weight only
+    /// follows the rates of the paths.
     pub passes: u16,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { tier_floor_permille: 20, passes: 24 }
+        Self { tier_floor_permille: 20, passes: 8 }
     }
 }
 

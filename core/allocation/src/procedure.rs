@@ -13,20 +13,23 @@
 //! level of its tier gives it more.
 //!
 //! A demand with several paths is one flow per path. Its weight is first divided evenly; then the procedure is repeated
-//! with the weight divided in proportion to the rates, until `Policy::passes` or a fixed point.
+//! with the weight divided in proportion to the rates and shifted to the paths on which it displaces richer demands,
+//! until `Policy::passes` or a fixed point.
 
 use std::ops::Range;
 
 use crate::fill::{FillLimit, Filling, FlowRates};
 use crate::network::{FlowNetwork, FlowStop, grains};
-use crate::paths::PathFractions;
+use crate::paths::{PathFractions, WeightShift};
 use crate::problem::Policy;
 use crate::weights::{ExactFraction, to_integers};
 
-/// Passes in which weight follows rates alone.
+/// Largest number of passes with which weight follows rates alone.
 const PASSES_BY_RATE_ALONE: u16 = 6;
-/// Passes after which a path may be given up.
-const PASSES_BEFORE_GIVING_UP: u16 = 8;
+/// First pass that shifts weight by the ratio of levels, not by its square.
+const FIRST_PASS_BY_RATIO: u16 = 4;
+/// First pass that goes halfway: paths that displace each other would alternate otherwise.
+const FIRST_PASS_HALFWAY: u16 = 6;
 
 /// Returns the rates of all flows in grains, and the limits that stopped them.
 pub(crate) fn solve(network: &FlowNetwork, policy: Policy) -> FlowRates {
@@ -35,20 +38,26 @@ pub(crate) fn solve(network: &FlowNetwork, policy: Policy) -> FlowRates {
     if (0..network.demands.len()).all(|demand| network.flows_of_demand(demand).len() < 2) {
         return procedure.rates;
     }
-    let mut is_plain = true;
+    let follows_rates_alone = policy.passes <= PASSES_BY_RATE_ALONE;
     let mut before = Vec::new();
     for pass in 1..policy.passes {
-        is_plain &= pass < PASSES_BY_RATE_ALONE;
+        let shift = if follows_rates_alone {
+            WeightShift::None
+        } else if pass < FIRST_PASS_BY_RATIO {
+            WeightShift::Square
+        } else if pass < FIRST_PASS_HALFWAY {
+            WeightShift::Ratio
+        } else {
+            WeightShift::Halfway
+        };
         before.clone_from(&procedure.rates.grains);
-        procedure.rebalance(is_plain);
+        procedure.rebalance(shift);
         procedure.run_rounds();
-        let is_steady = is_converged(&before, &procedure.rates.grains);
-        if is_steady && !is_plain {
+        if is_converged(&before, &procedure.rates.grains) {
             return procedure.rates;
         }
-        is_plain &= !is_steady;
     }
-    if policy.passes >= PASSES_BEFORE_GIVING_UP && procedure.give_up() {
+    if !follows_rates_alone && procedure.give_up() {
         procedure.run_rounds();
     }
     procedure.rates
@@ -148,9 +157,8 @@ impl<'a> Procedure<'a> {
         }
     }
 
-    fn rebalance(&mut self, is_plain: bool) {
-        let weights = (!is_plain).then_some(self.weights.as_slice());
-        self.fractions.rebalance(self.network, &self.rates, weights);
+    fn rebalance(&mut self, shift: WeightShift) {
+        self.fractions.rebalance(self.network, &self.rates, &self.weights, shift);
     }
 
     fn give_up(&mut self) -> bool {

@@ -70,7 +70,7 @@ impl ProblemFamily {
             .collect();
         let policy = Policy {
             tier_floor_permille: [0, 20, 20, 250][random.below(4) as usize],
-            passes: [24, 24, 24, 1, 7, 60][random.below(6) as usize],
+            passes: [8, 8, 24, 1, 7, 60][random.below(6) as usize],
         };
         Problem { resources, classes, demands, policy }
     }

@@ -8,7 +8,9 @@ use microlp::{
     ComparisonOp, OptimizationDirection, Problem as Programme, Solution, SolveOutcome, Variable,
 };
 use num_rational::BigRational;
-use penstock_allocation::{Demand, Problem, allocate};
+use penstock_allocation::{Demand, Problem, Resource, allocate};
+use penstock_random::Random;
+use penstock_units::BitRate;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -220,4 +222,46 @@ fn several_paths_are_nearly_fair() {
     println!("{near} of {demands} within 2 %, the least has {least:.3} of what is fair");
     assert!(f64::from(near) > 0.98 * f64::from(demands), "{near} of {demands}");
     assert!(least > 0.7, "{least}");
+}
+
+/// Twenty demands with three paths each over six resources, all of them full.
+fn contended(seed: u64) -> Problem {
+    let mut random = Random::new(seed);
+    let link = |number: u64| format!("link{number}");
+    let resources = (0..6)
+        .map(|number| Resource::new(link(number), BitRate((1 + random.below(8)) * 100_000_000_000)))
+        .collect();
+    let demands = (0..20).map(|number| {
+        let mut path = || {
+            let mut links: Vec<u64> = (0..2 + random.below(2)).map(|_| random.below(6)).collect();
+            links.sort_unstable();
+            links.dedup();
+            links.into_iter().map(link).collect()
+        };
+        let paths = (0..3).map(|_| path()).collect();
+        let wanted = BitRate(1 + random.below(100_000_000_000));
+        Demand {
+            weight: 1 + random.below(8) as u32,
+            demand: random.one_in(2).then_some(wanted),
+            paths,
+            ..Demand::new(format!("d{number}"), [""; 0])
+        }
+    });
+    Problem { demands: demands.collect(), resources, ..Problem::default() }
+}
+
+/// Where every resource is full the passes end before they converge.
+#[test]
+fn contended_paths_are_nearly_fair() {
+    let (mut distance, mut demands) = (0.0, 0.0);
+    for seed in 0..8 {
+        let problem = contended(seed);
+        for (rate, fair) in rates(&problem).iter().zip(by_programmes(&problem)) {
+            distance += (*rate as f64 / UNIT_BPS / fair - 1.0).abs();
+            demands += 1.0;
+        }
+    }
+    let mean = distance / demands;
+    println!("rates are off what is fair by {:.1} % in the mean", 100.0 * mean);
+    assert!(mean < 0.05, "{mean}");
 }

@@ -216,7 +216,8 @@ fn v8_passes_converge_over_paths() {
         assert_near(&two_paths([10, 10], passes), &[(over, under), y]);
     }
     // A path that would converge to zero is given up.
-    let allocation = assert_rates(&two_paths([10, 10], 24), &[(10, 1), (10, 1)]);
+    let allocation =
+        assert_rates(&two_paths([10, 10], Policy::default().passes), &[(10, 1), (10, 1)]);
     let of_paths: Vec<_> = allocation.allotments[0].paths.iter().map(|path| &path.bound).collect();
     assert_eq!(of_paths, [&Bound::OtherPaths, &resource("B")]);
 }
@@ -232,7 +233,7 @@ fn v9_several_paths_of_unequal_capacity() {
         let x = rates(&solved(&two_paths([10, 4], passes)))[0] as f64 / UNIT_BPS as f64;
         assert!((x - published).abs() < 1e-4, "{x}");
     }
-    let x = rates(&solved(&two_paths([10, 4], 24)))[0];
+    let x = rates(&solved(&two_paths([10, 4], Policy::default().passes)))[0];
     assert!(x.abs_diff(7 * UNIT_BPS) < 7 * UNIT_BPS / 1000, "{x}");
 }
 
