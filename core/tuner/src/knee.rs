@@ -117,6 +117,8 @@ pub struct KneeController {
     stall: StallState,
     /// Set once more workers lost rate, or fewer gained: fewer than the default may then be better.
     is_crowded: bool,
+    /// Set once fewer streams than the default reach a rate limit; cleared when another limit binds.
+    is_spared: bool,
 }
 
 impl TransferController for KneeController {
@@ -148,6 +150,7 @@ impl KneeController {
             stage_changes: 0,
             stall: StallState::default(),
             is_crowded: false,
+            is_spared: false,
         }
     }
 
@@ -279,6 +282,15 @@ impl KneeController {
             return ChangeReason::Measuring { intervals: 0 };
         }
         let limit = BindingLimit::of(sample);
+        let stage = PipelineStage::Streams;
+        if limit != BindingLimit::RateLimit
+            && std::mem::take(&mut self.is_spared)
+            && self.target.at(stage) < self.floor.at(stage)
+        {
+            let change = self.set(stage, self.floor.at(stage));
+            self.state = KneeState::Baseline { level: RateLevel::default(), may_grow };
+            return ChangeReason::Restored { change, limit };
+        }
         match limit.stage() {
             Some(stage) if may_grow && self.has_room(stage) => {
                 level.workers = self.target.at(stage);

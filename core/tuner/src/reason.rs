@@ -75,6 +75,8 @@ pub enum ChangeReason {
     Stalled { intervals: u32 },
     /// No byte arrives for long; the step that was being tried is taken back.
     StalledStep { change: StageChange, intervals: u32 },
+    /// Another limit than the rate binds fewer streams than the default.
+    Restored { change: StageChange, limit: BindingLimit },
     /// Data moves again after a stall.
     Resumed { intervals: u32 },
     /// A published controller moves by its own rule.
@@ -174,6 +176,9 @@ impl fmt::Display for ChangeReason {
                 "Takes back, {change}: no data has arrived for {intervals} intervals, so the step \
                  cannot be measured."
             ),
+            Self::Restored { change, limit } => {
+                write!(f, "Returns to the default, {change}: {limit} binds, not the rate limit.")
+            }
             Self::Resumed { intervals } => {
                 write!(f, "Measures again: data arrives after {intervals} intervals without any.")
             }

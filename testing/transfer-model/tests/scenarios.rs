@@ -47,6 +47,18 @@ fn published_rows_are_floors() {
 }
 
 #[test]
+fn rate_limit_takes_fewest_streams() {
+    // The default of four is too many, right, and too few.
+    for (limit_mbps, fewest) in [(15.0, 2.0), (38.0, 4.0), (110.0, 11.0)] {
+        let path = PathModel { limit_bps: limit_mbps * 1e6, ..PathModel::capped(10.0, 1000.0) };
+        let row = of_knee(&ModelScenario::steady("limit", "", path));
+        assert!(row.over_default >= OVER_DEFAULT_MIN, "{limit_mbps}: {row:?}");
+        assert!(row.steady >= STEADY_MIN, "{limit_mbps}: {row:?}");
+        assert!((fewest..=fewest * 1.5).contains(&row.streams), "{limit_mbps}: {row:?}");
+    }
+}
+
+#[test]
 fn transfers_of_host_share_equally() {
     for (stream_mbps, capacity_mbps) in [(10.0, 100.0), (25.0, 400.0), (4000.0, 400.0)] {
         let path = PathModel::capped(stream_mbps, capacity_mbps);

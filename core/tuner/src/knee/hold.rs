@@ -88,6 +88,8 @@ pub(super) struct HoldState {
     pub(super) given_up: f64,
     /// True while the next probe downwards tests a shared link with a large step.
     pub(super) tests_sharing: bool,
+    /// True once half of the streams did not reach a rate limit: smaller steps follow.
+    pub(super) needs_half: bool,
 }
 
 /// Step of a probe upwards, of one downwards, and of one that tests a shared link.
@@ -108,6 +110,7 @@ impl Default for HoldState {
             down: ProbeSchedule::new(STEP_DOWN),
             given_up: 0.0,
             tests_sharing: false,
+            needs_half: false,
         }
     }
 }
@@ -175,8 +178,12 @@ impl KneeController {
             && let Some(stage) = self.stage_to_shrink(limit)
         {
             let now = self.target.at(stage);
-            let step = if self.hold.tests_sharing { STEP_SHARED } else { self.hold.down.step };
-            let to = now.saturating_sub(step_of(now, step)).max(self.lowest(stage));
+            let step = match () {
+                () if self.hold.tests_sharing => STEP_SHARED,
+                () if is_allotted(stage, limit) && !self.hold.needs_half => STEP_DOWN_MAX,
+                () => self.hold.down.step,
+            };
+            let to = now.saturating_sub(step_of(now, step)).max(self.lowest(stage, limit));
             return Some(self.probe(stage, self.hold.before(now), to));
         }
         let stage = limit.stage().filter(|stage| is_stable && self.has_room(*stage))?;
@@ -188,21 +195,27 @@ impl KneeController {
         Some(self.probe(stage, self.hold.before(now), to))
     }
 
-    /// Fewest workers that a probe tries: those of the default, unless fewer are better.
-    fn lowest(&self, stage: PipelineStage) -> u16 {
-        let lowest = if self.is_crowded { &self.limits.min } else { &self.floor };
+    /// Fewest workers that a probe tries: those of the default, unless fewer are better or reach the rate limit.
+    fn lowest(&self, stage: PipelineStage, limit: BindingLimit) -> u16 {
+        let is_below = self.is_crowded || is_allotted(stage, limit);
+        let lowest = if is_below { &self.limits.min } else { &self.floor };
         lowest.at(stage).max(1)
     }
 
     /// Stage with workers to spare: not the one that binds, unless the path is congested.
     fn stage_to_shrink(&self, limit: BindingLimit) -> Option<PipelineStage> {
-        let has_spare = |stage: &PipelineStage| self.target.at(*stage) > self.lowest(*stage);
+        let has_spare = |stage: &PipelineStage| self.target.at(*stage) > self.lowest(*stage, limit);
         let binds =
             |stage: &PipelineStage| limit.stage() == Some(*stage) && !self.hold.was_congested;
         // The stage with the most workers first: it costs the hosts most.
         let stages = PipelineStage::ALL.into_iter().filter(has_spare);
         stages.filter(|stage| !binds(stage)).max_by_key(|stage| self.target.at(*stage))
     }
+}
+
+/// True if a rate limit says how many streams are enough: as many as reach it.
+pub(super) fn is_allotted(stage: PipelineStage, limit: BindingLimit) -> bool {
+    stage == PipelineStage::Streams && limit == BindingLimit::RateLimit
 }
 
 /// Workers of a step, at least one.

@@ -2,7 +2,7 @@
 //! path cancels.
 
 use super::hold::{
-    DOWN_INTERVALS_MAX, STEP_DOWN, STEP_DOWN_MAX, STEP_UP, UP_INTERVALS_MAX, step_of,
+    DOWN_INTERVALS_MAX, STEP_DOWN, STEP_DOWN_MAX, STEP_UP, UP_INTERVALS_MAX, is_allotted, step_of,
 };
 use super::{KneeController, KneeState, percent};
 use crate::bottleneck::BindingLimit;
@@ -165,9 +165,13 @@ impl KneeController {
         let loss_percent = percent(gain);
         self.is_crowded |= gain > 1.5 * error;
         // Below the default only where fewer are better: a link may widen.
+        let limit = BindingLimit::of(sample);
+        let is_allotted = is_allotted(stage, limit);
         let is_below = out.workers < self.floor.at(stage);
-        let (budget, deviations) = if is_below { (0.0, 2.0) } else { (budget, 1.5) };
+        let (budget, deviations) =
+            if is_below && !is_allotted { (0.0, 2.0) } else { (budget, 1.5) };
         if gain - deviations * error > -budget {
+            self.is_spared |= is_below && is_allotted;
             self.give_back(stage, out.workers, gain);
             let step = self.hold.down.step;
             self.hold.down.step = (step * 2.0).min(STEP_DOWN_MAX);
@@ -196,6 +200,9 @@ impl KneeController {
             self.hold.down.repeat();
         } else if is_open {
             self.hold.down.repeat();
+        } else if is_allotted && !self.hold.needs_half && has_smaller_step {
+            self.hold.needs_half = true;
+            self.hold.down.elapsed = 0;
         } else if has_smaller_step && !tested_sharing {
             // A smaller step may still be free.
             self.hold.down.step = STEP_DOWN;
@@ -215,7 +222,7 @@ impl KneeController {
                 self.hold.down.wait = DOWN_INTERVALS_MAX;
             }
         }
-        self.rest(BindingLimit::of(sample))
+        self.rest(limit)
     }
 
     fn give_back(&mut self, stage: PipelineStage, workers: u16, gain: f64) {
