@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use penstock_agent::http::api::{TransferChange, TransferFacts};
+use penstock_agent::http::tuning::TuningFacts;
 use serde::{Deserialize, Serialize};
 
 use crate::credentials;
-use crate::json::copy::TuningJson;
 
 /// Longest request or reply.
 const LINE_BYTES_MAX: u64 = 256 << 10;
@@ -49,7 +49,7 @@ pub(crate) enum ControlReply {
     #[serde(rename = "is")]
     Status(Box<TransferFacts>),
     /// Decisions about its streams.
-    Tuning(TuningJson),
+    Tuning(TuningFacts),
     /// The reason why the copy refuses the request.
     #[serde(rename = "no")]
     Refused(String),
@@ -110,7 +110,7 @@ fn request_at(path: &Path, what: &ControlRequest) -> anyhow::Result<Option<Trans
 ///
 /// # Errors
 /// When there is no such copy.
-pub(crate) fn tuning(process: u32) -> anyhow::Result<TuningJson> {
+pub(crate) fn tuning(process: u32) -> anyhow::Result<TuningFacts> {
     let path = directory()?.join(format!("{process}.sock"));
     match exchange(&path, &ControlRequest::Why)? {
         Some(ControlReply::Tuning(tuning)) => return Ok(tuning),
@@ -136,7 +136,7 @@ fn ended_directory() -> anyhow::Result<PathBuf> {
 }
 
 /// Keeps the decisions of this copy, which ends, for [`tuning`].
-pub(crate) fn keep_tuning(tuning: &TuningJson) -> anyhow::Result<()> {
+pub(crate) fn keep_tuning(tuning: &TuningFacts) -> anyhow::Result<()> {
     let directory = ended_directory()?;
     let path = directory.join(format!("{}.json", std::process::id()));
     if tuning.decisions.is_empty() {

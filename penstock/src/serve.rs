@@ -252,6 +252,7 @@ fn lower(args: ServeArgs) -> Result<(Option<PathBuf>, Layer), CommandFailure> {
         streams: args.streams,
         memory: args.memory,
         cpu: args.cpu,
+        tuning: None,
         keep_unfinished: args.keep_unfinished,
         roles: Some(args.roles).filter(|roles| !roles.is_empty()),
     };

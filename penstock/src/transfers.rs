@@ -8,6 +8,7 @@ use anyhow::Context;
 use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
+use penstock_agent::http::tuning::TuningFacts;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
 use crate::credentials::{self, AgentAddress, Service};
@@ -53,14 +54,14 @@ pub(crate) struct TransfersArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum TransferCommand {
-    /// Show a running transfer, or why a copy has as many streams as it has
+    /// Show a running transfer, or why it has as many streams as it has
     #[command(
-        after_help = "Examples:\n  penstock transfers show cp4711\n  penstock transfers show cp4711 --why"
+        after_help = "Examples:\n  penstock transfers show cp4711 --why\n  penstock transfers show 7 --why"
     )]
     Show {
         /// Number of the transfer, or cp and the number of the copy's process
         id: Id,
-        /// Print each decision about the streams, with the figures behind it; for a copy (docs/tuner.md)
+        /// Print each decision about the streams, with the figures behind it (docs/tuner.md)
         #[arg(long)]
         why: bool,
     },
@@ -128,7 +129,7 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
             output.write_all(text.as_bytes())?;
             Ok(Code::Done)
         }
-        Some(TransferCommand::Show { id, why: true }) => show_tuning(id, args.json, output),
+        Some(TransferCommand::Show { id, why: true }) => show_tuning(http, id, args.json, output),
         Some(TransferCommand::Show { id, why: false }) => {
             let row = apply(http, id, &ControlRequest::Show, find)?;
             print_one(row, args.json, output)
@@ -158,14 +159,33 @@ fn find(client: &AgentClient, id: u64) -> Result<TransferFacts, ClientError> {
     client.transfer(id)
 }
 
-/// Prints the decisions about a copy's streams.
-fn show_tuning(id: Id, json: bool, mut output: impl Write) -> Result<Code, CommandFailure> {
-    let process = match id {
-        Id::Copy(process) => process,
-        // A bare number may be the process of a copy.
-        Id::Transfer(number) => u32::try_from(number).unwrap_or(u32::MAX),
+/// Decisions about the streams of a transfer of the agent or of a copy, with the name of either.
+fn find_tuning(http: Option<&str>, id: Id) -> Result<(String, TuningFacts), CommandFailure> {
+    let of_copy = |process| Ok((format!("cp{process}"), local_transfers::tuning(process)?));
+    let number = match id {
+        Id::Copy(process) => return of_copy(process),
+        Id::Transfer(number) => number,
     };
-    let tuning = local_transfers::tuning(process)?;
+    let absent = match client(http).map(|client| client.tuning(number)) {
+        Ok(Ok(tuning)) => return Ok((format!("transfer {number}"), tuning)),
+        Ok(Err(
+            error @ (ClientError::Unreachable { .. } | ClientError::Failed { status: 404, .. }),
+        )) => failure(error),
+        Ok(Err(error)) => return Err(failure(error)),
+        Err(failure) => failure,
+    };
+    // A bare number may be the process of a copy.
+    u32::try_from(number).ok().and_then(|process| of_copy(process).ok()).ok_or(absent)
+}
+
+/// Prints the decisions about the streams of a transfer or a copy.
+fn show_tuning(
+    http: Option<&str>,
+    id: Id,
+    json: bool,
+    mut output: impl Write,
+) -> Result<Code, CommandFailure> {
+    let (name, tuning) = find_tuning(http, id)?;
     if json {
         writeln!(output, "{}", serde_json::to_string(&tuning).context("plain data")?)?;
         return Ok(Code::Done);
@@ -182,15 +202,12 @@ fn show_tuning(id: Id, json: bool, mut output: impl Write) -> Result<Code, Comma
             one.seconds, one.streams, one.target_streams, one.reason
         )?;
     }
-    match &tuning.ended {
-        Some(why) => writeln!(output, "cp{process} keeps its streams: {why}")?,
-        None if tuning.decisions.is_empty() => {
-            writeln!(
-                output,
-                "no decision yet: cp{process} measures the rate of its first streams"
-            )?;
+    match (&tuning.ended, &tuning.latest) {
+        (Some(why), _) => writeln!(output, "{name} keeps its streams: {why}")?,
+        (None, Some(latest)) => writeln!(output, "latest: {latest}")?,
+        (None, None) => {
+            writeln!(output, "no decision yet: {name} measures the rate of its first streams")?;
         }
-        None => {}
     }
     Ok(Code::Done)
 }

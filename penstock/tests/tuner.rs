@@ -1,4 +1,4 @@
-//! The tuner of a copy's streams, over connections that a proxy caps one by one.
+//! The tuner of the streams of copies and of an agent's own transfers, over connections that a proxy caps one by one.
 
 mod common;
 
@@ -8,7 +8,8 @@ use common::{
     Agent, CommandOutcome, FaultProxy, RunningCommand, TestEnv, assert_same, run, seeded,
     wait_until, write_file,
 };
-use serde_json::Value;
+use penstock_testkit::http::TestRequest;
+use serde_json::{Value, json};
 
 /// Rate of each connection: low, so that the processors of a busy machine do not limit the copy.
 const CONNECTION_BYTES_PER_SECOND: u64 = 1 << 20;
@@ -183,7 +184,8 @@ fn stalled_path_keeps_streams() {
     let (mut client, id) = path.start(&[]);
     path.wait_for_reason(&mut client, &id, "Tries streams");
     path.proxy.freeze();
-    path.wait_for_reason(&mut client, &id, "no data has arrived");
+    // As a decision: the latest line has it one interval earlier.
+    path.wait_for_reason(&mut client, &id, "streams  Keeps the settings: no data");
     path.proxy.thaw();
     let done = client.wait().good();
     let all = decisions(&done.json["tuning"]);
@@ -196,4 +198,168 @@ fn stalled_path_keeps_streams() {
     assert!(!blamed, "{all:?}");
     // The search goes on.
     assert!(done.number("streams") >= 4 * default_streams(), "{done:?}");
+}
+
+/// An agent that sends a file to another one behind a proxy that caps each connection.
+struct SendingAgent {
+    near: TestEnv,
+    far: TestEnv,
+    agent: Agent,
+    other: Agent,
+    proxy: FaultProxy,
+}
+
+impl SendingAgent {
+    /// `configuration` is added to that of the sending agent.
+    fn new(seed: u64, mib: usize, configuration: &str) -> Self {
+        let [near, far] = [(); 2].map(|()| TestEnv::new());
+        write_file(&mut seeded(seed), &near.root.join("file"), mib << 20);
+        let file = near.path("penstock.toml");
+        std::fs::write(&file, configuration).unwrap();
+        let more = ["--config", file.to_str().unwrap()];
+        let agent = Agent::start(&near.state, &near.root, "127.0.0.1:0", &more);
+        let other = far.agent();
+        let proxy = FaultProxy::paced(&other.listen, CONNECTION_BYTES_PER_SECOND);
+        Self { near, far, agent, other, proxy }
+    }
+
+    /// Submits a copy of the file with these fields, too; returns its number.
+    fn submit(&self, fields: Value) -> u64 {
+        let token = |env: &TestEnv| std::fs::read_to_string(env.state.join("token")).unwrap();
+        let mut body = json!({
+            "source": "/file", "destination": self.proxy.url("file"), "encrypt": false,
+            "remote": {"token": token(&self.far).trim(), "fingerprint": self.other.fingerprint},
+        });
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let request = TestRequest::new(&self.agent.http, "POST", "/api/v1/transfers");
+        let answer = request.token(token(&self.near).trim()).json(&body).send();
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["id"].as_u64().unwrap()
+    }
+
+    fn transfers(&self, arguments: &[&str]) -> CommandOutcome {
+        let mut command = self.near.penstock();
+        command.args(["transfers", "--http", &self.agent.http]).args(arguments);
+        run(&mut command)
+    }
+
+    fn why(&self, id: u64) -> String {
+        self.transfers(&["show", &id.to_string(), "--why"]).good().output
+    }
+
+    fn tuning(&self, id: u64) -> Value {
+        self.transfers(&["show", &id.to_string(), "--why", "--json"]).good().json
+    }
+
+    fn show(&self, id: u64) -> Value {
+        self.transfers(&["show", &id.to_string(), "--json"]).good().json
+    }
+
+    fn wait_for_reason(&self, id: u64, words: &str) {
+        wait_until("a reason is shown", REASON_TIMEOUT, || {
+            let (state, why) = (self.show(id)["state"].clone(), self.why(id));
+            assert!(state == "waiting" || state == "running", "{state}: {why}");
+            why.contains(words).then_some(())
+        });
+    }
+
+    fn wait_for_end(&self, id: u64) {
+        wait_until("it ends", REASON_TIMEOUT, || (self.show(id)["state"] == "done").then_some(()));
+        assert_same(&self.near.root, &self.far.root);
+    }
+}
+
+#[test]
+fn submitted_copy_gets_more_streams() {
+    let path = SendingAgent::new(311, 96, "");
+    let id = path.submit(json!({}));
+    path.wait_for_reason(id, "Tries streams");
+    path.wait_for_end(id);
+    let tuning = path.tuning(id);
+    assert_eq!(tuning["mode"], "auto", "{tuning}");
+    let all = decisions(&tuning);
+    assert_eq!(number(&all[0], "streams"), default_streams(), "{tuning}");
+    let points = tuning["series"].as_array().unwrap();
+    let most = |field| points.iter().map(|one| number(one, field)).max().unwrap();
+    assert!(most("streams") >= 4 * default_streams(), "{tuning}");
+    assert!(most("bits_per_second") >= 2 * number(&all[0], "bits_per_second"), "{tuning}");
+    // Blocks that were sent twice would count here, too.
+    assert_eq!(path.show(id)["moved_bytes"], 96 << 20);
+}
+
+#[test]
+fn submitted_copy_names_rate_limit() {
+    let path = SendingAgent::new(312, 32, "");
+    let id = path.submit(json!({"rate_bps": 8_000_000}));
+    path.wait_for_reason(id, "Keeps the settings: the rate limit binds");
+    // One connection carries it.
+    path.wait_for_reason(id, "streams 2 -> 1");
+    path.transfers(&["cancel", &id.to_string()]).good();
+}
+
+#[test]
+fn operator_switches_tuner_off() {
+    let path = SendingAgent::new(313, 128, "");
+    let id = path.submit(json!({}));
+    path.wait_for_reason(id, "Tries streams");
+    let file = path.near.path("penstock.toml");
+    std::fs::write(file, "[tuning]\nmode = \"off\"\n").unwrap();
+    path.agent.signal("HUP");
+    path.wait_for_reason(id, "the operator has switched the tuner off");
+    wait_until("the default is restored", REASON_TIMEOUT, || {
+        (path.show(id)["streams"] == default_streams()).then_some(())
+    });
+    path.transfers(&["cancel", &id.to_string()]).good();
+    let later = path.submit(json!({"rate_bps": 1_000_000}));
+    path.wait_for_reason(later, "the operator has switched the tuner off");
+    assert_eq!(path.tuning(later)["mode"], "off");
+}
+
+#[test]
+fn untuned_transfers_say_why() {
+    let path = SendingAgent::new(314, 1, "");
+    let cases = [
+        (json!({"streams": 3}), "the submission names a number of streams"),
+        (json!({"checksum": "md5"}), "the digest needs the order of the file"),
+        (json!({"destination": "/copy", "remote": null, "encrypt": null}), "both ends are at this"),
+    ];
+    for (fields, reason) in cases {
+        let id = path.submit(fields);
+        wait_until(reason, REASON_TIMEOUT, || path.why(id).contains(reason).then_some(()));
+    }
+}
+
+#[test]
+fn third_party_copy_gets_more_streams() {
+    let path = SendingAgent::new(315, 96, "");
+    let asking = TestEnv::new();
+    let proxy = path.proxy.url("");
+    let proxy = proxy.trim_start_matches("penstock://").trim_end_matches('/');
+    for (site, address, fingerprint) in [
+        (&path.near, path.agent.listen.as_str(), &path.agent.fingerprint),
+        (&path.far, proxy, &path.other.fingerprint),
+    ] {
+        let token = std::fs::read_to_string(site.state.join("token")).unwrap();
+        let mut command = asking.penstock();
+        command.args(["login", address, "--token", token.trim(), "--fingerprint", fingerprint]);
+        run(&mut command).good();
+    }
+    let copy = |name: &str, options: &[&str]| {
+        let mut command = asking.cp(&["--block", "256KiB"]);
+        command.args(options).args([path.agent.url("file"), path.proxy.url(name)]);
+        command
+    };
+    let done = run(&mut copy("file", &[])).good();
+    assert_same(&path.near.root, &path.far.root);
+    assert!(done.number("streams") >= 4 * default_streams(), "{done:?}");
+    assert_eq!(done.number("blocks_repeated"), 0, "{done:?}");
+    let sending = path.agent.transfers(&path.near.state);
+    let id = sending.last().unwrap()["id"].as_u64().unwrap();
+    assert!(path.why(id).contains("Tries streams"), "{}", path.why(id));
+    // The client decides, and the agent says so.
+    write_file(&mut seeded(316), &path.near.root.join("file"), 2 << 20);
+    let kept = run(&mut copy("kept", &["--tune", "off"])).good();
+    assert_eq!(kept.number("streams"), default_streams(), "{kept:?}");
+    let why = path.why(id + 1);
+    assert!(why.contains("--tune off"), "{why}");
 }

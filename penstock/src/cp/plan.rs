@@ -9,8 +9,8 @@ use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
     ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector, ResumeJournal,
-    SenderControl, Session, SessionBuilder, SessionOrigin, TcpDial, ThirdPartyTransfer,
-    TransferConfig, TransferTarget, check_options, target_at,
+    SenderControl, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
+    ThirdPartyTransfer, TransferConfig, TransferTarget, check_options, default_streams, target_at,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -29,7 +29,7 @@ use super::location::{self, Location};
 use super::sources::Sources;
 use super::ssh_remote::{self, RemoteProcess};
 use super::third_party as third_party_copy;
-use super::tuning::StreamTuning;
+use super::tuning;
 use super::{CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{chain_line, say};
@@ -79,8 +79,6 @@ pub(crate) enum RunningCopy {
         transfer: ClientTransfer,
         /// Remote process that ssh started.
         remote: Option<RemoteProcess>,
-        /// Tuner of its streams, or the reason why they stay.
-        tuning: StreamTuning,
     },
     /// Third-party copy between two agents.
     ThirdParty {
@@ -174,7 +172,7 @@ fn options(args: &CpArgs) -> Result<Options, StartError> {
         mark: mark(args)?,
         settings: Settings {
             rate_bps: args.rate.map(|rate| rate.0),
-            streams: Some(streams.unwrap_or_else(|| auto_streams(args))),
+            streams: Some(streams.unwrap_or_else(|| default_streams(args.checksum))),
             readers: args.readers.map(Into::into),
             writers: args.writers.map(Into::into),
         },
@@ -233,14 +231,6 @@ fn protection(args: &CpArgs) -> Protection {
         Protect::Full => Protection::Full,
         Protect::Integrity => Protection::Integrity,
     }
-}
-
-/// One stream if a digest needs file order; else enough for a lossy path, limited by the processors.
-pub(super) fn auto_streams(args: &CpArgs) -> u16 {
-    if !args.checksum.combines() {
-        return 1;
-    }
-    u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
 /// Identifies transfers of the same sources and list from the same host, however they are spelled: two of them into one
@@ -382,10 +372,11 @@ fn begin(
         contact: reach.contact,
         begin: SessionOrigin::Requested(request),
         make_end,
+        tuning,
     };
     let transfer =
         ClientTransfer::start(plan).map_err(|error| failed(penstock_sys::fs::describe(&error)))?;
-    Ok(RunningCopy::Remote { transfer, remote: reach.remote, tuning })
+    Ok(RunningCopy::Remote { transfer, remote: reach.remote })
 }
 
 pub(super) fn remote_path(place: &Location) -> Vec<u8> {
@@ -435,7 +426,7 @@ fn push(
         }
         Ok(end)
     };
-    begin(reach, Request::Push(push), Box::new(make_end), StreamTuning::of_sender(args))
+    begin(reach, Request::Push(push), Box::new(make_end), tuning::of_sender(args))
 }
 
 /// Returns the first of some remote locations, which must be on one host.
@@ -501,5 +492,5 @@ fn pull(
         }
         Ok(end)
     };
-    begin(reach, Request::Pull(pull), Box::new(make_end), StreamTuning::of_receiver(args))
+    begin(reach, Request::Pull(pull), Box::new(make_end), tuning::of_receiver(args))
 }

@@ -18,6 +18,7 @@ use crate::exit::{Code, CommandFailure, say};
 use crate::json::copy::{Copied, FileError};
 use crate::local_transfers;
 use anyhow::anyhow;
+use penstock_agent::http::tuning::TuningFacts;
 use penstock_mover::{CopyError, TransferSnapshot};
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
@@ -76,7 +77,8 @@ pub(crate) fn not_started(
         }
         let (snapshot, seconds) =
             (TransferSnapshot::default(), shown.started.elapsed().as_secs_f64());
-        print_json(&json_of(shown, &snapshot, &BTreeMap::new(), seconds, error, "start"))
+        let end = CopyEnding { seconds, error, bound: "start", tuning: None };
+        print_json(&json_of(shown, &snapshot, &BTreeMap::new(), end))
     };
     match error {
         StartError::Usage(text) => Err(CommandFailure::new(Code::Usage, anyhow!(text))),
@@ -280,7 +282,6 @@ pub(crate) fn follow(
         if interrupted.swap(false, Ordering::SeqCst) {
             running.cancel("interrupted");
         }
-        running.tune();
         steering.answer(&running);
         if Instant::now() < next_draw {
             continue;
@@ -334,8 +335,8 @@ pub(crate) fn follow(
     let error = result.as_ref().err();
     let printed = match () {
         () if shown.json => {
-            let copied = json_of(shown, &snapshot, &sums.listed, seconds, error, bound);
-            print_json(&Copied { tuning: Some(running.tuning()), ..copied })
+            let end = CopyEnding { seconds, error, bound, tuning: Some(running.tuning()) };
+            print_json(&json_of(shown, &snapshot, &sums.listed, end))
         }
         () if error.is_none() && !shown.quiet => {
             // A closed pipe fails the summary, not the copy.
@@ -540,14 +541,25 @@ fn engine(name: &str) -> &str {
     if name.is_empty() { "metadata only" } else { name }
 }
 
+/// End of a copy, beside its counters.
+struct CopyEnding<'a> {
+    /// Duration of the copy.
+    seconds: f64,
+    /// Reason why it ended early.
+    error: Option<&'a CopyError>,
+    /// Most frequent bottleneck.
+    bound: &'a str,
+    /// Decisions about its streams; none where it did not start.
+    tuning: Option<TuningFacts>,
+}
+
 fn json_of(
     shown: &OutputOptions,
     snapshot: &TransferSnapshot,
     digests: &BTreeMap<String, String>,
-    seconds: f64,
-    error: Option<&CopyError>,
-    bound: &str,
+    end: CopyEnding<'_>,
 ) -> Copied {
+    let CopyEnding { seconds, error, bound, tuning } = end;
     let tally = &snapshot.tally;
     let errors: Vec<_> = tally
         .errors
@@ -614,7 +626,7 @@ fn json_of(
         paths_dropped: snapshot.dropped.clone(),
         digests: digests.clone(),
         digests_truncated: digests.len() >= DIGESTS_MAX,
-        tuning: None,
+        tuning,
         errors,
     }
 }

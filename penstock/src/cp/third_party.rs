@@ -13,6 +13,7 @@ use super::location::Location;
 use super::plan::{
     RunningCopy, StartError, failed, one_host, reach, remote_path, transfer_key, usage,
 };
+use super::tuning::third_party_streams;
 
 /// Starts a copy between two remote locations.
 ///
@@ -20,7 +21,7 @@ use super::plan::{
 /// When the arguments do not suit a third-party copy, or there are no credentials for one of the agents.
 pub(super) fn start(
     args: &CpArgs,
-    options: Options,
+    mut options: Options,
     from: &[Location],
     to: &Location,
     into_directory: bool,
@@ -47,6 +48,7 @@ pub(super) fn start(
     if source.fingerprint == destination.fingerprint {
         refuse_into_itself(from, to)?;
     }
+    options.settings.streams = third_party_streams(args, options.settings.streams);
     let push = Push {
         target: Bytes(remote_path(to)),
         into_directory,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use penstock_agent::http::api::{ControllerFacts, TransferFacts};
+use penstock_agent::http::tuning::TuningFacts;
 use penstock_controller::api::objects::{EventFacts, FileFacts, OrderFacts, RequestFacts};
-use penstock_mover::{AutoTuner, TuningMode, TuningRecord};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -90,75 +90,9 @@ pub(crate) struct Copied {
     /// True where `digests` leaves files out: `--checksum-file` lists all.
     pub(crate) digests_truncated: bool,
     /// Decisions about the number of streams, or the reason why there are none; null where the copy did not start.
-    pub(crate) tuning: Option<TuningJson>,
+    pub(crate) tuning: Option<TuningFacts>,
     /// Files that did not arrive.
     pub(crate) errors: Vec<FileError>,
-}
-
-/// Decisions of a tuner about the streams of a copy.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = Tuning)]
-pub(crate) struct TuningJson {
-    /// `auto` (decisions are applied), `observe` (they are listed alone) or `off` (none are made).
-    pub(crate) mode: String,
-    /// Reason why no more decisions follow, such as streams that were changed by hand; null while they may.
-    pub(crate) ended: Option<String>,
-    /// Changes and events that began a search, in order; the latest 400.
-    pub(crate) decisions: Vec<TuningDecisionJson>,
-    /// Number of earlier decisions that `decisions` leaves out.
-    pub(crate) decisions_left_out: u64,
-}
-
-/// Decision of a tuner, with what it measured.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(as = TuningDecision)]
-pub(crate) struct TuningDecisionJson {
-    /// Time since the copy began.
-    pub(crate) seconds: f64,
-    /// Payload rate in the interval before the decision.
-    pub(crate) bits_per_second: u64,
-    /// Streams connected before the decision.
-    pub(crate) streams: u16,
-    /// Streams that the decision asks for; the same where it only begins a search.
-    pub(crate) target_streams: u16,
-    /// Limit that bound the copy in that interval, such as `the path` or `the sender's processors`.
-    pub(crate) bound_by: String,
-    /// Reason in one sentence, with the figures behind it.
-    pub(crate) reason: String,
-}
-
-impl TuningJson {
-    /// Streams that stay, for this reason.
-    pub(crate) fn kept(reason: &str) -> Self {
-        Self {
-            mode: "off".to_owned(),
-            ended: Some(reason.to_owned()),
-            decisions: Vec::new(),
-            decisions_left_out: 0,
-        }
-    }
-
-    /// Collects the decisions of a tuner.
-    pub(crate) fn of(tuner: &AutoTuner) -> Self {
-        let decision = |record: &TuningRecord| TuningDecisionJson {
-            seconds: record.at.as_secs_f64(),
-            bits_per_second: record.rate_bps,
-            streams: record.streams,
-            target_streams: record.decision.target.streams,
-            bound_by: record.limit.to_string(),
-            reason: record.decision.reason.to_string(),
-        };
-        Self {
-            mode: match tuner.mode() {
-                TuningMode::Apply => "auto",
-                TuningMode::Observe => "observe",
-            }
-            .to_owned(),
-            ended: tuner.ended().map(str::to_owned),
-            decisions: tuner.records().iter().map(decision).collect(),
-            decisions_left_out: tuner.left_out(),
-        }
-    }
 }
 
 /// A file that did not arrive.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use penstock_agent::http::tuning::TuningFacts;
 use penstock_controller::api::network::{Drained, Hosts};
 use penstock_controller::api::objects::{RequestFacts, Requests};
 use penstock_controller::api::reservations::{ReservationFacts, Reservations};
@@ -88,9 +89,10 @@ const ENTRIES: &[ObjectEntry] = &[
         "transfers show, transfers set, transfers cancel",
         "The transfer or copy, after the change.",
     ),
-    entry::<copy::TuningJson>(
+    entry::<TuningFacts>(
         "transfers show --why",
-        "Decisions about the streams of a copy; kept for the latest 32 copies that changed theirs.",
+        "Decisions about the streams of a copy or of a transfer of the agent; kept for the latest 32 copies that changed \
+         theirs, and for the latest 200 transfers of an agent.",
     ),
     entry::<node::Ready>("serve", "The first line of standard output."),
     entry::<node::LoggedIn>("login", ""),

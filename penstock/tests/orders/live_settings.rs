@@ -196,3 +196,51 @@ fn dead_path_is_left_without_loss() {
     assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
     assert!(other.passed() > 30 << 20);
 }
+
+/// Order 2 sends a file through a proxy that caps each connection at 8 Mb/s. Returns the greatest number of streams that a
+/// reported until `is`.
+fn streams_until(
+    controller: &Controller,
+    (mib, seed): (usize, u64),
+    settings: OrderSettings,
+    is: impl Fn(&OrderReport) -> bool,
+) -> (u16, Node) {
+    let (a, b) = (Node::start(controller, "a"), Node::start(controller, "b"));
+    let proxy = FaultProxy::paced(&b.agent.listen, 1 << 20);
+    write_file(&mut seeded(seed), &a.path("file"), mib << 20);
+    let mut send = b.files_to("/data/in", TICKET, &["file"]);
+    send.addresses =
+        vec![proxy.url("").trim_start_matches("penstock://").trim_end_matches('/').into()];
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), settings);
+    let most = std::cell::Cell::new(0);
+    when(controller, "the end of it", |last| {
+        most.set(most.get().max(last.streams));
+        is(last)
+    });
+    assert_eq!(controller.await_end("a", 2).fault, None);
+    assert_eq!(fs::read(b.path("in/file")).unwrap(), fs::read(a.path("file")).unwrap());
+    (most.get(), a)
+}
+
+#[test]
+fn order_gets_streams_for_its_rate() {
+    let controller = Controller::start();
+    let (most, a) = streams_until(&controller, (96, 7_110), at(30_000_000), |last| {
+        // What the send buffers take at the beginning is faster.
+        last.streams >= 4 && last.bits_per_second > 26_000_000
+    });
+    // Four connections carry the rate.
+    assert!((4..=8).contains(&most), "{most}");
+    let sending = a.agent.transfers(&a.state).into_iter().find(|one| one["direction"] == "send");
+    assert_eq!(sending.unwrap()["moved_bytes"], 96 << 20);
+}
+
+#[test]
+fn order_bounds_tuned_streams() {
+    let controller = Controller::start();
+    let settings = OrderSettings { streams: Some(3), ..OrderSettings::default() };
+    let (most, _) =
+        streams_until(&controller, (48, 7_111), settings, |last| last.moved_bytes > 40 << 20);
+    assert_eq!(most, 3);
+}

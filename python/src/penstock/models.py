@@ -997,6 +997,27 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatePoint:
+    """Mean rate of an interval, and the streams at its end."""
+
+    bits_per_second: int
+    """Payload rate."""
+    seconds: float
+    """End of the interval, as time since the transfer began."""
+    streams: int
+    """Connected streams."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RatePoint:
+        """Creates it from parsed JSON."""
+        return cls(
+            bits_per_second=data["bits_per_second"],
+            seconds=data["seconds"],
+            streams=data["streams"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCredentials:
     """Credentials for the other agent of a copy, as `penstock login` takes them."""
 
@@ -3066,7 +3087,7 @@ class TransferSubmission:
     agent.
     """
     streams: int | None = None
-    """Number of data streams."""
+    """Number of data streams; where the agent sends it tunes them unless given."""
     verify: Literal["transfer", "readback"] | None = None
     """Verification: transfer (bytes in transit, digest of each file) or readback (also what the device
     returns)
@@ -3135,6 +3156,68 @@ class Transfers:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Decisions of a tuner about the streams of a transfer, and its rate over time."""
+
+    decisions: tuple[TuningDecision, ...]
+    """Changes and events that began a search, in order; the latest 400."""
+    decisions_left_out: int
+    """Number of earlier decisions that `decisions` leaves out."""
+    ended: str | None = None
+    """Reason why no more decisions follow, such as streams that were changed by hand; null while they may."""
+    latest: str | None = None
+    """Reason of the latest decision, which may keep the streams; null before the first."""
+    mode: Literal["auto", "observe", "off"]
+    """`auto` (decisions are applied), `observe` (they are listed alone) or `off` (none are made)."""
+    series: tuple[RatePoint, ...] | None = None
+    """Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with
+    `off`.
+    """
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Tuning:
+        """Creates it from parsed JSON."""
+        return cls(
+            decisions=tuple(TuningDecision.from_json(item) for item in data["decisions"]),
+            decisions_left_out=data["decisions_left_out"],
+            ended=data.get("ended"),
+            latest=data.get("latest"),
+            mode=data["mode"],
+            series=None if data.get("series") is None else tuple(RatePoint.from_json(item) for item in data["series"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningDecision:
+    """Decision of a tuner, with what it measured."""
+
+    bits_per_second: int
+    """Payload rate in the interval before the decision."""
+    bound_by: str
+    """Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`."""
+    reason: str
+    """Reason in one sentence, with the figures behind it."""
+    seconds: float
+    """Time since the transfer began."""
+    streams: int
+    """Streams connected before the decision."""
+    target_streams: int
+    """Streams that the decision asks for; the same where it only begins a search."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TuningDecision:
+        """Creates it from parsed JSON."""
+        return cls(
+            bits_per_second=data["bits_per_second"],
+            bound_by=data["bound_by"],
+            reason=data["reason"],
+            seconds=data["seconds"],
+            streams=data["streams"],
+            target_streams=data["target_streams"],
+        )
+
+
 __all__ = [
     "Agent",
     "AgentController",
@@ -3166,6 +3249,7 @@ __all__ = [
     "NetworkEvents",
     "Orders",
     "Problem",
+    "RatePoint",
     "RemoteCredentials",
     "Request",
     "RequestFile",
@@ -3224,4 +3308,6 @@ __all__ = [
     "TransferState",
     "TransferSubmission",
     "Transfers",
+    "Tuning",
+    "TuningDecision",
 ]

@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::http::api::{AgentFacts, TransferChange, TransferFacts, Transfers};
+use crate::http::tuning::TuningFacts;
 
 /// Time limit of connecting, request and response together.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -149,6 +150,14 @@ impl AgentClient {
     /// See [`ClientError`].
     pub fn transfer(&self, id: u64) -> Result<TransferFacts, ClientError> {
         self.call(HttpRequest::new(Method::GET, format!("/api/v1/transfers/{id}")))
+    }
+
+    /// Reads the decisions about the streams of a transfer.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn tuning(&self, id: u64) -> Result<TuningFacts, ClientError> {
+        self.call(HttpRequest::new(Method::GET, format!("/api/v1/transfers/{id}/tuning")))
     }
 
     /// Changes a running transfer.

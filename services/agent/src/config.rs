@@ -36,7 +36,7 @@ mod file;
 mod types;
 
 pub use error::AgentConfigError;
-pub use types::{AccessMode, ExportName, MetricsAccess, Principal, RoleName, Tag};
+pub use types::{AccessMode, ExportName, MetricsAccess, Principal, RoleName, Tag, TunerUse};
 
 /// Default TCP port of the mover.
 pub const MOVER_PORT: u16 = 8620;
@@ -91,6 +91,8 @@ pub struct Layer {
     pub keep_unfinished: Option<Retention>,
     /// Processors that the agent uses.
     pub cpu: Option<PlacementPolicy>,
+    /// Use of the tuner.
+    pub tuning: Option<TunerUse>,
     /// Roles that this node plays.
     pub roles: Option<Vec<RoleName>>,
 }
@@ -206,6 +208,7 @@ impl Layer {
             memory: self.memory.or(below.memory),
             keep_unfinished: self.keep_unfinished.or(below.keep_unfinished),
             cpu: self.cpu.or(below.cpu),
+            tuning: self.tuning.or(below.tuning),
             roles: self.roles.or(below.roles),
         }
     }
@@ -225,6 +228,7 @@ impl Layer {
             memory: environment.parsed("PENSTOCK_MEMORY", ByteCount::from_str)?,
             keep_unfinished: environment.parsed("PENSTOCK_KEEP_UNFINISHED", Retention::from_str)?,
             cpu: environment.parsed("PENSTOCK_CPU", PlacementPolicy::from_str)?,
+            tuning: environment.parsed("PENSTOCK_TUNING", TunerUse::from_str)?,
             roles: environment.parsed("PENSTOCK_ROLES", values::parse_list)?,
         })
     }
@@ -303,6 +307,7 @@ fn lower(
         .transfers_per_caller
         .map_or(AgentLimits::per_caller_default(limits.transfers), usize::from);
     limits.keep_unfinished = layer.keep_unfinished.unwrap_or(Retention::DEFAULT).0;
+    limits.tuning = layer.tuning.map_or(limits.tuning, |tuning| tuning.0);
     let http = layer.http.unwrap_or_else(|| vec![ListenAddress::new("127.0.0.1", HTTP_PORT)]);
     if !plays_agent && http.is_empty() {
         return Err(ConfigError::combined(AgentConfigError::NothingServed));

@@ -6,6 +6,7 @@
 //! | `/api/v1/transfers` | GET, POST | transfers that run or ended recently; submit a copy |
 //! | `/api/v1/transfers/events` | GET | events of submitted transfers, as they happen |
 //! | `/api/v1/transfers/{id}` | GET, PATCH, DELETE | one transfer: read, change while running, cancel |
+//! | `/api/v1/transfers/{id}/tuning` | GET | decisions about its streams, and its rate over time |
 //!
 //! [`penstock_daemon::api`] lists the paths that every daemon has, checks access and defines the status codes.
 //!
@@ -24,7 +25,9 @@ use axum::routing::get;
 use penstock_http::server::ConnectionTracker;
 use penstock_http::{MetricWriter, ServiceRole};
 use penstock_identity::Fingerprint;
-use penstock_mover::{Agent, AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer};
+use penstock_mover::{
+    Agent, AgentCounters, AgentLimits, ListedTransfer, TuningReport, UnknownTransfer,
+};
 use penstock_protocol::control::Settings;
 use utoipa::openapi::OpenApi;
 
@@ -36,6 +39,7 @@ pub mod api;
 mod client;
 mod metrics;
 mod submission;
+pub mod tuning;
 
 /// A change of a transfer that is not possible now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +66,8 @@ pub trait MoverControl: Send + Sync + std::fmt::Debug + 'static {
     /// # Errors
     /// When it has ended.
     fn cancel(&self, id: u64, reason: &str) -> Result<(), TransferControlError>;
+    /// Decisions about the streams of a transfer that runs or ended recently.
+    fn tuning(&self, id: u64) -> Option<TuningReport>;
     /// Counters since the start.
     fn counters(&self) -> AgentCounters;
 }
@@ -75,6 +81,9 @@ impl MoverControl for Agent {
     }
     fn cancel(&self, id: u64, reason: &str) -> Result<(), TransferControlError> {
         Ok(self.cancel(id, reason)?)
+    }
+    fn tuning(&self, id: u64) -> Option<TuningReport> {
+        self.tuning(id)
     }
     fn counters(&self) -> AgentCounters {
         self.counters()
@@ -94,6 +103,9 @@ impl MoverControl for NoMover {
     }
     fn cancel(&self, id: u64, _: &str) -> Result<(), TransferControlError> {
         self.set(id, Settings::default())
+    }
+    fn tuning(&self, _: u64) -> Option<TuningReport> {
+        None
     }
     fn counters(&self) -> AgentCounters {
         AgentCounters::default()
@@ -137,6 +149,7 @@ impl ServiceRole for AgentApi {
                 "/api/v1/transfers/{id}",
                 get(api::transfer).patch(api::change).delete(api::cancel),
             )
+            .route("/api/v1/transfers/{id}/tuning", get(tuning::tuning))
             .with_state(Arc::new(self.clone()))
     }
 

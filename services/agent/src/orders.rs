@@ -29,7 +29,6 @@ pub use engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine, Tr
 pub use faults::FailureAction;
 use faults::permanent;
 pub use local::LocalEngine;
-pub(crate) use local::default_streams;
 use sending::{SendExecution, SendStep};
 use tickets::TicketStore;
 

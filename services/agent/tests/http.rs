@@ -20,7 +20,7 @@ use penstock_http::access::ReadPolicy;
 use penstock_http::server::{self, ConnectionTracker};
 use penstock_http::{BODY_BYTES_MAX, CONNECTIONS_MAX, HEAD_BYTES_MAX};
 use penstock_identity::{Fingerprint, Identity};
-use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, UnknownTransfer};
+use penstock_mover::{AgentCounters, AgentLimits, ListedTransfer, TuningReport, UnknownTransfer};
 use penstock_protocol::control::Settings;
 use penstock_testkit::http::TestRequest;
 use penstock_testkit::raw;
@@ -52,6 +52,9 @@ impl MoverControl for RecordingMover {
     fn cancel(&self, id: u64, _reason: &str) -> Result<(), TransferControlError> {
         self.0.lock().unwrap().push((id + 1000, Settings::default()));
         Ok(())
+    }
+    fn tuning(&self, id: u64) -> Option<TuningReport> {
+        (id == 1).then(|| TuningReport::kept("its client chooses the streams"))
     }
     fn counters(&self) -> AgentCounters {
         AgentCounters {
@@ -245,6 +248,9 @@ fn statuses_match_documentation() {
         ("POST", "/api/v1/transfers", Some(ALICE), "{}", 400, "cannot read the submission"),
         ("GET", "/nothing", Some(TOKEN), "", 404, "no such path"),
         ("GET", "/api/v1/transfers/7", Some(TOKEN), "", 404, "no transfer 7"),
+        ("GET", "/api/v1/transfers/7/tuning", Some(TOKEN), "", 404, "no transfer 7"),
+        ("GET", "/api/v1/transfers/1/tuning", Some(TOKEN), "", 200, "its client chooses"),
+        ("GET", "/api/v1/transfers/2/tuning", Some(TOKEN), "", 200, "\"mode\":\"off\""),
         ("GET", "/api/v1/transfers/x", Some(TOKEN), "", 400, "whole number"),
         ("POST", one, Some(TOKEN), "", 405, "does not take POST"),
         ("PATCH", one, Some(TOKEN), "{\"rat\": 1}", 400, "unknown field `rat`"),

@@ -15,7 +15,8 @@ use penstock_identity::{Fingerprint, Identity, tls_client_config};
 use penstock_mover::{
     Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, Endpoint, Engine,
     Gatekeeper, PeerConnector, ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session,
-    SessionBuilder, SessionOrigin, TcpDial, TransferConfig, TransferSnapshot, TransferTarget,
+    SessionBuilder, SessionOrigin, StreamTuning, TcpDial, TransferConfig, TransferSnapshot,
+    TransferTarget,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -126,7 +127,8 @@ impl Site {
             protection: options.protection,
             give_up_after: Duration::from_secs(20),
         };
-        TransferConfig { contact, begin: SessionOrigin::Requested(request), make_end }
+        let begin = SessionOrigin::Requested(request);
+        TransferConfig { contact, begin, make_end, tuning: StreamTuning::Kept("a test") }
     }
 
     fn push(&self, options: &Options) -> Result<TransferSnapshot, CopyError> {

@@ -116,6 +116,11 @@ class AsyncAgent(AsyncService):
         """Returns one transfer."""
         return await self._call("GET", "/api/v1/transfers/{id}", models.Transfer.from_json, path={"id": id})
 
+    @operation("GET", "/api/v1/transfers/{id}/tuning")
+    async def tuning(self, id: int) -> models.Tuning:
+        """Returns the decisions about the streams of a transfer, or the reason why there are none."""
+        return await self._call("GET", "/api/v1/transfers/{id}/tuning", models.Tuning.from_json, path={"id": id})
+
     @operation("PATCH", "/api/v1/transfers/{id}")
     async def change(
         self,

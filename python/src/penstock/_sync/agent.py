@@ -117,6 +117,11 @@ class Agent(Service):
         """Returns one transfer."""
         return self._call("GET", "/api/v1/transfers/{id}", models.Transfer.from_json, path={"id": id})
 
+    @operation("GET", "/api/v1/transfers/{id}/tuning")
+    def tuning(self, id: int) -> models.Tuning:
+        """Returns the decisions about the streams of a transfer, or the reason why there are none."""
+        return self._call("GET", "/api/v1/transfers/{id}/tuning", models.Tuning.from_json, path={"id": id})
+
     @operation("PATCH", "/api/v1/transfers/{id}")
     def change(
         self,

@@ -19,7 +19,7 @@ use toml::Spanned;
 use super::error::AgentConfigError;
 use super::types::{
     AccessMode, AgentValueError, Audience, CertificateFingerprint, ExportName, MetricsAccess,
-    Principal, ReadSetting, RoleName, Tag,
+    Principal, ReadSetting, RoleName, Tag, TunerUse,
 };
 use super::{Export, Layer};
 use crate::controller;
@@ -68,6 +68,8 @@ struct AgentDocument {
     agent: AgentTable,
     #[serde(default)]
     limits: LimitsTable,
+    #[serde(default)]
+    tuning: TuningTable,
     #[serde(default)]
     scitags: ScitagsTable,
     #[serde(default)]
@@ -161,6 +163,12 @@ struct LimitsTable {
     streams: Option<NonZeroU16>,
     #[serde(default, deserialize_with = "quantity")]
     memory: Option<ByteCount>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TuningTable {
+    mode: Option<TunerUse>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -331,6 +339,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         memory: document.limits.memory,
         keep_unfinished: document.agent.keep_unfinished,
         cpu: document.agent.cpu,
+        tuning: document.tuning.mode,
         roles: document.roles,
     };
     Ok(FileConfig {

@@ -2,6 +2,8 @@
 
 use penstock_daemon::config::ConfigFile;
 
+use penstock_mover::TuningMode;
+
 use super::*;
 
 const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -47,6 +49,8 @@ rate = \"10G\"
 streams = 8
 memory = \"512MiB\"
 transfers = 3
+[tuning]
+mode = \"off\"
 ";
     let config = setting.load(text, Layer::default()).unwrap();
     assert_eq!(addresses(&config.listen), ["127.0.0.1:1", "[::1]:8620"]);
@@ -56,15 +60,18 @@ transfers = 3
     assert_eq!((config.limits.transfers, config.limits.streams_per_transfer), (3, 8));
     assert_eq!(config.limits.memory_bytes, 512 << 20);
     assert_eq!(config.cpu, Some(PlacementPolicy::Auto));
+    assert_eq!(config.limits.tuning, TuningMode::Off);
 
     setting.variables.push(("PENSTOCK_RATE", "5G".into()));
     setting.variables.push(("PENSTOCK_HTTP", "none".into()));
     setting.variables.push(("PENSTOCK_CPU", "2-4".into()));
+    setting.variables.push(("PENSTOCK_TUNING", "observe".into()));
     setting.variables.push(("PENSTOCK_STREAMS", String::new()));
     setting.variables.push(("PENSTOCK_SERVICE_HOST", "10.0.0.1".into()));
     let config = setting.load(text, Layer::default()).unwrap();
     assert_eq!((config.limits.rate_bps, config.http.len()), (Some(5_000_000_000), 0));
     assert_eq!(config.cpu, Some(PlacementPolicy::Cpus(vec![2, 3, 4])));
+    assert_eq!(config.limits.tuning, TuningMode::Observe);
 
     let flags = Layer { rate: Some(BitRate(0)), ..Layer::default() };
     assert_eq!(setting.load(text, flags).unwrap().limits.rate_bps, None);
@@ -79,6 +86,7 @@ fn errors_name_the_line() {
         ("[agents]\n".to_owned(), 1, "unknown field `agents`"),
         ("\n[limits]\nrate = \"fast\"\n".to_owned(), 3, "10G"),
         ("[limits]\nrate = -1\n".to_owned(), 2, "'-1' is not a rate"),
+        ("[tuning]\nmode = \"on\"\n".to_owned(), 2, "write auto, observe or off"),
         ("[limits]\nmemory = true\n".to_owned(), 2, "a number, or text in quotes"),
         ("[limits]\nstreams = 0\n".to_owned(), 2, "'0' is no count: write a whole"),
         ("[limits]\ntransfers = 1.5\n".to_owned(), 2, "'1.5' is no count"),

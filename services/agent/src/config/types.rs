@@ -7,6 +7,7 @@ use penstock_daemon::deserialize_from_text;
 use penstock_http::access::{ReadAccess, ReadAccessError};
 use penstock_http::tokens::TokenNameError;
 use penstock_identity::Fingerprint;
+use penstock_mover::TuningMode;
 use penstock_scitags::registry::LookupError;
 use penstock_scitags::{Registry, Scitag};
 use penstock_scopes::ScopePath;
@@ -40,6 +41,9 @@ pub enum AgentValueError {
     /// No access to metrics.
     #[error("'{0}' does not say who reads metrics: write open, loopback or token")]
     Metrics(String),
+    /// No use of the tuner.
+    #[error("'{0}' is no mode of the tuner: write auto, observe or off")]
+    Tuner(String),
     /// No role.
     #[error("'{0}' is no role: write agent, collector or controller")]
     Role(String),
@@ -276,6 +280,23 @@ impl FromStr for MetricsAccess {
     }
 }
 
+/// Use of the tuner for the streams of transfers that the agent sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TunerUse(pub TuningMode);
+
+impl FromStr for TunerUse {
+    type Err = AgentValueError;
+
+    fn from_str(text: &str) -> Result<Self, AgentValueError> {
+        match text {
+            "auto" => Ok(Self(TuningMode::Apply)),
+            "observe" => Ok(Self(TuningMode::Observe)),
+            "off" => Ok(Self(TuningMode::Off)),
+            _ => Err(AgentValueError::Tuner(text.to_owned())),
+        }
+    }
+}
+
 /// Role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoleName {
@@ -358,6 +379,7 @@ deserialize_from_text!(
     AccessMode,
     Principal,
     MetricsAccess,
+    TunerUse,
     Tag,
     DestinationRule,
     CertificateFingerprint,

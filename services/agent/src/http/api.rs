@@ -508,7 +508,7 @@ pub(super) async fn cancel(
     Ok(Json(find(&api, &client, id).unwrap_or(cancelled)))
 }
 
-fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ProblemDetails> {
+pub(super) fn number(id: Result<Path<u64>, PathRejection>) -> Result<u64, ProblemDetails> {
     let not_a_number = |_| {
         ProblemDetails::bad_request(
             "the number of a transfer is a whole number, see /api/v1/transfers",
@@ -538,7 +538,7 @@ pub(super) fn find(
 #[openapi(
     info(title = "Penstock agent", description = "Submitting, watching and steering the transfers of a data transfer node.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"), contact()),
-    paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, change, cancel),
+    paths(agent, transfers, super::submission::submit, super::submission::follow, transfer, super::tuning::tuning, change, cancel),
     components(schemas(ProblemDetails)),
     modifiers(&BearerToken)
 )]
@@ -563,6 +563,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
         &[
             ("Transfer", "direction", &["receive", "send"]),
             ("AgentController", "state", &["connected", "away"]),
+            ("Tuning", "mode", &["auto", "observe", "off"]),
             ("Export", "mode", &["read", "write", "read-write"]),
         ],
     );

@@ -76,7 +76,7 @@ pub struct TransferRequest<'a> {
     pub paths: Vec<&'a [u8]>,
     /// Rate limit in bits per second; none for no limit.
     pub rate_bps: Option<u64>,
-    /// Streams; none for the default of this host.
+    /// Streams to begin with, which a tuner does not exceed; none for the default of this host.
     pub streams: Option<u16>,
 }
 
@@ -94,7 +94,7 @@ pub trait EngineTransfer: Debug + std::marker::Send + Sync {
     /// Final results of files since the last call.
     fn take_settled(&self) -> Vec<Settled>;
 
-    /// Changes rate, streams and path while it runs.
+    /// Applies the rate and the streams of the order while it runs; a tuner uses at most these streams.
     fn change(&self, settings: Settings);
 
     /// Uses these address pairs; any if there are none.

@@ -7,13 +7,12 @@ use std::time::Duration;
 use penstock_control::orders::{AddressPair, FaultKind, OrderFault, OrderId, Overwrite, Verify};
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::TransferSnapshot;
-use penstock_mover::random;
 use penstock_mover::{Agent, Gatekeeper};
 use penstock_mover::{CopyError, PeerConnector};
 use penstock_mover::{DialedPair, TcpDial};
 use penstock_mover::{InitiatedTransfer, SendRequest};
+use penstock_mover::{default_streams, random};
 use penstock_protocol::control::{Settings, Settled};
-use penstock_protocol::digest::Algorithm;
 use penstock_protocol::list::PathList;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Push, Refusal};
 use penstock_protocol::wire::Bytes;
@@ -171,7 +170,7 @@ impl EngineTransfer for LocalTransfer {
     }
 
     fn change(&self, settings: Settings) {
-        self.outgoing.change(settings);
+        self.outgoing.allot(settings);
     }
 
     fn use_path(&self, path: &[AddressPair]) -> Result<(), OrderPathError> {
@@ -193,14 +192,6 @@ impl EngineTransfer for LocalTransfer {
     fn cancel(&self, reason: &str) {
         self.outgoing.cancel(reason);
     }
-}
-
-/// One stream where the digest needs file order, else the default of a copy.
-pub(crate) fn default_streams(algorithm: Algorithm) -> u16 {
-    if !algorithm.combines() {
-        return 1;
-    }
-    u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
 }
 
 fn addresses(texts: &[String]) -> Result<Vec<SocketAddr>, FailureAction> {

@@ -80,7 +80,8 @@ impl CopyServices {
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());
-        let request = AgentCopyRequest { id, with, direction: plan.direction, pull, push };
+        let (direction, keep_streams) = (plan.direction, plan.keep_streams);
+        let request = AgentCopyRequest { id, with, direction, pull, push, keep_streams };
         let transfer = self.mover.copy(caller.clone(), request).map_err(own)?;
         Ok(StartedAttempt { transfer, _login: login })
     }

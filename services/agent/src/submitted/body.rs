@@ -6,7 +6,7 @@ use std::num::{NonZeroU16, NonZeroU64};
 use penstock_control::orders::{Overwrite, Verify};
 use penstock_http::tokens::check_token;
 use penstock_identity::Fingerprint;
-use penstock_mover::{STREAMS_MAX, TransferDirection, key_hasher};
+use penstock_mover::{STREAMS_MAX, TransferDirection, default_streams, key_hasher};
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Pull, Push};
@@ -17,7 +17,6 @@ use utoipa::ToSchema;
 
 use super::SubmitError;
 use crate::config::MOVER_PORT;
-use crate::orders::default_streams;
 
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;
@@ -72,7 +71,7 @@ pub struct TransferBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>, minimum = 1)]
     pub rate_bps: Option<NonZeroU64>,
-    /// Number of data streams.
+    /// Number of data streams; where the agent sends it tunes them unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>, minimum = 1, maximum = 256)]
     pub streams: Option<NonZeroU16>,
@@ -148,6 +147,8 @@ pub(super) struct CopyPlan {
     pub(super) path: String,
     pub(super) pull: Pull,
     pub(super) push: Push,
+    /// Reason to keep the streams of `push`; none to tune them where this agent sends.
+    pub(super) keep_streams: Option<&'static str>,
 }
 
 /// A source or destination.
@@ -260,7 +261,12 @@ impl TransferBody {
             transfer_key: self.transfer_key(),
             options,
         };
-        Ok(CopyPlan { peer, direction, path, pull, push })
+        let keep_streams = match () {
+            () if peer == CopyPeer::Own => Some("both ends are at this agent"),
+            () if self.streams.is_some() => Some("the submission names a number of streams"),
+            () => None,
+        };
+        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams })
     }
 
     fn own(&self) -> Result<CopyPeer, SubmitError> {

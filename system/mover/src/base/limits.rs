@@ -1,5 +1,7 @@
 //! Limits and defaults of a session.
 
+use penstock_protocol::digest::Algorithm;
+
 /// Default number of data streams.
 pub(crate) const STREAMS_DEFAULT: u16 = 4;
 
@@ -14,3 +16,13 @@ pub const THREADS_PER_DEVICE_MAX: u16 = 64;
 
 /// Default memory for blocks of one end: 16 blocks of 4 MiB.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Streams that a transfer begins with where no number is named: as many as the host has processors, two to eight; one
+/// where the digest needs file order.
+#[must_use]
+pub fn default_streams(algorithm: Algorithm) -> u16 {
+    if !algorithm.combines() {
+        return 1;
+    }
+    u16::try_from(penstock_sys::machine::cores()).unwrap_or(8).clamp(2, 8)
+}

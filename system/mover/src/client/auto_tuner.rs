@@ -1,17 +1,19 @@
-//! Tuner of the streams of one copy: samples its sending end, and applies what the controller decides.
+//! Tuner of the streams of one transfer: samples its sending end, and says how many streams it should have.
 //!
-//! The caller ticks it. It adds and retires streams as a change of settings does: a retired stream ends after its block, and
-//! any block may use any stream. Streams that someone else changes meanwhile end it: the operator's word counts.
+//! The caller ticks it and changes the settings: a retired stream ends after its block, and any block may use any stream.
+//! Streams that someone else changes meanwhile end it: the operator's word counts. An order may set the number to begin
+//! with and not to exceed.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use penstock_protocol::control::Settings;
 use penstock_tuner::{
-    BindingLimit, KneeController, Parallelism, TransferController, TunerDecision, TuningLimits,
+    BindingLimit, ChangeReason, KneeController, Parallelism, TransferController, TunerDecision,
+    TuningLimits,
 };
+use serde::Serialize;
 
-use super::transfer::ClientTransfer;
+use super::stream_tuning::{TuningBounds, TuningReport};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::tuning_meter::TuningMeter;
 
@@ -21,16 +23,25 @@ const TUNED_STREAMS_MAX: u16 = 64;
 /// Most decisions that are kept; the latest are.
 const RECORDS_MAX: usize = 400;
 
+/// Most points of the rate over time; then every two become one.
+const POINTS_MAX: usize = 512;
+
 /// Intervals without another suggestion after one that is not applied.
 const SUGGESTION_INTERVALS: u32 = 20;
 
+/// Reason of an agent whose operator wants no tuner.
+pub(crate) const SWITCHED_OFF: &str = "the operator has switched the tuner off ([tuning] mode)";
+
 /// Use of the decisions of a tuner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TuningMode {
     /// Applies them.
     Apply,
     /// Keeps what it would try, and changes nothing. What a step gains is then not known.
     Observe,
+    /// Makes none.
+    Off,
 }
 
 /// Decision of a tuner, with the rate of the interval before it.
@@ -48,12 +59,59 @@ pub struct TuningRecord {
     pub decision: TunerDecision,
 }
 
-/// Tuner of one copy.
+/// Mean rate and streams at the end of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RatePoint {
+    /// End of the interval, as time since the tuner began.
+    pub at: Duration,
+    /// Payload rate in bits per second.
+    pub rate_bps: u64,
+    /// Streams that were connected.
+    pub streams: u16,
+}
+
+/// Rate of a transfer over its whole time, in at most [`POINTS_MAX`] points.
+#[derive(Debug, Default)]
+struct RateSeries {
+    points: Vec<RatePoint>,
+    /// Samples of each point, less one.
+    merged: u32,
+    /// Samples and bits per second of the point that is being summed.
+    pending: (u32, u64),
+}
+
+impl RateSeries {
+    fn add(&mut self, point: RatePoint) {
+        self.pending.0 += 1;
+        self.pending.1 += point.rate_bps;
+        if self.pending.0 <= self.merged {
+            return;
+        }
+        let (samples, sum) = std::mem::take(&mut self.pending);
+        self.points.push(RatePoint { rate_bps: sum / u64::from(samples), ..point });
+        if self.points.len() == POINTS_MAX {
+            self.merged = self.merged * 2 + 1;
+            self.points = self.points.chunks(2).map(merge).collect();
+        }
+    }
+}
+
+/// One point for two of equal length.
+fn merge(pair: &[RatePoint]) -> RatePoint {
+    let last = pair[pair.len() - 1];
+    let sum: u64 = pair.iter().map(|point| point.rate_bps).sum();
+    RatePoint { rate_bps: sum / pair.len() as u64, ..last }
+}
+
+/// Tuner of one transfer.
 #[derive(Debug)]
-pub struct AutoTuner {
+pub(super) struct AutoTuner {
     mode: TuningMode,
     controller: KneeController,
+    /// Streams to begin with, and to return to when it is switched off.
     start: u16,
+    /// Most streams that an order allows.
+    allotted_max: Option<u16>,
     limits: TuningLimits,
     meter: TuningMeter,
     /// Streams that it asked for.
@@ -61,83 +119,134 @@ pub struct AutoTuner {
     started: Instant,
     records: Vec<TuningRecord>,
     left_out: u64,
+    latest: Option<ChangeReason>,
+    series: RateSeries,
     /// Intervals until the next suggestion.
     silent: u32,
     ended: Option<&'static str>,
 }
 
+fn limits_of(most: u16, start: u16) -> TuningLimits {
+    let most = most.clamp(1, TUNED_STREAMS_MAX).max(start);
+    TuningLimits::streams_up_to(most, Parallelism::streams(start))
+}
+
 impl AutoTuner {
-    /// Creates a tuner of a copy that begins with `start` streams and has `blocks` blocks of memory: a stream without a
-    /// block waits.
-    #[must_use]
-    pub fn new(mode: TuningMode, start: u16, blocks: u64) -> Self {
-        let most = u16::try_from(blocks).unwrap_or(u16::MAX).clamp(1, TUNED_STREAMS_MAX);
-        let limits = TuningLimits::streams_up_to(most.max(start), Parallelism::streams(start));
+    /// Creates a tuner of a transfer that begins with `start` streams.
+    pub(super) fn new(start: u16) -> Self {
+        let limits = limits_of(TUNED_STREAMS_MAX, start);
         Self {
-            mode,
+            mode: TuningMode::Apply,
             controller: KneeController::new(Parallelism::streams(start), limits),
             start,
+            allotted_max: None,
             limits,
             meter: TuningMeter::default(),
             wanted: start,
             started: Instant::now(),
             records: Vec::new(),
             left_out: 0,
+            latest: None,
+            series: RateSeries::default(),
             silent: 0,
             ended: None,
         }
     }
 
-    /// Takes a sample of a running copy if it is time, and applies the decision.
-    pub fn tick(&mut self, transfer: &ClientTransfer) {
-        let Some(end) = transfer.endpoint().filter(|_| self.ended.is_none()) else { return };
-        let Endpoint::Send(sender) = &end else {
+    /// True if a sample of this end is due.
+    pub(super) fn is_due(&self, end: &Endpoint) -> bool {
+        self.ended.is_none() && self.meter.is_due(end.session().id)
+    }
+
+    /// Takes a sample of a running end. Returns the streams that it should have from now on, if they change.
+    pub(super) fn tick(&mut self, end: &Endpoint, bounds: TuningBounds) -> Option<u16> {
+        if self.ended.is_some() {
+            return None;
+        }
+        let Endpoint::Send(sender) = end else {
             self.ended = Some("this end receives: the sender keeps its streams");
-            return;
+            return None;
         };
         let session = end.session();
         let wanted = session.wanted_streams.load(Ordering::SeqCst);
         if wanted != self.wanted && self.meter.has_sampled(session.id) {
             self.ended = Some("the streams were changed by hand");
-            return;
+            return None;
         }
-        if let Some(most) = transfer.streams_max().filter(|most| *most < self.limits.max.streams) {
-            let most = most.max(self.start);
-            self.limits = TuningLimits::streams_up_to(most, Parallelism::streams(self.start));
-            self.controller.set_limits(self.limits);
+        if bounds.mode != self.mode
+            && let Some(streams) = self.switch(bounds.mode)
+        {
+            return Some(streams);
         }
-        let Some(sample) = self.meter.sample(&sender.0) else { return };
+        if self.mode == TuningMode::Off {
+            return None;
+        }
+        // A stream without a block waits.
+        let blocks = u16::try_from(session.pool.limit()).unwrap_or(u16::MAX);
+        let limits = limits_of(bounds.streams_max.min(blocks), self.start);
+        let limits = match self.allotted_max {
+            Some(most) if most < limits.max.streams => limits_of(most, self.start),
+            _ => limits,
+        };
+        if limits != self.limits {
+            self.limits = limits;
+            self.controller.set_limits(limits);
+        }
+        let sample = self.meter.sample(&sender.0)?;
+        let (streams, rate_bps) = (sample.active.streams, sample.rate_bps() as u64);
+        let at = self.started.elapsed();
+        self.series.add(RatePoint { at, rate_bps, streams });
         if self.silent > 0 {
             self.silent -= 1;
-            return;
+            return None;
         }
         let decision = self.controller.observe(&sample);
-        let streams = sample.active.streams;
+        self.latest = Some(decision.reason);
         if decision.reason.is_notable() {
-            self.keep(TuningRecord {
-                at: self.started.elapsed(),
-                rate_bps: sample.rate_bps() as u64,
-                streams,
-                limit: BindingLimit::of(&sample),
-                decision,
-            });
+            let limit = BindingLimit::of(&sample);
+            self.keep(TuningRecord { at, rate_bps, streams, limit, decision });
         }
         let target = decision.target.streams;
-        match self.mode {
-            TuningMode::Apply if target != self.wanted => {
-                tracing::info!("streams {} -> {target}: {}", self.wanted, decision.reason);
-                self.wanted = target;
-                transfer.change(Settings { streams: Some(target), ..Settings::default() });
-            }
-            TuningMode::Observe if target != self.wanted => {
-                tracing::info!("would change streams {streams} -> {target}: {}", decision.reason);
-                // The step is not taken, and the next sample would not show it.
-                self.controller =
-                    KneeController::new(Parallelism::streams(self.start), self.limits);
-                self.silent = SUGGESTION_INTERVALS;
-            }
-            TuningMode::Apply | TuningMode::Observe => {}
+        if target == self.wanted {
+            return None;
         }
+        if self.mode == TuningMode::Apply {
+            tracing::info!("streams {} -> {target}: {}", self.wanted, decision.reason);
+            self.wanted = target;
+            return Some(target);
+        }
+        tracing::info!("would change streams {streams} -> {target}: {}", decision.reason);
+        // The step is not taken, and the next sample would not show it.
+        self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
+        self.silent = SUGGESTION_INTERVALS;
+        None
+    }
+
+    /// Changes the mode. Returns the streams to begin with where others are in place.
+    fn switch(&mut self, mode: TuningMode) -> Option<u16> {
+        self.mode = mode;
+        if mode == TuningMode::Off {
+            self.ended = Some(SWITCHED_OFF);
+        }
+        if mode == TuningMode::Apply || self.wanted == self.start {
+            return None;
+        }
+        self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
+        self.wanted = self.start;
+        Some(self.start)
+    }
+
+    /// Begins anew with the streams of an order, and exceeds them no more. Returns false where the caller keeps to the
+    /// number, because no decisions follow.
+    pub(super) fn allot(&mut self, streams: u16) -> bool {
+        if self.allotted_max == Some(streams) {
+            return self.ended.is_none();
+        }
+        self.allotted_max = Some(streams);
+        (self.start, self.wanted) = (streams, streams);
+        self.limits = limits_of(streams, streams);
+        self.controller = KneeController::new(Parallelism::streams(streams), self.limits);
+        false
     }
 
     fn keep(&mut self, record: TuningRecord) {
@@ -148,27 +257,56 @@ impl AutoTuner {
         self.records.push(record);
     }
 
-    /// Mode that the caller chose.
-    #[must_use]
-    pub const fn mode(&self) -> TuningMode {
-        self.mode
+    /// Decisions so far.
+    pub(super) fn report(&self) -> TuningReport {
+        TuningReport {
+            mode: self.mode,
+            ended: self.ended,
+            latest: self.latest.map(|reason| reason.to_string()),
+            records: self.records.clone(),
+            left_out: self.left_out,
+            series: self.series.points.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_series_keeps_mean_rate() {
+        let mut series = RateSeries::default();
+        let samples = 10 * POINTS_MAX as u64;
+        for index in 0..samples {
+            let at = Duration::from_millis(500 * (index + 1));
+            series.add(RatePoint { at, rate_bps: 2 * (index % 4), streams: 3 });
+        }
+        let points = &series.points;
+        assert!((POINTS_MAX / 2..POINTS_MAX).contains(&points.len()), "{}", points.len());
+        assert!(points.iter().all(|point| point.rate_bps == 3 && point.streams == 3));
+        let distances = points.windows(2).map(|pair| pair[1].at - pair[0].at);
+        assert!(distances.into_iter().all(|distance| distance == Duration::from_secs(8)));
+        assert!(points.last().unwrap().at <= Duration::from_millis(500 * samples));
     }
 
-    /// Decisions that changed something or began a search, in order; the latest 400.
-    #[must_use]
-    pub fn records(&self) -> &[TuningRecord] {
-        &self.records
+    #[test]
+    fn order_bounds_streams() {
+        let mut tuner = AutoTuner::new(4);
+        assert!(!tuner.allot(12), "the first number is set");
+        assert!(tuner.allot(12), "the tuner keeps it");
+        assert_eq!((tuner.wanted, tuner.limits.max.streams), (12, 12));
+        tuner.ended = Some("ended");
+        assert!(!tuner.allot(12), "nothing else does");
     }
 
-    /// Number of earlier decisions that are no longer kept.
-    #[must_use]
-    pub const fn left_out(&self) -> u64 {
-        self.left_out
-    }
-
-    /// Reason why it no longer changes anything; none while it does.
-    #[must_use]
-    pub const fn ended(&self) -> Option<&'static str> {
-        self.ended
+    #[test]
+    fn switched_off_tuner_restores_start() {
+        let mut tuner = AutoTuner::new(4);
+        tuner.wanted = 16;
+        assert_eq!(tuner.switch(TuningMode::Off), Some(4));
+        assert!(tuner.ended.unwrap().contains("[tuning] mode"));
+        let mut fresh = AutoTuner::new(4);
+        assert_eq!(fresh.switch(TuningMode::Observe), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Data streams of a client: as many as requested, over the chosen paths.
+//! Data streams of a client: as many as requested, or as its tuner finds, over the chosen paths.
 //!
 //! Broken streams are reconnected. After a change of paths each stream gets a successor on a new path
 //! and drains: it ends when its data has arrived. If nothing of it arrives for [`STALL_TIMEOUT`], its path
@@ -93,6 +93,7 @@ pub(super) fn keep(shared: &Arc<TransferState>, end: &Endpoint, opened: &Opened)
     let dial = &shared.plan.contact.dial;
     let mut control_choice = None;
     while !session.is_over() {
+        shared.tune(end);
         let choice = dial.choice();
         slots.retain(|slot| !slot.thread.is_finished());
         slots.iter_mut().for_each(|slot| slot.start_draining(choice));

@@ -13,6 +13,8 @@ use penstock_protocol::open::{Mark, Opened, Request};
 use penstock_protocol::proof::Nonces;
 use penstock_sys::event::EventFd;
 
+use super::auto_tuner::AutoTuner;
+use super::stream_tuning::{StreamTuning, TuningReport};
 use super::streams;
 use crate::base::lock::lock;
 use crate::base::spawn::spawn;
@@ -49,6 +51,8 @@ pub struct TransferConfig {
     pub begin: SessionOrigin,
     /// Creates the local endpoint.
     pub make_end: Box<MakeEnd>,
+    /// Tuning of its streams.
+    pub tuning: StreamTuning,
 }
 
 impl std::fmt::Debug for TransferConfig {
@@ -128,6 +132,8 @@ pub(super) struct TransferState {
     stage: Mutex<Stage>,
     /// Settings changed since the start.
     settings: Mutex<Settings>,
+    /// Tuner of its streams, if there is one. Locked before `settings` and `end`.
+    tuner: Option<Mutex<AutoTuner>>,
     /// Result, once it has ended.
     outcome: Mutex<Option<Result<(), CopyError>>>,
     /// Signalled at the first session, and at the end.
@@ -205,22 +211,32 @@ impl ClientTransfer {
         self.shared.snapshot()
     }
 
-    /// Local end of the current session.
-    pub(super) fn endpoint(&self) -> Option<Endpoint> {
-        lock(&self.shared.end).clone()
-    }
-
-    /// Most streams that the other end admits to the current session.
-    pub(super) fn streams_max(&self) -> Option<u16> {
-        Some(self.shared.streams_max.load(Ordering::Relaxed)).filter(|most| *most > 0)
-    }
-
-    /// Changes the settings of this and later sessions.
+    /// Changes the settings of this and later sessions. A changed number of streams ends their tuning.
     pub fn change(&self, settings: Settings) {
-        lock(&self.shared.settings).merge(&settings);
-        if let Some(end) = &*lock(&self.shared.end) {
-            end.change(settings);
+        self.shared.change(settings);
+    }
+
+    /// Applies the settings of an order. Its streams are those to begin with, which a tuner does not exceed; without a
+    /// tuner they are the streams to have.
+    pub fn allot(&self, mut settings: Settings) {
+        let Some(tuner) = &self.shared.tuner else { return self.change(settings) };
+        let mut tuner = lock(tuner);
+        settings.streams = settings.streams.filter(|streams| !tuner.allot(*streams));
+        self.shared.change(settings);
+    }
+
+    /// Decisions about its streams, or the reason why there are none.
+    #[must_use]
+    pub fn tuning(&self) -> TuningReport {
+        match &self.shared.tuner {
+            Some(tuner) => lock(tuner).report(),
+            None => TuningReport::kept(self.shared.plan.tuning.reason_to_keep()),
         }
+    }
+
+    /// Number of connected streams.
+    pub(crate) fn stream_count(&self) -> u16 {
+        lock(&self.shared.end).as_ref().map_or(0, |end| end.session().stream_count())
     }
 
     /// Moves the streams to these address pairs, or to any if `path` is empty. Each stream gets a
@@ -297,6 +313,10 @@ enum SessionEnd {
 
 impl TransferState {
     fn new(plan: TransferConfig) -> io::Result<Self> {
+        let tuner = match plan.tuning {
+            StreamTuning::Kept(_) => None,
+            StreamTuning::Tuned { start, .. } => Some(Mutex::new(AutoTuner::new(start))),
+        };
         Ok(Self {
             plan,
             end: Mutex::default(),
@@ -309,6 +329,7 @@ impl TransferState {
             settled: Mutex::default(),
             stage: Mutex::default(),
             settings: Mutex::default(),
+            tuner,
             waiting: Mutex::default(),
             control: Mutex::default(),
             outcome: Mutex::default(),
@@ -323,6 +344,31 @@ impl TransferState {
         let earlier = lock(&self.earlier).clone();
         let end = (*end).clone();
         self.add(earlier, end.as_ref())
+    }
+
+    fn change(&self, settings: Settings) {
+        lock(&self.settings).merge(&settings);
+        if let Some(end) = &*lock(&self.end) {
+            end.change(settings);
+        }
+    }
+
+    /// Lets the tuner, if there is one, take a sample that is due and change the streams of `end`.
+    pub(super) fn tune(&self, end: &Endpoint) {
+        let (Some(tuner), StreamTuning::Tuned { bounds, .. }) = (&self.tuner, &self.plan.tuning)
+        else {
+            return;
+        };
+        if !lock(tuner).is_due(end) {
+            return;
+        }
+        // The source may look at other transfers: the tuner is not locked meanwhile.
+        let mut bounds = bounds();
+        bounds.streams_max = bounds.streams_max.min(self.streams_max.load(Ordering::Relaxed));
+        let mut tuner = lock(tuner);
+        if let Some(streams) = tuner.tick(end, bounds) {
+            self.change(Settings { streams: Some(streams), ..Settings::default() });
+        }
     }
 
     /// Moves the current session to the earlier ones.

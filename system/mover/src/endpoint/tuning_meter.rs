@@ -48,25 +48,26 @@ pub(crate) struct TuningMeter {
 }
 
 impl TuningMeter {
-    /// Returns a sample once an interval has passed since the last one; none for the first of a session.
+    /// True unless an interval of this session is under way.
+    pub(crate) fn is_due(&self, session: SessionId) -> bool {
+        let last = self.last.as_ref().filter(|last| last.session == session);
+        last.is_none_or(|last| last.at.elapsed() >= SAMPLE_INTERVAL)
+    }
+
+    /// Returns a sample of the interval since the last one; none for the first of a session.
     pub(crate) fn sample(&mut self, end: &SenderEnd) -> Option<TunerSample> {
         let session = &end.work.session;
         let last = self.last.take().filter(|last| last.session == session.id);
         let now = Instant::now();
-        if let Some(waiting) = last.as_ref().filter(|last| now - last.at < SAMPLE_INTERVAL) {
-            debug_assert_eq!(waiting.session, session.id);
-            self.last = last;
-            return None;
-        }
         let meter = &session.meter;
-        let report = session.report();
+        let (report, tcp) = session.measure();
         let reading = SessionReading {
             session: session.id,
             at: now,
             waited_storage_us: meter.waited_storage_us.load(Ordering::Relaxed),
             waited_rate_us: meter.waited_rate_us.load(Ordering::Relaxed),
             cpu_us: report.cpu_us,
-            tcp: session.tcp(),
+            tcp,
         };
         let Some(last) = last else {
             (self.last, self.peer) = (Some(reading), None);
@@ -79,7 +80,7 @@ impl TuningMeter {
             share_of(later.saturating_sub(earlier), interval_us, streams)
         };
         let since = |later: u64, earlier: u64| later.saturating_sub(earlier);
-        let (tcp, before) = (reading.tcp, last.tcp);
+        let before = last.tcp;
         let sample = TunerSample {
             interval_us,
             // Not the bytes written: a new stream would count what its send buffer takes.
@@ -92,8 +93,8 @@ impl TuningMeter {
                 sndbuf_limited_us: since(tcp.buffer_us, before.buffer_us),
                 sent_segments: Some(since(tcp.sent_segments, before.sent_segments)),
                 retransmitted_segments: since(tcp.retransmits, before.retransmits),
-                rtt_us: session.smoothed_rtt_us(),
-                rtt_min_us: tcp.rtt_us,
+                rtt_us: tcp.mean_rtt_us(),
+                rtt_min_us: tcp.rtt_min_us,
                 delivered_ce: since(tcp.marked_segments, before.marked_segments),
             },
             queues: QueueShares {

@@ -71,11 +71,13 @@ impl AgentInner {
         Err(Refusal::new(RefusalKind::Busy, text))
     }
 
-    /// Limit of streams for a transfer to another agent, which connects them itself.
-    pub(super) fn streams_free(&self, limits: &AgentLimits) -> u16 {
+    /// Limit of streams for a transfer to another agent, which connects them itself. `own`: its number, whose streams
+    /// it may keep.
+    pub(super) fn streams_free(&self, limits: &AgentLimits, own: Option<u64>) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let taken = all.iter().map(|one| one.streams().max(1)).sum::<usize>();
-        let taken = taken + self.initiated_streams();
+        let others = all.iter().filter(|one| Some(one.id) != own);
+        let taken = others.map(|one| one.streams().max(1)).sum::<usize>();
+        let taken = taken + self.initiated_streams(own);
         let free = limits.streams.saturating_sub(taken).max(1);
         u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
     }
@@ -95,7 +97,7 @@ impl AgentInner {
         // A transfer without a stream keeps its reserved slot.
         let others = all.iter().filter(|one| one.id != running.id);
         let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
-        let taken = taken + self.initiated_streams();
+        let taken = taken + self.initiated_streams(None);
         if taken < limits.streams {
             running.joined.fetch_add(1, Ordering::SeqCst);
             return true;

@@ -20,6 +20,7 @@ use penstock_protocol::open::SessionId;
 use socket2::SockRef;
 
 use super::active_session::ActiveSession;
+use super::delegate::Delegate;
 use super::gateway::GatewayTransfer;
 use super::initiated::InitiatedTransfer;
 use super::limits::AgentLimits;
@@ -29,6 +30,7 @@ use super::pending_connections::PendingConnections;
 use crate::base::engine::Engine;
 use crate::base::lock::lock;
 use crate::base::spawn::spawn;
+use crate::client::stream_tuning::TuningReport;
 use crate::net::firefly::FireflyCounters;
 use crate::net::transport::Transport;
 use crate::session::counters::AgentCounters;
@@ -39,6 +41,14 @@ use crate::sink::file_locks::FileLocks;
 
 /// Number of ended transfers that are listed.
 const HISTORY_MAX: usize = 200;
+
+/// A transfer that ended.
+#[derive(Debug)]
+pub(super) struct EndedTransfer {
+    pub(super) listed: ListedTransfer,
+    /// Decisions about its streams; none of one whose client chose them.
+    pub(super) tuning: Option<TuningReport>,
+}
 
 /// Configuration of an agent.
 pub struct AgentConfig {
@@ -93,7 +103,7 @@ pub(super) struct AgentInner {
     pub(super) initiated: Mutex<BTreeMap<u64, Arc<InitiatedTransfer>>>,
     /// Transfers over other protocols.
     pub(super) gateway: Mutex<BTreeMap<u64, Weak<GatewayTransfer>>>,
-    pub(super) history: Mutex<VecDeque<ListedTransfer>>,
+    pub(super) history: Mutex<VecDeque<EndedTransfer>>,
     pub(super) totals: Mutex<AgentCounters>,
     pub(super) fireflies: Arc<FireflyCounters>,
     pub(super) locks: FileLocks,
@@ -163,7 +173,8 @@ impl Agent {
     /// Running transfers and the last ended ones, by id.
     #[must_use]
     pub fn transfers(&self) -> Vec<ListedTransfer> {
-        let mut all: Vec<_> = lock(&self.0.history).iter().cloned().collect();
+        let mut all: Vec<_> =
+            lock(&self.0.history).iter().map(|ended| ended.listed.clone()).collect();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
         all.extend(self.0.initiated().iter().map(|one| one.show()));
@@ -276,13 +287,15 @@ impl AgentInner {
             return;
         }
         drop(lock(&running.memory).take());
-        self.record_ended(running.show(), |totals| running.end.count(totals));
+        let tuning = running.delegate.as_ref().map(Delegate::tuning);
+        self.record_ended(running.show(), tuning, |totals| running.end.count(totals));
     }
 
     /// Records an ended transfer.
     pub(super) fn record_ended(
         &self,
         shown: ListedTransfer,
+        tuning: Option<TuningReport>,
         count: impl FnOnce(&mut AgentCounters),
     ) {
         let mut totals = lock(&self.totals);
@@ -294,6 +307,6 @@ impl AgentInner {
         if history.len() == HISTORY_MAX {
             history.pop_front();
         }
-        history.push_back(shown);
+        history.push_back(EndedTransfer { listed: shown, tuning });
     }
 }

@@ -156,19 +156,21 @@ impl AgentInner {
             channel.check_open().is_ok()
         })?;
         let session = granted.end.session();
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (delegate, name) = match &open.request {
             // The session has its identifier at the other agent, which may be this one too.
             Request::ThirdParty(request) => {
-                let free = self.streams_free(&limits);
+                let free = self.streams_free(&limits, None);
                 let from_here = channel.transport().peer_address().is_none_or(is_own_address);
                 let allowed = |to| keeper.may_send_to(to, from_here || self.listens_on(to));
-                let delegate = Delegate::start(request, granted.end.clone(), free, &allowed)?;
+                let tuning = self.delegate_tuning(id, &granted.end, &limits, free);
+                let end = granted.end.clone();
+                let delegate = Delegate::start(request, end, free, &allowed, tuning)?;
                 (Some(delegate), handshake::random())
             }
             _ => (None, session.id),
         };
         memory.attach(session.pool.clone());
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let opened = Opened {
             session: name,
             key: session.key().0,

@@ -13,6 +13,8 @@ use penstock_scopes::PathAccess;
 use super::agent::{Agent, AgentInner};
 use super::initiated::{InitiatedTransfer, limit_streams, start};
 use super::listing::TransferDirection;
+use super::tuning::RECEIVES;
+use crate::client::stream_tuning::StreamTuning;
 use crate::client::transfer::{SessionOrigin, TransferConfig};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::session_setup::SessionBuilder;
@@ -32,6 +34,8 @@ pub struct AgentCopyRequest {
     pub pull: Pull,
     /// Target with the options of the copy; at this agent if it receives.
     pub push: Push,
+    /// Reason to keep the streams of the request; none to tune them where this agent sends.
+    pub keep_streams: Option<&'static str>,
 }
 
 impl AgentCopyRequest {
@@ -82,11 +86,16 @@ impl AgentInner {
         let (path, access) = request.own_path();
         let shown = keeper.place(&caller, path, access)?.shown;
         let mark = keeper.mark(&caller, path, request.push.options.mark)?;
-        let streams_max = self.streams_free(&limits);
+        let streams_max = self.streams_free(&limits, None);
         request.push.options.mark = mark;
         limit_streams(&mut request.push.options, streams_max);
         request.pull.options = request.push.options.clone();
-        let AgentCopyRequest { id, with, direction, pull, push } = request;
+        let AgentCopyRequest { id, with, direction, pull, push, keep_streams } = request;
+        let tuning = match (direction, keep_streams) {
+            (TransferDirection::Receive, _) => StreamTuning::Kept(RECEIVES),
+            (TransferDirection::Send, Some(reason)) => StreamTuning::Kept(reason),
+            (TransferDirection::Send, None) => self.tuning(id, &push.options, &limits),
+        };
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&with);
         let make_end = {
@@ -127,7 +136,7 @@ impl AgentInner {
             TransferDirection::Receive => Request::Pull(pull),
         };
         let begin = SessionOrigin::Requested(asked);
-        let transfer = start(TransferConfig { contact: with, begin, make_end })?;
+        let transfer = start(TransferConfig { contact: with, begin, make_end, tuning })?;
         Ok(self.register(id, caller, direction, shown, transfer, streams_max, memory))
     }
 }

@@ -18,6 +18,7 @@ use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::EventFd;
 
 use crate::base::lock::lock;
+use crate::client::stream_tuning::{StreamTuning, TuningReport};
 use crate::client::transfer::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
 use crate::endpoint::end::Endpoint;
 use crate::net::connector::{CopyError, PeerConnector};
@@ -76,6 +77,7 @@ impl Delegate {
         end: Endpoint,
         streams_max: u16,
         allowed: &dyn Fn(SocketAddr) -> Result<(), Refusal>,
+        tuning: StreamTuning,
     ) -> Result<Self, Refusal> {
         let refuse = |error: std::io::Error| Refusal::new(RefusalKind::Request, error.to_string());
         let (to, from) = (addresses(&request.to)?, addresses(&request.from)?);
@@ -102,9 +104,15 @@ impl Delegate {
             contact,
             begin: SessionOrigin::Adopted(session),
             make_end: Box::new(move |_| Ok(end.clone())),
+            tuning,
         };
         let transfer = ClientTransfer::start(plan).map_err(refuse)?;
         Ok(Self { transfer, sent: Mutex::default() })
+    }
+
+    /// Decisions about its streams, or the reason why there are none.
+    pub(crate) fn tuning(&self) -> TuningReport {
+        self.transfer.tuning()
     }
 
     fn next(&self, sent: &mut SentReports) -> Option<FromSource> {

@@ -15,7 +15,9 @@ use penstock_sys::net::TcpInfo;
 
 use super::agent::{Agent, AgentInner};
 use super::listing::{ListedTransfer, TransferDirection};
+use super::tuning::GATEWAY;
 use crate::base::lock::lock;
+use crate::client::stream_tuning::TuningReport;
 use crate::net::firefly::Fireflies;
 use crate::net::labels::label_accepted;
 use crate::net::transport::Transport;
@@ -374,6 +376,8 @@ impl Drop for GatewayTransfer {
         }
         let inner = Arc::clone(&self.agent.0);
         lock(&inner.gateway).remove(&self.id);
-        inner.record_ended(self.show(true), |totals| self.count(totals));
+        inner.record_ended(self.show(true), Some(TuningReport::kept(GATEWAY)), |totals| {
+            self.count(totals)
+        });
     }
 }

@@ -32,8 +32,10 @@ use super::agent::{Agent, AgentInner};
 use super::limits::AgentLimits;
 use super::listing::{ListedTransfer, TransferDirection};
 use super::memory::MemoryLease;
+use super::tuning::RECEIVES;
 use crate::base::limits::STREAMS_DEFAULT;
 use crate::base::lock::lock;
+use crate::client::stream_tuning::{StreamTuning, TuningReport};
 use crate::client::transfer::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::sender::{SenderControl, SenderEnd};
@@ -189,8 +191,10 @@ impl AgentInner {
         prepare: impl Fn(SenderEnd) -> SenderEnd + Send + Sync + 'static,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let limits = self.check_start(&push.options)?;
-        let streams_max = self.streams_free(&limits);
+        let streams_max = self.streams_free(&limits, None);
         limit_streams(&mut push.options, streams_max);
+        let id = self.new_id();
+        let tuning = self.tuning(id, &push.options, &limits);
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&to);
         let make_end = {
@@ -215,10 +219,11 @@ impl AgentInner {
             contact: to,
             begin: SessionOrigin::Requested(Request::Push(push)),
             make_end,
+            tuning,
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Send;
-        Ok(self.register(self.new_id(), caller, direction, path, transfer, streams_max, memory))
+        Ok(self.register(id, caller, direction, path, transfer, streams_max, memory))
     }
 
     fn fetch(
@@ -228,7 +233,7 @@ impl AgentInner {
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let FetchRequest { from, source, directory, name, shown, mut options } = fetching;
         let limits = self.check_start(&options)?;
-        let streams_max = self.streams_free(&limits);
+        let streams_max = self.streams_free(&limits, None);
         limit_streams(&mut options, streams_max);
         let memory = Arc::new(self.memory.acquire(options.block_bytes)?);
         let homes = self.homes_towards(&from);
@@ -266,6 +271,7 @@ impl AgentInner {
             contact: from,
             begin: SessionOrigin::Requested(Request::Pull(pull)),
             make_end,
+            tuning: StreamTuning::Kept(RECEIVES),
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Receive;
@@ -330,11 +336,11 @@ impl AgentInner {
         lock(&self.initiated).values().cloned().collect()
     }
 
-    /// Number of streams of all initiated transfers.
-    pub(super) fn initiated_streams(&self) -> usize {
-        let streams =
-            |one: &Arc<InitiatedTransfer>| usize::from(one.transfer.snapshot().streams).max(1);
-        self.initiated().iter().map(streams).sum()
+    /// Number of streams of all initiated transfers but the one of this number.
+    pub(super) fn initiated_streams(&self, except: Option<u64>) -> usize {
+        let others = self.initiated();
+        let others = others.iter().filter(|one| Some(one.id) != except);
+        others.map(|one| usize::from(one.transfer.stream_count()).max(1)).sum()
     }
 
     /// Removes ended transfers from the list.
@@ -344,7 +350,7 @@ impl AgentInner {
                 drop(lock(&one.memory).take());
                 // A transfer without a session is retried by its controller and not listed.
                 if one.snapshot().sessions > 0 {
-                    self.record_ended(one.show(), |totals| one.count(totals));
+                    self.record_ended(one.show(), Some(one.tuning()), |totals| one.count(totals));
                 }
             }
         }
@@ -405,9 +411,24 @@ impl InitiatedTransfer {
     }
 
     /// Changes its settings, within the agent's limits.
-    pub fn change(&self, mut settings: Settings) {
+    pub fn change(&self, settings: Settings) {
+        self.transfer.change(self.limited(settings));
+    }
+
+    /// Applies the settings of an order, within the agent's limits; a tuner uses at most its streams.
+    pub fn allot(&self, settings: Settings) {
+        self.transfer.allot(self.limited(settings));
+    }
+
+    fn limited(&self, mut settings: Settings) -> Settings {
         settings.streams = settings.streams.map(|streams| streams.min(self.streams_max).max(1));
-        self.transfer.change(settings);
+        settings
+    }
+
+    /// Decisions about its streams, or the reason why there are none.
+    #[must_use]
+    pub fn tuning(&self) -> TuningReport {
+        self.transfer.tuning()
     }
 
     /// Uses these address pairs; any if `path` is empty.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::base::limits::STREAMS_MAX;
+use crate::client::auto_tuner::TuningMode;
 
 /// Limits of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,6 +25,8 @@ pub struct AgentLimits {
     pub memory_bytes: u64,
     /// Time for which unfinished files of abandoned transfers are kept; for ever if `None`.
     pub keep_unfinished: Option<Duration>,
+    /// Use of the tuner for the streams of transfers that the agent sends by itself.
+    pub tuning: TuningMode,
 }
 
 impl AgentLimits {
@@ -44,6 +47,7 @@ impl Default for AgentLimits {
             streams: 1024,
             memory_bytes: 1 << 30,
             keep_unfinished: None,
+            tuning: TuningMode::Apply,
         }
     }
 }

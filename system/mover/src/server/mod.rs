@@ -14,3 +14,4 @@ pub(crate) mod limits;
 pub(crate) mod listing;
 mod memory;
 mod pending_connections;
+mod tuning;

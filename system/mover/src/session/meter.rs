@@ -34,7 +34,9 @@ pub(crate) struct TcpTotals {
     pub(crate) window_us: u64,
     pub(crate) buffer_us: u64,
     /// Minimum over the connections, not a sum.
-    pub(crate) rtt_us: Option<u32>,
+    pub(crate) rtt_min_us: Option<u32>,
+    /// Sum and number of the smoothed round-trip times of open connections.
+    rtts_us: (u64, u32),
     /// Time with data outstanding, in microseconds.
     pub(crate) busy_us: u64,
     pub(crate) sent_segments: u64,
@@ -43,18 +45,32 @@ pub(crate) struct TcpTotals {
 }
 
 impl TcpTotals {
+    /// Adds an open connection.
     pub(super) fn and(self, info: &TcpInfo) -> Self {
-        let rtt_us = Some(info.rtt_min_us).filter(|rtt| *rtt > 0);
+        let rtt_min_us = Some(info.rtt_min_us).filter(|rtt| *rtt > 0);
+        let (sum, count) = self.rtts_us;
         Self {
             acked_bytes: self.acked_bytes + info.bytes_acked,
             retransmits: self.retransmits + u64::from(info.retransmits),
             window_us: self.window_us + info.rwnd_limited_us,
             buffer_us: self.buffer_us + info.sndbuf_limited_us,
-            rtt_us: self.rtt_us.into_iter().chain(rtt_us).min(),
+            rtt_min_us: self.rtt_min_us.into_iter().chain(rtt_min_us).min(),
+            rtts_us: (sum + u64::from(info.rtt_us), count + u32::from(info.rtt_us > 0)),
             busy_us: self.busy_us + info.busy_us,
             sent_segments: self.sent_segments + u64::from(info.segments_sent),
             marked_segments: self.marked_segments + u64::from(info.delivered_ce),
         }
+    }
+
+    /// Adds a connection that ends: its present round-trip time counts no more.
+    pub(super) fn and_ended(self, info: &TcpInfo) -> Self {
+        Self { rtts_us: self.rtts_us, ..self.and(info) }
+    }
+
+    /// Mean of the smoothed round-trip times of the open connections, in microseconds.
+    pub(crate) fn mean_rtt_us(&self) -> Option<u32> {
+        let (sum, count) = self.rtts_us;
+        sum.checked_div(count.into()).and_then(|mean| u32::try_from(mean).ok())
     }
 }
 
@@ -62,4 +78,24 @@ impl TcpTotals {
 pub(crate) fn add_since(counter: &AtomicU64, start: Instant) {
     let elapsed = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
     counter.fetch_add(elapsed, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mean_rtt_leaves_out_ended_connections() {
+        let info = |rtt_us, rtt_min_us| TcpInfo {
+            rtt_us,
+            rtt_min_us,
+            bytes_acked: 5,
+            ..TcpInfo::default()
+        };
+        let ended = TcpTotals::default().and_ended(&info(900, 100));
+        assert_eq!(ended.mean_rtt_us(), None);
+        let all = ended.and(&info(300, 200)).and(&info(500, 150)).and(&info(0, 0));
+        assert_eq!((all.mean_rtt_us(), all.rtt_min_us), (Some(400), Some(100)));
+        assert_eq!(all.acked_bytes, 20);
+    }
 }

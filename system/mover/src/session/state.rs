@@ -231,7 +231,7 @@ impl Session {
         let removed = streams.remove(&stream);
         if let Some(Ok(info)) = removed.map(|stream| TcpInfo::of(&stream.transport)) {
             let mut ended = lock(&self.meter.ended);
-            *ended = ended.and(&info);
+            *ended = ended.and_ended(&info);
         }
     }
 
@@ -399,10 +399,10 @@ impl Session {
         self.wake_control();
     }
 
-    /// Applies settings to this end and queues them for the other.
+    /// Applies settings to this end and queues them for the other, beside those that still wait.
     pub fn change(&self, settings: Settings) {
         self.apply(&settings);
-        *lock(&self.settings_for_peer) = Some(settings);
+        lock(&self.settings_for_peer).get_or_insert_default().merge(&settings);
         self.wake_control();
     }
 
@@ -417,16 +417,6 @@ impl Session {
         self.tcp().retransmits
     }
 
-    /// Mean of the smoothed round-trip times of the connected streams, in microseconds.
-    pub(crate) fn smoothed_rtt_us(&self) -> Option<u32> {
-        let streams = lock(&self.streams);
-        let infos = streams.values().filter_map(|stream| TcpInfo::of(&stream.transport).ok());
-        let rtts: Vec<u64> =
-            infos.map(|info| u64::from(info.rtt_us)).filter(|us| *us > 0).collect();
-        let mean = rtts.iter().sum::<u64>().checked_div(rtts.len() as u64)?;
-        u32::try_from(mean).ok()
-    }
-
     pub(crate) fn tcp(&self) -> TcpTotals {
         // Lock order: streams, then ended.
         let streams = lock(&self.streams);
@@ -438,9 +428,14 @@ impl Session {
     /// Current measurements of this end.
     #[must_use]
     pub fn report(&self) -> Report {
+        self.measure().0
+    }
+
+    /// Current measurements of this end, with the sums over its connections; asks the kernel once for each.
+    pub(crate) fn measure(&self) -> (Report, TcpTotals) {
         let cpu = machine::process_cpu().saturating_sub(self.cpu_at_start);
         let tcp = self.tcp();
-        Report {
+        let report = Report {
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             machine_busy_permille: self.machine_busy_permille(),
             retransmits: tcp.retransmits,
@@ -451,8 +446,9 @@ impl Session {
             waited_network_us: self.meter.waited_network_us.load(Ordering::Relaxed),
             waited_window_us: tcp.window_us,
             waited_buffer_us: tcp.buffer_us,
-            rtt_us: tcp.rtt_us.unwrap_or(0),
-        }
+            rtt_us: tcp.rtt_min_us.unwrap_or(0),
+        };
+        (report, tcp)
     }
 
     fn machine_busy_permille(&self) -> u16 {

@@ -1,0 +1,122 @@
+//! Decisions about the streams of a transfer.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use penstock_http::{ProblemDetails, Refused};
+use penstock_mover::{RatePoint, TuningMode, TuningRecord, TuningReport};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::AgentApi;
+use super::api::{TransferFacts, find, number};
+use super::client::TransferClient;
+use crate::submitted::TransferStatus;
+
+/// Decisions of a tuner about the streams of a transfer, and its rate over time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Tuning)]
+pub struct TuningFacts {
+    /// `auto` (decisions are applied), `observe` (they are listed alone) or `off` (none are made).
+    pub mode: String,
+    /// Reason why no more decisions follow, such as streams that were changed by hand; null while they may.
+    pub ended: Option<String>,
+    /// Reason of the latest decision, which may keep the streams; null before the first.
+    #[serde(default)]
+    pub latest: Option<String>,
+    /// Changes and events that began a search, in order; the latest 400.
+    pub decisions: Vec<TuningDecisionFacts>,
+    /// Number of earlier decisions that `decisions` leaves out.
+    pub decisions_left_out: u64,
+    /// Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with `off`.
+    #[serde(default)]
+    pub series: Vec<RatePointFacts>,
+}
+
+/// Decision of a tuner, with what it measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TuningDecision)]
+pub struct TuningDecisionFacts {
+    /// Time since the transfer began.
+    pub seconds: f64,
+    /// Payload rate in the interval before the decision.
+    pub bits_per_second: u64,
+    /// Streams connected before the decision.
+    pub streams: u16,
+    /// Streams that the decision asks for; the same where it only begins a search.
+    pub target_streams: u16,
+    /// Limit that bound the transfer in that interval, such as `the path` or `the sender's processors`.
+    pub bound_by: String,
+    /// Reason in one sentence, with the figures behind it.
+    pub reason: String,
+}
+
+/// Mean rate of an interval, and the streams at its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = RatePoint)]
+pub struct RatePointFacts {
+    /// End of the interval, as time since the transfer began.
+    pub seconds: f64,
+    /// Payload rate.
+    pub bits_per_second: u64,
+    /// Connected streams.
+    pub streams: u16,
+}
+
+impl From<TuningReport> for TuningFacts {
+    fn from(report: TuningReport) -> Self {
+        let decision = |record: &TuningRecord| TuningDecisionFacts {
+            seconds: record.at.as_secs_f64(),
+            bits_per_second: record.rate_bps,
+            streams: record.streams,
+            target_streams: record.decision.target.streams,
+            bound_by: record.limit.to_string(),
+            reason: record.decision.reason.to_string(),
+        };
+        let point = |point: &RatePoint| RatePointFacts {
+            seconds: point.at.as_secs_f64(),
+            bits_per_second: point.rate_bps,
+            streams: point.streams,
+        };
+        Self {
+            mode: match report.mode {
+                TuningMode::Apply => "auto",
+                TuningMode::Observe => "observe",
+                TuningMode::Off => "off",
+            }
+            .to_owned(),
+            ended: report.ended.map(str::to_owned),
+            latest: report.latest,
+            decisions: report.records.iter().map(decision).collect(),
+            decisions_left_out: report.left_out,
+            series: report.series.iter().map(point).collect(),
+        }
+    }
+}
+
+/// Returns the decisions about the streams of a transfer, or the reason why there are none.
+#[utoipa::path(get, path = "/api/v1/transfers/{id}/tuning", operation_id = "transfer_tuning", security((), ("token" = [])),
+    params(("id" = u64, Path, description = "Number of the transfer")), responses(
+    (status = 200, body = TuningFacts, description = "Decisions about its streams, and its rate over time"),
+    Refused,
+))]
+pub(super) async fn tuning(
+    State(api): State<Arc<AgentApi>>,
+    client: TransferClient,
+    id: Result<Path<u64>, PathRejection>,
+) -> Result<Json<TuningFacts>, ProblemDetails> {
+    let id = number(id)?;
+    let transfer = find(&api, &client, id)?;
+    let report = api.mover.tuning(id);
+    Ok(Json(report.unwrap_or_else(|| TuningReport::kept(reason_of_none(&transfer))).into()))
+}
+
+/// Reason why the mover has no decisions about a transfer.
+fn reason_of_none(transfer: &TransferFacts) -> &'static str {
+    match transfer.state {
+        TransferStatus::Waiting | TransferStatus::Running => "it has not begun to move data",
+        _ => "the agent keeps the decisions of its latest 200 transfers, and none over a restart",
+    }
+}
