@@ -1,11 +1,14 @@
-// Transfers of this agent: progress, rate and bottleneck. With the token they can be changed and cancelled.
+// Transfers of this agent: progress, rate and bottleneck; of one, the decisions about its streams. With the token they can
+// be changed and cancelled.
 
 import { call, token, usePoll } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";
+import { set } from "../lib/route.js";
 import { clean, Name, Path } from "../lib/text.js";
 import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
 import { Command, Dialog, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
+import { TuningPlot, TuningTable } from "../parts/tuning.js";
 
 const PATH = "/api/v1/transfers";
 
@@ -43,6 +46,7 @@ export function Transfers({ params }) {
       <//>`}
       ${running.length > 0 && html`<${Running} rows=${running} known=${known} onChange=${(id) => choose({ id, what: "change" })} onCancel=${(id) => choose({ id, what: "cancel" })} />`}
     <//>
+    ${params.transfer && html`<${Tuning} key=${params.transfer} id=${params.transfer} running=${!paused && running.some((one) => String(one.id) === params.transfer)} />`}
     ${ended.length > 0 && html`<${Panel} id="ended" wide title="Recently ended"><${Ended} rows=${ended} /><//>`}
     ${chosen && html`<${Steer} transfer=${all.find((one) => one.id === chosen.id)} what=${chosen.what} onClose=${() => choose(null)} onDone=${() => { choose(null); again(); }} />`}
   `;
@@ -51,7 +55,7 @@ export function Transfers({ params }) {
 const direction = (one) => (one.direction === "send" ? "→" : "←");
 
 const files = [
-  { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => row.id },
+  { key: "id", name: "Id", number: true, sort: (row) => row.id, cell: (row) => html`<button type="button" class="link" title="decisions about its streams" aria-label=${`streams of transfer ${row.id}`} onClick=${() => set({ transfer: String(row.id) })}>${row.id}</button>` },
   { key: "path", name: "Path", sort: (row) => row.path, cell: (row) => html`<${Path} text=${row.path} most=${34} />` },
 ];
 const peers = [
@@ -102,6 +106,23 @@ function Ended({ rows }) {
     ...tagOf(rows),
   ];
   return html`<${Table} caption="Ended transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
+}
+
+/** Rate and streams of one transfer over time, and why it has as many. */
+function Tuning({ id, running }) {
+  const path = `${PATH}/${encodeURIComponent(id)}/tuning`;
+  const { data, error } = usePoll(path, running ? 1 : 0);
+  const [chosen, choose] = useState(null);
+  const name = `transfer ${clean(id, 20)}`;
+  const close = html`<button type="button" class="small" aria-label=${`close the streams of ${name}`} onClick=${() => set({ transfer: undefined })}>Close</button>`;
+  const observes = data?.mode === "observe" ? " Decisions are listed, and not applied." : "";
+  return html`<${Panel} id="tuning" wide title=${`Streams of ${name}`} tools=${close}>
+    <${Problem} error=${error} />
+    ${!data && !error && html`<${Loading} />`}
+    ${data && html`<p class="why">${data.ended ? `The streams stay: ${clean(data.ended, 300)}.` : data.latest ? clean(data.latest, 300) : "No decision yet: it measures the rate of its first streams."}${observes}</p>`}
+    ${data?.series.length > 0 && html`<${TuningPlot} tuning=${data} label=${`Rate and streams of ${name} over time, with each decision; arrow keys go through them, and the table below lists them`} chosen=${chosen} onChoose=${choose} />`}
+    ${data && (data.series.length > 0 || data.decisions.length > 0) && html`<${TuningTable} tuning=${data} caption=${`Decisions about the streams of ${name}`} chosen=${chosen} />`}
+  <//>`;
 }
 
 /** Changes one transfer, or asks for confirmation before it is cancelled. */

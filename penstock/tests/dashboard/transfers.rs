@@ -2,11 +2,12 @@
 
 use std::fs;
 
-use serde_json::Value;
+use penstock_testkit::http::TestRequest;
+use serde_json::{Value, json};
 
 use crate::Node;
-use crate::browser::Browser;
-use crate::common::{RunningCommand, seeded, wait_until, write_file};
+use crate::browser::{Browser, PAGE_TIMEOUT};
+use crate::common::{FaultProxy, RunningCommand, TestEnv, seeded, wait_until, write_file};
 
 /// Starts a copy to `name` at the node that would take minutes.
 pub(crate) fn slow(node: &Node, name: &str) -> RunningCommand {
@@ -103,4 +104,74 @@ fn token_lets_user_change_transfers() {
     browser.sees("Read-only");
     first.kill();
     browser.assert_clean(&["401", "400"]);
+}
+
+/// Submits a copy over connections that a proxy caps, and returns its number once its streams were changed.
+fn tuned(node: &Node, other: &TestEnv, fingerprint: &str, proxy: &FaultProxy) -> u64 {
+    write_file(&mut seeded(512), &node.env.root.join("file"), 160 << 20);
+    let token = fs::read_to_string(other.state.join("token")).unwrap();
+    let body = json!({
+        "source": "/data/file", "destination": proxy.url("file"), "encrypt": false,
+        "remote": {"token": token.trim(), "fingerprint": fingerprint},
+    });
+    let ask = |method, path: &str| {
+        TestRequest::new(&node.agent.http, method, path).token(&node.token()).json(&body).send()
+    };
+    let submitted = ask("POST", "/api/v1/transfers");
+    assert_eq!(submitted.status, 201, "{}", submitted.text());
+    let id = submitted.json()["id"].as_u64().unwrap();
+    let path = format!("/api/v1/transfers/{id}/tuning");
+    wait_until("two steps", PAGE_TIMEOUT, || {
+        let tuning = TestRequest::new(&node.agent.http, "GET", &path).token(&node.token()).send();
+        (tuning.json()["decisions"].as_array()?.len() >= 3).then_some(())
+    });
+    id
+}
+
+#[test]
+fn decisions_show_beside_rate() {
+    let node = Node::start("");
+    let far = TestEnv::new();
+    let other = far.agent();
+    let proxy = FaultProxy::paced(&other.listen, 1 << 20);
+    let id = tuned(&node, &far, &other.fingerprint, &proxy);
+    let mut browser = Browser::start(1400, 900);
+    browser.wish("light");
+    browser.open(&node.page("transfers"));
+    browser.click(&format!("streams of transfer {id}"));
+    browser.until(&format!("location.hash.includes('transfer={id}')"));
+    browser.sees("Tries streams");
+    let marks = "document.querySelectorAll('.tuning .decision').length";
+    browser.until(&format!("{marks} >= 3"));
+    browser.until("document.querySelector('.tuning .rate').getAttribute('d').includes('L')");
+    assert!(
+        browser.ask("document.querySelector('.tuning').getAttribute('aria-label')").is_string()
+    );
+    browser.picture("tuning-light");
+
+    // The first decision by the keyboard, and another by the mouse.
+    browser.ask("document.querySelector('.tuning').focus()");
+    browser.press("ArrowRight");
+    browser
+        .until("document.querySelector('.tuning .event')?.textContent.includes('Tries streams')");
+    browser.until("document.querySelector('tr.chosen')?.textContent.includes('Tries streams')");
+    browser.wish("dark");
+    browser.picture("tuning-dark");
+    browser.ask("document.querySelector('.tuning').blur()");
+    browser.until("document.querySelector('.tuning .told') === null");
+    let place = browser.ask(
+        "(() => { const box = document.querySelectorAll('.tuning .decision')[1].querySelector('circle')\
+         .getBoundingClientRect(); return [box.x + box.width / 2, box.y + 40]; })()",
+    );
+    browser.mouse("mouseMoved", place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
+    browser.until("document.querySelector('.tuning .told .event') !== null");
+    browser.size(390, 900);
+    browser.until("document.documentElement.scrollWidth <= 390");
+    browser.picture("tuning-narrow");
+    browser.click(&format!("close the streams of transfer {id}"));
+    browser.until("document.querySelector('.tuning') === null");
+    // One that is not tuned says why.
+    browser.open(&node.page("transfers?transfer=4711"));
+    browser.sees("no transfer 4711");
+    browser.assert_clean(&["404"]);
 }

@@ -56,6 +56,7 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
     "parts/table.js",
     "parts/time.js",
     "parts/token.js",
+    "parts/tuning.js",
     "style.css",
     "vendor/LICENSES.txt",
     "vendor/coastline.js",
