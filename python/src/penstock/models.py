@@ -1001,11 +1001,11 @@ class RatePoint:
     """Mean rate of an interval, and the streams at its end."""
 
     bits_per_second: int
-    """Payload rate."""
+    """Payload rate, the mean over the interval."""
     seconds: float
     """End of the interval, as time since the transfer began."""
     streams: int
-    """Connected streams."""
+    """Streams that were connected at its end."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RatePoint:

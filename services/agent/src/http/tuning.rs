@@ -59,9 +59,9 @@ pub struct TuningDecisionFacts {
 pub struct RatePointFacts {
     /// End of the interval, as time since the transfer began.
     pub seconds: f64,
-    /// Payload rate.
+    /// Payload rate, the mean over the interval.
     pub bits_per_second: u64,
-    /// Connected streams.
+    /// Streams that were connected at its end.
     pub streams: u16,
 }
 

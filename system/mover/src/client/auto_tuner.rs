@@ -257,7 +257,7 @@ impl AutoTuner {
         self.records.push(record);
     }
 
-    /// Decisions so far.
+    /// Decisions so far, with rate and streams over the whole time.
     pub(super) fn report(&self) -> TuningReport {
         TuningReport {
             mode: self.mode,

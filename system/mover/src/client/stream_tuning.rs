@@ -2,6 +2,13 @@
 
 use super::auto_tuner::{RatePoint, TuningMode, TuningRecord};
 
+/// Reason of a transfer that this end receives.
+pub(crate) const RECEIVES: &str =
+    "this end receives: only the sending end measures what its streams gain";
+
+/// Reason of a transfer over another protocol.
+pub(crate) const GATEWAY: &str = "it goes by HTTP or root://, over the connections of its client";
+
 /// Tuning of the streams of a transfer, as its caller asks for it.
 pub enum StreamTuning {
     /// The streams stay, for this reason.

@@ -15,9 +15,8 @@ use penstock_sys::net::TcpInfo;
 
 use super::agent::{Agent, AgentInner};
 use super::listing::{ListedTransfer, TransferDirection};
-use super::tuning::GATEWAY;
 use crate::base::lock::lock;
-use crate::client::stream_tuning::TuningReport;
+use crate::client::stream_tuning::{GATEWAY, TuningReport};
 use crate::net::firefly::Fireflies;
 use crate::net::labels::label_accepted;
 use crate::net::transport::Transport;

@@ -12,17 +12,12 @@ use super::limits::AgentLimits;
 use crate::base::limits::{STREAMS_DEFAULT, default_streams};
 use crate::base::lock::lock;
 use crate::client::auto_tuner::{SWITCHED_OFF, TuningMode};
-use crate::client::stream_tuning::{StreamTuning, TuningBounds, TuningReport};
+use crate::client::stream_tuning::{GATEWAY, StreamTuning, TuningBounds, TuningReport};
 use crate::endpoint::end::Endpoint;
-
-/// Reason of a transfer that this agent receives.
-pub(super) const RECEIVES: &str =
-    "this end receives: only the sending end measures what its streams gain";
 
 /// Reasons of sessions that a client opened.
 const CLIENT: &str = "its client chooses the streams: penstock transfers show --why, where the client runs, says how";
 const NAMED: &str = "its client names a number of streams, or --tune off or observe";
-pub(super) const GATEWAY: &str = "it goes by HTTP or root://, over the connections of its client";
 
 impl Agent {
     /// Decisions about the streams of a transfer that runs or ended recently, or the reason why there are none.
