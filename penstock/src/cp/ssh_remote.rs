@@ -116,6 +116,7 @@ fn serve(args: &FarEndArgs) -> anyhow::Result<()> {
             collectors: Vec::new(),
             marker: penstock_marker::DEFAULT_PIN.into(),
             homes: None,
+            ended_log: None,
             decline_nettest: penstock_nettest::decline,
         })
     };

@@ -3,7 +3,7 @@
 //! For: access control ([`authorizer`], [`tokens`]), configuration ([`config`]), destinations of third-party
 //! copies ([`destinations`]), scitags ([`registry`], [`fireflies`]), the HTTP API ([`http`]) with its [`client`],
 //! orders of a controller ([`controller`], [`orders`]), copies that clients submit to this agent alone ([`submitted`]),
-//! the role itself ([`role`]), and the marker as a service
+//! the [`history`] of transfers, the role itself ([`role`]), and the marker as a service
 //! ([`marking`], which `penstock tag run` runs). `penstock-mover` moves the bytes, `penstock-daemon` runs the role.
 //!
 //! Not for: plans over several agents, which are the controller's.
@@ -17,6 +17,7 @@ pub mod controller;
 
 pub mod destinations;
 pub mod fireflies;
+pub mod history;
 pub mod http;
 pub mod marking;
 pub mod orders;

@@ -21,6 +21,7 @@ use penstock_http::access::ReadPolicy;
 use penstock_http::issued_tokens::{ISSUED_TOKENS, IssuedTokens};
 use penstock_http::{MetricWriter, RoleReloadError, ServiceRole};
 use penstock_mover::{Agent, AgentConfig, AgentLimits, Gatekeeper};
+use penstock_sys::machine::host_name;
 use penstock_tokens::key_cache::KeyCacheTimes;
 use penstock_tokens::{IssuerConfig, IssuerFileError, IssuerRegistry, MacaroonKey, TokenMinter};
 use tokio::runtime::Handle;
@@ -31,6 +32,7 @@ use utoipa::openapi::OpenApi;
 use crate::authorizer::{AccessRules, Authorizer};
 use crate::config::{Config, MetricsAccess, RoleName};
 use crate::controller::{self, ControllerLink, LimitsSource};
+use crate::history::HistoryWriter;
 use crate::http::{AgentApi, NoMover};
 use crate::orders::{LocalEngine, OrderExecutor};
 use crate::registry;
@@ -70,6 +72,7 @@ pub struct AgentRole {
     controller_tasks: Mutex<Option<ControllerTasks>>,
     /// Thread of the submitted transfers.
     submitted_runner: Mutex<Option<std::thread::JoinHandle<()>>>,
+    history: Mutex<Option<HistoryWriter>>,
     stop: watch::Sender<bool>,
     runtime: Handle,
 }
@@ -123,9 +126,15 @@ impl AgentRole {
         let issued = IssuedTokens::at(context.state.path().join(ISSUED_TOKENS));
         let authorizer = Authorizer::new(rules).with_macaroons(macaroons).with_issued(issued);
         let authorizer = Arc::new(authorizer);
-        let mover = match config.plays(RoleName::Agent) {
-            true => Some(start_mover(&config, placement, context, &authorizer)?),
-            false => None,
+        let plays_agent = config.plays(RoleName::Agent);
+        let history = plays_agent.then(|| {
+            let named = config.controller.as_ref().map(|controller| controller.host.clone());
+            let host = named.unwrap_or_else(host_name);
+            HistoryWriter::start(context.state.path(), host, context.runtime)
+        });
+        let mover = match &history {
+            Some(history) => Some(start_mover(&config, placement, context, &authorizer, history)?),
+            None => None,
         };
         let limits = Arc::new(Mutex::new(config.limits));
         let link = config.controller.zip(mover.clone()).map(|(controller, mover)| {
@@ -184,6 +193,7 @@ impl AgentRole {
             load,
             controller_tasks: Mutex::new(controller_tasks),
             submitted_runner: Mutex::new(submitted_runner),
+            history: Mutex::new(history),
             stop,
             runtime: context.runtime.clone(),
         })
@@ -291,6 +301,10 @@ impl ServiceRole for AgentRole {
         if let Some(mover) = &self.mover {
             mover.shut_down(SHUTDOWN_GRACE);
         }
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(history) = history {
+            history.close(&self.runtime);
+        }
     }
 }
 
@@ -299,6 +313,7 @@ fn start_mover(
     placement: Option<NumaPlacement>,
     context: &RoleContext<'_>,
     authorizer: &Arc<Authorizer>,
+    history: &HistoryWriter,
 ) -> io::Result<Agent> {
     let started = Agent::start(AgentConfig {
         listen: config.listen.clone(),
@@ -309,6 +324,7 @@ fn start_mover(
         collectors: config.collectors.clone(),
         marker: config.marker.clone(),
         homes: placement,
+        ended_log: Some(history.log()),
         decline_nettest: penstock_nettest::decline,
     });
     started.map_err(|error| start_error(&error))

@@ -1,8 +1,8 @@
 //! Host tuning for data transfer nodes: facts about a machine, rules that judge them, a plan, its application and undo.
 //!
 //! For: [`facts`] (of this machine or from a file), [`rules`] for a [`goal`], [`report`] (score and worst findings),
-//! [`capacity`] (hardware that a rate needs), [`plan`], [`apply`] with a [`journal`] from which [`restore`] recovers the
-//! former values, [`persist`] over restarts.
+//! [`capacity`] (hardware that a rate needs), [`load`] (run queue and stalls now), [`plan`], [`apply`] with a [`journal`]
+//! from which [`restore`] recovers the former values, [`persist`] over restarts.
 //!
 //! Not for: printing or routing. Facts, rules and plans change nothing; all changes are listed in a plan and go through
 //! [`change::Tunable`], by netlink, procfs or sysfs, never by another program.
@@ -17,6 +17,7 @@ pub mod change;
 pub mod facts;
 pub mod goal;
 pub mod journal;
+pub mod load;
 pub mod persist;
 pub mod placement;
 pub mod plan;

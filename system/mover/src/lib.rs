@@ -69,6 +69,7 @@ pub use net::transport::Transport;
 pub use server::admission::AgentLoad;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::copy::AgentCopyRequest;
+pub use server::ended_log::{EndedTransfer, EndedTransferLog, StartConditions};
 pub use server::gateway::{GatewayRequest, GatewayTransfer};
 pub use server::initiated::{FetchRequest, InitiatedTransfer, SendFileRequest, SendRequest};
 pub use server::limits::AgentLimits;

@@ -106,6 +106,7 @@ impl Site {
             collectors: Vec::new(),
             marker: PathBuf::from("/nonexistent"),
             homes: homes.clone(),
+            ended_log: None,
             decline_nettest: |_| Err(std::io::ErrorKind::Unsupported.into()),
         })
         .expect("a port");

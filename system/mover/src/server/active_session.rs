@@ -8,6 +8,7 @@ use penstock_protocol::link::ControlLink;
 use penstock_protocol::open::SessionId;
 
 use super::delegate::Delegate;
+use super::ended_log::StartConditions;
 use super::listing::ListedTransfer;
 use super::memory::MemoryLease;
 use crate::base::lock::lock;
@@ -30,6 +31,7 @@ pub(super) struct ActiveSession {
     /// Name of its journal; `None` for sending sessions.
     pub(super) journal: Option<JournalName>,
     pub(super) started: SystemTime,
+    pub(super) conditions: StartConditions,
     pub(super) end: Endpoint,
     /// Set if the files go to another agent and the client only observes.
     pub(super) delegate: Option<Delegate>,

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use penstock_host::load::HostLoad;
 use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, Identity};
 use penstock_protocol::control::Settings;
@@ -21,6 +22,7 @@ use socket2::SockRef;
 
 use super::active_session::ActiveSession;
 use super::delegate::Delegate;
+use super::ended_log::{EndedTransfer, EndedTransferLog, host_of};
 use super::gateway::GatewayTransfer;
 use super::initiated::InitiatedTransfer;
 use super::limits::AgentLimits;
@@ -42,9 +44,9 @@ use crate::sink::file_locks::FileLocks;
 /// Number of ended transfers that are listed.
 const HISTORY_MAX: usize = 200;
 
-/// A transfer that ended.
+/// A transfer that ended recently, for lists.
 #[derive(Debug)]
-pub(super) struct EndedTransfer {
+pub(super) struct RecentTransfer {
     pub(super) listed: ListedTransfer,
     /// Decisions about its streams; none of one whose client chose them.
     pub(super) tuning: Option<TuningReport>,
@@ -68,6 +70,8 @@ pub struct AgentConfig {
     pub marker: PathBuf,
     /// Placement of threads; `None` for any processor.
     pub homes: Option<NumaPlacement>,
+    /// Receiver of each ended transfer.
+    pub ended_log: Option<Arc<dyn EndedTransferLog>>,
     /// Answers a network test that reached the agent's port; its preamble has been read.
     pub decline_nettest: fn(&mut Transport) -> io::Result<()>,
 }
@@ -103,7 +107,9 @@ pub(super) struct AgentInner {
     pub(super) initiated: Mutex<BTreeMap<u64, Arc<InitiatedTransfer>>>,
     /// Transfers over other protocols.
     pub(super) gateway: Mutex<BTreeMap<u64, Weak<GatewayTransfer>>>,
-    pub(super) history: Mutex<VecDeque<EndedTransfer>>,
+    pub(super) history: Mutex<VecDeque<RecentTransfer>>,
+    /// The latest reading of the host's load.
+    pub(super) load: Mutex<Option<(Instant, HostLoad)>>,
     pub(super) totals: Mutex<AgentCounters>,
     pub(super) fireflies: Arc<FireflyCounters>,
     pub(super) locks: FileLocks,
@@ -141,6 +147,7 @@ impl Agent {
             initiated: Mutex::default(),
             gateway: Mutex::default(),
             history: Mutex::default(),
+            load: Mutex::default(),
             totals: Mutex::default(),
             fireflies: Arc::default(),
             locks: FileLocks::default(),
@@ -288,16 +295,38 @@ impl AgentInner {
         }
         drop(lock(&running.memory).take());
         let tuning = running.delegate.as_ref().map(Delegate::tuning);
-        self.record_ended(running.show(), tuning, |totals| running.end.count(totals));
+        let listed = running.show();
+        let session = running.end.session();
+        let observed = running.delegate.as_ref().map(Delegate::snapshot);
+        let rtt_us = match running.end.direction() {
+            "send" => session.report().rtt_us,
+            _ => session.peer().rtt_us,
+        };
+        let ended = EndedTransfer {
+            protocol: "penstock",
+            other_host: match &running.delegate {
+                Some(delegate) => delegate.peer_host().unwrap_or_else(|| host_of(&listed.peer)),
+                None => host_of(&listed.peer),
+            },
+            streams_peak: observed.map_or(session.streams_peak(), |observed| observed.streams_peak),
+            rtt_us: Some(rtt_us).filter(|rtt| *rtt > 0),
+            start: running.conditions,
+            listed,
+        };
+        self.record_ended(ended, tuning, |totals| running.end.count(totals));
     }
 
     /// Records an ended transfer.
     pub(super) fn record_ended(
         &self,
-        shown: ListedTransfer,
+        ended: EndedTransfer,
         tuning: Option<TuningReport>,
         count: impl FnOnce(&mut AgentCounters),
     ) {
+        let shown = ended.listed.clone();
+        if let Some(log) = &self.config.ended_log {
+            log.record(ended);
+        }
         let mut totals = lock(&self.totals);
         count(&mut totals);
         totals.transfers_failed += u64::from(shown.state == "failed");
@@ -307,6 +336,6 @@ impl AgentInner {
         if history.len() == HISTORY_MAX {
             history.pop_front();
         }
-        history.push_back(EndedTransfer { listed: shown, tuning });
+        history.push_back(RecentTransfer { listed: shown, tuning });
     }
 }

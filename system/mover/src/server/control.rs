@@ -188,6 +188,7 @@ impl AgentInner {
             path: display_path(granted.path.as_bytes()),
             journal: granted.journal,
             started: SystemTime::now(),
+            conditions: self.start_conditions(Some(&granted.end.session().options)),
             link: Mutex::new(ControlLink::new(Duration::ZERO)),
             connection: Mutex::default(),
             lost: Mutex::default(),

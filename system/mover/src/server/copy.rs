@@ -95,6 +95,7 @@ impl AgentInner {
             (TransferDirection::Send, Some(reason)) => StreamTuning::Kept(reason),
             (TransferDirection::Send, None) => self.tuning(id, &push.options, &limits),
         };
+        let conditions = self.start_conditions(Some(&push.options));
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&with);
         let make_end = {
@@ -136,6 +137,6 @@ impl AgentInner {
         };
         let begin = SessionOrigin::Requested(asked);
         let transfer = start(TransferConfig { contact: with, begin, make_end, tuning })?;
-        Ok(self.register(id, caller, direction, shown, transfer, streams_max, memory))
+        Ok(self.register(id, caller, direction, shown, transfer, conditions, streams_max, memory))
     }
 }

@@ -115,6 +115,16 @@ impl Delegate {
         self.transfer.tuning()
     }
 
+    /// State of the transfer.
+    pub(super) fn snapshot(&self) -> TransferSnapshot {
+        self.transfer.snapshot()
+    }
+
+    /// Address of the destination, once it is known.
+    pub(super) fn peer_host(&self) -> Option<String> {
+        self.transfer.peer_address().map(|ip| ip.to_canonical().to_string())
+    }
+
     fn next(&self, sent: &mut SentReports) -> Option<FromSource> {
         // Read first, so that nothing is missing from the messages after the end.
         let outcome = self.transfer.outcome();

@@ -14,6 +14,7 @@ use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_sys::net::TcpInfo;
 
 use super::agent::{Agent, AgentInner};
+use super::ended_log::{EndedTransfer, StartConditions, host_of};
 use super::listing::{ListedTransfer, TransferDirection};
 use crate::base::lock::lock;
 use crate::client::stream_tuning::{GATEWAY, TuningReport};
@@ -56,6 +57,7 @@ pub struct GatewayTransfer {
     protocol: &'static str,
     mark: Option<Mark>,
     started: SystemTime,
+    conditions: StartConditions,
     clock: Instant,
     /// Path of the current file.
     path: Mutex<String>,
@@ -127,6 +129,7 @@ impl Agent {
             protocol,
             mark,
             started: SystemTime::now(),
+            conditions: inner.start_conditions(None),
             clock: Instant::now(),
             path: Mutex::new(path),
             pacer: SharedPacer::new(None),
@@ -375,8 +378,18 @@ impl Drop for GatewayTransfer {
         }
         let inner = Arc::clone(&self.agent.0);
         lock(&inner.gateway).remove(&self.id);
-        inner.record_ended(self.show(true), Some(TuningReport::kept(GATEWAY)), |totals| {
-            self.count(totals)
-        });
+        let listed = self.show(true);
+        let connection = lock(&self.connection);
+        let info = connection.socket.as_ref().and_then(|tcp| TcpInfo::of(tcp).ok());
+        drop(connection);
+        let ended = EndedTransfer {
+            protocol: self.protocol,
+            other_host: host_of(&listed.peer),
+            streams_peak: listed.streams,
+            rtt_us: info.map(|info| info.rtt_min_us).filter(|rtt| *rtt > 0),
+            start: self.conditions,
+            listed,
+        };
+        inner.record_ended(ended, Some(TuningReport::kept(GATEWAY)), |totals| self.count(totals));
     }
 }

@@ -29,6 +29,7 @@ use penstock_sys::fs::{self, Dir};
 use penstock_sys::net::interface_towards;
 
 use super::agent::{Agent, AgentInner};
+use super::ended_log::{EndedTransfer, StartConditions, host_of};
 use super::limits::AgentLimits;
 use super::listing::{ListedTransfer, TransferDirection};
 use super::memory::MemoryLease;
@@ -103,6 +104,7 @@ pub struct InitiatedTransfer {
     direction: TransferDirection,
     path: String,
     started: SystemTime,
+    conditions: StartConditions,
     clock: Instant,
     transfer: ClientTransfer,
     streams_max: u16,
@@ -194,6 +196,7 @@ impl AgentInner {
         limit_streams(&mut push.options, streams_max);
         let id = self.new_id();
         let tuning = self.tuning(id, &push.options, &limits);
+        let conditions = self.start_conditions(Some(&push.options));
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&to);
         let make_end = {
@@ -222,7 +225,7 @@ impl AgentInner {
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Send;
-        Ok(self.register(id, caller, direction, path, transfer, streams_max, memory))
+        Ok(self.register(id, caller, direction, path, transfer, conditions, streams_max, memory))
     }
 
     fn fetch(
@@ -234,6 +237,7 @@ impl AgentInner {
         let limits = self.check_start(&options)?;
         let streams_max = self.streams_free(&limits, None);
         limit_streams(&mut options, streams_max);
+        let conditions = self.start_conditions(Some(&options));
         let memory = Arc::new(self.memory.acquire(options.block_bytes)?);
         let homes = self.homes_towards(&from);
         let make_end = {
@@ -274,7 +278,16 @@ impl AgentInner {
         };
         let transfer = start(plan)?;
         let direction = TransferDirection::Receive;
-        Ok(self.register(self.new_id(), caller, direction, shown, transfer, streams_max, memory))
+        Ok(self.register(
+            self.new_id(),
+            caller,
+            direction,
+            shown,
+            transfer,
+            conditions,
+            streams_max,
+            memory,
+        ))
     }
 
     /// Checks the options and the room for a transfer; returns the limits.
@@ -305,6 +318,7 @@ impl AgentInner {
         direction: TransferDirection,
         path: String,
         transfer: ClientTransfer,
+        conditions: StartConditions,
         streams_max: u16,
         memory: Arc<MemoryLease>,
     ) -> Arc<InitiatedTransfer> {
@@ -321,6 +335,7 @@ impl AgentInner {
             direction,
             path,
             started: SystemTime::now(),
+            conditions,
             clock: Instant::now(),
             transfer,
             streams_max,
@@ -349,7 +364,7 @@ impl AgentInner {
                 drop(lock(&one.memory).take());
                 // A transfer without a session is retried by its controller and not listed.
                 if one.snapshot().sessions > 0 {
-                    self.record_ended(one.show(), Some(one.tuning()), |totals| one.count(totals));
+                    self.record_ended(one.ended(), Some(one.tuning()), |totals| one.count(totals));
                 }
             }
         }
@@ -451,6 +466,21 @@ impl InitiatedTransfer {
         }
         counters.blocks_repeated += snapshot.repeated;
         counters.streams_lost += snapshot.streams_lost;
+    }
+
+    fn ended(&self) -> EndedTransfer {
+        let (listed, snapshot) = (self.show(), self.transfer.snapshot());
+        EndedTransfer {
+            protocol: "penstock",
+            other_host: match self.peer_address() {
+                Some(ip) => ip.to_canonical().to_string(),
+                None => host_of(&listed.peer),
+            },
+            streams_peak: snapshot.streams_peak,
+            rtt_us: snapshot.rtt.and_then(|rtt| u32::try_from(rtt.as_micros()).ok()),
+            start: self.conditions,
+            listed,
+        }
     }
 
     /// The transfer as listed for operators.

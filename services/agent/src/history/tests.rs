@@ -1,0 +1,138 @@
+use std::os::unix::fs::PermissionsExt;
+use std::time::UNIX_EPOCH;
+
+use penstock_mover::{ListedTransfer, StartConditions};
+
+use super::*;
+
+fn ended(id: u64, state: &'static str) -> EndedTransfer {
+    let listed = ListedTransfer {
+        id,
+        caller: "owner".to_owned(),
+        peer: "192.0.2.7:40000".to_owned(),
+        direction: "receive",
+        path: "/store/secret".to_owned(),
+        state,
+        started: UNIX_EPOCH + Duration::from_secs(1_800_000_000 + id),
+        seconds: 2.0,
+        bytes: 900,
+        moved_bytes: 1000,
+        resumed_bytes: 24,
+        announced_bytes: 1024,
+        files: 3,
+        failed: 1,
+        streams: 0,
+        readers: 0,
+        writers: 2,
+        rate_bps: None,
+        bits_per_second: 4000,
+        bound_by: "network".to_owned(),
+        engine: "io_uring".to_owned(),
+        retransmits: 5,
+        scitag: None,
+    };
+    EndedTransfer {
+        listed,
+        protocol: "penstock",
+        other_host: "192.0.2.7".to_owned(),
+        streams_peak: 4,
+        rtt_us: Some(150),
+        start: StartConditions { other_transfers: 2, ..StartConditions::default() },
+    }
+}
+
+/// Stores transfers through the log and its task.
+fn store(state: &Path, transfers: impl IntoIterator<Item = EndedTransfer>) {
+    // As in a daemon: the task runs while this thread waits for it.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let writer = HistoryWriter::start(state, "dtn1".to_owned(), runtime.handle());
+    let log = writer.log();
+    transfers.into_iter().for_each(|one| log.record(one));
+    writer.close(runtime.handle());
+}
+
+#[test]
+fn rows_are_read_as_written() {
+    let state = tempfile::tempdir().unwrap();
+    assert_eq!(read(state.path(), 10).unwrap(), []);
+    store(state.path(), [ended(1, "done"), ended(2, "failed"), ended(3, "cancelled")]);
+    store(state.path(), [ended(4, "done")]);
+    let rows = read(state.path(), 10).unwrap();
+    let verdicts: Vec<_> = rows.iter().map(|row| row.verdict).collect();
+    let (done, failed) = (TransferVerdict::Done, TransferVerdict::Failed);
+    assert_eq!(verdicts, [done, failed, TransferVerdict::Cancelled, done]);
+    let expected = HistoryRow { id: 4, ..HistoryRow::of_ended("dtn1", ended(4, "done")) };
+    assert_eq!(rows[3], expected);
+    assert_eq!((rows[0].source.as_str(), rows[0].destination.as_str()), ("192.0.2.7", "dtn1"));
+    assert_eq!((rows[0].streams, rows[0].files, rows[0].bits_per_second()), (4, 4, 4000.0));
+    let latest: Vec<_> = read(state.path(), 2).unwrap().iter().map(|row| row.id).collect();
+    assert_eq!(latest, [3, 4]);
+}
+
+#[test]
+fn files_are_private_and_without_paths() {
+    let state = tempfile::tempdir().unwrap();
+    store(state.path(), [ended(1, "done")]);
+    for entry in std::fs::read_dir(state.path()).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{path:?}");
+        let bytes = std::fs::read(&path).unwrap();
+        for private in [&b"secret"[..], b"owner"] {
+            assert!(!bytes.windows(private.len()).any(|part| part == private));
+        }
+    }
+}
+
+#[test]
+fn oldest_rows_beyond_limit_go() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(FILE);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = database::open(&path).await.unwrap();
+        for id in 0..30 {
+            let row = HistoryRow::of_ended("dtn1", ended(id, "done"));
+            database::insert(&pool, &row, 10).await.unwrap();
+        }
+        pool.close().await;
+    });
+    let ids: Vec<_> = read(state.path(), 100).unwrap().iter().map(|row| row.id).collect();
+    assert_eq!(ids, (21..=30).collect::<Vec<_>>());
+    // A transfer much later removes those beyond their age.
+    store(state.path(), [ended(AGE_MAX_S as u64 + 28, "done")]);
+    assert_eq!(read(state.path(), 100).unwrap().len(), 3);
+}
+
+#[test]
+fn damaged_file_is_set_aside() {
+    let state = tempfile::tempdir().unwrap();
+    let path = state.path().join(FILE);
+    std::fs::write(&path, [7; 10_000]).unwrap();
+    assert!(read(state.path(), 10).unwrap_err().to_string().contains("history.db"));
+    store(state.path(), [ended(1, "done")]);
+    assert_eq!(read(state.path(), 10).unwrap().len(), 1);
+    assert_eq!(std::fs::read(state.path().join("history.db.damaged")).unwrap(), [7; 10_000]);
+}
+
+#[test]
+fn newer_format_is_left_alone() {
+    let state = tempfile::tempdir().unwrap();
+    store(state.path(), [ended(1, "done")]);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = database::open(&state.path().join(FILE)).await.unwrap();
+        sqlx::raw_sql("PRAGMA user_version = 99").execute(&pool).await.unwrap();
+        pool.close().await;
+    });
+    assert!(read(state.path(), 10).unwrap_err().to_string().contains("format 99 is newer"));
+    // The row is lost, and nothing else.
+    store(state.path(), [ended(2, "done")]);
+    assert!(!state.path().join("history.db.damaged").exists());
+}
+
+#[test]
+fn unwritable_directory_drops_rows() {
+    let state = tempfile::tempdir().unwrap();
+    store(&state.path().join("missing"), [ended(1, "done")]);
+    assert_eq!(read(&state.path().join("missing"), 10).unwrap(), []);
+}

@@ -1,0 +1,123 @@
+//! Record of each ended transfer with what was known when it began, for a history.
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use penstock_host::load::HostLoad;
+use penstock_protocol::open::{Options, Protection};
+
+use super::agent::AgentInner;
+use super::listing::ListedTransfer;
+use crate::base::lock::lock;
+
+/// Time for which a reading of the host's load is used again: a gateway may begin many transfers a second.
+const LOAD_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Settings, load and company of a transfer at its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct StartConditions {
+    /// Block size in bytes; `None` for transfers of a gateway.
+    pub block_bytes: Option<u32>,
+    /// Protection of the data streams; `None` for transfers of a gateway.
+    pub protection: Option<Protection>,
+    /// Other transfers that ran at this agent.
+    pub other_transfers: u32,
+    /// Data streams of the other transfers.
+    pub other_streams: u32,
+    /// Load of this host.
+    pub load: HostLoad,
+}
+
+/// Transfer of the agent that has ended.
+#[derive(Debug, Clone)]
+pub struct EndedTransfer {
+    /// Its counters and its end.
+    pub listed: ListedTransfer,
+    /// `penstock`, or the protocol of a gateway.
+    pub protocol: &'static str,
+    /// Host of the other end of the data, without a port.
+    pub other_host: String,
+    /// Most streams that were connected at once.
+    pub streams_peak: u16,
+    /// Smallest round-trip time of the data streams.
+    pub rtt_us: Option<u32>,
+    /// Conditions at its start.
+    pub start: StartConditions,
+}
+
+/// Receiver of ended transfers. Called by threads of transfers: it must not block.
+pub trait EndedTransferLog: Debug + Send + Sync {
+    /// Takes an ended transfer.
+    fn record(&self, ended: EndedTransfer);
+}
+
+impl AgentInner {
+    /// Conditions for a transfer that is about to be added to the agent's transfers.
+    pub(super) fn start_conditions(&self, options: Option<&Options>) -> StartConditions {
+        if self.config.ended_log.is_none() {
+            return StartConditions::default();
+        }
+        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        let gateway = self.gateway_transfers();
+        let streams = sessions.iter().map(|one| one.streams().max(1)).sum::<usize>()
+            + self.initiated_streams(None)
+            + gateway.len();
+        let transfers = sessions.len() + lock(&self.initiated).len() + gateway.len();
+        StartConditions {
+            block_bytes: options.map(|options| options.block_bytes),
+            protection: options.map(|options| options.protection),
+            other_transfers: u32::try_from(transfers).unwrap_or(u32::MAX),
+            other_streams: u32::try_from(streams).unwrap_or(u32::MAX),
+            load: self.host_load(),
+        }
+    }
+
+    fn host_load(&self) -> HostLoad {
+        let mut last = lock(&self.load);
+        match *last {
+            Some((at, load)) if at.elapsed() < LOAD_AGE_MAX => load,
+            _ => {
+                let load = HostLoad::read();
+                *last = Some((Instant::now(), load));
+                load
+            }
+        }
+    }
+}
+
+/// Host of an address as transfers show it: without port and brackets, IPv4 in its own form.
+pub(super) fn host_of(peer: &str) -> String {
+    if let Ok(address) = peer.parse::<SocketAddr>() {
+        return address.ip().to_canonical().to_string();
+    }
+    match peer.rsplit_once(':') {
+        Some((host, port))
+            if port.bytes().all(|byte| byte.is_ascii_digit()) && !host.contains(':') =>
+        {
+            host.to_owned()
+        }
+        _ => peer.trim_start_matches('[').trim_end_matches(']').to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_of;
+
+    #[test]
+    fn hosts_lose_ports_and_brackets() {
+        for (peer, host) in [
+            ("192.0.2.7:8620", "192.0.2.7"),
+            ("[2001:db8::7]:8620", "2001:db8::7"),
+            ("[::ffff:192.0.2.7]:1", "192.0.2.7"),
+            ("dtn1.example.org:8620", "dtn1.example.org"),
+            ("dtn1.example.org", "dtn1.example.org"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[2001:db8::7]", "2001:db8::7"),
+            ("", ""),
+        ] {
+            assert_eq!(host_of(peer), host, "{peer}");
+        }
+    }
+}
