@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Checks the HTTP API against docs/openapi.json.
 export PENSTOCK_SCHEMATHESIS ?= $(CURDIR)/target/schemathesis/bin/schemathesis
 
-.PHONY: help demo test clients build image package quick check bench fuzz clean
+.PHONY: help demo test clients forecast-training build image package quick check bench fuzz clean
 
 help:
 	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
@@ -16,6 +16,7 @@ help:
 	@echo "make quick   checks between edits: format, clippy, tidy, unit tests"
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
+	@echo "make forecast-training  install Python with xgboost for penstock tune train: target/forecast-training"
 	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
 	@echo "make clean   remove build outputs and measurements"
 
@@ -38,6 +39,13 @@ test:
 $(CURDIR)/target/schemathesis/bin/schemathesis:
 	python3 -m venv target/schemathesis
 	timeout 300 target/schemathesis/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+
+# Python with xgboost, for `penstock tune train` (docs/forecast.md).
+forecast-training: target/forecast-training/bin/python
+target/forecast-training/bin/python: python/training/requirements.txt
+	python3 -m venv target/forecast-training
+	timeout 600 target/forecast-training/bin/pip install --quiet --disable-pip-version-check -r python/training/requirements.txt
+	touch $@
 
 clients:
 	./tools/setup.sh build test

@@ -21,7 +21,7 @@ use crate::numbers;
 mod control_socket;
 mod list;
 mod local;
-mod location;
+pub(crate) mod location;
 mod plan;
 mod show;
 mod sources;

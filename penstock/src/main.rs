@@ -46,6 +46,7 @@ mod terminal;
 mod token;
 mod topology;
 mod transfers;
+mod tune;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 done; 1 failed; 2 usage; 3 done in part; 4 integrity check failed; 5 refused \
@@ -71,6 +72,7 @@ enum VerbArgs {
     Login(login::LoginArgs),
     Token(token::TokenArgs),
     Transfers(transfers::TransfersArgs),
+    Tune(tune::TuneVerbArgs),
     Submit(requests::submit::SubmitArgs),
     List(requests::list::ListArgs),
     Show(requests::show::ShowArgs),
@@ -103,6 +105,7 @@ impl VerbArgs {
             Self::Login(args) => login::run(args),
             Self::Token(args) => token::run(args),
             Self::Transfers(args) => transfers::run(args),
+            Self::Tune(args) => tune::run(args),
             Self::Submit(args) => requests::submit::run(args),
             Self::List(args) => requests::list::run(&args),
             Self::Show(args) => requests::show::run(&args),

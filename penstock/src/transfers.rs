@@ -9,6 +9,7 @@ use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::HTTP_PORT;
 use penstock_agent::http::api::{ControllerFacts, TransferChange, TransferFacts};
 use penstock_agent::http::tuning::TuningFacts;
+use penstock_agent::submitted::TransferStatus;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 
 use crate::credentials::{self, AgentAddress, Service};
@@ -256,6 +257,14 @@ fn client(http: Option<&str>) -> Result<AgentClient, CommandFailure> {
     let known = known.or_exit(Code::Refused)?;
     let client = AgentClient::new(&address.to_string(), &known.token, Some(known.fingerprint));
     Ok(client.context("cannot start a client")?)
+}
+
+/// Transfers that run at this host's agent, and their streams; `None` where it does not answer.
+pub(crate) fn running_at_agent() -> Option<(usize, usize)> {
+    let listed = client(None).ok()?.transfers().ok()?.transfers;
+    let running = listed.iter().filter(|one| one.state == TransferStatus::Running);
+    let streams = running.clone().map(|one| usize::from(one.streams).max(1)).sum();
+    Some((running.count(), streams))
 }
 
 fn failure(error: ClientError) -> CommandFailure {

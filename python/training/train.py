@@ -132,7 +132,8 @@ def scores(truth: np.ndarray, guess: np.ndarray) -> dict[str, float]:
 def noise_floor(transfers: list[Transfer]) -> dict[str, float] | None:
     """Deviation of transfers that repeat each other (same pair, size and settings) by the mean of all rates.
 
-    No model of these features alone can have a smaller `nrmse_by_mean`.
+    A model of path, size and settings alone cannot have a smaller `nrmse_by_mean`; one that knows the load of the moment, or
+    the last rate of the pair, can.
     """
     repeats = defaultdict(list)
     for one in transfers:

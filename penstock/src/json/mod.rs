@@ -21,6 +21,7 @@ pub(crate) mod sample;
 pub(crate) mod tag;
 pub(crate) mod token;
 pub(crate) mod topology;
+pub(crate) mod tune;
 
 /// Writes an object as one line to standard output.
 ///

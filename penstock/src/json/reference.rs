@@ -19,7 +19,7 @@ use utoipa::openapi::{Ref, RefOr};
 
 use super::{
     copy, experiment, fabric, host, lab, nettest, node, plan, rehearsal, sample, tag, token,
-    topology,
+    topology, tune,
 };
 
 const HEAD: &str = "\
@@ -94,6 +94,8 @@ const ENTRIES: &[ObjectEntry] = &[
         "Decisions about the streams of a copy or of a transfer of the agent; kept for the latest 32 copies that changed \
          theirs, and for the latest 200 transfers of an agent.",
     ),
+    entry::<tune::HistoryJson>("tune history", ""),
+    entry::<tune::PredictionJson>("tune predict", "Also where a forecast is refused."),
     entry::<node::Ready>("serve", "The first line of standard output."),
     entry::<node::LoggedIn>("login", ""),
     entry::<token::CreatedTokenJson>("token create", ""),

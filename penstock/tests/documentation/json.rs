@@ -180,6 +180,7 @@ const OFFLINE: Run = Run {
     commands: &[
         ("cp", "penstock cp -r data copied --json"),
         ("cp", "! penstock cp nowhere copied --json"),
+        ("tune predict", "! penstock tune predict data penstock://127.0.0.1/ --bytes 1G --json"),
         ("cp", "penstock cp -r data copied --checksum blake3 --json"),
         ("controller init", "penstock controller init desk a=x b=y --json"),
         ("cp", "mkdir -p blocked/data/events.dat/x && ! penstock cp -r data blocked --json"),
@@ -281,6 +282,7 @@ const AGENT: Run = Run {
         ),
         ("cp", "penstock cp -r data penstock://dtn1/ --scitag cms/default --json"),
         ("cp", "penstock cp -r penstock://dtn1/data back --json"),
+        ("tune history", "PENSTOCK_STATE=/hosts/dtn1/state penstock tune history --json"),
         ("host facts", "penstock host facts --json"),
         ("host check", "penstock host check --interface lan --json"),
         ("", "slow_copy dtn1 192.0.2.11:8621"),
