@@ -250,7 +250,7 @@ fn contended(seed: u64) -> Problem {
     Problem { demands: demands.collect(), resources, ..Problem::default() }
 }
 
-/// Where every resource is full the passes end before they converge.
+/// Passes end before they converge where every resource is full.
 #[test]
 fn contended_paths_are_nearly_fair() {
     let (mut distance, mut demands) = (0.0, 0.0);
