@@ -111,8 +111,17 @@ def of_export(row: dict[str, str]) -> Transfer:
     known = {
         name: number(row.get(name))
         for name in (
-            "files", "streams", "block_bytes", "rtt_us", "other_transfers", "other_streams",
-            "cpu_pressure_percent", "io_pressure_percent", "dirty_bytes", "readers", "writers",
+            "files",
+            "streams",
+            "block_bytes",
+            "rtt_us",
+            "other_transfers",
+            "other_streams",
+            "cpu_pressure_percent",
+            "io_pressure_percent",
+            "dirty_bytes",
+            "readers",
+            "writers",
         )
     }
     known["load_per_processor"] = load / processors if load is not None and processors else None
@@ -142,8 +151,8 @@ GRIDFTP_SECONDS_MIN, GRIDFTP_RATE_MAX = 10, 9e9
 def read_gridftp(path: Path) -> tuple[list[Transfer], dict[str, int]]:
     """Transfers of a CSV file of the GridFTP history that comes with Falcon.
 
-    Sizes are in bytes, rates in Mbit/s, round-trip times in seconds. Files use any line end; cells may be `na`. Their times
-    lack the hour in some files: transfers follow each other in the order of the rows.
+    Sizes are in bytes, rates in Mbit/s, round-trip times in seconds. Files use any line end; cells may be `na`. Their
+    times lack the hour in some files: transfers follow each other in the order of the rows.
     """
     transfers, left_out = [], defaultdict(int)
     lines = path.read_text(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -165,23 +174,33 @@ def read_gridftp(path: Path) -> tuple[list[Transfer], dict[str, int]]:
             left_out["shorter than 10 s or above 9 Gb/s"] += 1
             continue
         settings = {name: cell.get(name) for name in ("concurrency", "parallelism", "pipelining", "fast")}
-        transfers.append(Transfer(
-            started=started,
-            source=(row.get(names.get("source", "")) or path.stem).strip(),
-            destination=(row.get(names.get("destination", "")) or path.stem).strip(),
-            seconds=seconds,
-            bytes=size * count,
-            synthetic=False,
-            known={"files": count, "rtt_us": cell["rtt"] * 1e6 if cell["rtt"] else None, **settings},
-            settings=(size, count, *settings.values()),
-        ))
+        transfers.append(
+            Transfer(
+                started=started,
+                source=(row.get(names.get("source", "")) or path.stem).strip(),
+                destination=(row.get(names.get("destination", "")) or path.stem).strip(),
+                seconds=seconds,
+                bytes=size * count,
+                synthetic=False,
+                known={"files": count, "rtt_us": cell["rtt"] * 1e6 if cell["rtt"] else None, **settings},
+                settings=(size, count, *settings.values()),
+            )
+        )
         started += seconds
     return transfers, dict(left_out)
 
 
 #: Features of the GridFTP history, which knows nothing of hosts and storage.
 GRIDFTP_FEATURES = [
-    "bytes", "files", "mean_file_bytes", "rtt_us", "concurrency", "parallelism", "pipelining", "fast", "pair_last_bps",
+    "bytes",
+    "files",
+    "mean_file_bytes",
+    "rtt_us",
+    "concurrency",
+    "parallelism",
+    "pipelining",
+    "fast",
+    "pair_last_bps",
     "pair_median_bps",
 ]
 
@@ -194,7 +213,7 @@ def add_features(transfers: list[Transfer]) -> None:
     for transfer in transfers:
         of_pair = ended[transfer.pair]
         before = bisect_right(of_pair, (transfer.started, len(transfers), 0.0))
-        rates = [rate for _, _, rate in of_pair[max(0, before - PAIR_RATES_MAX):before]]
+        rates = [rate for _, _, rate in of_pair[max(0, before - PAIR_RATES_MAX) : before]]
         known = dict(transfer.known)
         known["bytes"] = transfer.bytes
         files = known.get("files")

@@ -1,4 +1,4 @@
-"""Writes the test data of core/forecast: a model file from synthetic rows, and small models of XGBoost with its predictions.
+"""Writes the test data of core/forecast: a model file from synthetic rows, small models of XGBoost, their predictions.
 
     python3 golden.py ../../core/forecast/tests/data
 
@@ -11,10 +11,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import xgboost
-
 import synthetic
 import train
+import xgboost
 
 #: Parameters of models that differ in what their files hold.
 MODELS = {
@@ -50,12 +49,14 @@ def small_models() -> list[dict]:
             # Not read, and long.
             for key in ("base_weights", "loss_changes", "sum_hessian"):
                 tree[key] = []
-        models.append({
-            "name": name,
-            "model": model,
-            "inputs": [[None if np.isnan(value) else float(value) for value in row] for row in inputs],
-            "outputs": [[float(value) for value in row] for row in outputs],
-        })
+        models.append(
+            {
+                "name": name,
+                "model": model,
+                "inputs": [[None if np.isnan(value) else float(value) for value in row] for row in inputs],
+                "outputs": [[float(value) for value in row] for row in outputs],
+            }
+        )
     return models
 
 

@@ -1,8 +1,8 @@
-"""Writes a synthetic history in the form of `penstock tune export FILE.csv`: for tests of the training, not for figures.
+"""Writes a synthetic history in the form of `penstock tune export FILE.csv`, for tests of the training alone.
 
     python3 synthetic.py HISTORY.csv --rows 3000 --seed 20
 
-Every row has `synthetic` set. The rate of a path falls with load, stalls of storage and other transfers, and has a noise of
+Every row has `synthetic` set. The rate of a path falls with load, stalls of storage and other transfers; its noise is
 15 %.
 """
 
@@ -13,10 +13,37 @@ import random
 from pathlib import Path
 
 COLUMNS = [
-    "id", "started_unix_seconds", "source", "destination", "direction", "protocol", "protection", "engine",
-    "announced_bytes", "resumed_bytes", "files", "block_bytes", "streams", "readers", "writers", "rate_limit_bps", "rtt_us",
-    "other_transfers", "other_streams", "load_1min", "processors", "cpu_pressure_percent", "io_pressure_percent",
-    "dirty_bytes", "seconds", "moved_bytes", "failed", "bound_by", "verdict", "retransmits", "synthetic",
+    "id",
+    "started_unix_seconds",
+    "source",
+    "destination",
+    "direction",
+    "protocol",
+    "protection",
+    "engine",
+    "announced_bytes",
+    "resumed_bytes",
+    "files",
+    "block_bytes",
+    "streams",
+    "readers",
+    "writers",
+    "rate_limit_bps",
+    "rtt_us",
+    "other_transfers",
+    "other_streams",
+    "load_1min",
+    "processors",
+    "cpu_pressure_percent",
+    "io_pressure_percent",
+    "dirty_bytes",
+    "seconds",
+    "moved_bytes",
+    "failed",
+    "bound_by",
+    "verdict",
+    "retransmits",
+    "synthetic",
 ]
 
 #: Destination, capacity in bit/s, rate of one stream in bit/s, round-trip time in microseconds.
@@ -59,16 +86,36 @@ def transfer(draw: random.Random, number: int, started: float) -> dict:
     failed = draw.random() < 0.02
     known = draw.random() < 0.9
     return {
-        "id": number, "started_unix_seconds": f"{started:.3f}", "source": "dtn1", "destination": host,
-        "direction": "send", "protocol": "penstock", "protection": draw.choice(["tls", "integrity"]),
-        "engine": "io_uring", "announced_bytes": size, "resumed_bytes": 0, "files": files, "block_bytes": 4 << 20,
-        "streams": streams, "readers": draw.choice([1, 2, 4]), "writers": 0, "rate_limit_bps": "",
-        "rtt_us": rtt_us if known else "", "other_transfers": others, "other_streams": others * 4,
-        "load_1min": f"{load:.2f}", "processors": 16,
+        "id": number,
+        "started_unix_seconds": f"{started:.3f}",
+        "source": "dtn1",
+        "destination": host,
+        "direction": "send",
+        "protocol": "penstock",
+        "protection": draw.choice(["tls", "integrity"]),
+        "engine": "io_uring",
+        "announced_bytes": size,
+        "resumed_bytes": 0,
+        "files": files,
+        "block_bytes": 4 << 20,
+        "streams": streams,
+        "readers": draw.choice([1, 2, 4]),
+        "writers": 0,
+        "rate_limit_bps": "",
+        "rtt_us": rtt_us if known else "",
+        "other_transfers": others,
+        "other_streams": others * 4,
+        "load_1min": f"{load:.2f}",
+        "processors": 16,
         "cpu_pressure_percent": f"{min(100.0, load * 3):.2f}" if known else "",
-        "io_pressure_percent": f"{stalls:.2f}" if known else "", "dirty_bytes": int(stalls * 1e7),
-        "seconds": f"{seconds:.6f}", "moved_bytes": size // 2 if failed else size, "failed": int(failed),
-        "bound_by": "network", "verdict": "failed" if failed else "done", "retransmits": int(math.sqrt(size) / 1e3),
+        "io_pressure_percent": f"{stalls:.2f}" if known else "",
+        "dirty_bytes": int(stalls * 1e7),
+        "seconds": f"{seconds:.6f}",
+        "moved_bytes": size // 2 if failed else size,
+        "failed": int(failed),
+        "bound_by": "network",
+        "verdict": "failed" if failed else "done",
+        "retransmits": int(math.sqrt(size) / 1e3),
         "synthetic": "true",
     }
 

@@ -2,9 +2,9 @@
 
     python3 train.py HISTORY.csv [HISTORY.csv ...] --model forecast.json --report report.json
 
-A history is a file of `penstock tune export FILE.csv`. With `--gridftp` the files are the GridFTP histories that come with
-Falcon (https://github.com/arif-zaman/Falcon-File-Transfer-Optimizer, no licence: fetch them yourself); they are evaluated,
-and no model is written, because they lack most features.
+A history is a file of `penstock tune export FILE.csv`. With `--gridftp` the files are the GridFTP histories that come
+with Falcon (https://github.com/arif-zaman/Falcon-File-Transfer-Optimizer, no licence: fetch them yourself); they are
+evaluated, and no model is written, because they lack most features.
 
 Every split is by time: a model sees only transfers that ended before the test transfers began. The same seed gives the
 same file.
@@ -18,10 +18,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import features as history
 import numpy as np
 import xgboost
-
-import features as history
 from features import FEATURES, HOST, NETWORK, STORAGE, FileError, Transfer
 
 FORMAT, VERSION = "penstock-forecast", 1
@@ -100,7 +99,9 @@ def pair_means(transfers: list[Transfer]) -> tuple[dict, float]:
     rates = defaultdict(list)
     for one in transfers:
         rates[one.pair].append(one.rate)
-    return {pair: float(np.mean(of_pair)) for pair, of_pair in rates.items()}, float(np.mean([one.rate for one in transfers]))
+    return {pair: float(np.mean(of_pair)) for pair, of_pair in rates.items()}, float(
+        np.mean([one.rate for one in transfers])
+    )
 
 
 def columns_of(groups: set[str]) -> list[str]:
@@ -132,8 +133,8 @@ def scores(truth: np.ndarray, guess: np.ndarray) -> dict[str, float]:
 def noise_floor(transfers: list[Transfer]) -> dict[str, float] | None:
     """Deviation of transfers that repeat each other (same pair, size and settings) by the mean of all rates.
 
-    A model of path, size and settings alone cannot have a smaller `nrmse_by_mean`; one that knows the load of the moment, or
-    the last rate of the pair, can.
+    A model of path, size and settings alone cannot have a smaller `nrmse_by_mean`; one that knows the load of the
+    moment, or the last rate of the pair, can.
     """
     repeats = defaultdict(list)
     for one in transfers:
@@ -158,9 +159,14 @@ def evaluate(splits: list[tuple[list[Transfer], list[Transfer]]], sets: dict, se
         truth.append(np.array([one.rate for one in unknown]))
         means, of_all = pair_means(known)
         guesses["mean of pair"].append(np.array([means.get(one.pair, of_all) for one in unknown]))
-        guesses["last value of pair"].append(np.array([
-            of_all if math.isnan(one.features["pair_last_bps"]) else one.features["pair_last_bps"] for one in unknown
-        ]))
+        guesses["last value of pair"].append(
+            np.array(
+                [
+                    of_all if math.isnan(one.features["pair_last_bps"]) else one.features["pair_last_bps"]
+                    for one in unknown
+                ]
+            )
+        )
         guesses["linear"].append(Linear(known, everything).predict(unknown))
         for name, columns in sets.items():
             rates = predict(train(known, columns, seed, rounds), unknown, columns)
@@ -211,12 +217,18 @@ def bundle(transfers: list[Transfer], sha256: str, seed: int, rounds: int, evalu
     described = []
     for at, (name, unit, group) in enumerate(FEATURES):
         present = inputs[:, at][~np.isnan(inputs[:, at])]
-        described.append({
-            "name": name, "unit": unit, "group": group, "offset": 0.0, "scale": 1.0,
-            "low": float(present.min()) if len(present) else None,
-            "high": float(present.max()) if len(present) else None,
-            "missing": len(present) < len(inputs),
-        })
+        described.append(
+            {
+                "name": name,
+                "unit": unit,
+                "group": group,
+                "offset": 0.0,
+                "scale": 1.0,
+                "low": float(present.min()) if len(present) else None,
+                "high": float(present.max()) if len(present) else None,
+                "missing": len(present) < len(inputs),
+            }
+        )
     random = np.random.default_rng(seed)
     golden = inputs[random.choice(len(inputs), min(GOLDEN, len(inputs)), replace=False)].copy()
     # A third with values that no transfer had, and with values missing.
@@ -225,7 +237,10 @@ def bundle(transfers: list[Transfer], sha256: str, seed: int, rounds: int, evalu
         vector[1] *= random.lognormal(0, 2)
     golden = golden.astype(np.float32)
     outputs = booster.predict(xgboost.DMatrix(golden)).reshape(len(golden), len(QUANTILES))
-    absent = lambda value: None if math.isnan(value) else float(value)
+
+    def absent(value):
+        return None if math.isnan(value) else float(value)
+
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -245,7 +260,7 @@ def bundle(transfers: list[Transfer], sha256: str, seed: int, rounds: int, evalu
         "evaluation": evaluation,
         "golden": [
             {"input": [absent(value) for value in vector], "output": [float(value) for value in output]}
-            for vector, output in zip(golden, outputs)
+            for vector, output in zip(golden, outputs, strict=True)
         ],
         "model": json.loads(bytes(booster.save_raw("json"))),
     }
@@ -269,14 +284,18 @@ def shown(report: dict) -> str:
         if result is None:
             lines.append(f"{name}: too few transfers or pairs")
             continue
-        lines.append(f"{name}: {result['test_transfers']} test transfers, "
-                     f"{result['share_between_p10_and_p90']:.2f} of them between P10 and P90")
+        lines.append(
+            f"{name}: {result['test_transfers']} test transfers, "
+            f"{result['share_between_p10_and_p90']:.2f} of them between P10 and P90"
+        )
         lines.append("  method                           NRMSE by mean  by range  by deviation  median error")
         for method, one in result["scores"].items():
             errors = [one["nrmse_by_mean"], one["nrmse_by_range"], one["nrmse_by_deviation"]]
             mean, spread, deviation = ("-" if error is None else f"{error:.3f}" for error in errors)
-            lines.append(f"  {method:32} {mean:>13} {spread:>9} {deviation:>13} "
-                         f"{one['median_absolute_percentage_error']:11.1f} %")
+            lines.append(
+                f"  {method:32} {mean:>13} {spread:>9} {deviation:>13} "
+                f"{one['median_absolute_percentage_error']:11.1f} %"
+            )
     return "\n".join(lines)
 
 
@@ -288,9 +307,7 @@ def report_of(transfers: list[Transfer], left_out: dict[str, int], sets: dict, s
         "synthetic": any(one.synthetic for one in transfers),
         "left_out": left_out,
         "noise_floor": noise_floor(transfers),
-        "evaluation": {
-            name: evaluate(parts, sets, seed, rounds) if parts else None for name, parts in splits.items()
-        },
+        "evaluation": {name: evaluate(parts, sets, seed, rounds) if parts else None for name, parts in splits.items()},
     }
 
 
@@ -341,7 +358,9 @@ def run_history(args: argparse.Namespace) -> dict:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--gridftp", action="store_true", help="the files are GridFTP histories of Falcon: evaluate only")
+    parser.add_argument(
+        "--gridftp", action="store_true", help="the files are GridFTP histories of Falcon: evaluate only"
+    )
     parser.add_argument("--model", type=Path, help="model file to write")
     parser.add_argument("--report", type=Path, help="evaluation to write, as JSON")
     parser.add_argument("--seed", type=int, default=20, help="seed of the training (20)")
