@@ -79,6 +79,6 @@ pub(crate) struct ForecastModelJson {
     pub(crate) synthetic_rows: u64,
     /// SHA-256 of its training data, in hexadecimal digits.
     pub(crate) training_sha256: String,
-    /// Factor by which the latest transfers of the pair were faster than it says, which corrects it.
+    /// Factor by which the latest transfers of the pair were faster than it says, which corrects it [ratio].
     pub(crate) correction: f64,
 }

@@ -38,7 +38,7 @@ model knows no such transfers, the forecast is made without it.
 
 Examples:
   penstock tune predict /store/run7 penstock://dtn2/store/ --bytes 2T
-  penstock tune predict penstock://dtn2/store/run7 /store/ --bytes 40G --files 12000 --json";
+  penstock tune predict penstock://dtn2/run7 /store/ --bytes 40G --files 12000";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PredictArgs {

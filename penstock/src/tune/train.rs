@@ -17,7 +17,7 @@ directory if it can be read; without it the commands are printed.
 
 Examples:
   penstock tune train
-  penstock tune train --scripts python/training --python target/forecast-training/bin/python";
+  penstock tune train --scripts python/training";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TrainArgs {

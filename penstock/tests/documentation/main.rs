@@ -239,6 +239,7 @@ pages! {
     token_help_runs "help token"
     topology_help_runs "help topology"
     transfers_help_runs "help transfers"
+    tune_help_runs "help tune"
 }
 
 /// Markdown pages that are documentation for users.

@@ -56,7 +56,7 @@ impl ControllerCounters {
     }
 }
 
-/// What the latest round of this controller saw.
+/// Hosts and work in the latest round of this controller.
 #[derive(Debug, Default)]
 pub(crate) struct LatestRound {
     hosts_up: AtomicU64,

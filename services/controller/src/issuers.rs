@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_add_up_by_subject_and_group() {
+    fn grants_of_a_bearer_add_up() {
         let grant = |subject: Option<&str>, group: Option<&str>, scopes: &[&str]| ScopeGrant {
             subject: subject.map(str::to_owned),
             group: group.map(str::to_owned),

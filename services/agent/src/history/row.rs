@@ -103,7 +103,7 @@ pub struct HistoryRow {
     pub other_transfers: u32,
     /// Streams of the other transfers at its start [count].
     pub other_streams: u32,
-    /// Load average of the host over the minute before its start [tasks]; null where it was not known.
+    /// Load average of the host over the minute before its start; null where it was not known [count].
     pub load_1min: Option<f64>,
     /// Processors of the host [count].
     pub processors: u32,

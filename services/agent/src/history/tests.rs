@@ -1,3 +1,5 @@
+//! History of transfers: rows, bounds, damaged files and restarts.
+
 use std::os::unix::fs::PermissionsExt;
 use std::time::UNIX_EPOCH;
 

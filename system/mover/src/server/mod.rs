@@ -15,4 +15,5 @@ pub(crate) mod limits;
 pub(crate) mod listing;
 mod memory;
 mod pending_connections;
+mod start_conditions;
 mod tuning;
