@@ -395,7 +395,11 @@ impl TransferState {
         let (session, report) = (end.session(), end.session().report());
         let peer = session.peer();
         let mut rate = lock(&self.rate);
-        rate.observe(end);
+        // After its end a session waits for nothing: what bound it for most of the time counts.
+        let has_ended = session.ending().is_some();
+        if !has_ended {
+            rate.observe(end);
+        }
         let meter = &session.meter;
         snapshot.tally = merge_tallies(&snapshot.tally, end.tally());
         snapshot.streams = report.streams;
@@ -403,7 +407,7 @@ impl TransferState {
         snapshot.rate_bps = session.pace.rate_bps();
         snapshot.streams_peak = snapshot.streams_peak.max(session.streams_peak());
         snapshot.bits_per_second = rate.bits_per_second;
-        snapshot.bound_by = rate.bound_by;
+        snapshot.bound_by = if has_ended { rate.overall(end).1 } else { rate.bound_by };
         snapshot.mark = session.options.mark;
         let sender = match end {
             Endpoint::Send(_) => &report,
