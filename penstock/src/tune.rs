@@ -108,11 +108,12 @@ fn show_history(last: u32, json: bool) -> Result<Code, CommandFailure> {
 }
 
 const HEADINGS: [&str; 9] =
-    ["STARTED", "FROM", "TO", "MOVED", "FILES", "STREAMS", "RATE", "BOUND BY", "END"];
+    ["STARTED (UTC)", "FROM", "TO", "MOVED", "FILES", "STREAMS", "RATE", "BOUND BY", "END"];
 
 fn cells(row: &HistoryRow) -> Vec<String> {
     let started = Duration::try_from_secs_f64(row.started_unix_seconds).unwrap_or_default();
-    let started = UtcTime::new(started.as_secs(), 0).to_string();
+    // 2026-03-01T10:00:00, without fraction and zone.
+    let started = UtcTime::new(started.as_secs(), 0).to_string()[..19].replace('T', " ");
     let elapsed = display_duration(Duration::try_from_secs_f64(row.seconds).unwrap_or_default());
     vec![
         started,
