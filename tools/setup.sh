@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs missing packages on Debian for the named purposes: build, test, demo, bpf, deny, kernels, collectors,
-# ns3, image, package.
+# ns3, image, package, kubernetes.
 #
 #   tools/setup.sh build test
 #
@@ -111,6 +111,21 @@ for purpose in "$@"; do
             # The wheel's tools are installed in a virtual environment; a module has no program to look for.
             python3 -c "import ensurepip" 2>/dev/null || missing="$missing python3-venv"
             ;;
+        kubernetes)
+            # A cluster with the Helm chart. Its services are run by the test alone: masked, they never start.
+            services="$services etcd containerd"
+            need etcd etcd-server
+            need containerd containerd
+            need runc runc
+            [ -x /usr/lib/cni/ptp ] || missing="$missing containernetworking-plugins"
+            need iptables iptables
+            need ip iproute2
+            need nsenter util-linux
+            need openssl openssl
+            need buildah buildah
+            need cc gcc libc6-dev
+            need git git
+            ;;
         collectors)
             # Their packages install services that are not needed: masked, they never start.
             services="$services nfdump nfacctd pmacctd sfacctd uacctd"
@@ -127,7 +142,7 @@ for purpose in "$@"; do
             need fio fio
             ;;
         *)
-            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors, ns3, image or package" >&2
+            echo "setup: '$purpose' is no purpose: use build, test, demo, bpf, deny, kernels, collectors, ns3, image, package or kubernetes" >&2
             exit 2
             ;;
     esac

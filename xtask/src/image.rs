@@ -115,7 +115,7 @@ pub fn build(root: &Path, binary: &Path, name: &str, tag: &str) -> Result<PathBu
 
 /// A container of buildah that began empty; removed when dropped.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scratch {
     storage: PathBuf,
     container: String,
     files: PathBuf,
@@ -123,7 +123,7 @@ struct Scratch {
 
 impl Scratch {
     /// Makes an empty container, whose storage is below `folder`.
-    fn new(folder: &Path) -> Result<Self> {
+    pub(crate) fn new(folder: &Path) -> Result<Self> {
         let mut image = Self {
             storage: folder.join("storage"),
             container: String::new(),
@@ -157,7 +157,7 @@ impl Scratch {
     }
 
     /// Copies a file into the image.
-    fn put(&self, file: &Path, path: &str, mode: u32) -> Result<()> {
+    pub(crate) fn put(&self, file: &Path, path: &str, mode: u32) -> Result<()> {
         let place = self.place(path)?;
         std::fs::copy(file, &place).with_context(|| format!("cannot copy {}", file.display()))?;
         Ok(std::fs::set_permissions(&place, PermissionsExt::from_mode(mode))?)
@@ -175,8 +175,14 @@ impl Scratch {
         chown(&place, Some(user), Some(user)).with_context(|| place.display().to_string())
     }
 
+    /// Sets the program that the image runs.
+    pub(crate) fn set_entrypoint(&self, program: &str) -> Result<()> {
+        let entry = format!("[\"{program}\"]");
+        output(self.buildah(&["config", "--entrypoint", &entry]).arg(&self.container)).map(drop)
+    }
+
     /// Writes the image to an archive under a name, with `time` (seconds since 1970) as that of all its files.
-    fn commit(&self, time: &str, archive: &Path, name: &str) -> Result<()> {
+    pub(crate) fn commit(&self, time: &str, archive: &Path, name: &str) -> Result<()> {
         match std::fs::remove_file(archive) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 bail!("cannot replace {}: {error}", archive.display())

@@ -1,4 +1,4 @@
-//! helm and kubeconform, built from Go modules and kept by version, and the sources of Kubernetes.
+//! Programs of Kubernetes, Helm and kubeconform, built from Go modules and kept by version.
 //!
 //! `xtask/kubernetes/go.mod` and `go.sum` pin every module; one module for all programs, so that what they share compiles
 //! once. The programs are in `target/kubernetes/bin/NAME-VERSION`, the caches of Go in `target/go`.
@@ -22,15 +22,44 @@ pub enum Tool {
     Helm,
     /// Checks manifests against schemas
     Kubeconform,
+    /// The scheduler
+    KubeScheduler,
+    /// Addresses of services
+    KubeProxy,
+    /// The agent of a node
+    Kubelet,
+    /// The controllers of Kubernetes's own objects
+    KubeControllerManager,
+    /// The API server
+    KubeApiserver,
+    /// The client
+    Kubectl,
 }
 
 impl Tool {
+    /// Programs that a cluster needs, cheap ones first.
+    pub(super) const CLUSTER: [Self; 7] = [
+        Self::Helm,
+        Self::Kubectl,
+        Self::KubeScheduler,
+        Self::KubeProxy,
+        Self::Kubelet,
+        Self::KubeControllerManager,
+        Self::KubeApiserver,
+    ];
+
     /// Name of the program.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Helm => "helm",
             Self::Kubeconform => "kubeconform",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::KubeProxy => "kube-proxy",
+            Self::Kubelet => "kubelet",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeApiserver => "kube-apiserver",
+            Self::Kubectl => "kubectl",
         }
     }
 
@@ -39,6 +68,7 @@ impl Tool {
         match self {
             Self::Helm => "helm.sh/helm/v3",
             Self::Kubeconform => "github.com/yannh/kubeconform",
+            _ => KUBERNETES_MODULE,
         }
     }
 }
@@ -98,11 +128,12 @@ pub fn kubernetes_sources(root: &Path) -> Result<PathBuf> {
     Ok(root.join(folder))
 }
 
-/// Flags of the linker by which helm knows its version and that of Kubernetes.
+/// Flags of the linker by which the programs know their version: clients refuse a server without one.
 fn link_flags(root: &Path, tool: Tool) -> Result<String> {
     let kubernetes = kubernetes_version(root)?;
     let mut numbers = kubernetes.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let base = "k8s.io/component-base/version";
     let set = match tool {
         Tool::Kubeconform => Vec::new(),
         Tool::Helm => {
@@ -115,6 +146,11 @@ fn link_flags(root: &Path, tool: Tool) -> Result<String> {
             }
             set
         }
+        _ => vec![
+            format!("{base}.gitVersion={kubernetes}"),
+            format!("{base}.gitMajor={major}"),
+            format!("{base}.gitMinor={minor}"),
+        ],
     };
     let set = set.iter().map(|one| format!(" -X {one}"));
     Ok(format!("-s -w{}", set.collect::<String>()))
@@ -170,11 +206,12 @@ mod tests {
     #[test]
     fn versions_come_from_module_file() {
         let root = crate::workspace_root();
-        let name = path(&root, Tool::Helm).unwrap();
+        let name = path(&root, Tool::Kubelet).unwrap();
         let name = name.file_name().unwrap().to_string_lossy().into_owned();
-        assert!(name.starts_with("helm-v3."), "{name}");
-        assert!(kubernetes_version(&root).unwrap().starts_with("v1."));
-        let flags = link_flags(&root, Tool::Helm).unwrap();
-        assert!(flags.contains("version.version=v3.") && flags.contains("Major=1"), "{flags}");
+        let version = kubernetes_version(&root).unwrap();
+        assert_eq!(name, format!("kubelet-{version}"));
+        assert!(version.starts_with("v1."));
+        let flags = link_flags(&root, Tool::Kubelet).unwrap();
+        assert!(flags.contains(&format!("gitVersion={version}")), "{flags}");
     }
 }
