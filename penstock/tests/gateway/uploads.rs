@@ -10,8 +10,11 @@ use penstock_testkit::raw::{RawResponse, exchange, read_response};
 use crate::common::{seeded, wait_until};
 use crate::site::{Site, TOKEN};
 
-/// Bytes of a body that the gateway holds in memory until it is complete.
-const HELD_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a body that the gateway collects before it writes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Size of chunks that the gateway holds as they arrive; it copies shorter ones together.
+const SHORT_CHUNK_BYTES: usize = 16 << 10;
 
 const TRANSFERS_WITHIN: Duration = Duration::from_secs(60);
 
@@ -78,7 +81,7 @@ fn slow_uploads_block_no_others() {
         (site.transfers().len() == SLOW_UPLOADS).then_some(())
     });
     assert_eq!(site.ask("GET", "/store/data/f", &[], b"").text(), "hello");
-    for bytes in [5, HELD_BYTES_MAX + 1] {
+    for bytes in [5, BATCH_BYTES + 1] {
         let put = site.ask("PUT", &format!("/store/data/{bytes}"), &[], &vec![7; bytes]);
         assert_eq!(put.status, 201, "{}", put.text());
     }
@@ -95,18 +98,58 @@ fn slow_uploads_block_no_others() {
     wait_until("the others have ended", TRANSFERS_WITHIN, || {
         site.transfers().iter().all(|one| one["state"] != "running").then_some(())
     });
-    assert_eq!(site.names(), [&(HELD_BYTES_MAX + 1).to_string(), "5", "f", "slow-0"]);
+    assert_eq!(site.names(), [&(BATCH_BYTES + 1).to_string(), "5", "f", "slow-0"]);
+}
+
+#[test]
+fn slow_clients_hold_no_threads() {
+    const SLOW_CLIENTS: usize = 80;
+    let site = Site::with(
+        "upload_timeout = \"10m\"\n",
+        "[limits]\ntransfers = 1000\ntransfers_per_caller = 900\n",
+    );
+    fs::File::create(site.data.join("f")).unwrap().set_len(1 << 30).unwrap();
+    let length = content_length(3 * BATCH_BYTES);
+    let uploads: Vec<_> =
+        (0..SLOW_CLIENTS).map(|n| begin(&site, &n.to_string(), &length, BATCH_BYTES + 1)).collect();
+    let get = |_| {
+        let mut stream = site.connect();
+        let request = format!(
+            "GET /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let downloads: Vec<_> = (0..SLOW_CLIENTS).map(get).collect();
+    wait_until("all run", TRANSFERS_WITHIN, || {
+        (site.transfers().len() == 2 * SLOW_CLIENTS).then_some(())
+    });
+    // Threads of the pool that have nothing to do end after a while.
+    let process = format!("/proc/{}/status", site.agent.child.id());
+    wait_until("threads are fewer than clients", TRANSFERS_WITHIN, || {
+        let status = fs::read_to_string(&process).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+        (line.trim().parse::<usize>().unwrap() < SLOW_CLIENTS / 2).then_some(())
+    });
+    for mut upload in uploads {
+        upload.write_all(&vec![7; 2 * BATCH_BYTES - 1]).unwrap();
+        assert_eq!(read_response(&mut BufReader::new(upload)).status, 201);
+    }
+    let mut reader = BufReader::new(downloads.into_iter().next_back().unwrap());
+    let mut start = [0; 12];
+    reader.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
 }
 
 #[test]
 fn disconnected_uploads_leave_nothing() {
     let site = Site::new();
-    let length = content_length(3 * HELD_BYTES_MAX);
-    let sent = [10, HELD_BYTES_MAX, HELD_BYTES_MAX + 1, 2 * HELD_BYTES_MAX + 4097];
+    let length = content_length(3 * BATCH_BYTES);
+    let sent = [10, BATCH_BYTES, BATCH_BYTES + 1, 2 * BATCH_BYTES + 4097];
     for bytes in sent {
         drop(begin(&site, "f", &length, bytes));
         let mut stream = begin(&site, "f", "Transfer-Encoding: chunked", 0);
-        write!(stream, "{:x}\r\n", 3 * HELD_BYTES_MAX).unwrap();
+        write!(stream, "{:x}\r\n", 3 * BATCH_BYTES).unwrap();
         stream.write_all(&vec![7; bytes]).unwrap();
     }
     let all = 2 * sent.len();
@@ -120,8 +163,8 @@ fn disconnected_uploads_leave_nothing() {
 fn killed_uploads_leave_nothing() {
     let mut site = Site::new();
     fs::write(site.data.join("f"), b"old").unwrap();
-    let length = content_length(3 * HELD_BYTES_MAX);
-    let begun = [10, 2 * HELD_BYTES_MAX].map(|bytes| begin(&site, "f", &length, bytes));
+    let length = content_length(3 * BATCH_BYTES);
+    let begun = [10, 2 * BATCH_BYTES].map(|bytes| begin(&site, "f", &length, bytes));
     wait_until("both run", TRANSFERS_WITHIN, || (site.transfers().len() == 2).then_some(()));
     site.restart();
     drop(begun);
@@ -131,12 +174,15 @@ fn killed_uploads_leave_nothing() {
 }
 
 #[test]
-fn sizes_around_held_body_agree() {
+fn sizes_around_batch_agree() {
     let site = Site::new();
-    let sizes = [0, 1, 4095, HELD_BYTES_MAX - 1, HELD_BYTES_MAX, HELD_BYTES_MAX + 1];
+    let around = |bytes| [bytes - 1, bytes, bytes + 1];
+    let batches = [BATCH_BYTES, 4 * BATCH_BYTES, 9 * BATCH_BYTES].map(around);
+    let short = [0, 1, 4095, SHORT_CHUNK_BYTES - 1, SHORT_CHUNK_BYTES];
+    let sizes: Vec<_> = short.into_iter().chain(batches.into_iter().flatten()).collect();
     for bytes in sizes {
         let content = seeded(1761).bytes(bytes);
-        for chunk_bytes in [1 << 14, 1 << 21] {
+        for chunk_bytes in [1000, SHORT_CHUNK_BYTES, 1 << 21] {
             let put = put_chunked(&site, "chunked", &content, chunk_bytes);
             assert!(matches!(put.status, 201 | 204), "{bytes}: {put:?}");
             assert!(fs::read(site.data.join("chunked")).unwrap() == content, "{bytes}");
@@ -192,11 +238,11 @@ fn refused_upload_keeps_its_connection() {
     fs::write(site.data.join("f"), b"old").unwrap();
     let mut stream = site.connect();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let length = content_length(HELD_BYTES_MAX);
+    let length = content_length(BATCH_BYTES);
     let new = format!("If-None-Match: *\r\n{length}");
     for (name, status) in [("f", 412), ("none/f", 409), ("new", 201), ("new", 412)] {
         stream.write_all(head(name, &new).as_bytes()).unwrap();
-        stream.write_all(&vec![7; HELD_BYTES_MAX]).unwrap();
+        stream.write_all(&vec![7; BATCH_BYTES]).unwrap();
         assert_eq!(read_response(&mut reader).status, status, "{name}");
     }
     // A client that waits for 100 sends nothing to a refusal.
@@ -213,7 +259,7 @@ fn refused_upload_keeps_its_connection() {
     let head = head("g", &format!("{length}\r\nExpect: 100-continue"));
     stream.write_all(head.as_bytes()).unwrap();
     assert_eq!(read_response(&mut reader).status, 100);
-    stream.write_all(&vec![7; HELD_BYTES_MAX]).unwrap();
+    stream.write_all(&vec![7; BATCH_BYTES]).unwrap();
     assert_eq!(read_response(&mut reader).status, 201);
     assert_eq!(fs::read(site.data.join("f")).unwrap(), b"old");
     assert_eq!(site.names(), ["f", "g", "new"]);

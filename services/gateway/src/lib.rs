@@ -20,7 +20,8 @@
 //! | `url_path` | from the path of a URL to the path of an export |
 //! | `dispatch` | methods and their errors |
 //! | `read`, `range`, `conditions` | `GET` and `HEAD` |
-//! | `write`, `upload_body` | `PUT` |
+//! | `write` | `PUT` |
+//! | `read_ahead`, `batch_writer` | data between the network and storage without a thread for each client |
 //! | `namespace` | `MKCOL`, `DELETE`, `MOVE`, `COPY` |
 //! | `tree_copy`, `staged` | `COPY` inside this server, and replacing by exchange |
 //! | `third_party` | `COPY` from and to other servers |
@@ -36,6 +37,7 @@
 
 mod access;
 mod account;
+mod batch_writer;
 mod conditions;
 pub mod config;
 mod digest;
@@ -49,13 +51,13 @@ mod namespace;
 mod properties;
 mod range;
 mod read;
+mod read_ahead;
 mod redirected;
 mod role;
 mod root;
 mod staged;
 mod third_party;
 mod tree_copy;
-mod upload_body;
 mod url_path;
 mod write;
 

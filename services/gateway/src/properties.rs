@@ -1,8 +1,9 @@
 //! `PROPFIND` and `PROPPATCH` (RFC 4918), and listings for web browsers.
 //!
 //! Every answer has the same properties, whatever the request names: clients read those that they know. Listings are
-//! streamed, one entry at a time, so that their size is not limited.
+//! streamed, a chunk at a time, so that their size is not limited.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,16 +18,16 @@ use futures_util::stream;
 use penstock_http::ProblemDetails;
 use penstock_mover::ResolvedPath;
 use penstock_scopes::PathAccess;
-use penstock_sys::fs::{Dir, Kind, Stat};
+use penstock_sys::fs::{Dir, Entries, Kind, Stat};
 use quick_xml::events::Event;
 use quick_xml::name::ResolveResult;
 use quick_xml::reader::NsReader;
-use tokio::sync::mpsc;
 
 use crate::conditions::Validators;
 use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::error::failed;
 use crate::namespace::stat;
+use crate::read_ahead::{ChunkSource, ReadAhead};
 use crate::url_path::encode;
 
 /// Longest body of a request.
@@ -34,9 +35,6 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Text of a listing that is handed over at once.
 const CHUNK_BYTES: usize = 32 << 10;
-
-/// Chunks between the listing and the network.
-const CHUNKS_QUEUED_MAX: usize = 4;
 
 const XML: &str = "text/xml; charset=\"utf-8\"";
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\" xmlns:L=\"LCGDM:\">\n";
@@ -134,37 +132,27 @@ pub(crate) async fn find(
     let shown = place.shown.clone();
     let found = blocking(move || {
         let stat = stat(&place)?.ok_or(io::ErrorKind::NotFound)?;
-        let dir = match stat.kind == Kind::Directory && with_members {
-            true => Some(open_directory(&place)?),
+        let members = match stat.kind == Kind::Directory && with_members {
+            true => Some(Members::open(&place)?),
             false => None,
         };
-        Ok((stat, dir))
+        Ok((stat, members))
     });
-    let (stat, dir) = found.await.map_err(|error| failed(&shown, &error))?;
+    let (stat, members) = found.await.map_err(|error| failed(&shown, &error))?;
     let mut text = HEAD.to_owned();
     if stat.kind == Kind::Directory && path.last() != Some(&b'/') {
         path.push(b'/');
     }
     write_entry(&mut text, &path, Some(&stat));
-    let Some(dir) = dir else { return Ok(multistatus(Body::from(text + TAIL))) };
-    let listing = streamed(text, move |out| {
-        for_each_member(&dir, |name, stat| {
-            let mut path = member(&path, name);
-            if stat.kind == Kind::Directory {
-                path.push(b'/');
-            }
-            out.append(|text| write_entry(text, &path, Some(stat)))
-        })?;
-        out.append(|text| text.push_str(TAIL))
-    });
-    Ok(multistatus(listing))
-}
-
-fn open_directory(place: &ResolvedPath) -> io::Result<Dir> {
-    match place.path.is_empty() {
-        true => place.root.try_clone(),
-        false => place.root.open_dir(Path::new(std::ffi::OsStr::from_bytes(&place.path))),
-    }
+    let Some(members) = members else { return Ok(multistatus(Body::from(text + TAIL))) };
+    let write_member = move |text: &mut String, name: &[u8], stat: &Stat| {
+        let mut path = member(&path, name);
+        if stat.kind == Kind::Directory {
+            path.push(b'/');
+        }
+        write_entry(text, &path, Some(stat));
+    };
+    Ok(multistatus(streamed(Listing { text, members: Some(members), write_member, end: TAIL })))
 }
 
 fn multistatus(body: Body) -> Response {
@@ -180,25 +168,38 @@ fn member(collection: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Calls `with` for the files and directories of `dir`, except partial files of transfers.
-fn for_each_member(
-    dir: &Dir,
-    mut with: impl FnMut(&[u8], &Stat) -> io::Result<()>,
-) -> io::Result<()> {
-    for entry in dir.entries()? {
-        let (name, _) = entry?;
-        if is_partial(name.as_bytes()) {
-            continue;
-        }
-        match dir.stat_follow(Path::new(&name)) {
-            Ok(stat) if matches!(stat.kind, Kind::File | Kind::Directory) => {
-                with(name.as_bytes(), &stat)?;
-            }
-            // A special file, a link out of the export, or a file that was removed meanwhile.
-            _ => {}
-        }
+/// Files and directories of a directory, except partial files of transfers.
+struct Members {
+    dir: Dir,
+    entries: Entries,
+}
+
+impl Members {
+    fn open(place: &ResolvedPath) -> io::Result<Self> {
+        let dir = match place.path.is_empty() {
+            true => place.root.try_clone()?,
+            false => place.root.open_dir(Path::new(std::ffi::OsStr::from_bytes(&place.path)))?,
+        };
+        Ok(Self { entries: dir.entries()?, dir })
     }
-    Ok(())
+
+    /// Returns the name and metadata of the next one.
+    fn next(&mut self) -> io::Result<Option<(OsString, Stat)>> {
+        for entry in &mut self.entries {
+            let (name, _) = entry?;
+            if is_partial(name.as_bytes()) {
+                continue;
+            }
+            match self.dir.stat_follow(Path::new(&name)) {
+                Ok(stat) if matches!(stat.kind, Kind::File | Kind::Directory) => {
+                    return Ok(Some((name, stat)));
+                }
+                // A special file, a link out of the export, or a file that was removed meanwhile.
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// True for the temporary name of a transfer.
@@ -272,41 +273,46 @@ fn push_escaped(out: &mut String, text: &str) {
     }
 }
 
-/// Text on its way to the network.
-struct TextStream {
+/// Text of a listing, read member by member.
+struct Listing<W> {
+    /// Text that is not sent yet; at first what comes before the members.
     text: String,
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    /// `None` after the last one.
+    members: Option<Members>,
+    write_member: W,
+    /// Text after the members.
+    end: &'static str,
 }
 
-impl TextStream {
-    fn append(&mut self, write: impl FnOnce(&mut String)) -> io::Result<()> {
-        write(&mut self.text);
-        if self.text.len() >= CHUNK_BYTES { self.flush() } else { Ok(()) }
-    }
+impl<W: FnMut(&mut String, &[u8], &Stat) + Send + 'static> ChunkSource for Listing<W> {
+    type Chunk = Bytes;
 
-    fn flush(&mut self) -> io::Result<()> {
-        let chunk = Bytes::from(std::mem::take(&mut self.text));
-        let gone = |_| io::Error::from(io::ErrorKind::ConnectionAborted);
-        self.sender.blocking_send(Ok(chunk)).map_err(gone)
-    }
-}
-
-/// Streams what `write` appends after `text`. An error breaks the connection off, so that no listing looks complete.
-fn streamed(
-    text: String,
-    write: impl FnOnce(&mut TextStream) -> io::Result<()> + Send + 'static,
-) -> Body {
-    let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
-    tokio::task::spawn_blocking(move || {
-        let mut out = TextStream { text, sender };
-        if let Err(error) = write(&mut out).and_then(|()| out.flush()) {
-            tracing::debug!("a listing ended early: {error}");
-            let _ = out.sender.blocking_send(Err(error));
+    fn next_chunk(&mut self) -> io::Result<Bytes> {
+        while let Some(members) = &mut self.members
+            && self.text.len() < CHUNK_BYTES
+        {
+            match members.next()? {
+                Some((name, stat)) => (self.write_member)(&mut self.text, name.as_bytes(), &stat),
+                None => {
+                    self.text.push_str(self.end);
+                    self.members = None;
+                }
+            }
         }
-    });
-    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        let chunk = receiver.recv().await?;
-        Some((chunk, receiver))
+        Ok(std::mem::take(&mut self.text).into())
+    }
+
+    fn is_done(&self) -> bool {
+        self.members.is_none()
+    }
+}
+
+/// Streams a listing. An error breaks the connection off, so that no listing looks complete.
+fn streamed(listing: impl ChunkSource<Chunk = Bytes>) -> Body {
+    Body::from_stream(stream::try_unfold(ReadAhead::new(listing), async |mut chunks| {
+        let chunk = chunks.next().await;
+        let chunk = chunk.inspect_err(|error| tracing::debug!("a listing ended early: {error}"))?;
+        Ok::<_, io::Error>(chunk.map(|chunk| (chunk, chunks)))
     }))
 }
 
@@ -375,8 +381,8 @@ pub(crate) async fn listing_page(
         return Ok(html(Body::from(head)));
     };
     let shown = place.shown.clone();
-    let dir = blocking(move || open_directory(&place)).await;
-    let dir = dir.map_err(|error| failed(&shown, &error))?;
+    let members = blocking(move || Members::open(&place)).await;
+    let members = members.map_err(|error| failed(&shown, &error))?;
     if request.method == Method::HEAD {
         return Ok(html(Body::empty()));
     }
@@ -384,14 +390,11 @@ pub(crate) async fn listing_page(
         let parent = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         let _ = writeln!(head, "<tr><td><a href=\"{}\">../</a>", encode(&path[..=parent]));
     }
-    Ok(html(streamed(head, move |out| {
-        for_each_member(&dir, |name, stat| {
-            let path = member(&path, name);
-            let name = String::from_utf8_lossy(name).into_owned();
-            out.append(|text| row(text, &path, &name, Some(stat)))
-        })?;
-        out.append(|text| text.push_str("</table>\n"))
-    })))
+    let write_member = move |text: &mut String, name: &[u8], stat: &Stat| {
+        row(text, &member(&path, name), &String::from_utf8_lossy(name), Some(stat));
+    };
+    let end = "</table>\n";
+    Ok(html(streamed(Listing { text: head, members: Some(members), write_member, end })))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `GET` and `HEAD`: files, parts of files, and listings of collections for people.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,6 @@ use penstock_mover::TransferDirection;
 use penstock_scopes::PathAccess;
 use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs::{self, Kind, Stat};
-use tokio::sync::mpsc;
 
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
 use crate::conditions::{ReadCondition, Validators};
@@ -23,6 +23,7 @@ use crate::dispatch::{DavRequest, Gateway, blocking};
 use crate::error::{failed, refused};
 use crate::properties;
 use crate::range::{ByteRange, RANGES_MAX, RequestedRanges, requested};
+use crate::read_ahead::{ChunkSource, ReadAhead};
 use crate::third_party::{MoverOffer, OFFER_HEADER, is_offered, offer_for};
 
 /// Bytes read and handed over at once.
@@ -30,9 +31,6 @@ pub(crate) const CHUNK_BYTES: usize = 512 << 10;
 
 /// Chunks in the pool of a gateway. Reads beyond it, for many slow clients, allocate memory of their own.
 pub(crate) const POOLED_CHUNKS_MAX: usize = 64;
-
-/// Chunks in flight between disk and network.
-const CHUNKS_QUEUED_MAX: usize = 4;
 
 /// Separator of the parts of a `multipart/byteranges` body; files may contain it, as each part has its length.
 const BOUNDARY: &str = "penstock-3f1c77ab90d24e5e";
@@ -151,9 +149,9 @@ pub(crate) async fn get(
     )
     .await
     .map_err(refused)?;
-    let is_whole = status == StatusCode::OK;
-    let buffers = gateway.buffers.clone();
-    Ok((status, headers, body(file, buffers, pieces, account, is_whole)).into_response())
+    let reader = FileReader { file, buffers: gateway.buffers.clone(), pieces: pieces.into() };
+    let body = body(reader, DownloadAccount { file: account, is_whole: status == StatusCode::OK });
+    Ok((status, headers, body).into_response())
 }
 
 fn ascii(text: &str) -> HeaderValue {
@@ -229,84 +227,113 @@ fn multipart(parts: &[ByteRange], size: u64) -> Vec<BodyPiece> {
     pieces
 }
 
-/// Streams pieces of a file to the client of a request.
-fn body(
-    file: Arc<File>,
-    buffers: BufferPool,
-    pieces: Vec<BodyPiece>,
-    account: FileInTransfer,
-    is_whole: bool,
-) -> Body {
-    let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
-    let runtime = tokio::runtime::Handle::current();
-    tokio::task::spawn_blocking(move || {
-        let _runtime = runtime.enter();
-        match send(&file, &buffers, &pieces, &|bytes| account.count(bytes), &sender) {
-            Ok(moved) if is_whole => account.finish(moved),
-            Ok(_) => account.finish_part(),
-            Err(error) => {
-                tracing::debug!("a download ended early: {error}");
-                let _ = sender.blocking_send(Err(error));
-            }
-        }
-    });
-    received(receiver)
+/// Account of a body.
+pub(crate) trait BodyAccount: Send + Sync + 'static {
+    /// Counts a chunk before it is sent; returns the delay that the limits ask for.
+    ///
+    /// # Errors
+    /// Once the transfer is cancelled.
+    fn count(&self, bytes: usize) -> io::Result<Duration>;
+
+    /// Ends with a body of `bytes`. Dropped before, the account is that of a body that broke off.
+    fn finish(self, bytes: u64);
 }
 
-/// Streams a part of a file; `count` takes the number of bytes of each chunk, and returns a delay.
+/// Account of a download.
+#[derive(Debug)]
+struct DownloadAccount {
+    file: FileInTransfer,
+    /// True for a whole file.
+    is_whole: bool,
+}
+
+impl BodyAccount for DownloadAccount {
+    fn count(&self, bytes: usize) -> io::Result<Duration> {
+        self.file.count(bytes)
+    }
+
+    fn finish(self, bytes: u64) {
+        match self.is_whole {
+            true => self.file.finish(bytes),
+            false => self.file.finish_part(),
+        }
+    }
+}
+
+/// Reads pieces of a file. A file that becomes shorter ends the connection before the announced length.
+#[derive(Debug)]
+struct FileReader {
+    file: Arc<File>,
+    buffers: BufferPool,
+    pieces: VecDeque<BodyPiece>,
+}
+
+impl ChunkSource for FileReader {
+    type Chunk = Bytes;
+
+    fn next_chunk(&mut self) -> io::Result<Bytes> {
+        match self.pieces.pop_front() {
+            None => Ok(Bytes::new()),
+            Some(BodyPiece::Text(text)) => Ok(text.into()),
+            Some(BodyPiece::Data(range)) => {
+                let count = CHUNK_BYTES.min(usize::try_from(range.bytes).unwrap_or(usize::MAX));
+                let left = range.bytes - count as u64;
+                if left > 0 {
+                    let rest = ByteRange { start: range.start + count as u64, bytes: left };
+                    self.pieces.push_front(BodyPiece::Data(rest));
+                }
+                read_chunk(&self.file, &self.buffers, range.start, count)
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+/// Streams a part of a file.
 pub(crate) fn file_body(
     file: Arc<File>,
     buffers: BufferPool,
     range: ByteRange,
-    count: impl Fn(usize) -> io::Result<Duration> + Send + 'static,
+    account: impl BodyAccount,
 ) -> Body {
-    let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED_MAX);
-    tokio::task::spawn_blocking(move || {
-        let pieces = [BodyPiece::Data(range)];
-        if let Err(error) = send(&file, &buffers, &pieces, &count, &sender) {
-            let _ = sender.blocking_send(Err(error));
-        }
-    });
-    received(receiver)
+    body(FileReader { file, buffers, pieces: [BodyPiece::Data(range)].into() }, account)
 }
 
-fn received(receiver: mpsc::Receiver<io::Result<Bytes>>) -> Body {
-    Body::from_stream(stream::unfold(receiver, async |mut receiver| {
-        let chunk = receiver.recv().await?;
-        Some((chunk, receiver))
+/// Streams what `reader` reads.
+fn body(reader: FileReader, account: impl BodyAccount) -> Body {
+    let begun = (ReadAhead::new(reader), account, 0);
+    Body::from_stream(stream::try_unfold(Some(begun), async |running| {
+        let Some((mut chunks, account, moved)) = running else { return Ok(None) };
+        let chunk = next_counted(&mut chunks, &account).await;
+        let chunk =
+            chunk.inspect_err(|error| tracing::debug!("a download ended early: {error}"))?;
+        let Some(chunk) = chunk else { return Ok::<_, io::Error>(None) };
+        let moved = moved + chunk.len() as u64;
+        if !chunks.is_done() {
+            return Ok(Some((chunk, Some((chunks, account, moved)))));
+        }
+        // A body whose length is known is not polled after its last chunk.
+        account.finish(moved);
+        Ok(Some((chunk, None)))
     }))
 }
 
-/// Sends pieces of a file. A file that becomes shorter ends the connection before the announced length.
-fn send(
-    file: &File,
-    buffers: &BufferPool,
-    pieces: &[BodyPiece],
-    count: &dyn Fn(usize) -> io::Result<Duration>,
-    sender: &mpsc::Sender<io::Result<Bytes>>,
-) -> io::Result<u64> {
-    let mut moved = 0;
-    let mut hand_over = |bytes: Bytes| {
-        std::thread::sleep(count(bytes.len())?);
-        moved += bytes.len() as u64;
-        let gone = |_| io::Error::from(io::ErrorKind::ConnectionAborted);
-        sender.blocking_send(Ok(bytes)).map_err(gone)
-    };
-    for piece in pieces {
-        match piece {
-            BodyPiece::Text(text) => hand_over(Bytes::from(text.clone()))?,
-            BodyPiece::Data(range) => {
-                let (mut offset, end) = (range.start, range.start + range.bytes);
-                while offset < end {
-                    let count =
-                        CHUNK_BYTES.min(usize::try_from(end - offset).unwrap_or(usize::MAX));
-                    hand_over(read_chunk(file, buffers, offset, count)?)?;
-                    offset += count as u64;
-                }
-            }
+/// Returns the next chunk after the delay that `account` asks for.
+async fn next_counted(
+    chunks: &mut ReadAhead<FileReader>,
+    account: &impl BodyAccount,
+) -> io::Result<Option<Bytes>> {
+    let chunk = chunks.next().await?;
+    if let Some(chunk) = &chunk {
+        let delay = account.count(chunk.len())?;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
         }
     }
-    Ok(moved)
+    Ok(chunk)
 }
 
 /// Reads `count` bytes into a buffer of the pool, else into new memory.

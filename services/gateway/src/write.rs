@@ -9,18 +9,19 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, TransferDirection};
+use penstock_mover::{FileUpload, JoinedUpload, RangeWriter, TransferDirection};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_sys::fs::{Kind, Stat};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::account::{ConnectionAccount, FileInTransfer, FileRequest};
+use crate::batch_writer::{BatchWriter, ReceivedRange};
 use crate::conditions::{self, Validators, precondition_failed};
 use crate::digest::{self, DigestField};
 use crate::dispatch::{DavRequest, Gateway, WriteTarget, blocking, drain};
 use crate::error::{failed, refused};
 use crate::namespace::stat_name;
-use crate::upload_body::{ReceivedBody, UploadBody};
 
 /// Least mean rate of a body over `upload_timeout` of waiting for its client, in bytes per second.
 const BODY_RATE_MIN: u64 = 1024;
@@ -213,28 +214,62 @@ impl BodyRate {
     }
 }
 
+/// An upload whose last byte has arrived.
+#[derive(Debug)]
+struct ReceivedUpload {
+    upload: FileUpload,
+    content: ReceivedRange,
+}
+
+impl ReceivedUpload {
+    /// Writes what is not written yet; blocks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn join(self) -> io::Result<JoinedUpload> {
+        let content = self.content.finish(true)?;
+        let bytes = content.bytes();
+        self.upload.join(vec![content], bytes)
+    }
+}
+
 /// Receives the body. An error leaves nothing of the upload.
 async fn receive(
     chunks: &mut BodyDataStream,
     upload: FileUpload,
     account: &FileInTransfer,
     limit: Duration,
-) -> io::Result<ReceivedBody> {
-    let mut body = UploadBody::new(upload);
+) -> io::Result<ReceivedUpload> {
+    match receive_content(chunks, upload.whole(), account, limit).await {
+        Ok(content) => Ok(ReceivedUpload { upload, content }),
+        Err(error) => {
+            // Releasing the room of a large file takes a while.
+            let _ = spawn_blocking(move || drop(upload)).await;
+            Err(error)
+        }
+    }
+}
+
+/// Receives the body into `writer`; an error returns once nothing is being written.
+async fn receive_content(
+    chunks: &mut BodyDataStream,
+    writer: RangeWriter,
+    account: &FileInTransfer,
+    limit: Duration,
+) -> io::Result<ReceivedRange> {
+    let mut writer = BatchWriter::new(writer);
     let mut rate = BodyRate::new(limit);
     loop {
         match next_chunk(chunks, &mut rate, account, limit).await {
             Ok(Some(chunk)) => {
-                let is_written;
-                (body, is_written) = body.push(chunk).await;
-                if !is_written {
+                if !writer.push(chunk).await {
                     drain(chunks).await;
-                    return body.end().await;
+                    return writer.end().await;
                 }
             }
-            Ok(None) => return body.end().await,
+            Ok(None) => return writer.end().await,
             Err(error) => {
-                body.cancel().await;
+                let _ = writer.end().await;
                 return Err(error);
             }
         }

@@ -13,12 +13,12 @@ use penstock_sys::buffer::BufferPool;
 use penstock_sys::fs;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::login::RootClient;
 use crate::account::{AccountedConnection, ConnectionAccount, FileInTransfer, FileRequest};
 use crate::read::CHUNK_BYTES;
+use crate::read_ahead::{ChunkSource, ReadAhead};
 
 /// Time for the client to take one chunk.
 const CHUNK_TIMEOUT: Duration = SEND_TIMEOUT.saturating_mul(4);
@@ -126,11 +126,10 @@ struct DataChunk {
     delay: Duration,
 }
 
-impl ChunkReader {
-    /// Reads the next chunk; blocks on storage.
-    ///
-    /// # Errors
-    /// If a file has become shorter, cannot be read, or its transfer is cancelled.
+impl ChunkSource for ChunkReader {
+    type Chunk = DataChunk;
+
+    /// Fails if a file has become shorter, cannot be read, or its transfer is cancelled.
     fn next_chunk(&mut self) -> io::Result<DataChunk> {
         if let Some(mut buffer) = self.buffers.try_take() {
             let (filled, delay) = self.fill(&mut buffer[..CHUNK_BYTES])?;
@@ -142,6 +141,12 @@ impl ChunkReader {
         Ok(DataChunk { bytes: Bytes::from(buffer), delay })
     }
 
+    fn is_done(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+impl ChunkReader {
     /// Bytes that are left, counted up to a chunk.
     fn remaining_bytes(&self) -> usize {
         let mut bytes = 0;
@@ -177,13 +182,6 @@ impl ChunkReader {
         }
         Ok((filled, delay))
     }
-
-    fn spawn(mut self) -> JoinHandle<(Self, io::Result<DataChunk>)> {
-        tokio::task::spawn_blocking(move || {
-            let chunk = self.next_chunk();
-            (self, chunk)
-        })
-    }
 }
 
 /// Sends pieces. An error ends the connection, as the client knows the length already.
@@ -192,20 +190,11 @@ pub(super) async fn send(
     pieces: VecDeque<DataPiece>,
     buffers: &BufferPool,
 ) -> io::Result<()> {
-    if pieces.is_empty() {
-        return Ok(());
-    }
-    let mut reading = ChunkReader { pieces, buffers: buffers.clone() }.spawn();
-    loop {
-        let (reader, chunk) = reading.await.map_err(io::Error::other)?;
-        let DataChunk { bytes, delay } = chunk?;
-        let next = (!reader.pieces.is_empty()).then(|| reader.spawn());
+    let mut chunks = ReadAhead::new(ChunkReader { pieces, buffers: buffers.clone() });
+    while let Some(DataChunk { bytes, delay }) = chunks.next().await? {
         tokio::time::sleep(delay).await;
         let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
         timeout(CHUNK_TIMEOUT, stream.write_all(&bytes)).await.map_err(timed_out)??;
-        match next {
-            Some(next) => reading = next,
-            None => return Ok(()),
-        }
     }
+    Ok(())
 }

@@ -15,14 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::body::Buf;
 use penstock_http::client::Url;
 use penstock_http::storage_client::{StorageClient, StorageError, StorageResponse, WANT_DIGEST};
 use penstock_mover::{FileUpload, GatewayTransfer, JoinedUpload, RangeWriter, WrittenRange};
 use penstock_protocol::digest::{Algorithm, Digest};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -30,7 +28,9 @@ use super::mover_session::MoverOffer;
 use super::range_queue::{RANGE_BYTES_MIN, RangeQueue};
 use super::remote::range_value;
 use super::{BrokenConnection, CopyFailure};
+use crate::batch_writer::BatchWriter;
 use crate::digest::{self, DigestField, MalformedDigest};
+use crate::dispatch::blocking;
 use crate::range::ByteRange;
 
 /// Longest silence of the other server within a body.
@@ -41,9 +41,6 @@ const ATTEMPTS_MAX: u32 = 6;
 
 /// Pause before the second attempt; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(250);
-
-/// Chunks between a connection and its writer.
-const CHUNKS_QUEUED_MAX: usize = 8;
 
 /// The file at the other server.
 #[derive(Debug, Clone)]
@@ -346,19 +343,13 @@ impl HttpPull {
     async fn receive(
         &self,
         mut response: StorageResponse,
-        mut writer: RangeWriter,
+        writer: RangeWriter,
         skipped: u64,
         expected: Option<u64>,
     ) -> Result<Received, CopyFailure> {
         let shown = response.peer_address();
         let _shown = shown.map(|address| ShownConnection::new(self, address));
-        let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_QUEUED_MAX);
-        let writing = tokio::task::spawn_blocking(move || {
-            while let Some(chunk) = receiver.blocking_recv() {
-                writer.write(&chunk)?;
-            }
-            io::Result::Ok(writer)
-        });
+        let mut writer = BatchWriter::new(writer);
         let mut received = 0_u64;
         let result = async {
             loop {
@@ -381,8 +372,8 @@ impl HttpPull {
                 if !delay.is_zero() {
                     tokio::time::sleep(delay).await;
                 }
-                if sender.send(chunk).await.is_err() {
-                    // The writer failed, and says why.
+                if !writer.push(chunk).await {
+                    // Its end says why.
                     break;
                 }
             }
@@ -394,12 +385,10 @@ impl HttpPull {
             }
         }
         .await;
-        drop(sender);
-        let failed = |error| CopyFailure::Local(io::Error::other(error));
-        let writer = writing.await.map_err(failed)?.map_err(CopyFailure::Local)?;
+        let content = writer.end().await.map_err(CopyFailure::Local)?;
         let is_complete = result.is_ok();
-        let finished = tokio::task::spawn_blocking(move || writer.finish(is_complete)).await;
-        let range = finished.map_err(failed)?.map_err(CopyFailure::Local)?;
+        let finished = blocking(move || content.finish(is_complete)).await;
+        let range = finished.map_err(CopyFailure::Local)?;
         Ok(Received { range, result })
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::CopyFailure;
 use crate::range::ByteRange;
-use crate::read::file_body;
+use crate::read::{BodyAccount, file_body};
 
 /// Longest wait for `100 Continue`, as some servers never send it.
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,6 +64,21 @@ async fn is_xrootd(client: &StorageClient, url: &Url) -> Result<bool, StorageErr
     let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
     let server = response.header("server").unwrap_or_default();
     Ok(server.to_ascii_lowercase().contains("xrootd"))
+}
+
+/// Account of a body that is pushed; the answer of the other server ends its file.
+#[derive(Debug)]
+struct PushAccount(Arc<GatewayTransfer>);
+
+impl BodyAccount for PushAccount {
+    fn count(&self, bytes: usize) -> io::Result<Duration> {
+        match self.0.is_cancelled() {
+            true => Err(io::Error::other("an operator cancelled the transfer")),
+            false => Ok(self.0.count_moved(bytes)),
+        }
+    }
+
+    fn finish(self, _bytes: u64) {}
 }
 
 impl HttpPush {
@@ -144,11 +159,7 @@ impl HttpPush {
         let [body, tail] = parts.map(|range| {
             let (file, transfer) = (Arc::clone(&self.file), Arc::clone(&self.transfer));
             let buffers = self.buffers.clone();
-            let count = move |bytes| match transfer.is_cancelled() {
-                true => Err(io::Error::other("an operator cancelled the transfer")),
-                false => Ok(transfer.count_moved(bytes)),
-            };
-            move || file_body(file, buffers, range, count).into_data_stream()
+            move || file_body(file, buffers, range, PushAccount(transfer)).into_data_stream()
         });
         let body = async move {
             let _ = timeout(CONTINUE_TIMEOUT, may_continue.notified()).await;
