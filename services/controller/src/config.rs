@@ -29,6 +29,7 @@ use crate::access::TokenScopes;
 use crate::circuits::{CircuitProvider, LabCircuits};
 use crate::fts::policy::{FtsPolicy, FtsTable};
 use crate::issuers::{ClientIssuer, ScopeGrant};
+use crate::quota::{ClientQuota, QuotaTable};
 use crate::telemetry::Telemetry;
 
 /// Largest weight of a class.
@@ -54,6 +55,8 @@ pub struct Config {
     pub scopes: TokenScopes,
     /// Issuers whose tokens clients may use.
     pub issuers: Vec<ClientIssuer>,
+    /// Quotas of clients, of which the first that applies to one counts.
+    pub quotas: Vec<ClientQuota>,
     /// Seconds for which nodes keep their rates without a response.
     pub lease_seconds: u32,
     /// Silence after which a node is lost.
@@ -120,6 +123,8 @@ struct ControllerSection {
     token: Vec<Spanned<ControllerTokenTable>>,
     #[serde(default)]
     issuer: Vec<Spanned<ControllerIssuerTable>>,
+    #[serde(default)]
+    quota: Vec<Spanned<QuotaTable>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -212,6 +217,7 @@ impl Config {
             tokens: Vec::new(),
             scopes: TokenScopes::default(),
             issuers: Vec::new(),
+            quotas: Vec::new(),
             lease_seconds: RATE_LEASE_DEFAULT.as_secs() as u32,
             lost_after: LOST_AFTER_DEFAULT,
             gone_after: GONE_AFTER_DEFAULT,
@@ -445,6 +451,11 @@ fn parse(document: &ConfigFile, registry: &Registry) -> Result<Config, ConfigErr
         let issuer = lower_issuer(&config, issuer.into_inner(), document)
             .map_err(|fault| document.error_at(at, fault))?;
         config.issuers.push(issuer);
+    }
+    for quota in table.quota {
+        let at = quota.span().start;
+        let quota = quota.into_inner().lower(&config.quotas);
+        config.quotas.push(quota.map_err(|fault| document.error_at(at, fault))?);
     }
     Ok(config)
 }

@@ -29,6 +29,7 @@ mod limiter;
 mod metrics;
 mod paths;
 pub mod problem;
+pub mod quota;
 pub mod rehearsal;
 mod repository;
 mod round;

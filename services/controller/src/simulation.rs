@@ -216,7 +216,9 @@ impl SimulatedController {
         Ok(match submitted {
             Submitted::New(stored) => SubmitReply::New(stored.id),
             Submitted::Same(id) => SubmitReply::Same(id),
-            Submitted::Other(_) | Submitted::Taken { .. } => SubmitReply::Refused,
+            Submitted::Other(_) | Submitted::OverQuota(_) | Submitted::Taken { .. } => {
+                SubmitReply::Refused
+            }
         })
     }
 

@@ -8,6 +8,7 @@ pub(crate) mod fts_requests;
 pub(crate) mod maintenance;
 pub(crate) mod network;
 pub(crate) mod outcomes;
+mod quota_ledger;
 pub(crate) mod report;
 pub(crate) mod reserve;
 pub(crate) mod schedule;

@@ -76,6 +76,7 @@ pub(super) async fn submit(
                 format!("request {id} has this key and asks for something else: give another key"),
             ));
         }
+        Submitted::OverQuota(excess) => return Err(ProblemDetails::forbidden(excess.to_string())),
         Submitted::Taken { file, by } => {
             return Err(taken(&shared, &asking, &files, (file, by)).await?);
         }
@@ -485,6 +486,7 @@ async fn answer(
             "/at",
             format!("request {id} has {files} files: give them from there on"),
         )),
+        ChangeOutcome::OverQuota(excess) => Err(ProblemDetails::forbidden(excess.to_string())),
         // `append` reports it, with the file's name.
         ChangeOutcome::Taken { file, .. } => Err(ProblemDetails::at(
             StatusCode::CONFLICT,

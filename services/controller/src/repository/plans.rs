@@ -37,6 +37,7 @@ use super::{
     size,
 };
 use crate::config::Config;
+use crate::quota::ClientQuota;
 use crate::rehearsal::StoreController;
 use crate::use_cases::append::{self, AppendedFiles};
 use crate::use_cases::change::{self, RequestChange};
@@ -640,6 +641,8 @@ fn no_statement_scans_growing_tables() {
         Config::new(Topology::read(TWO_SITES).unwrap(), vec![WorkClass::new("default")]);
     config.batch = BatchLimits { files: 20, ..BatchLimits::default() };
     config.lost_after = std::time::Duration::from_secs(5);
+    config.quotas =
+        vec![ClientQuota { client: "test".to_owned(), requests: Some(1000), bytes: None }];
     config.keep = std::time::Duration::from_secs(100);
     let mut controller = StoreController::open(config.clone(), &url).unwrap();
     a_day(&mut controller, &config);

@@ -18,6 +18,7 @@ use super::statement::{
     add_clause, insert_rows, select, select_one, select_with, set_clause, statement, with_rows,
 };
 use super::writer::TxContext;
+use crate::quota::ClientUsage;
 
 const RUNNING_BATCH: i64 = BatchState::Running.number();
 const ACTIVE_RUN: i64 = RunState::Active.number();
@@ -232,11 +233,42 @@ pub(crate) async fn by_key(
     client: &str,
     key: Option<String>,
 ) -> Result<KeyedRequest, sqlx::Error> {
+    find_by_key(cx, client, key).await?.ok_or(sqlx::Error::RowNotFound)
+}
+
+/// Returns the request of a client with an idempotency key; none if there is none.
+pub(crate) async fn find_by_key(
+    cx: &mut TxContext,
+    client: &str,
+    key: Option<String>,
+) -> Result<Option<KeyedRequest>, sqlx::Error> {
     let text = format!(
         "SELECT {} FROM request WHERE client = $1 AND client_key = $2",
         KeyedRequest::columns()
     );
-    select(text).bind(client.to_owned()).bind(key).fetch_one(&mut cx.tx).await
+    select(text).bind(client.to_owned()).bind(key).fetch_optional(&mut cx.tx).await
+}
+
+typed_row! {
+    /// Sums over the requests of a client that have not ended.
+    #[derive(Debug, Clone)]
+    struct UsageRow {
+        requests: i64,
+        bytes: i64,
+    }
+}
+
+/// Returns what a client has in requests that have not ended. Bytes are those that are known, or the larger estimate.
+pub(crate) async fn usage(cx: &mut TxContext, client: &str) -> Result<ClientUsage, sqlx::Error> {
+    let left = "CASE WHEN size_estimate > bytes THEN size_estimate ELSE bytes END - bytes_done";
+    let text = format!(
+        "SELECT COUNT(*) AS requests, CAST(COALESCE(SUM(CASE WHEN {left} > 0 THEN {left} ELSE 0 END), 0) AS BIGINT) AS bytes \
+         FROM request WHERE client = $1 AND ended IS NULL"
+    );
+    let UsageRow { requests, bytes } =
+        select::<UsageRow>(text).bind(client.to_owned()).fetch_one(&mut cx.tx).await?;
+    let count = |value: i64| u64::try_from(value).unwrap_or(0);
+    Ok(ClientUsage { requests: count(requests), bytes: count(bytes) })
 }
 
 /// Deletes a request with its files.
@@ -287,6 +319,7 @@ typed_row! {
     #[derive(Debug, Clone)]
     pub(crate) struct RequestTerms {
         pub(crate) state: RequestState,
+        pub(crate) client: String,
         pub(crate) class: String,
         pub(crate) source: String,
         pub(crate) destination: String,

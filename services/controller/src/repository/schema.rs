@@ -14,7 +14,7 @@ use super::db::{DatabaseKind, OpenError};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -135,6 +135,9 @@ CREATE TABLE fts_file (
 CREATE INDEX fts_file_job ON fts_file (job, id);
 CREATE INDEX fts_file_live ON fts_file (by_request, state, pair, priority DESC, id) WHERE state < 3;
 CREATE TABLE fts_ban (storage TEXT PRIMARY KEY, client TEXT NOT NULL, since BIGINT NOT NULL);
+",
+    "
+CREATE INDEX request_live ON request (client) WHERE ended IS NULL;
 ",
 ];
 

@@ -7,7 +7,7 @@ use penstock_control::orders::{LISTED_PATH, ListedFile};
 use penstock_control::request::RequestDelta;
 
 use super::change::{ChangeOutcome, ended};
-use super::{outcomes, submit};
+use super::{outcomes, quota_ledger, submit};
 use crate::repository::batches::NewBatch;
 use crate::repository::files::{DestinationDirectory, NewFile};
 use crate::repository::requests::{RequestDeltas, RequestTerms};
@@ -53,6 +53,10 @@ pub(crate) async fn append(
         return Ok(ChangeOutcome::OffsetMismatch(terms.files));
     }
     if !files.is_empty() {
+        let bytes = u64::try_from(sums(files).0).unwrap_or(0);
+        if let Some(excess) = quota_ledger::excess_with(cx, &terms.client, bytes).await? {
+            return Ok(ChangeOutcome::OverQuota(excess));
+        }
         let base = base_batch(cx, id, &terms).await?;
         let to = DestinationDirectory { site: &terms.destination, path: &terms.to_path };
         if let Some((file, by)) = files::first_conflict(cx, to, files).await? {

@@ -2,6 +2,7 @@
 
 use penstock_control::request::RequestState;
 
+use crate::quota::QuotaExcess;
 use crate::repository::runs::RunSelection;
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError, batches, requests, runs};
@@ -17,6 +18,8 @@ pub(crate) enum ChangeOutcome {
     OffsetMismatch(i64),
     /// The request is sealed.
     Sealed,
+    /// The client would exceed its quota.
+    OverQuota(QuotaExcess),
     /// Another request is writing the destination of a file.
     Taken {
         /// Index of the file in the call.

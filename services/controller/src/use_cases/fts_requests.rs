@@ -5,10 +5,14 @@ use penstock_control::request::RequestState;
 
 use super::cancel;
 use super::change::{self, RequestChange};
+use super::quota_ledger::QuotaLedger;
 use super::submit::{self, Submission, Submitted};
 use crate::repository::fts::{self, FtsFileChange, FtsRequestNews};
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError};
+
+/// Time until a file beyond the quota of its client is due again, in milliseconds.
+const QUOTA_RETRY_MS: i64 = 10_000;
 
 /// A due file with the request that moves it.
 #[derive(Debug, Clone)]
@@ -25,7 +29,16 @@ pub(crate) async fn submit(
     due: &[FtsFileRequest],
 ) -> Result<(), DatabaseError> {
     let mut waiting = Vec::new();
+    let mut ledger = QuotaLedger::default();
     for one in due {
+        if let Some(excess) = ledger.admit(cx, &one.submission).await? {
+            // No attempt: it waits until others of the client have ended.
+            let mut change = FtsFileChange::new(FtsFileEvent::Deferred);
+            change.not_before = cx.now + QUOTA_RETRY_MS;
+            change.reason = Some(excess.to_string());
+            fts::change(cx, one.file, &change).await?;
+            continue;
+        }
         if fts::change(cx, one.file, &FtsFileChange::new(FtsFileEvent::Queued)).await? {
             waiting.push(one);
         }
@@ -43,6 +56,7 @@ pub(crate) async fn submit(
                 continue;
             }
             Submitted::Other(id) => format!("request {id} has the key of this file"),
+            Submitted::OverQuota(excess) => excess.to_string(),
             Submitted::Taken { by: Some(id), .. } => {
                 format!("the destination is being written by request {id}")
             }

@@ -8,10 +8,12 @@ use penstock_control::request::RequestTally;
 use penstock_http::tokens::hex;
 
 use super::append::{split_into, sums};
+use super::quota_ledger::QuotaLedger;
+use crate::quota::QuotaExcess;
 use crate::repository::batches::NewBatch;
 use crate::repository::db;
 use crate::repository::files::{DestinationDirectory, NewFile};
-use crate::repository::requests::{StoredRequest, TransferPolicy};
+use crate::repository::requests::{KeyedRequest, StoredRequest, TransferPolicy};
 use crate::repository::rows::JsonColumn;
 use crate::repository::writer::TxContext;
 use crate::repository::{Audit, DatabaseError, batches, files, requests};
@@ -51,6 +53,8 @@ pub(crate) enum Submitted {
     Same(i64),
     /// The idempotency key belongs to this request, whose body differs.
     Other(i64),
+    /// The client would exceed its quota.
+    OverQuota(QuotaExcess),
     /// Another request is writing the destination of a file.
     Taken {
         /// Index of the file in the submission.
@@ -71,6 +75,20 @@ impl Submission {
     fn lane(&self) -> String {
         let policy = serde_json::to_string(&self.policy).expect("plain data");
         lane_of(&self.from, &self.to, &policy)
+    }
+
+    /// Bytes that its files will have, as far as the client knows.
+    pub(super) fn expected_bytes(&self) -> u64 {
+        let known = sums(&self.files).0;
+        u64::try_from(known.max(self.size_estimate.unwrap_or(0))).unwrap_or(0)
+    }
+
+    /// Compares it with the request that has its idempotency key.
+    fn compared(&self, known: &KeyedRequest) -> Submitted {
+        match known.body == self.body {
+            true => Submitted::Same(known.id),
+            false => Submitted::Other(known.id),
+        }
     }
 
     fn to(&self) -> DestinationDirectory<'_> {
@@ -94,11 +112,32 @@ pub(super) fn lane_of(from: &str, to: &str, policy: &str) -> String {
     hex(&hash.as_ref()[..16])
 }
 
-/// Stores submissions. Results are in the order of the submissions.
+/// Stores submissions, except those beyond the quota of their client. Results are in the order of the submissions.
 pub(crate) async fn submit(
     cx: &mut TxContext,
     all: &[&Submission],
 ) -> Result<Vec<Submitted>, DatabaseError> {
+    let mut ledger = QuotaLedger::default();
+    let (mut admitted, mut refused) = (Vec::with_capacity(all.len()), Vec::new());
+    for (at, one) in all.iter().enumerate() {
+        match ledger.admit(cx, one).await? {
+            None => admitted.push(*one),
+            Some(excess) => refused.push((at, excess)),
+        }
+    }
+    let mut answers = store(cx, &admitted).await?;
+    for (at, excess) in refused {
+        // A retry adds no request.
+        let one = all[at];
+        let known = requests::find_by_key(cx, &one.client, one.key.clone()).await?;
+        let answer = known.map_or(Submitted::OverQuota(excess), |known| one.compared(&known));
+        answers.insert(at, answer);
+    }
+    Ok(answers)
+}
+
+/// Stores submissions. Results are in the order of the submissions.
+async fn store(cx: &mut TxContext, all: &[&Submission]) -> Result<Vec<Submitted>, DatabaseError> {
     if all.is_empty() {
         return Ok(Vec::new());
     }
@@ -117,7 +156,7 @@ pub(crate) async fn submit(
     for (stored, one) in stored.into_iter().zip(all) {
         answers.push(match new.contains(&stored.id) {
             true => Submitted::New(Box::new(stored)),
-            false => existing_request(cx, one).await?,
+            false => one.compared(&requests::by_key(cx, &one.client, one.key.clone()).await?),
         });
     }
     store_files_or_reject(cx, all, &mut answers).await?;
@@ -178,17 +217,6 @@ fn new_request(cx: &TxContext, id: i64, one: &Submission) -> StoredRequest {
         ended: None,
         trouble: None,
     }
-}
-
-async fn existing_request(
-    cx: &mut TxContext,
-    one: &Submission,
-) -> Result<Submitted, DatabaseError> {
-    let found = requests::by_key(cx, &one.client, one.key.clone()).await?;
-    Ok(match found.body == one.body {
-        true => Submitted::Same(found.id),
-        false => Submitted::Other(found.id),
-    })
 }
 
 /// Stores the files of new requests; deletes requests with a file whose destination is in use.
