@@ -98,6 +98,11 @@ for purpose in "$@"; do
             need busybox busybox-static
             need modprobe kmod
             need cpio cpio
+            need xz xz-utils
+            need rdma iproute2
+            # Libraries have no program to look for.
+            ls /usr/lib/*/libibverbs.so.1 >/dev/null 2>&1 || missing="$missing libibverbs1"
+            [ -d /etc/libibverbs.d ] || missing="$missing ibverbs-providers"
             ;;
         image)
             need buildah buildah

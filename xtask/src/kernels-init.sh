@@ -17,9 +17,15 @@ mount -t proc proc /root/proc
 mount -t sysfs sys /root/sys
 mount -t devtmpfs dev /root/dev
 mount -t tmpfs run /root/run
+mkdir -p /root/dev/shm
+mount -t tmpfs shm /root/dev/shm
 mount -t cgroup2 cgroups /root/sys/fs/cgroup
 mount -t bpf bpf /root/sys/fs/bpf
+# Only kernels with the module configfs have this folder.
+[ ! -d /root/sys/kernel/config ] || mount -t configfs configfs /root/sys/kernel/config
 ip link set lo up
+# Memory that a test registers with an RDMA device is locked.
+ulimit -l unlimited
 echo "kernels: Linux $(uname -r)"
 chroot /root /bin/sh -c "$(cat /command)"
 echo "kernels: end"

@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: tests of the marker or the lab on other kernels.
+//! `cargo xtask kernels`: tests of the marker, the lab, RDMA or NVMe over Fabrics on other kernels.
 //!
 //! Downloads a Debian kernel with apt-get and boots it in QEMU without hardware virtualisation, so that it runs anywhere.
 //! The root file system is this machine's, read-only under an in-memory overlay, so that the tests find the programs that
@@ -12,28 +12,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-const INIT: &str = include_str!("kernels-init.sh");
+mod modules;
 
-/// Kernel modules for the root file system and the tests, in load order.
-const MODULES: [&str; 17] = [
-    "virtio_pci",
-    "9pnet_virtio",
-    "9p",
-    "overlay",
-    "veth",
-    "8021q",
-    "sch_ingress",
-    "cls_bpf",
-    "cls_u32",
-    "sch_fq",
-    "sch_netem",
-    "sch_tbf",
-    "tun",
-    "nf_tables",
-    "nft_queue",
-    "nfnetlink_queue",
-    "tcp_bbr",
-];
+const INIT: &str = include_str!("kernels-init.sh");
 
 /// Commands in the initramfs, all provided by busybox.
 const COMMANDS: [&str; 10] =
@@ -51,6 +32,9 @@ pub struct Options {
     /// Component whose tests run
     #[arg(long, value_enum, default_value_t = TestedComponent::Marker)]
     room: TestedComponent,
+    /// Test binary to run, built before, instead of the component's.
+    #[arg(long, value_name = "PATH")]
+    test_binary: Option<PathBuf>,
     /// Only tests whose names contain one of these.
     filters: Vec<String>,
 }
@@ -62,14 +46,20 @@ enum TestedComponent {
     Marker,
     /// Links of the lab, over netem too
     Lab,
+    /// RDMA over two devices of software RoCE
+    Rdma,
+    /// Export and connection of disks over NVMe over Fabrics
+    Nvmeof,
 }
 
 impl TestedComponent {
     /// Arguments of cargo to build the tests, and the target's name in its messages.
-    const fn target(self) -> ([&'static str; 4], &'static str) {
+    const fn target(self) -> (&'static [&'static str], &'static str) {
         match self {
-            Self::Marker => (["--workspace", "--test", "marker", "--quiet"], "marker"),
-            Self::Lab => (["-p", "penstock-lab", "--lib", "--quiet"], "penstock_lab"),
+            Self::Marker => (&["--workspace", "--test", "marker"], "marker"),
+            Self::Lab => (&["-p", "penstock-lab", "--lib"], "penstock_lab"),
+            Self::Rdma => (&["-p", "penstock", "--test", "rdma"], "rdma"),
+            Self::Nvmeof => (&["-p", "penstock", "--test", "nvmeof"], "nvmeof"),
         }
     }
 }
@@ -85,12 +75,16 @@ struct Tried {
 /// # Errors
 /// When a program is missing, a kernel does not start, or a test fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let test = test_binary(root, options.room)?;
+    let test = match &options.test_binary {
+        Some(path) => fs::canonicalize(path).with_context(|| path.display().to_string())?,
+        None => test_binary(root, options.room)?,
+    };
     let mut tried = Vec::new();
     for suite in &options.suites {
         let folder = root.join("target/kernels").join(suite);
         let version = fetch(&folder, suite)?;
-        let image = initramfs(&folder, &version, &command(root, &test, &options.filters))?;
+        let command = command(root, &test, &options.filters);
+        let image = initramfs(&folder, &version, options.room, &command)?;
         let kernel = folder.join("boot").join(format!("vmlinuz-{version}"));
         tried.push(boot(&kernel, &image, options.limit_s)?);
     }
@@ -106,7 +100,7 @@ fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
     let output = Command::new("cargo")
         .arg("test")
         .args(target)
-        .args(["--locked", "--no-run"])
+        .args(["--quiet", "--locked", "--no-run"])
         .args(["--message-format", "json"])
         .current_dir(root)
         .stderr(Stdio::inherit())
@@ -122,7 +116,7 @@ fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
 
 fn command(root: &Path, test: &Path, filters: &[String]) -> String {
     format!(
-        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/run; cd {} && {} --test-threads=1 --nocapture {}",
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/run PENSTOCK_GUEST=1; cd {} && {} --test-threads=1 --nocapture {}",
         root.join("penstock").display(),
         test.display(),
         filters.join(" ")
@@ -173,7 +167,12 @@ fn fetch(folder: &Path, suite: &str) -> Result<String> {
 }
 
 /// Builds the initramfs: busybox, modules, and the command to run.
-fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
+fn initramfs(
+    folder: &Path,
+    version: &str,
+    component: TestedComponent,
+    command: &str,
+) -> Result<PathBuf> {
     let tree = folder.join("initramfs");
     let _ = fs::remove_dir_all(&tree);
     for name in ["bin", "lib", "proc", "sys", "dev"] {
@@ -184,26 +183,8 @@ fn initramfs(folder: &Path, version: &str, command: &str) -> Result<PathBuf> {
     for name in COMMANDS {
         std::os::unix::fs::symlink("busybox", tree.join("bin").join(name))?;
     }
-    let mut names: Vec<String> = Vec::new();
-    for module in MODULES {
-        let shown = stdout_of(
-            Command::new("modprobe")
-                .arg("-S")
-                .arg(version)
-                .arg("-d")
-                .arg(folder)
-                .args(["--show-depends", module]),
-        )?;
-        // Built-in modules are listed differently.
-        for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")) {
-            let path = Path::new(path.trim());
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if !names.contains(&name) {
-                fs::copy(path, tree.join("lib").join(&name))?;
-                names.push(name);
-            }
-        }
-    }
+    let modules = modules::modules_of(component);
+    let names = modules::copy_modules(&modules, folder, version, &tree.join("lib"))?;
     fs::write(tree.join("modules"), names.join("\n"))?;
     fs::write(tree.join("command"), command)?;
     fs::write(tree.join("init"), INIT)?;
@@ -239,7 +220,8 @@ fn boot(kernel: &Path, image: &Path, limit_s: u32) -> Result<Tried> {
         if let Some((_, release)) = line.split_once("kernels: Linux ") {
             tried.kernel = release.trim().to_owned();
         }
-        if let Some((_, why)) = line.split_once("skipped: ") {
+        let why = ["skipped: ", "SKIPPED: "].iter().find_map(|word| line.split_once(word));
+        if let Some((_, why)) = why {
             skipped = Some(why.trim().to_owned());
         }
         // With --nocapture a test's output is between its name and its result.

@@ -47,7 +47,7 @@ enum XtaskVerb {
     },
     /// Fuzz the parsers and state machines: see fuzz/README.md.
     Fuzz(fuzz::Options),
-    /// Run the marker's tests on kernels of Debian, in a virtual machine without hardware help; needs root.
+    /// Run the tests of a component on kernels of Debian, in a virtual machine without hardware help; needs root.
     Kernels(kernels::Options),
     /// Build the OCI image with buildah; needs root.
     Image(image::Options),
