@@ -2,7 +2,7 @@
 //!
 //! For: files confined beneath a directory ([`fs`]), a pool of page-aligned buffers ([`buffer`]), file I/O with depth
 //! ([`ring`]), facts about this machine and process ([`machine`]), wake-ups ([`event`]), locks between processes
-//! ([`lock`]), namespaces ([`namespace`]), TCP, netlink and packet queues ([`net`]).
+//! ([`lock`]), namespaces ([`namespace`]), TCP, netlink and packet queues ([`net`]), RDMA ([`verbs`]).
 //!
 //! Not for: policy. Nothing here decides what to read, where to write, how often to retry or what to report to the user.
 //!
@@ -16,3 +16,4 @@ pub mod machine;
 pub mod namespace;
 pub mod net;
 pub mod ring;
+pub mod verbs;

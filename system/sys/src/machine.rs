@@ -196,6 +196,17 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
+/// Raises the soft limit of locked memory to the hard limit, and returns it in bytes; `None` without a limit. Processes
+/// with `CAP_IPC_LOCK` are above the limit.
+pub fn raise_locked_memory() -> io::Result<Option<u64>> {
+    let limit = rustix::process::getrlimit(Resource::Memlock);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        rustix::process::setrlimit(Resource::Memlock, raised)?;
+    }
+    Ok(limit.maximum)
+}
+
 /// CPUs of a NUMA node; empty for a missing node.
 pub fn cpus_of_node(node: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
