@@ -1,0 +1,519 @@
+//! Connection of a queue pair to that of the other end of a TCP connection.
+
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use penstock_sys::event::{Interest, Readiness, poll};
+use penstock_sys::machine::raise_locked_memory;
+use penstock_sys::verbs::{
+    Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, MemoryAccess,
+    MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendRequest,
+    SendVerb,
+};
+use thiserror::Error;
+
+use crate::adapter::RdmaAdapter;
+use crate::credit::{CreditError, PostedRequest};
+use crate::exchange::{ConnectionOffer, OFFER_BYTES, OfferError, SLOTS_MAX};
+use crate::parameters::{RETRIES, completion_entries, path_mtu, timeout_exponent};
+
+/// Work number of receives. Requests of the send queue have their sequence numbers.
+const RECEIVE_WORK: u64 = 1 << 63;
+/// Work number of probes and of the request that ends an unsignalled tail.
+const MARKER_WORK: u64 = 1 << 62;
+/// Bytes of a probe.
+const PROBE_BYTES: u32 = 8;
+/// Least time for the answer to a probe.
+const PROBE_TIMEOUT_MIN: Duration = Duration::from_secs(2);
+/// Requests of the send queue beside the messages: probes and markers.
+const SENDS_SPARE: u32 = 2;
+/// Byte that each end sends when its queue pair is ready.
+const READY_BYTE: u8 = b'R';
+
+/// Failure of RDMA at this end, with the remedy.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RdmaFailure {
+    /// The library is missing, or the program is static.
+    #[error(
+        "cannot load the RDMA library: {0}; install libibverbs1 and ibverbs-providers (Debian) or rdma-core"
+    )]
+    Library(#[source] io::Error),
+    /// A device does not open.
+    #[error("cannot open the RDMA devices: {0}; are /dev/infiniband/uverbs* there, and readable?")]
+    Devices(#[source] io::Error),
+    /// The kernel knows no device.
+    #[error(
+        "this host has no RDMA device (`rdma link` lists them); software RoCE: `rdma link add rxe0 type rxe netdev INTERFACE`"
+    )]
+    NoDevice,
+    /// No device has the address of the connection.
+    #[error(
+        "no RoCE v2 GID for {address} on {devices}: connect from and to an address of an RDMA interface (`rdma link` names it)"
+    )]
+    NoGid {
+        /// Local address of the connection.
+        address: IpAddr,
+        /// Names of the devices.
+        devices: String,
+    },
+    /// The port has no link.
+    #[error("the port of {0} is down: `ip link` and `rdma link` show its state")]
+    PortDown(String),
+    /// The limit of locked memory is too low.
+    #[error(
+        "cannot register {bytes} B of memory: the limit of locked memory is {limit} B; raise it (`ulimit -l unlimited`, LimitMEMLOCK=infinity of systemd, CAP_IPC_LOCK)"
+    )]
+    LockedMemory {
+        /// Bytes to register.
+        bytes: u64,
+        /// Limit of the process.
+        limit: u64,
+    },
+    /// More messages in flight than the device has work requests.
+    #[error(
+        "depth {wanted}: {device} has at most {limit} work requests for a queue pair; use more streams instead"
+    )]
+    Depth {
+        /// Depth that was asked for.
+        wanted: u32,
+        /// Name of the device.
+        device: String,
+        /// Limit of the device.
+        limit: u32,
+    },
+    /// A call of the library failed.
+    #[error("{device}: cannot {step}: {source}")]
+    Step {
+        /// Name of the device.
+        device: String,
+        /// Operation as verb and object.
+        step: &'static str,
+        /// Error of the provider.
+        source: io::Error,
+    },
+    /// The TCP connection of the exchange failed.
+    #[error("the exchange of RDMA parameters failed: {0}")]
+    Exchange(#[source] io::Error),
+    /// The other end closed the TCP connection.
+    #[error("the other end closed the connection")]
+    PeerClosed,
+    /// Bytes of the other end that are no offer.
+    #[error(transparent)]
+    Offer(#[from] OfferError),
+    /// The offer of the other end has no slots of the right size.
+    #[error(
+        "the other end offers {slots} slots of {slot_bytes} B, this end needs slots of {needed} B"
+    )]
+    Slots {
+        /// Slots of the offer.
+        slots: u32,
+        /// Bytes of a slot.
+        slot_bytes: u32,
+        /// Bytes of a message.
+        needed: u32,
+    },
+    /// A probe had no answer.
+    #[error(
+        "{device}: no answer from {peer} by RDMA in {seconds:.0} s: does every firewall between pass UDP port 4791, and every link packets of {mtu_bytes} B?"
+    )]
+    Unanswered {
+        /// Name of the device.
+        device: String,
+        /// Address of the other end's GID.
+        peer: String,
+        /// Time of waiting in seconds.
+        seconds: f64,
+        /// Path MTU.
+        mtu_bytes: u32,
+    },
+    /// A work request failed.
+    #[error("{device}: {status}")]
+    Completion {
+        /// Name of the device.
+        device: String,
+        /// Text of the library.
+        status: String,
+    },
+    /// The other end broke the protocol of credits.
+    #[error(transparent)]
+    Credit(#[from] CreditError),
+}
+
+impl RdmaFailure {
+    pub(crate) fn step(device: &str, step: &'static str, source: io::Error) -> Self {
+        Self::Step { device: device.to_owned(), step, source }
+    }
+}
+
+/// Part of an end in the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionPart {
+    /// Posts writes or reads; the other end has the slots.
+    Initiator,
+    /// Has slots that the initiator writes into.
+    WriteTarget,
+    /// Has slots that the initiator reads from.
+    ReadTarget,
+}
+
+/// Settings of one end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionSettings {
+    /// Part of this end.
+    pub part: ConnectionPart,
+    /// Messages in flight, and slots of the end that has them.
+    pub depth: u32,
+    /// Largest message in bytes.
+    pub message_bytes: u32,
+    /// Slots with memory of their own, at most the depth.
+    pub distinct_slots: u32,
+    /// Round-trip time of the path, as far as known; it only lengthens the timer.
+    pub round_trip: Duration,
+    /// IP MTU of the path, as far as known.
+    pub ip_mtu: Option<u32>,
+    /// Traffic class of this end's packets.
+    pub traffic_class: u8,
+    /// Flow label of this end's packets, 20 bits; 0 for none.
+    pub flow_label: u32,
+    /// First sequence number of this end's packets, any 24 bits.
+    pub sequence: u32,
+}
+
+/// A connected queue pair and the memory at this end. When it is dropped the queue pair is destroyed before the memory.
+#[derive(Debug)]
+pub struct RdmaConnection {
+    pair: QueuePair<ReadyToSend>,
+    region: MemoryRegion,
+    peer: ConnectionOffer,
+    device: String,
+    slot_bytes: u32,
+    distinct_slots: u32,
+    mtu_bytes: u32,
+    timeout_exponent: u8,
+}
+
+/// Event of the queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RdmaEvent {
+    /// Requests up to this number are done.
+    Completed(u64),
+    /// The marker is done, so all requests before it are.
+    Marker,
+    /// A message arrived: its bytes and its immediate value.
+    Message {
+        /// Bytes that the other end wrote; 0 for a grant.
+        bytes: u32,
+        /// Immediate value: the slot.
+        immediate: u32,
+    },
+}
+
+impl RdmaConnection {
+    /// Creates a queue pair with memory, exchanges offers on `socket` and connects. Returns when both ends are ready.
+    ///
+    /// # Errors
+    /// [`RdmaFailure`]; the caller closes `socket`, so that the other end fails, too.
+    pub fn open(
+        adapter: &RdmaAdapter,
+        settings: &ConnectionSettings,
+        socket: &mut (impl Read + Write),
+    ) -> Result<Self, RdmaFailure> {
+        let device = adapter.context().name();
+        let step = |step, source| RdmaFailure::step(device, step, source);
+        let limits = adapter.limits();
+        let depth = settings.depth.max(1);
+        let limit = limits.work_requests.saturating_sub(SENDS_SPARE).min(SLOTS_MAX);
+        if depth > limit {
+            return Err(RdmaFailure::Depth { wanted: depth, device: device.to_owned(), limit });
+        }
+        let (access, slots) = match settings.part {
+            ConnectionPart::Initiator => (MemoryAccess::Local, 0),
+            ConnectionPart::WriteTarget => (MemoryAccess::RemoteWrite, depth),
+            ConnectionPart::ReadTarget => (MemoryAccess::RemoteRead, depth),
+        };
+        let domain = ProtectionDomain::new(adapter.context())
+            .map_err(|error| step("allocate a protection domain", error))?;
+        let distinct_slots = settings.distinct_slots.clamp(1, depth);
+        let region = register(&domain, distinct_slots, settings.message_bytes, access, device)?;
+        let entries = completion_entries(depth + SENDS_SPARE, depth).min(limits.completions);
+        let completions = CompletionQueue::new(adapter.context(), entries)
+            .map_err(|error| step("create a completion queue", error))?;
+        let capacity = QueuePairCapacity { sends: depth + SENDS_SPARE, receives: depth };
+        let port = adapter.gid().port;
+        let pair = QueuePair::new(&domain, &completions, capacity, port, access)
+            .map_err(|error| step("create a queue pair", error))?;
+        let own = ConnectionOffer {
+            queue_pair: pair.number(),
+            sequence: settings.sequence & 0x00ff_ffff,
+            gid: adapter.gid().gid,
+            mtu_bytes: adapter.mtu_bytes(),
+            slots,
+            distinct_slots: if slots > 0 { distinct_slots } else { 0 },
+            slot_bytes: if slots > 0 { settings.message_bytes } else { 0 },
+            address: region.address(),
+            key: region.remote_key(),
+            reads_answered: limits.reads_answered,
+        };
+        socket.write_all(&own.encode()).map_err(exchange)?;
+        let mut bytes = [0; OFFER_BYTES];
+        socket.read_exact(&mut bytes).map_err(exchange)?;
+        let peer = ConnectionOffer::decode(&bytes)?;
+        if slots == 0 && (peer.slots == 0 || peer.slot_bytes < settings.message_bytes) {
+            let (slots, slot_bytes) = (peer.slots, peer.slot_bytes);
+            return Err(RdmaFailure::Slots { slots, slot_bytes, needed: settings.message_bytes });
+        }
+        let path = ConnectionPath {
+            port,
+            gid_index: u8::try_from(adapter.gid().index).unwrap_or(u8::MAX),
+            peer_gid: peer.gid,
+            peer_queue_pair: peer.queue_pair,
+            peer_sequence: peer.sequence,
+            own_sequence: own.sequence,
+            mtu_bytes: path_mtu(own.mtu_bytes, peer.mtu_bytes, settings.ip_mtu),
+            reads_answered: limits.reads_answered,
+            reads_issued: limits.reads_issued.min(peer.reads_answered),
+            traffic_class: settings.traffic_class,
+            flow_label: settings.flow_label & 0x000f_ffff,
+            timeout_exponent: timeout_exponent(settings.round_trip),
+            retries: RETRIES,
+        };
+        for _ in 0..depth {
+            pair.post_receive(RECEIVE_WORK).map_err(|error| step("post a receive", error))?;
+        }
+        let pair = pair
+            .ready_to_receive(&path)
+            .map_err(|error| step("connect to the other end's queue pair", error))?
+            .ready_to_send(&path)
+            .map_err(|error| step("enable sending", error))?;
+        socket.write_all(&[READY_BYTE]).map_err(exchange)?;
+        let mut ready = [0];
+        socket.read_exact(&mut ready).map_err(exchange)?;
+        if ready != [READY_BYTE] {
+            return Err(OfferError::Magic.into());
+        }
+        Ok(Self {
+            pair,
+            region,
+            peer,
+            device: device.to_owned(),
+            slot_bytes: settings.message_bytes,
+            distinct_slots,
+            mtu_bytes: path.mtu_bytes,
+            timeout_exponent: path.timeout_exponent,
+        })
+    }
+
+    /// Offer of the other end.
+    #[must_use]
+    pub const fn peer(&self) -> &ConnectionOffer {
+        &self.peer
+    }
+
+    /// Path MTU of the connection in bytes.
+    #[must_use]
+    pub const fn mtu_bytes(&self) -> u32 {
+        self.mtu_bytes
+    }
+
+    /// Exponent of the retransmission timer.
+    #[must_use]
+    pub const fn timeout_exponent(&self) -> u8 {
+        self.timeout_exponent
+    }
+
+    /// Memory at this end.
+    #[must_use]
+    pub const fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Offset of a slot in the memory at this end.
+    #[must_use]
+    pub const fn slot_offset(&self, slot: u32) -> usize {
+        (slot % self.distinct_slots) as usize * self.slot_bytes as usize
+    }
+
+    /// Writes the first `bytes` of the local slot into the slot of the other end, which receives its number.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Step`].
+    pub fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
+        let (address, key) = (self.peer.slot_address(request.slot), self.peer.key);
+        let verb = SendVerb::WriteWithImmediate { address, key, immediate: request.slot };
+        let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
+        let signalled = request.signalled;
+        self.post(
+            &SendRequest { work_id: request.sequence, verb, memory, signalled },
+            "post a write",
+        )
+    }
+
+    /// Reads the first `bytes` of the other end's slot into the local slot.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Step`].
+    pub fn read(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
+        let (address, key) = (self.peer.slot_address(request.slot), self.peer.key);
+        let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
+        let (work_id, signalled) = (request.sequence, request.signalled);
+        let verb = SendVerb::Read { address, key };
+        self.post(&SendRequest { work_id, verb, memory, signalled }, "post a read")
+    }
+
+    /// Grants a slot of this end, after a receive for its next message is posted.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Step`].
+    pub fn grant(&self, request: PostedRequest) -> Result<(), RdmaFailure> {
+        self.post_receive()?;
+        let verb = SendVerb::SendWithImmediate { immediate: request.slot };
+        let (work_id, signalled) = (request.sequence, request.signalled);
+        self.post(&SendRequest { work_id, verb, memory: None, signalled }, "post a grant")
+    }
+
+    /// Posts a receive in the place of one that a grant consumed.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Step`].
+    pub fn post_receive(&self) -> Result<(), RdmaFailure> {
+        self.pair
+            .post_receive(RECEIVE_WORK)
+            .map_err(|error| RdmaFailure::step(&self.device, "post a receive", error))
+    }
+
+    /// Posts a request whose completion, [`RdmaEvent::Marker`], stands for all requests before it.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Step`].
+    pub fn mark(&self, reads: bool) -> Result<(), RdmaFailure> {
+        let (address, key) = (self.peer.slot_address(0), self.peer.key);
+        let verb = match reads {
+            true => SendVerb::Read { address, key },
+            false => SendVerb::Write { address, key },
+        };
+        // The last page of a region may be shorter than a slot, its first bytes are there in any case.
+        let memory = Some((&self.region, 0, if reads { PROBE_BYTES } else { 0 }));
+        let memory = memory.filter(|(_, _, bytes)| *bytes > 0);
+        self.post(
+            &SendRequest { work_id: MARKER_WORK, verb, memory, signalled: true },
+            "post a marker",
+        )
+    }
+
+    fn post(&self, request: &SendRequest<'_>, step: &'static str) -> Result<(), RdmaFailure> {
+        self.pair.post_send(request).map_err(|error| RdmaFailure::step(&self.device, step, error))
+    }
+
+    /// Measures the time of one small write or read, before messages are posted.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Unanswered`] without an answer in two seconds or four round-trip times of the settings.
+    pub fn probe(
+        &self,
+        reads: bool,
+        round_trip: Duration,
+        socket: BorrowedFd<'_>,
+    ) -> Result<Duration, RdmaFailure> {
+        let started = Instant::now();
+        let timeout = PROBE_TIMEOUT_MIN.max(round_trip * 4);
+        self.mark(reads)?;
+        let mut events = Vec::new();
+        loop {
+            let left = timeout.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(RdmaFailure::Unanswered {
+                    device: self.device.clone(),
+                    peer: crate::adapter::display_gid(&self.peer.gid),
+                    seconds: timeout.as_secs_f64(),
+                    mtu_bytes: self.mtu_bytes,
+                });
+            }
+            let socket = self.events(socket, left, &mut events)?;
+            if events.contains(&RdmaEvent::Marker) {
+                return Ok(started.elapsed());
+            }
+            if socket.any() {
+                return Err(RdmaFailure::PeerClosed);
+            }
+        }
+    }
+
+    /// Waits for events of the queue pair, for the socket to become readable, or for `timeout`. Returns the state of the
+    /// socket, if it was waited for.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Completion`] after an error of the queue pair.
+    pub fn events(
+        &self,
+        socket: BorrowedFd<'_>,
+        timeout: Duration,
+        events: &mut Vec<RdmaEvent>,
+    ) -> Result<Readiness, RdmaFailure> {
+        events.clear();
+        if self.take_events(events)? {
+            return Ok(Readiness::default());
+        }
+        let step = |error| RdmaFailure::step(&self.device, "wait for completions", error);
+        let completions = self.pair.completions();
+        completions.arm().map_err(step)?;
+        if self.take_events(events)? {
+            return Ok(Readiness::default());
+        }
+        let channel = std::os::fd::AsFd::as_fd(completions);
+        let waits = [(channel, Interest::READ), (socket, Interest::READ)];
+        let ready = poll(&waits, Some(timeout)).map_err(step)?;
+        completions.drain_events().map_err(step)?;
+        self.take_events(events)?;
+        Ok(ready.get(1).copied().unwrap_or_default())
+    }
+
+    /// Takes all completions; true if there were any.
+    fn take_events(&self, events: &mut Vec<RdmaEvent>) -> Result<bool, RdmaFailure> {
+        let mut completions: Vec<Completion> = Vec::new();
+        let step = |error| RdmaFailure::step(&self.device, "poll the completion queue", error);
+        while self.pair.completions().poll(&mut completions).map_err(step)? > 0 {}
+        // The first failure has the cause; those after it are flushed.
+        if let Some(failed) =
+            completions.iter().find(|completion| completion.status != CompletionStatus::Success)
+        {
+            let status = self.pair.completions().describe(failed.status);
+            return Err(RdmaFailure::Completion { device: self.device.clone(), status });
+        }
+        events.extend(completions.iter().map(|completion| match completion.kind {
+            CompletionKind::Received { bytes, immediate } => {
+                RdmaEvent::Message { bytes, immediate }
+            }
+            _ if completion.work_id == MARKER_WORK => RdmaEvent::Marker,
+            _ => RdmaEvent::Completed(completion.work_id),
+        }));
+        Ok(!events.is_empty())
+    }
+}
+
+fn register(
+    domain: &ProtectionDomain,
+    slots: u32,
+    slot_bytes: u32,
+    access: MemoryAccess,
+    device: &str,
+) -> Result<MemoryRegion, RdmaFailure> {
+    let bytes = u64::from(slots) * u64::from(slot_bytes);
+    let wanted = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let limit = raise_locked_memory().ok().flatten();
+    MemoryRegion::register(domain, wanted, access).map_err(|error| match (error.kind(), limit) {
+        (io::ErrorKind::OutOfMemory, Some(limit)) => RdmaFailure::LockedMemory { bytes, limit },
+        _ => RdmaFailure::step(device, "register memory", error),
+    })
+}
+
+fn exchange(error: io::Error) -> RdmaFailure {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => RdmaFailure::PeerClosed,
+        _ => RdmaFailure::Exchange(error),
+    }
+}
