@@ -13,6 +13,8 @@
 //! (`elasticity.rs`), a probe against the mean of the intervals before and after it. An interval without a byte is a stall
 //! of the path and measures no setting (`stall.rs`).
 
+mod allotted;
+mod group;
 mod hold;
 mod probe;
 mod stall;
@@ -117,8 +119,13 @@ pub struct KneeController {
     stall: StallState,
     /// Set once more workers lost rate, or fewer gained: fewer than the default may then be better.
     is_crowded: bool,
-    /// Set once fewer streams than the default reach a rate limit; cleared when another limit binds.
-    is_spared: bool,
+    /// Rate, as a logarithm, of more streams than those that were found to reach a rate limit; cleared when another limit
+    /// binds.
+    spared: Option<f64>,
+    /// Set once a rate limit kept as many streams busy at two settings: each has a cap, and fewer do not reach the limit.
+    is_capped: bool,
+    /// Fewest workers of a step: the transfers that share the search, since each gets as many.
+    step_min: u16,
 }
 
 impl TransferController for KneeController {
@@ -150,7 +157,9 @@ impl KneeController {
             stage_changes: 0,
             stall: StallState::default(),
             is_crowded: false,
-            is_spared: false,
+            spared: None,
+            is_capped: false,
+            step_min: 1,
         }
     }
 
@@ -168,24 +177,6 @@ impl KneeController {
         if target != self.target {
             self.target = target;
             self.restart(true);
-        }
-    }
-
-    /// Takes the number of streams that the caller applies where it cannot apply the target exactly.
-    pub(crate) fn accept_streams(&mut self, streams: u16) {
-        if self.target.streams == streams {
-            return;
-        }
-        self.target.streams = streams;
-        match &mut self.state {
-            KneeState::Doubling { stage, level, .. }
-            | KneeState::Narrowing { stage, level, .. }
-            | KneeState::Probing { stage, level, .. }
-                if *stage == PipelineStage::Streams =>
-            {
-                level.workers = streams;
-            }
-            _ => {}
         }
     }
 
@@ -258,6 +249,7 @@ impl KneeController {
         self.hold = HoldState::default();
         self.stage_changes = 0;
         self.is_crowded = false;
+        self.is_capped = false;
         self.noise.interrupt();
     }
 
@@ -281,10 +273,10 @@ impl KneeController {
             self.state = KneeState::Baseline { level: RateLevel::default(), may_grow };
             return ChangeReason::Measuring { intervals: 0 };
         }
-        let limit = BindingLimit::of(sample);
+        let limit = self.limit_of(sample, &level);
         let stage = PipelineStage::Streams;
         if limit != BindingLimit::RateLimit
-            && std::mem::take(&mut self.is_spared)
+            && self.spared.take().is_some()
             && self.target.at(stage) < self.floor.at(stage)
         {
             let change = self.set(stage, self.floor.at(stage));
@@ -352,6 +344,7 @@ impl KneeController {
             self.state = KneeState::Doubling { stage, base, level };
             return ChangeReason::Measuring { intervals: level.count() };
         }
+        self.note_busy(&base, &level);
         let ratio = elasticity(gain, base.workers, level.workers);
         let limit = BindingLimit::of(sample);
         let error = level.error_of_difference(&base, self.noise.sigma());
@@ -367,7 +360,7 @@ impl KneeController {
         }
         if ratio >= required && gain > 0.0 {
             let change = StageChange { stage, from: base.workers, to: level.workers };
-            if ratio < KNEE_WITHIN && level.workers - base.workers > 1 {
+            if ratio < KNEE_WITHIN && level.workers.saturating_sub(base.workers) > self.step_min {
                 return self.narrow(stage, base, level, 0);
             }
             if limit.stage() == Some(stage) && self.has_room(stage) {
@@ -378,7 +371,7 @@ impl KneeController {
             return ChangeReason::Gained { change, gain_percent, elasticity: ratio };
         }
         self.is_crowded |= gain < -CROWDED_LOSS;
-        if gain < -2.0 * error || level.workers - base.workers < 2 {
+        if gain < -2.0 * error || level.workers.saturating_sub(base.workers) <= self.step_min {
             return self.take_back(stage, base.workers, gain, required * steps);
         }
         self.narrow(stage, base, level, 0)
@@ -447,8 +440,8 @@ impl KneeController {
             let steps = (f64::from(level.workers) / f64::from(low.workers)).ln();
             return self.take_back(stage, low.workers, gain, required * steps);
         }
-        let width = high.workers - level.workers;
-        if width <= (level.workers / 10).max(1) || tried >= NARROWINGS_MAX {
+        let width = high.workers.saturating_sub(level.workers);
+        if width <= (level.workers / 10).max(self.step_min) || tried >= NARROWINGS_MAX {
             return self.settle_at(stage, &high);
         }
         self.narrow(stage, level, high, tried)

@@ -15,6 +15,9 @@ const SIGMA_GAIN: f64 = 0.1;
 /// Smallest fall within a level, as a logarithm, that counts as one.
 const FALL_MIN: f64 = 0.08;
 
+/// Share of time from which waiting for a rate limit is beyond noise.
+const LIMITED_SHARE_CLEAR: f64 = 0.1;
+
 /// Logarithm of a sample's rate; finite for an idle interval, too.
 pub(crate) fn log_rate(sample: &TunerSample) -> f64 {
     sample.rate_bps().max(1.0).ln()
@@ -27,6 +30,8 @@ pub(crate) struct RateLevel {
     sum: f64,
     count: u32,
     congested: u32,
+    /// Sum of the shares of time in which streams waited for the rate limit.
+    limited: f64,
     first: f64,
     last: f64,
 }
@@ -44,6 +49,7 @@ impl RateLevel {
         self.sum += self.last;
         self.count += 1;
         self.congested += u32::from(is_congested(sample));
+        self.limited += sample.queues.rate_limit;
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -69,11 +75,27 @@ impl RateLevel {
         self.congested * 2 > self.count
     }
 
+    /// Mean share of time in which streams waited for the rate limit.
+    pub(crate) fn limited_share(&self) -> f64 {
+        self.limited / f64::from(self.count.max(1))
+    }
+
+    /// True if its streams reach a rate limit with time to spare.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limited_share() >= LIMITED_SHARE_CLEAR
+    }
+
+    /// Streams that do not wait for the rate limit: as many reach it, if more for each is not to be had.
+    pub(crate) fn busy_streams(&self) -> f64 {
+        f64::from(self.workers) * (1.0 - self.limited_share())
+    }
+
     /// Both levels together, of the same setting.
     pub(crate) fn joined(mut self, other: &Self) -> Self {
         self.sum += other.sum;
         self.count += other.count;
         self.congested += other.congested;
+        self.limited += other.limited;
         self
     }
 

@@ -20,7 +20,7 @@ mod reason;
 mod sample;
 
 pub use bottleneck::BindingLimit;
-pub use host_share::SharedController;
+pub use host_share::{MemberSample, SharedController, SharedDecision, StreamsDemand, share_budget};
 pub use knee::{KneeController, WarmStart};
 pub use parallelism::{Parallelism, PipelineStage, TuningLimits};
 pub use reason::{ChangeReason, StageChange, TunerDecision};

@@ -36,6 +36,16 @@ impl fmt::Display for StageChange {
     }
 }
 
+/// Number of intervals in words.
+struct Intervals(u32);
+
+impl fmt::Display for Intervals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count) = self;
+        write!(f, "{count} interval{}", if *count == 1 { "" } else { "s" })
+    }
+}
+
 /// Reason of a decision; its text is one sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -47,6 +57,8 @@ pub enum ChangeReason {
     Holding { limit: BindingLimit },
     /// No workers can move the limit.
     Bound { limit: BindingLimit },
+    /// The transfer begins with what earlier ones to the same host ended with.
+    WarmStart { change: StageChange, transfers: u32 },
     /// A doubling is tried.
     Doubling { change: StageChange, limit: BindingLimit },
     /// A step gained enough and is kept.
@@ -63,6 +75,8 @@ pub enum ChangeReason {
     Comparing { change: StageChange, gain_percent: f64 },
     /// A paired probe with fewer workers lost nothing that counts.
     NotNeeded { change: StageChange, loss_percent: f64 },
+    /// A probe with fewer streams does not reach the rate limit.
+    LimitMissed { change: StageChange },
     /// A congested path answers little: the streams are left to others.
     Shared { change: StageChange, loss_percent: f64 },
     /// The rate has changed for longer than noise does.
@@ -117,12 +131,17 @@ impl fmt::Display for ChangeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Measuring { intervals } => {
-                write!(f, "Measures the rate at these settings ({intervals} intervals so far).")
+                write!(f, "Measures the rate at these settings ({} so far).", Intervals(*intervals))
             }
             Self::Holding { limit } => write!(f, "Keeps the settings; {limit} binds."),
             Self::Bound { limit } => {
                 write!(f, "Keeps the settings: {limit} binds, which more workers cannot move.")
             }
+            Self::WarmStart { change, transfers } => write!(
+                f,
+                "Begins with {change}: the best of the latest {transfers} transfers to this host \
+                 ended with these."
+            ),
             Self::Doubling { change, limit } => {
                 write!(f, "Tries {change}, because {limit} binds.")
             }
@@ -153,6 +172,9 @@ impl fmt::Display for ChangeReason {
                 f,
                 "Gives back, {change}: the rate changed by {loss_percent:+.1} % without them."
             ),
+            Self::LimitMissed { change } => {
+                write!(f, "Returns, {change}: fewer do not reach the rate limit.")
+            }
             Self::Shared { change, loss_percent } => write!(
                 f,
                 "Leaves streams of a congested path to others, {change}: the rate changes by \
@@ -169,22 +191,38 @@ impl fmt::Display for ChangeReason {
                 )
             }
             Self::Stalled { intervals } => {
-                write!(f, "Keeps the settings: no data has arrived for {intervals} intervals.")
+                write!(f, "Keeps the settings: no data has arrived for {}.", Intervals(*intervals))
             }
             Self::StalledStep { change, intervals } => write!(
                 f,
-                "Takes back, {change}: no data has arrived for {intervals} intervals, so the step \
-                 cannot be measured."
+                "Takes back, {change}: no data has arrived for {}, so the step cannot be measured.",
+                Intervals(*intervals)
             ),
             Self::Restored { change, limit } => {
                 write!(f, "Returns to the default, {change}: {limit} binds, not the rate limit.")
             }
             Self::Resumed { intervals } => {
-                write!(f, "Measures again: data arrives after {intervals} intervals without any.")
+                write!(
+                    f,
+                    "Measures again: data arrives after {} without any.",
+                    Intervals(*intervals)
+                )
             }
             Self::PeerRule { change, score } => {
                 write!(f, "Moves {change} by its rule, at a score of {score:.3}.")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_interval_is_singular() {
+        let text = |intervals| ChangeReason::Stalled { intervals }.to_string();
+        assert!(text(1).ends_with("for 1 interval."), "{}", text(1));
+        assert!(text(2).ends_with("for 2 intervals."), "{}", text(2));
     }
 }

@@ -2,8 +2,8 @@
 
 use penstock_random::Random;
 use penstock_tuner::{
-    Parallelism, QueueShares, SharedController, TcpDifferences, TransferController, TunerDecision,
-    TunerSample,
+    MemberSample, Parallelism, PipelineStage, QueueShares, SharedController, SharedDecision,
+    TcpDifferences, TransferController, TunerDecision, TunerSample,
 };
 
 use crate::path::{IntervalOutcome, Offered, PathModel, share};
@@ -110,9 +110,26 @@ pub(crate) fn run_with(
             .zip(&outcomes)
             .map(|(one, outcome)| one.measure(path, outcome))
             .collect();
-        let common = together.as_mut().and_then(|together| together.observe(&samples));
-        for ((one, sample), outcome) in live.into_iter().zip(samples).zip(outcomes) {
-            let decision = common.unwrap_or_else(|| one.transfer.controller.observe(&sample));
+        let members: Vec<MemberSample> = samples
+            .iter()
+            .zip(&live)
+            .map(|(sample, one)| MemberSample {
+                sample: *sample,
+                default: one.transfer.start.streams,
+                streams_max: u16::MAX,
+            })
+            .collect();
+        let common = together.as_mut().and_then(|together| together.observe(&members));
+        for (at, ((one, sample), outcome)) in
+            live.into_iter().zip(samples).zip(outcomes).enumerate()
+        {
+            let decision = match &common {
+                Some(SharedDecision { decision, streams }) => TunerDecision {
+                    target: decision.target.with(PipelineStage::Streams, streams[at]),
+                    ..*decision
+                },
+                None => one.transfer.controller.observe(&sample),
+            };
             one.record(outcome.rate_bps, sample, decision);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::allotted::is_allotted;
 use super::{KneeController, deviation};
 use crate::bottleneck::{BindingLimit, is_congested};
 use crate::change_detector::ChangeDetector;
@@ -88,8 +89,8 @@ pub(super) struct HoldState {
     pub(super) given_up: f64,
     /// True while the next probe downwards tests a shared link with a large step.
     pub(super) tests_sharing: bool,
-    /// True once half of the streams did not reach a rate limit: smaller steps follow.
-    pub(super) needs_half: bool,
+    /// True once half of the streams did not reach a rate limit.
+    pub(super) needs_more: bool,
 }
 
 /// Step of a probe upwards, of one downwards, and of one that tests a shared link.
@@ -97,6 +98,9 @@ pub(super) const STEP_UP: f64 = 0.25;
 pub(super) const STEP_DOWN: f64 = 0.10;
 pub(super) const STEP_DOWN_MAX: f64 = 0.50;
 pub(super) const STEP_SHARED: f64 = 0.25;
+
+/// Step of a probe downwards above which transfers that share the search do without.
+const STEP_COARSE: f64 = 0.15;
 
 impl Default for HoldState {
     fn default() -> Self {
@@ -110,7 +114,7 @@ impl Default for HoldState {
             down: ProbeSchedule::new(STEP_DOWN),
             given_up: 0.0,
             tests_sharing: false,
-            needs_half: false,
+            needs_more: false,
         }
     }
 }
@@ -157,7 +161,7 @@ impl KneeController {
         self.hold.add(sample);
         self.hold.up.elapsed += 1;
         self.hold.down.elapsed += 1;
-        let limit = BindingLimit::of(sample);
+        let limit = self.limit_of(sample, &self.hold.before(0));
         if self.hold.reference_count < REFERENCE_SAMPLES {
             return self.rest(limit);
         }
@@ -178,20 +182,29 @@ impl KneeController {
             && let Some(stage) = self.stage_to_shrink(limit)
         {
             let now = self.target.at(stage);
-            let step = match () {
-                () if self.hold.tests_sharing => STEP_SHARED,
-                () if is_allotted(stage, limit) && !self.hold.needs_half => STEP_DOWN_MAX,
-                () => self.hold.down.step,
+            let before = self.hold.before(now);
+            let lowest = self.lowest(stage, limit);
+            let to = match () {
+                () if is_allotted(stage, limit) => self.fewest_busy(&before),
+                () if self.hold.tests_sharing => now.saturating_sub(step_of(now, STEP_SHARED)),
+                () => now.saturating_sub(step_of(now, self.hold.down.step)),
             };
-            let to = now.saturating_sub(step_of(now, step)).max(self.lowest(stage, limit));
-            return Some(self.probe(stage, self.hold.before(now), to));
+            let to = to.min(now.saturating_sub(self.step_min)).max(lowest);
+            // With few streams for each of several transfers a step of one for each is too large to be free.
+            let is_coarse = self.step_min > 1
+                && !is_allotted(stage, limit)
+                && f64::from(now - to) > f64::from(now) * STEP_COARSE;
+            if to < now && !is_coarse {
+                return Some(self.probe(stage, before, to));
+            }
+            self.hold.down.back_off(DOWN_INTERVALS_MAX);
         }
         let stage = limit.stage().filter(|stage| is_stable && self.has_room(*stage))?;
         if !self.hold.up.is_due() {
             return None;
         }
         let now = self.target.at(stage);
-        let to = now.saturating_add(step_of(now, self.hold.up.step));
+        let to = now.saturating_add(step_of(now, self.hold.up.step).max(self.step_min));
         Some(self.probe(stage, self.hold.before(now), to))
     }
 
@@ -211,11 +224,6 @@ impl KneeController {
         let stages = PipelineStage::ALL.into_iter().filter(has_spare);
         stages.filter(|stage| !binds(stage)).max_by_key(|stage| self.target.at(*stage))
     }
-}
-
-/// True if a rate limit says how many streams are enough: as many as reach it.
-pub(super) fn is_allotted(stage: PipelineStage, limit: BindingLimit) -> bool {
-    stage == PipelineStage::Streams && limit == BindingLimit::RateLimit
 }
 
 /// Workers of a step, at least one.

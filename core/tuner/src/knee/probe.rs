@@ -1,11 +1,11 @@
 //! Paired probes: some intervals at another setting, compared with those before and after it, so that a slow drift of the
 //! path cancels.
 
+use super::allotted::{BUSY_MARGIN, LIMITED_SHARE_MIN, is_allotted};
 use super::hold::{
-    DOWN_INTERVALS_MAX, STEP_DOWN, STEP_DOWN_MAX, STEP_UP, UP_INTERVALS_MAX, is_allotted, step_of,
+    DOWN_INTERVALS_MAX, STEP_DOWN, STEP_DOWN_MAX, STEP_UP, UP_INTERVALS_MAX, step_of,
 };
 use super::{KneeController, KneeState, percent};
-use crate::bottleneck::BindingLimit;
 use crate::elasticity::{elasticity, limit_to_shrink, required_to_grow};
 use crate::level::RateLevel;
 use crate::parallelism::PipelineStage;
@@ -71,6 +71,28 @@ impl KneeController {
             self.restart(gain > 0.0 || !level.is_congested());
             return ChangeReason::RateShift { percent: percent(gain) };
         }
+        let is_fewer = stage == PipelineStage::Streams && level.workers < before.workers;
+        if is_fewer && before.is_limited() && (is_loss || level.count() >= *PROBE_SAMPLES.start()) {
+            // Streams that wait for a rate limit reach it, and those that do not miss it: no rate needs to be compared.
+            if level.limited_share() >= LIMITED_SHARE_MIN && !is_loss {
+                self.note_busy(&before, &level);
+                let change = StageChange { stage, from: before.workers, to: level.workers };
+                self.state = KneeState::Holding;
+                self.spare(&before);
+                self.give_back(stage, level.workers, 0.0);
+                return ChangeReason::NotNeeded { change, loss_percent: percent(gain) };
+            }
+            let is_too_few = before.busy_streams() > f64::from(level.workers) + BUSY_MARGIN;
+            if is_loss || (is_too_few && level.limited_share() < LIMITED_SHARE_MIN) {
+                let change = self.set(stage, before.workers);
+                self.state = KneeState::Holding;
+                self.hold.relearn();
+                self.hold.needs_more = true;
+                self.hold.down.back_off(DOWN_INTERVALS_MAX);
+                self.hold.down.wait = DOWN_INTERVALS_MAX;
+                return ChangeReason::LimitMissed { change };
+            }
+        }
         if level.count() < self.probe_samples() && !is_loss {
             self.state = KneeState::Probing { stage, before, level };
             return ChangeReason::Measuring { intervals: level.count() };
@@ -125,11 +147,11 @@ impl KneeController {
         let congested = now.is_congested() && stage == PipelineStage::Streams;
         let steps = (f64::from(out.workers) / f64::from(now.workers)).ln();
         let required = (required_to_grow(now.workers, congested) * steps).max(GAIN_MIN);
-        let limit = BindingLimit::of(sample);
+        let limit = self.limit_of(sample, now);
         let is_doubtful = repeats >= REPEATS_MAX && gain + error >= required;
         if (gain >= required || is_doubtful) && gain > 2.0 * error.max(GAIN_MIN / 2.0) {
             let ratio = elasticity(gain, now.workers, out.workers);
-            if ratio < PROPORTIONAL_MIN && out.workers - now.workers > 1 {
+            if ratio < PROPORTIONAL_MIN && out.workers - now.workers > self.step_min {
                 return self.narrow(stage, *now, *out, 0);
             }
             let change = self.set(stage, out.workers);
@@ -165,13 +187,15 @@ impl KneeController {
         let loss_percent = percent(gain);
         self.is_crowded |= gain > 1.5 * error;
         // Below the default only where fewer are better: a link may widen.
-        let limit = BindingLimit::of(sample);
+        let limit = self.limit_of(sample, now);
         let is_allotted = is_allotted(stage, limit);
         let is_below = out.workers < self.floor.at(stage);
         let (budget, deviations) =
             if is_below && !is_allotted { (0.0, 2.0) } else { (budget, 1.5) };
         if gain - deviations * error > -budget {
-            self.is_spared |= is_below && is_allotted;
+            if is_allotted {
+                self.spare(now);
+            }
             self.give_back(stage, out.workers, gain);
             let step = self.hold.down.step;
             self.hold.down.step = (step * 2.0).min(STEP_DOWN_MAX);
@@ -194,14 +218,15 @@ impl KneeController {
         }
         let is_open = gain + 2.0 * error > -budget && repeats < REPEATS_MAX;
         let may_share = ratio - 2.0 * ratio_error <= shrinks_below && repeats < REPEATS_MAX;
-        let has_smaller_step = now.workers - out.workers > step_of(now.workers, STEP_DOWN);
+        let smallest = step_of(now.workers, STEP_DOWN).max(self.step_min);
+        let has_smaller_step = now.workers - out.workers > smallest;
         if tested_sharing && is_shared && leaves_default && may_share {
             self.hold.tests_sharing = true;
             self.hold.down.repeat();
         } else if is_open {
             self.hold.down.repeat();
-        } else if is_allotted && !self.hold.needs_half && has_smaller_step {
-            self.hold.needs_half = true;
+        } else if is_allotted && !self.hold.needs_more && has_smaller_step {
+            self.hold.needs_more = true;
             self.hold.down.elapsed = 0;
         } else if has_smaller_step && !tested_sharing {
             // A smaller step may still be free.
