@@ -37,6 +37,16 @@ pub struct TokenGrant {
 }
 
 impl TokenGrant {
+    /// Name of the bearer in logs, lists and configurations: `issuer:NAME:SUBJECT`, without a subject `issuer:NAME`.
+    #[must_use]
+    pub fn bearer_name(&self) -> String {
+        let issuer = self.issuer.as_ref().map_or("", |issuer| issuer.name.as_str());
+        match &self.subject {
+            Some(subject) => format!("issuer:{issuer}:{subject}"),
+            None => format!("issuer:{issuer}"),
+        }
+    }
+
     /// Union of the rights at a path.
     #[must_use]
     pub fn rights_at(&self, path: &ScopePath) -> AccessRights {

@@ -86,6 +86,8 @@ pub fn document() -> utoipa::openapi::OpenApi {
         &mut document,
         &[
             ("TelemetryAlert", "state", &["firing", "pending", "inactive", "no_data"]),
+            ("TelemetryAlert", "kind", &["rate", "share", "loss", "unlabelled", "silence"]),
+            ("TopologyNode", "kind", &["host", "switch"]),
             ("TelemetryAlert", "severity", &["info", "warning", "critical"]),
             ("TelemetryTalker", "label", &["labelled", "untrusted", "unlabelled"]),
         ],

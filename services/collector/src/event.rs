@@ -46,6 +46,7 @@ impl Severity {
 /// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = TelemetryEventKind)]
 pub(crate) enum EventKind {
     AlertFiring,
     AlertResolved,
@@ -90,9 +91,7 @@ pub(crate) struct TelemetryEvent {
     pub(crate) id: u64,
     /// Time in seconds since 1970.
     pub(crate) at_s: f64,
-    /// alert_firing, alert_resolved, alert_acknowledged, alert_unacknowledged, exporter_new, exporter_silent,
-    /// exporter_resumed, exporter_restarted, interface_down, interface_up, collector_started or collector_gap.
-    #[schema(value_type = String)]
+    /// Change that it reports.
     pub(crate) kind: EventKind,
     /// info, warning or critical.
     pub(crate) severity: Severity,

@@ -21,7 +21,7 @@
 //! Errors are problem documents ([`crate::problem`]). Status codes beside those of the whole server: 200 existing
 //! request or success; 201 new request; 403 missing scope; 409 another request with the same key, a destination in use,
 //! or a state that forbids the change; 413 a body of more than [`BODY_BYTES_MAX`]; 422 an invalid field, named by a
-//! JSON pointer; 429 too many requests in a second; 503 database unavailable.
+//! JSON pointer; 429 too many requests in a second, or more than a quota; 503 database unavailable.
 
 use std::sync::Arc;
 

@@ -86,11 +86,8 @@ fn bearer_of(settings: &LiveSettings, token: &str) -> Result<AuthorizedClient, P
             ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
         }
     })?;
+    let name = bearer.bearer_name();
     let issuer = bearer.issuer.as_ref().map_or("", |issuer| issuer.name.as_str());
-    let name = match &bearer.subject {
-        Some(subject) => format!("issuer:{issuer}:{subject}"),
-        None => format!("issuer:{issuer}"),
-    };
     let of_issuer = settings.config.issuers.iter().find(|one| one.issuer.name == issuer);
     let scopes = of_issuer.map_or_else(Vec::new, |one| one.scopes_of(&bearer));
     if scopes.is_empty() {

@@ -1,6 +1,6 @@
 //! Quotas: what a client may have in requests that have not ended.
 //!
-//! A submission beyond the quota of its client is refused (403), files of FTS3 jobs wait. A directory counts with the estimate
+//! A submission beyond the quota of its client is refused (429), files of FTS3 jobs wait. A directory counts with the estimate
 //! of its client, and with its listed files once they are known.
 
 use penstock_units::ByteCount;

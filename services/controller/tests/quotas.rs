@@ -14,7 +14,7 @@ fn start(store: &Store, quotas: &str) -> (tempfile::TempDir, Running) {
 
 /// Refused for its quota, with a reason that has these words.
 fn assert_over_quota((status, answer): &(u16, Value), words: &str) {
-    assert_eq!(*status, 403, "{answer}");
+    assert_eq!(*status, 429, "{answer}");
     let detail = answer["detail"].as_str().unwrap();
     assert!(detail.contains("quota") && detail.contains(words), "{detail}");
 }

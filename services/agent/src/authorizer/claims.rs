@@ -47,15 +47,6 @@ pub(super) fn touches(caller: &Caller, export: &Export) -> bool {
     caller.grant.as_ref().is_none_or(|grant| grant.touches(&name))
 }
 
-/// Name of a client in logs and lists.
-fn caller_name(grant: &TokenGrant) -> String {
-    let issuer = grant.issuer.as_ref().map_or("", |issuer| issuer.name.as_str());
-    match &grant.subject {
-        Some(subject) => format!("issuer:{issuer}:{subject}"),
-        None => format!("issuer:{issuer}"),
-    }
-}
-
 fn identity_refusal(text: impl ToString) -> Refusal {
     Refusal::new(RefusalKind::Identity, text.to_string())
 }
@@ -85,7 +76,7 @@ impl Authorizer {
             let grant = rules.issuers.authenticate(token, unix_seconds());
             return Some(match grant {
                 Ok(grant) => Ok(Caller {
-                    name: caller_name(&grant),
+                    name: grant.bearer_name(),
                     pass: None,
                     token: None,
                     grant: Some(Arc::new(grant)),
@@ -132,7 +123,7 @@ impl AccessRules {
         let config = grant.issuer.as_ref().and_then(|issuer| self.issuers.config(issuer));
         match config {
             Some(IssuerConfig { reads_api: true, .. }) => ClaimsAccess::Read,
-            _ => ClaimsAccess::NoRead(caller_name(&grant)),
+            _ => ClaimsAccess::NoRead(grant.bearer_name()),
         }
     }
 

@@ -557,11 +557,24 @@ impl Modify for BearerToken {
 /// The API as an OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
+    const BOUND_BY: &[&str] = &[
+        "rate limit",
+        "sender CPU",
+        "receiver CPU",
+        "source storage",
+        "destination storage",
+        "receiver",
+        "send buffer",
+        "network",
+        "starting",
+        "-",
+    ];
     let mut document = ApiDocument::openapi();
     list_values(
         &mut document,
         &[
             ("Transfer", "direction", &["receive", "send"]),
+            ("Transfer", "bound_by", BOUND_BY),
             ("AgentController", "state", &["connected", "away"]),
             ("Tuning", "mode", &["auto", "observe", "off"]),
             ("Export", "mode", &["read", "write", "read-write"]),

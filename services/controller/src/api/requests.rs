@@ -24,6 +24,7 @@ use crate::access::AuthorizedClient;
 use crate::config::Config;
 use crate::paths;
 use crate::problem::{ProblemDetails, unavailable};
+use crate::quota::QuotaExcess;
 use crate::repository::files::NewFile;
 use crate::repository::requests::{self, RequestFilter, StoredRequest, TransferPolicy};
 use crate::repository::{Audit, batches, events, files, now_ms, runs};
@@ -44,6 +45,9 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Most requests, files or events in one response.
 const LIST_MAX: i64 = 1000;
+
+/// Time after which a client may have room in its quota again, in seconds.
+const QUOTA_RETRY_S: u16 = 10;
 
 const STORED: &str = "the request was just stored";
 
@@ -76,7 +80,7 @@ pub(super) async fn submit(
                 format!("request {id} has this key and asks for something else: give another key"),
             ));
         }
-        Submitted::OverQuota(excess) => return Err(ProblemDetails::forbidden(excess.to_string())),
+        Submitted::OverQuota(excess) => return Err(over_quota(excess)),
         Submitted::Taken { file, by } => {
             return Err(taken(&shared, &asking, &files, (file, by)).await?);
         }
@@ -122,6 +126,11 @@ async fn taken(
         ),
     };
     Ok(ProblemDetails::at(StatusCode::CONFLICT, format!("/files/{file}/path"), text))
+}
+
+fn over_quota(excess: QuotaExcess) -> ProblemDetails {
+    ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, excess.to_string())
+        .retry_after(QUOTA_RETRY_S)
 }
 
 /// Validates a submission.
@@ -486,7 +495,7 @@ async fn answer(
             "/at",
             format!("request {id} has {files} files: give them from there on"),
         )),
-        ChangeOutcome::OverQuota(excess) => Err(ProblemDetails::forbidden(excess.to_string())),
+        ChangeOutcome::OverQuota(excess) => Err(over_quota(excess)),
         // `append` reports it, with the file's name.
         ChangeOutcome::Taken { file, .. } => Err(ProblemDetails::at(
             StatusCode::CONFLICT,

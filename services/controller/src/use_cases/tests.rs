@@ -18,6 +18,7 @@ use super::append::{self, AppendedFiles};
 use super::change::{self, ChangeOutcome, RequestChange};
 use super::reserve;
 use crate::config::Config;
+use crate::quota::ClientQuota;
 use crate::repository::files::NewFile;
 use crate::repository::reservations::ReservationRequest;
 use crate::repository::writer::TxContext;
@@ -28,6 +29,7 @@ use crate::simulation::{
 
 mod changes;
 mod files;
+mod quotas;
 mod waiting;
 
 const START_MS: i64 = 1_795_392_000_000;
@@ -46,9 +48,19 @@ impl TwoSites {
 
     /// Opens a controller with this class alone.
     fn with_class(class: WorkClass) -> Self {
+        Self::open(class, Vec::new())
+    }
+
+    /// Opens a controller with this quota.
+    fn with_quota(quota: ClientQuota) -> Self {
+        Self::open(WorkClass::new("default"), vec![quota])
+    }
+
+    fn open(class: WorkClass, quotas: Vec<ClientQuota>) -> Self {
         static OPENED: AtomicU32 = AtomicU32::new(0);
         let name = format!("use-cases-{}", OPENED.fetch_add(1, Ordering::Relaxed));
-        let config = Config::new(Topology::read(TWO_SITES).unwrap(), vec![class.clone()]);
+        let topology = Topology::read(TWO_SITES).unwrap();
+        let config = Config { quotas, ..Config::new(topology, vec![class.clone()]) };
         let controller = SimulatedController::open(config, &name).unwrap();
         controller.set_time(START_MS);
         Self { controller, class, now_ms: START_MS }
