@@ -45,7 +45,7 @@ impl RdmaAdapter {
         Err(RdmaFailure::NoGid { address: address.ip(), devices: devices.join(", ") })
     }
 
-    /// The open device.
+    /// Open device of the GID.
     #[must_use]
     pub const fn context(&self) -> &RdmaContext {
         &self.context

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use penstock_sys::event::{Interest, Readiness, poll};
 use penstock_sys::machine::raise_locked_memory;
 use penstock_sys::verbs::{
-    Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, MemoryAccess,
-    MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendRequest,
-    SendVerb,
+    CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, MemoryAccess, MemoryRegion,
+    ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendVerb, SendWorkRequest,
+    WorkCompletion,
 };
 use thiserror::Error;
 
-use crate::adapter::RdmaAdapter;
+use crate::adapter::{RdmaAdapter, display_gid};
 use crate::credit::{CreditError, PostedRequest};
 use crate::exchange::{ConnectionOffer, OFFER_BYTES, OfferError, SLOTS_MAX};
-use crate::parameters::{RETRIES, completion_entries, path_mtu, timeout_exponent};
+use crate::parameters::{RETRIES_MAX, completion_entries, path_mtu, timeout_exponent};
 
 /// Work number of receives. Requests of the send queue have their sequence numbers.
 const RECEIVE_WORK: u64 = 1 << 63;
@@ -114,6 +114,18 @@ pub enum RdmaFailure {
         slot_bytes: u32,
         /// Bytes of a message.
         needed: u32,
+    },
+    /// The address of the other end does not resolve on the interface of the device.
+    #[error(
+        "{device}: no path to {peer}: {source}; does `ping {peer}` by the interface of {device} (`rdma link`) answer?"
+    )]
+    Unreachable {
+        /// Name of the device.
+        device: String,
+        /// Address of the other end's GID.
+        peer: String,
+        /// Error of the kernel.
+        source: io::Error,
     },
     /// A probe had no answer.
     #[error(
@@ -278,14 +290,18 @@ impl RdmaConnection {
             traffic_class: settings.traffic_class,
             flow_label: settings.flow_label & 0x000f_ffff,
             timeout_exponent: timeout_exponent(settings.round_trip),
-            retries: RETRIES,
+            retries: RETRIES_MAX,
         };
         for _ in 0..depth {
             pair.post_receive(RECEIVE_WORK).map_err(|error| step("post a receive", error))?;
         }
         let pair = pair
             .ready_to_receive(&path)
-            .map_err(|error| step("connect to the other end's queue pair", error))?
+            .map_err(|source| RdmaFailure::Unreachable {
+                device: device.to_owned(),
+                peer: display_gid(&peer.gid),
+                source,
+            })?
             .ready_to_send(&path)
             .map_err(|error| step("enable sending", error))?;
         socket.write_all(&[READY_BYTE]).map_err(exchange)?;
@@ -346,7 +362,7 @@ impl RdmaConnection {
         let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
         let signalled = request.signalled;
         self.post(
-            &SendRequest { work_id: request.sequence, verb, memory, signalled },
+            &SendWorkRequest { work_id: request.sequence, verb, memory, signalled },
             "post a write",
         )
     }
@@ -360,7 +376,7 @@ impl RdmaConnection {
         let memory = Some((&self.region, self.slot_offset(request.slot), bytes));
         let (work_id, signalled) = (request.sequence, request.signalled);
         let verb = SendVerb::Read { address, key };
-        self.post(&SendRequest { work_id, verb, memory, signalled }, "post a read")
+        self.post(&SendWorkRequest { work_id, verb, memory, signalled }, "post a read")
     }
 
     /// Grants a slot of this end, after a receive for its next message is posted.
@@ -371,7 +387,7 @@ impl RdmaConnection {
         self.post_receive()?;
         let verb = SendVerb::SendWithImmediate { immediate: request.slot };
         let (work_id, signalled) = (request.sequence, request.signalled);
-        self.post(&SendRequest { work_id, verb, memory: None, signalled }, "post a grant")
+        self.post(&SendWorkRequest { work_id, verb, memory: None, signalled }, "post a grant")
     }
 
     /// Posts a receive in the place of one that a grant consumed.
@@ -398,12 +414,12 @@ impl RdmaConnection {
         let memory = Some((&self.region, 0, if reads { PROBE_BYTES } else { 0 }));
         let memory = memory.filter(|(_, _, bytes)| *bytes > 0);
         self.post(
-            &SendRequest { work_id: MARKER_WORK, verb, memory, signalled: true },
+            &SendWorkRequest { work_id: MARKER_WORK, verb, memory, signalled: true },
             "post a marker",
         )
     }
 
-    fn post(&self, request: &SendRequest<'_>, step: &'static str) -> Result<(), RdmaFailure> {
+    fn post(&self, request: &SendWorkRequest<'_>, step: &'static str) -> Result<(), RdmaFailure> {
         self.pair.post_send(request).map_err(|error| RdmaFailure::step(&self.device, step, error))
     }
 
@@ -426,7 +442,7 @@ impl RdmaConnection {
             if left.is_zero() {
                 return Err(RdmaFailure::Unanswered {
                     device: self.device.clone(),
-                    peer: crate::adapter::display_gid(&self.peer.gid),
+                    peer: display_gid(&self.peer.gid),
                     seconds: timeout.as_secs_f64(),
                     mtu_bytes: self.mtu_bytes,
                 });
@@ -472,7 +488,7 @@ impl RdmaConnection {
 
     /// Takes all completions; true if there were any.
     fn take_events(&self, events: &mut Vec<RdmaEvent>) -> Result<bool, RdmaFailure> {
-        let mut completions: Vec<Completion> = Vec::new();
+        let mut completions: Vec<WorkCompletion> = Vec::new();
         let step = |error| RdmaFailure::step(&self.device, "poll the completion queue", error);
         while self.pair.completions().poll(&mut completions).map_err(step)? > 0 {}
         // The first failure has the cause; those after it are flushed.

@@ -47,7 +47,7 @@ pub struct PostedRequest {
     pub sequence: u64,
     /// Slot that it writes into or grants.
     pub slot: u32,
-    /// Requests a completion.
+    /// Its completion is requested from the device.
     pub signalled: bool,
 }
 

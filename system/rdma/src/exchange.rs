@@ -82,7 +82,7 @@ impl ConnectionOffer {
         bytes
     }
 
-    /// Reads an offer.
+    /// Reads and checks the offer of the other end.
     ///
     /// # Errors
     /// [`OfferError`] for other bytes, versions, and fields out of range.

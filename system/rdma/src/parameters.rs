@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Retransmissions before a queue pair fails. Software RoCE takes 7 for no limit.
-pub const RETRIES: u8 = 6;
+pub const RETRIES_MAX: u8 = 6;
 /// Unit of the retransmission timer: the timer is this times 2 to the power of the exponent (InfiniBand 9.7.6.1.3).
 const TIMER_UNIT: Duration = Duration::from_nanos(4096);
 /// Least exponent, 0.54 s: a shorter timer resends on long paths although nothing was lost.
@@ -79,7 +79,7 @@ pub const fn completion_entries(sends: u32, receives: u32) -> u32 {
 mod tests {
     use super::*;
 
-    const MIB: u32 = 1 << 20;
+    const MIB_BYTES: u32 = 1 << 20;
 
     fn millis(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -88,18 +88,18 @@ mod tests {
     #[test]
     fn depth_covers_bandwidth_delay_product() {
         // 200 Gb/s at 108 ms: 2575 messages of 1 MiB.
-        assert_eq!(depth_for(200_000_000_000, millis(108), MIB), 2576);
-        assert_eq!(depth_for(100_000_000_000, millis(27), MIB), 323);
-        assert_eq!(depth_for(1, Duration::ZERO, MIB), 1);
+        assert_eq!(depth_for(200_000_000_000, millis(108), MIB_BYTES), 2576);
+        assert_eq!(depth_for(100_000_000_000, millis(27), MIB_BYTES), 323);
+        assert_eq!(depth_for(1, Duration::ZERO, MIB_BYTES), 1);
         assert_eq!(depth_for(u64::MAX, millis(1000), 1), u32::MAX);
     }
 
     #[test]
     fn rate_limit_follows_depth() {
         let limit = rate_limit_bps(8, 64 << 10, millis(87));
-        assert!((limit / 8.0 / f64::from(MIB) - 5.747).abs() < 0.001, "{limit}");
-        let depth = depth_for(10_000_000_000, millis(87), MIB);
-        assert!(rate_limit_bps(depth, MIB, millis(87)) >= 10_000_000_000.0);
+        assert!((limit / 8.0 / f64::from(MIB_BYTES) - 5.747).abs() < 0.001, "{limit}");
+        let depth = depth_for(10_000_000_000, millis(87), MIB_BYTES);
+        assert!(rate_limit_bps(depth, MIB_BYTES, millis(87)) >= 10_000_000_000.0);
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(timeout_exponent(millis(ms)), exponent, "{ms} ms");
         }
         assert_eq!(timeout_exponent(Duration::MAX), 31);
-        let failure = failure_time(17, RETRIES);
+        let failure = failure_time(17, RETRIES_MAX);
         assert!((3.7..3.8).contains(&failure.as_secs_f64()), "{failure:?}");
     }
 

@@ -18,11 +18,11 @@ mod library;
 mod memory;
 mod queue_pair;
 
-pub use completion::{Completion, CompletionKind, CompletionQueue, CompletionStatus};
-pub use device::{GidEntry, GidKind, PortState, RdmaContext, RdmaLimits};
+pub use completion::{CompletionKind, CompletionQueue, CompletionStatus, WorkCompletion};
+pub use device::{GidEntry, GidKind, RdmaContext, RdmaLimits, RdmaPortState};
 pub use library::VerbsLibrary;
 pub use memory::{MemoryAccess, MemoryRegion, ProtectionDomain};
 pub use queue_pair::{
     ConnectionPath, Initialised, QueuePair, QueuePairCapacity, ReadyToReceive, ReadyToSend,
-    SendRequest, SendVerb,
+    SendVerb, SendWorkRequest,
 };

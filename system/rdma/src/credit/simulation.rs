@@ -11,9 +11,9 @@ use penstock_testkit::{Random, seeded};
 
 use super::{ReceiverCredits, SenderCredits};
 
-const MESSAGES: u64 = 120;
+const MESSAGE_COUNT: u64 = 120;
 const SLOTS_OF_CONNECTION: u32 = 4;
-const CONNECTIONS: usize = 3;
+const CONNECTIONS_MAX: usize = 3;
 /// Memory of more slots than the connections have: some may wait for the destruction of their queue pair.
 const MEMORY_SLOTS: usize = 16;
 const ERRORS_MAX: u64 = 12;
@@ -57,7 +57,7 @@ enum PairState {
 
 /// A connection with both its ends and the wire between.
 #[derive(Debug)]
-struct SimulatedConnection {
+struct CreditConnection {
     number: u64,
     /// Memory of the slots.
     memory: Vec<usize>,
@@ -87,7 +87,7 @@ struct CreditWorld {
     random: Random,
     rule: ReuseRule,
     memory: Vec<MemorySlot>,
-    connections: Vec<SimulatedConnection>,
+    connections: Vec<CreditConnection>,
     /// Messages that wait for a connection.
     waiting: VecDeque<u64>,
     arrived: BTreeSet<u64>,
@@ -105,7 +105,7 @@ impl CreditWorld {
             rule,
             memory: vec![MemorySlot::default(); MEMORY_SLOTS],
             connections: Vec::new(),
-            waiting: (0..MESSAGES).collect(),
+            waiting: (0..MESSAGE_COUNT).collect(),
             arrived: BTreeSet::new(),
             errors_left: ERRORS_MAX,
             next_number: 0,
@@ -114,7 +114,7 @@ impl CreditWorld {
 
     fn run(&mut self) -> StepResult {
         for _ in 0..STEPS_MAX {
-            if self.arrived.len() as u64 == MESSAGES {
+            if self.arrived.len() as u64 == MESSAGE_COUNT {
                 return Ok(());
             }
             self.connect();
@@ -150,7 +150,7 @@ impl CreditWorld {
             .filter(|slot| self.memory[*slot].owner.is_none())
             .take(SLOTS_OF_CONNECTION as usize)
             .collect();
-        if working >= CONNECTIONS || free.len() < SLOTS_OF_CONNECTION as usize {
+        if working >= CONNECTIONS_MAX || free.len() < SLOTS_OF_CONNECTION as usize {
             return;
         }
         let number = self.next_number;
@@ -161,7 +161,7 @@ impl CreditWorld {
         let slots = SLOTS_OF_CONNECTION;
         let entries = 1 + self.random.below(u64::from(slots) + 2) as u32;
         let interval = 1 + self.random.below(4) as u32;
-        self.connections.push(SimulatedConnection {
+        self.connections.push(CreditConnection {
             number,
             memory: free,
             sender: SenderCredits::new(slots, entries, interval),
@@ -399,7 +399,7 @@ fn errors_lose_and_overwrite_nothing() {
         let seed = seeds.next_bits();
         let mut world = CreditWorld::new(Random::new(seed), ReuseRule::Credits);
         if let Err(reason) = world.run() {
-            panic!("{reason}, seed {seed}, {} of {MESSAGES} arrived", world.arrived.len());
+            panic!("{reason}, seed {seed}, {} of {MESSAGE_COUNT} arrived", world.arrived.len());
         }
     }
 }

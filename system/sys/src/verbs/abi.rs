@@ -99,7 +99,7 @@ pub(super) struct IbvSendWr {
     pub(super) num_sge: c_int,
     pub(super) opcode: c_uint,
     pub(super) send_flags: c_uint,
-    /// In network order.
+    /// Immediate value in network order.
     pub(super) imm_data: u32,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
@@ -123,7 +123,7 @@ pub(super) struct IbvWc {
     pub(super) opcode: c_uint,
     pub(super) vendor_err: u32,
     pub(super) byte_len: u32,
-    /// In network order.
+    /// Immediate value in network order.
     pub(super) imm_data: u32,
     pub(super) qp_num: u32,
     src_qp: u32,

@@ -1,4 +1,4 @@
-//! Completion queues and their events.
+//! WorkCompletion queues and their events.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -47,9 +47,9 @@ pub enum CompletionKind {
     Failed,
 }
 
-/// Completion of a work request.
+/// WorkCompletion of a work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// Number that the request was posted with.
     pub work_id: u64,
     /// Outcome of the request.
@@ -170,7 +170,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// Error of the provider, after an overflow of the queue too.
-    pub fn poll(&self, to: &mut Vec<Completion>) -> io::Result<usize> {
+    pub fn poll(&self, to: &mut Vec<WorkCompletion>) -> io::Result<usize> {
         let mut entries = [IbvWc::default(); POLL_BATCH];
         // SAFETY: the queue is open, so its context is.
         let operation = unsafe { (*self.shared.context.as_ptr()).ops.poll_cq };
@@ -218,7 +218,7 @@ impl fmt::Debug for CompletionQueue {
     }
 }
 
-fn completion(entry: &IbvWc) -> Completion {
+fn completion(entry: &IbvWc) -> WorkCompletion {
     let status = match entry.status {
         IBV_WC_SUCCESS => CompletionStatus::Success,
         IBV_WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
@@ -236,5 +236,5 @@ fn completion(entry: &IbvWc) -> Completion {
         (CompletionStatus::Success, _) => CompletionKind::Sent,
         _ => CompletionKind::Failed,
     };
-    Completion { work_id: entry.wr_id, status, kind }
+    WorkCompletion { work_id: entry.wr_id, status, kind }
 }

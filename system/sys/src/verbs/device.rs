@@ -54,7 +54,7 @@ pub struct RdmaLimits {
 
 /// State of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PortState {
+pub struct RdmaPortState {
     /// The link is up and the port passes packets.
     pub active: bool,
     /// Active path MTU, from 256 to 4096.
@@ -162,11 +162,11 @@ impl RdmaContext {
     ///
     /// # Errors
     /// Error of the provider, also for a port that the device lacks.
-    pub fn port(&self, port: u8) -> io::Result<PortState> {
+    pub fn port(&self, port: u8) -> io::Result<RdmaPortState> {
         let mut attributes = IbvPortAttr::default();
         // SAFETY: the context is open and the attributes have the size of the C structure.
         check(unsafe { (self.functions().query_port)(self.as_ptr(), port, &raw mut attributes) })?;
-        Ok(PortState {
+        Ok(RdmaPortState {
             active: attributes.state == IBV_PORT_ACTIVE,
             mtu_bytes: 128 << attributes.active_mtu.clamp(1, 5),
         })

@@ -110,7 +110,7 @@ pub enum SendVerb {
 
 /// Request of the send queue.
 #[derive(Debug, Clone, Copy)]
-pub struct SendRequest<'a> {
+pub struct SendWorkRequest<'a> {
     /// Number in its completion.
     pub work_id: u64,
     /// Operation and the peer's memory.
@@ -230,7 +230,7 @@ impl QueuePair<Initialised> {
 }
 
 impl QueuePair<ReadyToReceive> {
-    /// Enables sending (RTS).
+    /// Enables sending: moves the queue pair to RTS.
     ///
     /// # Errors
     /// Error of the provider.
@@ -263,7 +263,7 @@ impl QueuePair<ReadyToSend> {
     ///
     /// # Panics
     /// If the local memory is not within its region.
-    pub fn post_send(&self, request: &SendRequest<'_>) -> io::Result<()> {
+    pub fn post_send(&self, request: &SendWorkRequest<'_>) -> io::Result<()> {
         let mut element = request.memory.map(|(region, offset, length)| {
             assert!(region.contains(offset, length as usize), "a request beyond its region");
             IbvSge { addr: region.address() + offset as u64, length, lkey: region.local_key() }
