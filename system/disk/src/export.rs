@@ -1,0 +1,560 @@
+//! Exports: disks of the kernel's NVMe target.
+//!
+//! An export lives as long as its process. Its record, the journal, is written and synced before the first change: it
+//! names all objects that the export makes. The process holds the lock of the record, so that another one can tell an
+//! export whose process was killed, and removes its objects.
+//!
+//! Objects in the order of Documentation/nvme of Linux: subsystem, namespace, hosts, port, and last the link of the port to
+//! the subsystem, which opens the TCP port. They are removed in reverse.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use penstock_nvme::auth::HostSecret;
+use penstock_nvme::nqn;
+use penstock_sys::lock::ExclusiveFileLock;
+use serde::{Deserialize, Serialize};
+
+use crate::check::{self, CheckedPart};
+use crate::config_fs::ConfigStep;
+use crate::{DiskError, DiskUse};
+
+/// Data of a write that fits into its command, so that it takes one round trip instead of two.
+pub const IN_CAPSULE_BYTES: u32 = 1 << 20;
+/// Directory of the target in configfs.
+const TARGET_ROOT: &str = "/sys/kernel/config/nvmet";
+/// Largest record that is read.
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+/// Largest number of a port.
+const PORT_NUMBER_MAX: u32 = 65_535;
+
+/// Export that is wanted.
+#[derive(Debug, Clone)]
+pub struct ExportRequest {
+    /// Name of the disk, or its qualified name.
+    pub name: String,
+    /// File or block device.
+    pub path: PathBuf,
+    /// Qualified names of the hosts that may connect.
+    pub hosts: Vec<String>,
+    /// Secret of these hosts.
+    pub secret: Option<HostSecret>,
+    /// Address on which the target listens.
+    pub address: IpAddr,
+    /// TCP port on which the target listens.
+    pub port: u16,
+}
+
+/// Record of an export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportRecord {
+    /// Qualified name of the disk.
+    pub nqn: String,
+    /// File or block device.
+    pub path: PathBuf,
+    /// Address and port on which the target listens.
+    pub listens: String,
+    /// Hosts that may connect.
+    pub hosts: Vec<String>,
+    /// True where they need a secret.
+    pub has_secret: bool,
+    /// Boot in which it was made: the kernel forgets its objects at a restart.
+    boot_id: String,
+    /// Steps that are undone, in the order in which they are made.
+    steps: Vec<ConfigStep>,
+}
+
+/// Export of this process; removed when dropped.
+#[derive(Debug)]
+pub struct DiskExport {
+    record: ExportRecord,
+    store: ExportStore,
+    lock: Option<ExclusiveFileLock>,
+    _held: DiskUse,
+}
+
+/// Records of the exports of this host.
+#[derive(Debug, Clone)]
+pub struct ExportStore {
+    directory: PathBuf,
+    root: PathBuf,
+}
+
+impl ExportStore {
+    /// Records in `directory`, which is made if missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open(directory: &Path) -> Result<Self, DiskError> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|error| local(directory, &error))?;
+        Ok(Self { directory: directory.to_owned(), root: PathBuf::from(TARGET_ROOT) })
+    }
+
+    fn record_path(&self, nqn: &str) -> PathBuf {
+        let name = nqn.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '.', "_");
+        self.directory.join(format!("{name}.json"))
+    }
+
+    /// Lock under which objects are made and removed.
+    fn lock_all(&self) -> Result<ExclusiveFileLock, DiskError> {
+        let path = self.directory.join("lock");
+        let begun = std::time::Instant::now();
+        loop {
+            match ExclusiveFileLock::try_lock_at(&path).map_err(|error| local(&path, &error))? {
+                Some(lock) => return Ok(lock),
+                None if begun.elapsed() > std::time::Duration::from_secs(30) => {
+                    let reason = "another penstock disk holds the lock for 30 s: wait for its end";
+                    return Err(refused(&path, reason));
+                }
+                None => std::thread::sleep(std::time::Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Records with their paths. A record that cannot be read is an error: its objects would remain.
+    fn records(&self) -> Result<Vec<(PathBuf, ExportRecord)>, DiskError> {
+        let mut records = Vec::new();
+        let entries = fs::read_dir(&self.directory);
+        for entry in entries.map_err(|error| local(&self.directory, &error))?.flatten() {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            if entry.metadata().is_ok_and(|found| found.len() > RECORD_BYTES_MAX) {
+                return Err(refused(&path, "the record is too large: it is none of penstock"));
+            }
+            let text = fs::read_to_string(&path).map_err(|error| local(&path, &error))?;
+            let record = serde_json::from_str(&text).map_err(|error| {
+                refused(&path, &format!("damaged record ({error}): remove its objects in {TARGET_ROOT}, then the file"))
+            })?;
+            records.push((path, record));
+        }
+        records.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(records)
+    }
+
+    /// Exports of running processes, and of ended ones whose objects remain.
+    ///
+    /// # Errors
+    /// When a record cannot be read.
+    pub fn list(&self) -> Result<Vec<(ExportRecord, bool)>, DiskError> {
+        let boot_id = penstock_sys::machine::boot_id().unwrap_or_default();
+        let records = self.records()?.into_iter().filter(|(_, one)| one.boot_id == boot_id);
+        Ok(records
+            .map(|(path, record)| {
+                let lock = ExclusiveFileLock::try_lock_at(&path.with_extension("lock"));
+                (record, matches!(lock, Ok(None)))
+            })
+            .collect())
+    }
+
+    /// Removes the objects of exports whose process has ended; returns their qualified names.
+    ///
+    /// # Errors
+    /// When an object cannot be removed.
+    pub fn remove_ended(&self) -> Result<Vec<String>, DiskError> {
+        let _all = self.lock_all()?;
+        self.remove_ended_locked()
+    }
+
+    fn remove_ended_locked(&self) -> Result<Vec<String>, DiskError> {
+        let boot_id = penstock_sys::machine::boot_id().unwrap_or_default();
+        let mut removed = Vec::new();
+        for (path, record) in self.records()? {
+            let lock_path = path.with_extension("lock");
+            let lock = ExclusiveFileLock::try_lock_at(&lock_path);
+            let Some(_lock) = lock.map_err(|error| local(&lock_path, &error))? else { continue };
+            if record.boot_id == boot_id {
+                self.undo(&record.steps)?;
+                removed.push(record.nqn);
+            }
+            fs::remove_file(&path).map_err(|error| local(&path, &error))?;
+            let _ = fs::remove_file(lock_path);
+        }
+        Ok(removed)
+    }
+
+    fn undo(&self, steps: &[ConfigStep]) -> Result<(), DiskError> {
+        for step in steps.iter().rev() {
+            let path = self.root.join(step.path());
+            step.undo(&self.root).map_err(|error| local(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Exports a disk. Removes the objects of ended exports first.
+    ///
+    /// # Errors
+    /// Where the kernel has no target, the file or device is in use, or an object cannot be made: then no object remains.
+    pub fn export(&self, request: &ExportRequest) -> Result<DiskExport, DiskError> {
+        let nqn = nqn::of_disk(&request.name)?;
+        for host in &request.hosts {
+            nqn::checked(host)?;
+        }
+        if let Some(part) =
+            check::target_parts(request.secret.is_some()).iter().find_map(CheckedPart::missing)
+        {
+            return Err(DiskError::Local { path: part.0, reason: part.1 });
+        }
+        let _all = self.lock_all()?;
+        self.remove_ended_locked()?;
+        let held = DiskUse::hold(&request.path)?;
+        self.check_free(&nqn, &held.path)?;
+        let ours: Vec<PathBuf> = self.claimed()?;
+        let port = self.port_for(request)?;
+        let steps = steps(request, &nqn, &held, &self.root, port, &ours)?;
+        let record_path = self.record_path(&nqn);
+        let lock_path = record_path.with_extension("lock");
+        let lock = ExclusiveFileLock::try_lock_at(&lock_path);
+        let lock = lock
+            .map_err(|error| local(&lock_path, &error))?
+            .ok_or_else(|| refused(&lock_path, "another process exports a disk of this name"))?;
+        let record = ExportRecord {
+            nqn,
+            path: held.path.clone(),
+            listens: std::net::SocketAddr::new(request.address, request.port).to_string(),
+            hosts: request.hosts.clone(),
+            has_secret: request.secret.is_some(),
+            boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
+            steps: steps.iter().filter(|step| step.is_undone()).cloned().collect(),
+        };
+        write_record(&record_path, &record)?;
+        let mut export = DiskExport { record, store: self.clone(), lock: Some(lock), _held: held };
+        for step in &steps {
+            if let Err(error) = step.apply(&self.root) {
+                let error = step_failed(&self.root, step, &error, request);
+                export.remove_objects()?;
+                return Err(error);
+            }
+        }
+        Ok(export)
+    }
+
+    /// Refuses a subsystem or a file that another program exports.
+    fn check_free(&self, nqn: &str, path: &Path) -> Result<(), DiskError> {
+        let subsystems = self.root.join("subsystems");
+        let own = subsystems.join(nqn);
+        if own.exists() {
+            return Err(refused(&own, "a disk of this name exists: choose another --name"));
+        }
+        for subsystem in entries(&subsystems) {
+            for namespace in entries(&subsystem.join("namespaces")) {
+                let used = fs::read_to_string(namespace.join("device_path")).unwrap_or_default();
+                if Path::new(used.trim_end()) == path {
+                    let name = subsystem.file_name().unwrap_or_default().to_string_lossy();
+                    return Err(refused(path, &format!("{name} exports it already")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shared objects that running exports of penstock claim.
+    fn claimed(&self) -> Result<Vec<PathBuf>, DiskError> {
+        let shared = |step: &ConfigStep| match step {
+            ConfigStep::Share { path } => Some(path.clone()),
+            _ => None,
+        };
+        let records = self.records()?;
+        Ok(records.iter().flat_map(|(_, record)| record.steps.iter().filter_map(shared)).collect())
+    }
+
+    /// Number of the port with the wanted address, or of a new one.
+    fn port_for(&self, request: &ExportRequest) -> Result<u32, DiskError> {
+        let ports = entries(&self.root.join("ports"));
+        let read = |port: &Path, name: &str| {
+            let text = fs::read_to_string(port.join(name)).unwrap_or_default();
+            text.trim_end().to_owned()
+        };
+        let number = |port: &Path| port.file_name()?.to_str()?.parse::<u32>().ok();
+        for port in &ports {
+            let is_wanted = read(port, "addr_trtype") == "tcp"
+                && read(port, "addr_traddr") == request.address.to_string()
+                && read(port, "addr_trsvcid") == request.port.to_string();
+            if let Some(found) = number(port).filter(|_| is_wanted) {
+                return Ok(found);
+            }
+        }
+        let used: Vec<u32> = ports.iter().filter_map(|port| number(port)).collect();
+        let free = (1..=PORT_NUMBER_MAX).find(|number| !used.contains(number));
+        free.ok_or_else(|| refused(&self.root.join("ports"), "all numbers of ports are in use"))
+    }
+}
+
+impl DiskExport {
+    /// Record of the export.
+    #[must_use]
+    pub const fn record(&self) -> &ExportRecord {
+        &self.record
+    }
+
+    /// Removes the export.
+    ///
+    /// # Errors
+    /// When an object cannot be removed: the record stays for `penstock disk export`, which tries again.
+    pub fn remove(mut self) -> Result<(), DiskError> {
+        let _all = self.store.lock_all()?;
+        self.remove_objects()
+    }
+
+    fn remove_objects(&mut self) -> Result<(), DiskError> {
+        let Some(lock) = self.lock.take() else { return Ok(()) };
+        self.store.undo(&self.record.steps)?;
+        let path = self.store.record_path(&self.record.nqn);
+        fs::remove_file(&path).map_err(|error| local(&path, &error))?;
+        let _ = fs::remove_file(path.with_extension("lock"));
+        drop(lock);
+        Ok(())
+    }
+}
+
+impl Drop for DiskExport {
+    fn drop(&mut self) {
+        let _ = self.remove_objects();
+    }
+}
+
+/// Steps that export a disk.
+fn steps(
+    request: &ExportRequest,
+    nqn: &str,
+    held: &DiskUse,
+    root: &Path,
+    port: u32,
+    ours: &[PathBuf],
+) -> Result<Vec<ConfigStep>, DiskError> {
+    let mut steps = Vec::new();
+    let subsystem = PathBuf::from("subsystems").join(nqn);
+    let write = |path: PathBuf, value: &str| ConfigStep::Write { path, value: value.to_owned() };
+    let hash = digest(&SHA256, format!("{nqn} {}", held.path.display()).as_bytes());
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&hash.as_ref()[..16]);
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    let serial: String = hash.as_ref()[16..26].iter().map(|byte| format!("{byte:02x}")).collect();
+    steps.push(ConfigStep::Create { path: subsystem.clone() });
+    steps.push(write(subsystem.join("attr_allow_any_host"), "0"));
+    steps.push(write(subsystem.join("attr_serial"), &serial));
+    let namespace = subsystem.join("namespaces/1");
+    steps.push(ConfigStep::Create { path: namespace.clone() });
+    steps.push(write(namespace.join("device_path"), &held.path.to_string_lossy()));
+    // Devices keep their names at the hosts.
+    steps.push(write(namespace.join("device_uuid"), &nqn::uuid_text(&uuid)));
+    if held.buffered {
+        steps.push(write(namespace.join("buffered_io"), "1"));
+    }
+    steps.push(write(namespace.join("enable"), "1"));
+    // An object that another program made is used, but not removed.
+    let share = |path: &Path| {
+        let is_theirs = root.join(path).exists() && !ours.iter().any(|one| one == path);
+        (!is_theirs).then(|| ConfigStep::Share { path: path.to_owned() })
+    };
+    for host in &request.hosts {
+        let path = PathBuf::from("hosts").join(host);
+        steps.extend(share(&path));
+        let key = path.join("dhchap_key");
+        let present = fs::read_to_string(root.join(&key)).unwrap_or_default();
+        match (&request.secret, present.trim_end().trim_end_matches('\0')) {
+            (Some(secret), "") => steps.push(write(key, &secret.text())),
+            (Some(secret), present) if present != secret.text() => {
+                return Err(refused(
+                    &root.join(&key),
+                    "this host has another secret already: give that one, or end its exports",
+                ));
+            }
+            _ => {}
+        }
+        let link = subsystem.join("allowed_hosts").join(host);
+        steps.push(ConfigStep::Link { target: path, link });
+    }
+    let port_path = PathBuf::from("ports").join(port.to_string());
+    let is_new = !root.join(&port_path).exists();
+    steps.extend(share(&port_path));
+    if is_new {
+        let family = if request.address.is_ipv4() { "ipv4" } else { "ipv6" };
+        for (name, value) in [
+            ("addr_adrfam", family.to_owned()),
+            ("addr_trtype", "tcp".to_owned()),
+            ("addr_traddr", request.address.to_string()),
+            ("addr_trsvcid", request.port.to_string()),
+            ("param_inline_data_size", IN_CAPSULE_BYTES.to_string()),
+        ] {
+            steps.push(write(port_path.join(name), &value));
+        }
+    }
+    let link = port_path.join("subsystems").join(nqn);
+    steps.push(ConfigStep::Link { target: subsystem, link });
+    Ok(steps)
+}
+
+/// Error of a step, with a remedy.
+fn step_failed(
+    root: &Path,
+    step: &ConfigStep,
+    error: &io::Error,
+    request: &ExportRequest,
+) -> DiskError {
+    let path = root.join(step.path());
+    let is_port = matches!(step, ConfigStep::Link { link, .. } if link.starts_with("ports"));
+    let listens = format!("{}:{}", request.address, request.port);
+    let reason = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("port {} is in use: choose another --port", request.port)
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("{} is no address of this machine: choose another --address", request.address)
+        }
+        io::ErrorKind::InvalidInput if is_port => {
+            format!(
+                "the kernel does not listen on {listens}: is the module nvmet-tcp loaded? (modprobe nvmet-tcp)"
+            )
+        }
+        _ if is_port => format!("the kernel does not listen on {listens}: {error}"),
+        _ => error.to_string(),
+    };
+    DiskError::Local { path: path.display().to_string(), reason }
+}
+
+fn write_record(path: &Path, record: &ExportRecord) -> Result<(), DiskError> {
+    let write = || -> io::Result<()> {
+        let mut how = fs::OpenOptions::new();
+        let mut file = how.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(serde_json::to_string(record)?.as_bytes())?;
+        file.sync_all()?;
+        fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(|error| local(path, &error))
+}
+
+/// Paths in a directory, sorted; none where it cannot be read.
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = found.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn local(path: &Path, error: &io::Error) -> DiskError {
+    DiskError::Local { path: path.display().to_string(), reason: error.to_string() }
+}
+
+fn refused(path: &Path, reason: &str) -> DiskError {
+    DiskError::Local { path: path.display().to_string(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(path: &Path, secret: Option<HostSecret>) -> ExportRequest {
+        ExportRequest {
+            name: "run-7".to_owned(),
+            path: path.to_owned(),
+            hosts: vec!["nqn.2020-01.org.example:h".to_owned()],
+            secret,
+            address: "10.0.0.2".parse().unwrap(),
+            port: 4420,
+        }
+    }
+
+    fn held(folder: &Path) -> DiskUse {
+        let path = folder.join("image");
+        fs::write(&path, vec![0; 8192]).unwrap();
+        DiskUse::hold(&path).unwrap()
+    }
+
+    #[test]
+    fn port_opens_last() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = held(folder.path());
+        let secret = HostSecret::of_key([7; 32]);
+        let request = request(&held.path, Some(secret.clone()));
+        let nqn = nqn::of_disk("run-7").unwrap();
+        let steps = steps(&request, &nqn, &held, folder.path(), 3, &[]).unwrap();
+        let paths: Vec<String> =
+            steps.iter().map(|step| step.path().display().to_string()).collect();
+        let at = |end: &str| paths.iter().position(|path| path.ends_with(end)).unwrap();
+        assert_eq!(at("param_inline_data_size") + 1, paths.len() - 1);
+        assert!(
+            at("device_uuid") < at("enable")
+                && at("dhchap_key") < at("allowed_hosts/nqn.2020-01.org.example:h")
+        );
+        assert!(
+            matches!(steps.last(), Some(ConfigStep::Link { link, .. }) if link.starts_with("ports/3"))
+        );
+        // Secrets are not in the record.
+        let kept: Vec<_> = steps.iter().filter(|step| step.is_undone()).collect();
+        assert!(!serde_json::to_string(&kept).unwrap().contains(&secret.text()));
+    }
+
+    #[test]
+    fn objects_of_others_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = held(folder.path());
+        let request = request(&held.path, None);
+        let nqn = nqn::of_disk("run-7").unwrap();
+        let host = PathBuf::from("hosts/nqn.2020-01.org.example:h");
+        fs::create_dir_all(folder.path().join(&host)).unwrap();
+        let shares = |ours: &[PathBuf]| {
+            let steps = steps(&request, &nqn, &held, folder.path(), 1, ours).unwrap();
+            steps.iter().filter(|step| matches!(step, ConfigStep::Share { .. })).count()
+        };
+        assert_eq!((shares(&[]), shares(&[host])), (1, 2));
+    }
+
+    #[test]
+    fn other_secret_of_host_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = held(folder.path());
+        let host = folder.path().join("hosts/nqn.2020-01.org.example:h");
+        fs::create_dir_all(&host).unwrap();
+        fs::write(host.join("dhchap_key"), HostSecret::of_key([1; 32]).text()).unwrap();
+        let request = request(&held.path, Some(HostSecret::of_key([2; 32])));
+        let error = steps(&request, "nqn.x", &held, folder.path(), 1, &[]).unwrap_err();
+        assert!(error.to_string().contains("another secret"), "{error}");
+    }
+
+    #[test]
+    fn ended_exports_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("nvmet");
+        let store = ExportStore {
+            root: root.clone(),
+            ..ExportStore::open(&folder.path().join("disks")).unwrap()
+        };
+        let subsystem = PathBuf::from("subsystems/nqn.x");
+        fs::create_dir_all(root.join(&subsystem)).unwrap();
+        let record = ExportRecord {
+            nqn: "nqn.x".to_owned(),
+            path: "/data/image".into(),
+            listens: "10.0.0.2:4420".to_owned(),
+            hosts: Vec::new(),
+            has_secret: false,
+            boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
+            steps: vec![ConfigStep::Create { path: subsystem.clone() }],
+        };
+        let path = store.record_path("nqn.x");
+        write_record(&path, &record).unwrap();
+        let lock = ExclusiveFileLock::try_lock_at(&path.with_extension("lock")).unwrap();
+        assert_eq!(store.list().unwrap(), [(record, true)]);
+        assert_eq!(store.remove_ended().unwrap(), Vec::<String>::new());
+        drop(lock);
+        assert!(!store.list().unwrap()[0].1);
+        assert_eq!(store.remove_ended().unwrap(), ["nqn.x"]);
+        assert!(!root.join(&subsystem).exists() && store.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn damaged_record_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ExportStore::open(folder.path()).unwrap();
+        fs::write(folder.path().join("x.json"), "{").unwrap();
+        assert!(store.list().unwrap_err().to_string().contains("damaged record"));
+    }
+}
