@@ -13,8 +13,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use penstock_nettest::{
-    DEFAULT_PORT, LabelBy, Listener, ListenerLimits, NettestError, SendPath, StreamSweep,
-    SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestProtocol, TestTarget,
+    DEFAULT_PORT, LabelBy, Listener, ListenerLimits, NettestError, RdmaParams, RdmaVerb, SendPath,
+    StreamSweep, SweepOptions, SweepPoint, TestDirection, TestParams, TestProgress, TestProtocol,
+    TestTarget,
 };
 use penstock_units::{BitRate, ByteCount, parse_duration};
 
@@ -36,7 +37,8 @@ Examples:
   penstock nettest dtn2 -C cubic -n 100GiB -J   # a fixed amount, as JSON
   penstock nettest dtn2 --sweep                 # how many streams are enough?
   penstock nettest dtn2 --udp --rate 500M       # loss, jitter and order
-  penstock nettest dtn3 --iperf3 -R             # against iperf3 -s";
+  penstock nettest dtn3 --iperf3 -R             # against iperf3 -s
+  penstock nettest dtn2 --transport rdma --depth 256 -P 4  # RoCE, 4 queue pairs";
 
 /// Rate of a UDP test without `--rate`, as in iperf3: datagrams do not give way to other traffic.
 const UDP_RATE_BPS_DEFAULT: u64 = 1_000_000;
@@ -81,6 +83,23 @@ pub(crate) struct NettestArgs {
     /// Size of the datagrams [default: what the path takes whole].
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "udp", conflicts_with = "block")]
     datagram_size: Option<u32>,
+
+    /// Transport of the data: TCP, or RDMA over RoCE with a queue pair for each stream. RDMA is not encrypted.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = TransportArg::Tcp,
+        conflicts_with_all = ["listen", "udp", "iperf3", "sweep"]
+    )]
+    transport: TransportArg,
+
+    /// Messages in flight of each queue pair, of --block bytes each [default: 64 of 1 MiB].
+    #[arg(long, value_name = "N")]
+    depth: Option<u32>,
+
+    /// Verb of RDMA: the sender writes into memory of the receiver, or the receiver reads from the sender's [default: write].
+    #[arg(long, value_enum, value_name = "VERB")]
+    verb: Option<VerbArg>,
 
     /// The other end is an iperf3 server (iperf3 -s), of one client at a time.
     #[arg(long, conflicts_with = "listen")]
@@ -165,6 +184,22 @@ enum PathArg {
     Sendfile,
     /// Plain writes, with a copy.
     Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TransportArg {
+    /// TCP.
+    Tcp,
+    /// RDMA: RoCE version 2.
+    Rdma,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum VerbArg {
+    /// RDMA_WRITE_WITH_IMM into granted slots.
+    Write,
+    /// RDMA_READ.
+    Read,
 }
 
 pub(crate) fn run(args: NettestArgs) -> ExitCode {
@@ -328,6 +363,24 @@ impl NettestArgs {
                 Labels::None => LabelBy::None,
             },
             udp: self.udp,
+            rdma: self.rdma()?,
+        })
+    }
+
+    /// Parameters of RDMA, with `--transport rdma`.
+    fn rdma(&self) -> Result<Option<RdmaParams>, NettestError> {
+        if self.transport == TransportArg::Rdma {
+            let verb = match self.verb {
+                Some(VerbArg::Read) => RdmaVerb::Read,
+                Some(VerbArg::Write) | None => RdmaVerb::Write,
+            };
+            let depth = self.depth.unwrap_or(RdmaParams::DEPTH_DEFAULT);
+            return Ok(Some(RdmaParams { verb, depth }));
+        }
+        let flag = self.depth.map(|_| "--depth").or(self.verb.map(|_| "--verb"));
+        flag.map_or(Ok(None), |flag| {
+            let text = format!("{flag} needs --transport rdma");
+            Err(NettestError::Option(io::Error::other(text)))
         })
     }
 }

@@ -58,7 +58,7 @@ impl TestedComponent {
         match self {
             Self::Marker => (&["--workspace", "--test", "marker"], "marker"),
             Self::Lab => (&["-p", "penstock-lab", "--lib"], "penstock_lab"),
-            Self::Rdma => (&["-p", "penstock", "--test", "rdma"], "rdma"),
+            Self::Rdma => (&["-p", "penstock-nettest", "-p", "penstock", "--test", "rdma"], "rdma"),
             Self::Nvmeof => (&["-p", "penstock", "--test", "nvmeof"], "nvmeof"),
         }
     }
@@ -75,15 +75,15 @@ struct Tried {
 /// # Errors
 /// When a program is missing, a kernel does not start, or a test fails.
 pub fn run(root: &Path, options: &Options) -> Result<()> {
-    let test = match &options.test_binary {
-        Some(path) => fs::canonicalize(path).with_context(|| path.display().to_string())?,
-        None => test_binary(root, options.room)?,
+    let tests = match &options.test_binary {
+        Some(path) => vec![fs::canonicalize(path).with_context(|| path.display().to_string())?],
+        None => test_binaries(root, options.room)?,
     };
     let mut tried = Vec::new();
     for suite in &options.suites {
         let folder = root.join("target/kernels").join(suite);
         let version = fetch(&folder, suite)?;
-        let command = command(root, &test, &options.filters);
+        let command = command(root, &tests, &options.filters);
         let image = initramfs(&folder, &version, options.room, &command)?;
         let kernel = folder.join("boot").join(format!("vmlinuz-{version}"));
         tried.push(boot(&kernel, &image, options.limit_s)?);
@@ -94,8 +94,8 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the tests of a component; returns the path of the test binary.
-fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
+/// Builds the tests of a component; returns the paths of the test binaries.
+fn test_binaries(root: &Path, component: TestedComponent) -> Result<Vec<PathBuf>> {
     let (target, name) = component.target();
     let output = Command::new("cargo")
         .arg("test")
@@ -110,17 +110,22 @@ fn test_binary(root: &Path, component: TestedComponent) -> Result<PathBuf> {
     let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     let found = messages
         .filter(|message: &serde_json::Value| message["target"]["name"] == name)
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    found.context("cargo does not print where the tests are")
+        .filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    let found: Vec<PathBuf> = found.collect();
+    ensure!(!found.is_empty(), "cargo does not print where the tests are");
+    Ok(found)
 }
 
-fn command(root: &Path, test: &Path, filters: &[String]) -> String {
-    format!(
-        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/run PENSTOCK_GUEST=1; cd {} && {} --test-threads=1 --nocapture {}",
-        root.join("penstock").display(),
-        test.display(),
-        filters.join(" ")
-    )
+fn command(root: &Path, tests: &[PathBuf], filters: &[String]) -> String {
+    let mut text = format!(
+        "export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/run PENSTOCK_GUEST=1; cd {}",
+        root.join("penstock").display()
+    );
+    for test in tests {
+        let filters = filters.join(" ");
+        text += &format!("; {} --test-threads=1 --nocapture {filters}", test.display());
+    }
+    text
 }
 
 /// Unpacks the kernel of a suite into `folder`; returns its version.

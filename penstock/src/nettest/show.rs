@@ -79,15 +79,30 @@ pub(super) fn print_report(report: &Report) -> io::Result<()> {
         print_label(&mut out, flow)?;
     }
     let rtt = report.streams.first().map_or(0, |stream| stream.rtt_us);
-    let transport = match report.datagram_bytes {
-        Some(bytes) => format!("datagrams of {bytes} B"),
-        None => format!("{}, mss {}, rtt {rtt} us", report.congestion, report.mss),
+    let transport = match (&report.rdma, report.datagram_bytes) {
+        (Some(rdma), _) => format!(
+            "RDMA {} to {}, path MTU {}, rtt {} us",
+            rdma.sender_device, rdma.receiver_device, rdma.path_mtu, rdma.rtt_min_us
+        ),
+        (None, Some(bytes)) => format!("datagrams of {bytes} B"),
+        (None, None) => format!("{}, mss {}, rtt {rtt} us", report.congestion, report.mss),
     };
     writeln!(
         out,
         "{transport}, CPU here {:.0} %, there {:.0} %, sent by {}",
         report.cpu_local_percent, report.cpu_remote_percent, report.path
     )?;
+    if let Some(rdma) = &report.rdma {
+        writeln!(
+            out,
+            "{} x depth {} x {} in {} us: at most {} in each direction",
+            display_count(rdma.queue_pairs.into(), "queue pair"),
+            rdma.depth,
+            show_bytes(rdma.message_bytes.into()),
+            rdma.rtt_min_us,
+            show_rate(rdma.limit_bits_per_second)
+        )?;
+    }
     if let Some(advice) = advice(report) {
         writeln!(out, "{advice}")?;
     }
@@ -118,6 +133,15 @@ fn show_datagrams(counts: &DatagramCounts) -> String {
 
 /// Advice where socket buffers bind a direction, or may do so.
 pub(super) fn advice(report: &Report) -> Option<String> {
+    if let Some(rdma) = &report.rdma {
+        let is_bound = report.flows.iter().any(|flow| flow.bound_by == "depth");
+        return is_bound.then(|| {
+            format!(
+                "the messages in flight bound the rate: try --depth {}, a larger --block or more streams",
+                rdma.depth.saturating_mul(2)
+            )
+        });
+    }
     let flow = report
         .flows
         .iter()

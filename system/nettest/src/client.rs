@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use penstock_mover::Labelling;
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, Preamble};
+use penstock_rdma::{RdmaAdapter, RdmaFailure};
 use penstock_sys::net::connect::{ConnectOptions, connect};
 use penstock_sys::net::connect_datagrams;
 use thiserror::Error;
@@ -167,6 +168,11 @@ pub fn run(
         },
         ..params.clone()
     };
+    if params.rdma.is_some() {
+        // Before the listener reserves anything for the test.
+        let local = control.socket().local_addr().map_err(NettestError::Local)?;
+        RdmaAdapter::for_address(local)?;
+    }
     control.send(&Message::Propose { software, params: params.clone() })?;
     let silent = |error| match error {
         error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
@@ -176,6 +182,9 @@ pub fn run(
         receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(silent)
     };
     let test_id = match receive(&control)? {
+        Message::Accepted { software, rdma: false, .. } if params.rdma.is_some() => {
+            return Err(NettestError::RdmaUnknown(software));
+        }
         Message::Accepted { test_id, .. } => parse_test_id(&test_id)?,
         Message::Refused { reason } => return Err(NettestError::Refused(reason)),
         _ => return Err(NettestError::Unexpected),
@@ -205,10 +214,12 @@ pub fn run(
     let share = MemoryShare::ALONE;
     let outcome = session::run(params, sockets, control, share, &listener, stop, on_interval)
         .map_err(silent)?;
-    for stream in outcome.local.iter().chain(&outcome.remote) {
-        if let Some(reason) = &stream.error {
-            return Err(NettestError::Stream { index: stream.index, reason: reason.clone() });
-        }
+    // An end that failed closes the connections, so the other end only reports that.
+    let closed = RdmaFailure::PeerClosed.to_string();
+    let failed = outcome.local.iter().chain(&outcome.remote).filter(|one| one.error.is_some());
+    if let Some(stream) = failed.min_by_key(|one| one.error.as_ref() == Some(&closed)) {
+        let reason = stream.error.clone().unwrap_or_default();
+        return Err(NettestError::Stream { index: stream.index, reason });
     }
     Ok(Report::new(peer.to_string(), params, &outcome, intervals))
 }

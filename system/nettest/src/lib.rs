@@ -5,7 +5,8 @@
 //! too ([`TestProtocol`]). Control and data connections share the port: the 16-byte preamble states the kind
 //! ([`penstock_protocol::preamble`]), a control connection carries JSON messages ([`message`]), a data
 //! connection sends its test id (16 bytes) and stream (4 bytes, big endian), then test data only. A UDP stream
-//! begins with a hello that has both ([`datagram::StreamHello`]). Each stream is one thread with blocking calls.
+//! begins with a hello that has both ([`datagram::StreamHello`]). A stream of RDMA has a data connection beside its queue
+//! pair, which carries their parameters and the end. Each stream is one thread with blocking calls.
 //! [`StreamSweep`] searches the smallest sufficient number of streams.
 //!
 //! Nothing is printed: results are values, progress goes to callbacks.
@@ -20,6 +21,7 @@ pub mod iperf3;
 mod listener;
 pub mod message;
 pub mod params;
+mod rdma;
 mod report;
 mod session;
 mod share;
@@ -37,8 +39,8 @@ use thiserror::Error;
 
 pub use client::{TestProgress, TestProtocol, TestTarget, run};
 pub use listener::{Listener, ListenerEvent, ListenerLimits};
-pub use params::{LabelBy, SendPath, TestDirection, TestParams};
-pub use report::{DatagramCounts, FlowReport, Interval, Report, StreamResult};
+pub use params::{LabelBy, RdmaParams, RdmaVerb, SendPath, TestDirection, TestParams};
+pub use report::{DatagramCounts, FlowReport, Interval, RdmaReport, Report, StreamResult};
 pub use sweep::{StreamSweep, StreamSweepReport, SweepOptions, SweepPoint};
 
 /// Refuses a test that reached an agent.
@@ -149,6 +151,14 @@ pub enum NettestError {
         /// UDP port of the listener.
         port: u16,
     },
+    /// RDMA is not possible at this end.
+    #[error("RDMA is not possible here: {0}")]
+    Rdma(#[from] penstock_rdma::RdmaFailure),
+    /// The listener is of a release without RDMA.
+    #[error(
+        "the listener is {0}, which has no tests with RDMA: use the same release there, or TCP"
+    )]
+    RdmaUnknown(String),
     /// A stream ended early.
     #[error("stream {index} failed: {reason}")]
     Stream {

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use penstock_protocol::preamble::{self, ConnectionKind, PREAMBLE_BYTES, PreambleError};
+use penstock_rdma::RdmaAdapter;
 use penstock_sys::net::connect::listen;
 use penstock_sys::net::options;
 use thiserror::Error;
@@ -354,6 +355,12 @@ where
                 return refuse(&mut control, reason);
             }
         };
+        if params.rdma.is_some() {
+            let local = control.socket().local_addr().map_err(NettestError::Local)?;
+            if let Err(failure) = RdmaAdapter::for_address(local) {
+                return refuse(&mut control, format!("RDMA is not possible there: {failure}"));
+            }
+        }
         let Some(mut slot) = self.reserve_slot(params.connections()) else {
             let are = if self.limits.tests == 1 { "test is" } else { "tests are" };
             let reason = format!("{} {are} running, try again later", self.limits.tests);
@@ -363,7 +370,7 @@ where
         let mut arrivals = slot.arrivals(&params, &control, datagrams)?;
         let software = concat!("penstock ", env!("CARGO_PKG_VERSION")).to_owned();
         let test_id = format!("{:032x}", u128::from_be_bytes(slot.id));
-        control.send(&Message::Accepted { software, test_id })?;
+        control.send(&Message::Accepted { software, test_id, rdma: params.rdma.is_some() })?;
         let deadline = Instant::now() + self.limits.handshake;
         let sockets = match gather(&mut arrivals, &params, &control, deadline) {
             Ok(sockets) => sockets,

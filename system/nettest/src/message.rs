@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::params::TestParams;
+use crate::rdma::RdmaStreamReport;
 
 /// Size limit of a message, in bytes of JSON.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -30,6 +31,9 @@ pub enum Message {
         software: String,
         /// Identifier of the test, 32 hexadecimal digits.
         test_id: String,
+        /// True if the test uses RDMA; earlier releases ignore that parameter.
+        #[serde(default)]
+        rdma: bool,
     },
     /// Listener: refuses the test.
     Refused {
@@ -132,6 +136,8 @@ pub struct StreamReport {
     pub omitted_lost: u64,
     /// Interarrival jitter in nanoseconds (receiver).
     pub jitter_ns: u64,
+    /// Queue pair of a test of RDMA.
+    pub rdma: Option<RdmaStreamReport>,
 }
 
 /// Writes a message with its length.

@@ -15,6 +15,11 @@ pub const STREAMS_MAX: u32 = 256;
 pub const SECONDS_MAX: f64 = 86_400.0;
 /// Range of a datagram's payload, which starts with a header.
 pub const DATAGRAM_BYTES: std::ops::RangeInclusive<u32> = 64..=65_507;
+/// Limit of messages in flight of a queue pair.
+pub const RDMA_DEPTH_MAX: u32 = 16_384;
+/// Memory of all queue pairs of a test at one end. A queue pair has at least memory for one message; slots beyond its
+/// share of this use the same memory, so that depth does not need memory at an open listener.
+pub const RDMA_MEMORY_BYTES_MAX: u64 = 64 << 20;
 /// Range of the interval between two reports.
 pub const INTERVAL_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
@@ -98,6 +103,46 @@ pub struct TestParams {
     /// True for datagrams (UDP) instead of TCP; `block_bytes` is their size.
     #[schema(required)]
     pub udp: bool,
+    /// RDMA instead of TCP, null without; `block_bytes` is the size of its messages.
+    pub rdma: Option<RdmaParams>,
+}
+
+/// Verb of a test of RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RdmaVerb {
+    /// The sender writes into memory of the receiver.
+    #[default]
+    Write,
+    /// The receiver reads from memory of the sender.
+    Read,
+}
+
+impl RdmaVerb {
+    /// The name used on the wire and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+}
+
+/// Parameters of a test of RDMA; each stream is a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RdmaParams {
+    /// Verb of each message: `write` or `read`.
+    pub verb: RdmaVerb,
+    /// Messages in flight of each queue pair.
+    pub depth: u32,
+}
+
+impl RdmaParams {
+    /// Size of a message without another one, in bytes.
+    pub const MESSAGE_BYTES_DEFAULT: u32 = 1 << 20;
+    /// Messages in flight without another number.
+    pub const DEPTH_DEFAULT: u32 = 64;
 }
 
 /// Field of a packet that carries the scitag.
@@ -130,6 +175,7 @@ impl Default for TestParams {
             scitag: None,
             label: LabelBy::Flow,
             udp: false,
+            rdma: None,
         }
     }
 }
@@ -175,6 +221,25 @@ pub enum InvalidParams {
     /// A scitag in a test of UDP.
     #[error("udp: only packets of TCP carry a scitag; leave it out")]
     UdpScitag,
+    /// RDMA together with another transport.
+    #[error("rdma: not with udp; choose one")]
+    RdmaUdp,
+    /// Messages in flight out of range.
+    #[error("rdma: depth {0}: 1 to {RDMA_DEPTH_MAX} messages in flight")]
+    RdmaDepth(u32),
+    /// More memory for one message of each queue pair than an open listener gives.
+    #[error(
+        "rdma: {streams} queue pairs with messages of {bytes} B: at most {RDMA_MEMORY_BYTES_MAX} B together"
+    )]
+    RdmaMemory {
+        /// Number of queue pairs.
+        streams: u32,
+        /// Size of a message.
+        bytes: u32,
+    },
+    /// An option of TCP in a test of RDMA.
+    #[error("rdma: {0} is for TCP; leave it out")]
+    RdmaOption(&'static str),
     /// A congestion control that no kernel can have.
     #[error("congestion control '{}': not a name", name.escape_default())]
     Congestion {
@@ -233,6 +298,9 @@ impl TestParams {
                 return Err(InvalidParams::UdpScitag);
             }
         }
+        if let Some(rdma) = &self.rdma {
+            self.validate_rdma(rdma)?;
+        }
         if let Some(name) = &self.congestion
             && (name.is_empty()
                 || name.len() > 15
@@ -243,11 +311,40 @@ impl TestParams {
         Ok(())
     }
 
+    fn validate_rdma(&self, rdma: &RdmaParams) -> Result<(), InvalidParams> {
+        if self.udp {
+            return Err(InvalidParams::RdmaUdp);
+        }
+        if !(1..=RDMA_DEPTH_MAX).contains(&rdma.depth) {
+            return Err(InvalidParams::RdmaDepth(rdma.depth));
+        }
+        let bytes = self.message_bytes();
+        if u64::from(self.connections()) * u64::from(bytes) > RDMA_MEMORY_BYTES_MAX {
+            return Err(InvalidParams::RdmaMemory { streams: self.connections(), bytes });
+        }
+        match () {
+            () if self.scitag.is_some() => Err(InvalidParams::RdmaOption("a scitag")),
+            () if self.congestion.is_some() => Err(InvalidParams::RdmaOption("congestion control")),
+            () if self.window_bytes.is_some() => Err(InvalidParams::RdmaOption("a window")),
+            () if self.path != SendPath::Auto => Err(InvalidParams::RdmaOption("a path")),
+            () => Ok(()),
+        }
+    }
+
+    /// Size of a message of RDMA in bytes.
+    #[must_use]
+    pub fn message_bytes(&self) -> u32 {
+        self.block_bytes.unwrap_or(RdmaParams::MESSAGE_BYTES_DEFAULT)
+    }
+
     /// Validates the parameters of a test against an iperf3 server.
     ///
     /// # Errors
     /// The first limit exceeded, with the value.
     pub fn validate_for_iperf3(&self) -> Result<(), InvalidParams> {
+        if self.rdma.is_some() {
+            return Err(InvalidParams::RdmaOption("iperf3"));
+        }
         if self.streams > IPERF_STREAMS_MAX {
             return Err(InvalidParams::IperfStreams(self.streams));
         }
@@ -328,7 +425,12 @@ mod tests {
     #[test]
     fn limits_name_what_they_refuse() {
         let test = TestParams::default;
+        let rdma = |depth| TestParams {
+            rdma: Some(RdmaParams { verb: RdmaVerb::Write, depth }),
+            ..TestParams::default()
+        };
         assert_eq!(test().validate(), Ok(()));
+        assert_eq!(rdma(RDMA_DEPTH_MAX).validate(), Ok(()));
         for (params, word) in [
             (TestParams { streams: 0, ..test() }, "streams"),
             (TestParams { streams: 257, ..test() }, "streams"),
@@ -344,6 +446,12 @@ mod tests {
             (TestParams { udp: true, block_bytes: Some(65_508), ..test() }, "65507"),
             (TestParams { udp: true, scitag: Some(1), ..test() }, "scitag"),
             (TestParams { congestion: Some("a b".into()), ..test() }, "congestion"),
+            (TestParams { udp: true, ..rdma(8) }, "udp"),
+            (rdma(0), "depth 0"),
+            (rdma(16_385), "16384"),
+            (TestParams { streams: 65, ..rdma(8) }, "67108864"),
+            (TestParams { scitag: Some(1), ..rdma(8) }, "scitag"),
+            (TestParams { congestion: Some("bbr".into()), ..rdma(8) }, "congestion"),
         ] {
             let reason = params.validate().unwrap_err().to_string();
             assert!(reason.contains(word), "{reason}");

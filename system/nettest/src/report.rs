@@ -1,10 +1,14 @@
 //! Result of a test: merged measurements of both ends. Pure.
 
+use std::time::Duration;
+
+use penstock_rdma::parameters::rate_limit_bps;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::message::{StreamReport, StreamRole};
 use crate::params::TestParams;
+use crate::rdma::RdmaStreamReport;
 use crate::session::TestOutcome;
 
 /// Bytes and samples of this end between two ticks.
@@ -154,7 +158,7 @@ pub struct FlowReport {
     /// TCP segments that were retransmitted.
     pub retransmits: u64,
     /// Resource that limited the rate for most of the time: `rate limit`, `sender CPU`, `receiver CPU`, `receive buffer`,
-    /// `send buffer` or `network`.
+    /// `send buffer`, `depth` (the messages of RDMA in flight) or `network`.
     pub bound_by: &'static str,
     /// Place of the scitag in the packets: `flow`, `destination` or `none`; null where none was asked for.
     pub label: Option<String>,
@@ -162,6 +166,71 @@ pub struct FlowReport {
     pub label_note: Option<String>,
     /// Datagrams of a UDP test.
     pub udp: Option<DatagramCounts>,
+}
+
+/// Queue pairs of a test of RDMA.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct RdmaReport {
+    /// `write` (by the sender) or `read` (by the receiver).
+    pub verb: &'static str,
+    /// Messages in flight of each queue pair.
+    pub depth: u32,
+    /// Size of a message \[B\].
+    pub message_bytes: u32,
+    /// Queue pairs of each direction.
+    pub queue_pairs: u32,
+    /// Device of the sender.
+    pub sender_device: String,
+    /// Device of the receiver.
+    pub receiver_device: String,
+    /// Path MTU of the queue pairs \[B\].
+    pub path_mtu: u32,
+    /// Exponent of the retransmission timer, which is 4.096 us times 2 to the power of it.
+    pub timeout_exponent: u8,
+    /// Mean round-trip time by RDMA before the messages.
+    pub rtt_us: u32,
+    /// Smallest of these round-trip times.
+    pub rtt_min_us: u32,
+    /// Rate limit of a direction by its messages in flight: queue pairs times depth times size over the smallest round-trip
+    /// time.
+    pub limit_bits_per_second: f64,
+}
+
+impl RdmaReport {
+    /// Merges the reports of both ends.
+    fn of(params: &TestParams, reports: &[&StreamReport]) -> Option<Self> {
+        let rdma = params.rdma?;
+        let device = |role: StreamRole| {
+            let mut found = reports.iter().filter(|report| report.role == role);
+            found.find_map(|report| report.rdma.as_ref()).map(|one| one.device.clone())
+        };
+        let measured: Vec<&RdmaStreamReport> = reports
+            .iter()
+            .filter_map(|report| report.rdma.as_ref())
+            .filter(|one| one.round_trip_min_us > 0)
+            .collect();
+        let sum: u64 = measured.iter().map(|one| u64::from(one.round_trip_us)).sum();
+        let rtt_us = sum.checked_div(measured.len() as u64).unwrap_or(0) as u32;
+        let rtt_min_us = measured.iter().map(|one| one.round_trip_min_us).min().unwrap_or(0);
+        let limit = rate_limit_bps(
+            rdma.depth,
+            params.message_bytes(),
+            Duration::from_micros(rtt_min_us.into()),
+        );
+        Some(Self {
+            verb: rdma.verb.name(),
+            depth: rdma.depth,
+            message_bytes: params.message_bytes(),
+            queue_pairs: params.streams,
+            sender_device: device(StreamRole::Sender).unwrap_or_default(),
+            receiver_device: device(StreamRole::Receiver).unwrap_or_default(),
+            path_mtu: measured.iter().map(|one| one.path_mtu).min().unwrap_or(0),
+            timeout_exponent: measured.iter().map(|one| one.timeout_exponent).max().unwrap_or(0),
+            rtt_us,
+            rtt_min_us,
+            limit_bits_per_second: limit * f64::from(params.streams),
+        })
+    }
 }
 
 /// Result of the whole test.
@@ -188,7 +257,7 @@ pub struct Report {
     /// CPU use of the other end's stream threads; 100 is one core.
     pub cpu_remote_percent: f64,
     /// System call by which the senders sent: `vmsplice`, `sendfile` or `write`; with UDP `send` or `send(UDP_SEGMENT)`;
-    /// `iperf3` where an iperf3 server sent.
+    /// `rdma write` or `rdma read`; `iperf3` where an iperf3 server sent.
     pub path: String,
     /// Reason why that was not a faster one.
     pub path_reason: Option<String>,
@@ -200,6 +269,8 @@ pub struct Report {
     pub udp: Option<DatagramCounts>,
     /// Size of a datagram of a UDP test \[B\].
     pub datagram_bytes: Option<u32>,
+    /// Queue pairs of a test of RDMA.
+    pub rdma: Option<RdmaReport>,
     /// Results for each direction of the test.
     pub flows: Vec<FlowReport>,
     /// Results for each stream of the test.
@@ -294,6 +365,10 @@ impl Report {
             interrupted: outcome.interrupted,
             other_tests: outcome.other_tests,
             datagram_bytes: params.block_bytes.filter(|_| params.udp),
+            rdma: RdmaReport::of(
+                params,
+                &outcome.local.iter().chain(&outcome.remote).collect::<Vec<_>>(),
+            ),
             udp: params.udp.then(|| {
                 let all: Vec<DatagramCounts> = streams.iter().filter_map(|one| one.udp).collect();
                 DatagramCounts::sum(&all)
@@ -311,6 +386,7 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
     const LIMITED_SHARE_MIN: f64 = 0.4;
     const CPU_BUSY_MIN: f64 = 0.9;
     const AT_LIMIT: f64 = 0.97;
+    const AT_DEPTH: f64 = 0.8;
     let count = pairs.len() as f64;
     let mean = |share: &dyn Fn(&StreamReport, &StreamReport) -> f64| {
         pairs.iter().map(|(sender, receiver)| share(sender, receiver)).sum::<f64>() / count
@@ -318,10 +394,17 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
     let part = |us: u64, of: &StreamReport| us as f64 / 1e6 / span_seconds(&[of]).max(1e-6);
     let limit = params.stream_bytes_per_second().map(|bytes| bytes as f64 * 8.0);
     let rate = mean(&|_, receiver| rate(receiver.bytes, span_seconds(&[receiver])));
+    let depth_limit = params.rdma.map(|rdma| {
+        let micros =
+            mean(&|sender, receiver| f64::from(sender.rtt_min_us.max(receiver.rtt_min_us)));
+        let round_trip = Duration::from_micros(micros as u64);
+        rate_limit_bps(rdma.depth, params.message_bytes(), round_trip)
+    });
     match () {
         () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
         () if mean(&|sender, _| part(sender.cpu_us, sender)) > CPU_BUSY_MIN => "sender CPU",
         () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > CPU_BUSY_MIN => "receiver CPU",
+        () if depth_limit.is_some_and(|limit| rate >= limit * AT_DEPTH) => "depth",
         () if mean(&|sender, _| part(sender.window_us, sender)) > LIMITED_SHARE_MIN => {
             "receive buffer"
         }

@@ -312,7 +312,8 @@ impl RunningStreams {
                 StreamRole::Receiver => interval.bytes_received += bytes,
                 StreamRole::Sender => {
                     interval.bytes_sent += bytes;
-                    if let Some(Ok(info)) = socket.tcp().map(TcpInfo::of) {
+                    let socket = socket.tcp().filter(|_| self.shared.params.rdma.is_none());
+                    if let Some(Ok(info)) = socket.map(TcpInfo::of) {
                         retransmits += u64::from(info.retransmits);
                         rtt = (rtt.0 + u64::from(info.rtt_us), rtt.1 + 1);
                         let sample = &mut self.samples[slot];

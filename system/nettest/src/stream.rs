@@ -20,6 +20,7 @@ use crate::block::BlockSize;
 use crate::datagram::{CounterWidth, DatagramAccount};
 use crate::message::{StreamReport, StreamRole};
 use crate::params::TestParams;
+use crate::rdma;
 use crate::report::DatagramCounts;
 use crate::source::DataSource;
 use crate::udp;
@@ -256,7 +257,11 @@ impl Stream {
             StreamReport { index: self.index, role: self.role, ..StreamReport::default() };
         let mut counter = ByteCounter::new(self.shared.params.omit());
         let socket = self.socket.try_clone();
+        let rdma = self.shared.params.rdma;
         let result = socket.and_then(|socket| match (self.role, socket) {
+            (_, DataSocket::Tcp(socket)) if let Some(params) = rdma => {
+                rdma::run(&self, socket, params, &mut report, &mut counter)
+            }
             (StreamRole::Sender, DataSocket::Tcp(socket)) => {
                 self.send(socket, &mut report, &mut counter)
             }
@@ -276,7 +281,7 @@ impl Stream {
         report.bytes = counter.bytes;
         report.first_us = micros(counter.first.unwrap_or_default());
         report.last_us = micros(counter.last);
-        let tcp = self.socket.tcp();
+        let tcp = self.socket.tcp().filter(|_| rdma.is_none());
         report.congestion =
             tcp.and_then(|socket| options::congestion(socket).ok()).unwrap_or_default();
         if let Some(Ok(info)) = tcp.map(TcpInfo::of) {

@@ -1,5 +1,5 @@
 //! Test kit of the workspace: one seed variable for the random generator, one way to report that a test cannot run here,
-//! topologies, waiting and raw exchanges over TCP.
+//! topologies, devices of software RoCE, waiting and raw exchanges over TCP.
 //!
 //! The feature `services` adds what tests of whole programs need: processes, trees of files, the client of HTTP, a
 //! fault-injecting proxy, certificates and a PostgreSQL server. Crates depend on the kit for their tests alone.
@@ -20,6 +20,7 @@ pub mod process;
 pub mod proxy;
 pub mod raw;
 mod requirement;
+pub mod roce;
 mod seed;
 pub mod topologies;
 mod wait;

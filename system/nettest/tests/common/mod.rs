@@ -26,7 +26,11 @@ pub(crate) struct RunningListener {
 
 impl RunningListener {
     pub(crate) fn with(limits: ListenerLimits) -> Self {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), limits).unwrap();
+        Self::at("127.0.0.1:0", limits)
+    }
+
+    pub(crate) fn at(address: &str, limits: ListenerLimits) -> Self {
+        let listener = Listener::bind(address.parse().unwrap(), limits).unwrap();
         assert_eq!(listener.udp_unavailable(), None);
         let address = listener.local_addr();
         let stop = Arc::new(AtomicBool::new(false));
