@@ -1,0 +1,109 @@
+"""Copies a file for some seconds, and prints what arrived meanwhile.
+
+    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS SECONDS
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LAB = Path(os.environ["PENSTOCK_LAB"])
+ENVIRONMENT = {**os.environ, "PENSTOCK_STATE": str(LAB / "shared")}
+FILE_BYTES = 600_000_000
+PENSTOCK = sys.argv[1]
+# The probe of Falcon's mover (arif-zaman/falcon-datamover) is 5 s, the first second of which does not count.
+FALCON_PROBE_S = 5.0
+FALCON_SETTLE_S = 1.0
+FALCON_BASE = 1.02
+FALCON_LOSS_WEIGHT = 10.0
+SEGMENT_BITS = 1448 * 8
+
+
+def penstock(*words):
+    command = [PENSTOCK, *map(str, words)]
+    return subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def received():
+    """Times and received bytes so far."""
+    lines = (line.split() for line in (LAB / "received").read_text().splitlines())
+    return [(float(line[0]), int(line[1])) for line in lines if len(line) == 2]
+
+
+def rate_bps(begin, end):
+    inside = [point for point in received() if begin <= point[0] <= end]
+    (first, before), (last, after) = inside[0], inside[-1]
+    return (after - before) * 8 / max(last - first, 1e-3)
+
+
+class Falcon:
+    """Gradient search of Falcon with one probe a step: utility T / 1.02^n less ten times the lost share of T."""
+
+    def __init__(self, streams):
+        self.streams, self.before, self.run = streams, None, 0
+        self.due = time.time() + FALCON_PROBE_S
+        self.retransmits = 0
+
+    def step(self, shown, copy):
+        now = time.time()
+        if now < self.due:
+            return
+        rate = rate_bps(now - FALCON_PROBE_S + FALCON_SETTLE_S, now)
+        lost, self.retransmits = shown["retransmits"] - self.retransmits, shown["retransmits"]
+        share = lost * SEGMENT_BITS / max(rate * FALCON_PROBE_S, 1.0)
+        utility = rate / FALCON_BASE**self.streams - FALCON_LOSS_WEIGHT * min(share, 1.0) * rate
+        last, self.before = self.before, (self.streams, utility)
+        if last is None or last[0] == self.streams:
+            wanted = self.streams + 1
+        else:
+            gradient = (utility - last[1]) / (self.streams - last[0])
+            sign = 1 if gradient > 0 else -1
+            self.run = self.run + sign if self.run * sign > 0 else sign
+            size = -(-self.streams * abs(gradient / max(abs(last[1]), 1.0)) // 1)
+            wanted = self.streams + self.run * int(max(size, 1))
+        self.streams = min(max(wanted, 2), 64)
+        penstock("transfers", "set", copy, "--streams", self.streams)
+        self.due = time.time() + FALCON_PROBE_S
+
+
+def main():
+    mode, seconds = sys.argv[2], float(sys.argv[3])
+    source = LAB / "in"
+    part = os.urandom(10_000_000)
+    with open(source, "wb") as out:
+        for _ in range(FILE_BYTES // len(part)):
+            out.write(part)
+    options = ["--block", "64KiB", "--memory", "64MiB", "--engine", "buffered", "--protect", "integrity"]
+    options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", mode])
+    command = [PENSTOCK, "cp", "--json", *options, str(source), "penstock://[target-eth0]:8620/"]
+    copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    name, begun, streams, falcon = f"cp{copy.pid}", time.time(), [], None
+    while time.time() - begun < seconds and copy.poll() is None:
+        time.sleep(0.5)
+        shown = penstock("transfers", "show", name, "--json")
+        if shown.returncode != 0:
+            continue
+        shown = json.loads(shown.stdout)
+        streams.append(shown["streams"])
+        if mode == "falcon":
+            falcon = falcon or Falcon(max(shown["streams"], 2))
+            falcon.step(shown, name)
+    end = time.time()
+    penstock("transfers", "cancel", name)
+    result = json.loads(copy.communicate()[0])
+    later = streams[len(streams) // 2 :]
+    decisions = (result.get("tuning") or {}).get("decisions") or []
+    print(json.dumps({
+        "megabits_per_second": rate_bps(begun, end) / 1e6,
+        "steady_megabits_per_second": rate_bps(begun + (end - begun) / 2, end) / 1e6,
+        "streams": sum(later) / max(len(later), 1),
+        "retransmits": result["retransmits"],
+        "decisions": [f"{one['seconds']:.1f} s: {one['reason']}" for one in decisions],
+    }))
+    source.unlink()
+
+
+main()
