@@ -108,6 +108,17 @@ fn history_outlives_its_agent() {
 }
 
 #[test]
+fn refusal_names_model_too() {
+    let env = TestEnv::new();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/forecast/tests/data/model.json");
+    let request = ["predict", "/a", "penstock://127.0.0.1/", "--bytes", "1G", "--model", model];
+    let refused = tune(&env, &request);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.error.contains("0 transfers between these hosts"), "{refused:?}");
+    assert!(refused.error.contains("model.json: the model needs files"), "{refused:?}");
+}
+
+#[test]
 fn damaged_model_is_refused() {
     let env = TestEnv::new();
     let model = env.path("model.json");

@@ -297,6 +297,54 @@ fn submitted_copy_names_rate_limit() {
     path.transfers(&["cancel", &id.to_string()]).good();
 }
 
+/// Jain's fairness index.
+fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    sum * sum / (rates.len() as f64 * rates.iter().map(|rate| rate * rate).sum::<f64>())
+}
+
+#[test]
+fn transfers_of_agent_share_streams() {
+    const AGENT_STREAMS: u64 = 12;
+    /// Latest points of the rate that count: three seconds.
+    const LATEST_POINTS: usize = 6;
+    let path = SendingAgent::new(317, 1, &format!("[limits]\nstreams = {AGENT_STREAMS}\n"));
+    let submit = |name: &str, mib: usize| {
+        write_file(&mut seeded(318), &path.near.root.join(name), mib << 20);
+        let to = path.proxy.url(name);
+        path.submit(json!({"source": format!("/{name}"), "destination": to}))
+    };
+    // Streams at the end of the latest points, and mean rate over them.
+    let latest = |id: u64| -> Option<(u64, f64)> {
+        let tuning = path.tuning(id);
+        let points = tuning["series"].as_array()?;
+        let points = &points[points.len().checked_sub(LATEST_POINTS)?..];
+        let rates = points.iter().map(|one| number(one, "bits_per_second") as f64);
+        Some((number(points.last()?, "streams"), rates.sum::<f64>() / LATEST_POINTS as f64))
+    };
+    let mut ids = vec![submit("one", 320)];
+    path.wait_for_reason(ids[0], "Tries streams 4 -> 8");
+    for joining in [&[("two", 224)][..], &[("three", 128), ("four", 128)]] {
+        ids.extend(joining.iter().map(|(name, mib)| submit(name, *mib)));
+        wait_until("all have equal streams and rates", REASON_TIMEOUT, || {
+            let all = path.agent.transfers(&path.near.state);
+            assert!(all.iter().all(|one| one["state"] != "done"), "{all:?}");
+            let running = all.iter().filter(|one| one["state"] == "running");
+            let streams: u64 = running.map(|one| number(one, "streams")).sum();
+            // A transfer that joins has a stream in any case.
+            assert!(streams < AGENT_STREAMS + ids.len() as u64, "{all:?}");
+            let latest: Option<Vec<_>> = ids.iter().map(|id| latest(*id)).collect();
+            let (streams, rates): (Vec<u64>, Vec<f64>) = latest?.into_iter().unzip();
+            let is_equal = streams.iter().all(|one| *one == streams[0]);
+            (is_equal && jain(&rates) >= 0.95).then_some(())
+        });
+    }
+    assert!(path.why(ids[0]).contains("4 transfers to this host together"), "{}", path.why(ids[0]));
+    for id in ids {
+        path.transfers(&["cancel", &id.to_string()]).good();
+    }
+}
+
 #[test]
 fn operator_switches_tuner_off() {
     let path = SendingAgent::new(313, 128, "");

@@ -3,7 +3,8 @@
 //! [`online::forecast`] needs no model file: it fits latency and rate of a path to its latest transfers and takes the
 //! quantiles of what is left. [`ModelBundle`] holds gradient-boosted trees that `python/training` made, with features,
 //! units, training range and golden vectors; [`ModelBundle::forecast`] corrects them by the latest transfers of the path.
-//! Both give quantiles, and refuse with a reason what lies outside of what they saw.
+//! Both give quantiles, and refuse with a reason what lies outside of what they saw. [`advise_streams`] says with how many
+//! streams to begin.
 //!
 //! No clock and no I/O. A model file is untrusted input: everything in it has a limit.
 
@@ -15,6 +16,7 @@ mod latency_fit;
 pub mod online;
 mod past;
 mod quantiles;
+mod streams;
 mod trees;
 
 pub use bundle::{
@@ -24,4 +26,5 @@ pub use features::{FEATURES, FeatureColumn, FeatureGroup, TransferFeatures};
 pub use latency_fit::LatencyFit;
 pub use past::{PastTransfer, pair_rates_before};
 pub use quantiles::{ForecastQuantiles, WeightedValues};
+pub use streams::{StreamsAdvice, StreamsOutcome, advise_streams};
 pub use trees::{TreeModel, TreeModelError};

@@ -26,7 +26,7 @@ pub(super) fn of_sender(args: &CpArgs) -> StreamTuning {
         Tune::Observe => TuningMode::Observe,
     };
     let start = streams.unwrap_or_else(|| default_streams(args.checksum));
-    StreamTuning::within(start, TuningBounds { mode, streams_max: STREAMS_MAX })
+    StreamTuning::within(start, TuningBounds { mode, streams_max: STREAMS_MAX, sharing: None })
 }
 
 /// Streams of the request for a copy between two agents: none where the source's agent is to choose and tune them.

@@ -27,7 +27,7 @@ enum HistoryColumn {
 use HistoryColumn::{Flags, Integers, Numbers, Words};
 
 /// Columns with the names of the fields of `tune history --json`.
-const COLUMNS: [(&str, HistoryColumn); 31] = [
+const COLUMNS: [(&str, HistoryColumn); 32] = [
     ("id", Integers(|row| u64::try_from(row.id).ok())),
     ("started_unix_seconds", Numbers(|row| Some(row.started_unix_seconds))),
     ("source", Words(|row| Some(&row.source))),
@@ -41,6 +41,7 @@ const COLUMNS: [(&str, HistoryColumn); 31] = [
     ("files", Integers(|row| Some(row.files))),
     ("block_bytes", Integers(|row| row.block_bytes.map(u64::from))),
     ("streams", Integers(|row| Some(row.streams.into()))),
+    ("streams_settled", Integers(|row| row.streams_settled.map(u64::from))),
     ("readers", Integers(|row| Some(row.readers.into()))),
     ("writers", Integers(|row| Some(row.writers.into()))),
     ("rate_limit_bps", Integers(|row| row.rate_limit_bps)),

@@ -30,6 +30,9 @@ use crate::json::tune::{ForecastJson, ForecastModelJson, PredictionJson};
 /// Model file in the state directory, used where no other is named.
 pub(super) const MODEL_FILE: &str = "forecast-model.json";
 
+/// Most names of the history that are resolved for a request by address.
+const RESOLVED_NAMES_MAX: usize = 64;
+
 pub(super) const AFTER_HELP: &str = "\
 SRC and DST are written as for penstock cp; their hosts count, in this direction. The forecast is made from the latest \
 transfers between the two hosts, else from those of the source host, else from all, and refused where there are too few or \
@@ -69,8 +72,8 @@ pub(super) fn run(args: &PredictArgs) -> Result<Code, CommandFailure> {
     let rows = read_history(u32::MAX)?;
     let local = local_names(&rows);
     let request = ForecastRequest {
-        source: names_of(&source, &local),
-        destination: names_of(&destination, &local),
+        source: names_of(&source, &local, &rows),
+        destination: names_of(&destination, &local, &rows),
         bytes: args.bytes.0,
     };
     let model = match &args.model {
@@ -84,14 +87,24 @@ pub(super) fn run(args: &PredictArgs) -> Result<Code, CommandFailure> {
     } else if let Some(forecast) = &prediction.forecast {
         show(forecast, &prediction)?;
     }
-    match &prediction.refusal {
+    match refusal_text(&prediction, model.as_ref().map(|(path, _)| path.as_path())) {
         None => Ok(Code::Done),
         Some(why) if args.json => {
-            say(why);
+            say(&why);
             Ok(Code::Failed)
         }
         Some(why) => Err(anyhow::anyhow!("{why}").into()),
     }
+}
+
+/// Reasons why there is no forecast: that of the history, and that of the model where there is one.
+fn refusal_text(prediction: &PredictionJson, model: Option<&Path>) -> Option<String> {
+    let why = prediction.refusal.as_ref()?;
+    let by_model = prediction.model_refusal.as_ref().zip(model);
+    Some(match by_model {
+        Some((reason, path)) => format!("{why}; the model {}: {reason}", path.display()),
+        None => why.clone(),
+    })
 }
 
 /// Names of this host in the history, with its addresses there.
@@ -106,21 +119,34 @@ fn local_names(rows: &[HistoryRow]) -> BTreeSet<String> {
     names
 }
 
-/// Names and addresses of the host of a location.
-fn names_of(location: &Location, local: &BTreeSet<String>) -> Vec<String> {
+/// Names and addresses of the host of a location. The history has a name where the agent connected to one.
+fn names_of(location: &Location, local: &BTreeSet<String>, rows: &[HistoryRow]) -> Vec<String> {
     let host = match location {
         Location::Local(_) => return local.iter().cloned().collect(),
         Location::Agent { host, .. } | Location::Ssh { host, .. } => host,
     };
     let mut names = BTreeSet::from([host.clone(), host.to_ascii_lowercase()]);
-    let addresses = (host.as_str(), 0).to_socket_addrs();
-    let addresses: Vec<IpAddr> =
-        addresses.into_iter().flatten().map(|address| address.ip().to_canonical()).collect();
+    let addresses = addresses_of(host);
     names.extend(addresses.iter().map(IpAddr::to_string));
+    if host.parse::<IpAddr>().is_ok() {
+        let hosts = rows.iter().flat_map(|row| [&row.source, &row.destination]);
+        let named: BTreeSet<&String> =
+            hosts.filter(|host| host.parse::<IpAddr>().is_err()).collect();
+        let is_it = |name: &&&String| addresses_of(name).iter().any(|ip| addresses.contains(ip));
+        names.extend(
+            named.iter().take(RESOLVED_NAMES_MAX).filter(is_it).map(|name| (*name).clone()),
+        );
+    }
     if addresses.iter().any(|ip| is_own_address(*ip)) {
         names.extend(local.iter().cloned());
     }
     names.into_iter().collect()
+}
+
+/// Addresses of a host; none where its name has none.
+fn addresses_of(host: &str) -> Vec<IpAddr> {
+    let addresses = (host, 0).to_socket_addrs().into_iter().flatten();
+    addresses.map(|address| address.ip().to_canonical()).collect()
 }
 
 /// Transfers that ended well and that no rate limit bound, by the time of their start.

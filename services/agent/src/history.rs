@@ -12,24 +12,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_mover::{EndedTransfer, EndedTransferLog};
+use penstock_mover::{EndedTransfer, EndedTransferLog, KnownStreams};
+use penstock_protocol::open::Protection;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 mod database;
 mod row;
+mod streams_memory;
 #[cfg(test)]
 mod tests;
 
 pub use database::{AGE_MAX_S, HistoryError, ROWS_MAX};
 pub use row::{HistoryRow, ProtectionName, TransferVerdict};
+use streams_memory::StreamsMemory;
 
 /// File in the state directory.
 pub const FILE: &str = "history.db";
 
 /// Most rows that wait to be written.
 const WAITING_MAX: usize = 1024;
+
+/// Latest rows that are read at the start for the streams of the next transfers.
+const REMEMBERED_ROWS: u32 = 5000;
 
 /// Time for the last rows to be written when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,6 +52,7 @@ pub struct HistoryLog {
     host: String,
     sender: mpsc::Sender<HistoryMessage>,
     dropped: AtomicU64,
+    memory: Arc<StreamsMemory>,
 }
 
 /// Task that writes the rows.
@@ -58,12 +65,17 @@ pub struct HistoryWriter {
 impl EndedTransferLog for HistoryLog {
     fn record(&self, ended: EndedTransfer) {
         let row = HistoryRow::of_ended(&self.host, ended);
+        self.memory.add(&row);
         if self.sender.try_send(HistoryMessage::Row(Box::new(row))).is_err() {
             // Logged once: it goes on until the disk writes again.
             if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!("the history of transfers takes no more rows now; transfers go on");
             }
         }
+    }
+
+    fn best_streams(&self, host: &str, protection: Protection) -> Option<KnownStreams> {
+        self.memory.best(host, protection.into())
     }
 }
 
@@ -72,8 +84,10 @@ impl HistoryWriter {
     #[must_use]
     pub fn start(state: &Path, host: String, runtime: &Handle) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let task = runtime.spawn(write_rows(state.join(FILE), receiver));
-        Self { log: Arc::new(HistoryLog { host, sender, dropped: AtomicU64::new(0) }), task }
+        let memory = Arc::new(StreamsMemory::default());
+        let task = runtime.spawn(write_rows(state.join(FILE), receiver, Arc::clone(&memory)));
+        let log = HistoryLog { host, sender, dropped: AtomicU64::new(0), memory };
+        Self { log: Arc::new(log), task }
     }
 
     /// The log for the mover.
@@ -94,7 +108,17 @@ impl HistoryWriter {
     }
 }
 
-async fn write_rows(path: PathBuf, mut receiver: mpsc::Receiver<HistoryMessage>) {
+async fn write_rows(
+    path: PathBuf,
+    mut receiver: mpsc::Receiver<HistoryMessage>,
+    memory: Arc<StreamsMemory>,
+) {
+    // What cannot be read is reported by the first row that is written.
+    if path.exists()
+        && let Ok(rows) = database::read(&path, REMEMBERED_ROWS).await
+    {
+        rows.iter().for_each(|row| memory.add(row));
+    }
     let mut database = None;
     let mut is_failing = false;
     while let Some(HistoryMessage::Row(row)) = receiver.recv().await {

@@ -48,7 +48,10 @@ mod source;
 pub use base::engine::{Engine, UnknownEngine};
 pub use base::limits::{STREAMS_MAX, THREADS_PER_DEVICE_MAX, default_streams};
 pub use client::auto_tuner::{RatePoint, TuningMode, TuningRecord};
-pub use client::stream_tuning::{StreamTuning, TuningBounds, TuningBoundsSource, TuningReport};
+pub use client::stream_tuning::{
+    KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningBoundsSource,
+    TuningReport,
+};
 pub use client::third_party::{ThirdPartyConfig, ThirdPartyTransfer};
 pub use client::transfer::{
     ClientTransfer, MakeEnd, SessionOrigin, TransferConfig, TransferSnapshot, join_locally,

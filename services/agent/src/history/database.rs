@@ -24,7 +24,7 @@ pub const AGE_MAX_S: i64 = 400 * 86_400;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The script at index i migrates a database to version i + 1 (`PRAGMA user_version`). Released scripts never change.
-const MIGRATIONS: [&str; 1] = ["
+const MIGRATIONS: [&str; 2] = ["
 CREATE TABLE transfer (
     id INTEGER PRIMARY KEY AUTOINCREMENT, started REAL NOT NULL, source TEXT NOT NULL, destination TEXT NOT NULL,
     direction TEXT NOT NULL, protocol TEXT NOT NULL, protection TEXT, engine TEXT NOT NULL,
@@ -35,13 +35,18 @@ CREATE TABLE transfer (
     moved_bytes INTEGER NOT NULL, failed INTEGER NOT NULL, bound_by TEXT NOT NULL, verdict TEXT NOT NULL,
     retransmits INTEGER NOT NULL, synthetic INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX transfer_started ON transfer (started);
+", "
+ALTER TABLE transfer ADD COLUMN streams_settled INTEGER;
 "];
 
 /// Columns in the order of [`append`] and [`row_of`].
 const COLUMNS: &str = "started, source, destination, direction, protocol, protection, engine, announced_bytes, \
     resumed_bytes, files, block_bytes, streams, readers, writers, rate_limit_bps, rtt_us, other_transfers, \
     other_streams, load_1min, processors, cpu_pressure_percent, io_pressure_percent, dirty_bytes, seconds, moved_bytes, \
-    failed, bound_by, verdict, retransmits, synthetic";
+    failed, bound_by, verdict, retransmits, synthetic, streams_settled";
+
+/// Last of [`COLUMNS`], which files of version 1 lack.
+const COLUMN_OF_VERSION_2: &str = "streams_settled";
 
 /// A history that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -209,6 +214,7 @@ pub(super) async fn insert(
         .bind(row.verdict.as_str())
         .bind(signed(row.retransmits))
         .bind(row.synthetic)
+        .bind(row.streams_settled)
         .execute(&mut *transaction)
         .await?;
     sqlx::query("DELETE FROM transfer WHERE id <= (SELECT MAX(id) FROM transfer) - ?")
@@ -237,10 +243,12 @@ pub(super) async fn read(path: &Path, rows: u32) -> Result<Vec<HistoryRow>, Hist
 }
 
 async fn select(pool: &SqlitePool, rows: u32) -> Result<Vec<HistoryRow>, HistoryFault> {
-    if version(pool).await? == 0 {
-        return Ok(Vec::new());
-    }
-    let text = format!("SELECT id, {COLUMNS} FROM transfer ORDER BY id DESC LIMIT ?");
+    let columns = match version(pool).await? {
+        0 => return Ok(Vec::new()),
+        1 => COLUMNS.replace(COLUMN_OF_VERSION_2, "NULL"),
+        _ => COLUMNS.to_owned(),
+    };
+    let text = format!("SELECT id, {columns} FROM transfer ORDER BY id DESC LIMIT ?");
     let found = sqlx::query(AssertSqlSafe(text)).bind(rows).fetch_all(pool).await?;
     let rows: Result<Vec<_>, sqlx::Error> = found.iter().rev().map(row_of).collect();
     Ok(rows?)
@@ -289,5 +297,6 @@ fn row_of(row: &SqliteRow) -> Result<HistoryRow, sqlx::Error> {
         verdict: TransferVerdict::of_name(&row.try_get::<String, _>(28)?),
         retransmits: count(29)?,
         synthetic: row.try_get(30)?,
+        streams_settled: optional(31)?.and_then(|streams| u16::try_from(streams).ok()),
     })
 }

@@ -41,13 +41,22 @@ impl TransferVerdict {
 }
 
 /// Protection of a transfer's data streams in the history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProtectionName {
     /// Encrypted and authenticated (TLS 1.3).
     Tls,
     /// Authenticated, not encrypted.
     Integrity,
+}
+
+impl From<Protection> for ProtectionName {
+    fn from(protection: Protection) -> Self {
+        match protection {
+            Protection::Full => Self::Tls,
+            Protection::Integrity => Self::Integrity,
+        }
+    }
 }
 
 impl ProtectionName {
@@ -72,9 +81,9 @@ pub struct HistoryRow {
     pub id: i64,
     /// Start of the transfer.
     pub started_unix_seconds: f64,
-    /// Host that sent: name of this host, or address of the other.
+    /// Host that sent: name of this host; of the other the name to which this one connected, else its address.
     pub source: String,
-    /// Host that received: name of this host, or address of the other.
+    /// Host that received: as for `source`.
     pub destination: String,
     /// `send` or `receive`, as the agent that recorded it sees it.
     pub direction: String,
@@ -94,6 +103,8 @@ pub struct HistoryRow {
     pub block_bytes: Option<u32>,
     /// Most streams that were connected at once.
     pub streams: u16,
+    /// Streams that it had for most of its second half; null where its client chose them [count].
+    pub streams_settled: Option<u16>,
     /// Reader threads per device of this end; 0 where it received.
     pub readers: u16,
     /// Writer threads per device of this end; 0 where it sent.
@@ -134,7 +145,15 @@ pub struct HistoryRow {
 
 impl HistoryRow {
     pub(super) fn of_ended(host: &str, ended: EndedTransfer) -> Self {
-        let EndedTransfer { listed, protocol, other_host, streams_peak, rtt_us, start } = ended;
+        let EndedTransfer {
+            listed,
+            protocol,
+            other_host,
+            streams_peak,
+            streams_settled,
+            rtt_us,
+            start,
+        } = ended;
         let (source, destination) = match listed.direction {
             "send" => (host.to_owned(), other_host),
             _ => (other_host, host.to_owned()),
@@ -149,16 +168,14 @@ impl HistoryRow {
             destination,
             direction: listed.direction.to_owned(),
             protocol: protocol.to_owned(),
-            protection: start.protection.map(|protection| match protection {
-                Protection::Full => ProtectionName::Tls,
-                Protection::Integrity => ProtectionName::Integrity,
-            }),
+            protection: start.protection.map(ProtectionName::from),
             engine: listed.engine,
             announced_bytes: listed.announced_bytes,
             resumed_bytes: listed.resumed_bytes,
             files: listed.files + listed.failed,
             block_bytes: start.block_bytes,
             streams: streams_peak,
+            streams_settled,
             readers: listed.readers,
             writers: listed.writers,
             rate_limit_bps: listed.rate_bps,

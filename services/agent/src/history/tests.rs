@@ -38,6 +38,7 @@ fn ended(id: u64, state: &'static str) -> EndedTransfer {
         protocol: "penstock",
         other_host: "192.0.2.7".to_owned(),
         streams_peak: 4,
+        streams_settled: Some(3),
         rtt_us: Some(150),
         start: StartConditions { other_transfers: 2, ..StartConditions::default() },
     }
@@ -130,6 +131,54 @@ fn newer_format_is_left_alone() {
     // The row is lost, and nothing else.
     store(state.path(), [ended(2, "done")]);
     assert!(!state.path().join("history.db.damaged").exists());
+}
+
+#[test]
+fn former_format_is_read_and_migrated() {
+    let state = tempfile::tempdir().unwrap();
+    store(state.path(), [ended(1, "done")]);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let pool = database::open(&state.path().join(FILE)).await.unwrap();
+        let former = "ALTER TABLE transfer DROP COLUMN streams_settled; PRAGMA user_version = 1";
+        sqlx::raw_sql(former).execute(&pool).await.unwrap();
+        pool.close().await;
+    });
+    assert_eq!(read(state.path(), 10).unwrap()[0].streams_settled, None);
+    store(state.path(), [ended(2, "done")]);
+    let streams: Vec<_> =
+        read(state.path(), 10).unwrap().iter().map(|row| row.streams_settled).collect();
+    assert_eq!(streams, [None, Some(3)]);
+}
+
+/// A transfer that this host sent.
+fn sent(id: u64, streams: u16, state: &'static str) -> EndedTransfer {
+    let mut one = ended(id, state);
+    (one.listed.direction, one.listed.seconds) = ("send", 30.0);
+    (one.streams_settled, one.start.protection) = (Some(streams), Some(Protection::Full));
+    one
+}
+
+#[test]
+fn restarted_history_recommends_streams() {
+    let state = tempfile::tempdir().unwrap();
+    let mut limited = sent(6, 1, "done");
+    limited.listed.rate_bps = Some(1_000_000);
+    let uncounted = [sent(5, 1, "failed"), limited, ended(7, "done")];
+    store(state.path(), (1..5).map(|id| sent(id, 12, "done")).chain(uncounted));
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let writer = HistoryWriter::start(state.path(), "dtn1".to_owned(), runtime.handle());
+    let log = writer.log();
+    let best = |host: &str, protection| log.best_streams(host, protection);
+    assert_eq!(best("192.0.2.7", Protection::Full), None, "four are too few");
+    log.record(sent(8, 14, "done"));
+    let known = penstock_testkit::wait_until("the former ones are read", CLOSE_TIMEOUT, || {
+        best("192.0.2.7", Protection::Full)
+    });
+    assert_eq!(known, KnownStreams { streams: 12, transfers: 5 });
+    assert_eq!(best("192.0.2.7", Protection::Integrity), None);
+    assert_eq!(best("192.0.2.8", Protection::Full), None);
+    writer.close(runtime.handle());
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl From<TuningReport> for TuningFacts {
             streams: record.streams,
             target_streams: record.decision.target.streams,
             bound_by: record.limit.to_string(),
-            reason: record.decision.reason.to_string(),
+            reason: record.reason(),
         };
         let point = |point: &RatePoint| RatePointFacts {
             seconds: point.at.as_secs_f64(),

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use penstock_tuner::{
-    BindingLimit, ChangeReason, KneeController, Parallelism, TransferController, TunerDecision,
-    TuningLimits,
+    BindingLimit, ChangeReason, KneeController, Parallelism, PipelineStage, StageChange,
+    TransferController, TunerDecision, TunerSample, TuningLimits, WarmStart,
 };
 use serde::Serialize;
 
-use super::stream_tuning::{TuningBounds, TuningReport};
+use super::host_searches::{SearchLimits, SearchMembership, SharedAnswer};
+use super::stream_tuning::{KnownStreams, SharingBounds, TuningBounds, TuningReport};
 use crate::endpoint::end::Endpoint;
 use crate::endpoint::tuning_meter::TuningMeter;
 
@@ -55,8 +56,25 @@ pub struct TuningRecord {
     pub streams: u16,
     /// Limit that bound the interval.
     pub limit: BindingLimit,
-    /// Decision of the controller.
+    /// Decision of the controller, with the target of this transfer.
     pub decision: TunerDecision,
+    /// Transfers that the decision is for: more than one where they share a search.
+    pub transfers: u16,
+}
+
+impl TuningRecord {
+    /// Reason in one sentence. Streams in it are those of all transfers that share the search.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        reason_text(&self.decision, self.transfers)
+    }
+}
+
+fn reason_text(decision: &TunerDecision, transfers: u16) -> String {
+    match transfers {
+        0 | 1 => decision.reason.to_string(),
+        _ => format!("{transfers} transfers to this host together: {}", decision.reason),
+    }
 }
 
 /// Mean rate and streams at the end of an interval.
@@ -107,9 +125,16 @@ fn merge(pair: &[RatePoint]) -> RatePoint {
 #[derive(Debug)]
 pub(super) struct AutoTuner {
     mode: TuningMode,
+    /// Search of this transfer alone.
     controller: KneeController,
-    /// Streams to begin with, and to return to when it is switched off.
+    /// Search that it shares.
+    shared: Option<SearchMembership>,
+    /// True while the shared search decides.
+    is_sharing: bool,
+    /// Default of the transfer, to which it returns when it is switched off.
     start: u16,
+    /// Streams to begin with instead, until the first decision.
+    known: Option<KnownStreams>,
     /// Most streams that an order allows.
     allotted_max: Option<u16>,
     limits: TuningLimits,
@@ -119,7 +144,7 @@ pub(super) struct AutoTuner {
     started: Instant,
     records: Vec<TuningRecord>,
     left_out: u64,
-    latest: Option<ChangeReason>,
+    latest: Option<String>,
     series: RateSeries,
     /// Intervals until the next suggestion.
     silent: u32,
@@ -131,18 +156,31 @@ fn limits_of(most: u16, start: u16) -> TuningLimits {
     TuningLimits::streams_up_to(most, Parallelism::streams(start))
 }
 
+fn warm_start(start: u16, known: Option<KnownStreams>) -> WarmStart {
+    let predicted = known.map(|known| Parallelism::streams(known.streams));
+    WarmStart { default: Parallelism::streams(start), predicted }
+}
+
 impl AutoTuner {
-    /// Creates a tuner of a transfer that begins with `start` streams.
-    pub(super) fn new(start: u16) -> Self {
+    /// Creates a tuner of a transfer that has `start` streams by default, may begin with others that are known, and may share
+    /// a search.
+    pub(super) fn new(
+        start: u16,
+        known: Option<KnownStreams>,
+        shared: Option<SearchMembership>,
+    ) -> Self {
         let limits = limits_of(TUNED_STREAMS_MAX, start);
         Self {
             mode: TuningMode::Apply,
-            controller: KneeController::new(Parallelism::streams(start), limits),
+            controller: KneeController::new(warm_start(start, known), limits),
+            shared,
+            is_sharing: false,
             start,
+            known,
             allotted_max: None,
             limits,
             meter: TuningMeter::default(),
-            wanted: start,
+            wanted: known.map_or(start, |known| known.streams),
             started: Instant::now(),
             records: Vec::new(),
             left_out: 0,
@@ -171,6 +209,7 @@ impl AutoTuner {
         let wanted = session.wanted_streams.load(Ordering::SeqCst);
         if wanted != self.wanted && self.meter.has_sampled(session.id) {
             self.ended = Some("the streams were changed by hand");
+            self.leave();
             return None;
         }
         if bounds.mode != self.mode
@@ -183,7 +222,12 @@ impl AutoTuner {
         }
         // A stream without a block waits.
         let blocks = u16::try_from(session.pool.limit()).unwrap_or(u16::MAX);
-        let limits = limits_of(bounds.streams_max.min(blocks), self.start);
+        // Others of the host need not keep to the rate of this transfer.
+        let is_limited = session.pace.rate_bps().is_some();
+        let sharing = bounds.sharing.filter(|_| self.mode == TuningMode::Apply && !is_limited);
+        self.share(sharing.is_some());
+        let most = sharing.map_or(bounds.streams_max, |sharing| sharing.streams_max);
+        let limits = limits_of(most.min(blocks), self.start);
         let limits = match self.allotted_max {
             Some(most) if most < limits.max.streams => limits_of(most, self.start),
             _ => limits,
@@ -200,31 +244,80 @@ impl AutoTuner {
             self.silent -= 1;
             return None;
         }
-        let decision = self.controller.observe(&sample);
-        self.latest = Some(decision.reason);
-        if decision.reason.is_notable() {
-            let limit = BindingLimit::of(&sample);
-            self.keep(TuningRecord { at, rate_bps, streams, limit, decision });
+        let known = self.known.take();
+        if let Some(KnownStreams { streams: to, transfers }) = known {
+            let target = Parallelism::streams(to);
+            let change = StageChange { stage: PipelineStage::Streams, from: self.start, to };
+            let reason = ChangeReason::WarmStart { change, transfers };
+            let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
+            self.keep(TuningRecord { at, rate_bps, streams, limit, decision, transfers: 1 });
         }
-        let target = decision.target.streams;
+        let SharedAnswer { streams: target, decision } = self.decide(&sample, sharing, known);
+        if let Some((decision, transfers)) = decision {
+            let target = decision.target.with(PipelineStage::Streams, target);
+            let decision = TunerDecision { target, ..decision };
+            self.latest = Some(reason_text(&decision, transfers));
+            if decision.reason.is_notable() {
+                let limit = BindingLimit::of(&sample);
+                self.keep(TuningRecord { at, rate_bps, streams, limit, decision, transfers });
+            }
+        }
         if target == self.wanted {
             return None;
         }
+        let why = self.latest.as_deref().unwrap_or_default();
         if self.mode == TuningMode::Apply {
-            tracing::info!("streams {} -> {target}: {}", self.wanted, decision.reason);
+            tracing::info!("streams {} -> {target}: {why}", self.wanted);
             self.wanted = target;
             return Some(target);
         }
-        tracing::info!("would change streams {streams} -> {target}: {}", decision.reason);
+        tracing::info!("would change streams {streams} -> {target}: {why}");
         // The step is not taken, and the next sample would not show it.
         self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
         self.silent = SUGGESTION_INTERVALS;
         None
     }
 
+    /// Begins or ends to share the search. Alone it goes on from the streams that it has.
+    fn share(&mut self, is_sharing: bool) {
+        let was_sharing = std::mem::replace(&mut self.is_sharing, is_sharing);
+        if was_sharing && !is_sharing {
+            self.leave();
+            let now = KnownStreams { streams: self.wanted, transfers: 0 };
+            self.controller = KneeController::new(warm_start(self.start, Some(now)), self.limits);
+        }
+    }
+
+    fn decide(
+        &mut self,
+        sample: &TunerSample,
+        sharing: Option<SharingBounds>,
+        known: Option<KnownStreams>,
+    ) -> SharedAnswer {
+        match (&self.shared, sharing) {
+            (Some(member), Some(SharingBounds { budget, .. })) => {
+                let streams_max = self.limits.max.streams;
+                let (start, known) = (self.start, known.map(|known| known.streams));
+                member.observe(sample, SearchLimits { start, known, streams_max, budget })
+            }
+            _ => {
+                let decision = self.controller.observe(sample);
+                SharedAnswer { streams: decision.target.streams, decision: Some((decision, 1)) }
+            }
+        }
+    }
+
+    /// Leaves the search that it shares.
+    pub(super) fn leave(&self) {
+        if let Some(member) = &self.shared {
+            member.leave();
+        }
+    }
+
     /// Changes the mode. Returns the streams to begin with where others are in place.
     fn switch(&mut self, mode: TuningMode) -> Option<u16> {
         self.mode = mode;
+        self.share(false);
         if mode == TuningMode::Off {
             self.ended = Some(SWITCHED_OFF);
         }
@@ -243,9 +336,11 @@ impl AutoTuner {
             return self.ended.is_none();
         }
         self.allotted_max = Some(streams);
+        self.known = None;
         (self.start, self.wanted) = (streams, streams);
         self.limits = limits_of(streams, streams);
         self.controller = KneeController::new(Parallelism::streams(streams), self.limits);
+        self.leave();
         false
     }
 
@@ -262,7 +357,7 @@ impl AutoTuner {
         TuningReport {
             mode: self.mode,
             ended: self.ended,
-            latest: self.latest.map(|reason| reason.to_string()),
+            latest: self.latest.clone(),
             records: self.records.clone(),
             left_out: self.left_out,
             series: self.series.points.clone(),
@@ -292,7 +387,7 @@ mod tests {
 
     #[test]
     fn order_bounds_streams() {
-        let mut tuner = AutoTuner::new(4);
+        let mut tuner = AutoTuner::new(4, None, None);
         assert!(!tuner.allot(12), "the first number is set");
         assert!(tuner.allot(12), "the tuner keeps it");
         assert_eq!((tuner.wanted, tuner.limits.max.streams), (12, 12));
@@ -302,11 +397,11 @@ mod tests {
 
     #[test]
     fn switched_off_tuner_restores_start() {
-        let mut tuner = AutoTuner::new(4);
+        let mut tuner = AutoTuner::new(4, None, None);
         tuner.wanted = 16;
         assert_eq!(tuner.switch(TuningMode::Off), Some(4));
         assert!(tuner.ended.unwrap().contains("[tuning] mode"));
-        let mut fresh = AutoTuner::new(4);
+        let mut fresh = AutoTuner::new(4, None, None);
         assert_eq!(fresh.switch(TuningMode::Observe), None);
     }
 }

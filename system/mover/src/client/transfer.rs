@@ -315,7 +315,9 @@ impl TransferState {
     fn new(plan: TransferConfig) -> io::Result<Self> {
         let tuner = match plan.tuning {
             StreamTuning::Kept(_) => None,
-            StreamTuning::Tuned { start, .. } => Some(Mutex::new(AutoTuner::new(start))),
+            StreamTuning::Tuned { start, known, ref shared, .. } => {
+                Some(Mutex::new(AutoTuner::new(start, known, shared.take())))
+            }
         };
         Ok(Self {
             plan,
@@ -364,7 +366,11 @@ impl TransferState {
         }
         // The source may look at other transfers: the tuner is not locked meanwhile.
         let mut bounds = bounds();
-        bounds.streams_max = bounds.streams_max.min(self.streams_max.load(Ordering::Relaxed));
+        let peer_max = self.streams_max.load(Ordering::Relaxed);
+        bounds.streams_max = bounds.streams_max.min(peer_max);
+        if let Some(sharing) = &mut bounds.sharing {
+            sharing.streams_max = sharing.streams_max.min(peer_max);
+        }
         let mut tuner = lock(tuner);
         if let Some(streams) = tuner.tick(end, bounds) {
             self.change(Settings { streams: Some(streams), ..Settings::default() });
@@ -429,6 +435,9 @@ impl TransferState {
     /// Records the result, once.
     fn finish(&self, outcome: Result<(), CopyError>) {
         lock(&self.outcome).get_or_insert(outcome);
+        if let Some(tuner) = &self.tuner {
+            lock(tuner).leave();
+        }
         let _ = self.begun.signal();
         let _ = self.over.signal();
     }

@@ -74,12 +74,17 @@ impl AgentInner {
     /// Limit of streams for a transfer to another agent, which connects them itself. `own`: its number, whose streams
     /// it may keep.
     pub(super) fn streams_free(&self, limits: &AgentLimits, own: Option<u64>) -> u16 {
+        self.streams_left(limits, |id| Some(id) == own).min(limits.streams_per_transfer)
+    }
+
+    /// Streams that the limit of all transfers leaves to those that `is_own` names, at least one.
+    pub(super) fn streams_left(&self, limits: &AgentLimits, is_own: impl Fn(u64) -> bool) -> u16 {
         let all: Vec<_> = lock(&self.sessions).values().cloned().collect();
-        let others = all.iter().filter(|one| Some(one.id) != own);
+        let others = all.iter().filter(|one| !is_own(one.id));
         let taken = others.map(|one| one.streams().max(1)).sum::<usize>();
-        let taken = taken + self.initiated_streams(own);
+        let taken = taken + self.initiated_streams(is_own);
         let free = limits.streams.saturating_sub(taken).max(1);
-        u16::try_from(free).unwrap_or(u16::MAX).min(limits.streams_per_transfer)
+        u16::try_from(free).unwrap_or(u16::MAX)
     }
 
     /// Admits one more stream of a transfer and counts it. Each transfer has a slot for its first
@@ -97,7 +102,7 @@ impl AgentInner {
         // A transfer without a stream keeps its reserved slot.
         let others = all.iter().filter(|one| one.id != running.id);
         let taken = own + others.map(|one| joined(one).max(1)).sum::<usize>();
-        let taken = taken + self.initiated_streams(None);
+        let taken = taken + self.initiated_streams(|_| false);
         if taken < limits.streams {
             running.joined.fetch_add(1, Ordering::SeqCst);
             return true;

@@ -32,6 +32,7 @@ use super::pending_connections::PendingConnections;
 use crate::base::engine::Engine;
 use crate::base::lock::lock;
 use crate::base::spawn::spawn;
+use crate::client::host_searches::HostSearches;
 use crate::client::stream_tuning::TuningReport;
 use crate::net::firefly::FireflyCounters;
 use crate::net::transport::Transport;
@@ -108,6 +109,8 @@ pub(super) struct AgentInner {
     /// Transfers over other protocols.
     pub(super) gateway: Mutex<BTreeMap<u64, Weak<GatewayTransfer>>>,
     pub(super) history: Mutex<VecDeque<RecentTransfer>>,
+    /// Searches for the streams of transfers that this agent sends.
+    pub(super) searches: Arc<HostSearches>,
     /// The latest reading of the host's load.
     pub(super) load: Mutex<Option<(Instant, HostLoad)>>,
     pub(super) totals: Mutex<AgentCounters>,
@@ -147,6 +150,7 @@ impl Agent {
             initiated: Mutex::default(),
             gateway: Mutex::default(),
             history: Mutex::default(),
+            searches: Arc::default(),
             load: Mutex::default(),
             totals: Mutex::default(),
             fireflies: Arc::default(),
@@ -305,10 +309,11 @@ impl AgentInner {
         let ended = EndedTransfer {
             protocol: "penstock",
             other_host: match &running.delegate {
-                Some(delegate) => delegate.peer_host().unwrap_or_else(|| host_of(&listed.peer)),
+                Some(delegate) => delegate.peer_host(),
                 None => host_of(&listed.peer),
             },
             streams_peak: observed.map_or(session.streams_peak(), |observed| observed.streams_peak),
+            streams_settled: None,
             rtt_us: Some(rtt_us).filter(|rtt| *rtt > 0),
             start: running.conditions,
             listed,
@@ -319,11 +324,16 @@ impl AgentInner {
     /// Records an ended transfer.
     pub(super) fn record_ended(
         &self,
-        ended: EndedTransfer,
+        mut ended: EndedTransfer,
         tuning: Option<TuningReport>,
         count: impl FnOnce(&mut AgentCounters),
     ) {
         let shown = ended.listed.clone();
+        if ended.protocol == "penstock" {
+            let peak = ended.streams_peak;
+            let settled = tuning.as_ref().map(|report| report.settled_streams().unwrap_or(peak));
+            ended.streams_settled = settled;
+        }
         if let Some(log) = &self.config.ended_log {
             log.record(ended);
         }

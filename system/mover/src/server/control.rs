@@ -163,7 +163,7 @@ impl AgentInner {
                 let free = self.streams_free(&limits, None);
                 let from_here = channel.transport().peer_address().is_none_or(is_own_address);
                 let allowed = |to| keeper.may_send_to(to, from_here || self.listens_on(to));
-                let tuning = self.delegate_tuning(id, &granted.end, &limits, free);
+                let tuning = self.delegate_tuning(id, &request.host, &granted.end, &limits, free);
                 let end = granted.end.clone();
                 let delegate = Delegate::start(request, end, free, &allowed, tuning)?;
                 (Some(delegate), handshake::random())

@@ -88,13 +88,18 @@ impl AgentInner {
         let streams_max = self.streams_free(&limits, None);
         request.push.options.mark = mark;
         limit_streams(&mut request.push.options, streams_max);
-        request.pull.options = request.push.options.clone();
-        let AgentCopyRequest { id, with, direction, pull, push, keep_streams } = request;
+        let AgentCopyRequest { id, with, direction, mut pull, mut push, keep_streams } = request;
         let tuning = match (direction, keep_streams) {
             (TransferDirection::Receive, _) => StreamTuning::Kept(RECEIVES),
             (TransferDirection::Send, Some(reason)) => StreamTuning::Kept(reason),
-            (TransferDirection::Send, None) => self.tuning(id, &push.options, &limits),
+            (TransferDirection::Send, None) => {
+                self.tuning(id, &with, &push.options, &limits, false)
+            }
         };
+        if let Some(streams) = tuning.streams_to_begin() {
+            push.options.settings.streams = Some(streams);
+        }
+        pull.options = push.options.clone();
         let conditions = self.start_conditions(Some(&push.options));
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&with);

@@ -17,6 +17,7 @@ use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, To
 use penstock_protocol::wire::{self, WireFormat};
 use penstock_sys::event::EventFd;
 
+use super::ended_log::dialed_host;
 use crate::base::lock::lock;
 use crate::client::stream_tuning::{StreamTuning, TuningReport};
 use crate::client::transfer::{ClientTransfer, SessionOrigin, TransferConfig, TransferSnapshot};
@@ -120,9 +121,9 @@ impl Delegate {
         self.transfer.snapshot()
     }
 
-    /// Address of the destination, once it is known.
-    pub(super) fn peer_host(&self) -> Option<String> {
-        self.transfer.peer_address().map(|ip| ip.to_canonical().to_string())
+    /// Name of the destination, else its address.
+    pub(super) fn peer_host(&self) -> String {
+        dialed_host(&self.transfer.shown(), self.transfer.peer_address())
     }
 
     fn next(&self, sent: &mut SentReports) -> Option<FromSource> {

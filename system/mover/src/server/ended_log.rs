@@ -1,12 +1,13 @@
 //! Record of each ended transfer with what was known when it began, for a history.
 
 use std::fmt::Debug;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use penstock_host::load::HostLoad;
 use penstock_protocol::open::Protection;
 
 use super::listing::ListedTransfer;
+use crate::client::stream_tuning::KnownStreams;
 
 /// Settings, load and company of a transfer at its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -30,10 +31,13 @@ pub struct EndedTransfer {
     pub listed: ListedTransfer,
     /// `penstock`, or the protocol of a gateway.
     pub protocol: &'static str,
-    /// Host of the other end of the data, without a port.
+    /// Host of the other end of the data, without a port: its name where this agent connected to a name, since a host
+    /// may have several addresses; else its address.
     pub other_host: String,
     /// Most streams that were connected at once.
     pub streams_peak: u16,
+    /// Streams that it had for most of its second half; `None` where its client chose them.
+    pub streams_settled: Option<u16>,
     /// Smallest round-trip time of the data streams.
     pub rtt_us: Option<u32>,
     /// Conditions at its start.
@@ -44,6 +48,12 @@ pub struct EndedTransfer {
 pub trait EndedTransferLog: Debug + Send + Sync {
     /// Takes an ended transfer.
     fn record(&self, ended: EndedTransfer);
+
+    /// Streams that the best of the latest transfers to `host` ended with; `None` where too few are known.
+    fn best_streams(&self, host: &str, protection: Protection) -> Option<KnownStreams> {
+        let _ = (host, protection);
+        None
+    }
 }
 
 /// Host of an address as transfers show it: without port and brackets, IPv4 in its own form.
@@ -61,9 +71,32 @@ pub(super) fn host_of(peer: &str) -> String {
     }
 }
 
+/// Host that this agent connected to as `shown`: its name in lower case, else the address that was used.
+pub(super) fn dialed_host(shown: &str, address: Option<IpAddr>) -> String {
+    let host = host_of(shown);
+    match (host.parse::<IpAddr>(), address) {
+        (Ok(_), Some(used)) => used.to_canonical().to_string(),
+        (Ok(_), None) => host,
+        (Err(_), _) => host.to_ascii_lowercase(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::host_of;
+    use super::{dialed_host, host_of};
+
+    #[test]
+    fn dialed_name_outlives_addresses() {
+        let used = Some("192.0.2.8".parse().unwrap());
+        for (shown, host) in [
+            ("DTN2.example.org:8620", "dtn2.example.org"),
+            ("192.0.2.7:8620", "192.0.2.8"),
+            ("[2001:db8::7]:8620", "192.0.2.8"),
+        ] {
+            assert_eq!(dialed_host(shown, used), host, "{shown}");
+        }
+        assert_eq!(dialed_host("192.0.2.7:8620", None), "192.0.2.7");
+    }
 
     #[test]
     fn hosts_lose_ports_and_brackets() {

@@ -386,6 +386,7 @@ impl Drop for GatewayTransfer {
             protocol: self.protocol,
             other_host: host_of(&listed.peer),
             streams_peak: listed.streams,
+            streams_settled: None,
             rtt_us: info.map(|info| info.rtt_min_us).filter(|rtt| *rtt > 0),
             start: self.conditions,
             listed,

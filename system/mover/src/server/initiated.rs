@@ -29,7 +29,7 @@ use penstock_sys::fs::{self, Dir};
 use penstock_sys::net::interface_towards;
 
 use super::agent::{Agent, AgentInner};
-use super::ended_log::{EndedTransfer, StartConditions, host_of};
+use super::ended_log::{EndedTransfer, StartConditions, dialed_host};
 use super::limits::AgentLimits;
 use super::listing::{ListedTransfer, TransferDirection};
 use super::memory::MemoryLease;
@@ -193,9 +193,13 @@ impl AgentInner {
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let limits = self.check_start(&push.options)?;
         let streams_max = self.streams_free(&limits, None);
+        let is_named = push.options.settings.streams.is_some();
         limit_streams(&mut push.options, streams_max);
         let id = self.new_id();
-        let tuning = self.tuning(id, &push.options, &limits);
+        let tuning = self.tuning(id, &to, &push.options, &limits, is_named);
+        if let Some(streams) = tuning.streams_to_begin() {
+            push.options.settings.streams = Some(streams);
+        }
         let conditions = self.start_conditions(Some(&push.options));
         let memory = Arc::new(self.memory.acquire(push.options.block_bytes)?);
         let homes = self.homes_towards(&to);
@@ -350,10 +354,10 @@ impl AgentInner {
         lock(&self.initiated).values().cloned().collect()
     }
 
-    /// Number of streams of all initiated transfers but the one of this number.
-    pub(super) fn initiated_streams(&self, except: Option<u64>) -> usize {
+    /// Number of streams of all initiated transfers but those that `is_own` names.
+    pub(super) fn initiated_streams(&self, is_own: impl Fn(u64) -> bool) -> usize {
         let others = self.initiated();
-        let others = others.iter().filter(|one| Some(one.id) != except);
+        let others = others.iter().filter(|one| !is_own(one.id));
         others.map(|one| usize::from(one.transfer.stream_count()).max(1)).sum()
     }
 
@@ -472,11 +476,9 @@ impl InitiatedTransfer {
         let (listed, snapshot) = (self.show(), self.transfer.snapshot());
         EndedTransfer {
             protocol: "penstock",
-            other_host: match self.peer_address() {
-                Some(ip) => ip.to_canonical().to_string(),
-                None => host_of(&listed.peer),
-            },
+            other_host: dialed_host(&listed.peer, self.peer_address()),
             streams_peak: snapshot.streams_peak,
+            streams_settled: None,
             rtt_us: snapshot.rtt.and_then(|rtt| u32::try_from(rtt.as_micros()).ok()),
             start: self.conditions,
             listed,

@@ -21,7 +21,7 @@ impl AgentInner {
         let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
         let gateway = self.gateway_transfers();
         let streams = sessions.iter().map(|one| one.streams().max(1)).sum::<usize>()
-            + self.initiated_streams(None)
+            + self.initiated_streams(|_| false)
             + gateway.len();
         let transfers = sessions.len() + lock(&self.initiated).len() + gateway.len();
         StartConditions {

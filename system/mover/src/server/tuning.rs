@@ -8,12 +8,17 @@ use penstock_protocol::open::Options;
 
 use super::agent::{Agent, AgentInner};
 use super::delegate::Delegate;
+use super::ended_log::dialed_host;
 use super::limits::AgentLimits;
 use crate::base::limits::{STREAMS_DEFAULT, default_streams};
 use crate::base::lock::lock;
 use crate::client::auto_tuner::{SWITCHED_OFF, TuningMode};
-use crate::client::stream_tuning::{GATEWAY, StreamTuning, TuningBounds, TuningReport};
+use crate::client::host_searches::SearchMembership;
+use crate::client::stream_tuning::{
+    GATEWAY, KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningReport,
+};
 use crate::endpoint::end::Endpoint;
+use crate::net::connector::PeerConnector;
 
 /// Reasons of sessions that a client opened.
 const CLIENT: &str = "its client chooses the streams: penstock transfers show --why, where the client runs, says how";
@@ -43,22 +48,28 @@ impl Agent {
 }
 
 impl AgentInner {
-    /// Tuning of the streams of a transfer that this agent sends, by its operator's setting.
+    /// Tuning of the streams of a transfer that this agent sends to `to`, by its operator's setting. Where its request does
+    /// not name the streams, it begins with those that earlier transfers ended with.
     pub(super) fn tuning(
         self: &Arc<Self>,
         id: u64,
+        to: &PeerConnector,
         options: &Options,
         limits: &AgentLimits,
+        is_named: bool,
     ) -> StreamTuning {
         let start = options.settings.streams.unwrap_or(STREAMS_DEFAULT);
-        self.tuning_from(id, options.algorithm, start, limits)
+        let host = dialed_host(&to.shown(), to.dial.destination());
+        let known = if is_named { None } else { self.known_streams(&host, options, limits, start) };
+        self.tuning_from(id, host, options.algorithm, (start, known), limits)
     }
 
-    /// Tuning of a third-party copy, whose sending end is `end`. Without a number from its client this agent chooses one,
+    /// Tuning of a third-party copy to `host`, whose sending end is `end`. Without a number from its client this agent chooses one,
     /// of at most `streams_max`, and begins with its default.
     pub(super) fn delegate_tuning(
         self: &Arc<Self>,
         id: u64,
+        host: &str,
         end: &Endpoint,
         limits: &AgentLimits,
         streams_max: u16,
@@ -68,15 +79,35 @@ impl AgentInner {
             return StreamTuning::Kept(NAMED);
         }
         let start = default_streams(options.algorithm).min(streams_max).max(1);
-        end.session().apply(&Settings { streams: Some(start), ..Settings::default() });
-        self.tuning_from(id, options.algorithm, start, limits)
+        let host = dialed_host(host, None);
+        let known = self.known_streams(&host, options, limits, start);
+        let tuning = self.tuning_from(id, host, options.algorithm, (start, known), limits);
+        let streams = tuning.streams_to_begin().unwrap_or(start).min(streams_max);
+        end.session().apply(&Settings { streams: Some(streams), ..Settings::default() });
+        tuning
+    }
+
+    /// Streams that earlier transfers to `host` ended with, where they are more than `start` and this is the only one.
+    fn known_streams(
+        &self,
+        host: &str,
+        options: &Options,
+        limits: &AgentLimits,
+        start: u16,
+    ) -> Option<KnownStreams> {
+        let is_tuned = limits.tuning == TuningMode::Apply && !self.searches.has(host);
+        let log = self.config.ended_log.as_ref().filter(|_| is_tuned)?;
+        let mut known = log.best_streams(host, options.protection)?;
+        known.streams = known.streams.min(self.streams_free(limits, None));
+        (known.streams > start && options.settings.rate_bps.is_none()).then_some(known)
     }
 
     fn tuning_from(
         self: &Arc<Self>,
         id: u64,
+        host: String,
         algorithm: Algorithm,
-        start: u16,
+        (start, known): (u16, Option<KnownStreams>),
         limits: &AgentLimits,
     ) -> StreamTuning {
         if limits.tuning == TuningMode::Off {
@@ -90,10 +121,16 @@ impl AgentInner {
             Some(inner) => {
                 let limits = lock(&inner.limits).clone();
                 let streams_max = inner.streams_free(&limits, Some(id));
-                TuningBounds { mode: limits.tuning, streams_max }
+                let mut searching = inner.searches.transfers();
+                searching.insert(id);
+                let budget = inner.streams_left(&limits, |other| searching.contains(&other));
+                let sharing = SharingBounds { streams_max: limits.streams_per_transfer, budget };
+                TuningBounds { mode: limits.tuning, streams_max, sharing: Some(sharing) }
             }
-            None => TuningBounds { mode: TuningMode::Off, streams_max: start },
+            None => TuningBounds { mode: TuningMode::Off, streams_max: start, sharing: None },
         };
-        StreamTuning::Tuned { start, bounds: Box::new(bounds) }
+        let membership = SearchMembership::new(&self.searches, host, id);
+        let shared = SharedSearch::of(membership);
+        StreamTuning::Tuned { start, known, bounds: Box::new(bounds), shared }
     }
 }
