@@ -19,6 +19,7 @@ mod chart;
 mod controller;
 mod cp;
 mod credentials;
+mod disk;
 #[cfg(test)]
 mod documentation;
 mod exit;
@@ -83,6 +84,7 @@ enum VerbArgs {
     Controller(controller::ControllerVerbArgs),
     /// Measure what TCP or UDP carries between two machines, memory to memory.
     Nettest(nettest::NettestArgs),
+    Disk(disk::DiskArgs),
     Host(host::HostArgs),
     Tag(tag::TagArgs),
     Sample(sample::SampleArgs),
@@ -114,6 +116,7 @@ impl VerbArgs {
             Self::Drain(args) => requests::drain::run(&args),
             Self::Reserve(args) => requests::reserve::run(args),
             Self::Controller(args) => controller::run(&args),
+            Self::Disk(args) => disk::run(args),
             Self::Host(args) => host::run(args),
             Self::Tag(args) => tag::run(args),
             Self::Sample(args) => sample::run(args),

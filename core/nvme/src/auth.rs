@@ -21,11 +21,11 @@ pub const AUTHENTICATION_BYTES: u32 = 4096;
 
 const COMMON_MESSAGES: u8 = 0;
 const CHAP_MESSAGES: u8 = 1;
-const NEGOTIATE: u8 = 0x00;
-const CHALLENGE: u8 = 0x01;
-const REPLY: u8 = 0x02;
-const SUCCESS1: u8 = 0x03;
-const FAILURE1: u8 = 0xF1;
+const NEGOTIATE_ID: u8 = 0x00;
+const CHALLENGE_ID: u8 = 0x01;
+const REPLY_ID: u8 = 0x02;
+const SUCCESS1_ID: u8 = 0x03;
+const FAILURE1_ID: u8 = 0xF1;
 const CHALLENGE_HEADER_BYTES: usize = 16;
 const KEY_SUFFIX: &[u8] = b"NVMe-over-Fabrics";
 
@@ -102,7 +102,7 @@ impl HostSecret {
         Self { key: key.to_vec(), transform: None }
     }
 
-    /// Parses a secret.
+    /// Parses a secret in the form `DHHC-1:HASH:BASE64:`.
     ///
     /// # Errors
     /// Where the form or the checksum is wrong.
@@ -246,11 +246,11 @@ impl HostAuthentication {
         }
     }
 
-    /// First message.
+    /// Message that begins the authentication: the hashes and groups of this host.
     #[must_use]
     pub fn negotiate(&self) -> Vec<u8> {
         let mut message = vec![0; 8 + 64];
-        message[..2].copy_from_slice(&[COMMON_MESSAGES, NEGOTIATE]);
+        message[..2].copy_from_slice(&[COMMON_MESSAGES, NEGOTIATE_ID]);
         message[4..6].copy_from_slice(&self.transaction.to_le_bytes());
         message[7] = 1;
         message[8..12].copy_from_slice(&[1, 0, 3, 2]);
@@ -274,7 +274,7 @@ impl HostAuthentication {
     pub fn receive(&mut self, message: &[u8]) -> Result<AuthenticationStep, AuthenticationError> {
         let (kind, id) =
             (message.first().copied().unwrap_or(0xFF), message.get(1).copied().unwrap_or(0xFF));
-        if (kind, id) == (COMMON_MESSAGES, FAILURE1) {
+        if (kind, id) == (COMMON_MESSAGES, FAILURE1_ID) {
             let code = message.get(7).copied().unwrap_or(0);
             return Err(match self.state {
                 AuthenticationState::Replied if code == 1 => AuthenticationError::WrongSecret,
@@ -282,9 +282,9 @@ impl HostAuthentication {
             });
         }
         let expected = match self.state {
-            AuthenticationState::Negotiating => CHALLENGE,
-            AuthenticationState::Replied => SUCCESS1,
-            AuthenticationState::Authenticated => FAILURE1,
+            AuthenticationState::Negotiating => CHALLENGE_ID,
+            AuthenticationState::Replied => SUCCESS1_ID,
+            AuthenticationState::Authenticated => FAILURE1_ID,
         };
         let wrong = AuthenticationError::Message { kind, id };
         let is_expected = (kind, id) == (CHAP_MESSAGES, expected)
@@ -328,7 +328,7 @@ impl HostAuthentication {
 
     fn reply(&self, response: &[u8]) -> Vec<u8> {
         let mut message = vec![0; 16 + 2 * response.len()];
-        message[..2].copy_from_slice(&[CHAP_MESSAGES, REPLY]);
+        message[..2].copy_from_slice(&[CHAP_MESSAGES, REPLY_ID]);
         message[4..6].copy_from_slice(&self.transaction.to_le_bytes());
         message[6] = response.len() as u8;
         message[16..16 + response.len()].copy_from_slice(response);

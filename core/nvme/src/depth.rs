@@ -14,7 +14,7 @@ const SURPLUS_DIVISOR: u64 = 4;
 /// Limits within which queues and depth are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DepthLimits {
-    /// Most queues.
+    /// Most queues that the target or the user allows.
     pub queues_max: u16,
     /// Most commands of a queue.
     pub depth_max: u16,
@@ -23,7 +23,7 @@ pub struct DepthLimits {
 /// Queues, depth and size of reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadDepth {
-    /// Number of queues.
+    /// Number of queues, each a TCP connection.
     pub queues: u16,
     /// Commands in flight of each queue.
     pub depth: u16,

@@ -10,9 +10,9 @@ pub const DISCOVERY_ENTRIES_MAX: usize = 1024;
 /// Controller as Identify describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerData {
-    /// Serial number.
+    /// Serial number of the subsystem, 20 bytes at most.
     pub serial: String,
-    /// Model.
+    /// Model of the subsystem, 40 bytes at most.
     pub model: String,
     /// Longest data of a command in units of 4 KiB; `None` without a limit.
     pub transfer_pages_max: Option<u64>,
@@ -69,7 +69,7 @@ pub enum NamespaceError {
 pub struct NamespaceData {
     /// Number of the namespace.
     pub number: u32,
-    /// Number of blocks.
+    /// Number of blocks of `block_bytes` each.
     pub blocks: u64,
     /// Bytes of a block.
     pub block_bytes: u32,
@@ -120,7 +120,7 @@ pub fn active_namespaces(bytes: &[u8]) -> Vec<u32> {
 /// Subsystem in a discovery log page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiscoveredSubsystem {
-    /// Qualified name.
+    /// Qualified name of the subsystem (NQN).
     pub nqn: String,
     /// Transport: 1 RDMA, 2 FC, 3 TCP, 254 loop.
     pub transport: u8,

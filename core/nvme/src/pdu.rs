@@ -70,7 +70,7 @@ pub fn initialization_request() -> [u8; INITIALIZATION_BYTES] {
     pdu
 }
 
-/// Accepted ICResp.
+/// ICResp with the parameters that were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitializationResponse {
     /// Alignment of data in capsules to the target, in bytes.
@@ -101,7 +101,7 @@ impl InitializationResponse {
     }
 }
 
-/// Completion queue entry.
+/// Completion queue entry: the end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandCompletion {
     /// Identifier of the command.

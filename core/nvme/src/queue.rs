@@ -130,7 +130,7 @@ impl CommandQueue {
         Some(command)
     }
 
-    /// Takes a PDU.
+    /// Takes the header of a PDU and returns its effect.
     ///
     /// # Errors
     /// When the target breaks the protocol: the connection must be closed.

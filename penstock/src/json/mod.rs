@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 pub(crate) mod copy;
+pub(crate) mod disk;
 pub(crate) mod experiment;
 pub(crate) mod fabric;
 pub(crate) mod host;

@@ -10,6 +10,8 @@ use penstock_agent::http::tuning::TuningFacts;
 use penstock_controller::api::network::{Drained, Hosts};
 use penstock_controller::api::objects::{RequestFacts, Requests};
 use penstock_controller::api::reservations::{ReservationFacts, Reservations};
+use penstock_disk::fabrics::ConnectedDisk;
+use penstock_disk::stream::DiskStreamReport;
 use penstock_host::facts::Facts;
 use penstock_host::restore::Restored;
 use penstock_lab::control::{CircuitReport, LinkReport};
@@ -18,7 +20,7 @@ use utoipa::openapi::schema::{AdditionalProperties, ArrayItems, Object, Schema, 
 use utoipa::openapi::{Ref, RefOr};
 
 use super::{
-    copy, experiment, fabric, host, lab, nettest, node, plan, rehearsal, sample, tag, token,
+    copy, disk, experiment, fabric, host, lab, nettest, node, plan, rehearsal, sample, tag, token,
     topology, tune,
 };
 
@@ -121,6 +123,13 @@ const ENTRIES: &[ObjectEntry] = &[
         "nettest --listen: events",
         "A line of standard error each.",
     ),
+    entry::<DiskStreamReport>("disk stream", "Left out where the destination is standard output."),
+    entry::<disk::ExportedDisk>("disk export", "The first line of standard output."),
+    entry::<ConnectedDisk>("disk connect", ""),
+    entry::<disk::DiskListJson>("disk list", ""),
+    entry::<disk::DisconnectedDisks>("disk disconnect", ""),
+    entry::<disk::DiskCheckJson>("disk check", ""),
+    entry::<disk::DiskSecretJson>("disk secret", ""),
     entry::<host::HostCheckJson>("host check", ""),
     entry::<host::Tuned>(
         "host tune",

@@ -183,6 +183,9 @@ const OFFLINE: Run = Run {
         ("tune predict", "! penstock tune predict data penstock://127.0.0.1/ --bytes 1G --json"),
         ("cp", "penstock cp -r data copied --checksum blake3 --json"),
         ("controller init", "penstock controller init desk a=x b=y --json"),
+        ("disk list", "penstock disk list --json"),
+        ("disk secret", "penstock disk secret key --json"),
+        ("disk check", "penstock disk check --json || true"),
         ("cp", "mkdir -p blocked/data/events.dat/x && ! penstock cp -r data blocked --json"),
         ("topology check", "penstock topology check docs/samples/two.toml --json"),
         ("topology check", "! penstock topology check docs/samples/cut.toml --json"),
@@ -465,12 +468,17 @@ fn objects_of_kernel_features_are_documented() {
     compare_all(&KERNEL);
 }
 
+/// Objects of commands that need an NVMe target: `tests/disk.rs` and, in guests, `tests/nvmeof.rs` read them.
+const OF_NVME_TARGETS: [&str; 4] =
+    ["disk stream", "disk export", "disk connect", "disk disconnect"];
+
 #[test]
 fn every_object_is_compared() {
     let compared: BTreeSet<&str> = [&OFFLINE, &AGENT, &SERVICES, &KERNEL]
         .iter()
         .flat_map(|run| run.commands)
         .map(|(heading, _)| *heading)
+        .chain(OF_NVME_TARGETS)
         .collect();
     let reference = reference();
     let missing: Vec<&String> =

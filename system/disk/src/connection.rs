@@ -27,7 +27,7 @@ const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
 /// Messages of one authentication at most.
 const AUTHENTICATION_MESSAGES_MAX: usize = 8;
 
-/// How this host connects.
+/// Identity, secret, source address, scitag and time limit with which this host connects.
 #[derive(Debug, Clone)]
 pub struct DiskHost {
     /// Name and identifier of this host.

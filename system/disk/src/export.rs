@@ -294,7 +294,7 @@ impl DiskExport {
         &self.record
     }
 
-    /// Removes the export.
+    /// Removes the objects of the export and its record.
     ///
     /// # Errors
     /// When an object cannot be removed: the record stays for `penstock disk export`, which tries again.

@@ -39,14 +39,14 @@ pub struct ConnectedDisk {
     pub address: String,
     /// State of the controller: `live`, `connecting` or another.
     pub state: String,
-    /// Block devices.
+    /// Block devices of the disk, such as `/dev/nvme0n1`.
     pub devices: Vec<String>,
 }
 
 /// Parameters of a connection; what is `None` is the kernel's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FabricsParams {
-    /// Number of queues.
+    /// Number of queues, one for each processor by default.
     pub queues: Option<u16>,
     /// Commands of each queue, 16 to 1024.
     pub depth: Option<u16>,
@@ -110,13 +110,13 @@ fn write_line(line: &str) -> io::Result<String> {
 
 /// Reason of a failed connection, from the error number that is all the kernel returns.
 fn connect_reason(error: &io::Error, has_secret: bool) -> String {
-    const EALREADY: i32 = 114;
-    const ENOKEY: i32 = 126;
-    const EINVAL: i32 = 22;
+    const ALREADY_CONNECTED_ERRNO: i32 = 114;
+    const NO_KEY_ERRNO: i32 = 126;
+    const INVALID_ERRNO: i32 = 22;
     match error.raw_os_error() {
-        Some(EALREADY) => "the disk is connected already: see penstock disk list".to_owned(),
-        Some(ENOKEY) => "the target demands a secret: give it with --secret-file".to_owned(),
-        Some(EINVAL) if has_secret => {
+        Some(ALREADY_CONNECTED_ERRNO) => "the disk is connected already: see penstock disk list".to_owned(),
+        Some(NO_KEY_ERRNO) => "the target demands a secret: give it with --secret-file".to_owned(),
+        Some(INVALID_ERRNO) if has_secret => {
             "the kernel refuses the parameters: it may be built without DH-HMAC-CHAP (CONFIG_NVME_HOST_AUTH); see the kernel log"
                 .to_owned()
         }

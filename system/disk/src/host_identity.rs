@@ -16,7 +16,7 @@ use crate::DiskError;
 pub struct NvmeHostIdentity {
     /// Qualified name, which targets allow.
     pub nqn: String,
-    /// Identifier, 16 bytes.
+    /// Identifier of 16 bytes, a UUID.
     pub id: [u8; 16],
 }
 

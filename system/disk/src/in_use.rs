@@ -9,14 +9,14 @@ use crate::DiskError;
 
 /// `O_EXCL` without `O_CREAT`: the kernel refuses a block device that is mounted or part of another one, and refuses both
 /// while this descriptor is open.
-const EXCLUSIVE: i32 = 0o200;
+const OPEN_EXCLUSIVE_FLAG: i32 = 0o200;
 /// Largest block of a namespace that Linux makes of a file, in bytes.
 const FILE_BLOCK_BYTES: u64 = 4096;
 
 /// File or device that is held for an export.
 #[derive(Debug)]
 pub struct DiskUse {
-    /// Path without links.
+    /// Path without symbolic links, as the target opens it.
     pub path: PathBuf,
     /// Size in bytes; 0 for a device.
     pub bytes: u64,
@@ -52,7 +52,7 @@ impl DiskUse {
         let mut how = OpenOptions::new();
         how.read(true).write(true);
         if kind.is_block_device() {
-            let held = how.custom_flags(EXCLUSIVE).open(&path_found).map_err(|error| {
+            let held = how.custom_flags(OPEN_EXCLUSIVE_FLAG).open(&path_found).map_err(|error| {
                 match error.kind() {
                     io::ErrorKind::ResourceBusy => refuse(
                         "the device or one of its partitions is in use: unmount it, or remove it from its RAID or LVM, \

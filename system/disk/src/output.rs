@@ -13,7 +13,7 @@ use penstock_sys::fs;
 use crate::DiskError;
 
 /// Opens a block device that nothing else has open for itself (mount, swap, RAID).
-const EXCLUSIVE: i32 = 0o200;
+const OPEN_EXCLUSIVE_FLAG: i32 = 0o200;
 
 /// Destination of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl StreamDestination {
     }
 }
 
-/// Open destination.
+/// Destination that is open for writing.
 #[derive(Debug)]
 pub(crate) enum StreamOutput {
     Discard,
@@ -151,7 +151,7 @@ impl FileOutput {
         how.write(true);
         let buffered = match &partial {
             Some(partial) => how.create(true).truncate(false).open(partial)?,
-            None => how.custom_flags(EXCLUSIVE).open(path).map_err(in_use)?,
+            None => how.custom_flags(OPEN_EXCLUSIVE_FLAG).open(path).map_err(in_use)?,
         };
         if !is_device {
             if !fs::try_lock(&buffered)? {

@@ -55,7 +55,7 @@ pub struct StreamParams {
     pub rate_bps: u64,
     /// Round-trip time to plan for; `None` is that of queue 0.
     pub rtt: Option<Duration>,
-    /// Number of queues.
+    /// Number of queues, each with a thread.
     pub queues: Option<u16>,
     /// Reads in flight of each queue.
     pub depth: Option<u16>,
@@ -70,7 +70,7 @@ pub struct StreamParams {
 /// Progress of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskStreamProgress {
-    /// Bytes received.
+    /// Bytes received since the first read.
     pub bytes: u64,
     /// Bytes of the stream.
     pub total_bytes: u64,
@@ -91,7 +91,7 @@ pub struct DiskStreamReport {
     pub block_bytes: u32,
     /// First byte that was read.
     pub offset_bytes: u64,
-    /// Bytes received.
+    /// Bytes received from the target.
     pub bytes: u64,
     /// Time from the first read to the last byte [s].
     pub seconds: f64,
@@ -99,7 +99,7 @@ pub struct DiskStreamReport {
     pub bits_per_second: f64,
     /// Round-trip time that was planned for.
     pub rtt_us: u64,
-    /// Number of queues.
+    /// Number of queues that were connected.
     pub queues: u16,
     /// Reads in flight of each queue.
     pub depth: u16,

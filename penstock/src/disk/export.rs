@@ -1,0 +1,96 @@
+//! `penstock disk export`: a disk of the kernel's target, until a signal ends it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use penstock_disk::DEFAULT_PORT;
+use penstock_disk::export::{ExportRequest, ExportStore};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{directory, failed, print, read_secret};
+use crate::exit::{Code, CommandFailure, say};
+use crate::json::disk::ExportedDisk;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// File or block device; hosts can write it
+    #[arg(value_name = "FILE|DEVICE")]
+    path: PathBuf,
+    /// Qualified names of the hosts that may connect: penstock disk list prints that of a host
+    #[arg(long, value_name = "HOSTNQN", required = true, num_args = 1.., value_delimiter = ',')]
+    to: Vec<String>,
+    /// Name of the disk, or an NQN [default: the name of the file without its ending]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Transport
+    #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
+    transport: DiskTransport,
+    /// Address to listen on [default: every IPv4 address]
+    #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), hide_default_value = true)]
+    address: IpAddr,
+    /// TCP port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// File with a secret that the hosts need (DH-HMAC-CHAP): penstock disk secret makes one
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+}
+
+/// Transport of NVMe over Fabrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DiskTransport {
+    /// NVMe/TCP
+    Tcp,
+}
+
+pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure> {
+    let name = args.name.clone().unwrap_or_else(|| {
+        args.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    });
+    let secret = args.secret_file.as_deref().map(read_secret).transpose()?;
+    // Before the first object is made: a signal then removes them all.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let request = ExportRequest {
+        name,
+        path: args.path.clone(),
+        hosts: args.to.clone(),
+        secret,
+        address: args.address,
+        port: args.port,
+    };
+    let store = ExportStore::open(&directory()?).map_err(failed)?;
+    let removed = store.remove_ended().map_err(failed)?;
+    for nqn in &removed {
+        say(format!("removed {nqn}, whose process was killed"));
+    }
+    let export = store.export(&request).map_err(failed)?;
+    let record = export.record().clone();
+    let shown = if json {
+        crate::json::print(&ExportedDisk {
+            nqn: record.nqn,
+            path: record.path.display().to_string(),
+            listens: record.listens,
+            hosts: record.hosts,
+            has_secret: record.has_secret,
+            removed,
+        })
+        .map_err(CommandFailure::from)
+        .map(|()| Code::Done)
+    } else {
+        let hosts = penstock_units::display_count(record.hosts.len() as u64, "host");
+        let secret = if record.has_secret { " with a secret" } else { "" };
+        print(&format!(
+            "exporting {} as {} on {} to {hosts}{secret}; Ctrl-C ends it\n",
+            record.path.display(),
+            record.nqn,
+            record.listens
+        ))
+    };
+    if shown.is_ok() {
+        signals.forever().next();
+    }
+    export.remove().map_err(failed)?;
+    shown
+}

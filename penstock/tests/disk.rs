@@ -1,0 +1,154 @@
+//! `penstock disk` by its command line, against a target in this process; `tests/nvmeof.rs` has the kernel's.
+
+mod common;
+#[allow(dead_code, reason = "the tests of system/disk use the rest")]
+#[path = "../../system/disk/tests/target/mod.rs"]
+mod target;
+
+use std::fs;
+use std::path::Path;
+
+use common::{CommandOutcome, TestEnv, run};
+use penstock_sys::machine::is_superuser;
+use serde_json::Value;
+use target::{TargetBehaviour, TargetFault, TestTarget, pattern};
+
+const DISK_BYTES: usize = 2 << 20;
+const HOST: &str = "nqn.2020-01.org.example:h";
+
+fn disk(env: &TestEnv, arguments: &[&str]) -> CommandOutcome {
+    run(env.penstock().arg("disk").args(arguments))
+}
+
+/// Asserts a failure with this exit code and one line that contains `words`.
+#[track_caller]
+fn fails(done: &CommandOutcome, code: i32, words: &str) {
+    assert_eq!(done.code, code, "{done:?}");
+    assert_eq!(done.lines().len(), 1, "{done:?}");
+    assert!(done.error.contains(words), "{words}: {done:?}");
+}
+
+fn start(behaviour: TargetBehaviour) -> TestTarget {
+    TestTarget::start("127.0.0.1:0", pattern(DISK_BYTES), behaviour).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn stream_writes_an_equal_file() {
+    let env = TestEnv::new();
+    let target = start(TargetBehaviour::default());
+    let file = env.path("copy");
+    let done =
+        disk(&env, &["stream", &target.location(), text(&file), "--size", "64KiB", "--json"]);
+    let report = done.good().json;
+    assert!(fs::read(&file).unwrap() == pattern(DISK_BYTES));
+    assert_eq!(report["bytes"], DISK_BYTES as u64);
+    assert_eq!(report["digest_algorithm"], "crc32c");
+    let law = report["law_bits_per_second"].as_u64().unwrap();
+    let flight = report["in_flight_bytes"].as_u64().unwrap();
+    let rtt_us = report["rtt_us"].as_u64().unwrap();
+    assert_eq!(law, flight * 8_000_000 / rtt_us);
+}
+
+#[test]
+fn standard_output_is_in_order() {
+    let env = TestEnv::new();
+    let target = start(TargetBehaviour { is_reversed: true, ..TargetBehaviour::default() });
+    let arguments = ["disk", "stream", &target.location(), "-", "--size", "16KiB", "--depth", "16"];
+    let output = env.penstock().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout == pattern(DISK_BYTES));
+}
+
+#[test]
+fn existing_file_survives_a_failure() {
+    let env = TestEnv::new();
+    let fault = TargetFault::TruncatedData(3);
+    let target = start(TargetBehaviour { fault, ..TargetBehaviour::default() });
+    let file = env.path("copy");
+    fs::write(&file, "before").unwrap();
+    let done = disk(&env, &["stream", &target.location(), text(&file), "--size", "64KiB"]);
+    fails(&done, 1, "closed the connection");
+    assert_eq!(fs::read(&file).unwrap(), b"before");
+}
+
+#[test]
+fn secrets_are_made_and_needed() {
+    let env = TestEnv::new();
+    let (file, other) = (env.path("secret"), env.path("other"));
+    disk(&env, &["secret", text(&file)]).good();
+    fails(&disk(&env, &["secret", text(&file)]), 1, "exists");
+    disk(&env, &["secret", text(&other)]).good();
+    let secret = penstock_disk::nvme::auth::HostSecret::parse(&fs::read_to_string(&file).unwrap());
+    assert_ne!(secret.unwrap().text(), fs::read_to_string(&other).unwrap().trim());
+    let key = [7; 32];
+    let target = start(TargetBehaviour { key: Some(key), ..TargetBehaviour::default() });
+    let location = target.location();
+    let stream = ["stream", location.as_str(), "/dev/null", "--host-nqn", HOST];
+    fails(&disk(&env, &stream), 5, "--secret-file");
+    let with = |path: &Path| disk(&env, &[&stream[..], &["--secret-file", text(path)]].concat());
+    fails(&with(&other), 5, "the secret is wrong");
+    fs::write(&file, penstock_disk::nvme::auth::HostSecret::of_key(key).text()).unwrap();
+    with(&file).good();
+    fs::write(&file, "password").unwrap();
+    fails(&with(&file), 2, "DHHC-1:00:BASE64:");
+}
+
+#[test]
+fn check_names_the_missing_part() {
+    let env = TestEnv::new();
+    for (fault, part) in [
+        (TargetFault::None, ""),
+        (TargetFault::HostNotAllowed, "host"),
+        (TargetFault::UnknownDisk, "name"),
+        (TargetFault::OtherProtocol, "protocol"),
+    ] {
+        let target = start(TargetBehaviour { fault, ..TargetBehaviour::default() });
+        let done = disk(&env, &["check", &target.location(), "--rate", "1G", "--json"]);
+        assert_eq!(done.code, i32::from(!part.is_empty()), "{done:?}");
+        let parts = done.json["parts"].as_array().unwrap().clone();
+        let missing: Vec<&Value> = parts.iter().filter(|one| one["ok"] == false).collect();
+        let names: Vec<&str> = missing.iter().map(|one| one["part"].as_str().unwrap()).collect();
+        assert_eq!(names, if part.is_empty() { vec![] } else { vec![part] }, "{done:?}");
+    }
+}
+
+#[test]
+fn missing_kernel_parts_have_remedies() {
+    let env = TestEnv::new();
+    let done = disk(&env, &["check", "--json"]);
+    let parts = done.json["parts"].as_array().unwrap();
+    let faults = parts.iter().filter(|one| one["ok"] == false);
+    assert!(faults.clone().all(|one| !one["detail"].as_str().unwrap().is_empty()), "{done:?}");
+    if Path::new("/sys/kernel/config/nvmet").exists() {
+        return;
+    }
+    assert_eq!(done.code, 1);
+    let image = env.path("image");
+    fs::write(&image, vec![0; 8192]).unwrap();
+    let words = if is_superuser() { "nvmet" } else { "needs root" };
+    fails(&disk(&env, &["export", text(&image), "--to", HOST]), 1, words);
+    let mut kept = fs::read_dir(env.state.join("disks")).unwrap().flatten();
+    assert!(kept.all(|entry| entry.path().extension().is_none_or(|end| end != "json")));
+}
+
+#[test]
+fn mistakes_are_usage_errors() {
+    let env = TestEnv::new();
+    for (arguments, words) in [
+        (&["stream", "dtn1", "x"][..], "names no disk"),
+        (&["stream", "dtn1/a b", "x"], "no name of a disk"),
+        (&["stream", "dtn1/a", "x", "--digest", "sha256"], "any order"),
+        (&["export", "x"], "--to"),
+        (&["export", "x", "--to", "h", "--transport", "rdma"], "rdma"),
+        (&["check", "dtn1/a", "--host-nqn", "host"], "qualified name"),
+    ] {
+        fails(&disk(&env, arguments), 2, words);
+    }
+    fails(&disk(&env, &["disconnect", "run-7"]), 1, "penstock disk list");
+    let listed = disk(&env, &["list", "--json"]).good().json;
+    assert!(listed["host_nqn"].as_str().unwrap().starts_with("nqn."));
+}
