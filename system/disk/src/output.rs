@@ -176,7 +176,7 @@ impl FileOutput {
 
     fn write(&self, data: &[u8], offset: u64) -> io::Result<()> {
         match &self.direct {
-            Some(direct) if (data.len() as u64 | offset) % self.alignment == 0 => {
+            Some(direct) if (data.len() as u64 | offset).is_multiple_of(self.alignment) => {
                 fs::write_all_at(direct, data, offset)
             }
             _ => fs::write_all_at(&self.buffered, data, offset),

@@ -214,7 +214,7 @@ fn range(params: &StreamParams, namespace: &NamespaceData) -> Result<(u64, u64),
     let whole = namespace.bytes();
     let length = params.length.unwrap_or_else(|| whole.saturating_sub(params.offset));
     let end = params.offset.saturating_add(length);
-    let is_aligned = (params.offset | length) % u64::from(namespace.block_bytes) == 0;
+    let is_aligned = (params.offset | length).is_multiple_of(u64::from(namespace.block_bytes));
     if length == 0 || end > whole || !is_aligned {
         let (offset, block_bytes) = (params.offset, namespace.block_bytes);
         return Err(DiskError::Range { offset, end, bytes: whole, block_bytes });
