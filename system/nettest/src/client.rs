@@ -31,6 +31,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HELLO_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit for the listener to receive them, above its own, so that its reason arrives.
 const DATAGRAMS_ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
+/// Time limit for the listener's answer to a test of RDMA: it loads the library and opens the devices first.
+const RDMA_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default port of iperf3 servers.
 const IPERF_PORT: u16 = 5201;
 
@@ -178,8 +180,12 @@ pub fn run(
         error @ NettestError::Silent(_) => NettestError::Listener { peer, error: error.into() },
         error => error,
     };
+    let answer_timeout = match params.rdma {
+        Some(_) => RDMA_ANSWER_TIMEOUT,
+        None => LISTENER_SILENT_AFTER,
+    };
     let receive = |control: &ControlConnection| {
-        receive_until(control, Instant::now() + LISTENER_SILENT_AFTER).map_err(silent)
+        receive_until(control, Instant::now() + answer_timeout).map_err(silent)
     };
     let test_id = match receive(&control)? {
         Message::Accepted { software, rdma: false, .. } if params.rdma.is_some() => {

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_protocol::pace::Pacer;
 use penstock_rdma::adapter::display_gid;
@@ -142,10 +142,18 @@ fn initiate(
     }
     let message_bytes = message_bytes(stream);
     let slots = connection.peer().slots;
-    let mut credits = SenderCredits::new(slots, params.depth, signal_interval(params.depth));
+    let interval = signal_interval(params.depth);
+    let mut credits =
+        SenderCredits::new(slots.min(params.depth), params.depth + interval, interval);
     let shared = &stream.shared;
     let rate_bps = shared.params.stream_bytes_per_second().map(|bytes| bytes.saturating_mul(8));
-    let mut pacer = Pacer::new(rate_bps, shared.started.elapsed());
+    // The test begins here: connecting takes seconds where neighbours do not resolve at once.
+    let begun = Instant::now();
+    let has_ended = || {
+        let duration = shared.params.duration();
+        shared.stop.load(Relaxed) || duration.is_some_and(|time| begun.elapsed() >= time)
+    };
+    let mut pacer = Pacer::new(rate_bps, begun.elapsed());
     // Slot and bytes of each message in flight.
     let mut in_flight: VecDeque<(u32, u32)> = VecDeque::new();
     let mut events = Vec::new();
@@ -153,19 +161,23 @@ fn initiate(
     let mut is_spent = false;
     let mut has_marker = false;
     loop {
-        while !is_spent && credits.may_post() && !shared.is_over() {
+        while !is_spent && credits.may_post() && !has_ended() {
             let bytes = shared.claim(u64::from(message_bytes)) as u32;
             if bytes == 0 {
                 is_spent = true;
                 break;
             }
-            let now = shared.started.elapsed();
-            shared.sleep_until(now.saturating_add(pacer.take(bytes.into(), now)));
+            let mut wait = pacer.take(bytes.into(), begun.elapsed());
+            while !wait.is_zero() && !has_ended() {
+                let part = wait.min(WAIT_MAX);
+                std::thread::sleep(part);
+                wait -= part;
+            }
             let request = credits.post(true).expect("checked above");
             post(&connection, reads, request, bytes)?;
             in_flight.push_back((request.slot, bytes));
         }
-        let is_over = is_spent || shared.is_over();
+        let is_over = is_spent || has_ended();
         if is_over && credits.in_flight() == 0 {
             break;
         }
@@ -189,7 +201,7 @@ fn initiate(
             };
             for (slot, bytes) in in_flight.drain(..completed as usize) {
                 total += u64::from(bytes);
-                counter.add(bytes.into(), shared.started.elapsed());
+                counter.add(bytes.into(), begun.elapsed());
                 shared.passed[stream.slot].0.fetch_add(bytes.into(), Relaxed);
                 if reads {
                     credits.on_grant(slot)?;
@@ -227,6 +239,7 @@ fn take_writes(
     let mut credits =
         ReceiverCredits::new(params.depth, params.depth, signal_interval(params.depth));
     let shared = &stream.shared;
+    let begun = Instant::now();
     let mut events = Vec::new();
     let mut received = 0;
     let mut total = None;
@@ -237,7 +250,7 @@ fn take_writes(
                 RdmaEvent::Message { bytes, immediate } => {
                     credits.on_message(*immediate)?;
                     received += u64::from(*bytes);
-                    counter.add((*bytes).into(), shared.started.elapsed());
+                    counter.add((*bytes).into(), begun.elapsed());
                     shared.passed[stream.slot].0.fetch_add((*bytes).into(), Relaxed);
                     credits.release(*immediate)?;
                 }

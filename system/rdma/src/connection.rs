@@ -17,7 +17,9 @@ use thiserror::Error;
 use crate::adapter::{RdmaAdapter, display_gid};
 use crate::credit::{CreditError, PostedRequest};
 use crate::exchange::{ConnectionOffer, OFFER_BYTES, OfferError, SLOTS_MAX};
-use crate::parameters::{RETRIES_MAX, completion_entries, path_mtu, timeout_exponent};
+use crate::parameters::{
+    RETRIES_MAX, completion_entries, path_mtu, signal_interval, timeout_exponent,
+};
 
 /// Work number of receives. Requests of the send queue have their sequence numbers.
 const RECEIVE_WORK: u64 = 1 << 63;
@@ -237,7 +239,9 @@ impl RdmaConnection {
         let step = |step, source| RdmaFailure::step(device, step, source);
         let limits = adapter.limits();
         let depth = settings.depth.max(1);
-        let limit = limits.work_requests.saturating_sub(SENDS_SPARE).min(SLOTS_MAX);
+        // Grants bound the messages in flight, not the send queue: its completions come for several requests together.
+        let sends = depth.saturating_add(signal_interval(depth)).saturating_add(SENDS_SPARE);
+        let limit = limits.work_requests.saturating_sub(sends - depth).min(SLOTS_MAX);
         if depth > limit {
             return Err(RdmaFailure::Depth { wanted: depth, device: device.to_owned(), limit });
         }
@@ -250,10 +254,10 @@ impl RdmaConnection {
             .map_err(|error| step("allocate a protection domain", error))?;
         let distinct_slots = settings.distinct_slots.clamp(1, depth);
         let region = register(&domain, distinct_slots, settings.message_bytes, access, device)?;
-        let entries = completion_entries(depth + SENDS_SPARE, depth).min(limits.completions);
+        let entries = completion_entries(sends, depth).min(limits.completions);
         let completions = CompletionQueue::new(adapter.context(), entries)
             .map_err(|error| step("create a completion queue", error))?;
-        let capacity = QueuePairCapacity { sends: depth + SENDS_SPARE, receives: depth };
+        let capacity = QueuePairCapacity { sends, receives: depth };
         let port = adapter.gid().port;
         let pair = QueuePair::new(&domain, &completions, capacity, port, access)
             .map_err(|error| step("create a queue pair", error))?;
@@ -491,11 +495,12 @@ impl RdmaConnection {
         let mut completions: Vec<WorkCompletion> = Vec::new();
         let step = |error| RdmaFailure::step(&self.device, "poll the completion queue", error);
         while self.pair.completions().poll(&mut completions).map_err(step)? > 0 {}
-        // The first failure has the cause; those after it are flushed.
-        if let Some(failed) =
-            completions.iter().find(|completion| completion.status != CompletionStatus::Success)
-        {
-            let status = self.pair.completions().describe(failed.status);
+        let is_failure = |status| status != CompletionStatus::Success;
+        let failed =
+            completions.iter().map(|completion| completion.status).filter(|one| is_failure(*one));
+        // One request has the cause; the others of both queues are flushed, some of them before it.
+        if let Some(failed) = failed.min_by_key(|status| *status == CompletionStatus::Flushed) {
+            let status = self.pair.completions().describe(failed);
             return Err(RdmaFailure::Completion { device: self.device.clone(), status });
         }
         events.extend(completions.iter().map(|completion| match completion.kind {
