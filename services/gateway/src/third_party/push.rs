@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use penstock_http::storage_client::{
 };
 use penstock_mover::GatewayTransfer;
 use penstock_sys::buffer::BufferPool;
+use penstock_sys::net::TcpInfo;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -31,8 +33,11 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// server's buffer wherever that ends.
 const TAIL_BYTES: u64 = 1;
 
-/// Pause before it.
-const TAIL_DELAY: Duration = Duration::from_millis(25);
+/// Interval in which the host of the server is asked whether it has everything before that part.
+const TAIL_INTERVAL: Duration = Duration::from_millis(25);
+
+/// Longest wait for that.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Attempts of an upload whose connection breaks.
 const ATTEMPTS_MAX: usize = 3;
@@ -115,7 +120,9 @@ impl HttpPush {
         delays_tail: bool,
     ) -> Result<Option<String>, CopyFailure> {
         let mut connection = client.connect(at).await?;
-        if let Some(socket) = connection.socket().and_then(|socket| socket.try_clone().ok()) {
+        let clone = || connection.socket().and_then(|socket| socket.try_clone().ok());
+        let tail_socket = clone().filter(|_| delays_tail);
+        if let Some(socket) = clone() {
             self.transfer.carry_over(socket);
         }
         let mut headers = HeaderMap::new();
@@ -129,7 +136,7 @@ impl HttpPush {
             headers.insert(HeaderName::from_static("overwrite"), HeaderValue::from_static("F"));
         }
         let may_continue = Arc::new(Notify::new());
-        let body = self.body(Arc::clone(&may_continue), delays_tail);
+        let body = self.body(Arc::clone(&may_continue), tail_socket);
         let mut request = client.head(&self.url, at, &Method::PUT, &headers, body)?;
         hyper::ext::on_informational(&mut request, move |_| may_continue.notify_one());
         let sent = connection.send(request);
@@ -146,12 +153,12 @@ impl HttpPush {
         }
     }
 
-    /// The file, once the server wants it.
-    fn body(&self, may_continue: Arc<Notify>, delays_tail: bool) -> Body {
+    /// The file, once the server wants it. With `tail_socket`, the socket of the connection, its last part comes alone.
+    fn body(&self, may_continue: Arc<Notify>, tail_socket: Option<TcpStream>) -> Body {
         if self.bytes == 0 {
             return Body::empty();
         }
-        let tail = if delays_tail { self.bytes.min(TAIL_BYTES) } else { 0 };
+        let tail = if tail_socket.is_some() { self.bytes.min(TAIL_BYTES) } else { 0 };
         let parts = [
             ByteRange { start: 0, bytes: self.bytes - tail },
             ByteRange { start: self.bytes - tail, bytes: tail },
@@ -166,8 +173,8 @@ impl HttpPush {
             body()
         };
         let tail = async move {
-            if delays_tail {
-                tokio::time::sleep(TAIL_DELAY).await;
+            if let Some(socket) = tail_socket {
+                let _ = timeout(TAIL_TIMEOUT, acknowledged(&socket)).await;
             }
             tail()
         };
@@ -184,6 +191,17 @@ impl HttpPush {
                 return;
             }
             moved = now;
+        }
+    }
+}
+
+/// Ends once the other host has everything that was sent: what is sent then is in another TLS record.
+async fn acknowledged(socket: &TcpStream) {
+    loop {
+        tokio::time::sleep(TAIL_INTERVAL).await;
+        match TcpInfo::of(socket) {
+            Ok(info) if info.notsent_bytes > 0 || info.unacked_segments > 0 => {}
+            _ => return,
         }
     }
 }
