@@ -41,6 +41,7 @@ fn requests_beyond_quota_are_refused() {
                 submit(&mut other, &request("production", to, 10)).await;
             }
             assert_eq!(client.ask("DELETE", &path, &Value::Null).await.0, 200);
+            client.until(&path, |request| request["state"] == "cancelled").await;
             submit(&mut client, &third).await;
             let fourth = request("production", "/8", 10);
             assert_over_quota(&client.ask("POST", "/api/v1/requests", &fourth).await, "2 requests");

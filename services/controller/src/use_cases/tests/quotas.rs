@@ -20,7 +20,7 @@ fn job() -> FtsJobRow {
         uuid: "1".to_owned(),
         client: "test".to_owned(),
         class: "default".to_owned(),
-        kind: FtsJobKind::Simple,
+        kind: FtsJobKind::Independent,
         state: FtsJobState::Submitted,
         priority: 3,
         verify: "none".to_owned(),
@@ -115,6 +115,7 @@ fn fts_files_wait_for_quota() {
     let mut sites = TwoSites::with_quota(quota);
     let first = sites.controller.runtime.block_on(sites.controller.writer.submit(submission("1")));
     let Submitted::New(first) = first.unwrap() else { panic!("it is new") };
+    let first = first.id;
     sites.apply(|cx| Box::pin(async move { fts::insert(cx, &job(), &[file(), file()]).await }));
     sites.submit_due();
     assert!(sites.due_files().is_empty(), "one has a request, the other waits");
@@ -125,7 +126,8 @@ fn fts_files_wait_for_quota() {
     assert!(reason.contains("quota") && waiting[0].attempt == 0, "{waiting:?}");
     sites.submit_due();
     assert!(sites.due_files().is_empty());
-    sites.apply(move |cx| Box::pin(async move { cancel::cancel(cx, first.id, audit()).await }));
+    sites.apply(move |cx| Box::pin(async move { cancel::cancel(cx, first, audit()).await }));
+    sites.controller.round().unwrap();
     sites.advance(60_000);
     sites.submit_due();
     sites.advance(60_000);
