@@ -16,6 +16,9 @@ from penstock._views import RequestView, TableView, TransferView
 #: Urgency of an event or alert.
 Severity = Literal["info", "warning", "critical"]
 
+#: Kind of an event.
+TelemetryEventKind = Literal["alert_firing", "alert_resolved", "alert_acknowledged", "alert_unacknowledged", "exporter_new", "exporter_silent", "exporter_resumed", "exporter_restarted", "interface_down", "interface_up", "collector_started", "collector_gap"]
+
 #: State of a transfer.
 TransferState = Literal["waiting", "running", "done", "partial", "failed", "cancelled"]
 
@@ -1622,7 +1625,7 @@ class TelemetryAlert:
     """Seconds that the condition must hold."""
     key: str | None = None
     """The owner, exporter, link and so on that it watches; null for all."""
-    kind: str
+    kind: Literal["rate", "share", "loss", "unlabelled", "silence"]
     """rate, share, loss, unlabelled or silence."""
     name: str
     """Name in the configuration."""
@@ -1822,11 +1825,8 @@ class TelemetryEvent:
     """Time in seconds since 1970."""
     id: int | None = None
     """Sequence number: events of one collector are in this order."""
-    kind: str
-    """alert_firing, alert_resolved, alert_acknowledged, alert_unacknowledged, exporter_new,
-    exporter_silent, exporter_resumed, exporter_restarted, interface_down, interface_up,
-    collector_started or collector_gap.
-    """
+    kind: TelemetryEventKind
+    """Change that it reports."""
     link: str | None = None
     """Link of the topology that the event concerns."""
     name: str | None = None
@@ -2918,7 +2918,7 @@ class TopologyNode:
 
     interfaces: tuple[str, ...]
     """Names of its interfaces."""
-    kind: str
+    kind: Literal["host", "switch"]
     """Kind of the node: host or switch."""
     name: str
     """Name of the node."""
@@ -2970,7 +2970,7 @@ class Transfer(TransferView):
     """Bytes of all files that the sender has announced so far."""
     bits_per_second: int
     """Present rate; the mean rate once it has ended."""
-    bound_by: str
+    bound_by: Literal["rate limit", "sender CPU", "receiver CPU", "source storage", "destination storage", "receiver", "send buffer", "network", "starting", "-"]
     """Resource that limits the rate, as measured, or for most of the time once it has ended: `rate limit`,
     `sender CPU`, `receiver CPU`, `source storage`, `destination storage`, `receiver` (its window),
     `send buffer` or `network`; `starting` before it is measured, `-` where nothing moved.
@@ -3270,6 +3270,7 @@ __all__ = [
     "TelemetryClickHouse",
     "TelemetryDirection",
     "TelemetryEvent",
+    "TelemetryEventKind",
     "TelemetryEvents",
     "TelemetryExporter",
     "TelemetryExporters",
