@@ -202,13 +202,14 @@ mod tests {
             verdict: TransferVerdict::Done,
             retransmits: 0,
             synthetic: false,
+            streams_settled: Some(4),
         }
     }
 
     #[test]
     fn csv_quotes_and_leaves_unknown_empty() {
         let text = csv(&[row(7)]);
-        let expected = "7,1800000000.25,\"dtn1, \"\"east\"\"\",192.0.2.7,send,penstock,integrity,io_uring,9,0,3,,4,2,0,,70,1,4,\
+        let expected = "7,1800000000.25,\"dtn1, \"\"east\"\"\",192.0.2.7,send,penstock,integrity,io_uring,9,0,3,,4,4,2,0,,70,1,4,\
             0.5,8,,1.5,4096,0.125,9,0,network,done,0,false";
         assert_eq!(text.lines().nth(1), Some(expected));
         assert_eq!(text.lines().count(), 2);
@@ -237,7 +238,7 @@ mod tests {
         let fields: Vec<_> = rows[1].get_column_iter().map(|(_, field)| field.clone()).collect();
         assert_eq!(fields[0], Field::Long(2));
         assert_eq!(fields[2], Field::Str("dtn1, \"east\"".to_owned()));
-        assert_eq!((&fields[11], &fields[30]), (&Field::Null, &Field::Bool(false)));
-        assert_eq!(fields[24], Field::Double(0.125));
+        assert_eq!((&fields[11], &fields[31]), (&Field::Null, &Field::Bool(false)));
+        assert_eq!(fields[25], Field::Double(0.125));
     }
 }

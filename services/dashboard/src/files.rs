@@ -78,7 +78,9 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "sc14-single-server",
     "sc23-streams",
     "sc25-scitags",
-    "ten-sites"
+    "ten-sites",
+    "tuner-lab",
+    "tuner-lab-held-out"
 ];
 
 /// Path of each picture below `experiments/`, in order, and bytes.
