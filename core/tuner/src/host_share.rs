@@ -249,7 +249,7 @@ mod tests {
             streams_max,
         };
         let mut streams = vec![2];
-        let mut run = |streams: &mut Vec<u16>, shared: &mut SharedController| {
+        let run = |streams: &mut Vec<u16>, shared: &mut SharedController| {
             for _ in 0..40 {
                 let members: Vec<_> = streams.iter().map(|one| member(*one, 64)).collect();
                 *streams = shared.observe(&members).unwrap().streams;

@@ -93,7 +93,7 @@ pub struct DiskStreamReport {
     pub offset_bytes: u64,
     /// Bytes received from the target.
     pub bytes: u64,
-    /// Time from the first read to the last byte [s].
+    /// Time from the first read to the last byte, in seconds.
     pub seconds: f64,
     /// Rate of the received data.
     pub bits_per_second: f64,

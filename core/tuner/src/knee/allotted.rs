@@ -1,4 +1,4 @@
-//! Streams within a rate limit: the fewest that reach it. What streams wait for the limit is exact where a rate is noise.
+//! Streams within a rate limit: the fewest that reach it. The time that streams wait for the limit is exact; a rate has noise.
 
 use super::KneeController;
 use super::hold::{STEP_DOWN_MAX, step_of};
