@@ -105,7 +105,7 @@ impl HostSecret {
     /// Parses a secret in the form `DHHC-1:HASH:BASE64:`.
     ///
     /// # Errors
-    /// Where the form or the checksum is wrong.
+    /// If the form or the checksum is wrong.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let mut parts = text.trim().split(':');
         let (head, hash, key, end) = (parts.next(), parts.next(), parts.next(), parts.next());

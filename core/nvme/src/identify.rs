@@ -79,7 +79,7 @@ impl NamespaceData {
     /// Parses 4096 bytes of namespace `number`.
     ///
     /// # Errors
-    /// Where it does not exist, or has a format that is not read.
+    /// If it does not exist, or has a format that is not read.
     pub fn parse(number: u32, bytes: &[u8]) -> Result<Self, NamespaceError> {
         let blocks = u64_at(bytes, 0);
         if blocks == 0 {

@@ -27,7 +27,7 @@ pub enum NqnError {
 /// Checks a qualified name of a host or subsystem.
 ///
 /// # Errors
-/// Where it is not valid.
+/// If it is not valid.
 pub fn checked(name: &str) -> Result<&str, NqnError> {
     let is_valid = name.len() <= NQN_BYTES_MAX
         && name.strip_prefix("nqn.").is_some_and(|rest| !rest.is_empty())
@@ -38,7 +38,7 @@ pub fn checked(name: &str) -> Result<&str, NqnError> {
 /// Qualified name of a disk: itself, or that of the export of this name.
 ///
 /// # Errors
-/// Where neither is valid.
+/// If neither is valid.
 pub fn of_disk(name: &str) -> Result<String, NqnError> {
     if name.starts_with("nqn.") {
         return checked(name).map(str::to_owned);

@@ -81,7 +81,7 @@ impl InitializationResponse {
     /// Parses the answer to [`initialization_request`].
     ///
     /// # Errors
-    /// Where the other end is no NVMe/TCP target, or one with other parameters than were asked for.
+    /// If the other end is no NVMe/TCP target, or one with other parameters than were asked for.
     pub fn parse(pdu: &[u8; INITIALIZATION_BYTES]) -> Result<Self, PduError> {
         if pdu[0] == C2H_TERMINATION {
             return Err(PduError::Type(pdu[0]));

@@ -54,7 +54,7 @@ impl NvmeStatus {
         self.is_final
     }
 
-    /// Cause of a failed Connect; `result` tells which parameter is invalid (Base Specification 2.0, figure 390).
+    /// Cause of a failed Connect; `result` names the invalid parameter (Base Specification 2.0, figure 390).
     #[must_use]
     pub const fn connect_refusal(self, result: u64) -> ConnectRefusal {
         const SUBSYSTEM_NAME_OFFSET: u64 = 256;

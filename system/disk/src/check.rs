@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::controller::RemoteController;
 use crate::{DiskHost, DiskLocation};
 
-/// Device by which the kernel's host is told to connect.
+/// Device that takes the connections of the kernel's host.
 pub(crate) const FABRICS_DEVICE: &str = "/dev/nvme-fabrics";
 
 /// Part that was checked.

@@ -1,4 +1,4 @@
-//! Controller of a remote disk: queue 0, what it tells of the disk, and its further queues.
+//! Controller of a remote disk: queue 0, the description of the disk, and its further queues.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl RemoteController {
     /// Format and size of a namespace; `None` is the first one.
     ///
     /// # Errors
-    /// Where it does not exist, or cannot be read.
+    /// If it does not exist, or cannot be read.
     pub fn namespace(&mut self, number: Option<u32>) -> Result<NamespaceData, DiskError> {
         let peer = self.peer();
         let number = match number {

@@ -191,7 +191,7 @@ impl ExportStore {
     /// Exports a disk. Removes the objects of ended exports first.
     ///
     /// # Errors
-    /// Where the kernel has no target, the file or device is in use, or an object cannot be made: then no object remains.
+    /// If the kernel has no target, the file or device is in use, or an object cannot be made: then no object remains.
     pub fn export(&self, request: &ExportRequest) -> Result<DiskExport, DiskError> {
         let nqn = nqn::of_disk(&request.name)?;
         for host in &request.hosts {

@@ -54,7 +54,7 @@ impl NvmeHostIdentity {
     /// Identity of a host with this name; the identifier is the UUID in the name, or derived from it.
     ///
     /// # Errors
-    /// Where the name is not valid.
+    /// If the name is not valid.
     pub fn named(name: &str) -> Result<Self, DiskError> {
         let name = nqn::checked(name)?;
         let id = name.rsplit(':').next().and_then(nqn::parse_uuid);

@@ -2,7 +2,7 @@
 //!
 //! Reading needs no privilege: [`controller::RemoteController`] connects, [`stream`] reads a namespace over many queues with
 //! many commands in flight, each queue on its own thread and with its own flow label. [`export`] makes a file or device a
-//! disk of the kernel's target by configfs, [`fabrics`] connects a disk to the kernel's host, and [`check`] tells why one of
+//! disk of the kernel's target by configfs, [`fabrics`] connects a disk to the kernel's host, and [`check`] names the cause where one of
 //! these is not possible. The protocol itself is in `penstock_nvme`.
 //!
 //! An error names the cause and a remedy. Nothing is printed.

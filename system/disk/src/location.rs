@@ -26,7 +26,7 @@ impl DiskLocation {
     /// Resolves the host; the first address is taken.
     ///
     /// # Errors
-    /// Where it has none.
+    /// If it has none.
     pub fn address(&self) -> Result<SocketAddr, DiskError> {
         let failed = |error| DiskError::Resolve { host: self.host.clone(), error };
         let mut found = (self.host.as_str(), self.port).to_socket_addrs().map_err(failed)?;

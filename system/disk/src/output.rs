@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -153,8 +153,9 @@ impl FileOutput {
             Some(partial) => how.create(true).truncate(false).open(partial)?,
             None => how.custom_flags(OPEN_EXCLUSIVE_FLAG).open(path).map_err(in_use)?,
         };
-        if !is_device {
-            if !fs::try_lock(&buffered)? {
+        if let Some(partial) = &partial {
+            // Another stream may have given the file its final name before this one had the lock.
+            if !fs::try_lock(&buffered)? || !has_name(&buffered, partial) {
                 return Err(io::Error::other("another stream writes this file"));
             }
             buffered.set_len(0)?;
@@ -193,12 +194,20 @@ impl FileOutput {
 }
 
 impl Drop for FileOutput {
-    /// Removes an unfinished file; a finished one has its name.
+    /// Removes an unfinished file; a finished one has its final name, and the temporary one may be of another stream.
     fn drop(&mut self) {
-        if let Some(partial) = &self.partial {
+        if let Some(partial) = self.partial.as_ref().filter(|name| has_name(&self.buffered, name)) {
             let _ = std::fs::remove_file(partial);
         }
     }
+}
+
+/// True if `path` is a name of `file`.
+fn has_name(file: &File, path: &Path) -> bool {
+    let (Ok(file), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else {
+        return false;
+    };
+    (file.dev(), file.ino()) == (named.dev(), named.ino())
 }
 
 fn in_use(error: io::Error) -> io::Error {

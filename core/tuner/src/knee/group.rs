@@ -5,7 +5,7 @@ use crate::parallelism::{Parallelism, PipelineStage, TuningLimits};
 
 impl KneeController {
     /// Continues the search for `transfers` that have `streams` together, and `floor` by default, within other limits.
-    /// What was measured at other settings no longer counts, unless the settings are held and stay.
+    /// Measurements at other settings no longer count, unless the settings are held and stay.
     pub(crate) fn regroup(
         &mut self,
         limits: TuningLimits,

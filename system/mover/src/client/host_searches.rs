@@ -35,7 +35,7 @@ struct SearchMember {
     streams_max: u16,
     /// Streams that the latest decision gives it.
     given: u16,
-    /// Streams that it has, or was last told to have.
+    /// Streams that it has, or that the search last gave it.
     holding: u16,
     missed: u32,
     /// Latest decision that it knows.
