@@ -16,4 +16,6 @@ pub(crate) mod submit;
 pub(crate) mod waiting;
 
 #[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
 mod tests;

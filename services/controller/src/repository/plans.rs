@@ -12,7 +12,7 @@ use penstock_control::class::WorkClass;
 use penstock_control::file::RequestFileState;
 use penstock_control::fts::state::{FtsFileEvent, FtsFileState, FtsJobKind, FtsJobState};
 use penstock_control::orders::{
-    FaultKind, LISTED_PATH, ListedFile, OrderPhase, Overwrite, ReportedOutcome, RunSide, Verify,
+    FaultKind, LISTED_PATH, ListedFile, OrderPhase, ReportedOutcome, RunSide,
 };
 use penstock_control::outcomes::FileChange;
 use penstock_control::request::RequestState;
@@ -27,9 +27,9 @@ use tracing::field::{Field, Visit};
 
 use super::files::{FileSummary, NewFile};
 use super::fts::FtsMover;
-use super::requests::{self, RequestFilter, RequestSummary, TransferPolicy};
+use super::requests::{self, RequestFilter, RequestSummary};
 use super::reservations::{self, ReservationRequest};
-use super::rows::{JsonColumn, TypedRow};
+use super::rows::TypedRow;
 use super::statement::log;
 use super::writer::TxContext;
 use super::{
@@ -45,7 +45,7 @@ use crate::use_cases::fts_requests::{self, FtsFileRequest};
 use crate::use_cases::network::{self, Drain};
 use crate::use_cases::submit::{Submission, Submitted};
 use crate::use_cases::waiting::Situation;
-use crate::use_cases::{cancel, reserve};
+use crate::use_cases::{cancel, reserve, samples};
 
 static STATEMENTS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -231,30 +231,7 @@ where
 }
 
 fn submission(key: &str, files: Vec<NewFile>, directory: bool) -> Submission {
-    Submission {
-        client: "test".to_owned(),
-        peer: String::new(),
-        key: Some(key.to_owned()),
-        body: key.to_owned(),
-        class: "default".to_owned(),
-        source: "cern".to_owned(),
-        destination: "caltech".to_owned(),
-        from: "/from".to_owned(),
-        to: format!("/to/{key}"),
-        policy: TransferPolicy {
-            verify: Verify::Transfer,
-            overwrite: Overwrite::Changed,
-            encrypt: true,
-            attempts: 3,
-            scitag: None,
-        },
-        priority: 3,
-        deadline: None,
-        size_estimate: None,
-        files,
-        directory,
-        open: !directory,
-    }
+    Submission { files, directory, open: !directory, ..samples::submission(key) }
 }
 
 fn new_file(path: &str) -> NewFile {
@@ -375,45 +352,15 @@ fn use_network(controller: &StoreController, config: &Config, now: i64) {
 
 /// Jobs of FTS3 clients: stored, copied, moved by requests, cancelled, read and purged.
 fn fts_jobs(controller: &StoreController) {
-    let job = |uuid: &str| fts::FtsJobRow {
-        id: 0,
-        uuid: uuid.to_owned(),
-        client: "test".to_owned(),
-        class: "default".to_owned(),
+    let job = |uuid| fts::FtsJobRow {
         kind: FtsJobKind::MultiReplica,
-        state: FtsJobState::Submitted,
-        priority: 3,
-        verify: "none".to_owned(),
-        overwrite: false,
-        retry: 0,
-        retry_delay_s: 0,
-        timeout_s: 0,
-        metadata: JsonColumn::default(),
-        reason: None,
-        submitted: 0,
         expires: Some(1),
-        ended: None,
+        ..samples::fts_job(uuid)
     };
     let file = |by_request| fts::NewFtsFile {
-        id: 0,
-        job: 0,
-        state: FtsFileState::Submitted,
-        priority: 3,
-        not_before: 0,
-        attempt: 0,
-        moved: 0,
-        source: "https://a/f".to_owned(),
-        destination: "https://b/f".to_owned(),
-        pair: "https://a https://b".to_owned(),
         source_token: Some("secret".to_owned()),
         destination_token: Some("secret".to_owned()),
-        checksum: None,
-        size: None,
-        activity: None,
-        class: "default".to_owned(),
-        metadata: "null".to_owned(),
-        scitag: None,
-        by_request,
+        ..samples::fts_file(by_request)
     };
     let other = fts::NewFtsFile { state: FtsFileState::NotUsed, ..file(false) };
     let rows = [(job("1"), vec![file(false), other]), (job("2"), vec![file(true)])];
@@ -427,7 +374,7 @@ fn fts_jobs(controller: &StoreController) {
     });
     assert_eq!(stored, [true, false, true]);
     let pool = &controller.database.pool;
-    let pair = "https://a https://b";
+    let pair = samples::FTS_PAIR;
     let (id, first, moved) = controller.runtime.block_on(async {
         let job = fts::job(pool, "1").await.unwrap().unwrap();
         assert!(fts::job_by_id(pool, job.id).await.unwrap().is_some());
