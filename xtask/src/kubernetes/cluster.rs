@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::tools::{self, Tool};
+use crate::program::output_text;
 
 /// Time for the control plane to answer, and for nodes and pods to be ready.
 pub(super) const START_LIMIT: Duration = Duration::from_secs(240);
@@ -410,12 +411,8 @@ fn random_token() -> Result<String> {
     output(Command::new("openssl").args(["rand", "-hex", "16"]))
 }
 
-/// Runs a program; returns its standard output without white space at its end.
+/// Runs a program without input; returns its standard output without white space around it. An error has the whole command.
 pub(super) fn output(command: &mut Command) -> Result<String> {
     let shown = format!("{command:?}");
-    let output =
-        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {shown}"))?;
-    let error = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{shown}: {}", error.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    output_text(command.stdin(Stdio::null()), "kubernetes").context(shown)
 }
