@@ -94,7 +94,9 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
         (begun.elapsed() - built).as_secs_f64()
     );
     if !summary.failed.is_empty() {
-        bail!("{} failed", summary.failed.len());
+        // The last line names them: of a long run often nothing else is kept.
+        let names: Vec<_> = summary.failed.iter().map(|failed| failed.name.as_str()).collect();
+        bail!("{} failed: {}", names.len(), names.join(", "));
     }
     Ok(())
 }
