@@ -22,6 +22,13 @@ function State({ of }) {
   return html`<span class=${`state ${STATES[of.state] ?? ""}`}>${clean(words.filter(Boolean).join(", "), 40)}</span>`;
 }
 
+/** Time until completion, with the range of earlier transfers where it is known. */
+function forecast(of) {
+  if (of.forecast_seconds === null || hasEnded(of)) return "";
+  const range = of.forecast_p10_seconds === null ? "" : ` (80 %: ${duration(of.forecast_p10_seconds)} to ${duration(of.forecast_p90_seconds)})`;
+  return `, done in ${duration(of.forecast_seconds)}${range}`;
+}
+
 /** Deadline compared with the forecast. */
 function Deadline({ of }) {
   if (!of.deadline_unix_seconds) return "–";
@@ -94,7 +101,7 @@ function One({ id, params, onChange }) {
     <button type="button" class="danger" onClick=${() => ask("cancel")}>Cancel</button></span>`;
   const orders = why.data?.orders ?? [];
   return html`
-    <${Panel} id="why" wide title=${`Request ${id}: rate and reasons`} note=${data ? `${rate(data.bits_per_second ?? 0)}${data.forecast_seconds === null || hasEnded(data) ? "" : `, done in ${duration(data.forecast_seconds)}`}` : ""} tools=${tools}>
+    <${Panel} id="why" wide title=${`Request ${id}: rate and reasons`} note=${data ? `${rate(data.bits_per_second ?? 0)}${forecast(data)}` : ""} tools=${tools}>
       <${Problem} error=${error ?? why.error} />
       ${data?.trouble && html`<p class="note">${clean(data.trouble, 300)}</p>`}
       ${why.data && orders.length === 0 && html`<${Empty} title="No active orders.">${data && hasEnded(data) ? "The request has ended." : "The request is queued: for a free slot, for a host, or for the time window of its class."}<//>`}

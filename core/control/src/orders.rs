@@ -136,6 +136,9 @@ pub struct OrderReport {
     /// Number of TCP segments retransmitted.
     #[serde(default)]
     pub retransmits: u64,
+    /// Rates of earlier transfers to the same host; absent where they are too few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_forecast: Option<PathForecast>,
     /// Measured bottleneck; "rate" for the rate limit.
     #[serde(default)]
     pub bound_by: String,
@@ -154,6 +157,20 @@ pub struct OrderReport {
     /// Files found by a listing.
     #[serde(default)]
     pub entries: Vec<ListedFile>,
+}
+
+/// Mean rates that a transfer of the order's size would have on its path without a limit, from earlier ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathForecast {
+    /// A tenth of transfers are slower.
+    pub p10_bps: u64,
+    /// Half of transfers are slower.
+    pub p50_bps: u64,
+    /// A tenth of transfers are faster.
+    pub p90_bps: u64,
+    /// Number of earlier transfers that it was computed from.
+    pub transfers: u32,
 }
 
 /// Outcome of a file.

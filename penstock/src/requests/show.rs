@@ -168,7 +168,9 @@ fn facts(request: &RequestFacts) -> String {
     line("done", progress(request));
     if let Some(rate) = request.bits_per_second {
         let forecast = match request.forecast_seconds {
-            Some(seconds) => format!(", done in {}", duration(seconds as f64)),
+            Some(seconds) => {
+                format!(", done in {}{}", duration(seconds as f64), forecast_range(request))
+            }
             None => String::new(),
         };
         line("rate", format!("{}{forecast}", BitRate(rate)));
@@ -193,6 +195,17 @@ fn facts(request: &RequestFacts) -> String {
         line("trouble", printable(trouble));
     }
     text
+}
+
+/// Range of the forecast in brackets; empty where it is not known.
+fn forecast_range(request: &RequestFacts) -> String {
+    let (Some(p10), Some(p90)) = (request.forecast_p10_seconds, request.forecast_p90_seconds)
+    else {
+        return String::new();
+    };
+    let transfers = request.forecast_transfers.unwrap_or(0);
+    let (p10, p90) = (duration(p10 as f64), duration(p90 as f64));
+    format!(" ({p10} to {p90} for 80 % of transfers, by {transfers} before)")
 }
 
 fn shown(orders: &Orders) -> String {

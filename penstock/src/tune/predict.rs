@@ -151,48 +151,9 @@ fn addresses_of(host: &str) -> Vec<IpAddr> {
 
 /// Transfers that ended well and that no rate limit bound, by the time of their start.
 fn usable_transfers(rows: &[HistoryRow]) -> Vec<PastTransfer> {
-    let is_usable = |row: &&HistoryRow| {
-        row.verdict == TransferVerdict::Done
-            && row.protocol == "penstock"
-            && row.bound_by != "rate limit"
-            && !row.synthetic
-    };
-    let mut history: Vec<_> =
-        rows.iter().filter(is_usable).map(past_transfer).filter(PastTransfer::is_usable).collect();
+    let mut history: Vec<_> = rows.iter().filter_map(HistoryRow::past_transfer).collect();
     history.sort_by(|a, b| a.started_s.total_cmp(&b.started_s));
     history
-}
-
-fn past_transfer(row: &HistoryRow) -> PastTransfer {
-    let count = |count: u64| Some(count as f64);
-    let processors = f64::from(row.processors.max(1));
-    PastTransfer {
-        source: row.source.clone(),
-        destination: row.destination.clone(),
-        started_s: row.started_unix_seconds,
-        seconds: row.seconds,
-        bytes: row.moved_bytes as f64,
-        features: TransferFeatures {
-            bytes: count(row.moved_bytes),
-            files: count(row.files),
-            streams: count(row.streams.into()),
-            block_bytes: row.block_bytes.map(f64::from),
-            encrypted: row.protection.map(|one| f64::from(u8::from(one == ProtectionName::Tls))),
-            rtt_us: row.rtt_us.map(f64::from),
-            other_transfers: count(row.other_transfers.into()),
-            other_streams: count(row.other_streams.into()),
-            // Only where a model needs them.
-            pair_last_bps: None,
-            pair_median_bps: None,
-            started_s: Some(row.started_unix_seconds),
-            load_per_processor: row.load_1min.map(|load| load / processors),
-            cpu_pressure_percent: row.cpu_pressure_percent,
-            io_pressure_percent: row.io_pressure_percent,
-            dirty_bytes: row.dirty_bytes.map(|bytes| bytes as f64),
-            readers: count(row.readers.into()),
-            writers: count(row.writers.into()),
-        },
-    }
 }
 
 fn read_model(path: &Path) -> anyhow::Result<ModelBundle> {

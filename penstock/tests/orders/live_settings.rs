@@ -71,6 +71,35 @@ fn rate_and_streams_change_during_transfer() {
 }
 
 #[test]
+fn reports_have_rates_of_earlier_transfers() {
+    let mut random = seeded(7_110);
+    let controller = Controller::start();
+    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
+    let names = ["f0", "f1", "f2", "f3", "f4", "f5"];
+    names.iter().for_each(|name| write_file(&mut random, &a.path(name), 4 << 20));
+    write_file(&mut random, &a.path("large"), 12 << 20);
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    for (number, name) in names.iter().enumerate() {
+        let order = 2 + number as u64 * 2;
+        let send = OrderTask::Send(Box::new(b.files_to("/data/in", TICKET, &[name])));
+        controller.order("a", order, send, OrderSettings::default());
+        let ended = controller.await_end("a", order);
+        assert_eq!(ended.fault, None);
+        assert!(number > 4 || ended.path_forecast.is_none(), "{number} before are too few");
+    }
+    // Slow enough to be reported while it runs.
+    let send = OrderTask::Send(Box::new(b.files_to("/data/in", TICKET, &["large"])));
+    controller.order("a", 20, send, at(8_000_000));
+    let forecast = controller.await_host("a forecast", "a", |host| {
+        host.last.get(&20).and_then(|last| last.path_forecast)
+    });
+    // The last one may not be in the history yet.
+    assert!((5..=6).contains(&forecast.transfers), "{forecast:?}");
+    assert!(forecast.p10_bps > 8_000_000, "it is the rate without the limit: {forecast:?}");
+    assert!(forecast.p10_bps <= forecast.p50_bps && forecast.p50_bps <= forecast.p90_bps);
+}
+
+#[test]
 fn expired_lease_lowers_to_safe_rate() {
     let mut random = seeded(7_101);
     let controller = Controller::start();

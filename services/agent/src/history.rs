@@ -19,12 +19,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 mod database;
+mod path_memory;
 mod row;
 mod streams_memory;
 #[cfg(test)]
 mod tests;
 
 pub use database::{AGE_MAX_S, HistoryError, ROWS_MAX};
+pub use path_memory::PathMemory;
 pub use row::{HistoryRow, ProtectionName, TransferVerdict};
 use streams_memory::StreamsMemory;
 
@@ -34,7 +36,7 @@ pub const FILE: &str = "history.db";
 /// Most rows that wait to be written.
 const WAITING_MAX: usize = 1024;
 
-/// Latest rows that are read at the start for the streams of the next transfers.
+/// Latest rows that are read at the start for the streams and the forecasts of the next transfers.
 const REMEMBERED_ROWS: u32 = 5000;
 
 /// Time for the last rows to be written when the agent stops.
@@ -52,7 +54,21 @@ pub struct HistoryLog {
     host: String,
     sender: mpsc::Sender<HistoryMessage>,
     dropped: AtomicU64,
-    memory: Arc<StreamsMemory>,
+    memory: Arc<TransferMemory>,
+}
+
+/// Latest transfers, in memory.
+#[derive(Debug, Default)]
+struct TransferMemory {
+    streams: StreamsMemory,
+    paths: Arc<PathMemory>,
+}
+
+impl TransferMemory {
+    fn add(&self, row: &HistoryRow) {
+        self.streams.add(row);
+        self.paths.add(row);
+    }
 }
 
 /// Task that writes the rows.
@@ -75,7 +91,7 @@ impl EndedTransferLog for HistoryLog {
     }
 
     fn best_streams(&self, host: &str, protection: Protection) -> Option<KnownStreams> {
-        self.memory.best(host, protection.into())
+        self.memory.streams.best(host, protection.into())
     }
 }
 
@@ -84,7 +100,7 @@ impl HistoryWriter {
     #[must_use]
     pub fn start(state: &Path, host: String, runtime: &Handle) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let memory = Arc::new(StreamsMemory::default());
+        let memory = Arc::new(TransferMemory::default());
         let task = runtime.spawn(write_rows(state.join(FILE), receiver, Arc::clone(&memory)));
         let log = HistoryLog { host, sender, dropped: AtomicU64::new(0), memory };
         Self { log: Arc::new(log), task }
@@ -94,6 +110,12 @@ impl HistoryWriter {
     #[must_use]
     pub fn log(&self) -> Arc<dyn EndedTransferLog> {
         Arc::clone(&self.log) as _
+    }
+
+    /// Latest transfers to each host, for forecasts.
+    #[must_use]
+    pub fn paths(&self) -> Arc<PathMemory> {
+        Arc::clone(&self.log.memory.paths)
     }
 
     /// Writes the rows that wait, and ends. Later rows are dropped.
@@ -111,7 +133,7 @@ impl HistoryWriter {
 async fn write_rows(
     path: PathBuf,
     mut receiver: mpsc::Receiver<HistoryMessage>,
-    memory: Arc<StreamsMemory>,
+    memory: Arc<TransferMemory>,
 ) {
     // What cannot be read is reported by the first row that is written.
     if path.exists()

@@ -299,6 +299,7 @@ fn progress(
                 bits_per_second: snapshot.bits_per_second,
                 rate_bps: snapshot.rate_bps,
                 streams: snapshot.streams,
+                path_forecast: work.forecast(),
                 bound_by: match snapshot.bound_by {
                     "rate limit" => "rate".to_owned(),
                     other => other.to_owned(),

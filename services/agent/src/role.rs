@@ -141,6 +141,10 @@ impl AgentRole {
             let safe_rate = controller.safe_rate_bps;
             let authorizer = Arc::clone(&authorizer);
             let engine = LocalEngine::new(mover.clone(), authorizer, context.state.clone());
+            let engine = match &history {
+                Some(history) => engine.with_paths(history.paths()),
+                None => engine,
+            };
             let orders = OrderExecutor::new(Arc::new(engine), safe_rate, Instant::now());
             let limits = Box::new(SharedLimits(Arc::clone(&limits)));
             let fingerprint = context.identity.fingerprint();

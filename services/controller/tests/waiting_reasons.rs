@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::node::{Node, Shared, turns};
 use common::{Client, Running, config, directory, now_s, on_both, request, submit, token};
+use penstock_control::orders::PathForecast;
 use penstock_controller::config::Config;
 use penstock_scitags::Registry;
 use serde_json::{Value, json};
@@ -75,6 +76,48 @@ fn waiting_requests_name_their_reason() {
             assert_eq!(classes["classes"][0]["measured_bps"], 0, "{classes}");
             let hosts = client.get("/api/v1/hosts").await;
             assert!(hosts["hosts"].as_array().unwrap().iter().all(|host| host["sent_bps"] == 0));
+        });
+    });
+}
+
+#[test]
+fn forecast_has_range_of_earlier_transfers() {
+    on_both(|store| {
+        let (_keep, path) = directory();
+        let running = Running::start(config(&path, &store.line()), &path);
+        let world = Shared::default();
+        let mut client = running.client("operator");
+        running.block(async {
+            let first = submit(&mut client, &request("production", "/in", 1 << 40)).await;
+            let mut nodes = vec![
+                Node::idle("c1", running.address, &world),
+                Node::idle("t1", running.address, &world),
+            ];
+            let mut running_facts = async |nodes: &mut Vec<Node>, has_range: bool| {
+                turns(nodes, async || {
+                    let facts = client.get(&first).await;
+                    facts["forecast_seconds"].is_u64()
+                        && facts["forecast_p10_seconds"].is_u64() == has_range
+                })
+                .await;
+                client.get(&first).await
+            };
+            // Without earlier transfers there is no range.
+            let facts = running_facts(&mut nodes, false).await;
+            assert_eq!(facts["forecast_transfers"], Value::Null, "{facts}");
+            // Rates far below those that the class may use, and above: the range is that of the path.
+            let path =
+                PathForecast { p10_bps: 1 << 20, p50_bps: 1 << 21, p90_bps: 1 << 22, transfers: 9 };
+            nodes[0].path_forecast = Some(path);
+            let facts = running_facts(&mut nodes, true).await;
+            let number = |field: &str| facts[field].as_u64().unwrap_or_default();
+            assert_eq!(number("forecast_transfers"), 9, "{facts}");
+            // 2^43 bits.
+            assert_eq!(number("forecast_p90_seconds"), 1 << 23, "{facts}");
+            // The node moves faster than its path did, and the range reaches to its rate.
+            assert_eq!(facts["forecast_p10_seconds"], facts["forecast_seconds"], "{facts}");
+            nodes[0].path_forecast = None;
+            running_facts(&mut nodes, false).await;
         });
     });
 }

@@ -6,7 +6,9 @@ use penstock_agent::orders::{
     EngineTransfer, FailureAction, FileListing, OrderPathError, TransferEngine, TransferRequest,
 };
 use penstock_control::agent::Outbox;
-use penstock_control::orders::{AddressPair, FaultKind, ListedFile, OrderFault, OrderId};
+use penstock_control::orders::{
+    AddressPair, FaultKind, ListedFile, OrderFault, OrderId, PathForecast, Send,
+};
 use penstock_daemon::state::StateError;
 use penstock_mover::CopyError;
 use penstock_mover::TransferSnapshot;
@@ -45,6 +47,10 @@ impl TransferEngine for SimulatedEngine {
         let paths = request.paths.iter().map(path).collect();
         let id = lock(&self.plane).send(&self.host, request.order, paths, request.rate_bps)?;
         Ok(Arc::new(SimulatedTransfer { id, plane: Arc::clone(&self.plane) }))
+    }
+
+    fn forecast(&self, _order: &Send, _bytes: u64) -> Option<PathForecast> {
+        None
     }
 
     fn list(&self, path: &str) -> Result<Box<dyn FileListing>, OrderFault> {

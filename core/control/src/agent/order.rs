@@ -272,6 +272,7 @@ impl AgentOrder {
             rate_bps: work.rate_bps,
             streams: work.streams,
             retransmits: self.retransmits,
+            path_forecast: work.path_forecast,
             bound_by: work.bound_by,
             label: work.label,
             outcomes_from,

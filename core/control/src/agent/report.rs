@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::orders::{ENTRIES_MAX, ListedFile, OUTCOMES_MAX, ReportedOutcome};
+use crate::orders::{ENTRIES_MAX, ListedFile, OUTCOMES_MAX, PathForecast, ReportedOutcome};
 
 /// Approximate size of the variable part of a report.
 const REPORT_BYTES_MAX: usize = 8 << 20;
@@ -16,6 +16,8 @@ pub struct WorkProgress {
     pub rate_bps: Option<u64>,
     /// Number of connected streams.
     pub streams: u16,
+    /// Rates of earlier transfers to the same host; none where they are too few.
+    pub path_forecast: Option<PathForecast>,
     /// Measured bottleneck; "rate" for the rate limit.
     pub bound_by: String,
     /// Packet label, or why there is none.

@@ -5,6 +5,7 @@
 
 use std::time::UNIX_EPOCH;
 
+use penstock_forecast::{PastTransfer, TransferFeatures};
 use penstock_mover::EndedTransfer;
 use penstock_protocol::open::Protection;
 use serde::{Deserialize, Serialize};
@@ -195,6 +196,51 @@ impl HistoryRow {
             retransmits: listed.retransmits,
             synthetic: false,
         }
+    }
+
+    /// The transfer as forecasts use it; none if it did not end well, a rate limit bound it, or it was no transfer of
+    /// the mover.
+    #[must_use]
+    pub fn past_transfer(&self) -> Option<PastTransfer> {
+        let is_usable = self.verdict == TransferVerdict::Done
+            && self.protocol == "penstock"
+            && self.bound_by != "rate limit"
+            && !self.synthetic;
+        if !is_usable {
+            return None;
+        }
+        let count = |count: u64| Some(count as f64);
+        let processors = f64::from(self.processors.max(1));
+        let past = PastTransfer {
+            source: self.source.clone(),
+            destination: self.destination.clone(),
+            started_s: self.started_unix_seconds,
+            seconds: self.seconds,
+            bytes: self.moved_bytes as f64,
+            features: TransferFeatures {
+                bytes: count(self.moved_bytes),
+                files: count(self.files),
+                streams: count(self.streams.into()),
+                block_bytes: self.block_bytes.map(f64::from),
+                encrypted: self
+                    .protection
+                    .map(|one| f64::from(u8::from(one == ProtectionName::Tls))),
+                rtt_us: self.rtt_us.map(f64::from),
+                other_transfers: count(self.other_transfers.into()),
+                other_streams: count(self.other_streams.into()),
+                // Only where a model needs them.
+                pair_last_bps: None,
+                pair_median_bps: None,
+                started_s: Some(self.started_unix_seconds),
+                load_per_processor: self.load_1min.map(|load| load / processors),
+                cpu_pressure_percent: self.cpu_pressure_percent,
+                io_pressure_percent: self.io_pressure_percent,
+                dirty_bytes: self.dirty_bytes.map(|bytes| bytes as f64),
+                readers: count(self.readers.into()),
+                writers: count(self.writers.into()),
+            },
+        };
+        Some(past).filter(PastTransfer::is_usable)
     }
 
     /// Mean rate; 0 for a transfer without duration.

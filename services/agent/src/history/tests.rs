@@ -182,6 +182,37 @@ fn restarted_history_recommends_streams() {
 }
 
 #[test]
+fn restarted_history_forecasts_rates() {
+    let state = tempfile::tempdir().unwrap();
+    // 30 s each, by size between 8 and 12 Gb/s.
+    let large = |id: u64| {
+        let mut one = sent(id, 8, "done");
+        one.listed.moved_bytes = 30_000_000_000 + (id % 5) * 3_750_000_000;
+        one
+    };
+    let mut bound = large(6);
+    bound.listed.bound_by = "rate limit".to_owned();
+    let mut by_gateway = large(7);
+    by_gateway.protocol = "http";
+    store(state.path(), (1..5).map(large).chain([bound, by_gateway, ended(8, "done")]));
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let writer = HistoryWriter::start(state.path(), "dtn1".to_owned(), runtime.handle());
+    let (log, paths) = (writer.log(), writer.paths());
+    let host = ["192.0.2.7".to_owned(), "dtn7".to_owned()];
+    assert_eq!(paths.forecast(&host, 40_000_000_000), None, "four are too few");
+    log.record(large(9));
+    let forecast = penstock_testkit::wait_until("the former ones are read", CLOSE_TIMEOUT, || {
+        paths.forecast(&host, 40_000_000_000)
+    });
+    assert_eq!(forecast.transfers, 5);
+    assert!(forecast.p10_bps <= forecast.p50_bps && forecast.p50_bps <= forecast.p90_bps);
+    assert!((7_000_000_000..13_000_000_000).contains(&forecast.p50_bps), "{forecast:?}");
+    assert_eq!(paths.forecast(&host, 1 << 50), None, "no transfer had such a size");
+    assert_eq!(paths.forecast(&host[1..], 40_000_000_000), None, "a host without transfers");
+    writer.close(runtime.handle());
+}
+
+#[test]
 fn unwritable_directory_drops_rows() {
     let state = tempfile::tempdir().unwrap();
     store(&state.path().join("missing"), [ended(1, "done")]);

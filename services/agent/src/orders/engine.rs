@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 
-use penstock_control::orders::{AddressPair, ListedFile, OrderFault, OrderId, Send};
+use penstock_control::orders::{AddressPair, ListedFile, OrderFault, OrderId, PathForecast, Send};
 use penstock_mover::CopyError;
 use penstock_mover::TransferSnapshot;
 use penstock_protocol::control::{Settings, Settled};
@@ -26,6 +26,10 @@ pub trait TransferEngine: Debug + std::marker::Send + Sync {
     /// # Errors
     /// The reaction to the refusal or the fault that keeps it from starting.
     fn send(&self, request: TransferRequest<'_>) -> Result<Arc<dyn EngineTransfer>, FailureAction>;
+
+    /// Forecasts the rates of an order with `bytes` bytes on its path from earlier transfers; none where they are too
+    /// few.
+    fn forecast(&self, order: &Send, bytes: u64) -> Option<PathForecast>;
 
     /// Starts to list the files below a directory, or one file.
     ///

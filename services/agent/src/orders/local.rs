@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_control::orders::{AddressPair, FaultKind, OrderFault, OrderId, Overwrite, Verify};
+use penstock_control::orders::{
+    AddressPair, FaultKind, OrderFault, OrderId, Overwrite, PathForecast, Send, Verify,
+};
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::TransferSnapshot;
 use penstock_mover::{Agent, Gatekeeper};
@@ -22,6 +24,7 @@ use super::engine::{EngineTransfer, FileListing, OrderPathError, TransferEngine,
 use super::faults::{FailureAction, fault, of_own_refusal, permanent};
 use super::listing::DirectoryListing;
 use crate::authorizer::{Authorizer, controller};
+use crate::history::PathMemory;
 use penstock_daemon::state::{StateDir, StateError};
 
 /// Time for which a transfer reconnects by itself before its order starts it again.
@@ -39,13 +42,22 @@ pub struct LocalEngine {
     mover: Agent,
     authorizer: Arc<Authorizer>,
     state: StateDir,
+    /// Earlier transfers, for forecasts.
+    paths: Option<Arc<PathMemory>>,
 }
 
 impl LocalEngine {
     /// Creates an engine of these services.
     #[must_use]
     pub fn new(mover: Agent, authorizer: Arc<Authorizer>, state: StateDir) -> Self {
-        Self { mover, authorizer, state }
+        Self { mover, authorizer, state, paths: None }
+    }
+
+    /// Forecasts the rates of orders from these transfers.
+    #[must_use]
+    pub fn with_paths(mut self, paths: Arc<PathMemory>) -> Self {
+        self.paths = Some(paths);
+        self
     }
 }
 
@@ -110,6 +122,15 @@ impl TransferEngine for LocalEngine {
             .send(controller(None), sending)
             .map_err(|refusal| of_own_refusal(&refusal))?;
         Ok(Arc::new(LocalTransfer { outgoing, authorizer: Arc::clone(&self.authorizer) }))
+    }
+
+    fn forecast(&self, order: &Send, bytes: u64) -> Option<PathForecast> {
+        let paths = self.paths.as_ref()?;
+        // The history has names and addresses of hosts without ports.
+        let host = |address: &String| address.rsplit_once(':').map(|(host, _port)| host.to_owned());
+        let bare = |host: String| host.trim_matches(['[', ']']).to_owned();
+        let names: Vec<_> = order.addresses.iter().filter_map(host).map(bare).collect();
+        paths.forecast(&names, bytes)
     }
 
     fn list(&self, path: &str) -> Result<Box<dyn FileListing>, OrderFault> {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use penstock_control::agent::{EffectiveSettings, Outbox};
 use penstock_control::execution::{ExecutionEvent, ExecutionState};
-use penstock_control::orders::{FILES_MAX, FaultKind, OrderFault, OrderId, ReportedOutcome, Send};
+use penstock_control::orders::{
+    FILES_MAX, FaultKind, OrderFault, OrderId, PathForecast, ReportedOutcome, Send,
+};
 use penstock_mover::CopyError;
 use penstock_mover::{TransferSnapshot, key_hasher};
 use penstock_protocol::control::{Settings, Settled};
@@ -74,6 +76,9 @@ pub(super) struct SendExecution {
     state: ExecutionState,
     /// Time and reason of the stop.
     stopped: Option<(Instant, String)>,
+    /// Rates by earlier transfers, and the bytes for which they were computed.
+    forecast: Option<PathForecast>,
+    forecast_bytes: u64,
     /// Totals of the transfers before the current one.
     before: Totals,
     last: TransferSnapshot,
@@ -167,6 +172,8 @@ impl SendExecution {
             last_progress: now,
             state: ExecutionState::default(),
             stopped: None,
+            forecast: None,
+            forecast_bytes: 0,
             before: Totals::default(),
             last: TransferSnapshot::default(),
         })
@@ -215,6 +222,11 @@ impl SendExecution {
         }
         for settled in current.take_settled() {
             self.settle(settled, outbox, now);
+        }
+        let tally = &self.last.tally;
+        if tally.manifest_complete && tally.announced_bytes != self.forecast_bytes {
+            self.forecast_bytes = tally.announced_bytes;
+            self.forecast = engine.forecast(&self.send, self.forecast_bytes);
         }
         match outcome {
             None if self.is_stop_overdue(now) => {
@@ -273,6 +285,11 @@ impl SendExecution {
             retransmits: self.before.retransmits + self.last.retransmits,
         };
         (now, &self.last)
+    }
+
+    /// Rates that it may have by earlier transfers; none where they are too few.
+    pub(super) fn forecast(&self) -> Option<PathForecast> {
+        self.forecast
     }
 
     fn ended(

@@ -1,7 +1,7 @@
 //! Objects of the API. Field names contain their units and are stable.
 
 use penstock_control::batch::BatchKind;
-use penstock_control::forecast;
+use penstock_control::forecast::{self, OrderRates};
 use penstock_control::orders::{OrderId, OrderPhase, Overwrite, RunSide, Verify};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
@@ -174,6 +174,17 @@ pub struct RequestFacts {
     /// Time left until the request is done; null where it is unknown, in lists, and after a submission or change.
     #[serde(default)]
     pub forecast_seconds: Option<u64>,
+    /// A tenth of earlier transfers on the paths of the request would do the rest in less time; null as
+    /// `forecast_seconds`, and where an agent has seen too few transfers.
+    #[serde(default)]
+    pub forecast_p10_seconds: Option<u64>,
+    /// A tenth of earlier transfers on the paths of the request would need more time for the rest; null as
+    /// `forecast_p10_seconds`.
+    #[serde(default)]
+    pub forecast_p90_seconds: Option<u64>,
+    /// Number of earlier transfers from which the range was computed; null as `forecast_p10_seconds`.
+    #[serde(default)]
+    pub forecast_transfers: Option<u32>,
     /// Reason why nothing of the request moves; null where something moves, after a submission or change, and once it
     /// has ended.
     #[serde(default)]
@@ -217,6 +228,9 @@ impl From<StoredRequest> for RequestFacts {
             trouble: stored.trouble,
             bits_per_second: None,
             forecast_seconds: None,
+            forecast_p10_seconds: None,
+            forecast_p90_seconds: None,
+            forecast_transfers: None,
             waiting: None,
             deadline_problem: None,
         }
@@ -232,8 +246,8 @@ impl RequestFacts {
     ) -> Self {
         let live: Vec<&StoredRun> =
             runs.iter().filter(|run| run.state == RunState::Active && reports(run)).collect();
-        let rate = live.iter().map(|run| run.measured_bps.max(0) as u64).sum::<u64>();
-        let promised = live.iter().filter_map(|run| run.rate_bps).sum::<i64>() as u64;
+        let orders: Vec<OrderRates> = live.iter().map(|run| order_rates(run)).collect();
+        let rate = orders.iter().map(|order| order.measured_bps).sum::<u64>();
         let estimate = stored.size_estimate.unwrap_or(0).max(stored.bytes);
         let left = forecast::RemainingWork {
             bytes: u64::try_from(estimate - stored.bytes_done).unwrap_or(0),
@@ -249,13 +263,24 @@ impl RequestFacts {
         let is_known = !stored.open && !stored.cancel && !stored.paused;
         let mut facts = Self::from(stored);
         if !ended {
-            let rate_or_share = if rate > 0 { rate } else { promised };
             facts.bits_per_second = Some(rate);
-            facts.forecast_seconds = Some(rate_or_share)
-                .filter(|rate| is_known && *rate > 0)
-                .and_then(|rate| forecast::seconds_left(&left, rate));
+            let forecast = is_known.then(|| forecast::completion(&left, &orders)).flatten();
+            facts.forecast_seconds = forecast.map(|forecast| forecast.seconds);
+            if let Some(range) = forecast.and_then(|forecast| forecast.range) {
+                facts.forecast_p10_seconds = Some(range.p10_seconds);
+                facts.forecast_p90_seconds = Some(range.p90_seconds);
+                facts.forecast_transfers = Some(range.transfers);
+            }
         }
         facts
+    }
+}
+
+fn order_rates(run: &StoredRun) -> OrderRates {
+    OrderRates {
+        measured_bps: u64::try_from(run.measured_bps).unwrap_or(0),
+        allotted_bps: run.rate_bps.and_then(|rate| u64::try_from(rate).ok()),
+        path: run.path_forecast.0,
     }
 }
 

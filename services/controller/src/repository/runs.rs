@@ -6,7 +6,7 @@ use penstock_control::batch::{BatchKind, BatchState};
 use penstock_control::live_run::LiveRun;
 use penstock_control::lost_hosts::{HostContact, MISSED_REPORTS_MAX, SuspectRun};
 use penstock_control::orders::{
-    AddressPair, Order, OrderId, OrderPhase, OrderSettings, OrderTask, RunSide, Send,
+    AddressPair, Order, OrderId, OrderPhase, OrderSettings, OrderTask, PathForecast, RunSide, Send,
 };
 use penstock_control::run::{RunEvent, RunState};
 use penstock_control::scheduler::{RunPlan, RunView};
@@ -101,6 +101,8 @@ typed_row! {
         pub(crate) applied_bps: Option<i64>,
         pub(crate) measured_bps: i64,
         pub(crate) live_streams: i64,
+        /// Rates of earlier transfers on its path, where they are known.
+        pub(crate) path_forecast: JsonColumn<Option<PathForecast>>,
         /// Names of the links of its path.
         pub(crate) route: JsonColumn<Vec<String>>,
         pub(crate) reason: String,
@@ -668,6 +670,7 @@ written_row! {
         pub(crate) measured_bps: i64,
         pub(crate) applied_bps: Option<i64>,
         pub(crate) live_streams: i64,
+        pub(crate) path_forecast: JsonColumn<Option<PathForecast>>,
         pub(crate) retransmits: i64,
         pub(crate) bound_by: String,
         pub(crate) label: String,

@@ -14,7 +14,7 @@ use super::db::{DatabaseKind, OpenError};
 
 /// Migrations; each brings a database to the version of its index, counted from 1. Released ones never change; append
 /// new ones.
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     "
 CREATE TABLE sequence (name TEXT PRIMARY KEY, next BIGINT NOT NULL);
 INSERT INTO sequence (name, next) VALUES ('id', 1), ('event', 1), ('round', 1), ('lock', 0);
@@ -138,6 +138,9 @@ CREATE TABLE fts_ban (storage TEXT PRIMARY KEY, client TEXT NOT NULL, since BIGI
 ",
     "
 CREATE INDEX request_live ON request (client) WHERE ended IS NULL;
+",
+    "
+ALTER TABLE run ADD COLUMN path_forecast TEXT;
 ",
 ];
 

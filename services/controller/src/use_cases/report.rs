@@ -204,6 +204,7 @@ fn progress(run: &ReportedRun, report: &OrderReport) -> ReportedProgress {
         measured_bps: number(report.bits_per_second),
         applied_bps: report.rate_bps.map(number),
         live_streams: i64::from(report.streams),
+        path_forecast: JsonColumn(report.path_forecast),
         retransmits: number(report.retransmits),
         bound_by: truncated(&report.bound_by),
         label: truncated(&report.label),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use penstock_control::orders::{
     Capacity, FaultKind, Instructions, InterfaceCounters, ListedFile, Order, OrderFault, OrderId,
-    OrderPhase, OrderReport, OrderTask, Report, ReportedOutcome,
+    OrderPhase, OrderReport, OrderTask, PathForecast, Report, ReportedOutcome,
 };
 use serde_json::Value;
 
@@ -52,6 +52,8 @@ pub struct Node {
     pub transfers: u32,
     /// Set if its interface counts the bytes that its orders report.
     pub honest: bool,
+    /// Rates of earlier transfers that it reports with each order.
+    pub path_forecast: Option<PathForecast>,
     run: u64,
     doing: BTreeMap<OrderId, NodeOrder>,
     sent: u64,
@@ -69,6 +71,7 @@ impl Node {
             most: usize::MAX,
             transfers: 16,
             honest: false,
+            path_forecast: None,
             run: 1,
             doing: BTreeMap::new(),
             sent: 0,
@@ -101,6 +104,7 @@ impl Node {
             entries_from: doing.told_entries,
             entries: doing.entries[doing.told_entries as usize..].to_vec(),
             rate_bps: doing.rate,
+            path_forecast: self.path_forecast,
             bits_per_second: if doing.ended { 0 } else { doing.rate.unwrap_or(1_000_000) },
             ..OrderReport::default()
         });
