@@ -1,4 +1,5 @@
-//! `cargo xtask package`: a deb, an rpm and an archive of the static binary with units, man pages and completions.
+//! `cargo xtask package`: a deb, an rpm and an archive of the static binary with units, man pages and completions, and
+//! an archive of its symbols.
 //!
 //! Each has a bill of materials (`sbom`) and the licences of third parties. Times of files are those of the commit, so that
 //! the same binary gives the same packages. Nothing is started or enabled by an installation. Texts are in
@@ -84,7 +85,10 @@ pub fn build(root: &Path, binary: &Path, output: &Path) -> Result<Vec<PathBuf>> 
     let binary = binary.canonicalize().with_context(|| binary.display().to_string())?;
     let packaging = Packaging { root, binary: &binary, output, time };
     let tree = packaging.stage()?;
-    Ok(vec![packaging.archive(&tree)?, packaging.rpm(&tree)?, packaging.deb(&tree)?])
+    let mut packages =
+        vec![packaging.archive(&tree)?, packaging.rpm(&tree)?, packaging.deb(&tree)?];
+    packages.extend(packaging.symbols()?);
+    Ok(packages)
 }
 
 struct Packaging<'a> {
@@ -140,16 +144,35 @@ impl Packaging<'_> {
         let archive = self.output.join(format!("penstock-{VERSION}-x86_64.tar.gz"));
         let name = format!("s,^\\.,penstock-{VERSION},");
         put(&self.root.join("LICENSE"), &tree.join("usr/share/doc/penstock/LICENSE"), 0o644)?;
+        let mut tar = self.tar(&archive);
+        text_of(tar.args(["--transform", &name]).arg("-C").arg(tree).arg("."))?;
+        Ok(archive)
+    }
+
+    /// The symbols of the binary at the path where debuggers look for them, to be unpacked in `/`; none where
+    /// `tools/strip.sh` left none beside it.
+    fn symbols(&self) -> Result<Option<PathBuf>> {
+        let mut symbols = self.binary.as_os_str().to_owned();
+        symbols.push(".debug");
+        if !Path::new(&symbols).is_file() {
+            return Ok(None);
+        }
+        let tree = self.output.join("symbols");
+        let _ = fs::remove_dir_all(&tree);
+        put(Path::new(&symbols), &tree.join("usr/lib/debug/usr/bin/penstock.debug"), 0o644)?;
+        let archive = self.output.join(format!("penstock-{VERSION}-x86_64-debug.tar.gz"));
+        text_of(self.tar(&archive).arg("-C").arg(&tree).arg("usr"))?;
+        Ok(Some(archive))
+    }
+
+    /// Begins the command that packs an archive; the same files give the same bytes.
+    fn tar(&self, archive: &Path) -> Command {
         let mut tar = Command::new("tar");
         tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"])
             .arg(format!("--mtime=@{}", self.time))
-            .args(["--transform", &name, "--use-compress-program", "gzip -9n", "-cf"])
-            .arg(&archive)
-            .arg("-C")
-            .arg(tree)
-            .arg(".");
-        text_of(&mut tar)?;
-        Ok(archive)
+            .args(["--use-compress-program", "gzip -9n", "-cf"])
+            .arg(archive);
+        tar
     }
 
     fn rpm(&self, tree: &Path) -> Result<PathBuf> {

@@ -70,7 +70,8 @@ fn program(folder: &Path) -> Option<PathBuf> {
     let program = folder.join("penstock");
     let source = folder.join("penstock.c");
     fs::write(&source, PROGRAM).unwrap();
-    good(Command::new("cc").args(["-static", "-s", "-o"]).args([&program, &source]));
+    good(Command::new("cc").args(["-static", "-g", "-o"]).args([&program, &source]));
+    good(Command::new(workspace_root().join("tools/strip.sh")).arg(&program));
     Some(program)
 }
 
@@ -91,10 +92,30 @@ fn two_builds_are_equal() {
     let Some(program) = program(folder.path()) else { return };
     let one = build(&program, &folder.path().join("one"));
     let two = build(&program, &folder.path().join("two"));
-    assert_eq!(one.len(), 3);
+    assert_eq!(one.len(), 4);
     for (one, two) in one.iter().zip(&two) {
         assert!(fs::read(one).unwrap() == fs::read(two).unwrap(), "{} differs", one.display());
     }
+}
+
+#[test]
+fn symbols_are_where_debuggers_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = program(folder.path()) else { return };
+    let packages = build(&program, &folder.path().join("one"));
+    let archive = packages.iter().find(|package| package.to_string_lossy().contains("-debug."));
+    let unpacked = folder.path().join("unpacked");
+    fs::create_dir(&unpacked).unwrap();
+    good(Command::new("tar").arg("-xf").arg(archive.unwrap()).arg("-C").arg(&unpacked));
+    // The binary names this file, and /usr/bin/penstock is looked up below /usr/lib/debug/usr/bin.
+    let symbols = unpacked.join("usr/lib/debug/usr/bin/penstock.debug");
+    let link = good(Command::new("readelf").arg("--string-dump=.gnu_debuglink").arg(&program));
+    assert!(String::from_utf8_lossy(&link.stdout).contains("penstock.debug"));
+    let sections = good(Command::new("readelf").arg("-SW").arg(&symbols)).stdout;
+    assert!(String::from_utf8_lossy(&sections).contains(".debug_line"));
+    // A program without symbols beside it has no such archive.
+    fs::remove_file(folder.path().join("penstock.debug")).unwrap();
+    assert_eq!(build(&program, &folder.path().join("two")).len(), 3);
 }
 
 #[test]
