@@ -4,12 +4,14 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use common::{
-    Agent, TestEnv, assert_same, seeded, wait_until, write_file, write_private, write_tree,
+    Agent, RunningCommand, TestEnv, assert_same, seeded, wait_until, write_file, write_private,
+    write_tree,
 };
-use penstock_testkit::http::{EventFeed, TestRequest, TestResponse};
+use penstock_testkit::http::{EventFeed, FeedEvent, TestRequest, TestResponse};
 use serde_json::{Value, json};
 
 const TRANSFERS: &str = "/api/v1/transfers";
@@ -258,4 +260,34 @@ fn follower_resumes_after_last_event() {
         EventFeed::open(&agent.http, &format!("{TRANSFERS}/events"), &headers(&last.id));
     let next = accept(&agent, &owner(&env), &json!({"source": "/file", "destination": "/b"}));
     assert!(next.ends_with(&format!("/{}", after.next().unwrap().data["id"])));
+}
+
+#[test]
+fn native_copies_have_events() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let [slow, quick] = ["slow", "quick"].map(|name| env.source.join(name));
+    write_file(&mut seeded(309), &slow, 6 << 20);
+    write_file(&mut seeded(310), &quick, 1000);
+    let mut events = EventFeed::open_as(&agent.http, &format!("{TRANSFERS}/events"), &owner(&env));
+    let mut followed = |options: &[&str], file: &Path| {
+        let copy = RunningCommand::start(env.cp(options).arg(file).arg(agent.url("")));
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|event: &FeedEvent| event.data["state"] != "done") {
+            seen.push(events.next().expect("the end of the copy"));
+        }
+        assert_eq!(copy.wait().code, 0);
+        seen
+    };
+    // Three seconds.
+    let seen = followed(&["--rate", "16M"], &slow);
+    assert_eq!((seen[0].kind.as_str(), &seen[0].data["state"]), ("state", &json!("running")));
+    assert!(seen.iter().any(|event| event.kind == "progress"), "{seen:?}");
+    assert!(seen.iter().all(|event| event.data["id"] == seen[0].data["id"]), "{seen:?}");
+    let last = seen.last().unwrap();
+    assert_eq!((last.kind.as_str(), &last.data["bytes"]), ("state", &json!(6 << 20)));
+    assert_eq!(last.data["submitted"], Value::Null);
+    // Also one that ended before it was seen running.
+    let seen = followed(&[], &quick);
+    assert_eq!(seen.last().unwrap().data["files"], 1);
 }

@@ -1,13 +1,14 @@
 //! Copies that clients submit to this agent over HTTP, without a controller.
 //!
 //! For: accepting them ([`SubmittedTransfers::submit`]), carrying them out with the mover, one attempt after the other
-//! until the copy has ended ([`scheduler`]), and their events. The client may end meanwhile, and the agent restart: a
+//! until the copy has ended ([`scheduler`]), and events of all transfers of the mover. The client may end meanwhile, and the agent restart: a
 //! record in the state directory ([`record`]) lasts until the last of a thousand later ones has ended.
 //!
 //! The rights are those of the client that submitted, at its submission and at each attempt; a transfer whose token was
 //! withdrawn ends. Addresses of other agents are checked by the rules of third-party copies (`third_party.to`).
 //!
-//! Not for: native transfers, whose client is connected (the mover), nor orders of a controller ([`crate::orders`]).
+//! Not for: carrying out native transfers, whose client is connected (the mover), or orders of a controller
+//! ([`crate::orders`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -105,6 +106,7 @@ impl SubmittedTransfers {
             transfers: BTreeMap::new(),
             keys: HashMap::new(),
             events: TransferEventLog::new(),
+            native: BTreeMap::new(),
             is_stopping: false,
             stopped: None,
         };
@@ -268,6 +270,15 @@ impl SubmittedTransfers {
     #[must_use]
     pub fn list(&self) -> Vec<TransferFacts> {
         self.lock().transfers.values().map(SubmittedTransfer::facts).collect()
+    }
+
+    /// All transfers by number, and those of the mover that were not submitted.
+    #[must_use]
+    pub fn list_with_native(&self) -> Vec<TransferFacts> {
+        let native = self.services.mover.native_transfers().into_iter().map(TransferFacts::from);
+        let mut all: BTreeMap<u64, TransferFacts> = native.map(|one| (one.id, one)).collect();
+        all.extend(self.list().into_iter().map(|one| (one.id, one)));
+        all.into_values().collect()
     }
 
     /// The submitted transfer with this number.

@@ -103,7 +103,7 @@ struct TransferFollower {
     ready: VecDeque<SubmittedEvent>,
 }
 
-/// Streams events of submitted transfers, from `Last-Event-ID` or `after` on; by default the present state first.
+/// Streams events of transfers, those of gateways excepted, from `Last-Event-ID` or `after` on; by default the present state first.
 ///
 /// The present state of each transfer comes first if events after that number are not kept any more.
 #[utoipa::path(get, path = "/api/v1/transfers/events", operation_id = "follow_transfers", security((), ("token" = [])),
@@ -158,7 +158,7 @@ impl TransferFollower {
                     is_change: true,
                     transfer: Arc::new(transfer),
                 };
-                self.submitted.list().into_iter().map(state).collect()
+                self.submitted.list_with_native().into_iter().map(state).collect()
             });
             self.after = found.last().map_or(self.after, |event| event.number).max(now);
             let is_meant = |event: &SubmittedEvent| {

@@ -1,4 +1,4 @@
-//! Events of submitted transfers, kept for followers that return.
+//! Events of transfers, kept for followers that return.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::http::api::TransferFacts;
 /// Most events kept.
 const EVENTS_MAX: usize = 4096;
 
-/// An event of a submitted transfer.
+/// An event of a transfer.
 #[derive(Debug, Clone)]
 pub struct SubmittedEvent {
     /// Number; greater than that of each earlier event, also after a restart.

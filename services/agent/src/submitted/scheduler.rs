@@ -45,13 +45,15 @@ impl SubmittedTransfers {
         let mut table = self.lock();
         loop {
             let now = Instant::now();
-            let pause = self.advance(&mut table, now);
+            let pause = self.advance(&mut table, now).min(OBSERVE_INTERVAL);
+            table.observe_native(self.services.mover.native_transfers());
             let is_at_rest = !table.transfers.values().any(SubmittedTransfer::is_active);
             let is_overdue = table.stopped.is_some_and(|at| now.duration_since(at) > STOP_TIMEOUT);
             if table.is_stopping && (is_at_rest || is_overdue) {
                 return;
             }
-            self.followers.send_replace(table.events.last());
+            let last = table.events.last();
+            self.followers.send_if_modified(|shown| std::mem::replace(shown, last) != last);
             let waited = self.changed.wait_timeout(table, pause);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
         }

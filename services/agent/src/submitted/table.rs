@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use penstock_mover::{Caller, TransferDirection};
+use penstock_mover::{Caller, ListedTransfer, TransferDirection};
 
 use super::attempt::StartedAttempt;
 use super::body::{CopyPeer, CopyPlan};
@@ -20,6 +20,8 @@ pub(super) struct TransferTable {
     /// Numbers by client and idempotency key.
     pub(super) keys: HashMap<(String, String), u64>,
     pub(super) events: TransferEventLog,
+    /// State and bytes of the last event of each transfer that was not submitted.
+    pub(super) native: BTreeMap<u64, (TransferStatus, u64)>,
     pub(super) is_stopping: bool,
     /// Time of the stop.
     pub(super) stopped: Option<Instant>,
@@ -173,6 +175,23 @@ impl TransferTable {
         let is_change = now.0 != one.shown.0;
         one.shown = now;
         self.events.push(is_change, facts);
+    }
+
+    /// Adds events of the transfers in the mover's list that were not submitted. One that began and ended since the last
+    /// call has its end alone.
+    pub(super) fn observe_native(&mut self, listed: Vec<ListedTransfer>) {
+        let mut native = BTreeMap::new();
+        for one in listed.into_iter().filter(|one| !self.transfers.contains_key(&one.id)) {
+            let facts = TransferFacts::from(one);
+            let now = (facts.state, facts.moved_bytes);
+            let before = self.native.get(&facts.id).copied();
+            native.insert(facts.id, now);
+            let has_ended = before.is_some_and(|before| before.0.is_ended());
+            if before != Some(now) && !has_ended {
+                self.events.push(before.is_none_or(|before| before.0 != now.0), facts);
+            }
+        }
+        self.native = native;
     }
 
     /// Transfers of a client that have not ended.

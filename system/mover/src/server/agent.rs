@@ -49,6 +49,8 @@ const HISTORY_MAX: usize = 200;
 #[derive(Debug)]
 pub(super) struct RecentTransfer {
     pub(super) listed: ListedTransfer,
+    /// False for one of a gateway.
+    pub(super) is_native: bool,
     /// Decisions about its streams; none of one whose client chose them.
     pub(super) tuning: Option<TuningReport>,
 }
@@ -194,6 +196,20 @@ impl Agent {
         all
     }
 
+    /// As [`Self::transfers`], without those of gateways.
+    #[must_use]
+    pub fn native_transfers(&self) -> Vec<ListedTransfer> {
+        let history = lock(&self.0.history);
+        let native = history.iter().filter(|ended| ended.is_native);
+        let mut all: Vec<_> = native.map(|ended| ended.listed.clone()).collect();
+        drop(history);
+        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        all.extend(running.iter().map(|running| running.show()));
+        all.extend(self.0.initiated().iter().map(|one| one.show()));
+        all.sort_by_key(|transfer| transfer.id);
+        all
+    }
+
     fn find(&self, id: u64) -> Result<Arc<ActiveSession>, UnknownTransfer> {
         lock(&self.0.sessions)
             .values()
@@ -329,7 +345,8 @@ impl AgentInner {
         count: impl FnOnce(&mut AgentCounters),
     ) {
         let shown = ended.listed.clone();
-        if ended.protocol == "penstock" {
+        let is_native = ended.protocol == "penstock";
+        if is_native {
             let peak = ended.streams_peak;
             let settled = tuning.as_ref().map(|report| report.settled_streams().unwrap_or(peak));
             ended.streams_settled = settled;
@@ -346,6 +363,6 @@ impl AgentInner {
         if history.len() == HISTORY_MAX {
             history.pop_front();
         }
-        history.push_back(RecentTransfer { listed: shown, tuning });
+        history.push_back(RecentTransfer { listed: shown, is_native, tuning });
     }
 }
