@@ -161,8 +161,9 @@ fn page_equals_its_types() {
         fs::write(&path, &page).expect("docs/json.md can be written");
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
+    let differing = kept.lines().zip(page.lines()).find(|(kept, page)| kept != page);
     let remedy = "run UPDATE_GOLDEN=1 cargo test -p penstock --test documentation page_equals and review the diff";
-    assert_eq!(kept, page, "docs/json.md is out of step; {remedy}");
+    assert!(kept == page, "docs/json.md is out of step at {differing:?}; {remedy}");
 }
 
 /// Commands with the heading of their output; commands with heading "" prepare others.
