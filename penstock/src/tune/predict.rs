@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use penstock_agent::history::{HistoryRow, ProtectionName, TransferVerdict};
+use penstock_agent::history::HistoryRow;
 use penstock_forecast::online::{self, ForecastRequest};
 use penstock_forecast::{
     MODEL_BYTES_MAX, ModelBundle, ModelForecast, PastTransfer, TransferFeatures, pair_rates_before,
