@@ -1,7 +1,7 @@
 //! Shared code of the controller's verbs: `submit`, `list`, `show`, `set`, `cancel`, `drain`, `reserve`.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use penstock_agent::client::{AgentClient, ClientError};
@@ -31,6 +31,9 @@ pub(crate) struct ControllerArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     controller: Option<String>,
 }
+
+/// Time for which `--watch` waits for a controller that restarts.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// HTTP client of a controller.
 pub(crate) struct ControllerClient(AgentClient);
@@ -66,6 +69,27 @@ impl ControllerClient {
         body: Option<&impl Serialize>,
     ) -> Result<T, CommandFailure> {
         self.0.ask(method, path, body).map_err(failure)
+    }
+
+    /// As [`Self::get`], for a command that watches: the request goes on while the controller restarts, so that no answer
+    /// is no failure for [`RESTART_TIMEOUT`].
+    fn watched<T: DeserializeOwned>(&self, path: &str) -> Result<T, CommandFailure> {
+        let begun = Instant::now();
+        loop {
+            let result = self.0.ask("GET", path, None::<&()>);
+            let is_away = matches!(
+                result,
+                Err(ClientError::Unreachable { .. } | ClientError::Failed { status: 503, .. })
+            );
+            if !is_away || begun.elapsed() > RESTART_TIMEOUT {
+                return result.map_err(failure);
+            }
+            std::thread::sleep(WATCH_EVERY);
+        }
+    }
+
+    fn watched_request(&self, id: u64) -> Result<RequestFacts, CommandFailure> {
+        self.watched(&format!("/api/v1/requests/{id}"))
     }
 
     fn request(&self, id: u64) -> Result<RequestFacts, CommandFailure> {

@@ -259,7 +259,9 @@ fn follower_resumes_after_last_event() {
     let mut after =
         EventFeed::open(&agent.http, &format!("{TRANSFERS}/events"), &headers(&last.id));
     let next = accept(&agent, &owner(&env), &json!({"source": "/file", "destination": "/b"}));
-    assert!(next.ends_with(&format!("/{}", after.next().unwrap().data["id"])));
+    // The other end of a copy within the agent is a transfer of its own, whose events may come first.
+    let is_next = |event: &FeedEvent| next.ends_with(&format!("/{}", event.data["id"]));
+    assert!(after.any(|event| is_next(&event)));
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl QueueDelta {
         *self = Self {
             batches: self.batches + 1,
             files: self.files + files,
-            bytes: self.bytes + bytes,
+            bytes: self.bytes.saturating_add(bytes),
         };
     }
 
@@ -55,7 +55,7 @@ impl QueueDelta {
         *self = Self {
             batches: self.batches - 1,
             files: self.files - files,
-            bytes: self.bytes - bytes,
+            bytes: self.bytes.saturating_sub(bytes),
         };
     }
 }

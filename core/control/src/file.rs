@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::numbers::stored_numbers;
 use crate::request::UnknownState;
 
+/// Largest size of a file, 1 PiB: sizes come from clients and agents, and sums of them have to fit into the database.
+pub const FILE_BYTES_MAX: u64 = 1 << 50;
+
+/// Largest sum of sizes that is kept, 1 EiB: two of them fit into a number of the database.
+pub const TOTAL_BYTES_MAX: i64 = 1 << 60;
+
 /// State of a file; the value is its number in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -56,14 +56,14 @@ pub fn settle_file(
     match state {
         RequestFileState::Done => {
             delta.done += 1;
-            delta.bytes_done += known.unwrap_or(0);
+            delta.bytes_done = delta.bytes_done.saturating_add(known.unwrap_or(0));
         }
         RequestFileState::Failed => delta.failed += 1,
         _ => {}
     }
     delta.active -= i64::from(state.is_final());
     if known != size {
-        delta.bytes += known.unwrap_or(0) - size.unwrap_or(0);
+        delta.bytes = delta.bytes.saturating_add(known.unwrap_or(0) - size.unwrap_or(0));
         delta.sized += i64::from(size.is_none());
     }
     SettledFile { state, size: known, attempt }
@@ -223,7 +223,7 @@ pub fn end_part(
         first,
         last,
         files,
-        bytes: again.iter().filter_map(|(_, size, _)| *size).sum(),
+        bytes: again.iter().filter_map(|(_, size, _)| *size).fold(0, i64::saturating_add),
         seqs: (files <= last - first).then(|| again.into_iter().map(|(seq, ..)| seq).collect()),
         state: BatchState::initial(terms.is_paused, waits),
         not_before_ms: if waits { now_ms + delay } else { 0 },

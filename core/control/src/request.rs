@@ -168,8 +168,8 @@ impl RequestDelta {
             done: self.done + other.done,
             failed: self.failed + other.failed,
             cancelled: self.cancelled + other.cancelled,
-            bytes: self.bytes + other.bytes,
-            bytes_done: self.bytes_done + other.bytes_done,
+            bytes: self.bytes.saturating_add(other.bytes),
+            bytes_done: self.bytes_done.saturating_add(other.bytes_done),
             sized: self.sized + other.sized,
         };
     }

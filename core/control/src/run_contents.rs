@@ -118,7 +118,7 @@ impl RunContents {
             }
             chosen.batches.push((at, chosen.files));
             chosen.files += batch.files;
-            chosen.bytes += batch.bytes;
+            chosen.bytes = chosen.bytes.saturating_add(batch.bytes);
         }
         chosen
     }

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<Code, CommandFailure> {
     }
     if args.watch && !args.json {
         return watch(|| {
-            let list: Requests = controller.get(&path)?;
+            let list: Requests = controller.watched(&path)?;
             Ok((shown(&list.requests), None))
         });
     }

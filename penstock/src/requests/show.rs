@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ShowArgs) -> Result<Code, CommandFailure> {
     let controller = args.place.open()?;
     if args.watch && !args.json {
         return watch(|| {
-            let request = controller.request(args.id)?;
+            let request = controller.watched_request(args.id)?;
             let end = is_over(&request).then(|| code(&request));
             Ok((text(args, &controller, &request)?, end))
         });
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ShowArgs) -> Result<Code, CommandFailure> {
     let mut request = controller.request(args.id)?;
     while args.watch && !is_over(&request) {
         std::thread::sleep(super::WATCH_EVERY);
-        request = controller.request(args.id)?;
+        request = controller.watched_request(args.id)?;
     }
     let end = if args.watch { code(&request) } else { Code::Done };
     if args.json {
@@ -120,7 +120,7 @@ fn text(
 ) -> Result<String, CommandFailure> {
     let mut text = facts(request);
     if !is_over(request) {
-        let orders: Orders = controller.get(&format!("/api/v1/requests/{}/why", args.id))?;
+        let orders: Orders = controller.watched(&format!("/api/v1/requests/{}/why", args.id))?;
         text += &shown(&orders);
     }
     if let Some(state) = &args.files {

@@ -15,8 +15,8 @@ use crate::exit::{Code, CommandFailure, OrExit, say};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The controller chooses hosts, rates and paths, retries transient failures, and continues when machines fail; this \
-command may end at once. Without --files it copies everything below the source directory, or the source file, into the \
-destination's directory. With --key a repeated command names the same request.
+command may end at once. Without --files it copies all files and links below the source directory, or the source file, into \
+the destination's directory; empty directories are not made. With --key a repeated command names the same request.
 
 The controller's own token is known on its machine; elsewhere log in to its HTTP port once (penstock login \
 HOST:8621 --token ... --fingerprint ...). With --watch the exit code says how it ended: 0 done, 3 partial, 1 failed or \
@@ -183,13 +183,13 @@ pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
         if !args.json {
             let outcome = |request: &RequestFacts| is_over(request).then(|| code(request));
             return watch(|| {
-                let request = controller.request(id)?;
+                let request = controller.watched_request(id)?;
                 Ok((line(&request), outcome(&request)))
             });
         }
         while !is_over(&request) {
             std::thread::sleep(super::WATCH_EVERY);
-            request = controller.request(id)?;
+            request = controller.watched_request(id)?;
         }
     }
     let code = if args.watch { code(&request) } else { Code::Done };

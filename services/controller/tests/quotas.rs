@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::node::{Node, Shared, turns};
 use common::{Running, Store, config, directory, on_both, request, submit};
 use serde_json::{Value, json};
 
@@ -91,5 +92,38 @@ fn reload_changes_quotas() {
     running.reload().unwrap();
     running.block(async {
         submit(&mut client, &request("production", "/1", 1)).await;
+    });
+}
+
+#[test]
+fn huge_sizes_stop_nothing() {
+    let most = 1_u64 << 50;
+    on_both(|store| {
+        let (_keep, running) =
+            start(store, "[[controller.quota]]\nclient = \"producer\"\nbytes = 1000");
+        let (mut client, mut limited) = (running.client("operator"), running.client("producer"));
+        let world = Shared::default();
+        running.block(async {
+            for size in [most + 1, i64::MAX as u64, u64::MAX] {
+                let huge = request("production", "/huge", size);
+                assert_eq!(client.ask("POST", "/api/v1/requests", &huge).await.0, 422, "{size}");
+            }
+            // Sums above 64 bits.
+            for number in 0..3 {
+                let mut many = request("production", &format!("/many{number}"), 1);
+                let files =
+                    (0..10_000).map(|file| json!({"path": format!("f{file}"), "size": most}));
+                many["files"] = files.collect();
+                submit(&mut client, &many).await;
+                assert_over_quota(&limited.ask("POST", "/api/v1/requests", &many).await, "bytes");
+            }
+            // Work that comes later still begins and ends.
+            let path = submit(&mut client, &request("analysis", "/small", 10)).await;
+            let mut nodes = vec![
+                Node::new("c1", running.address, &world),
+                Node::new("t1", running.address, &world),
+            ];
+            turns(&mut nodes, async || client.get(&path).await["state"] == "done").await;
+        });
     });
 }

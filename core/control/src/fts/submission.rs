@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::checksum::{ChecksumMode, FtsChecksum};
 use super::state::FtsJobKind;
+use crate::file::FILE_BYTES_MAX;
 
 /// Most transfers of a job.
 pub const FTS_FILES_MAX: usize = 10_000;
@@ -322,7 +323,9 @@ fn parse_file(file: &Map<String, Value>, at: &str, out: &mut Vec<FtsTransfer>) -
     if filesize.is_some_and(|bytes| bytes < 0) {
         return fault(format!("{at}.filesize"), FtsFault::Range("0 for unknown, or more"));
     }
-    let filesize = filesize.filter(|bytes| *bytes > 0);
+    // Only for comparison and sums: no file is larger.
+    let filesize =
+        filesize.filter(|bytes| *bytes > 0).map(|bytes| bytes.min(FILE_BYTES_MAX as i64));
     let scitag = integer(file, at, "scitag")?;
     if scitag.is_some_and(|scitag| !SCITAG_NUMBERS.contains(&scitag)) {
         return fault(format!("{at}.scitag"), FtsFault::Range("from 65 to 65535"));

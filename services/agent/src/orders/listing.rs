@@ -1,8 +1,8 @@
-//! Lists the regular files below a directory, or one file, page by page.
+//! Lists the files and symbolic links below a directory, or one of them, page by page.
 //!
 //! A thread walks the tree, confined to the export, and pauses while [`PENDING_MAX`] entries are
 //! unacknowledged. A name that is not UTF-8 or an unreadable directory ends the listing with a fault, so that
-//! an incomplete list is never taken for complete.
+//! an incomplete list is never taken for complete. Directories are not listed: they appear with their files.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -78,7 +78,7 @@ impl DirectoryListing {
         let failed = |error: io::Error| permanent(format!("{shown}: {}", describe(&error)));
         if !path.is_empty() {
             let facts = root.stat(std::ffi::OsStr::from_bytes(&path)).map_err(failed)?;
-            if facts.kind == fs::Kind::File {
+            if matches!(facts.kind, fs::Kind::File | fs::Kind::Symlink) {
                 // A single file is listed under the name that stands for the listed path.
                 let shared = ListingShared::default();
                 shared.push(ListedFile { path: LISTED_PATH.to_owned(), bytes: facts.size });
@@ -131,7 +131,7 @@ impl Drop for DirectoryListing {
 fn walk(shared: &ListingShared, dir: Dir, shown: &str) {
     let source = ScanRoot { dir: Arc::new(dir), path: std::path::PathBuf::new() };
     TreeWalk { recursive: true, xattrs: false }.run(&source, |found| match found {
-        ScanItem::Entry(_, entry) if entry.kind == EntryKind::File => {
+        ScanItem::Entry(_, entry) if entry.kind != EntryKind::Directory => {
             match std::str::from_utf8(entry.path.as_bytes()) {
                 Ok(path) if is_unfinished(path) => !shared.lock().stopped,
                 Ok(path) => shared.push(ListedFile { path: path.to_owned(), bytes: entry.bytes }),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_list_each_file_once() {
+    fn pages_list_each_file_and_link_once() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let mut wanted = BTreeSet::new();
@@ -225,6 +225,7 @@ mod tests {
         }
         std::fs::write(root.join(".penstock-0123-4567.part"), "").unwrap();
         std::os::unix::fs::symlink("/", root.join("everything")).unwrap();
+        wanted.insert("everything".to_owned());
         assert_eq!(listed(root), (wanted, None));
     }
 

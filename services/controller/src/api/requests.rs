@@ -11,9 +11,10 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use penstock_control::backoff;
 use penstock_control::class::WorkClass;
-use penstock_control::file::RequestFileState;
+use penstock_control::file::{FILE_BYTES_MAX, RequestFileState, TOTAL_BYTES_MAX};
 use penstock_control::orders::FILES_MAX;
 use penstock_control::request::{RequestState, UnknownState};
+use penstock_units::ByteCount;
 
 use super::objects::{
     AppendBody, ChangeBody, FileBody, FileFacts, Files, History, OrderFacts, Orders, RequestFacts,
@@ -39,9 +40,6 @@ use penstock_http::{QueryParams, RawQuery, Refused, Unavailable};
 
 /// Longest idempotency key.
 const KEY_BYTES_MAX: usize = 256;
-
-/// Largest size or time, the range of database integers.
-const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Most requests, files or events in one response.
 const LIST_MAX: i64 = 1000;
@@ -197,8 +195,9 @@ fn lower(
             format!("give 1 to {}", backoff::ATTEMPTS_MAX),
         ));
     }
-    if asked.size_estimate_bytes.is_some_and(|bytes| bytes > NUMBER_MAX) {
-        return Err(ProblemDetails::field("/size_estimate_bytes", "it is too large"));
+    if asked.size_estimate_bytes.is_some_and(|bytes| bytes > TOTAL_BYTES_MAX as u64) {
+        let text = format!("a request has at most {}", ByteCount(TOTAL_BYTES_MAX as u64));
+        return Err(ProblemDetails::field("/size_estimate_bytes", text));
     }
     let files = new_files(&asked.files)?;
     let deadline = asked.deadline_unix_seconds.map(deadline_ms).transpose()?;
@@ -296,8 +295,8 @@ fn new_files(files: &[FileBody]) -> Result<Vec<NewFile>, ProblemDetails> {
         if !seen.insert(file.path.as_str()) {
             return Err(wrong("path", format!("'{}' is there twice", file.path)));
         }
-        if file.size.is_some_and(|size| size > NUMBER_MAX) {
-            return Err(wrong("size", "it is too large".to_owned()));
+        if file.size.is_some_and(|size| size > FILE_BYTES_MAX) {
+            return Err(wrong("size", format!("a file has at most {}", ByteCount(FILE_BYTES_MAX))));
         }
         if let Some(text) = &file.digest {
             check_digest(text).map_err(|error| wrong("digest", error.to_string()))?;

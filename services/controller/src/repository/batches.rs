@@ -13,7 +13,9 @@ use sqlx::AnyPool;
 use super::db;
 use super::requests::TransferPolicy;
 use super::rows::{IdRow, JsonColumn, TypedRow, typed_row, written_row};
-use super::statement::{add_clause, insert_rows, select, select_one, statement, with_rows};
+use super::statement::{
+    add_clause, capped_total, insert_rows, select, select_one, statement, with_rows,
+};
 use super::writer::TxContext;
 
 const WAITING_STATE: i64 = BatchState::Waiting.number();
@@ -126,9 +128,10 @@ typed_row! {
 
 /// Returns the queued work of each class.
 pub(crate) async fn queued_by_class(pool: &AnyPool) -> Result<Vec<QueuedWork>, sqlx::Error> {
-    let text =
-        "SELECT class, CAST(SUM(files) AS BIGINT) AS files, CAST(SUM(bytes) AS BIGINT) AS bytes
-        FROM queue GROUP BY class";
+    let bytes = capped_total("bytes");
+    let text = format!(
+        "SELECT class, CAST(SUM(files) AS BIGINT) AS files, {bytes} AS bytes FROM queue GROUP BY class"
+    );
     select(text).fetch_all(pool).await
 }
 

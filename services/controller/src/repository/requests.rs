@@ -15,7 +15,8 @@ use sqlx::{AnyPool, Arguments};
 use super::batches;
 use super::rows::{IdRow, JsonColumn, TypedRow, table_row, typed_row, written_row};
 use super::statement::{
-    add_clause, insert_rows, select, select_one, select_with, set_clause, statement, with_rows,
+    add_clause, capped_total, insert_rows, select, select_one, select_with, set_clause, statement,
+    with_rows,
 };
 use super::writer::TxContext;
 use crate::quota::ClientUsage;
@@ -261,9 +262,9 @@ typed_row! {
 /// Returns what a client has in requests that have not ended. Bytes are those that are known, or the larger estimate.
 pub(crate) async fn usage(cx: &mut TxContext, client: &str) -> Result<ClientUsage, sqlx::Error> {
     let left = "CASE WHEN size_estimate > bytes THEN size_estimate ELSE bytes END - bytes_done";
+    let bytes = capped_total(&format!("CASE WHEN {left} > 0 THEN {left} ELSE 0 END"));
     let text = format!(
-        "SELECT COUNT(*) AS requests, CAST(COALESCE(SUM(CASE WHEN {left} > 0 THEN {left} ELSE 0 END), 0) AS BIGINT) AS bytes \
-         FROM request WHERE client = $1 AND ended IS NULL"
+        "SELECT COUNT(*) AS requests, {bytes} AS bytes FROM request WHERE client = $1 AND ended IS NULL"
     );
     let UsageRow { requests, bytes } =
         select::<UsageRow>(text).bind(client.to_owned()).fetch_one(&mut cx.tx).await?;

@@ -9,6 +9,7 @@
 use std::fmt::Write as _;
 use std::panic::Location;
 
+use penstock_control::file::TOTAL_BYTES_MAX;
 use sqlx::any::{Any, AnyArguments, AnyRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};
 use sqlx::{AnyConnection, Arguments, AssertSqlSafe, FromRow};
@@ -146,12 +147,34 @@ pub(super) fn set_clause<R: WrittenRow>(keys: &[&str]) -> String {
     sets.join(", ")
 }
 
-/// Returns `column = table.column + v.column` for each column of `R` but the keys: the SET clause of an UPDATE that adds.
+/// Returns `column = table.column + v.column`, at most [`TOTAL_BYTES_MAX`], for each column of `R` but the keys: the SET
+/// clause of an UPDATE that adds. SQLite would make a sum beyond 64 bits a floating-point number.
 pub(super) fn add_clause<R: WrittenRow>(table: &str, keys: &[&str]) -> String {
     let columns = R::COLUMNS.iter().filter(|column| !keys.contains(column));
-    let sets: Vec<String> =
-        columns.map(|column| format!("{column} = {table}.{column} + v.{column}")).collect();
+    let sets: Vec<String> = columns
+        .map(|column| {
+            format!(
+                "{column} = {}",
+                capped_sum(&format!("{table}.{column}"), &format!("v.{column}"))
+            )
+        })
+        .collect();
     sets.join(", ")
+}
+
+/// Returns the sum of two expressions of at most 62 bits, at most [`TOTAL_BYTES_MAX`].
+fn capped_sum(one: &str, other: &str) -> String {
+    format!(
+        "CASE WHEN {one} + {other} > {TOTAL_BYTES_MAX} THEN {TOTAL_BYTES_MAX} ELSE {one} + {other} END"
+    )
+}
+
+/// Returns the sum of `bytes` over the rows of a query, at most [`TOTAL_BYTES_MAX`], and 0 without rows: exact below 2^53.
+pub(super) fn capped_total(bytes: &str) -> String {
+    let sum = format!("COALESCE(SUM(CAST({bytes} AS DOUBLE PRECISION)), 0)");
+    format!(
+        "CAST(CASE WHEN {sum} > {TOTAL_BYTES_MAX} THEN {TOTAL_BYTES_MAX} ELSE {sum} END AS BIGINT)"
+    )
 }
 
 /// Returns `column = excluded.column` for each column of `R` but the keys: the SET clause of an insertion of rows that

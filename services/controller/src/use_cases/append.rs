@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use penstock_control::batch::{self, BatchKind, BatchLimits, BatchState};
+use penstock_control::file::{FILE_BYTES_MAX, TOTAL_BYTES_MAX};
 use penstock_control::orders::{LISTED_PATH, ListedFile};
 use penstock_control::request::RequestDelta;
 
@@ -101,7 +102,8 @@ pub(crate) async fn add_listed_files(
             path = name.to_owned();
         }
         if crate::paths::relative(&path).is_ok() && known.insert(path.clone()) {
-            files.push(NewFile { path, size: Some(entry.bytes), digest: None });
+            let size = Some(entry.bytes.min(FILE_BYTES_MAX));
+            files.push(NewFile { path, size, digest: None });
         }
     }
     let base = base_batch(cx, request, &terms).await?;
@@ -136,10 +138,14 @@ async fn base_batch(
     })
 }
 
-/// Returns the bytes and the number of files of known size.
+/// Returns the bytes, at most [`TOTAL_BYTES_MAX`], and the number of files of known size.
 pub(super) fn sums(files: &[NewFile]) -> (i64, i64) {
     let sized = files.iter().filter_map(|file| file.size);
-    (sized.clone().map(|size| size as i64).sum(), sized.count() as i64)
+    let bytes = sized.clone().fold(0, u64::saturating_add);
+    (
+        i64::try_from(bytes).map_or(TOTAL_BYTES_MAX, |bytes| bytes.min(TOTAL_BYTES_MAX)),
+        sized.count() as i64,
+    )
 }
 
 /// Splits files into batches; the first file has sequence number `first`.

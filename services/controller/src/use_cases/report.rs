@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use penstock_control::batch::BatchKind;
+use penstock_control::file::FILE_BYTES_MAX;
 use penstock_control::interface_rates::InterfaceRates;
 use penstock_control::live_run::{
     self, NewProgress, ReportEffect, ReportedChange, ReportedEnds, truncated,
@@ -139,7 +140,7 @@ impl ReportBatch {
             self.outcomes.push(FileOutcome {
                 request: part.request,
                 seq,
-                bytes: i64::try_from(outcome.bytes).ok(),
+                bytes: i64::try_from(outcome.bytes.min(FILE_BYTES_MAX)).ok(),
                 digest: outcome.digest.clone(),
                 fault: outcome.fault.clone(),
                 attempts: part.attempts,
@@ -158,7 +159,8 @@ impl ReportBatch {
         let settled = outcomes::store_file_outcomes(cx, self.outcomes, &mut self.deltas).await?;
         for ((key, run), bytes) in keys.iter().zip(&self.outcome_runs).zip(bytes) {
             if let (Some(is_done), Some(run)) = (settled.get(key), runs.get_mut(run)) {
-                run.settled_bytes += if *is_done { bytes } else { 0 };
+                let bytes = if *is_done { bytes } else { 0 };
+                run.settled_bytes = run.settled_bytes.saturating_add(bytes);
                 run.settled_files += 1;
             }
         }
