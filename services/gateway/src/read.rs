@@ -32,8 +32,10 @@ pub(crate) const CHUNK_BYTES: usize = 512 << 10;
 /// Chunks in the pool of a gateway. Reads beyond it, for many slow clients, allocate memory of their own.
 pub(crate) const POOLED_CHUNKS_MAX: usize = 64;
 
-/// Separator of the parts of a `multipart/byteranges` body; files may contain it, as each part has its length.
-const BOUNDARY: &str = "penstock-3f1c77ab90d24e5e";
+/// Returns a separator for the parts of a `multipart/byteranges` body. It is random: a file cannot contain it by intent.
+fn new_boundary() -> String {
+    format!("penstock-{:032x}", u128::from_be_bytes(penstock_mover::random()))
+}
 
 /// A piece of a response body.
 #[derive(Debug)]
@@ -125,9 +127,10 @@ pub(crate) async fn get(
             (StatusCode::PARTIAL_CONTENT, vec![BodyPiece::Data(parts[0])])
         }
         RequestedRanges::Parts(parts) => {
-            let kind = format!("multipart/byteranges; boundary={BOUNDARY}");
+            let boundary = new_boundary();
+            let kind = format!("multipart/byteranges; boundary={boundary}");
             headers.insert(header::CONTENT_TYPE, ascii(&kind));
-            (StatusCode::PARTIAL_CONTENT, multipart(&parts, size))
+            (StatusCode::PARTIAL_CONTENT, multipart(&parts, size, &boundary))
         }
     };
     let length: u64 = pieces.iter().map(BodyPiece::bytes).sum();
@@ -214,16 +217,16 @@ impl BodyPiece {
     }
 }
 
-fn multipart(parts: &[ByteRange], size: u64) -> Vec<BodyPiece> {
+fn multipart(parts: &[ByteRange], size: u64, boundary: &str) -> Vec<BodyPiece> {
     let mut pieces = Vec::with_capacity(2 * parts.len() + 1);
     for part in parts {
         pieces.push(BodyPiece::Text(format!(
-            "\r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: {}\r\n\r\n",
+            "\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\nContent-Range: {}\r\n\r\n",
             part.content_range(size)
         )));
         pieces.push(BodyPiece::Data(*part));
     }
-    pieces.push(BodyPiece::Text(format!("\r\n--{BOUNDARY}--\r\n")));
+    pieces.push(BodyPiece::Text(format!("\r\n--{boundary}--\r\n")));
     pieces
 }
 
@@ -354,7 +357,9 @@ mod tests {
     #[test]
     fn multipart_body_names_each_range() {
         let parts = [ByteRange { start: 0, bytes: 2 }, ByteRange { start: 7, bytes: 1 }];
-        let texts: Vec<String> = multipart(&parts, 10)
+        let boundary = new_boundary();
+        assert_ne!(boundary, new_boundary());
+        let texts: Vec<String> = multipart(&parts, 10, &boundary)
             .iter()
             .map(|piece| match piece {
                 BodyPiece::Text(text) => text.clone(),
@@ -362,9 +367,9 @@ mod tests {
             })
             .collect();
         let expected = format!(
-            "\r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 0-1/10\r\n\r\nxx\
-             \r\n--{BOUNDARY}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 7-7/10\r\n\r\nx\
-             \r\n--{BOUNDARY}--\r\n"
+            "\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 0-1/10\r\n\r\nxx\
+             \r\n--{boundary}\r\nContent-Type: application/octet-stream\r\nContent-Range: bytes 7-7/10\r\n\r\nx\
+             \r\n--{boundary}--\r\n"
         );
         assert_eq!(texts.concat(), expected);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream, Bytes};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
@@ -59,6 +59,11 @@ pub(crate) async fn put(
     algorithms.extend(wanted.map(|wanted| wanted.algorithm));
     algorithms.sort_by_key(ToString::to_string);
     algorithms.dedup();
+    if request.version < Version::HTTP_11 && !request.headers.contains_key(header::CONTENT_LENGTH) {
+        // The end of its connection would be the end of the file, whole or not.
+        let text = "PUT over HTTP/1.0 needs Content-Length: send it, or use HTTP/1.1";
+        return Err(ProblemDetails::new(StatusCode::LENGTH_REQUIRED, text));
+    }
     let bytes = request.header(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
     let headers = request.headers.clone();
     let overwrites = request.overwrites();
