@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penstock_mover::Labelling;
 use penstock_nvme::auth::{
@@ -22,6 +22,8 @@ use crate::{DiskError, NvmeHostIdentity};
 
 /// Bytes read ahead of a header: more would be copied twice.
 const READ_AHEAD_BYTES: usize = 16 << 10;
+/// Longest answer that is no data of a read: that of Identify.
+const ANSWER_BYTES_MAX: usize = 4096;
 /// The target demands authentication (result of Connect, AUTHREQ).
 const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
 /// Messages of one authentication at most.
@@ -57,6 +59,7 @@ pub(crate) struct QueueConnection {
     peer: SocketAddr,
     reader: BufReader<TcpStream>,
     alignment: usize,
+    timeout: Duration,
     /// Label of its packets, as `Labelling` describes it.
     pub(crate) label: String,
 }
@@ -77,6 +80,7 @@ impl QueueConnection {
             peer,
             reader: BufReader::with_capacity(READ_AHEAD_BYTES, socket),
             alignment: 4,
+            timeout: host.timeout,
             label: labelling.description,
         };
         let failed = |error| DiskError::Connection { peer, error };
@@ -109,8 +113,9 @@ impl QueueConnection {
         self.reader.get_ref()
     }
 
-    /// Limits the wait of reads and writes.
-    pub(crate) fn set_timeout(&self, timeout: Duration) -> Result<(), DiskError> {
+    /// Limits the wait of reads and writes, and the time of a whole answer of at most [`ANSWER_BYTES_MAX`].
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) -> Result<(), DiskError> {
+        self.timeout = timeout;
         let set = |socket: &TcpStream| {
             socket.set_read_timeout(Some(timeout))?;
             socket.set_write_timeout(Some(timeout))
@@ -123,7 +128,28 @@ impl QueueConnection {
     }
 
     pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Result<(), DiskError> {
-        self.reader.read_exact(bytes).map_err(|error| self.failed(error))
+        self.read_in_time(bytes).map_err(|error| self.failed(error))
+    }
+
+    /// As `read_exact`; a target that sends an answer byte by byte gets no more time than a silent one.
+    fn read_in_time(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return self.reader.read_exact(bytes);
+        }
+        let begun = Instant::now();
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.reader.read(&mut bytes[read..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if read < bytes.len() && begun.elapsed() > self.timeout {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
     }
 
     /// Reads the next header.

@@ -140,8 +140,12 @@ pub(crate) struct FileOutput {
 
 impl FileOutput {
     fn open(path: &Path, bytes: u64) -> io::Result<Self> {
-        let is_device =
-            std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+        let kind = std::fs::metadata(path).ok().map(|found| found.file_type());
+        let is_device = kind.is_some_and(|kind| kind.is_block_device());
+        if kind.is_some_and(|kind| !kind.is_file() && !is_device) {
+            let text = "it is neither a file nor a block device: name one of these, - or /dev/null";
+            return Err(io::Error::other(text));
+        }
         let name = path.file_name().ok_or_else(|| io::Error::other("names no file"))?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
