@@ -209,3 +209,17 @@ fn client_gives_up_after_given_time() {
     assert!(done.error.contains("cannot reach"), "{done:?}");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
+
+/// At a low rate a block takes longer than the time after which a silent connection counts as dead.
+#[test]
+fn slow_block_keeps_its_stream() {
+    let env = TestEnv::new();
+    let file = env.source.join("file");
+    write_file(&mut seeded(107), &file, 1_300_000);
+    let agent = env.agent();
+    // 17 s.
+    let slow = ["--rate", "600K", "--streams", "1"];
+    let done = run(env.cp(&slow).arg(&file).arg(agent.url(""))).good();
+    assert_eq!((done.number("streams_lost"), done.number("blocks_repeated")), (0, 0), "{done:?}");
+    assert_eq!(fs::read(&file).unwrap(), fs::read(env.root.join("file")).unwrap());
+}

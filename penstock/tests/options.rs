@@ -335,13 +335,14 @@ fn xattrs_travel_or_are_reported() {
     let on_link = dir.set_xattr("link", "trusted.origin".as_ref(), b"link").is_ok();
     let all = |root: &Path| {
         let dir = penstock_sys::fs::Dir::open(root.join("data")).unwrap();
-        ["shelf", "small", "large", "link"].map(|name| dir.xattrs(name).unwrap())
+        ["shelf", "small", "large"].map(|name| dir.xattrs(name).unwrap())
     };
     let agent = env.agent();
     for url in [agent.url(""), agent.url("")] {
         // Files that are in place get their attributes too.
         let done = run(env.cp(&["-r", "--xattrs", "--compare", "digest"]).arg(&data).arg(&url));
-        assert_eq!(done.good().number("warnings"), 0);
+        // Attributes in `trusted.` give rights.
+        assert_eq!(done.good().number("warnings"), u64::from(on_link));
         assert_eq!(all(&env.source), all(&env.root));
         assert_same(&data, &env.root.join("data"));
     }
@@ -657,4 +658,67 @@ fn by_ssh_without_an_agent() {
         let mine = |line: &&str| line.contains("far-end") && line.contains(text(&far_state));
         (list.lines().filter(mine).count() == 0).then_some(())
     });
+}
+
+/// A list of digests replaces neither a source nor a file of the copy, and appears when it is complete.
+#[test]
+fn list_of_digests_spares_copied_files() {
+    let env = TestEnv::new();
+    let source = env.source.join("a");
+    fs::write(&source, "important").unwrap();
+    let out = env.path("out");
+    fs::create_dir(&out).unwrap();
+    let from = source.clone().into_os_string();
+    for (list, to) in
+        [(&source, out.clone()), (&out.join("a"), out.clone()), (&out.join("b"), out.join("b"))]
+    {
+        let mut command = env.cp(&["--checksum-file"]);
+        let done = run(command.arg(list).arg(&from).arg(to));
+        assert_eq!(done.code, 2, "{done:?}");
+        assert!(done.error.contains("name another file"), "{done:?}");
+    }
+    assert_eq!(fs::read_to_string(&source).unwrap(), "important");
+    let list = out.join("sums");
+    fs::write(&list, "an older list").unwrap();
+    let mut command = env.cp(&["--checksum-file"]);
+    run(command.arg(&list).arg(&from).arg(&out)).good();
+    assert!(fs::read_to_string(&list).unwrap().ends_with("  a\n"));
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2, "the copy and the list");
+    assert_eq!(fs::metadata(&list).unwrap().permissions().mode() & 0o444, 0o444);
+}
+
+/// An agent sets no attribute that gives rights, such as a file capability.
+#[test]
+fn agent_sets_no_attributes_with_rights() {
+    let env = TestEnv::new();
+    let data = env.source.join("data");
+    fs::create_dir(&data).unwrap();
+    fs::write(data.join("program"), "text").unwrap();
+    let dir = penstock_sys::fs::Dir::open(&data).unwrap();
+    // cap_setuid=ep
+    let capability = [1, 0, 0, 2, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let set = |name: &str, value: &[u8]| dir.set_xattr("program", name.as_ref(), value).is_ok();
+    if !set("user.origin", b"x")
+        || !set("trusted.origin", b"y")
+        || !set("security.capability", &capability)
+    {
+        return penstock_testkit::skip(penstock_testkit::Requirement::Root, "such attributes");
+    }
+    let agent = env.agent();
+    let copy = |to: std::ffi::OsString| run(env.cp(&["-r", "--xattrs"]).arg(&data).arg(to)).good();
+    let names = |root: &Path| {
+        let there = penstock_sys::fs::Dir::open(root.join("data")).unwrap();
+        let mut names: Vec<_> =
+            there.xattrs("program").unwrap().into_iter().map(|one| one.0).collect();
+        names.sort();
+        names
+    };
+    let done = copy(agent.url("in/").into());
+    assert_eq!(done.number("warnings"), 1, "{done:?}");
+    assert!(done.error.contains("without the attributes"), "{done:?}");
+    assert_eq!(names(&env.root.join("in")), ["user.origin"]);
+    // On the machine of the user they stay.
+    fs::create_dir(env.path("here")).unwrap();
+    assert_eq!(copy(env.path("here").into()).number("warnings"), 0);
+    assert_eq!(names(&env.path("here")), ["security.capability", "trusted.origin", "user.origin"]);
 }

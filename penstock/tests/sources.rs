@@ -256,3 +256,73 @@ fn source_replaced_after_the_scan_restarts() {
     }
     assert_no_leftovers(&env.root, &env.state);
 }
+
+/// Without -r the files of a directory would all arrive under one name.
+#[test]
+fn contents_of_directory_need_recursion() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    for place in [&env.source, &env.root] {
+        write_tree(&mut seeded(83), &place.join("four"), 1, 4);
+    }
+    let contents = env.source.join("four/.").into_os_string();
+    let (kept, here) = (env.path("kept"), env.path("new"));
+    fs::write(&kept, "an earlier file").unwrap();
+    let copies: [(OsString, OsString, &Path); 4] = [
+        (contents.clone(), here.clone().into(), &here),
+        (contents.clone(), kept.clone().into(), &kept),
+        (contents, agent.url("new").into(), &env.root.join("new")),
+        (agent.url("").into(), here.clone().into(), &here),
+    ];
+    for (from, to, target) in copies {
+        let done = run(env.cp(&[from, to]));
+        assert_eq!(done.code, 1, "{done:?}");
+        assert!(done.error.contains("add -r"), "{done:?}");
+        assert!(target == kept || !target.exists(), "{done:?}");
+    }
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "an earlier file");
+}
+
+/// A list may name a directory and what is in it, in any order, as that of find does.
+#[test]
+fn list_may_repeat_contents_of_directory() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    for place in [&env.source, &env.root] {
+        write_tree(&mut seeded(84), &place.join("d"), 2, 6);
+    }
+    let list = env.path("list");
+    for lines in ["d\nd/dir0\n", "d/dir0\nd\n", ".\n./d\n./d/dir1\n"] {
+        fs::write(&list, lines).unwrap();
+        let there = OsString::from(agent.url(""));
+        let copies = [
+            (env.source.clone().into_os_string(), env.path("local").into_os_string()),
+            (env.source.clone().into_os_string(), agent.url("pushed/").into()),
+            (there, env.path("pulled").into_os_string()),
+        ];
+        for (from, to) in copies {
+            let mut command = env.cp(&["-r", "--files-from"]);
+            let done = run(command.arg(&list).args([from, to])).good();
+            assert_eq!(done.number("failed"), 0, "{lines:?}: {done:?}");
+        }
+        for (from, copy) in [
+            (&env.source, env.path("local")),
+            (&env.source, env.root.join("pushed")),
+            (&env.root, env.path("pulled")),
+        ] {
+            assert_same(&from.join("d"), &copy.join("d"));
+            fs::remove_dir_all(copy).unwrap();
+        }
+    }
+}
+
+/// Files of procfs have no size; an empty copy of one would pass for a good one.
+#[test]
+fn content_without_size_is_reported() {
+    let env = TestEnv::new();
+    let target = env.path("version");
+    let done = run(env.cp(&["/proc/version".into(), target.clone().into_os_string()]));
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.error.contains("copy it with cat"), "{done:?}");
+    assert!(!target.exists());
+}

@@ -105,8 +105,10 @@ fn capped_connections_get_more_streams() {
 
 #[test]
 fn ended_copy_shows_decisions() {
-    let path = CappedPath::new(302, 10);
-    let (client, id) = path.start(&[]);
+    let path = CappedPath::new(302, 16);
+    let (mut client, id) = path.start(&[]);
+    // A busy machine may take long to the first decision.
+    path.wait_for_reason(&mut client, &id, "Tries streams");
     let done = client.wait().good();
     let shown = path.why(&id, &["--json"]).good();
     assert!(!decisions(&shown.json).is_empty(), "{shown:?}");

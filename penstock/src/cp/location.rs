@@ -152,7 +152,7 @@ pub(crate) fn host_of(text: &OsStr) -> Option<String> {
 }
 
 /// Name of a source at the destination; `None` if it stands for its contents.
-fn arrives_as(place: &Location) -> Option<OsString> {
+pub(crate) fn arrives_as(place: &Location) -> Option<OsString> {
     match place {
         Location::Local(path) => found_at(path)
             .ok()

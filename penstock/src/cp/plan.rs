@@ -120,6 +120,7 @@ pub(crate) fn start(
             _ => None,
         })
         .collect();
+    refuse_list_over_copy(args, &from, &to, into_directory)?;
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
             refuse_into_itself(&local, target)?;
@@ -154,6 +155,56 @@ fn refuse_into_itself(sources: &[PathBuf], target: &Path) -> Result<(), StartErr
             display_path(source.as_os_str().as_bytes()),
         ))),
     }
+}
+
+/// Refuses a `--checksum-file` that would replace a source or a file of the copy.
+fn refuse_list_over_copy(
+    args: &CpArgs,
+    from: &[Location],
+    to: &Location,
+    into_directory: bool,
+) -> Result<(), StartError> {
+    let Some(list) = &args.checksum_file else { return Ok(()) };
+    let whole = |path: &Path| {
+        path.canonicalize()
+            .or_else(|_| std::path::absolute(path))
+            .unwrap_or_else(|_| path.to_owned())
+    };
+    let shown = || display_path(list.as_os_str().as_bytes());
+    let list_path = whole(list);
+    for place in from {
+        if let Location::Local(source) = place
+            && whole(source) == list_path
+        {
+            return Err(usage(format!(
+                "--checksum-file {} is a source: name another file",
+                shown()
+            )));
+        }
+    }
+    let Location::Local(target) = to else { return Ok(()) };
+    let target = whole(target);
+    let arrivals = from.iter().map(|place| match into_directory || target.is_dir() {
+        true => match location::arrives_as(place) {
+            Some(name) => (target.join(name), place),
+            None => (target.clone(), place),
+        },
+        false => (target.clone(), place),
+    });
+    for (arrival, place) in arrivals {
+        let is_of_source = |below: &Path| match place {
+            Location::Local(source) => source.join(below).exists(),
+            _ => false,
+        };
+        let below = list_path.strip_prefix(&arrival).ok();
+        if below.is_some_and(|below| below.as_os_str().is_empty() || is_of_source(below)) {
+            return Err(usage(format!(
+                "--checksum-file {} is where a file of the copy arrives: name another file",
+                shown()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn options(args: &CpArgs) -> Result<Options, StartError> {

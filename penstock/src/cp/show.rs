@@ -1,9 +1,10 @@
 //! Output of a copy: a progress line on a terminal, a summary, one line for each failed file, or one JSON object.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use penstock_mover::{CopyError, TransferSnapshot};
 use penstock_protocol::control::{FailureKind, Placed};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
+use tempfile::TempPath;
 
 use crate::terminal;
 
@@ -186,7 +188,7 @@ impl RunningCopy {
 
 /// Committed files, for the sum file and the JSON object.
 struct SumFile {
-    file: Option<BufWriter<File>>,
+    file: Option<ListFile>,
     listed: BTreeMap<String, String>,
 }
 
@@ -198,13 +200,50 @@ impl SumFile {
                 continue;
             }
             if let Some(file) = &mut self.file {
-                write_sum(file, &digest, path.as_bytes())?;
+                write_sum(&mut file.out, &digest, path.as_bytes())?;
             }
             if self.listed.len() < DIGESTS_MAX {
                 self.listed.insert(path.to_string(), digest);
             }
         }
         Ok(())
+    }
+}
+
+/// List of digests under a temporary name until it is complete; a pipe or device is written at once.
+struct ListFile {
+    path: PathBuf,
+    out: BufWriter<File>,
+    partial: Option<TempPath>,
+}
+
+impl ListFile {
+    fn create(path: &Path) -> io::Result<Self> {
+        // A link keeps leading to the list.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if std::fs::metadata(&path).is_ok_and(|found| !found.is_file()) {
+            let out = BufWriter::new(File::options().write(true).open(&path)?);
+            return Ok(Self { path, out, partial: None });
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let mode = Permissions::from_mode(0o666);
+        let directory = directory.unwrap_or(Path::new("."));
+        let created = tempfile::Builder::new()
+            .prefix(".penstock-list-")
+            .permissions(mode)
+            .tempfile_in(directory)?;
+        let (file, partial) = created.into_parts();
+        Ok(Self { path, out: BufWriter::new(file), partial: Some(partial) })
+    }
+
+    /// Gives the list its name.
+    fn finish(mut self, may_repeat: bool) -> io::Result<()> {
+        self.out.flush()?;
+        let Some(partial) = self.partial else { return Ok(()) };
+        if may_repeat {
+            drop_repeated(&partial)?;
+        }
+        partial.persist(&self.path).map_err(|error| error.error)
     }
 }
 
@@ -263,8 +302,8 @@ pub(crate) fn follow(
 ) -> Result<Code, CommandFailure> {
     let mut sums = SumFile { file: None, listed: BTreeMap::new() };
     if let Some(path) = &shown.checksum_file {
-        match File::create(path) {
-            Ok(file) => sums.file = Some(BufWriter::new(file)),
+        match ListFile::create(path) {
+            Ok(file) => sums.file = Some(file),
             Err(error) => {
                 let path = penstock_protocol::manifest::display_path(path.as_os_str().as_bytes());
                 running.cancel("its sum file cannot be written");
@@ -312,13 +351,9 @@ pub(crate) fn follow(
     }
     let seconds = shown.started.elapsed().as_secs_f64();
     let snapshot = running.snapshot();
-    let written = sums.take(running.take_placed()).and_then(|()| match &mut sums.file {
-        Some(file) => file.flush(),
+    let written = sums.take(running.take_placed()).and_then(|()| match sums.file.take() {
+        Some(file) => file.finish(snapshot.sessions > 1),
         None => Ok(()),
-    });
-    let written = written.and_then(|()| match &shown.checksum_file {
-        Some(path) if snapshot.sessions > 1 => drop_repeated(path),
-        _ => Ok(()),
     });
     line.clear();
     let bound =

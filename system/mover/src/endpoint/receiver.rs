@@ -113,7 +113,9 @@ impl ReceiverEnd {
             }
             let start = Instant::now();
             let buffer = match header.kind {
-                FrameKind::End => return reader.payload(&header, &mut []),
+                FrameKind::End => {
+                    return reader.payload(&header, &mut [], usize::MAX, |_, _| Ok(()));
+                }
                 FrameKind::Hole => None,
                 FrameKind::Block | FrameKind::Pack => Some(self.work.session.pool.take()),
             };
@@ -125,11 +127,21 @@ impl ReceiverEnd {
                 Some(None) => return Ok(()),
             };
             let payload = buffer.as_deref_mut().unwrap_or_default();
-            if self.work.session.shared_pace.is_some() {
-                self.work.session.wait_for_pace(bytes, reader.channel())?;
-            }
-            reader.payload(&header, &mut payload[..bytes])?;
-            meter.network_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            let session = &self.work.session;
+            // In parts: at a low rate the whole block would take minutes, in which the full window of a silent receiver
+            // looks dead to the sender.
+            reader.payload(
+                &header,
+                &mut payload[..bytes],
+                session.part_bytes(),
+                |channel, part| {
+                    if session.shared_pace.is_some() {
+                        session.wait_for_pace(part, channel)?;
+                    }
+                    meter.network_bytes.fetch_add(part as u64, Ordering::Relaxed);
+                    Ok(())
+                },
+            )?;
             self.work.received(header, buffer)?;
         }
         Ok(())

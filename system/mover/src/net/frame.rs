@@ -151,12 +151,19 @@ impl FrameReader {
         Header::decode(&bytes).map_err(damaged)
     }
 
-    /// Reads the payload of the last header into all of `payload`.
+    /// Reads the payload of the last header into all of `payload`, in parts of at most `part_bytes`; calls `pace` with
+    /// the length of each before it is read.
     ///
     /// # Errors
-    /// `InvalidData` if it fails its integrity check.
-    pub(crate) fn payload(&mut self, header: &Header, payload: &mut [u8]) -> io::Result<()> {
-        let crc = self.read_and_check(payload)?;
+    /// `InvalidData` if it fails its integrity check; those of the connection and of `pace`.
+    pub(crate) fn payload(
+        &mut self,
+        header: &Header,
+        payload: &mut [u8],
+        part_bytes: usize,
+        pace: impl FnMut(&Channel, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let crc = self.read_and_check(payload, part_bytes.min(CHECKED_PART_BYTES), pace)?;
         let sealed = self.opener.as_mut().is_none_or(|opener| opener.payload(payload, &self.tag));
         if sealed && crc == header.payload_crc {
             Ok(())
@@ -166,9 +173,15 @@ impl FrameReader {
     }
 
     /// Reads a payload in parts and returns its CRC-32C, of each part while it is in the processor's cache.
-    fn read_and_check(&mut self, payload: &mut [u8]) -> io::Result<u32> {
+    fn read_and_check(
+        &mut self,
+        payload: &mut [u8],
+        part_bytes: usize,
+        mut pace: impl FnMut(&Channel, usize) -> io::Result<()>,
+    ) -> io::Result<u32> {
         let mut crc = Crc32c::default();
-        for part in payload.chunks_mut(CHECKED_PART_BYTES) {
+        for part in payload.chunks_mut(part_bytes) {
+            pace(&self.channel, part.len())?;
             self.channel.read_exact(part)?;
             crc.update(part);
         }

@@ -561,7 +561,14 @@ impl Destination {
     ) -> io::Result<()> {
         let mut refused: Option<(Vec<String>, io::Error)> = None;
         for (name, value) in &entry.xattrs {
-            match set(OsStr::from_bytes(&name.0), &value.0) {
+            // They give rights, such as file capabilities.
+            let gives_rights =
+                [&b"security."[..], b"trusted."].iter().any(|one| name.0.starts_with(one));
+            let result = match self.trusted || !gives_rights {
+                true => set(OsStr::from_bytes(&name.0), &value.0),
+                false => Err(io::ErrorKind::PermissionDenied.into()),
+            };
+            match result {
                 // xattr(7): links have no user attributes.
                 Err(_) if entry.kind == EntryKind::Symlink && name.0.starts_with(b"user.") => {}
                 Err(error) if refuses_attribute(&error) => {

@@ -4,7 +4,7 @@
 //! number of files: a directory is read as it is walked. Entries that cannot be copied are reported,
 //! and the walk continues.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,6 +92,10 @@ impl TreeWalk {
         found: &mut impl FnMut(ScanItem) -> bool,
     ) -> bool {
         if name.as_os_str().is_empty() {
+            if !self.recursive {
+                // Its files would arrive under the one name of the destination.
+                return found(needs_recursion(path));
+            }
             return match dir.try_clone().and_then(|dir| Ok((dir.entries()?, dir))) {
                 Ok((entries, dir)) => {
                     levels.push((PathBuf::new(), dir, entries));
@@ -105,11 +109,7 @@ impl TreeWalk {
             Err(error) => return found(failed(path, &error)),
         };
         if stat.kind == fs::Kind::Directory && !self.recursive {
-            let text = "it is a directory: add -r to copy it with all it holds";
-            return found(ScanItem::Failed(
-                path.to_owned(),
-                Failure::new(FailureKind::Source, text),
-            ));
+            return found(needs_recursion(path));
         }
         match entry(dir, name, path, &stat, self.xattrs) {
             Ok(entry) => {
@@ -130,6 +130,17 @@ impl TreeWalk {
             Err(error) => found(failed(path, &error)),
         }
     }
+}
+
+fn needs_recursion(path: &Path) -> ScanItem {
+    let text = "it is a directory: add -r to copy it with all it holds";
+    ScanItem::Failed(path.to_owned(), Failure::new(FailureKind::Source, text))
+}
+
+/// True for a file of size 0 that has content, as files of procfs have. One that cannot be read is empty.
+fn has_unsized_content(dir: &Dir, name: &Path) -> bool {
+    let file = dir.open_file(name, &Open::reading());
+    file.is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|bytes| bytes > 0))
 }
 
 /// Builds the manifest entry of `name` in `dir`.
@@ -167,6 +178,10 @@ pub(crate) fn entry(
         Vec::new()
     };
     let bytes = if kind == EntryKind::File { stat.size } else { 0 };
+    if kind == EntryKind::File && bytes == 0 && has_unsized_content(dir, name) {
+        let text = "its size is 0 but it has content, as files of /proc do: copy it with cat";
+        return Err(source(text.to_owned()));
+    }
     let entry = Entry {
         path: RelativePath::new(path.as_os_str().as_bytes().to_vec())
             .map_err(|error| source(error.to_string()))?,

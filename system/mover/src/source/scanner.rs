@@ -1,8 +1,10 @@
 //! Scanner thread of a sending end: announces the selected sources and starts readers for their devices.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,12 +41,14 @@ pub(crate) struct ScanPlan {
 
 /// Announces the sources of `plan` until the session is over.
 pub(crate) fn run(work: &Arc<SourceWork>, plan: &ScanPlan) {
-    Scanner { work, plan }.run();
+    Scanner { work, plan, listed: RefCell::default() }.run();
 }
 
 struct Scanner<'a> {
     work: &'a Arc<SourceWork>,
     plan: &'a ScanPlan,
+    /// Listed paths that were scanned with all below them. A list may have a directory and files in it.
+    listed: RefCell<HashSet<PathBuf>>,
 }
 
 impl Scanner<'_> {
@@ -94,7 +98,19 @@ impl Scanner<'_> {
     fn scan_below_base(&self, path: &[u8]) {
         let Some(base) = self.work.sources.first() else { return };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        self.scan_source(0, &ScanRoot { dir: Arc::clone(&base.dir), path });
+        if self.is_covered(&path) {
+            return;
+        }
+        self.scan_source(0, &ScanRoot { dir: Arc::clone(&base.dir), path: path.clone() });
+        if self.plan.recursive {
+            self.listed.borrow_mut().insert(path);
+        }
+    }
+
+    /// True for a path at or below a listed one that was scanned before.
+    fn is_covered(&self, path: &Path) -> bool {
+        let listed = self.listed.borrow();
+        !listed.is_empty() && path.ancestors().any(|above| listed.contains(above))
     }
 
     fn scan_source(&self, root: u32, source: &ScanRoot) {
@@ -106,6 +122,8 @@ impl Scanner<'_> {
                 ScanItem::Failed(path, failure) => {
                     lock(&self.work.machine).scan_failed(path.as_os_str().as_bytes(), failure);
                 }
+                ScanItem::Entry(_, entry)
+                    if self.is_covered(Path::new(OsStr::from_bytes(entry.path.as_bytes()))) => {}
                 ScanItem::Entry(device, entry) => {
                     if known_device.replace(device) != Some(device) {
                         reader::spawn_missing(self.work, device);
