@@ -16,11 +16,12 @@ use penstock_host::report::report;
 use penstock_host::rules::{Case, Finding, Verdict, judge, named};
 
 /// Fixture, rate in Gb/s, round-trip time in ms.
-const MACHINE_SIZES: [(&str, u64, u64); 6] = [
+const MACHINE_SIZES: [(&str, u64, u64); 7] = [
     ("sc14-r920", 100, 65),
     ("sc23-caltech-400g", 400, 65),
     ("el9-stock", 100, 100),
     ("recipes", 100, 50),
+    ("roce-wan", 400, 108),
     ("vm-stock", 20, 50),
     ("pod", 10, 100),
 ];

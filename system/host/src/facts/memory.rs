@@ -35,6 +35,10 @@ pub struct Memory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub lock_limit_bytes: Option<u64>,
+    /// True where that limit does not hold for this process (`CAP_IPC_LOCK`, as root has it).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub locks_without_limit: Option<bool>,
     /// Memory modules as the firmware lists them (SMBIOS), one element for each width and rate; only root reads them, and
     /// most virtual machines have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,6 +83,7 @@ pub fn gather(tree: &Tree) -> Memory {
         huge_pages: field("HugePages_Total"),
         huge_page_bytes: kib("Hugepagesize"),
         lock_limit_bytes: lock_limit(tree),
+        locks_without_limit: has_ipc_lock(tree),
         modules: tree.bytes("/sys/firmware/dmi/tables/DMI").map_or(Vec::new(), |t| modules(&t)),
     }
 }
@@ -151,6 +156,14 @@ fn lock_limit(tree: &Tree) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
+/// True where this process has `CAP_IPC_LOCK` (include/uapi/linux/capability.h).
+fn has_ipc_lock(tree: &Tree) -> Option<bool> {
+    const CAP_IPC_LOCK_BIT: u32 = 14;
+    let status = tree.text("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? >> CAP_IPC_LOCK_BIT & 1 == 1)
+}
+
 /// Parses `/proc/net/softnet_stat`: a row per CPU with hexadecimal numbers: processed, dropped, squeezed
 /// (net/core/net-procfs.c).
 #[must_use]
@@ -188,7 +201,15 @@ mod tests {
         )
         .unwrap();
         let tree = Tree::below(root);
-        assert_eq!(gather(&tree).limit_bytes, Some(8 << 30));
+        fs::write(root.join("proc/self/limits"), "Max locked memory  65536  65536  bytes\n")
+            .unwrap();
+        fs::write(root.join("proc/self/status"), "CapEff:\t0000000000004000\n").unwrap();
+        let memory = gather(&tree);
+        assert_eq!(memory.limit_bytes, Some(8 << 30));
+        assert_eq!(
+            (memory.lock_limit_bytes, memory.locks_without_limit),
+            (Some(65_536), Some(true))
+        );
         assert_eq!(softnet(&tree), Some(Softnet { dropped_packets: 3, squeezed_rounds: 256 }));
     }
 

@@ -15,6 +15,7 @@ pub mod machine;
 pub mod managers;
 pub mod memory;
 pub mod nics;
+pub mod rdma;
 pub mod sysctls;
 mod tree;
 
@@ -29,6 +30,7 @@ pub use self::machine::Machine;
 pub use self::managers::Managers;
 pub use self::memory::{Memory, Softnet};
 pub use self::nics::Nic;
+pub use self::rdma::RdmaPort;
 pub use self::sysctls::Sysctls;
 pub use self::tree::Tree;
 pub(crate) use self::tree::chosen;
@@ -43,6 +45,7 @@ pub const FACTS_BYTES_MAX: usize = 16 << 20;
 /// those of the largest machines.
 const CPUS_MAX: usize = 65_536;
 const NICS_MAX: usize = 4096;
+const RDMA_PORTS_MAX: usize = 4096;
 const IRQS_MAX: usize = 4096;
 const DISKS_MAX: usize = 65_536;
 const MODULE_KINDS_MAX: usize = 4096;
@@ -85,6 +88,9 @@ pub struct Facts {
     #[serde(default)]
     #[schema(required)]
     pub nics: Vec<Nic>,
+    /// Ports of RDMA devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaPort>,
     /// Block devices that hold data.
     #[serde(default)]
     #[schema(required)]
@@ -156,6 +162,7 @@ impl Facts {
             sysctls: sysctls::gather(tree),
             softnet: memory::softnet(tree),
             nics: nics::gather(tree),
+            rdma: rdma::gather(tree),
             disks: disks::gather(tree),
             mounts: disks::mounts(tree),
             managers: managers::gather(tree),
@@ -197,6 +204,7 @@ impl Facts {
             ("processors", self.cpu.online.unwrap_or(0), CPUS_MAX),
             ("NUMA nodes", self.cpu.nodes.len(), CPUS_MAX),
             ("network devices", self.nics.len(), NICS_MAX),
+            ("ports of RDMA devices", self.rdma.len(), RDMA_PORTS_MAX),
             ("interrupts of a device", irqs, IRQS_MAX),
             ("disks", self.disks.len(), DISKS_MAX),
             ("kinds of memory modules", self.memory.modules.len(), MODULE_KINDS_MAX),

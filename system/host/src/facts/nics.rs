@@ -421,6 +421,15 @@ pub(super) fn pcie_link(tree: &Tree, slot: &str) -> Option<Pcie> {
     })
 }
 
+/// True where the PCI function in the directory `slot` may use relaxed ordering; `None` for a virtual function, whose
+/// field is zero, and where it cannot be read.
+pub(super) fn relaxed_ordering(tree: &Tree, slot: &str) -> Option<bool> {
+    if tree.exists(&format!("{slot}/physfn")) {
+        return None;
+    }
+    Some(transfers(&tree.bytes(&format!("{slot}/config"))?)?.relaxed_ordering)
+}
+
 fn device_id(tree: &Tree, slot: &str) -> Option<String> {
     let part = |file: &str| {
         let text = tree.text(&format!("{slot}/{file}"))?;
@@ -429,12 +438,13 @@ fn device_id(tree: &Tree, slot: &str) -> Option<String> {
     Some(format!("{}:{}", part("vendor")?, part("device")?))
 }
 
-/// Transfer sizes of a PCI Express function, in bytes.
+/// Transfer sizes of a PCI Express function, in bytes, and whether its writes may be reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct PcieTransferSizes {
     read_request: u32,
     payload: u32,
     payload_max: u32,
+    relaxed_ordering: bool,
 }
 
 /// Reads them from configuration space, of which only root can read more than 64 bytes (PCI Express Base Specification
@@ -459,6 +469,7 @@ fn transfers(config: &[u8]) -> Option<PcieTransferSizes> {
                 read_request: bytes(control >> 12),
                 payload: bytes(control >> 5),
                 payload_max: bytes(could),
+                relaxed_ordering: control & 1 << 4 != 0,
             });
         }
         at = usize::from(byte(at + 1)?);
@@ -500,8 +511,13 @@ mod tests {
         set(0x60, &[0x10, 0x00]);
         // Supports 512 bytes (2), uses 256 (1), read requests of 4096 (5).
         set(0x64, &[0x02, 0x80]);
-        set(0x68, &[0x20, 0x58]);
-        let found = PcieTransferSizes { read_request: 4096, payload: 256, payload_max: 512 };
+        set(0x68, &[0x30, 0x58]);
+        let found = PcieTransferSizes {
+            read_request: 4096,
+            payload: 256,
+            payload_max: 512,
+            relaxed_ordering: true,
+        };
         assert_eq!(transfers(&config), Some(found));
         assert_eq!(transfers(&config[..64]), None, "unprivileged reads are truncated");
         // A cyclic list ends.

@@ -11,6 +11,7 @@ mod machine;
 mod nic;
 mod pcie;
 mod queues;
+mod rdma;
 mod sockets;
 mod storage;
 mod tcp;
@@ -197,6 +198,7 @@ pub fn all() -> Vec<&'static Rule> {
         pcie::RULES,
         queues::DEVICE_RULES,
         interrupts::RULES,
+        rdma::RULES,
         cpu::RULES,
         machine::RULES,
         storage::RULES,

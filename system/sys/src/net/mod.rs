@@ -1,6 +1,6 @@
 //! Linux networking beyond the standard library: TCP statistics ([`TcpInfo`]), socket options ([`options`]), connection
 //! setup ([`connect`]), zero-copy sending ([`PageSender`], [`SplicePipe`], [`MemoryFile`]), devices and routes by netlink
-//! ([`Configurator`], [`device`], [`ethtool`]), packet queues ([`PacketQueue`]),
+//! ([`Configurator`], [`device`], [`ethtool`], [`dcb_priorities`]), packet queues ([`PacketQueue`]),
 //! UDP in batches ([`DatagramReceiver`], [`CoalescedReceiver`]).
 //!
 //! No policy: nothing here decides which option to set or which path to take. Errors name the request that the kernel
@@ -11,6 +11,7 @@ mod coalesced;
 mod configure;
 pub mod connect;
 mod datagrams;
+mod dcb;
 pub mod destination_option;
 pub mod device;
 mod divert;
@@ -43,6 +44,7 @@ pub use configure::{Configurator, DeviceCounters, Netem, NewDevice, UnicastRoute
 pub use datagrams::{
     DATAGRAMS_PER_CALL_MAX, DatagramReceiver, DatagramSender, FilterInstruction, ReceivedDatagram,
 };
+pub use dcb::{DcbPriorities, dcb_priorities};
 pub use divert::{CE_MARK, Diversion, DiversionMethod, divert};
 pub use egress::egress_link;
 pub use interface::{
