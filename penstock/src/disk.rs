@@ -1,5 +1,5 @@
 //! `penstock disk`: disks over NVMe/TCP. `stream` reads one with this program's own host; `export` and `connect` use the
-//! target and the host of the kernel.
+//! target and the host of the kernel, also over RDMA.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use penstock_disk::nvme::auth::HostSecret;
-use penstock_disk::{DiskError, DiskHost, DiskLocation, NvmeHostIdentity};
+use penstock_disk::{DiskError, DiskHost, DiskLocation, FabricsTransport, NvmeHostIdentity};
 use penstock_protocol::open::{Mark, PacketLabel};
 use penstock_sys::net::{egress_link, speed_bps};
 
@@ -28,7 +28,7 @@ const RATE_BPS_DEFAULT: u64 = 10_000_000_000;
 /// Largest file with a secret.
 const SECRET_BYTES_MAX: usize = 4096;
 
-/// Read, export and connect disks over NVMe/TCP
+/// Read, export and connect disks over NVMe/TCP and NVMe/RDMA
 #[derive(Debug, Args)]
 #[command(after_help = "\
 stream needs no privilege: it reads with penstock's own host, over many queues, each with the scitag in its flow label. \
@@ -41,6 +41,7 @@ Examples:
   penstock disk stream dtn1.example.org/run-7 run-7.img
   penstock disk stream dtn1.example.org/run-7 /dev/null --rate 100G --rtt 88ms
   penstock disk connect dtn1.example.org/run-7
+  penstock disk connect dtn1-roce.example.org/run-7 --transport rdma
   penstock disk list
   penstock disk disconnect dtn1.example.org/run-7")]
 pub(crate) struct DiskArgs {
@@ -95,6 +96,24 @@ impl DiskHostArgs {
         };
         let secret = self.secret_file.as_deref().map(read_secret).transpose()?;
         Ok(DiskHost { secret, source: self.bind, ..DiskHost::new(identity) })
+    }
+}
+
+/// Transport of NVMe over Fabrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TransportChoice {
+    /// NVMe/TCP
+    Tcp,
+    /// NVMe over RDMA: RoCE, iWARP or InfiniBand
+    Rdma,
+}
+
+impl From<TransportChoice> for FabricsTransport {
+    fn from(choice: TransportChoice) -> Self {
+        match choice {
+            TransportChoice::Tcp => Self::Tcp,
+            TransportChoice::Rdma => Self::Rdma,
+        }
     }
 }
 

@@ -127,6 +127,11 @@ fn missing_kernel_parts_have_remedies() {
         return;
     }
     assert_eq!(done.code, 1);
+    // A kernel without a target does not tell whether its target has secrets.
+    assert!(!done.output.contains("CONFIG_NVME_TARGET_AUTH"), "{done:?}");
+    let rdma = disk(&env, &["check", "--transport", "rdma"]);
+    assert!(rdma.code == 1 && rdma.output.contains("nvmet-rdma"), "{rdma:?}");
+    assert!(rdma.output.contains("nvme-rdma") && !rdma.output.contains("-tcp"), "{rdma:?}");
     let image = env.path("image");
     fs::write(&image, vec![0; 8192]).unwrap();
     let words = if is_superuser() { "nvmet" } else { "needs root" };
@@ -143,7 +148,11 @@ fn mistakes_are_usage_errors() {
         (&["stream", "dtn1/a b", "x"], "no name of a disk"),
         (&["stream", "dtn1/a", "x", "--digest", "sha256"], "any order"),
         (&["export", "x"], "--to"),
-        (&["export", "x", "--to", "h", "--transport", "rdma"], "rdma"),
+        (&["export", "x", "--to", "nqn.2020-01.org.example:h", "--transport", "roce"], "roce"),
+        (&["export", "x", "--to", "h"], "no NVMe qualified name"),
+        (&["export", "x", "--to", "nqn.2014-08.org.nvmexpress:uuid:0f14"], "no UUID"),
+        (&["export", "a b", "--to", "nqn.2020-01.org.example:h"], "no name of a disk"),
+        (&["check", "dtn1/a", "--transport", "rdma"], "over TCP alone"),
         (&["check", "dtn1/a", "--host-nqn", "host"], "qualified name"),
     ] {
         fails(&disk(&env, arguments), 2, words);

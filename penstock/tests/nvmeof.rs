@@ -1,7 +1,7 @@
 //! `penstock disk` with the NVMe target and host of the kernel. Most machines have neither: `cargo xtask kernels --room
 //! nvmeof` runs these tests in guests with Linux 6.1 and 6.12.
 //!
-//! One test at a time: they share configfs and the delay of the loopback device.
+//! One test at a time: they share configfs, the delay of the loopback device and the pair of RDMA devices.
 
 mod common;
 
@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{CommandOutcome, ReadyProcess, TestEnv, run, wait_until};
+use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Random, Requirement, skip};
 use serde_json::Value;
 
@@ -118,8 +119,12 @@ impl Drop for LoopbackDelay {
 }
 
 fn tc(arguments: &[&str]) {
-    let done = Command::new("tc").args(arguments).output().unwrap();
-    assert!(done.status.success(), "{done:?}");
+    sh(&format!("tc {}", arguments.join(" ")));
+}
+
+fn sh(script: &str) {
+    let done = Command::new("sh").args(["-ec", script]).output().unwrap();
+    assert!(done.status.success(), "{script}: {done:?}");
 }
 
 #[test]
@@ -366,4 +371,223 @@ fn used_devices_are_refused() {
     fails(&of_file, 1, "losetup -d");
     fails(&of_device, 1, "in use");
     assert_clean();
+}
+
+/// Reads a block device past the page cache; gives up after 90 s.
+fn read_directly(machine: &Machine, device: &str) -> Vec<u8> {
+    let copy = machine.env.path("direct");
+    let output = format!("of={}", copy.display());
+    let mut dd = Command::new("timeout");
+    dd.args(["90", "dd", "bs=64K", "iflag=direct", &format!("if={device}"), &output]);
+    let done = dd.output().unwrap();
+    assert!(done.status.success(), "{device}: {done:?}");
+    fs::read(copy).unwrap()
+}
+
+impl Machine {
+    fn connected(&self) -> Vec<Value> {
+        let listed = self.disk(&["list", "--json"]).good().json;
+        listed["connected"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn wait_disconnected(&self) {
+        let gone = || self.connected().is_empty().then_some(());
+        wait_until("all disks are disconnected", Duration::from_secs(20), gone);
+    }
+
+    /// Exports a file as `run-7` at the second address of the RDMA pair.
+    fn export_rdma(&self, image: &Path) -> ReadyProcess {
+        let port = self.port.to_string();
+        let mut command = self.env.penstock();
+        command.args(["disk", "export", image.to_str().unwrap(), "--name", "run-7", "--json"]);
+        command.args(["--transport", "rdma", "--address", RocePair::SECOND_ADDRESS]);
+        command.args(["--port", &port, "--to", HOST]);
+        ReadyProcess::start(command)
+    }
+
+    /// Connects from the first address, so that the data crosses the pair.
+    fn connect_rdma(&self, host: &str, port: u16) -> CommandOutcome {
+        let location = format!("{}:{port}/run-7", RocePair::SECOND_ADDRESS);
+        let fixed =
+            ["connect", &location, "--transport", "rdma", "--bind", RocePair::FIRST_ADDRESS];
+        self.disk(&[&fixed[..], &["--host-nqn", host, "--json"]].concat())
+    }
+}
+
+#[test]
+fn device_over_rdma_equals_file() {
+    let Some(machine) = Machine::start() else { return };
+    let Some(_pair) = RocePair::new() else { return };
+    let checked = machine.disk(&["check", "--transport", "rdma", "--json"]).json;
+    let parts = checked["parts"].as_array().unwrap();
+    // Linux 6.1 has no secrets of hosts.
+    assert!(parts.iter().all(|one| one["ok"] == true || one["part"] == "secret"), "{checked}");
+    assert!(parts.iter().any(|one| one["part"] == "device" && one["object"] == "rxe0 rxe1"));
+    let image = machine.image("image", MIB_BYTES);
+    let export = machine.export_rdma(&image);
+    assert_eq!(export.fact("/transport"), "rdma");
+    let begun = Instant::now();
+    let connected = machine.connect_rdma(HOST, machine.port).good().json;
+    println!("NVMe/RDMA: connected after {:?}", begun.elapsed());
+    assert_eq!(connected["transport"], "rdma");
+    let begun = Instant::now();
+    let device = connected["devices"][0].as_str().unwrap();
+    assert!(read_directly(&machine, device) == fs::read(&image).unwrap());
+    println!("NVMe/RDMA: 1 MiB read after {:?}", begun.elapsed());
+    machine.disk(&["disconnect", "run-7"]).good();
+    machine.wait_disconnected();
+    export.end();
+    assert_clean();
+}
+
+#[test]
+fn rdma_refusals_name_remedies() {
+    let Some(machine) = Machine::start() else { return };
+    let image = machine.image("image", MIB_BYTES);
+    let address_of_none = |machine: &Machine| {
+        let port = machine.port.to_string();
+        let fixed = ["export", image.to_str().unwrap(), "--to", HOST, "--transport", "rdma"];
+        machine.disk(&[&fixed[..], &["--address", "10.0.0.9", "--port", &port]].concat())
+    };
+    fails(&address_of_none(&machine), 1, "no RDMA device");
+    let Some(_pair) = RocePair::new() else { return };
+    fails(&address_of_none(&machine), 1, "address of an RDMA device");
+    assert_clean();
+    let export = machine.export_rdma(&image);
+    fails(&machine.connect_rdma(OTHER_HOST, machine.port), 1, "--to nqn.2020-01.org.example:other");
+    fails(&machine.connect_rdma(HOST, machine.port ^ 1), 1, "--transport rdma");
+    export.end();
+    assert_clean();
+}
+
+#[test]
+fn killed_rdma_export_is_removed() {
+    let Some(machine) = Machine::start() else { return };
+    let Some(_pair) = RocePair::new() else { return };
+    let image = machine.image("image", MIB_BYTES);
+    let mut export = machine.export_rdma(&image);
+    machine.connect_rdma(HOST, machine.port).good();
+    export.kill();
+    let listed = machine.disk(&["list", "--json"]).good().json;
+    assert_eq!(listed["exports"][0]["running"], false);
+    assert_eq!(listed["exports"][0]["transport"], "rdma");
+    let again = machine.export_rdma(&image);
+    assert_eq!(again.fact("/removed/0"), "nqn.2014-08.org.nvmexpress:penstock:run-7");
+    machine.disk(&["disconnect", "all"]).good();
+    machine.wait_disconnected();
+    again.end();
+    assert_clean();
+}
+
+/// Target in a network namespace of its own, with two links from this one; removed when dropped.
+struct TwoPaths;
+
+impl TwoPaths {
+    /// Links at this end, and addresses at the other.
+    const LINKS: [(&str, &str); 2] = [("path0", "10.1.0.2"), ("path1", "10.1.1.2")];
+
+    fn new() -> Self {
+        sh("ip netns add target");
+        for (at, (link, address)) in Self::LINKS.into_iter().enumerate() {
+            sh(&format!("ip link add {link} type veth peer name peer{at} netns target"));
+            sh(&format!("ip addr add 10.1.{at}.1/24 dev {link}; ip link set {link} up"));
+            let inside = format!("addr add {address}/24 dev peer{at}");
+            sh(&format!("ip -n target {inside}; ip -n target link set peer{at} up"));
+        }
+        Self
+    }
+
+    fn set(link: &str, state: &str) {
+        sh(&format!("ip link set {link} {state}"));
+    }
+}
+
+impl Drop for TwoPaths {
+    fn drop(&mut self) {
+        let _ = Command::new("sh").args(["-c", "ip link del path0; ip link del path1"]).status();
+        let _ = Command::new("ip").args(["netns", "del", "target"]).status();
+    }
+}
+
+#[test]
+fn reads_survive_loss_of_a_path() {
+    let Some(machine) = Machine::start() else { return };
+    let multipath = fs::read_to_string("/sys/module/nvme_core/parameters/multipath");
+    if multipath.is_ok_and(|on| on.trim() == "N") {
+        return skip(Requirement::Kernel, "the kernel's NVMe host without multipath");
+    }
+    let _paths = TwoPaths::new();
+    let image = machine.image("image", MIB_BYTES);
+    let bytes = fs::read(&image).unwrap();
+    let port = machine.port.to_string();
+    // The target listens in the network namespace of the command.
+    let mut export = Command::new("nsenter");
+    export.arg("--net=/run/netns/target").arg(env!("CARGO_BIN_EXE_penstock"));
+    export.env("PENSTOCK_STATE", &machine.env.state);
+    export.args(["disk", "export", image.to_str().unwrap(), "--name", "run-7", "--json"]);
+    export.args(["--address", "10.1.0.2,10.1.1.2", "--port", &port, "--to", HOST]);
+    let export = ReadyProcess::start(export);
+    assert_eq!(export.fact("/listens/1"), format!("10.1.1.2:{port}"));
+    let devices = TwoPaths::LINKS.map(|(_, address)| {
+        let location = format!("{address}:{port}/run-7");
+        let done = machine.disk(&["connect", &location, "--host-nqn", HOST, "--json"]).good();
+        done.json["devices"].clone()
+    });
+    assert_eq!(devices[0], devices[1], "one device with two paths");
+    // Both paths carry reads, so that the loss of either one concerns them.
+    sh("for policy in /sys/class/nvme-subsystem/*/iopolicy; do echo round-robin > $policy; done");
+    let device = devices[0][0].as_str().unwrap();
+    assert!(read_directly(&machine, device) == bytes);
+    let live = || {
+        let connected = machine.connected();
+        let is_live = connected.len() == 2 && connected.iter().all(|one| one["state"] == "live");
+        is_live.then_some(())
+    };
+    for (link, _) in TwoPaths::LINKS {
+        TwoPaths::set(link, "down");
+        let begun = Instant::now();
+        assert!(read_directly(&machine, device) == bytes);
+        println!("multipath: {link} down: 1 MiB read after {:?}", begun.elapsed());
+        TwoPaths::set(link, "up");
+        wait_until("both paths are live", Duration::from_secs(120), live);
+    }
+    // The first address becomes inaccessible at the target, as that of a controller in maintenance.
+    let states = ["inaccessible", "optimized"];
+    for state in states {
+        fs::write(format!("{TARGET}/ports/1/ana_groups/1/ana_state"), state).unwrap();
+        assert!(read_directly(&machine, device) == bytes);
+        println!("ANA: the first path is {state}, the device is read");
+    }
+    machine.disk(&["disconnect", "run-7"]).good();
+    machine.wait_disconnected();
+    export.end();
+    assert_clean();
+}
+
+/// Verdict and present value of a rule on `rxe0`.
+fn finding_of(machine: &Machine, rule: &str) -> (String, String) {
+    let check = ["host", "check", "--json", "--for", "1G", "--rtt", "1ms", "--interface", "v0"];
+    let checked = run(machine.env.penstock().args(check)).good().json;
+    let findings = checked["findings"].as_array().unwrap();
+    let found = findings.iter().find(|one| one["rule"] == rule && one["object"] == "rxe0");
+    let found = found.unwrap_or_else(|| panic!("{rule}: {findings:?}"));
+    let text = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
+    (text("verdict"), text("have"))
+}
+
+/// The rules of `penstock host` on a device of the running kernel.
+#[test]
+fn host_rules_judge_software_roce() {
+    let Some(machine) = Machine::start() else { return };
+    let Some(_pair) = RocePair::new() else { return };
+    let facts = run(machine.env.penstock().args(["host", "facts"])).good().json;
+    let port = &facts["rdma"][0];
+    assert_eq!((&port["device"], &port["net_device"]), (&"rxe0".into(), &"v0".into()), "{port}");
+    assert_eq!(finding_of(&machine, "roce-mtu"), ("ok".to_owned(), "4096, of MTU 9000".to_owned()));
+    let (verdict, addresses) = finding_of(&machine, "roce-gid");
+    assert!(verdict == "ok" && addresses.contains(RocePair::FIRST_ADDRESS), "{addresses}");
+    assert_eq!(finding_of(&machine, "roce-retransmission").0, "not_applicable");
+    sh("ip link set v0 mtu 1500");
+    let small = finding_of(&machine, "roce-mtu");
+    assert_eq!(small, ("differs".to_owned(), "1024, of MTU 1500".to_owned()));
 }

@@ -4,6 +4,8 @@
 pub const NQN_BYTES_MAX: usize = 223;
 /// Name of the discovery service of every target.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// Prefix of names that end in a UUID.
+const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// Prefix of the names of disks that penstock exports.
 const EXPORT_PREFIX: &str = "nqn.2014-08.org.nvmexpress:penstock:";
 /// Longest name of an export.
@@ -17,6 +19,11 @@ pub enum NqnError {
         "'{0}' is no NVMe qualified name: it begins with nqn. and has 223 bytes at most, without blanks"
     )]
     Format(String),
+    /// Name of a host or disk by UUID whose UUID is not one.
+    #[error(
+        "'{0}' has no UUID after uuid: copy the whole name; penstock disk list prints that of a host"
+    )]
+    Uuid(String),
     /// No name of an export.
     #[error(
         "'{0}' is no name of a disk: use 1 to 64 letters, digits, dots, dashes and underscores, or an NQN"
@@ -32,7 +39,13 @@ pub fn checked(name: &str) -> Result<&str, NqnError> {
     let is_valid = name.len() <= NQN_BYTES_MAX
         && name.strip_prefix("nqn.").is_some_and(|rest| !rest.is_empty())
         && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',' && byte != b'/');
-    if is_valid { Ok(name) } else { Err(NqnError::Format(name.to_owned())) }
+    if !is_valid {
+        return Err(NqnError::Format(name.to_owned()));
+    }
+    match name.strip_prefix(UUID_PREFIX) {
+        Some(uuid) if parse_uuid(uuid).is_none() => Err(NqnError::Uuid(name.to_owned())),
+        _ => Ok(name),
+    }
 }
 
 /// Qualified name of a disk: itself, or that of the export of this name.
@@ -61,7 +74,7 @@ pub fn export_name(nqn: &str) -> Option<&str> {
 /// Qualified name of a host with this UUID.
 #[must_use]
 pub fn of_host(uuid: &[u8; 16]) -> String {
-    format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid_text(uuid))
+    format!("{UUID_PREFIX}{}", uuid_text(uuid))
 }
 
 /// UUID in its usual form.

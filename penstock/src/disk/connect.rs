@@ -7,9 +7,9 @@ use penstock_disk::check::{CheckedPart, host_parts, remote_parts, target_parts};
 use penstock_disk::export::ExportStore;
 use penstock_disk::fabrics::{self, ConnectedDisk, FabricsParams};
 use penstock_disk::nvme::nqn;
-use penstock_disk::{DiskLocation, NvmeHostIdentity};
+use penstock_disk::{DiskLocation, FabricsTransport, NvmeHostIdentity};
 
-use super::{DepthArgs, DiskHostArgs, directory, failed, location, print};
+use super::{DepthArgs, DiskHostArgs, TransportChoice, directory, failed, location, print};
 use crate::exit::{Code, CommandFailure};
 use crate::json::disk::{DisconnectedDisks, DiskCheckJson, DiskListJson, ListedExport};
 use crate::table::table;
@@ -19,6 +19,9 @@ pub(crate) struct ConnectArgs {
     /// The disk: HOST/NAME, HOST:PORT/NAME, [ADDRESS]:PORT/NAME; NAME is that of an export, or an NQN
     #[arg(value_name = "SOURCE", value_parser = location)]
     source: DiskLocation,
+    /// Transport
+    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
+    transport: TransportChoice,
     /// Queues [default: one for each processor, which is also the most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     queues: Option<u16>,
@@ -41,6 +44,9 @@ pub(crate) struct CheckDiskArgs {
     /// The disk; without it what export and connect need on this host
     #[arg(value_name = "SOURCE", value_parser = location)]
     source: Option<DiskLocation>,
+    /// Transport; with rdma only what this host lacks
+    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
+    transport: TransportChoice,
     #[command(flatten)]
     depth: DepthArgs,
     #[command(flatten)]
@@ -49,7 +55,8 @@ pub(crate) struct CheckDiskArgs {
 
 pub(super) fn run(args: &ConnectArgs, json: bool) -> Result<Code, CommandFailure> {
     let host = args.host.host()?;
-    let params = FabricsParams { queues: args.queues, depth: args.depth };
+    let transport = args.transport.into();
+    let params = FabricsParams { transport, queues: args.queues, depth: args.depth };
     let disk = fabrics::connect(&args.source, &host, params).map_err(failed)?;
     if json {
         crate::json::print(&disk)?;
@@ -63,6 +70,7 @@ fn row(disk: &ConnectedDisk) -> Vec<String> {
         disk.controller.clone(),
         disk.devices.join(" "),
         disk.state.clone(),
+        disk.transport.clone(),
         disk.address.clone(),
         disk.nqn.clone(),
     ]
@@ -81,7 +89,8 @@ pub(super) fn list(json: bool) -> Result<Code, CommandFailure> {
         .map(|(record, running)| ListedExport {
             nqn: record.nqn,
             path: record.path.display().to_string(),
-            listens: record.listens,
+            transport: record.transport,
+            listens: record.listens.iter().map(ToString::to_string).collect(),
             hosts: record.hosts,
             has_secret: record.has_secret,
             running,
@@ -95,7 +104,8 @@ pub(super) fn list(json: bool) -> Result<Code, CommandFailure> {
     let mut text = format!("this host is {host_nqn}\n");
     for export in &exports {
         let state = if export.running { "exported" } else { "left over" };
-        let _ = writeln!(text, "{state}  {}  {}  {}", export.nqn, export.listens, export.path);
+        let (listens, path) = (export.listens.join(" "), &export.path);
+        let _ = writeln!(text, "{state}  {}  {}  {listens}  {path}", export.nqn, export.transport);
     }
     let rows: Vec<Vec<String>> = connected.iter().map(row).collect();
     text += &table(&rows);
@@ -145,12 +155,19 @@ pub(super) fn disconnect(args: &DisconnectArgs, json: bool) -> Result<Code, Comm
 
 pub(super) fn check(args: &CheckDiskArgs, json: bool) -> Result<Code, CommandFailure> {
     let host = args.host.host()?;
+    let transport = FabricsTransport::from(args.transport);
     let parts = match &args.source {
+        Some(_) if transport == FabricsTransport::Rdma => {
+            let why = anyhow!(
+                "a remote disk is checked over TCP alone: leave out --transport, or the disk"
+            );
+            return Err(CommandFailure::new(Code::Usage, why));
+        }
         Some(source) => {
             let rate_bps = args.depth.rate_bps(source, &host);
             remote_parts(source, &host, rate_bps, args.depth.size)
         }
-        None => [target_parts(true), host_parts()].concat(),
+        None => [target_parts(transport, true), host_parts(transport)].concat(),
     };
     let ok = parts.iter().all(|part| part.ok);
     let code = if ok { Code::Done } else { Code::Failed };

@@ -1,15 +1,15 @@
 //! `penstock disk export`: a disk of the kernel's target, until a signal ends it.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::ValueEnum;
 use penstock_disk::DEFAULT_PORT;
 use penstock_disk::export::{ExportRequest, ExportStore};
+use penstock_disk::nvme::nqn;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{directory, failed, print, read_secret};
+use super::{TransportChoice, directory, failed, print, read_secret};
 use crate::exit::{Code, CommandFailure, say};
 use crate::json::disk::ExportedDisk;
 
@@ -19,18 +19,18 @@ pub(crate) struct ExportArgs {
     #[arg(value_name = "FILE|DEVICE")]
     path: PathBuf,
     /// Qualified names of the hosts that may connect: penstock disk list prints that of a host
-    #[arg(long, value_name = "HOSTNQN", required = true, num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "HOSTNQN", required = true, num_args = 1.., value_delimiter = ',', value_parser = host_name)]
     to: Vec<String>,
     /// Name of the disk, or an NQN [default: the name of the file without its ending]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Transport
-    #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
-    transport: DiskTransport,
-    /// Address to listen on [default: every IPv4 address]
-    #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED), hide_default_value = true)]
-    address: IpAddr,
-    /// TCP port to listen on
+    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
+    transport: TransportChoice,
+    /// Addresses to listen on, each a path to the disk; with rdma those of RDMA devices [default: every IPv4 address]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    address: Vec<IpAddr>,
+    /// Port to listen on
     #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// File with a secret that the hosts need (DH-HMAC-CHAP): penstock disk secret makes one
@@ -38,18 +38,23 @@ pub(crate) struct ExportArgs {
     secret_file: Option<PathBuf>,
 }
 
-/// Transport of NVMe over Fabrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum DiskTransport {
-    /// NVMe/TCP
-    Tcp,
+/// Checked before all else: a mistyped name needs no kernel to be found.
+fn host_name(text: &str) -> Result<String, nqn::NqnError> {
+    nqn::checked(text).map(str::to_owned)
 }
 
 pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure> {
     let name = args.name.clone().unwrap_or_else(|| {
         args.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     });
+    nqn::of_disk(&name).map_err(|error| failed(error.into()))?;
     let secret = args.secret_file.as_deref().map(read_secret).transpose()?;
+    let mut addresses = args.address.clone();
+    if addresses.is_empty() {
+        addresses.push(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    }
+    addresses.sort();
+    addresses.dedup();
     // Before the first object is made: a signal then removes them all.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let request = ExportRequest {
@@ -57,8 +62,8 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
         path: args.path.clone(),
         hosts: args.to.clone(),
         secret,
-        address: args.address,
-        port: args.port,
+        transport: args.transport.into(),
+        listens: addresses.into_iter().map(|ip| SocketAddr::new(ip, args.port)).collect(),
     };
     let store = ExportStore::open(&directory()?).map_err(failed)?;
     let removed = store.remove_ended().map_err(failed)?;
@@ -67,11 +72,13 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
     }
     let export = store.export(&request).map_err(failed)?;
     let record = export.record().clone();
+    let listens: Vec<String> = record.listens.iter().map(ToString::to_string).collect();
     let shown = if json {
         crate::json::print(&ExportedDisk {
             nqn: record.nqn,
             path: record.path.display().to_string(),
-            listens: record.listens,
+            transport: record.transport,
+            listens,
             hosts: record.hosts,
             has_secret: record.has_secret,
             removed,
@@ -82,10 +89,11 @@ pub(super) fn run(args: &ExportArgs, json: bool) -> Result<Code, CommandFailure>
         let hosts = penstock_units::display_count(record.hosts.len() as u64, "host");
         let secret = if record.has_secret { " with a secret" } else { "" };
         print(&format!(
-            "exporting {} as {} on {} to {hosts}{secret}; Ctrl-C ends it\n",
+            "exporting {} as {} on {} over {} to {hosts}{secret}; Ctrl-C ends it\n",
             record.path.display(),
             record.nqn,
-            record.listens
+            listens.join(" and "),
+            record.transport
         ))
     };
     if shown.is_ok() {

@@ -1,5 +1,6 @@
 //! `penstock disk`.
 
+use penstock_disk::FabricsTransport;
 use penstock_disk::check::CheckedPart;
 use penstock_disk::fabrics::ConnectedDisk;
 use serde::Serialize;
@@ -12,8 +13,10 @@ pub(crate) struct ExportedDisk {
     pub(crate) nqn: String,
     /// File or block device.
     pub(crate) path: String,
-    /// Address and port on which the target listens.
-    pub(crate) listens: String,
+    /// Transport: `tcp` or `rdma`.
+    pub(crate) transport: FabricsTransport,
+    /// Addresses and ports on which the target listens, each a path to the disk.
+    pub(crate) listens: Vec<String>,
     /// Qualified names of the hosts that may connect.
     pub(crate) hosts: Vec<String>,
     /// True where they need a secret.
@@ -40,8 +43,10 @@ pub(crate) struct ListedExport {
     pub(crate) nqn: String,
     /// File or block device.
     pub(crate) path: String,
-    /// Address and port on which the target listens.
-    pub(crate) listens: String,
+    /// Transport: `tcp` or `rdma`.
+    pub(crate) transport: FabricsTransport,
+    /// Addresses and ports on which the target listens, each a path to the disk.
+    pub(crate) listens: Vec<String>,
     /// Qualified names of the hosts that may connect.
     pub(crate) hosts: Vec<String>,
     /// True where they need a secret.

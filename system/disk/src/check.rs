@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::controller::RemoteController;
-use crate::{DiskHost, DiskLocation};
+use crate::{DiskHost, DiskLocation, FabricsTransport};
 
 /// Device that takes the connections of the kernel's host.
 pub(crate) const FABRICS_DEVICE: &str = "/dev/nvme-fabrics";
@@ -18,7 +18,7 @@ pub(crate) const FABRICS_DEVICE: &str = "/dev/nvme-fabrics";
 /// Part that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CheckedPart {
-    /// `module`, `configfs`, `permission`, `port`, `connection`, `protocol`, `name`, `host`, `secret`, `namespace` or `depth`.
+    /// `module`, `device`, `configfs`, `permission`, `port`, `connection`, `protocol`, `name`, `host`, `secret`, `namespace` or `depth`.
     pub part: &'static str,
     /// Object of the part.
     pub object: String,
@@ -44,9 +44,9 @@ impl CheckedPart {
 }
 
 /// Module of the kernel: loaded or built in, to be loaded, or absent.
-fn module(name: &str, sign: &Path) -> CheckedPart {
+fn module(name: &str, sign: Option<&Path>) -> CheckedPart {
     let underscored = name.replace('-', "_");
-    if Path::new("/sys/module").join(&underscored).exists() || sign.exists() {
+    if Path::new("/sys/module").join(&underscored).exists() || sign.is_some_and(Path::exists) {
         return CheckedPart::ok("module", name, "loaded");
     }
     let release = penstock_sys::machine::kernel_release();
@@ -91,12 +91,31 @@ fn target_has_secrets() -> bool {
     lines.any(|line| line.contains("nvmet_auth_set_key"))
 }
 
+/// RDMA device of this machine.
+fn rdma_device() -> CheckedPart {
+    let entries = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    if names.is_empty() {
+        return CheckedPart::fault(
+            "device",
+            "/sys/class/infiniband",
+            "there is no RDMA device: load the driver of the card, or use software RoCE (rdma link add rxe0 type rxe netdev DEVICE)",
+        );
+    }
+    CheckedPart::ok("device", names.join(" "), "")
+}
+
 /// Parts that an export needs.
 #[must_use]
-pub fn target_parts(with_secret: bool) -> Vec<CheckedPart> {
+pub fn target_parts(transport: FabricsTransport, with_secret: bool) -> Vec<CheckedPart> {
     let configured = Path::new("/sys/kernel/config/nvmet");
-    let mut parts = vec![permission("disk export"), module("nvmet", configured)];
-    parts.push(module("nvmet-tcp", Path::new("/sys/module/nvmet_tcp")));
+    let target = module("nvmet", Some(configured));
+    // Without the target the kernel does not show whether it was built with secrets.
+    let with_secret = with_secret && target.ok;
+    let mut parts = vec![permission("disk export"), target];
+    parts.push(module(transport.target_module(), None));
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let is_mounted = mounts.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -129,26 +148,27 @@ pub fn target_parts(with_secret: bool) -> Vec<CheckedPart> {
             )
         });
     }
+    if transport == FabricsTransport::Rdma {
+        parts.push(rdma_device());
+    }
     parts
 }
 
 /// Parts that a connection of the kernel's host needs.
 #[must_use]
-pub fn host_parts() -> Vec<CheckedPart> {
-    let device = Path::new(FABRICS_DEVICE);
-    vec![
-        permission("disk connect"),
-        module("nvme-tcp", Path::new("/sys/module/nvme_tcp")),
-        if device.exists() {
-            CheckedPart::ok("module", FABRICS_DEVICE, "")
-        } else {
-            CheckedPart::fault(
-                "module",
-                FABRICS_DEVICE,
-                "the module nvme-fabrics is not loaded: modprobe nvme-tcp",
-            )
-        },
-    ]
+pub fn host_parts(transport: FabricsTransport) -> Vec<CheckedPart> {
+    let mut parts = vec![permission("disk connect"), module(transport.host_module(), None)];
+    parts.push(if Path::new(FABRICS_DEVICE).exists() {
+        CheckedPart::ok("module", FABRICS_DEVICE, "")
+    } else {
+        let remedy = transport.host_module();
+        let reason = format!("the module nvme-fabrics is not loaded: modprobe {remedy}");
+        CheckedPart::fault("module", FABRICS_DEVICE, reason)
+    });
+    if transport == FabricsTransport::Rdma {
+        parts.push(rdma_device());
+    }
+    parts
 }
 
 /// Parts of a remote disk, in the order in which they are needed; ends at the first that is missing.

@@ -5,11 +5,12 @@
 //! export whose process was killed, and removes its objects.
 //!
 //! Objects in the order of Documentation/nvme of Linux: subsystem, namespace, hosts, port, and last the link of the port to
-//! the subsystem, which opens the TCP port. They are removed in reverse.
+//! the subsystem, which opens the port. They are removed in reverse. Each address is a port of the one subsystem, in whose
+//! first ANA group the namespace is: a host that connects by several has as many paths to one device.
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -21,10 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{self, CheckedPart};
 use crate::config_fs::ConfigStep;
-use crate::{DiskError, DiskUse};
+use crate::{DiskError, DiskUse, FabricsTransport};
 
-/// Data of a write that fits into its command, so that it takes one round trip instead of two.
-pub const IN_CAPSULE_BYTES: u32 = 1 << 20;
 /// Directory of the target in configfs.
 const TARGET_ROOT: &str = "/sys/kernel/config/nvmet";
 /// Largest record that is read.
@@ -43,10 +42,10 @@ pub struct ExportRequest {
     pub hosts: Vec<String>,
     /// Secret of these hosts.
     pub secret: Option<HostSecret>,
-    /// Address on which the target listens.
-    pub address: IpAddr,
-    /// TCP port on which the target listens.
-    pub port: u16,
+    /// Transport.
+    pub transport: FabricsTransport,
+    /// Addresses and ports on which the target listens.
+    pub listens: Vec<SocketAddr>,
 }
 
 /// Record of an export.
@@ -57,8 +56,10 @@ pub struct ExportRecord {
     pub nqn: String,
     /// File or block device.
     pub path: PathBuf,
-    /// Address and port on which the target listens.
-    pub listens: String,
+    /// Transport.
+    pub transport: FabricsTransport,
+    /// Addresses and ports on which the target listens.
+    pub listens: Vec<SocketAddr>,
     /// Hosts that may connect.
     pub hosts: Vec<String>,
     /// True where they need a secret.
@@ -197,18 +198,17 @@ impl ExportStore {
         for host in &request.hosts {
             nqn::checked(host)?;
         }
-        if let Some(part) =
-            check::target_parts(request.secret.is_some()).iter().find_map(CheckedPart::missing)
-        {
-            return Err(DiskError::Local { path: part.0, reason: part.1 });
+        let parts = check::target_parts(request.transport, request.secret.is_some());
+        if let Some((path, reason)) = parts.iter().find_map(CheckedPart::missing) {
+            return Err(DiskError::Local { path, reason });
         }
         let _all = self.lock_all()?;
         self.remove_ended_locked()?;
         let held = DiskUse::hold(&request.path)?;
         self.check_free(&nqn, &held.path)?;
         let ours: Vec<PathBuf> = self.claimed()?;
-        let port = self.port_for(request)?;
-        let steps = steps(request, &nqn, &held, &self.root, port, &ours)?;
+        let ports = self.ports_for(request)?;
+        let steps = steps(request, &nqn, &held, &self.root, &ports, &ours)?;
         let record_path = self.record_path(&nqn);
         let lock_path = record_path.with_extension("lock");
         let lock = ExclusiveFileLock::try_lock_at(&lock_path);
@@ -218,7 +218,8 @@ impl ExportStore {
         let record = ExportRecord {
             nqn,
             path: held.path.clone(),
-            listens: std::net::SocketAddr::new(request.address, request.port).to_string(),
+            transport: request.transport,
+            listens: request.listens.clone(),
             hosts: request.hosts.clone(),
             has_secret: request.secret.is_some(),
             boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),
@@ -228,7 +229,7 @@ impl ExportStore {
         let mut export = DiskExport { record, store: self.clone(), lock: Some(lock), _held: held };
         for step in &steps {
             if let Err(error) = step.apply(&self.root) {
-                let error = step_failed(&self.root, step, &error, request);
+                let error = step_failed(&self.root, step, &error, request.transport, &ports);
                 export.remove_objects()?;
                 return Err(error);
             }
@@ -265,25 +266,31 @@ impl ExportStore {
         Ok(records.iter().flat_map(|(_, record)| record.steps.iter().filter_map(shared)).collect())
     }
 
-    /// Number of the port with the wanted address, or of a new one.
-    fn port_for(&self, request: &ExportRequest) -> Result<u32, DiskError> {
+    /// Number of the port with each wanted address, or of a new one.
+    fn ports_for(&self, request: &ExportRequest) -> Result<Vec<(u32, SocketAddr)>, DiskError> {
         let ports = entries(&self.root.join("ports"));
         let read = |port: &Path, name: &str| {
             let text = fs::read_to_string(port.join(name)).unwrap_or_default();
             text.trim_end().to_owned()
         };
         let number = |port: &Path| port.file_name()?.to_str()?.parse::<u32>().ok();
-        for port in &ports {
-            let is_wanted = read(port, "addr_trtype") == "tcp"
-                && read(port, "addr_traddr") == request.address.to_string()
-                && read(port, "addr_trsvcid") == request.port.to_string();
-            if let Some(found) = number(port).filter(|_| is_wanted) {
-                return Ok(found);
-            }
+        let mut used: Vec<u32> = ports.iter().filter_map(|port| number(port)).collect();
+        let mut found = Vec::new();
+        for listens in &request.listens {
+            let present = ports.iter().find(|port| {
+                read(port, "addr_trtype") == request.transport.name()
+                    && read(port, "addr_traddr") == listens.ip().to_string()
+                    && read(port, "addr_trsvcid") == listens.port().to_string()
+            });
+            let number = present.and_then(|port| number(port)).or_else(|| {
+                let free = (1..=PORT_NUMBER_MAX).find(|number| !used.contains(number))?;
+                used.push(free);
+                Some(free)
+            });
+            let none = || refused(&self.root.join("ports"), "all numbers of ports are in use");
+            found.push((number.ok_or_else(none)?, *listens));
         }
-        let used: Vec<u32> = ports.iter().filter_map(|port| number(port)).collect();
-        let free = (1..=PORT_NUMBER_MAX).find(|number| !used.contains(number));
-        free.ok_or_else(|| refused(&self.root.join("ports"), "all numbers of ports are in use"))
+        Ok(found)
     }
 }
 
@@ -326,7 +333,7 @@ fn steps(
     nqn: &str,
     held: &DiskUse,
     root: &Path,
-    port: u32,
+    ports: &[(u32, SocketAddr)],
     ours: &[PathBuf],
 ) -> Result<Vec<ConfigStep>, DiskError> {
     let mut steps = Vec::new();
@@ -373,23 +380,26 @@ fn steps(
         let link = subsystem.join("allowed_hosts").join(host);
         steps.push(ConfigStep::Link { target: path, link });
     }
-    let port_path = PathBuf::from("ports").join(port.to_string());
-    let is_new = !root.join(&port_path).exists();
-    steps.extend(share(&port_path));
-    if is_new {
-        let family = if request.address.is_ipv4() { "ipv4" } else { "ipv6" };
-        for (name, value) in [
-            ("addr_adrfam", family.to_owned()),
-            ("addr_trtype", "tcp".to_owned()),
-            ("addr_traddr", request.address.to_string()),
-            ("addr_trsvcid", request.port.to_string()),
-            ("param_inline_data_size", IN_CAPSULE_BYTES.to_string()),
-        ] {
-            steps.push(write(port_path.join(name), &value));
+    for (port, listens) in ports {
+        let port_path = PathBuf::from("ports").join(port.to_string());
+        let is_new = !root.join(&port_path).exists();
+        steps.extend(share(&port_path));
+        if is_new {
+            let family = if listens.is_ipv4() { "ipv4" } else { "ipv6" };
+            for (name, value) in [
+                ("addr_adrfam", family.to_owned()),
+                ("addr_trtype", request.transport.to_string()),
+                ("addr_traddr", listens.ip().to_string()),
+                ("addr_trsvcid", listens.port().to_string()),
+                // A write whose data is in its command takes one round trip instead of two.
+                ("param_inline_data_size", request.transport.in_capsule_bytes_max().to_string()),
+            ] {
+                steps.push(write(port_path.join(name), &value));
+            }
         }
+        let link = port_path.join("subsystems").join(nqn);
+        steps.push(ConfigStep::Link { target: subsystem.clone(), link });
     }
-    let link = port_path.join("subsystems").join(nqn);
-    steps.push(ConfigStep::Link { target: subsystem, link });
     Ok(steps)
 }
 
@@ -398,25 +408,35 @@ fn step_failed(
     root: &Path,
     step: &ConfigStep,
     error: &io::Error,
-    request: &ExportRequest,
+    transport: FabricsTransport,
+    ports: &[(u32, SocketAddr)],
 ) -> DiskError {
     let path = root.join(step.path());
-    let is_port = matches!(step, ConfigStep::Link { link, .. } if link.starts_with("ports"));
-    let listens = format!("{}:{}", request.address, request.port);
-    let reason = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("port {} is in use: choose another --port", request.port)
+    let is_of = |number: u32| step.path().starts_with(Path::new("ports").join(number.to_string()));
+    let port = ports.iter().find(|(number, _)| is_of(*number));
+    let is_link = matches!(step, ConfigStep::Link { .. });
+    let Some((_, listens)) = port.filter(|_| is_link) else {
+        return DiskError::Local { path: path.display().to_string(), reason: error.to_string() };
+    };
+    let not_listening = format!("the kernel does not listen on {listens} over {transport}");
+    let module = transport.target_module();
+    let reason = match (error.kind(), transport) {
+        (io::ErrorKind::AddrInUse, _) => {
+            format!("port {} is in use: choose another --port", listens.port())
         }
-        io::ErrorKind::AddrNotAvailable => {
-            format!("{} is no address of this machine: choose another --address", request.address)
+        // The kernel returns ENODEV where no RDMA device has the address.
+        (io::ErrorKind::AddrNotAvailable, FabricsTransport::Tcp) => {
+            format!("{} is no address of this machine: choose another --address", listens.ip())
         }
-        io::ErrorKind::InvalidInput if is_port => {
+        (io::ErrorKind::InvalidInput, _) => {
+            format!("{not_listening}: is the module {module} loaded? (modprobe {module})")
+        }
+        (_, FabricsTransport::Tcp) => format!("{not_listening}: {error}"),
+        (_, FabricsTransport::Rdma) => {
             format!(
-                "the kernel does not listen on {listens}: is the module nvmet-tcp loaded? (modprobe nvmet-tcp)"
+                "{not_listening}: {error}: give --address the address of an RDMA device (rdma link show)"
             )
         }
-        _ if is_port => format!("the kernel does not listen on {listens}: {error}"),
-        _ => error.to_string(),
     };
     DiskError::Local { path: path.display().to_string(), reason }
 }
@@ -458,9 +478,13 @@ mod tests {
             path: path.to_owned(),
             hosts: vec!["nqn.2020-01.org.example:h".to_owned()],
             secret,
-            address: "10.0.0.2".parse().unwrap(),
-            port: 4420,
+            transport: FabricsTransport::Tcp,
+            listens: vec!["10.0.0.2:4420".parse().unwrap()],
         }
+    }
+
+    fn ports(number: u32) -> [(u32, SocketAddr); 1] {
+        [(number, "10.0.0.2:4420".parse().unwrap())]
     }
 
     fn held(folder: &Path) -> DiskUse {
@@ -476,7 +500,7 @@ mod tests {
         let secret = HostSecret::of_key([7; 32]);
         let request = request(&held.path, Some(secret.clone()));
         let nqn = nqn::of_disk("run-7").unwrap();
-        let steps = steps(&request, &nqn, &held, folder.path(), 3, &[]).unwrap();
+        let steps = steps(&request, &nqn, &held, folder.path(), &ports(3), &[]).unwrap();
         let paths: Vec<String> =
             steps.iter().map(|step| step.path().display().to_string()).collect();
         let at = |end: &str| paths.iter().position(|path| path.ends_with(end)).unwrap();
@@ -502,7 +526,7 @@ mod tests {
         let host = PathBuf::from("hosts/nqn.2020-01.org.example:h");
         fs::create_dir_all(folder.path().join(&host)).unwrap();
         let shares = |ours: &[PathBuf]| {
-            let steps = steps(&request, &nqn, &held, folder.path(), 1, ours).unwrap();
+            let steps = steps(&request, &nqn, &held, folder.path(), &ports(1), ours).unwrap();
             steps.iter().filter(|step| matches!(step, ConfigStep::Share { .. })).count()
         };
         assert_eq!((shares(&[]), shares(&[host])), (1, 2));
@@ -516,8 +540,74 @@ mod tests {
         fs::create_dir_all(&host).unwrap();
         fs::write(host.join("dhchap_key"), HostSecret::of_key([1; 32]).text()).unwrap();
         let request = request(&held.path, Some(HostSecret::of_key([2; 32])));
-        let error = steps(&request, "nqn.x", &held, folder.path(), 1, &[]).unwrap_err();
+        let error = steps(&request, "nqn.x", &held, folder.path(), &ports(1), &[]).unwrap_err();
         assert!(error.to_string().contains("another secret"), "{error}");
+    }
+
+    #[test]
+    fn each_address_is_a_port() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ExportStore {
+            root: folder.path().to_owned(),
+            ..ExportStore::open(&folder.path().join("disks")).unwrap()
+        };
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join("ports").join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        // Port 2 has the second address by RDMA, port 3 by TCP.
+        for (port, transport) in [(2, "rdma"), (3, "tcp")] {
+            write(&format!("{port}/addr_trtype"), &format!("{transport}\n"));
+            write(&format!("{port}/addr_traddr"), "10.0.1.2\n");
+            write(&format!("{port}/addr_trsvcid"), "4420\n");
+        }
+        let listens: Vec<SocketAddr> = ["10.0.0.2:4420", "10.0.1.2:4420", "10.0.2.2:4420"]
+            .map(|one| one.parse().unwrap())
+            .into();
+        let held = held(folder.path());
+        let mut request = ExportRequest { listens, ..request(&held.path, None) };
+        let numbers = |request: &ExportRequest| -> Vec<u32> {
+            store.ports_for(request).unwrap().into_iter().map(|(number, _)| number).collect()
+        };
+        assert_eq!(numbers(&request), [1, 3, 4]);
+        request.transport = FabricsTransport::Rdma;
+        assert_eq!(numbers(&request), [1, 2, 4]);
+        let ports = store.ports_for(&request).unwrap();
+        let steps = steps(&request, "nqn.x", &held, folder.path(), &ports, &[]).unwrap();
+        let has = |name: &str, value: &str| {
+            steps.iter().any(|step| {
+                matches!(step, ConfigStep::Write { path, value: found } if path.ends_with(name) && found == value)
+            })
+        };
+        assert!(
+            has("ports/4/addr_trtype", "rdma") && has("ports/4/param_inline_data_size", "16384")
+        );
+        // The port of another program has its own attributes.
+        assert!(!has("ports/2/addr_trtype", "rdma"));
+        let links = steps.iter().filter(
+            |step| matches!(step, ConfigStep::Link { link, .. } if link.starts_with("ports")),
+        );
+        assert_eq!(links.count(), 3);
+    }
+
+    #[test]
+    fn failed_link_names_its_address() {
+        let ports = ports(1);
+        let link = ConfigStep::Link {
+            target: "subsystems/nqn.x".into(),
+            link: "ports/1/subsystems/nqn.x".into(),
+        };
+        let reason = |kind: io::ErrorKind, transport| {
+            step_failed(Path::new("/"), &link, &kind.into(), transport, &ports).to_string()
+        };
+        let tcp = FabricsTransport::Tcp;
+        assert!(reason(io::ErrorKind::AddrInUse, tcp).contains("port 4420 is in use"));
+        assert!(reason(io::ErrorKind::AddrNotAvailable, tcp).contains("--address"));
+        let rdma = reason(io::ErrorKind::AddrNotAvailable, FabricsTransport::Rdma);
+        assert!(rdma.contains("10.0.0.2:4420 over rdma") && rdma.contains("RDMA device"), "{rdma}");
+        let module = reason(io::ErrorKind::InvalidInput, FabricsTransport::Rdma);
+        assert!(module.contains("modprobe nvmet-rdma"), "{module}");
     }
 
     #[test]
@@ -533,7 +623,8 @@ mod tests {
         let record = ExportRecord {
             nqn: "nqn.x".to_owned(),
             path: "/data/image".into(),
-            listens: "10.0.0.2:4420".to_owned(),
+            transport: FabricsTransport::Rdma,
+            listens: vec!["10.0.0.2:4420".parse().unwrap()],
             hosts: Vec::new(),
             has_secret: false,
             boot_id: penstock_sys::machine::boot_id().unwrap_or_default(),

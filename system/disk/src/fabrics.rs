@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::check::{CheckedPart, FABRICS_DEVICE, host_parts};
 use crate::controller::RemoteController;
-use crate::{DiskError, DiskHost, DiskLocation};
+use crate::{DiskError, DiskHost, DiskLocation, FabricsTransport};
 
 /// Controllers of the kernel.
 const CONTROLLERS: &str = "/sys/class/nvme";
@@ -21,6 +21,9 @@ const SUBSYSTEMS: &str = "/sys/class/nvme-subsystem";
 const FAST_FAIL_SECONDS: u32 = 15;
 /// Time after which a lost controller is removed.
 const CONTROLLER_LOSS_SECONDS: u32 = 600;
+/// Limits of the kernel on the commands of a queue (drivers/nvme/host/fabrics.h).
+const DEPTH_MIN: u16 = 16;
+const DEPTH_MAX: u16 = 1024;
 /// Interval of reconnections.
 const RECONNECT_SECONDS: u32 = 2;
 /// Limit on the wait for the block device of a new controller.
@@ -46,14 +49,18 @@ pub struct ConnectedDisk {
 /// Parameters of a connection; what is `None` is the kernel's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FabricsParams {
+    /// Transport.
+    pub transport: FabricsTransport,
     /// Number of queues, one for each processor by default.
     pub queues: Option<u16>,
     /// Commands of each queue, 16 to 1024.
     pub depth: Option<u16>,
 }
 
-/// Connects a disk to the kernel's host, after a connection of this program has shown that the target accepts it: the
-/// kernel reports a number only, and waits a minute for a wrong secret.
+/// Connects a disk to the kernel's host, over TCP after a connection of this program has shown that the target accepts
+/// it: the kernel reports a number only, and waits a minute for a wrong secret. Over RDMA the kernel's number is all.
+///
+/// A disk that is connected by several addresses is one block device with a path to each.
 ///
 /// # Errors
 /// The cause of the failure, with a remedy.
@@ -62,16 +69,20 @@ pub fn connect(
     host: &DiskHost,
     params: FabricsParams,
 ) -> Result<ConnectedDisk, DiskError> {
-    if let Some((path, reason)) = host_parts().iter().find_map(CheckedPart::missing) {
+    let transport = params.transport;
+    if let Some((path, reason)) = host_parts(transport).iter().find_map(CheckedPart::missing) {
         return Err(DiskError::Local { path, reason });
     }
-    let mut controller = RemoteController::connect(location, host)?;
-    controller.namespace(None)?;
-    let peer = controller.peer();
-    let depth_max = controller.depth_max().saturating_add(1);
-    drop(controller);
+    let (peer, depth_max) = match transport {
+        FabricsTransport::Tcp => {
+            let mut controller = RemoteController::connect(location, host)?;
+            controller.namespace(None)?;
+            (controller.peer(), controller.depth_max().saturating_add(1))
+        }
+        FabricsTransport::Rdma => (location.address()?, DEPTH_MAX),
+    };
     let mut line = format!(
-        "transport=tcp,traddr={},trsvcid={},nqn={},hostnqn={},hostid={},reconnect_delay={RECONNECT_SECONDS},\
+        "transport={transport},traddr={},trsvcid={},nqn={},hostnqn={},hostid={},reconnect_delay={RECONNECT_SECONDS},\
          ctrl_loss_tmo={CONTROLLER_LOSS_SECONDS},fast_io_fail_tmo={FAST_FAIL_SECONDS}",
         peer.ip(),
         peer.port(),
@@ -83,7 +94,7 @@ pub fn connect(
         line += &format!(",nr_io_queues={queues}");
     }
     if let Some(depth) = params.depth {
-        line += &format!(",queue_size={}", depth.min(depth_max).clamp(16, 1024));
+        line += &format!(",queue_size={}", depth.min(depth_max).clamp(DEPTH_MIN, DEPTH_MAX));
     }
     if let Some(source) = host.source {
         line += &format!(",host_traddr={source}");
@@ -93,7 +104,7 @@ pub fn connect(
     }
     let answer = write_line(&line).map_err(|error| DiskError::Local {
         path: FABRICS_DEVICE.to_owned(),
-        reason: connect_reason(&error, host.secret.is_some()),
+        reason: connect_reason(&error, transport, host),
     })?;
     let instance = answer.split(',').find_map(|part| part.trim().strip_prefix("instance="));
     let name = format!("nvme{}", instance.unwrap_or_default().trim());
@@ -109,15 +120,29 @@ fn write_line(line: &str) -> io::Result<String> {
 }
 
 /// Reason of a failed connection, from the error number that is all the kernel returns.
-fn connect_reason(error: &io::Error, has_secret: bool) -> String {
+fn connect_reason(error: &io::Error, transport: FabricsTransport, host: &DiskHost) -> String {
+    const IO_ERRNO: i32 = 5;
+    const INVALID_ERRNO: i32 = 22;
+    const CONNECTION_RESET_ERRNO: i32 = 104;
+    const CONNECTION_REFUSED_ERRNO: i32 = 111;
     const ALREADY_CONNECTED_ERRNO: i32 = 114;
     const NO_KEY_ERRNO: i32 = 126;
-    const INVALID_ERRNO: i32 = 22;
     match error.raw_os_error() {
         Some(ALREADY_CONNECTED_ERRNO) => "the disk is connected already: see penstock disk list".to_owned(),
         Some(NO_KEY_ERRNO) => "the target demands a secret: give it with --secret-file".to_owned(),
-        Some(INVALID_ERRNO) if has_secret => {
+        Some(INVALID_ERRNO) if host.secret.is_some() => {
             "the kernel refuses the parameters: it may be built without DH-HMAC-CHAP (CONFIG_NVME_HOST_AUTH); see the kernel log"
+                .to_owned()
+        }
+        // Over TCP the own connection before has found the cause.
+        Some(IO_ERRNO) if transport == FabricsTransport::Rdma => {
+            let nqn = &host.identity.nqn;
+            format!("the target refuses it: is the disk exported there under this name, with --to {nqn}? The kernel log (dmesg) has its status")
+        }
+        Some(CONNECTION_RESET_ERRNO | CONNECTION_REFUSED_ERRNO)
+            if transport == FabricsTransport::Rdma =>
+        {
+            "nothing accepts RDMA on this port: is the disk exported there with --transport rdma, and on this port?"
                 .to_owned()
         }
         _ => format!("{error}: see the kernel log (dmesg)"),

@@ -1,4 +1,4 @@
-//! Remote disks over NVMe/TCP: reading them as a program of its own, and the kernel's target and host.
+//! Remote disks over NVMe/TCP: reading them as a program of its own. The kernel's target and host, also over RDMA.
 //!
 //! Reading needs no privilege: [`controller::RemoteController`] connects, [`stream`] reads a namespace over many queues with
 //! many commands in flight, each queue on its own thread and with its own flow label. [`export`] makes a file or device a
@@ -7,7 +7,7 @@
 //!
 //! An error names the cause and a remedy. Nothing is printed.
 //!
-//! Not for: writing by the program's own host, NVMe over RDMA.
+//! Not for: writing by the program's own host, or RDMA by it.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod in_use;
 mod location;
 mod output;
 pub mod stream;
+mod transport;
 
 pub use config_fs::ConfigStep;
 pub use connection::DiskHost;
@@ -31,6 +32,7 @@ pub use host_identity::NvmeHostIdentity;
 pub use in_use::DiskUse;
 pub use location::{DEFAULT_PORT, DiskLocation};
 pub use penstock_nvme as nvme;
+pub use transport::FabricsTransport;
 
 /// Secret for a host, of 32 random bytes.
 ///
