@@ -591,3 +591,65 @@ fn host_rules_judge_software_roce() {
     let small = finding_of(&machine, "roce-mtu");
     assert_eq!(small, ("differs".to_owned(), "1024, of MTU 1500".to_owned()));
 }
+
+/// `[[disk]]` of the agent's configuration, as `run-7` on loopback.
+fn agent_config(machine: &Machine, images: &[(&str, &Path)]) -> PathBuf {
+    let file = machine.env.path("penstock.toml");
+    let mut text = "[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n".to_owned();
+    for (name, image) in images {
+        let (port, image) = (machine.port, image.display());
+        text += &format!(
+            "[[disk]]\nname = \"{name}\"\npath = \"{image}\"\nto = \"{HOST}\"\naddress = \"127.0.0.1\"\nport = {port}\n"
+        );
+    }
+    fs::write(&file, text).unwrap();
+    file
+}
+
+#[test]
+fn agent_exports_configured_disks() {
+    let Some(machine) = Machine::start() else { return };
+    let (first, second) = (machine.image("first", MIB_BYTES), machine.image("second", MIB_BYTES));
+    let data = machine.env.path("data");
+    fs::create_dir(&data).unwrap();
+    let start = |file: &Path| {
+        let mut command = machine.env.penstock();
+        command.args(["serve", "--json", "--config"]).arg(file).arg("--root").arg(&data);
+        ReadyProcess::start(command)
+    };
+    let names = |wanted: &[&str]| {
+        let listed = machine.disk(&["list", "--json"]).good().json;
+        let exports = listed["exports"].as_array().unwrap();
+        let found: Vec<&str> = exports
+            .iter()
+            .filter(|one| one["running"] == true)
+            .filter_map(|one| one["nqn"].as_str()?.rsplit(':').next())
+            .collect();
+        (found == wanted).then_some(())
+    };
+    let wait_for = |wanted: &[&str]| {
+        wait_until(&format!("exports {wanted:?}"), Duration::from_secs(60), || names(wanted));
+    };
+    let file = agent_config(&machine, &[("run-7", &first)]);
+    let agent = start(&file);
+    wait_for(&["run-7"]);
+    machine.stream(&[]).good();
+    // A disk of a missing file is logged, and the others follow the reload.
+    let missing = machine.env.path("missing");
+    agent_config(&machine, &[("run-8", &second), ("run-9", &missing)]);
+    agent.signal("HUP");
+    wait_for(&["run-8"]);
+    assert!(agent.log().contains("disk run-9: not exported"), "{}", agent.log());
+    fails(&machine.stream(&[]), 1, "no disk");
+    agent.end();
+    assert_clean();
+    // After SIGKILL the next start removes what is left.
+    agent_config(&machine, &[("run-7", &first)]);
+    let mut killed = start(&file);
+    wait_for(&["run-7"]);
+    killed.kill();
+    agent_config(&machine, &[]);
+    let agent = start(&file);
+    assert_clean();
+    agent.end();
+}

@@ -25,6 +25,7 @@ use penstock_units::{BitRate, ByteCount};
 
 use crate::controller;
 use crate::destinations::DestinationRules;
+use crate::disks::DiskConfig;
 use crate::fireflies::{self, TagRule};
 use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
@@ -118,6 +119,8 @@ pub struct Config {
     pub identity: Option<IdentityFiles>,
     /// Directory trees that callers may read or write, by name.
     pub exports: Vec<Export>,
+    /// Disks that the agent exports by the kernel's NVMe target.
+    pub disks: Vec<DiskConfig>,
     /// Limits on all clients together.
     pub limits: AgentLimits,
     /// Tokens besides the agent's own.
@@ -242,6 +245,7 @@ fn lower(
     let file::FileConfig {
         layer,
         mut exports,
+        disks,
         mut tokens,
         token_tags,
         registry,
@@ -324,6 +328,7 @@ fn lower(
         })?,
         identity,
         exports,
+        disks,
         limits,
         tokens,
         metrics: layer.metrics.unwrap_or(MetricsAccess::Loopback),

@@ -3,7 +3,7 @@
 //! For: access control ([`authorizer`], [`tokens`]), configuration ([`config`]), destinations of third-party
 //! copies ([`destinations`]), scitags ([`registry`], [`fireflies`]), the HTTP API ([`http`]) with its [`client`],
 //! orders of a controller ([`controller`], [`orders`]), copies that clients submit to this agent alone ([`submitted`]),
-//! the [`history`] of transfers, the role itself ([`role`]), and the marker as a service
+//! exported [`disks`], the [`history`] of transfers, the role itself ([`role`]), and the marker as a service
 //! ([`marking`], which `penstock tag run` runs). `penstock-mover` moves the bytes, `penstock-daemon` runs the role.
 //!
 //! Not for: plans over several agents, which are the controller's.
@@ -16,6 +16,7 @@ pub mod config;
 pub mod controller;
 
 pub mod destinations;
+pub mod disks;
 pub mod fireflies;
 pub mod history;
 pub mod http;

@@ -32,6 +32,7 @@ use utoipa::openapi::OpenApi;
 use crate::authorizer::{AccessRules, Authorizer};
 use crate::config::{Config, MetricsAccess, RoleName};
 use crate::controller::{self, ControllerLink, LimitsSource};
+use crate::disks::ExportedDisks;
 use crate::history::HistoryWriter;
 use crate::http::{AgentApi, NoMover};
 use crate::orders::{LocalEngine, OrderExecutor};
@@ -73,6 +74,7 @@ pub struct AgentRole {
     /// Thread of the submitted transfers.
     submitted_runner: Mutex<Option<std::thread::JoinHandle<()>>>,
     history: Mutex<Option<HistoryWriter>>,
+    disks: Mutex<ExportedDisks>,
     stop: watch::Sender<bool>,
     runtime: Handle,
 }
@@ -178,6 +180,8 @@ impl AgentRole {
             started: SystemTime::now(),
             traffic: Arc::clone(context.traffic),
         };
+        let disks = if plays_agent { config.disks } else { Vec::new() };
+        let disks = ExportedDisks::start(context.state.path(), disks);
         let (stop, stopped) = watch::channel(false);
         let controller_tasks = link.map(|link| {
             let executor = {
@@ -198,6 +202,7 @@ impl AgentRole {
             controller_tasks: Mutex::new(controller_tasks),
             submitted_runner: Mutex::new(submitted_runner),
             history: Mutex::new(history),
+            disks: Mutex::new(disks),
             stop,
             runtime: context.runtime.clone(),
         })
@@ -233,7 +238,7 @@ impl AgentRole {
         Arc::clone(&self.api.authorizer) as _
     }
 
-    /// Applies limits, exports and tokens of the configuration as it is now.
+    /// Applies limits, exports, disks and tokens of the configuration as it is now.
     fn apply_config(&self) -> Result<(), ReloadError> {
         let config = (self.load)()?;
         let tokens = Tokens::open(&self.started.token, &config.tokens)?;
@@ -242,11 +247,14 @@ impl AgentRole {
             mover.set_limits(config.limits.clone());
         }
         *self.api.limits.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
-        let Config { exports, token_tags, destinations, issuers, .. } = config;
+        let Config { exports, disks, token_tags, destinations, issuers, .. } = config;
         let former = self.api.authorizer.rules();
         let issuers = open_issuers(&issuers, &self.runtime, &former.issuers)?;
         let rules = AccessRules { tokens, exports, token_tags, destinations, issuers };
         self.api.authorizer.replace(rules);
+        if self.mover.is_some() {
+            self.disks.lock().unwrap_or_else(PoisonError::into_inner).apply(disks);
+        }
         Ok(())
     }
 }
@@ -270,7 +278,7 @@ impl ServiceRole for AgentRole {
 
     fn reload(&self) -> Result<(), RoleReloadError> {
         self.apply_config().map_err(|error| format!("the configuration stays: {error}"))?;
-        tracing::info!("SIGHUP: limits, exports and tokens are applied");
+        tracing::info!("SIGHUP: limits, exports, disks and tokens are applied");
         Ok(())
     }
 
@@ -292,6 +300,7 @@ impl ServiceRole for AgentRole {
     }
 
     fn shut_down(&self) {
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner).stop();
         let tasks = self.controller_tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Orders stop first, so that the final report is accurate.
         if let Some(ControllerTasks { executor, reporter }) = tasks {

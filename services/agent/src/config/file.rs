@@ -1,6 +1,7 @@
 //! The configuration file as written. Paths in it are relative to its directory.
 
 use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,8 @@ use penstock_daemon::config::values::{
     AddressAndPort, ListenAddress, Retention, count, one_or_many, quantity,
 };
 use penstock_daemon::config::{ConfigError, ConfigFault, ConfigFile};
+use penstock_disk::FabricsTransport;
+use penstock_disk::nvme::nqn;
 use penstock_host::placement::PlacementPolicy;
 use penstock_http::access::ReadPolicy;
 use penstock_units::{BitRate, ByteCount};
@@ -24,6 +27,7 @@ use super::types::{
 use super::{Export, Layer};
 use crate::controller;
 use crate::destinations::{DestinationRule, DestinationRules};
+use crate::disks::DiskConfig;
 use crate::fireflies::TagRule;
 use crate::tokens::{TokenSource, check_token_name};
 use penstock_http::Url;
@@ -34,6 +38,7 @@ use penstock_tokens::IssuerConfig;
 pub(super) struct FileConfig {
     pub(super) layer: Layer,
     pub(super) exports: Vec<Export>,
+    pub(super) disks: Vec<DiskConfig>,
     pub(super) tokens: Vec<TokenSource>,
     pub(super) token_tags: HashMap<String, TagRule>,
     pub(super) registry: Option<Url>,
@@ -76,6 +81,8 @@ struct AgentDocument {
     third_party: ThirdPartyTable,
     #[serde(default)]
     export: Vec<Spanned<ExportTable>>,
+    #[serde(default)]
+    disk: Vec<Spanned<DiskTable>>,
     #[serde(default)]
     token: Vec<Spanned<TokenTable>>,
     #[serde(default)]
@@ -203,6 +210,50 @@ struct ExportTable {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct DiskTable {
+    path: PathBuf,
+    name: Option<String>,
+    #[serde(default, deserialize_with = "one_or_many")]
+    to: Option<Vec<String>>,
+    #[serde(default)]
+    transport: FabricsTransport,
+    #[serde(default, deserialize_with = "one_or_many")]
+    address: Option<Vec<IpAddr>>,
+    port: Option<u16>,
+    secret_file: Option<PathBuf>,
+}
+
+impl DiskTable {
+    fn lower(self, file: &ConfigFile) -> Result<DiskConfig, ConfigFault> {
+        let stem = || self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.name.clone().unwrap_or_else(stem);
+        nqn::of_disk(&name)?;
+        let hosts = self.to.unwrap_or_default();
+        if hosts.is_empty() {
+            let text = format!(
+                "disk {name} admits no host: add to = [\"nqn...\"]; penstock disk list prints the name of a host"
+            );
+            return Err(text.into());
+        }
+        for host in &hosts {
+            nqn::checked(host)?;
+        }
+        let port = self.port.unwrap_or(penstock_disk::DEFAULT_PORT);
+        let addresses = self.address.unwrap_or_else(|| vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED)]);
+        let listens = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        Ok(DiskConfig {
+            name,
+            path: file.beside(self.path),
+            hosts,
+            transport: self.transport,
+            listens,
+            secret_file: self.secret_file.map(|path| file.beside(path)),
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct TokenTable {
     name: String,
     sha256: Option<String>,
@@ -283,6 +334,17 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         exports.push(Export { name, path: beside(path), mode, principals: who, scitag });
     }
 
+    let mut disks: Vec<DiskConfig> = Vec::new();
+    for table in document.disk {
+        let offset = table.span().start;
+        let disk = table.into_inner().lower(file).map_err(|fault| at(offset, fault))?;
+        if disks.iter().any(|other| other.name == disk.name) {
+            let text = format!("a second disk is called {}: give one another name", disk.name);
+            return Err(at(offset, text.into()));
+        }
+        disks.push(disk);
+    }
+
     let mut tokens = Vec::new();
     let mut token_tags = HashMap::new();
     for table in document.token {
@@ -346,6 +408,7 @@ pub(super) fn parse(file: &ConfigFile) -> Result<FileConfig, ConfigError> {
         controller: document.agent.controller.map(|table| table.lower(beside)),
         layer,
         exports,
+        disks,
         tokens,
         token_tags,
         registry: document.scitags.registry,

@@ -78,6 +78,34 @@ mode = \"off\"
 }
 
 #[test]
+fn disks_have_defaults() {
+    let setting = Setting::new();
+    let text = "
+[agent]
+root = \"data\"
+[[disk]]
+path = \"images/run-7.img\"
+to = \"nqn.2020-01.org.example:h\"
+[[disk]]
+name = \"scratch\"
+path = \"/dev/nvme1n1\"
+to = [\"nqn.2020-01.org.example:h\", \"nqn.2020-01.org.example:i\"]
+transport = \"rdma\"
+address = [\"192.0.2.10\", \"2001:db8::10\"]
+port = 4421
+secret_file = \"secret\"
+";
+    let config = setting.load(text, Layer::default()).unwrap();
+    let [file, device] = config.disks.as_slice() else { panic!("{:?}", config.disks) };
+    assert_eq!((file.name.as_str(), file.transport.name()), ("run-7", "tcp"));
+    assert_eq!(file.path, setting.directory.path().join("images/run-7.img"));
+    assert_eq!(addresses(&file.listens), ["0.0.0.0:4420"]);
+    assert_eq!((device.hosts.len(), device.transport.name()), (2, "rdma"));
+    assert_eq!(addresses(&device.listens), ["192.0.2.10:4421", "[2001:db8::10]:4421"]);
+    assert_eq!(device.secret_file, Some(setting.directory.path().join("secret")));
+}
+
+#[test]
 fn errors_name_the_line() {
     let setting = Setting::new();
     let export = "[[export]]\nname = \"/a\"\npath = \"data\"\nwho = [\"*\"]\n";
@@ -98,6 +126,22 @@ fn errors_name_the_line() {
         ("[third_party]\nto = [\"any\",\n \"10.0.0.0/33\"]\n".to_owned(), 3, "no destination"),
         (format!("{export}{export}"), 5, "a second export is called /a"),
         (format!("{export}mode = \"append\"\n"), 5, "read-write"),
+        (format!("{export}[[disk]]\npath = \"image\"\n"), 5, "disk image admits no host"),
+        (
+            format!("{export}[[disk]]\npath = \"a b\"\nto = \"nqn.2020-01.org.x:h\"\n"),
+            5,
+            "no name of a disk",
+        ),
+        (
+            format!("{export}[[disk]]\npath = \"image\"\nto = \"dtn2\"\n"),
+            5,
+            "no NVMe qualified name",
+        ),
+        (
+            format!("{export}[[disk]]\npath = \"image\"\ntransport = \"roce\"\n"),
+            7,
+            "`tcp` or `rdma`",
+        ),
         ("[[export]]\nname = \"a\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
         ("[[export]]\nname = \"/a/../b\"\npath = \"data\"\n".to_owned(), 2, "write it like /store"),
         ("\n[[export]]\nname = \"/a\"\npath = \"data\"\n".to_owned(), 2, "admits no client"),
