@@ -13,6 +13,7 @@ mod ideal;
 mod path;
 mod scenario;
 mod sharing;
+mod varying;
 mod world;
 
 pub use cases::{CasesSummary, ModelCase, model_case, model_cases, seeded_scenario};
@@ -21,4 +22,5 @@ pub use ideal::{best_static, ideal_rate};
 pub use path::{CapKind, PathModel, StageModel};
 pub use scenario::{ModelScenario, PathSegment, tuned_scenarios};
 pub use sharing::{SharingResult, SharingScenario, jain, joining};
+pub use varying::{PathVariation, varying_scenario};
 pub use world::{ModelTransfer, TransferTrace, run};
