@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Checks the HTTP API against docs/openapi.json.
 export PENSTOCK_SCHEMATHESIS ?= $(CURDIR)/target/schemathesis/bin/schemathesis
 
-.PHONY: help demo test clients forecast-training build image package quick check bench fuzz clean
+.PHONY: help demo test clients forecast-training sequence-training build image package quick check bench fuzz clean
 
 help:
 	@echo "make demo    install missing packages, build, and copy a dataset between two agents"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   only the checks of the sources: format, clippy, tidy, licences, documentation, eBPF objects"
 	@echo "make bench   compare with other movers (as root; installs them)"
 	@echo "make forecast-training  install Python with xgboost for penstock tune train: target/forecast-training"
+	@echo "make sequence-training  install Python with JAX for python/training/sequence.py: target/sequence-training"
 	@echo "make fuzz    feed the parsers and state machines damaged input, ten seconds each"
 	@echo "make clean   remove build outputs and measurements"
 
@@ -45,6 +46,13 @@ forecast-training: target/forecast-training/bin/python
 target/forecast-training/bin/python: python/training/requirements.txt
 	python3 -m venv target/forecast-training
 	timeout 600 target/forecast-training/bin/pip install --quiet --disable-pip-version-check -r python/training/requirements.txt
+	touch $@
+
+# Python with JAX, for models of running transfers (docs/forecast.md).
+sequence-training: target/sequence-training/bin/python
+target/sequence-training/bin/python: python/training/requirements-sequence.txt
+	python3 -m venv target/sequence-training
+	timeout 600 target/sequence-training/bin/pip install --quiet --disable-pip-version-check -r python/training/requirements-sequence.txt
 	touch $@
 
 clients:
