@@ -71,7 +71,7 @@ impl LatestRound {
         self.hosts_up.store(up as u64, Ordering::Relaxed);
         self.hosts_down.store((snapshot.hosts.len() - up) as u64, Ordering::Relaxed);
         self.runs.store(snapshot.runs.len() as u64, Ordering::Relaxed);
-        let queued = snapshot.queues.iter().map(|queue| queue.bytes).fold(0, i64::saturating_add);
+        let queued = snapshot.queues.iter().map(|queue| queue.bytes).fold(0, u64::saturating_add);
         self.queued_bytes.store(queued, Ordering::Relaxed);
     }
 
