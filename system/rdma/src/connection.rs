@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use penstock_sys::event::{Interest, Readiness, poll};
 use penstock_sys::machine::raise_locked_memory;
 use penstock_sys::verbs::{
-    CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, MemoryAccess, MemoryRegion,
-    ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendVerb, SendWorkRequest,
-    WorkCompletion,
+    CompletionKind, CompletionQueue, CompletionStatus, ConnectionPath, Initialised, MemoryAccess,
+    MemoryRegion, ProtectionDomain, QueuePair, QueuePairCapacity, ReadyToSend, SendVerb,
+    SendWorkRequest, WorkCompletion,
 };
 use thiserror::Error;
 
@@ -20,6 +20,7 @@ use crate::exchange::{ConnectionOffer, OFFER_BYTES, OfferError, SLOTS_MAX};
 use crate::parameters::{
     RETRIES_MAX, completion_entries, path_mtu, signal_interval, timeout_exponent,
 };
+use crate::stream::SlotChannel;
 
 /// Work number of receives. Requests of the send queue have their sequence numbers.
 const RECEIVE_WORK: u64 = 1 << 63;
@@ -154,6 +155,17 @@ pub enum RdmaFailure {
     /// The other end broke the protocol of credits.
     #[error(transparent)]
     Credit(#[from] CreditError),
+    /// A message of the other end is empty or longer than its slot.
+    #[error("the other end wrote a message of {bytes} B into a slot of {slot_bytes} B")]
+    MessageLength {
+        /// Bytes of the message.
+        bytes: u32,
+        /// Bytes of a slot.
+        slot_bytes: usize,
+    },
+    /// Messages at the end of a stream are not acknowledged.
+    #[error("the last messages by RDMA were not acknowledged in {0:.0} s")]
+    Unacknowledged(f64),
 }
 
 impl RdmaFailure {
@@ -204,6 +216,7 @@ pub struct RdmaConnection {
     peer: ConnectionOffer,
     device: String,
     slot_bytes: u32,
+    depth: u32,
     distinct_slots: u32,
     mtu_bytes: u32,
     timeout_exponent: u8,
@@ -225,16 +238,26 @@ pub enum RdmaEvent {
     },
 }
 
-impl RdmaConnection {
-    /// Creates a queue pair with memory, exchanges offers on `socket` and connects. Returns when both ends are ready.
+/// A queue pair and its memory, before the exchange with the other end.
+#[derive(Debug)]
+pub struct PreparedConnection {
+    pair: QueuePair<Initialised>,
+    region: MemoryRegion,
+    own: ConnectionOffer,
+    settings: ConnectionSettings,
+    device: String,
+    port: u8,
+    gid_index: u8,
+    reads_issued: u8,
+    distinct_slots: u32,
+}
+
+impl PreparedConnection {
+    /// Registers the memory and creates the queue pair.
     ///
     /// # Errors
-    /// [`RdmaFailure`]; the caller closes `socket`, so that the other end fails, too.
-    pub fn open(
-        adapter: &RdmaAdapter,
-        settings: &ConnectionSettings,
-        socket: &mut (impl Read + Write),
-    ) -> Result<Self, RdmaFailure> {
+    /// [`RdmaFailure`] for limits of the device and of locked memory.
+    pub fn new(adapter: &RdmaAdapter, settings: &ConnectionSettings) -> Result<Self, RdmaFailure> {
         let device = adapter.context().name();
         let step = |step, source| RdmaFailure::step(device, step, source);
         let limits = adapter.limits();
@@ -261,6 +284,9 @@ impl RdmaConnection {
         let port = adapter.gid().port;
         let pair = QueuePair::new(&domain, &completions, capacity, port, access)
             .map_err(|error| step("create a queue pair", error))?;
+        for _ in 0..depth {
+            pair.post_receive(RECEIVE_WORK).map_err(|error| step("post a receive", error))?;
+        }
         let own = ConnectionOffer {
             queue_pair: pair.number(),
             sequence: settings.sequence & 0x00ff_ffff,
@@ -273,63 +299,106 @@ impl RdmaConnection {
             key: region.remote_key(),
             reads_answered: limits.reads_answered,
         };
+        Ok(Self {
+            pair,
+            region,
+            own,
+            settings: *settings,
+            device: device.to_owned(),
+            port,
+            gid_index: u8::try_from(adapter.gid().index).unwrap_or(u8::MAX),
+            reads_issued: limits.reads_issued,
+            distinct_slots,
+        })
+    }
+
+    /// Exchanges offers on `socket` and connects. Returns when both ends are ready.
+    ///
+    /// # Errors
+    /// [`RdmaFailure`]; the caller closes `socket`, so that the other end fails, too.
+    pub fn connect(self, socket: &mut (impl Read + Write)) -> Result<RdmaConnection, RdmaFailure> {
+        let Self { pair, region, own, settings, device, .. } = self;
         socket.write_all(&own.encode()).map_err(exchange)?;
         let mut bytes = [0; OFFER_BYTES];
         socket.read_exact(&mut bytes).map_err(exchange)?;
         let peer = ConnectionOffer::decode(&bytes)?;
-        if slots == 0 && (peer.slots == 0 || peer.slot_bytes < settings.message_bytes) {
+        if own.slots == 0 && (peer.slots == 0 || peer.slot_bytes < settings.message_bytes) {
             let (slots, slot_bytes) = (peer.slots, peer.slot_bytes);
             return Err(RdmaFailure::Slots { slots, slot_bytes, needed: settings.message_bytes });
         }
         let path = ConnectionPath {
-            port,
-            gid_index: u8::try_from(adapter.gid().index).unwrap_or(u8::MAX),
+            port: self.port,
+            gid_index: self.gid_index,
             peer_gid: peer.gid,
             peer_queue_pair: peer.queue_pair,
             peer_sequence: peer.sequence,
             own_sequence: own.sequence,
             mtu_bytes: path_mtu(own.mtu_bytes, peer.mtu_bytes, settings.ip_mtu),
-            reads_answered: limits.reads_answered,
-            reads_issued: limits.reads_issued.min(peer.reads_answered),
+            reads_answered: own.reads_answered,
+            reads_issued: self.reads_issued.min(peer.reads_answered),
             traffic_class: settings.traffic_class,
             flow_label: settings.flow_label & 0x000f_ffff,
             timeout_exponent: timeout_exponent(settings.round_trip),
             retries: RETRIES_MAX,
         };
-        for _ in 0..depth {
-            pair.post_receive(RECEIVE_WORK).map_err(|error| step("post a receive", error))?;
-        }
         let pair = pair
             .ready_to_receive(&path)
             .map_err(|source| RdmaFailure::Unreachable {
-                device: device.to_owned(),
+                device: device.clone(),
                 peer: display_gid(&peer.gid),
                 source,
             })?
             .ready_to_send(&path)
-            .map_err(|error| step("enable sending", error))?;
+            .map_err(|error| RdmaFailure::step(&device, "enable sending", error))?;
         socket.write_all(&[READY_BYTE]).map_err(exchange)?;
         let mut ready = [0];
         socket.read_exact(&mut ready).map_err(exchange)?;
         if ready != [READY_BYTE] {
             return Err(OfferError::Magic.into());
         }
-        Ok(Self {
+        Ok(RdmaConnection {
             pair,
             region,
             peer,
-            device: device.to_owned(),
+            device,
             slot_bytes: settings.message_bytes,
-            distinct_slots,
+            depth: settings.depth.max(1),
+            distinct_slots: self.distinct_slots,
             mtu_bytes: path.mtu_bytes,
             timeout_exponent: path.timeout_exponent,
         })
+    }
+}
+
+impl RdmaConnection {
+    /// Creates a queue pair with memory, exchanges offers on `socket` and connects. Returns when both ends are ready.
+    ///
+    /// # Errors
+    /// [`RdmaFailure`]; the caller closes `socket`, so that the other end fails, too.
+    pub fn open(
+        adapter: &RdmaAdapter,
+        settings: &ConnectionSettings,
+        socket: &mut (impl Read + Write),
+    ) -> Result<Self, RdmaFailure> {
+        PreparedConnection::new(adapter, settings)?.connect(socket)
     }
 
     /// Offer of the other end.
     #[must_use]
     pub const fn peer(&self) -> &ConnectionOffer {
         &self.peer
+    }
+
+    /// Name of the device at this end.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Messages in flight at most, and slots of the end that has them.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// Path MTU of the connection in bytes.
@@ -472,6 +541,19 @@ impl RdmaConnection {
         timeout: Duration,
         events: &mut Vec<RdmaEvent>,
     ) -> Result<Readiness, RdmaFailure> {
+        self.wait(Some(socket), timeout, events)
+    }
+
+    /// As [`Self::events`], without a socket where there is none to wait for.
+    ///
+    /// # Errors
+    /// [`RdmaFailure::Completion`] after an error of the queue pair.
+    pub fn wait(
+        &self,
+        socket: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+        events: &mut Vec<RdmaEvent>,
+    ) -> Result<Readiness, RdmaFailure> {
         events.clear();
         if self.take_events(events)? {
             return Ok(Readiness::default());
@@ -483,7 +565,8 @@ impl RdmaConnection {
             return Ok(Readiness::default());
         }
         let channel = std::os::fd::AsFd::as_fd(completions);
-        let waits = [(channel, Interest::READ), (socket, Interest::READ)];
+        let waits: Vec<_> =
+            std::iter::once(channel).chain(socket).map(|fd| (fd, Interest::READ)).collect();
         let ready = poll(&waits, Some(timeout)).map_err(step)?;
         completions.drain_events().map_err(step)?;
         self.take_events(events)?;
@@ -511,6 +594,45 @@ impl RdmaConnection {
             _ => RdmaEvent::Completed(completion.work_id),
         }));
         Ok(!events.is_empty())
+    }
+}
+
+impl SlotChannel for RdmaConnection {
+    fn slot_bytes(&self) -> usize {
+        self.slot_bytes as usize
+    }
+
+    fn fill(&self, slot: u32, offset: usize, bytes: &[u8]) {
+        self.region.copy_in(self.slot_offset(slot) + offset, bytes);
+    }
+
+    fn copy_out(&self, slot: u32, offset: usize, bytes: &mut [u8]) {
+        self.region.copy_out(self.slot_offset(slot) + offset, bytes);
+    }
+
+    fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure> {
+        Self::write(self, request, bytes)
+    }
+
+    fn grant(&self, request: PostedRequest) -> Result<(), RdmaFailure> {
+        Self::grant(self, request)
+    }
+
+    fn post_receive(&self) -> Result<(), RdmaFailure> {
+        Self::post_receive(self)
+    }
+
+    fn mark(&self) -> Result<(), RdmaFailure> {
+        Self::mark(self, false)
+    }
+
+    fn wait(
+        &self,
+        socket: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+        events: &mut Vec<RdmaEvent>,
+    ) -> Result<Readiness, RdmaFailure> {
+        Self::wait(self, socket, timeout, events)
     }
 }
 

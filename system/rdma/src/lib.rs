@@ -2,7 +2,7 @@
 //!
 //! A connection belongs to a TCP connection of the same two hosts: it exchanges the [`exchange::ConnectionOffer`] of each
 //! end there, and its end is the end of the RDMA connection. [`credit`] decides which slot a message may use; it is pure,
-//! as are [`parameters`] and [`exchange`]. [`adapter`] and [`connection`] use the verbs of [`penstock_sys::verbs`].
+//! as are [`parameters`] and [`exchange`]. [`stream`] makes a stream of bytes of the slots. [`adapter`] and [`connection`] use the verbs of [`penstock_sys::verbs`].
 //!
 //! RDMA encrypts nothing and authenticates nothing: the caller decides where it may be used.
 
@@ -13,6 +13,7 @@ pub mod connection;
 pub mod credit;
 pub mod exchange;
 pub mod parameters;
+pub mod stream;
 
 pub use adapter::RdmaAdapter;
 pub use connection::{RdmaConnection, RdmaFailure};

@@ -1,0 +1,293 @@
+//! Stream of bytes in one direction over the slots of a connection.
+//!
+//! The sender fills granted slots one after another, and the receiver reads them in the order of their messages, which a
+//! reliable connection keeps. A slot is granted again when its last byte is read, so that a slow reader stops the
+//! sender. Bytes are copied into and out of the registered memory, and no memory outlives its queue pair.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use penstock_sys::event::Readiness;
+
+use crate::connection::{RdmaEvent, RdmaFailure};
+use crate::credit::{PostedRequest, ReceiverCredits, SenderCredits};
+use crate::parameters::signal_interval;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest wait for events without a look at the socket's state.
+const EVENT_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// Operations of a connection on its slots: [`crate::RdmaConnection`], and a simulated one in tests.
+pub trait SlotChannel {
+    /// Length of a slot in bytes.
+    fn slot_bytes(&self) -> usize;
+
+    /// Copies bytes into the local memory of a slot.
+    fn fill(&self, slot: u32, offset: usize, bytes: &[u8]);
+
+    /// Copies bytes out of the local memory of a slot.
+    fn copy_out(&self, slot: u32, offset: usize, bytes: &mut [u8]);
+
+    /// Posts a write of the first `bytes` of the local slot into the other end's slot.
+    ///
+    /// # Errors
+    /// Error of the provider.
+    fn write(&self, request: PostedRequest, bytes: u32) -> Result<(), RdmaFailure>;
+
+    /// Grants a slot of this end, after a receive for its next message is posted.
+    ///
+    /// # Errors
+    /// Error of the provider.
+    fn grant(&self, request: PostedRequest) -> Result<(), RdmaFailure>;
+
+    /// Posts a receive in the place of one that a grant consumed.
+    ///
+    /// # Errors
+    /// Error of the provider.
+    fn post_receive(&self) -> Result<(), RdmaFailure>;
+
+    /// Posts a request whose completion, [`RdmaEvent::Marker`], stands for all requests before it.
+    ///
+    /// # Errors
+    /// Error of the provider.
+    fn mark(&self) -> Result<(), RdmaFailure>;
+
+    /// Waits for events, for the socket to become readable, or for `timeout`; replaces the contents of `events`. Returns
+    /// the state of the socket, if it was waited for.
+    ///
+    /// # Errors
+    /// After an error of the queue pair.
+    fn wait(
+        &self,
+        socket: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+        events: &mut Vec<RdmaEvent>,
+    ) -> Result<Readiness, RdmaFailure>;
+}
+
+/// Sending end of a stream.
+#[derive(Debug)]
+pub struct SlotWriter<C> {
+    channel: C,
+    credits: SenderCredits,
+    events: Vec<RdmaEvent>,
+    written_bytes: u64,
+}
+
+impl<C: SlotChannel> SlotWriter<C> {
+    /// Starts a stream with `depth` messages in flight at most, and as many as the other end has `slots`.
+    #[must_use]
+    pub fn new(channel: C, slots: u32, depth: u32) -> Self {
+        let interval = signal_interval(depth);
+        let credits = SenderCredits::new(slots.min(depth), depth + interval, interval);
+        Self { channel, credits, events: Vec::new(), written_bytes: 0 }
+    }
+
+    /// Bytes of the stream so far.
+    #[must_use]
+    pub const fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// Writes both parts completely; waits where no slot is granted. `socket` becomes readable when the other end is gone.
+    ///
+    /// # Errors
+    /// If the queue pair or the socket fails.
+    pub fn write(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), RdmaFailure> {
+        let (mut head, mut body) = (head, body);
+        while !head.is_empty() || !body.is_empty() {
+            let request = self.next_slot(socket)?;
+            let from_head = head.len().min(self.channel.slot_bytes());
+            let from_body = body.len().min(self.channel.slot_bytes() - from_head);
+            self.channel.fill(request.slot, 0, &head[..from_head]);
+            self.channel.fill(request.slot, from_head, &body[..from_body]);
+            (head, body) = (&head[from_head..], &body[from_body..]);
+            let bytes = from_head + from_body;
+            self.channel.write(request, u32::try_from(bytes).unwrap_or(u32::MAX))?;
+            self.written_bytes += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes what happened to the queue pair, without waiting.
+    ///
+    /// # Errors
+    /// If the queue pair has failed.
+    pub fn check(&mut self) -> Result<(), RdmaFailure> {
+        self.take_events(None, Duration::ZERO).map(|_| ())
+    }
+
+    /// Waits until all messages are in the other end's memory.
+    ///
+    /// # Errors
+    /// If the queue pair or the socket fails, or after `timeout`.
+    pub fn drain(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), RdmaFailure> {
+        let started = Instant::now();
+        if self.credits.unsignalled_tail().is_some() {
+            self.channel.mark()?;
+        }
+        while self.credits.in_flight() > 0 {
+            if started.elapsed() > timeout {
+                return Err(RdmaFailure::Unacknowledged(timeout.as_secs_f64()));
+            }
+            let ready = self.take_events(Some(socket), EVENT_WAIT_MAX)?;
+            if ready.any() && self.credits.in_flight() > 0 {
+                return Err(RdmaFailure::PeerClosed);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_slot(&mut self, socket: BorrowedFd<'_>) -> Result<PostedRequest, RdmaFailure> {
+        loop {
+            if let Some(request) = self.credits.post(true) {
+                return Ok(request);
+            }
+            let ready = self.take_events(Some(socket), EVENT_WAIT_MAX)?;
+            if ready.any() {
+                return Err(RdmaFailure::PeerClosed);
+            }
+        }
+    }
+
+    fn take_events(
+        &mut self,
+        socket: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+    ) -> Result<Readiness, RdmaFailure> {
+        let ready = self.channel.wait(socket, timeout, &mut self.events)?;
+        for event in &self.events {
+            match event {
+                RdmaEvent::Message { immediate, .. } => {
+                    self.channel.post_receive()?;
+                    self.credits.on_grant(*immediate)?;
+                }
+                RdmaEvent::Completed(sequence) => {
+                    self.credits.on_completion(*sequence)?;
+                }
+                RdmaEvent::Marker => {
+                    if let Some(sequence) = self.credits.unsignalled_tail() {
+                        self.credits.on_completion(sequence)?;
+                    }
+                }
+            }
+        }
+        Ok(ready)
+    }
+}
+
+/// Message that arrived and is not read completely.
+#[derive(Debug)]
+struct ArrivedMessage {
+    slot: u32,
+    bytes: usize,
+    /// Bytes that are read.
+    read: usize,
+}
+
+/// Result of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotRead {
+    /// Bytes at the start of the buffer.
+    Bytes(usize),
+    /// No bytes, and the socket is readable.
+    SocketReady,
+    /// Nothing within the time.
+    Idle,
+}
+
+/// Receiving end of a stream.
+#[derive(Debug)]
+pub struct SlotReader<C> {
+    channel: C,
+    credits: ReceiverCredits,
+    arrived: VecDeque<ArrivedMessage>,
+    events: Vec<RdmaEvent>,
+    read_bytes: u64,
+}
+
+impl<C: SlotChannel> SlotReader<C> {
+    /// Starts a stream whose sender has all `slots`.
+    #[must_use]
+    pub fn new(channel: C, slots: u32) -> Self {
+        Self {
+            channel,
+            credits: ReceiverCredits::new(slots, slots, signal_interval(slots)),
+            arrived: VecDeque::new(),
+            events: Vec::new(),
+            read_bytes: 0,
+        }
+    }
+
+    /// Bytes of the stream that are read.
+    #[must_use]
+    pub const fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    /// Reads at least one byte, or waits a short time for a message or for the socket, if one is given.
+    ///
+    /// # Errors
+    /// If the queue pair fails, or the other end breaks the protocol of credits.
+    pub fn read(
+        &mut self,
+        buffer: &mut [u8],
+        socket: Option<BorrowedFd<'_>>,
+    ) -> Result<SlotRead, RdmaFailure> {
+        if self.arrived.is_empty() {
+            let ready = self.take_events(socket)?;
+            if self.arrived.is_empty() {
+                return Ok(if ready.any() { SlotRead::SocketReady } else { SlotRead::Idle });
+            }
+        }
+        let Some(message) = self.arrived.front_mut() else { return Ok(SlotRead::Idle) };
+        let count = buffer.len().min(message.bytes - message.read);
+        self.channel.copy_out(message.slot, message.read, &mut buffer[..count]);
+        message.read += count;
+        self.read_bytes += count as u64;
+        if message.read == message.bytes {
+            let slot = message.slot;
+            self.arrived.pop_front();
+            self.credits.release(slot)?;
+            self.grant()?;
+        }
+        Ok(SlotRead::Bytes(count))
+    }
+
+    fn grant(&mut self) -> Result<(), RdmaFailure> {
+        while let Some(request) = self.credits.grant() {
+            self.channel.grant(request)?;
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, socket: Option<BorrowedFd<'_>>) -> Result<Readiness, RdmaFailure> {
+        let ready = self.channel.wait(socket, EVENT_WAIT_MAX, &mut self.events)?;
+        let slot_bytes = self.channel.slot_bytes();
+        for event in &self.events {
+            match *event {
+                RdmaEvent::Message { bytes, immediate } => {
+                    if bytes == 0 || bytes as usize > slot_bytes {
+                        return Err(RdmaFailure::MessageLength { bytes, slot_bytes });
+                    }
+                    self.credits.on_message(immediate)?;
+                    let bytes = bytes as usize;
+                    self.arrived.push_back(ArrivedMessage { slot: immediate, bytes, read: 0 });
+                }
+                RdmaEvent::Completed(sequence) => self.credits.on_completion(sequence)?,
+                RdmaEvent::Marker => {}
+            }
+        }
+        // Grants wait where earlier ones were not completed.
+        self.grant()?;
+        Ok(ready)
+    }
+}
