@@ -66,6 +66,10 @@ pub(crate) struct CpArgs {
     /// Protect data streams by encryption (full) or only against changes (integrity)
     #[arg(long, value_enum, default_value_t = Protect::Full)]
     pub protect: Protect,
+    /// Carry data by TCP, by RDMA over RoCE (rdma), or by RDMA where both ends can and else by TCP (auto); RDMA needs
+    /// --protect integrity
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = CopyTransport::Tcp)]
+    pub transport: CopyTransport,
     /// Scitag of the data: OWNER/ACTIVITY by name or number, or a scitag number
     #[arg(long, value_name = "OWNER/ACTIVITY")]
     pub scitag: Option<String>,
@@ -193,6 +197,17 @@ pub(crate) enum Protect {
     Full,
     /// Authenticated, without encryption.
     Integrity,
+}
+
+/// Transport of data streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CopyTransport {
+    /// TCP.
+    Tcp,
+    /// RDMA, or the copy fails.
+    Rdma,
+    /// RDMA where it is possible, else TCP.
+    Auto,
 }
 
 /// Packet field that carries the scitag.

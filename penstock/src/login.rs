@@ -11,7 +11,7 @@ use penstock_agent::client::{AgentClient, ClientError};
 use penstock_agent::config::MOVER_PORT;
 use penstock_agent::tokens::{OWNER, TOKEN_BYTES_MAX, check_token};
 use penstock_identity::Fingerprint;
-use penstock_mover::{CopyError, PeerConnector, TcpDial};
+use penstock_mover::{CopyError, PeerConnector, TcpDial, TransportChoice};
 use penstock_protocol::open::{Protection, Refusal, RefusalKind};
 
 use crate::credentials::{self, AgentAddress, AgentCredentials, ClientCertificate};
@@ -233,6 +233,7 @@ fn ask(
         tls,
         token: known.token.clone(),
         protection: Protection::Full,
+        transport: TransportChoice::Tcp,
         give_up_after: Duration::ZERO,
     };
     Ok(contact.check())

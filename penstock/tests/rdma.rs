@@ -1,8 +1,11 @@
-//! RDMA of the binary: its messages where RDMA is not possible, and tests between two devices in the virtual machine of
-//! `cargo xtask kernels --room rdma`.
+//! RDMA of the binary: its messages where RDMA is not possible, and tests and copies between two devices in the virtual
+//! machine of `cargo xtask kernels --room rdma`.
 
+mod common;
+
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -10,7 +13,10 @@ use penstock_testkit::roce::RocePair;
 use penstock_testkit::{Requirement, skip};
 use serde_json::Value;
 
-const PENSTOCK: &str = env!("CARGO_BIN_EXE_penstock");
+use common::{
+    Agent, CommandOutcome, PENSTOCK, RunningCommand, TestEnv, assert_same, fails, run, seeded,
+    wait_until, write_file,
+};
 
 /// `penstock nettest --listen`, killed when dropped.
 struct NettestListener {
@@ -55,11 +61,20 @@ fn failure(output: &Output, code: i32) -> String {
     text
 }
 
+/// True if the kernel has an RDMA device; the test is then reported as skipped.
+fn has_devices() -> bool {
+    let devices = Path::new("/sys/class/infiniband");
+    let found = devices.read_dir().is_ok_and(|mut devices| devices.next().is_some());
+    if found {
+        skip(Requirement::Machine, "a machine without RDMA devices");
+    }
+    found
+}
+
 #[test]
 fn missing_device_names_remedy() {
-    let devices = Path::new("/sys/class/infiniband");
-    if devices.read_dir().is_ok_and(|mut devices| devices.next().is_some()) {
-        return skip(Requirement::Machine, "a machine without RDMA devices");
+    if has_devices() {
+        return;
     }
     let listener = NettestListener::at("127.0.0.1:0");
     let text = failure(&client(&listener.address, &[]), 1);
@@ -122,4 +137,243 @@ fn missing_library_names_package() {
     let output = Command::new("unshare").args(["-m", "sh", "-ec", &script]).output().unwrap();
     let text = failure(&output, 1);
     assert!(text.contains("libibverbs.so.1") && text.contains("ibverbs-providers"), "{text}");
+}
+
+/// Arguments of a copy whose data streams may use RDMA.
+fn flags(transport: &str) -> [&str; 5] {
+    ["-r", "--transport", transport, "--protect", "integrity"]
+}
+
+/// Copies one file to an agent on loopback.
+fn copy_file(transport: &str) -> CommandOutcome {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    write_file(&mut seeded(1), &env.source.join("file"), 100_000);
+    let (from, to) = (env.source.join("file"), agent.url(""));
+    let done = run(env.cp(&flags(transport)).arg(from).arg(to));
+    assert_eq!(env.root.join("file").exists(), done.code == 0, "{done:?}");
+    done
+}
+
+#[test]
+fn auto_without_device_uses_tcp() {
+    if has_devices() {
+        return;
+    }
+    let done = copy_file("auto").good();
+    assert_eq!(done.json["transport"], "tcp", "{done:?}");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("rdma link add") || reason.contains("libibverbs1"), "{reason}");
+    let done = copy_file("tcp").good();
+    assert_eq!(
+        (&done.json["transport"], &done.json["transport_reason"]),
+        (&"tcp".into(), &Value::Null)
+    );
+}
+
+#[test]
+fn required_rdma_without_device_fails() {
+    if has_devices() {
+        return;
+    }
+    let done = copy_file("rdma");
+    fails(&done, 1, "--transport auto copies by TCP");
+    let text = &done.error;
+    assert!(text.contains("rdma link add") || text.contains("libibverbs1"), "{text}");
+}
+
+#[test]
+fn impossible_rdma_is_refused() {
+    let env = TestEnv::new();
+    write_file(&mut seeded(1), &env.source.join("file"), 1);
+    let source = env.source.join("file").to_str().unwrap().to_owned();
+    let target = env.path("target").to_str().unwrap().to_owned();
+    let refused = |arguments: &[&str], words: &str| {
+        let rdma = ["--transport", "rdma"];
+        fails(&run(env.cp(&[&rdma[..], arguments].concat())), 2, words);
+    };
+    refused(&[&source, "penstock://127.0.0.1:1/"], "add --protect integrity");
+    let integrity = ["--protect", "integrity"];
+    refused(&[&integrity[..], &[&source, &target]].concat(), "another host");
+    let between = ["penstock://127.0.0.1:1/a", "penstock://127.0.0.2:1/"];
+    refused(&[&integrity[..], &between].concat(), "between two remote places");
+}
+
+#[test]
+fn auto_with_encryption_uses_tcp() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    write_file(&mut seeded(1), &env.source.join("file"), 100_000);
+    let from = env.source.join("file");
+    let done = run(env.cp(&["--transport", "auto"]).arg(from).arg(agent.url(""))).good();
+    assert_eq!(done.json["transport"], "tcp", "{done:?}");
+    assert_eq!(
+        done.json["transport_reason"],
+        "RDMA does not encrypt, and full protection was asked for"
+    );
+}
+
+/// Two devices, an agent at the second, and 500 files.
+struct RdmaSite {
+    pair: RocePair,
+    env: TestEnv,
+    agent: Agent,
+    data: PathBuf,
+    bytes: u64,
+}
+
+impl RdmaSite {
+    /// Makes the files here, or with `pull` in the export of the agent.
+    fn new(pull: bool) -> Option<Self> {
+        let pair = RocePair::new()?;
+        pair.delay(Duration::from_millis(2));
+        let env = TestEnv::new();
+        let data = if pull { env.root.join("data") } else { env.source.join("data") };
+        fs::create_dir(&data).unwrap();
+        let mut random = seeded(21);
+        let mut bytes = 0;
+        for number in 0..500 {
+            let size = if number % 25 == 0 { 1 << 20 } else { random.below(8 << 10) as usize };
+            write_file(&mut random, &data.join(format!("file{number}")), size);
+            bytes += size as u64;
+        }
+        let agent = Self::agent(&env, "10.0.0.2:0");
+        Some(Self { pair, env, agent, data, bytes })
+    }
+
+    fn agent(env: &TestEnv, listen: &str) -> Agent {
+        Agent::start(&env.state, &env.root, listen, &[])
+    }
+
+    /// Runs `command` again with 64 KiB of memory that it may lock.
+    fn with_low_memory_limit(&self, command: &Command) -> Command {
+        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+        let script = format!(
+            "ulimit -l 64; exec setpriv --bounding-set=-ipc_lock,-sys_resource {PENSTOCK} {}",
+            words.join(" ")
+        );
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &script]);
+        limited.env("PENSTOCK_STATE", &self.env.state).env("PENSTOCK_ROLES", "agent");
+        limited
+    }
+
+    /// Command that pushes the files.
+    fn push(&self, transport: &str, more: &[&str]) -> Command {
+        let mut command = self.env.cp(&flags(transport));
+        command.args(["--from", RocePair::FIRST_ADDRESS, "--streams", "3"]).args(more);
+        command.arg(&self.data).arg(self.agent.url(""));
+        command
+    }
+
+    /// Waits until the export has some of the files, and not all.
+    fn wait_for_files(&self) {
+        let copied = self.env.root.join("data");
+        let count = || fs::read_dir(&copied).map_or(0, Iterator::count);
+        let has_some = || (count() > 40).then_some(());
+        wait_until("some of the files", Duration::from_secs(60), has_some);
+        assert!(count() < 450, "the copy is too fast for the test");
+    }
+
+    #[track_caller]
+    fn assert_copied(&self, done: &CommandOutcome, transport: &str) {
+        println!(
+            "{transport}: {} B in {} s, lost {}, sessions {}: {}",
+            done.json["moved_bytes"],
+            done.json["seconds"],
+            done.json["streams_lost"],
+            done.json["sessions"],
+            done.json["transport_reason"],
+        );
+        assert_eq!(done.json["transport"], transport, "{done:?}");
+        assert_same(&self.data, &self.env.root.join("data"));
+    }
+}
+
+#[test]
+fn pushed_files_go_by_rdma() {
+    let Some(site) = RdmaSite::new(false) else { return };
+    let before = site.pair.sent_packets();
+    let done = run(site.push("auto", &[])).good();
+    site.assert_copied(&done, "rdma");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("rxe0 "), "{reason}");
+    let packets = site.pair.sent_packets() - before;
+    println!("{packets} packets for {} B", site.bytes);
+    assert!(packets >= site.bytes / 4096, "{packets}");
+}
+
+#[test]
+fn pulled_files_go_by_rdma() {
+    let Some(site) = RdmaSite::new(true) else { return };
+    let copies = site.env.path("copies");
+    fs::create_dir(&copies).unwrap();
+    let mut command = site.env.cp(&flags("rdma"));
+    command.args(["--from", RocePair::FIRST_ADDRESS, "--streams", "3"]);
+    let done = run(command.arg(site.agent.url("data")).arg(&copies)).good();
+    println!("pull: {} B in {} s", done.json["moved_bytes"], done.json["seconds"]);
+    assert_eq!(done.json["transport"], "rdma", "{done:?}");
+    assert_same(&site.data, &copies.join("data"));
+}
+
+#[test]
+fn failed_queue_pairs_lose_nothing() {
+    let Some(site) = RdmaSite::new(false) else { return };
+    let mut copy = site.push("rdma", &["--rate", "24M"]);
+    let copy = RunningCommand::start(&mut copy);
+    site.wait_for_files();
+    site.pair.flap();
+    let done = copy.wait().good();
+    site.assert_copied(&done, "rdma");
+    assert!(done.number("streams_lost") > 0, "{done:?}");
+}
+
+#[test]
+fn dead_rdma_path_turns_to_tcp() {
+    let Some(site) = RdmaSite::new(false) else { return };
+    let mut copy = site.push("auto", &["--rate", "24M"]);
+    let copy = RunningCommand::start(&mut copy);
+    site.wait_for_files();
+    site.pair.cut();
+    let done = copy.wait().good();
+    site.assert_copied(&done, "mixed");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("UDP port 4791"), "{reason}");
+}
+
+#[test]
+fn killed_receiver_resumes_by_rdma() {
+    let Some(mut site) = RdmaSite::new(false) else { return };
+    let mut copy = site.push("rdma", &["--rate", "24M"]);
+    let copy = RunningCommand::start(&mut copy);
+    site.wait_for_files();
+    site.agent.kill();
+    site.agent = RdmaSite::agent(&site.env, &site.agent.listen);
+    let done = copy.wait().good();
+    site.assert_copied(&done, "rdma");
+    assert!(done.number("sessions") > 1, "{done:?}");
+}
+
+#[test]
+fn low_memory_limit_turns_to_tcp() {
+    let Some(site) = RdmaSite::new(false) else { return };
+    let done = run(site.with_low_memory_limit(&site.push("auto", &[]))).good();
+    site.assert_copied(&done, "tcp");
+    let reason = done.json["transport_reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("locked memory is 65536 B"), "{reason}");
+}
+
+#[test]
+fn low_memory_limit_of_agent_is_named() {
+    let Some(mut site) = RdmaSite::new(false) else { return };
+    site.agent.kill();
+    let root = site.env.root.to_str().unwrap();
+    let mut serve = Command::new(PENSTOCK);
+    let listen = ["--listen", &site.agent.listen, "--http", "127.0.0.1:0"];
+    serve.args(["serve", "--json", "--root", root]).args(listen);
+    site.agent = Agent::spawn(site.with_low_memory_limit(&serve));
+    let done = run(site.push("rdma", &[]));
+    println!("{}", done.error);
+    fails(&done, 1, "at the other end: cannot register");
+    assert!(done.error.contains("LimitMEMLOCK=infinity"), "{done:?}");
 }

@@ -12,6 +12,9 @@ use crate::wire::{Bytes, WireError, WireFormat, WireReader, wire_enum, wire_stru
 /// Size limit of a request or an answer.
 pub const OPEN_BYTES_MAX: usize = 256 * 1024;
 
+/// Feature of both ends: data connections may be of kind [`crate::preamble::ConnectionKind::RdmaData`].
+pub const FEATURE_RDMA: &str = "rdma";
+
 /// Random identifier of a session.
 pub type SessionId = [u8; 16];
 

@@ -22,6 +22,8 @@ pub enum ConnectionKind {
     NettestControl = 3,
     /// Carries the data of a memory-to-memory test.
     NettestData = 4,
+    /// Joins a session as a data connection does; its frames then travel by RDMA.
+    RdmaData = 5,
 }
 
 /// Reason to refuse the first bytes of a connection.
@@ -82,6 +84,7 @@ pub fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Result<Preamble, PreambleError> {
         2 => ConnectionKind::Data,
         3 => ConnectionKind::NettestControl,
         4 => ConnectionKind::NettestData,
+        5 => ConnectionKind::RdmaData,
         other => return Err(PreambleError::Kind(other)),
     };
     Ok(Preamble { kind, tls: bytes[11] & 1 == 1 })
@@ -119,6 +122,7 @@ mod tests {
             ConnectionKind::Data,
             ConnectionKind::NettestControl,
             ConnectionKind::NettestData,
+            ConnectionKind::RdmaData,
         ] {
             for tls in [false, true] {
                 let preamble = Preamble { kind, tls };

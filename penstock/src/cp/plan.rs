@@ -10,7 +10,8 @@ use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::{
     ClientTransfer, CopyError, Dial, Endpoint, MakeEnd, PeerConnector, ResumeJournal,
     SenderControl, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
-    ThirdPartyTransfer, TransferConfig, TransferTarget, check_options, default_streams, target_at,
+    ThirdPartyTransfer, TransferConfig, TransferTarget, TransportChoice, check_options,
+    default_streams, target_at,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -30,7 +31,7 @@ use super::sources::Sources;
 use super::ssh_remote::{self, RemoteProcess};
 use super::third_party as third_party_copy;
 use super::tuning;
-use super::{CpArgs, Labels, Protect, Streams};
+use super::{CopyTransport, CpArgs, Labels, Protect, Streams};
 use crate::credentials::{self, AgentAddress, Service};
 use crate::exit::{chain_line, say};
 
@@ -121,6 +122,7 @@ pub(crate) fn start(
         })
         .collect();
     refuse_list_over_copy(args, &from, &to, into_directory)?;
+    refuse_impossible_rdma(args, local.len() == from.len(), &to)?;
     match (local.len() == from.len(), &to) {
         (true, Location::Local(target)) => {
             refuse_into_itself(&local, target)?;
@@ -284,6 +286,34 @@ fn protection(args: &CpArgs) -> Protection {
     }
 }
 
+fn transport(args: &CpArgs) -> TransportChoice {
+    match args.transport {
+        CopyTransport::Tcp => TransportChoice::Tcp,
+        CopyTransport::Rdma => TransportChoice::Rdma,
+        CopyTransport::Auto => TransportChoice::Auto,
+    }
+}
+
+/// Refuses `--transport rdma` where RDMA is out of the question; `auto` copies there by TCP.
+fn refuse_impossible_rdma(args: &CpArgs, from_here: bool, to: &Location) -> Result<(), StartError> {
+    let to_here = matches!(to, Location::Local(_));
+    let why = match (args.transport, args.protect) {
+        (CopyTransport::Tcp | CopyTransport::Auto, _) => return Ok(()),
+        (_, Protect::Full) => {
+            "does not encrypt: add --protect integrity, with which blocks keep checksum and \
+             authentication, or use TCP"
+        }
+        _ if from_here && to_here => "needs another host: a copy within this one has no streams",
+        _ if !from_here && !to_here => {
+            "serves no copies between two remote places: leave it out, or run the command on one \
+             of the two hosts"
+        }
+        _ if args.via_ssh => "needs a network between the hosts: leave out --via-ssh, or use TCP",
+        _ => return Ok(()),
+    };
+    Err(usage(format!("--transport rdma {why}")))
+}
+
 /// Identifies transfers of the same sources and list from the same host, however they are spelled: two of them into one
 /// directory are the same transfer.
 pub(super) fn transfer_key(args: &CpArgs, list: Option<&PathList>) -> [u8; 16] {
@@ -409,7 +439,8 @@ pub(super) fn reach(
     };
     let protection = protection(args);
     let give_up_after = args.give_up_after;
-    let contact = PeerConnector { dial, tls, token, protection, give_up_after };
+    let transport = transport(args);
+    let contact = PeerConnector { dial, tls, token, protection, transport, give_up_after };
     Ok(Reach { contact, fingerprint, address, remote })
 }
 

@@ -112,6 +112,10 @@ fn failure_after_start(
         error if gave_up && (snapshot.sessions > 0 || error.is_busy()) => {
             format!("{error}; gave up after {}: {REMEDY}", display_duration(shown.give_up_after))
         }
+        // The same command would meet the same obstacle.
+        CopyError::Rdma(obstacle) => {
+            format!("--transport rdma: {obstacle}; --transport auto copies by TCP then")
+        }
         error if snapshot.sessions > 0 => format!("{error}: {REMEDY}"),
         error => error.to_string(),
     };
@@ -543,6 +547,14 @@ fn summary(
         engine(&snapshot.engines.0),
         engine(&snapshot.engines.1),
     )?;
+    if !snapshot.transport_reason.is_empty() {
+        let name = match snapshot.transport {
+            "rdma" => "RDMA",
+            "mixed" => "RDMA and TCP",
+            _ => "TCP",
+        };
+        writeln!(out, "  data by {name}: {}", snapshot.transport_reason)?;
+    }
     let streams = usize::from(snapshot.streams_peak);
     if matches!(bound, "network" | "receiver" | "send buffer")
         && let Some(advice) = snapshot
@@ -646,6 +658,8 @@ fn json_of(
             .and_then(Ceiling::here)
             .map(|ceiling| ceiling.bps),
         protect: shown.protect,
+        transport: Some(snapshot.transport).filter(|name| !name.is_empty()),
+        transport_reason: Some(snapshot.transport_reason.clone()).filter(|why| !why.is_empty()),
         scitag: snapshot.mark.map(|mark| mark.scitag),
         label: snapshot
             .label

@@ -68,6 +68,11 @@ pub(crate) struct Copied {
     pub(crate) stream_ceiling_bits_per_second: Option<u64>,
     /// Protection of the data streams: `full` (encrypted) or `integrity`.
     pub(crate) protect: &'static str,
+    /// Transport of the data streams: `tcp`, `rdma`, or `mixed` where streams of both carried data; null where no stream
+    /// was connected, and for a copy within this machine.
+    pub(crate) transport: Option<&'static str>,
+    /// Reason for this transport with `--transport auto` or `rdma`: the device, or what RDMA lacks; null with `tcp`.
+    pub(crate) transport_reason: Option<String>,
     /// Scitag of the packets: owner and activity as one number; null where none was given.
     pub(crate) scitag: Option<u16>,
     /// Place of the scitag in the packets: `flow` (IPv6 flow label), `destination` (destination option) or `none`;

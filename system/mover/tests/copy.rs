@@ -16,7 +16,7 @@ use penstock_mover::{
     Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, Endpoint, Engine,
     Gatekeeper, PeerConnector, ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session,
     SessionBuilder, SessionOrigin, StreamTuning, TcpDial, TransferConfig, TransferSnapshot,
-    TransferTarget,
+    TransferTarget, TransportChoice,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -126,6 +126,7 @@ impl Site {
             tls: tls_client_config(self.identity.fingerprint(), None).expect("a configuration"),
             token: "secret".to_owned(),
             protection: options.protection,
+            transport: TransportChoice::Tcp,
             give_up_after: Duration::from_secs(20),
         };
         let begin = SessionOrigin::Requested(request);

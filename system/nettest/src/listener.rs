@@ -307,7 +307,7 @@ where
                 let index = u32::from_be_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
                 Ok(Head::Data(id, index))
             }
-            ConnectionKind::Control | ConnectionKind::Data => {
+            ConnectionKind::Control | ConnectionKind::Data | ConnectionKind::RdmaData => {
                 let refusal = Message::Refused { reason: TRANSFER_REFUSAL.to_owned() };
                 let _ = write_message(&mut socket, &refusal);
                 Err(DropReason::Transfer)

@@ -56,6 +56,22 @@ impl RocePair {
         }
     }
 
+    /// Takes the link of `rxe0` down and up again: its queue pairs fail at once.
+    pub fn flap(&self) {
+        sh("ip link set v0 down; ip link set v0 up");
+    }
+
+    /// Packets that `rxe0` has sent.
+    ///
+    /// # Panics
+    /// If the device is gone.
+    #[must_use]
+    pub fn sent_packets(&self) -> u64 {
+        let path = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.trim().parse().unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
     /// Drops every packet of `rxe0`.
     pub fn cut(&self) {
         sh("tc qdisc replace dev v0 root netem loss 100%");

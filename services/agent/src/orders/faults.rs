@@ -73,6 +73,7 @@ pub(crate) fn of_copy(error: &CopyError) -> FailureAction {
         | CopyError::Protocol(_)
         | CopyError::UnexpectedAnswer(_)
         | CopyError::Request(_)
+        | CopyError::Rdma(_)
         | CopyError::Local(_)
         | CopyError::EarlierWrites
         | CopyError::Panicked

@@ -10,7 +10,7 @@ use penstock_control::orders::{
 use penstock_identity::{Fingerprint, tls_client_config};
 use penstock_mover::TransferSnapshot;
 use penstock_mover::{Agent, Gatekeeper};
-use penstock_mover::{CopyError, PeerConnector};
+use penstock_mover::{CopyError, PeerConnector, TransportChoice};
 use penstock_mover::{DialedPair, TcpDial};
 use penstock_mover::{InitiatedTransfer, SendRequest};
 use penstock_mover::{default_streams, random};
@@ -77,6 +77,7 @@ impl TransferEngine for LocalEngine {
                 .map_err(|error| transient(error.to_string()))?,
             token: order.ticket.clone(),
             protection,
+            transport: TransportChoice::Tcp,
             give_up_after: RECONNECT_TIMEOUT,
         };
         let streams = request.streams.unwrap_or_else(|| default_streams(request.algorithm));

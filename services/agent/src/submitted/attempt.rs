@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penstock_identity::tls_client_config;
 use penstock_mover::{Agent, AgentCopyRequest, Caller, CopyError, InitiatedTransfer};
-use penstock_mover::{Gatekeeper, PeerConnector, TcpDial};
+use penstock_mover::{Gatekeeper, PeerConnector, TcpDial, TransportChoice};
 use penstock_protocol::open::{Refusal, RefusalKind};
 
 use super::body::{CopyPeer, CopyPlan};
@@ -77,6 +77,7 @@ impl CopyServices {
             tls: tls_client_config(fingerprint, None).map_err(|error| failed(&error))?,
             token,
             protection: plan.push.options.protection,
+            transport: TransportChoice::Tcp,
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());

@@ -12,7 +12,9 @@ use axum::http::{HeaderMap, HeaderName, Uri, header};
 use penstock_http::client::Url;
 use penstock_http::storage_client::{StorageClient, StorageResponse};
 use penstock_identity::{Fingerprint, tls_client_config};
-use penstock_mover::{Agent, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial};
+use penstock_mover::{
+    Agent, CopyError, InitiatedTransfer, PeerConnector, ResolvedPath, TcpDial, TransportChoice,
+};
 use penstock_protocol::control::{Settings, TransferTally};
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, Protection};
@@ -119,6 +121,7 @@ impl MoverPeer {
             tls: tls_client_config(offer.fingerprint, None).ok()?,
             token: bearer(&copy.headers).to_owned(),
             protection: Protection::Full,
+            transport: TransportChoice::Tcp,
             give_up_after: CONTACT_TIMEOUT,
         };
         Some(Self { connector, path, port })

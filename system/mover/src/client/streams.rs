@@ -20,7 +20,7 @@ use super::transfer::TransferState;
 use crate::base::lock::lock;
 use crate::base::spawn::spawn;
 use crate::endpoint::end::Endpoint;
-use crate::net::connector::Backoff;
+use crate::net::connector::{Backoff, JoinedStream};
 use crate::session::outcome::SessionOutcome;
 
 /// Time without progress after which a draining stream with data in flight is broken.
@@ -217,8 +217,9 @@ fn keep_slot_connected(
         let start = Instant::now();
         let mark = session.options.mark.filter(|_| matches!(end, Endpoint::Send(_)));
         state.choice.store(shared.plan.contact.dial.choice(), Ordering::SeqCst);
-        let joined = shared.plan.contact.join(opened, number, mark);
-        let result = joined.and_then(|(channel, nonces, label)| {
+        let contact = &shared.plan.contact;
+        let joined = shared.transports.join(contact, opened, number, mark, end);
+        let result = joined.and_then(|JoinedStream { channel, nonces, label }| {
             session.set_label(label);
             tracing::debug!("stream {number} connected to {}", channel.transport().peer());
             state.stream.store(number, Ordering::SeqCst);

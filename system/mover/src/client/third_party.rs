@@ -21,7 +21,7 @@ use crate::base::lock::lock;
 use crate::base::spawn::spawn;
 use crate::client::transfer::TransferSnapshot;
 use crate::net::channel::Channel;
-use crate::net::connector::{Backoff, CopyError, PeerConnector};
+use crate::net::connector::{Backoff, CopyError, PeerConnector, TransportChoice};
 use crate::session::bottleneck;
 use crate::session::control::{self, ControlEndpoint, DriveEnd, ProtocolFault};
 use crate::session::totals::merge_tallies;
@@ -184,6 +184,11 @@ impl ThirdPartyObserver {
             // Known to the destination only.
             writers: 0,
             rate_bps: now.rate_bps,
+            transport: "tcp",
+            transport_reason: match self.plan.destination.transport {
+                TransportChoice::Tcp => String::new(),
+                _ => "copies between two agents use TCP".to_owned(),
+            },
         }
     }
 

@@ -14,6 +14,7 @@ use penstock_protocol::proof::Nonces;
 use penstock_sys::event::EventFd;
 
 use super::auto_tuner::AutoTuner;
+use super::stream_transports::StreamTransports;
 use super::stream_tuning::{StreamTuning, TuningReport};
 use super::streams;
 use crate::base::lock::lock;
@@ -104,6 +105,10 @@ pub struct TransferSnapshot {
     pub dropped: Vec<String>,
     /// Reason for which the other end delays the transfer, while it does.
     pub waiting: Option<String>,
+    /// Transport of the data streams so far: `tcp`, `rdma` or `mixed`; empty before the first.
+    pub transport: &'static str,
+    /// Reason for that transport, where the caller left the choice or asked for RDMA; else empty.
+    pub transport_reason: String,
 }
 
 /// Transfer running in threads of its own.
@@ -141,6 +146,8 @@ pub(super) struct TransferState {
     /// Signalled at the end.
     over: EventFd,
     waiting: Mutex<Option<String>>,
+    /// Transports of its streams.
+    pub(super) transports: StreamTransports,
     /// Control connection, shut down to move it to another path.
     pub(super) control: Mutex<Option<Transport>>,
 }
@@ -320,6 +327,7 @@ impl TransferState {
             }
         };
         Ok(Self {
+            transports: StreamTransports::new(&plan.contact),
             plan,
             end: Mutex::default(),
             rate: Mutex::default(),
@@ -394,6 +402,7 @@ impl TransferState {
 
     /// Adds the current session to the state of the earlier ones.
     fn add(&self, mut snapshot: TransferSnapshot, end: Option<&Endpoint>) -> TransferSnapshot {
+        (snapshot.transport, snapshot.transport_reason) = self.transports.report();
         snapshot.dropped = self.plan.contact.dial.dropped();
         snapshot.waiting = lock(&self.waiting).clone();
         snapshot.sessions = self.sessions.load(Ordering::Relaxed);
@@ -622,7 +631,10 @@ impl TransferState {
     fn verdict(&self, session: &Session) -> Result<SessionEnd, CopyError> {
         match session.ending() {
             Some(SessionOutcome::Finished) => Ok(SessionEnd::Finished),
-            Some(SessionOutcome::Cancelled(reason)) => Err(CopyError::Cancelled(reason)),
+            Some(SessionOutcome::Cancelled(reason)) => Err(match self.transports.failure() {
+                Some(obstacle) => CopyError::Rdma(obstacle),
+                None => CopyError::Cancelled(reason),
+            }),
             Some(SessionOutcome::Failed(why)) => Err(CopyError::Session(why)),
             None => Ok(SessionEnd::Forgotten("the agent ended the session".to_owned())),
         }

@@ -14,6 +14,7 @@ use penstock_protocol::sender::StreamId;
 use super::receiver::ReceiverControl;
 use super::sender::SenderControl;
 use crate::net::channel::Channel;
+use crate::net::rdma::{RdmaStreamSettings, stream_memory_bytes};
 use crate::session::control::ControlEndpoint;
 use crate::session::counters::AgentCounters;
 use crate::session::state::Session;
@@ -147,6 +148,18 @@ impl Endpoint {
         match self {
             Self::Send(end) => end.0.work.session.retransmits(),
             Self::Receive(end) => end.0.work.session.peer().retransmits,
+        }
+    }
+
+    /// Settings of an RDMA stream at this end, without its flow label.
+    pub(crate) fn rdma_settings(&self) -> RdmaStreamSettings {
+        let session = self.session();
+        let bytes = (session.pool.limit() * session.pool.buffer_len()) as u64;
+        let streams = session.wanted_streams.load(Ordering::SeqCst);
+        RdmaStreamSettings {
+            sends: matches!(self, Self::Send(_)),
+            memory_bytes: stream_memory_bytes(bytes, streams),
+            flow_label: 0,
         }
     }
 

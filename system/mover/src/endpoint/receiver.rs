@@ -89,6 +89,9 @@ impl ReceiverEnd {
         }
         let mut reader = FrameReader::new(channel, authenticator);
         let result = self.receive_frames(&mut reader);
+        if result.is_ok() {
+            reader.channel().await_close();
+        }
         self.work.session.remove_stream(stream);
         if let Err(error) = &result
             && !self.work.session.is_over()

@@ -136,7 +136,9 @@ impl SenderEnd {
         let mut writer = FrameWriter::new(channel, authenticator);
         let mut result = self.send_blocks(stream, &mut writer, wanted);
         if result.is_ok() {
-            writer.finish();
+            result = writer.finish();
+        }
+        if result.is_ok() {
             self.work.session.finish_stream(stream);
             result = self.await_written(stream);
         }
@@ -185,7 +187,7 @@ impl SenderEnd {
             let block = self.work.ready.pop(Duration::from_millis(100));
             add_since(&meter.waited_storage_us, start);
             let Some(ReadyBlock { work, header, buffer }) = block else {
-                writer.channel().check_open()?;
+                writer.check_open()?;
                 continue;
             };
             let payload_bytes = header.payload_bytes as usize;

@@ -1,4 +1,4 @@
-//! Byte stream over a connection, with or without TLS.
+//! Byte stream over a connection, with or without TLS, or by RDMA beside it.
 //!
 //! Used by both ends of control and data connections, blocking or not. Errors are those of sockets; a
 //! TLS peer with an unexpected certificate gives `PermissionDenied`.
@@ -14,21 +14,23 @@ use penstock_sys::event::{self, Interest};
 use rustls::{ClientConfig, ServerConfig};
 use socket2::SockRef;
 
+use crate::net::rdma::RdmaStream;
 use crate::net::tls::Tls;
 use crate::net::transport::Transport;
 
-/// Connection with optional TLS.
+/// Connection with optional TLS, or with a queue pair that carries the bytes.
 #[derive(Debug)]
 pub struct Channel {
     transport: Transport,
     tls: Option<Box<Tls>>,
+    rdma: Option<Box<RdmaStream>>,
 }
 
 impl Channel {
     /// Creates a channel without TLS.
     #[must_use]
     pub fn clear(transport: Transport) -> Self {
-        Self { transport, tls: None }
+        Self { transport, tls: None, rdma: None }
     }
 
     /// Performs the TLS handshake as a client on a blocking transport.
@@ -37,7 +39,7 @@ impl Channel {
     /// If `config` rejects the peer, or the connection fails.
     pub fn connect_tls(mut transport: Transport, config: Arc<ClientConfig>) -> io::Result<Self> {
         let tls = Tls::connect(&mut transport, config)?;
-        Ok(Self { transport, tls: Some(Box::new(tls)) })
+        Ok(Self { transport, tls: Some(Box::new(tls)), rdma: None })
     }
 
     /// Performs the TLS handshake as a server on a blocking transport.
@@ -46,7 +48,31 @@ impl Channel {
     /// If the handshake or the connection fails.
     pub fn accept_tls(mut transport: Transport, config: Arc<ServerConfig>) -> io::Result<Self> {
         let tls = Tls::accept(&mut transport, config)?;
-        Ok(Self { transport, tls: Some(Box::new(tls)) })
+        Ok(Self { transport, tls: Some(Box::new(tls)), rdma: None })
+    }
+
+    /// Lets `agree` connect a queue pair on a transport without TLS, which carries all bytes from now on.
+    ///
+    /// # Errors
+    /// Those of `agree`.
+    pub(crate) fn upgrade<E>(
+        &mut self,
+        agree: impl FnOnce(&mut Transport) -> Result<RdmaStream, E>,
+    ) -> Result<(), E> {
+        debug_assert!(self.tls.is_none(), "RDMA does not encrypt");
+        self.rdma = Some(Box::new(agree(&mut self.transport)?));
+        Ok(())
+    }
+
+    /// Name of this end's device, if RDMA carries its bytes.
+    pub(crate) fn rdma_device(&self) -> Option<&str> {
+        self.rdma.as_ref().map(|rdma| rdma.device())
+    }
+
+    /// True if RDMA carries its bytes.
+    #[must_use]
+    pub fn is_rdma(&self) -> bool {
+        self.rdma.is_some()
     }
 
     /// Fingerprint of the peer's certificate, if it presented one.
@@ -77,6 +103,9 @@ impl Channel {
             tls.write_all(&mut self.transport, body)?;
             return tls.flush(&mut self.transport);
         }
+        if let Some(rdma) = &mut self.rdma {
+            return rdma.write(&self.transport, head, body);
+        }
         let mut sent = 0;
         while sent < head.len() {
             let slices = [IoSlice::new(&head[sent..]), IoSlice::new(body)];
@@ -88,6 +117,32 @@ impl Channel {
             }
         }
         self.transport.write_all(&body[sent - head.len()..])
+    }
+
+    /// Completes a stream that this end sends by RDMA: all of it is in the peer's memory.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub(crate) fn drain(&mut self) -> io::Result<()> {
+        match &mut self.rdma {
+            Some(rdma) => rdma.finish(&mut self.transport),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits a short time for the end of a stream whose last frame arrived by RDMA.
+    pub(crate) fn await_close(&self) {
+        if let Some(rdma) = &self.rdma {
+            rdma.await_close(&self.transport);
+        }
+    }
+
+    /// Looks for a failure of the queue pair, if it has one.
+    ///
+    /// # Errors
+    /// If the queue pair has failed.
+    pub(crate) fn check_rdma(&mut self) -> io::Result<()> {
+        self.rdma.as_mut().map_or(Ok(()), |rdma| rdma.check())
     }
 
     /// Sends the TLS close alert, if any, and shuts down the write direction.
@@ -129,9 +184,10 @@ impl Channel {
 
 impl Read for Channel {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(tls) => tls.read(&mut self.transport, buffer),
-            None => self.transport.read(buffer),
+        match (&mut self.tls, &mut self.rdma) {
+            (Some(tls), _) => tls.read(&mut self.transport, buffer),
+            (None, Some(rdma)) => rdma.read(&mut self.transport, buffer),
+            (None, None) => self.transport.read(buffer),
         }
     }
 }
@@ -140,9 +196,10 @@ impl Write for Channel {
     /// Under TLS on a nonblocking transport, accepts bytes even if the socket does not;
     /// [`Channel::wants_write`] is then true.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.tls {
-            Some(tls) => tls.write(&mut self.transport, bytes),
-            None => self.transport.write(bytes),
+        match (&mut self.tls, &mut self.rdma) {
+            (Some(tls), _) => tls.write(&mut self.transport, bytes),
+            (None, Some(rdma)) => rdma.write(&self.transport, &[], bytes).map(|()| bytes.len()),
+            (None, None) => self.transport.write(bytes),
         }
     }
 

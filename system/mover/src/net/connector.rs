@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use penstock_identity::{Fingerprint, tls_client_config_of_any};
 use penstock_protocol::open::{
-    Answer, Join, Mark, OpenRequest, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+    Answer, FEATURE_RDMA, Join, Mark, OpenRequest, Opened, Protection, Reconnect, Refusal,
+    RefusalKind, Request,
 };
 use penstock_protocol::preamble::{ConnectionKind, Preamble, PreambleError};
 use penstock_protocol::proof::{Nonces, SessionKey};
@@ -17,6 +18,9 @@ use crate::base::timeouts::{HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
 use crate::net::channel::Channel;
 use crate::net::dial::Dial;
 use crate::net::handshake::{self, Joined, random};
+use crate::net::labels::Labelling;
+use crate::net::rdma::{self, RdmaStreamError, RdmaStreamSettings};
+use crate::net::transport::Transport;
 
 /// Back-off after the first failed attempt.
 const BACKOFF_INITIAL: Duration = Duration::from_millis(20);
@@ -70,6 +74,9 @@ pub enum CopyError {
     /// The request cannot be sent as it is.
     #[error("{0}")]
     Request(Arc<io::Error>),
+    /// RDMA was required and is not possible.
+    #[error("{0}")]
+    Rdma(String),
     /// An operation of this machine failed.
     #[error("{}", penstock_sys::fs::describe(.0))]
     Local(Arc<io::Error>),
@@ -131,6 +138,27 @@ impl Backoff {
     }
 }
 
+/// Transport of the data streams of a transfer, as its caller chooses it. RDMA needs [`Protection::Integrity`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// RDMA; without it the transfer fails.
+    Rdma,
+    /// RDMA where both ends can, else TCP.
+    Auto,
+}
+
+/// Data connection of a session at its connector.
+#[derive(Debug)]
+pub(crate) struct JoinedStream {
+    pub(crate) channel: Channel,
+    pub(crate) nonces: Nonces,
+    /// Note of the packet labels.
+    pub(crate) label: String,
+}
+
 /// Connector to an agent.
 #[derive(Clone)]
 pub struct PeerConnector {
@@ -142,6 +170,8 @@ pub struct PeerConnector {
     pub token: String,
     /// Protection of data streams.
     pub protection: Protection,
+    /// Transport of data streams.
+    pub transport: TransportChoice,
     /// Time limit without any success.
     pub give_up_after: Duration,
 }
@@ -211,12 +241,21 @@ impl PeerConnector {
         let open = OpenRequest {
             software: software(),
             token: self.token.clone(),
-            features: Vec::new(),
+            features: self.features(),
             request,
         };
         let answer = handshake::request(&mut channel, &open).map_err(failed)?;
         channel.transport().notice_death(PEER_TIMEOUT).map_err(failed)?;
         Ok((channel, answer))
+    }
+
+    /// True if its data streams may use RDMA.
+    pub(crate) fn wants_rdma(&self) -> bool {
+        self.transport != TransportChoice::Tcp && self.protection == Protection::Integrity
+    }
+
+    fn features(&self) -> Vec<String> {
+        self.wants_rdma().then(|| FEATURE_RDMA.to_owned()).into_iter().collect()
     }
 
     fn unexpected_answer(&self) -> CopyError {
@@ -304,33 +343,71 @@ impl PeerConnector {
     ///
     /// # Errors
     /// If the agent refuses or is unreachable.
-    pub fn join(
+    pub(crate) fn join(
         &self,
         opened: &Opened,
         stream: u32,
         mark: Option<Mark>,
-    ) -> io::Result<(Channel, Nonces, String)> {
+    ) -> io::Result<JoinedStream> {
         let (mut channel, label) = self.connect(ConnectionKind::Data, stream, mark)?;
-        let nonces =
-            Nonces { acceptor: handshake::read_challenge(&mut channel)?, connector: random() };
-        let key = SessionKey(opened.key);
-        let join = Join {
-            session: opened.session,
-            stream,
-            nonce: nonces.connector,
-            proof: key.join_proof(&opened.session, stream, &nonces),
+        let nonces = prove(&mut channel, opened, stream)?;
+        established(channel.transport())?;
+        Ok(JoinedStream { channel, nonces, label })
+    }
+
+    /// As [`PeerConnector::join`], with data by RDMA. `settings` has everything but the flow label of the mark.
+    ///
+    /// # Errors
+    /// The reason why this stream is not possible over RDMA, or at all.
+    pub(crate) fn join_by_rdma(
+        &self,
+        opened: &Opened,
+        stream: u32,
+        mark: Option<Mark>,
+        settings: RdmaStreamSettings,
+    ) -> Result<JoinedStream, RdmaStreamError> {
+        let (mut transport, _) = self.dial.dial(stream, None)?;
+        let adapter = rdma::adapter_of(&transport)?;
+        let label = match &transport {
+            Transport::Tcp(tcp) => Labelling::of_queue_pair(mark, stream, tcp.peer_addr()?),
+            Transport::Local(_) => Labelling::inside(mark),
         };
-        match handshake::join(&mut channel, &join)? {
-            Joined::Yes => {}
-            Joined::TooMany => {
-                let text = "stream refused: the agent has as many as it takes";
-                return Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
-            }
-            refused => return Err(io::Error::other(format!("stream refused: {refused:?}"))),
+        transport.set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
+        let preamble = Preamble { kind: ConnectionKind::RdmaData, tls: false };
+        handshake::send_preamble(&mut transport, preamble)?;
+        let mut channel = Channel::clear(transport);
+        let nonces = prove(&mut channel, opened, stream)?;
+        let flow_label = label.flow_label.unwrap_or(0);
+        let settings = RdmaStreamSettings { flow_label, ..settings };
+        channel.upgrade(|transport| rdma::connect(transport, &adapter, settings))?;
+        established(channel.transport())?;
+        Ok(JoinedStream { channel, nonces, label: label.description })
+    }
+}
+
+/// Makes a joined data connection wait as long as its peer is alive.
+fn established(transport: &Transport) -> io::Result<()> {
+    transport.set_timeouts(None)?;
+    transport.notice_death(PEER_TIMEOUT)
+}
+
+/// Proves on a data connection that this end has the key of the session.
+fn prove(channel: &mut Channel, opened: &Opened, stream: u32) -> io::Result<Nonces> {
+    let nonces = Nonces { acceptor: handshake::read_challenge(channel)?, connector: random() };
+    let key = SessionKey(opened.key);
+    let join = Join {
+        session: opened.session,
+        stream,
+        nonce: nonces.connector,
+        proof: key.join_proof(&opened.session, stream, &nonces),
+    };
+    match handshake::join(channel, &join)? {
+        Joined::Yes => Ok(nonces),
+        Joined::TooMany => {
+            let text = "stream refused: the agent has as many as it takes";
+            Err(io::Error::new(io::ErrorKind::QuotaExceeded, text))
         }
-        channel.transport().set_timeouts(None)?;
-        channel.transport().notice_death(PEER_TIMEOUT)?;
-        Ok((channel, nonces, label))
+        refused => Err(io::Error::other(format!("stream refused: {refused:?}"))),
     }
 }
 

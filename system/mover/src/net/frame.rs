@@ -51,7 +51,8 @@ impl FrameWriter {
     /// Creates a writer: sealed with an authenticator, under TLS without.
     #[must_use]
     pub(crate) fn new(channel: Channel, authenticator: Option<Authenticator>) -> Self {
-        let is_plain_tcp = !channel.is_tls() && channel.transport().peer_address().is_some();
+        let is_plain_tcp =
+            !channel.is_tls() && !channel.is_rdma() && channel.transport().peer_address().is_some();
         // Without a pipe payloads are copied.
         let pages = is_plain_tcp.then(PageSender::new).and_then(Result::ok);
         Self { channel, authenticator, pages }
@@ -109,15 +110,23 @@ impl FrameWriter {
     }
 
     /// Sends the end frame and closes the write direction.
-    pub(crate) fn finish(&mut self) {
+    ///
+    /// # Errors
+    /// If RDMA does not deliver all frames. Over TCP a lost connection shows in what the receiver acknowledges.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
         let _ = self.write(&Header::end(), FramePayload::Bytes(&[]), 1, |_, _| Ok(()));
+        let drained = self.channel.drain();
         self.channel.finish_writing();
+        drained
     }
 
-    /// Connection of the stream.
-    #[must_use]
-    pub(crate) fn channel(&self) -> &Channel {
-        &self.channel
+    /// Checks that a peer that never sends data is still connected.
+    ///
+    /// # Errors
+    /// If the connection or its queue pair is lost.
+    pub(crate) fn check_open(&mut self) -> io::Result<()> {
+        self.channel.check_rdma()?;
+        self.channel.check_open()
     }
 }
 

@@ -28,6 +28,9 @@ const MTU_MAX: u32 = 65_000;
 const ACCEPTED_HAS_NO_ROOM: &str =
     "Linux makes no room for one on connections that the sending end accepted";
 
+/// Description of the label of a queue pair.
+const LABEL_OF_QUEUE_PAIR: &str = "in the flow label of RDMA queue pairs, which the driver of the adapter may leave out of packets";
+
 /// Label of a connection, with a description: `flow`, `destination` or `none`, then a colon and the
 /// reason if it differs from the request; empty if none was requested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,6 +85,21 @@ impl Labelling {
                 ..Self::default()
             },
             Err(why) => by_label(format!("flow: {}", instead(&why.to_string()))),
+        }
+    }
+
+    /// Labelling of an RDMA `stream`: the flow label of its queue pair, which needs no marker. A destination option
+    /// would hide the UDP header, which RoCE expects behind that of IPv6.
+    #[must_use]
+    pub(crate) fn of_queue_pair(mark: Option<Mark>, stream: StreamId, peer: SocketAddr) -> Self {
+        let mark = mark.map(|mark| match mark.label {
+            PacketLabel::Destination => Mark { label: PacketLabel::Flow, ..mark },
+            _ => mark,
+        });
+        let labelling = Self::connecting(mark, stream, peer, None);
+        match labelling.flow_label {
+            Some(_) => Self { description: format!("flow: {LABEL_OF_QUEUE_PAIR}"), ..labelling },
+            None => labelling,
         }
     }
 }

@@ -7,5 +7,6 @@ pub(crate) mod firefly;
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod labels;
+pub(crate) mod rdma;
 mod tls;
 pub(crate) mod transport;

@@ -14,11 +14,12 @@ use penstock_sys::net::is_own_address;
 use super::active_session::ActiveSession;
 use super::agent::AgentInner;
 use crate::base::lock::lock;
-use crate::base::timeouts::{AUTHENTICATION_TIMEOUT, PEER_TIMEOUT};
+use crate::base::timeouts::{AUTHENTICATION_TIMEOUT, HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
 use crate::endpoint::end::Endpoint;
 use crate::net::channel::Channel;
 use crate::net::handshake::{self, Joined};
 use crate::net::labels::{Labelling, label_accepted};
+use crate::net::rdma::{self, RdmaStreamSettings};
 use crate::net::transport::Transport;
 
 impl AgentInner {
@@ -70,7 +71,8 @@ impl AgentInner {
             };
             match preamble.kind {
                 ConnectionKind::Control if preamble.tls => self.control(channel, pending),
-                ConnectionKind::Data => self.data(channel, pending),
+                ConnectionKind::Data => self.data(channel, pending, false),
+                ConnectionKind::RdmaData if !preamble.tls => self.data(channel, pending, true),
                 _ => Err(io::Error::other("this kind of connection is not served here")),
             }
         });
@@ -90,24 +92,31 @@ impl AgentInner {
         })
     }
 
-    fn data(&self, mut channel: Channel, pending: u64) -> io::Result<()> {
+    fn data(&self, mut channel: Channel, pending: u64, by_rdma: bool) -> io::Result<()> {
         let (nonce, join) = handshake::challenge(&mut channel)?;
         let running = lock(&self.sessions).get(&join.session).cloned();
         let answer = self.check_join(&join, running.as_deref(), nonce, channel.is_tls());
-        let ready = handshake::send_join_answer(&mut channel, answer).and_then(|()| {
-            channel.transport().set_timeouts(None)?;
-            channel.transport().notice_death(PEER_TIMEOUT)
-        });
+        let sent = handshake::send_join_answer(&mut channel, answer);
         let Some(running) = running.filter(|_| answer == Joined::Yes) else {
             return Err(io::Error::other(format!("a data connection is refused: {answer:?}")));
         };
+        self.pending.remove(pending);
+        let ready = sent.and_then(|()| match by_rdma {
+            true => self.agree_on_rdma(&mut channel, &running, &join),
+            false => Ok(()),
+        });
+        let ready = ready.and_then(|()| {
+            channel.transport().set_timeouts(None)?;
+            channel.transport().notice_death(PEER_TIMEOUT)
+        });
         if let Err(error) = ready {
             running.joined.fetch_sub(1, Ordering::SeqCst);
             return Err(error);
         }
-        self.pending.remove(pending);
         let nonces = Nonces { acceptor: nonce, connector: join.nonce };
-        if let Endpoint::Send(_) = running.end {
+        if let Endpoint::Send(_) = running.end
+            && !by_rdma
+        {
             let session = running.end.session();
             let mark = session.options.mark;
             let pin = &self.config.marker;
@@ -119,6 +128,35 @@ impl AgentInner {
         // The session has already recorded the end of its stream.
         let _ = running.end.run_stream(join.stream, channel, &nonces);
         running.joined.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Connects the queue pair of a joined stream.
+    fn agree_on_rdma(
+        &self,
+        channel: &mut Channel,
+        running: &ActiveSession,
+        join: &Join,
+    ) -> io::Result<()> {
+        let (session, peer) = (running.end.session(), channel.transport().peer());
+        let label = match channel.transport() {
+            Transport::Tcp(tcp) => {
+                Labelling::of_queue_pair(session.options.mark, join.stream, tcp.peer_addr()?)
+            }
+            Transport::Local(_) => Labelling::inside(session.options.mark),
+        };
+        let settings = RdmaStreamSettings {
+            flow_label: label.flow_label.unwrap_or(0),
+            ..running.end.rdma_settings()
+        };
+        channel.transport().set_timeouts(Some(HANDSHAKE_TIMEOUT))?;
+        channel.upgrade(|transport| rdma::accept(transport, settings)).map_err(|error| {
+            tracing::info!("{peer}: stream {} is not possible by RDMA: {error}", join.stream);
+            io::Error::other(error.to_string())
+        })?;
+        if let Endpoint::Send(_) = running.end {
+            session.set_label(label.description);
+        }
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
-    Answer, OpenRequest, Opened, Reconnect, Refusal, RefusalKind, Request,
+    Answer, FEATURE_RDMA, OpenRequest, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
 };
 use penstock_protocol::proof::SessionKey;
 use penstock_sys::net::{interface_with, is_own_address};
@@ -175,7 +175,7 @@ impl AgentInner {
             session: name,
             key: session.key().0,
             software: software(),
-            features: Vec::new(),
+            features: common_features(open, session.options.protection),
             streams_max: limits.streams_per_transfer,
             transfer: id,
             mark: session.options.mark,
@@ -245,4 +245,14 @@ impl AgentInner {
             });
         })
     }
+}
+
+/// Features of the client that this agent has, too. RDMA encrypts nothing, and another agent joins a third-party copy.
+fn common_features(open: &OpenRequest, protection: Protection) -> Vec<String> {
+    let is_served = |feature: &&String| {
+        *feature == FEATURE_RDMA
+            && protection == Protection::Integrity
+            && !matches!(open.request, Request::ThirdParty(_))
+    };
+    open.features.iter().filter(is_served).take(1).cloned().collect()
 }
