@@ -1085,10 +1085,20 @@ class Request(RequestView):
     """Files at the destination."""
     files_failed: int
     """Files that failed for good."""
+    forecast_p10_seconds: int | None = None
+    """A tenth of earlier transfers on the paths of the request would do the rest in less time; null as
+    `forecast_seconds`, and where an agent has seen too few transfers.
+    """
+    forecast_p90_seconds: int | None = None
+    """A tenth of earlier transfers on the paths of the request would need more time for the rest; null as
+    `forecast_p10_seconds`.
+    """
     forecast_seconds: int | None = None
     """Time left until the request is done; null where it is unknown, in lists, and after a submission or
     change.
     """
+    forecast_transfers: int | None = None
+    """Number of earlier transfers from which the range was computed; null as `forecast_p10_seconds`."""
     from_: str
     """Directory at the sending site."""
     id: int
@@ -1136,7 +1146,10 @@ class Request(RequestView):
             files_cancelled=data["files_cancelled"],
             files_done=data["files_done"],
             files_failed=data["files_failed"],
+            forecast_p10_seconds=data.get("forecast_p10_seconds"),
+            forecast_p90_seconds=data.get("forecast_p90_seconds"),
             forecast_seconds=data.get("forecast_seconds"),
+            forecast_transfers=data.get("forecast_transfers"),
             from_=data["from"],
             id=data["id"],
             key=data.get("key"),
