@@ -101,18 +101,18 @@ impl DiskHostArgs {
 
 /// Transport of NVMe over Fabrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TransportChoice {
+enum DiskTransport {
     /// NVMe/TCP
     Tcp,
     /// NVMe over RDMA: RoCE, iWARP or InfiniBand
     Rdma,
 }
 
-impl From<TransportChoice> for FabricsTransport {
-    fn from(choice: TransportChoice) -> Self {
+impl From<DiskTransport> for FabricsTransport {
+    fn from(choice: DiskTransport) -> Self {
         match choice {
-            TransportChoice::Tcp => Self::Tcp,
-            TransportChoice::Rdma => Self::Rdma,
+            DiskTransport::Tcp => Self::Tcp,
+            DiskTransport::Rdma => Self::Rdma,
         }
     }
 }

@@ -338,7 +338,8 @@ fn dead_rdma_path_turns_to_tcp() {
     let done = copy.wait().good();
     site.assert_copied(&done, "mixed");
     let reason = done.json["transport_reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("UDP port 4791"), "{reason}");
+    // Without packets the neighbour may be forgotten, too.
+    assert!(reason.contains("UDP port 4791") || reason.contains("no path to"), "{reason}");
 }
 
 #[test]
@@ -364,7 +365,7 @@ fn low_memory_limit_turns_to_tcp() {
 }
 
 #[test]
-fn low_memory_limit_of_agent_is_named() {
+fn low_limit_of_agent_is_named() {
     let Some(mut site) = RdmaSite::new(false) else { return };
     site.agent.kill();
     let root = site.env.root.to_str().unwrap();

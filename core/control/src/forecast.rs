@@ -37,7 +37,7 @@ pub fn seconds_left(left: &RemainingWork, rate_bps: u64) -> Option<u64> {
 /// Rates of a running order, in bits per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OrderRates {
-    /// Present rate.
+    /// Measured rate over the last seconds.
     pub measured_bps: u64,
     /// Allotted rate; none for no limit.
     pub allotted_bps: Option<u64>,

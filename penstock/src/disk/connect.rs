@@ -9,7 +9,7 @@ use penstock_disk::fabrics::{self, ConnectedDisk, FabricsParams};
 use penstock_disk::nvme::nqn;
 use penstock_disk::{DiskLocation, FabricsTransport, NvmeHostIdentity};
 
-use super::{DepthArgs, DiskHostArgs, TransportChoice, directory, failed, location, print};
+use super::{DepthArgs, DiskHostArgs, DiskTransport, directory, failed, location, print};
 use crate::exit::{Code, CommandFailure};
 use crate::json::disk::{DisconnectedDisks, DiskCheckJson, DiskListJson, ListedExport};
 use crate::table::table;
@@ -20,8 +20,8 @@ pub(crate) struct ConnectArgs {
     #[arg(value_name = "SOURCE", value_parser = location)]
     source: DiskLocation,
     /// Transport
-    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
-    transport: TransportChoice,
+    #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
+    transport: DiskTransport,
     /// Queues [default: one for each processor, which is also the most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     queues: Option<u16>,
@@ -45,8 +45,8 @@ pub(crate) struct CheckDiskArgs {
     #[arg(value_name = "SOURCE", value_parser = location)]
     source: Option<DiskLocation>,
     /// Transport; with rdma only what this host lacks
-    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
-    transport: TransportChoice,
+    #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
+    transport: DiskTransport,
     #[command(flatten)]
     depth: DepthArgs,
     #[command(flatten)]

@@ -9,7 +9,7 @@ use penstock_disk::nvme::nqn;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{TransportChoice, directory, failed, print, read_secret};
+use super::{DiskTransport, directory, failed, print, read_secret};
 use crate::exit::{Code, CommandFailure, say};
 use crate::json::disk::ExportedDisk;
 
@@ -25,8 +25,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Transport
-    #[arg(long, value_enum, default_value_t = TransportChoice::Tcp)]
-    transport: TransportChoice,
+    #[arg(long, value_enum, default_value_t = DiskTransport::Tcp)]
+    transport: DiskTransport,
     /// Addresses to listen on, each a path to the disk; with rdma those of RDMA devices [default: every IPv4 address]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     address: Vec<IpAddr>,

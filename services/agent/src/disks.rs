@@ -24,7 +24,7 @@ pub struct DiskConfig {
     pub path: PathBuf,
     /// Qualified names of the hosts that may connect.
     pub hosts: Vec<String>,
-    /// Transport.
+    /// Transport of the connections of hosts.
     pub transport: FabricsTransport,
     /// Addresses and ports on which the target listens.
     pub listens: Vec<SocketAddr>,

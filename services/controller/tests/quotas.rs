@@ -115,7 +115,7 @@ fn huge_sizes_stop_nothing() {
                     (0..10_000).map(|file| json!({"path": format!("f{file}"), "size": most}));
                 many["files"] = files.collect();
                 submit(&mut client, &many).await;
-                assert_over_quota(&limited.ask("POST", "/api/v1/requests", &many).await, "bytes");
+                assert_over_quota(&limited.ask("POST", "/api/v1/requests", &many).await, "1000 B");
             }
             // Work that comes later still begins and ends.
             let path = submit(&mut client, &request("analysis", "/small", 10)).await;

@@ -42,7 +42,7 @@ pub struct ExportRequest {
     pub hosts: Vec<String>,
     /// Secret of these hosts.
     pub secret: Option<HostSecret>,
-    /// Transport.
+    /// Transport of the connections of hosts.
     pub transport: FabricsTransport,
     /// Addresses and ports on which the target listens.
     pub listens: Vec<SocketAddr>,
@@ -56,7 +56,7 @@ pub struct ExportRecord {
     pub nqn: String,
     /// File or block device.
     pub path: PathBuf,
-    /// Transport.
+    /// Transport of the connections of hosts.
     pub transport: FabricsTransport,
     /// Addresses and ports on which the target listens.
     pub listens: Vec<SocketAddr>,

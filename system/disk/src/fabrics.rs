@@ -49,7 +49,7 @@ pub struct ConnectedDisk {
 /// Parameters of a connection; what is `None` is the kernel's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FabricsParams {
-    /// Transport.
+    /// Transport of the connection.
     pub transport: FabricsTransport,
     /// Number of queues, one for each processor by default.
     pub queues: Option<u16>,

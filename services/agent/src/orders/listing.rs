@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_list_each_file_and_link_once() {
+    fn pages_list_entries_once() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let mut wanted = BTreeSet::new();

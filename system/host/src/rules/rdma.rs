@@ -339,8 +339,8 @@ mod tests {
         verdict.difference().map_or(verdict.word(), |(_, want)| want).to_owned()
     }
 
-    const WAN: Duration = Duration::from_millis(108);
-    const LAN: Duration = Duration::from_micros(50);
+    const WAN_ROUND_TRIP: Duration = Duration::from_millis(108);
+    const LAN_ROUND_TRIP: Duration = Duration::from_micros(50);
 
     #[test]
     fn priorities_follow_the_path() {
@@ -351,11 +351,11 @@ mod tests {
                 facts.rdma[0].dscp_priorities = Some(dscp.collect());
             }))
         };
-        assert_eq!(with(WAN, &[], &[]), "ok");
-        assert!(with(LAN, &[], &[]).contains("--pfc 0,0,0,1"));
-        assert!(with(WAN, &[4], &[]).ends_with("--trust dscp"));
-        assert!(with(LAN, &[4], &[("26", 3)]).ends_with("--dscp2prio set,26,4"));
-        assert_eq!(with(LAN, &[3], &[("26", 3)]), "ok");
+        assert_eq!(with(WAN_ROUND_TRIP, &[], &[]), "ok");
+        assert!(with(LAN_ROUND_TRIP, &[], &[]).contains("--pfc 0,0,0,1"));
+        assert!(with(WAN_ROUND_TRIP, &[4], &[]).ends_with("--trust dscp"));
+        assert!(with(LAN_ROUND_TRIP, &[4], &[("26", 3)]).ends_with("--dscp2prio set,26,4"));
+        assert_eq!(with(LAN_ROUND_TRIP, &[3], &[("26", 3)]), "ok");
     }
 
     #[test]
@@ -367,18 +367,18 @@ mod tests {
             });
             found.word()
         };
-        assert_eq!(with(WAN, None, None), "unknown");
-        assert_eq!(with(WAN, None, Some(0)), "unknown");
-        assert_eq!(with(WAN, None, Some(1)), "differs");
-        assert_eq!(with(WAN, Some(false), Some(1)), "ok");
-        assert_eq!(with(WAN, Some(true), None), "differs");
-        assert_eq!(with(LAN, Some(true), None), "ok");
+        assert_eq!(with(WAN_ROUND_TRIP, None, None), "unknown");
+        assert_eq!(with(WAN_ROUND_TRIP, None, Some(0)), "unknown");
+        assert_eq!(with(WAN_ROUND_TRIP, None, Some(1)), "differs");
+        assert_eq!(with(WAN_ROUND_TRIP, Some(false), Some(1)), "ok");
+        assert_eq!(with(WAN_ROUND_TRIP, Some(true), None), "differs");
+        assert_eq!(with(LAN_ROUND_TRIP, Some(true), None), "ok");
     }
 
     #[test]
     fn path_mtu_needs_room_for_headers() {
         let with = |mtu: u32, driver: Option<&str>| {
-            let found = verdict("roce-mtu", WAN, |facts| {
+            let found = verdict("roce-mtu", WAN_ROUND_TRIP, |facts| {
                 facts.nics[1].mtu_bytes = Some(mtu);
                 facts.rdma[0].driver = driver.map(str::to_owned);
             });
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn locked_memory_follows_the_path() {
         let with = |limit: Option<u64>, root: bool| {
-            let found = verdict("rdma-memlock", WAN, |facts| {
+            let found = verdict("rdma-memlock", WAN_ROUND_TRIP, |facts| {
                 facts.memory.lock_limit_bytes = limit;
                 facts.memory.locks_without_limit = Some(root);
             });
@@ -413,10 +413,10 @@ mod tests {
     #[test]
     fn hosts_without_devices_are_not_judged() {
         for rule in RULES {
-            let found = verdict(rule.name, WAN, |facts| facts.rdma.clear());
+            let found = verdict(rule.name, WAN_ROUND_TRIP, |facts| facts.rdma.clear());
             assert_eq!(found.word(), "not applicable", "{}", rule.name);
             // The device of another network interface is none of the path.
-            let other = verdict(rule.name, WAN, |facts| {
+            let other = verdict(rule.name, WAN_ROUND_TRIP, |facts| {
                 facts.rdma.retain(|port| port.net_device.as_deref() == Some("eno1"));
             });
             assert_eq!(other.word(), "not applicable", "{}", rule.name);

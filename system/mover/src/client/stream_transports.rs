@@ -36,7 +36,7 @@ struct TransportUse {
     losses: u32,
 }
 
-/// What follows from a failure of RDMA.
+/// Consequence of a failure of RDMA.
 #[derive(Debug, PartialEq, Eq)]
 enum AfterFailure {
     /// The stream joins again in the same way.
