@@ -83,8 +83,8 @@ struct IncomingFile {
     finishing: bool,
     /// Data was requested.
     wanted: bool,
-    /// A comparison was requested and not answered yet.
-    compared: bool,
+    /// Digest of the destination, of which a comparison was requested and not answered yet.
+    compared: Option<Digest>,
 }
 
 /// Receiving end of one session.
@@ -250,7 +250,7 @@ impl Receiver {
             verified_bytes: 0,
             finishing: false,
             wanted: false,
-            compared: false,
+            compared: None,
         };
         self.files.insert(file, active);
         Ok(())
@@ -271,15 +271,14 @@ impl Receiver {
 
     fn on_same(&mut self, file: u64) -> Result<(), SenderFault> {
         let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
-        if !std::mem::take(&mut active.compared) || active.finishing {
+        let Some(digest) = active.compared.take().filter(|_| !active.finishing) else {
             return Err(SenderFault("a file is the same that it was not asked to compare"));
-        }
+        };
         active.finishing = true;
         active.resumed_bytes = active.entry.bytes;
         self.tally.resumed_bytes += active.resumed_bytes;
         self.tally.skipped_files += 1;
         self.tally.skipped_bytes += active.resumed_bytes;
-        let digest = active.expected.clone().unwrap_or(Digest(Vec::new()));
         let entry = Arc::clone(&active.entry);
         self.finishes.push_back(Finish { file, entry, digest, same: true });
         Ok(())
@@ -326,8 +325,7 @@ impl Receiver {
                 return unverified;
             }
             DestinationCheck::Compare(digest) => {
-                active.expected = Some(digest.clone());
-                active.compared = true;
+                active.compared = Some(digest.clone());
                 Decision::Compare(Bytes(digest.0))
             }
             DestinationCheck::Done(digest) => {
