@@ -162,10 +162,13 @@ pub(super) fn add_clause<R: WrittenRow>(table: &str, keys: &[&str]) -> String {
     sets.join(", ")
 }
 
-/// Returns the sum of two expressions of at most 62 bits, at most [`TOTAL_BYTES_MAX`].
-fn capped_sum(one: &str, other: &str) -> String {
+/// Returns the sum of a column and a change of any size, at most [`TOTAL_BYTES_MAX`] either way: no partial sum leaves 64
+/// bits.
+fn capped_sum(column: &str, change: &str) -> String {
+    let most = TOTAL_BYTES_MAX;
     format!(
-        "CASE WHEN {one} + {other} > {TOTAL_BYTES_MAX} THEN {TOTAL_BYTES_MAX} ELSE {one} + {other} END"
+        "CASE WHEN {change} > {most} - {column} THEN {most} WHEN {change} < -{most} - {column} THEN -{most} \
+         ELSE {column} + {change} END"
     )
 }
 
