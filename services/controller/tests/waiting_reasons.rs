@@ -148,9 +148,12 @@ fn cancelled_request_of_gone_hosts_ends() {
                 );
                 let (status, cancelling) = client.ask("DELETE", &first, &Value::Null).await;
                 assert_eq!((status, &cancelling["cancelling"]), (200, &json!(true)));
-                let facts = client
-                    .until(&first, |facts| words(facts, "waiting").contains("c1 silent for"))
-                    .await;
+                let both_silent = |facts: &Value| {
+                    ["c1", "t1"]
+                        .iter()
+                        .all(|host| words(facts, "waiting").contains(&format!("{host} silent for")))
+                };
+                let facts = client.until(&first, both_silent).await;
                 assert!(words(&facts, "waiting").contains("--gone"), "{facts}");
                 if is_said {
                     // One gone end is not enough: the other may be receiving from it.
