@@ -1,6 +1,6 @@
 //! Paths that change while a transfer runs, each from its seed: traces of them train and test models of sequences.
 //!
-//! How often each kind of change occurs is chosen, not measured on a network: figures on these traces compare models, and
+//! The frequency of each kind of change is chosen, not measured on a network: figures on these traces compare models, and
 //! say nothing about real paths.
 
 use penstock_random::Random;

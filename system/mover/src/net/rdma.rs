@@ -3,8 +3,8 @@
 //! After a connection of kind `RdmaData` has joined, its acceptor sends a text: empty if it has an adapter for the
 //! connection, else the reason why not. Both ends exchange offers and connect their queue pairs
 //! ([`penstock_rdma::connection`]). The sender of the data then probes the path and sends its own text: empty if the probe
-//! was answered. From there on frames travel by RDMA, and TCP tells that the other end is gone: the sender writes nothing
-//! to it but, at the end of the stream, the number of the stream's bytes.
+//! was answered. From there on frames travel by RDMA, and the TCP connection closes when the other end is gone: the sender
+//! writes nothing to it but, at the end of the stream, the number of the stream's bytes.
 //!
 //! Each stream has memory of its own. It is deregistered after its queue pair is destroyed, so that no late write reaches
 //! memory in other use.
