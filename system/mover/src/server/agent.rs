@@ -186,11 +186,7 @@ impl Agent {
     /// Running transfers and the last ended ones, by id.
     #[must_use]
     pub fn transfers(&self) -> Vec<ListedTransfer> {
-        let mut all: Vec<_> =
-            lock(&self.0.history).iter().map(|ended| ended.listed.clone()).collect();
-        let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
-        all.extend(running.iter().map(|running| running.show()));
-        all.extend(self.0.initiated().iter().map(|one| one.show()));
+        let mut all = self.list(|_| true);
         all.extend(self.0.gateway_transfers().iter().map(|one| one.show(false)));
         all.sort_by_key(|transfer| transfer.id);
         all
@@ -199,14 +195,20 @@ impl Agent {
     /// As [`Self::transfers`], without those of gateways.
     #[must_use]
     pub fn native_transfers(&self) -> Vec<ListedTransfer> {
+        let mut all = self.list(|ended| ended.is_native);
+        all.sort_by_key(|transfer| transfer.id);
+        all
+    }
+
+    /// The last ended transfers that `is_meant`, and the running ones of the mover.
+    fn list(&self, is_meant: impl Fn(&RecentTransfer) -> bool) -> Vec<ListedTransfer> {
         let history = lock(&self.0.history);
-        let native = history.iter().filter(|ended| ended.is_native);
-        let mut all: Vec<_> = native.map(|ended| ended.listed.clone()).collect();
+        let ended = history.iter().filter(|ended| is_meant(ended));
+        let mut all: Vec<_> = ended.map(|ended| ended.listed.clone()).collect();
         drop(history);
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
         all.extend(self.0.initiated().iter().map(|one| one.show()));
-        all.sort_by_key(|transfer| transfer.id);
         all
     }
 
