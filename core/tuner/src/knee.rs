@@ -270,8 +270,11 @@ impl KneeController {
             return ChangeReason::Measuring { intervals: level.count() };
         }
         if level.is_falling(self.noise.sigma()) {
-            self.state = KneeState::Baseline { level: RateLevel::default(), may_grow };
-            return ChangeReason::Measuring { intervals: 0 };
+            // The lower rate begins the next level: a rate that alternates between two values ends the fall.
+            let mut level = RateLevel::default();
+            level.add(sample);
+            self.state = KneeState::Baseline { level, may_grow };
+            return ChangeReason::Measuring { intervals: level.count() };
         }
         let limit = self.limit_of(sample, &level);
         let stage = PipelineStage::Streams;

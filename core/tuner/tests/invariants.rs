@@ -193,3 +193,17 @@ fn bound_processors_stop_growth() {
         assert!(decision.target.streams <= start().streams, "{decision:?}");
     }
 }
+
+/// Blocks and intervals may beat: every other interval then carries some blocks fewer.
+#[test]
+fn alternating_rate_lets_streams_grow() {
+    for phase in 0..2 {
+        let mut controller = KneeController::new(start(), limits());
+        for interval in 0..40 {
+            let active = controller.target();
+            let share = if interval % 2 == phase { 9_460_000 } else { 11_350_000 };
+            controller.observe(&quiet(u64::from(active.streams) * share, active));
+        }
+        assert_eq!(controller.target().streams, limits().max.streams, "phase {phase}");
+    }
+}
