@@ -7,6 +7,7 @@ use std::time::Duration;
 use penstock_daemon::config::values::{ListenAddress, resolve_listen_addresses};
 use penstock_daemon::config::{ConfigError, ConfigFile};
 use penstock_http::client::ServerTrust;
+use penstock_mover::UploadDurability;
 use penstock_protocol::digest::Algorithm;
 use serde::Deserialize;
 
@@ -44,6 +45,8 @@ pub struct Config {
     pub connections: usize,
     /// Digests computed while a file is uploaded.
     pub digests: Vec<Algorithm>,
+    /// State of an uploaded or pulled file when the gateway answers.
+    pub durability: UploadDurability,
     /// Longest silence of a client that uploads, and the time over which its mean rate is judged.
     pub upload_timeout: Duration,
     /// PEM files of a host certificate and its key; the certificate of the daemon without them.
@@ -65,6 +68,7 @@ struct GatewayTable {
     root: Option<Vec<String>>,
     connections: Option<usize>,
     digests: Option<Vec<String>>,
+    durable: Option<bool>,
     upload_timeout: Option<String>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
@@ -123,6 +127,10 @@ impl Config {
                 })
             })
             .collect::<Result<_, _>>()?;
+        let durability = match table.durable.unwrap_or(true) {
+            true => UploadDurability::Synced,
+            false => UploadDurability::PageCache,
+        };
         let certificate = match (table.certificate, table.key) {
             (Some(certificate), Some(key)) => Some((file.beside(certificate), file.beside(key))),
             (None, None) => None,
@@ -165,6 +173,7 @@ impl Config {
             root,
             connections,
             digests,
+            durability,
             upload_timeout,
             certificate,
             authorities,
@@ -249,6 +258,9 @@ mod tests {
         assert_eq!(config.digests, [Algorithm::Adler32]);
         assert!(config.plaintext.is_empty() && config.certificate.is_none());
         assert!(config.root.is_empty());
+        assert_eq!(config.durability, UploadDurability::Synced);
+        let config = load("[gateway]\ndurable = false").unwrap().unwrap();
+        assert_eq!(config.durability, UploadDurability::PageCache);
         let config = load("[gateway]\nroot = [\"127.0.0.1\"]").unwrap().unwrap();
         assert_eq!(config.root, ["127.0.0.1:1094".parse().unwrap()]);
     }

@@ -308,7 +308,8 @@ async fn pull_file(
     let bytes = source.bytes;
     let begun = {
         let (algorithms, names) = (algorithms.clone(), gateway.hidden_names.clone());
-        blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names)).await
+        let durability = gateway.config.durability;
+        blocking(move || FileUpload::begin(&place, bytes, &algorithms, &names, durability)).await
     };
     let upload = begun.map_err(|error| parent_problem(&shown, &error))?;
     let running = begin(gateway, request, TransferDirection::Receive, &shown, &copy, bytes)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, HiddenNames, ResolvedPath, lock_name};
+use penstock_mover::{FileUpload, HiddenNames, ResolvedPath, UploadDurability, lock_name};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use crate::error::failed;
@@ -161,7 +161,8 @@ impl TreeCopy<'_> {
             path: to.as_os_str().as_bytes().to_vec(),
             shown: self.to.shown.clone(),
         };
-        let upload = FileUpload::begin(&place, Some(source.size), &[], self.names)?;
+        let synced = UploadDurability::Synced;
+        let upload = FileUpload::begin(&place, Some(source.size), &[], self.names, synced)?;
         upload.take_mode(source.mode)?;
         let mut content = upload.whole();
         let mut buffer = vec![0; COPY_BYTES];

@@ -1,4 +1,4 @@
-//! `PUT`: a file appears whole, durable and checked, or not at all.
+//! `PUT`: a file appears whole, checked and, unless the configuration says otherwise, durable, or not at all.
 
 use std::io;
 use std::sync::Arc;
@@ -69,6 +69,7 @@ pub(crate) async fn put(
     let overwrites = request.overwrites();
     let replace = overwrites && keeps.is_none();
     let names = gateway.hidden_names.clone();
+    let durability = gateway.config.durability;
     let begun = blocking(move || {
         if stat_name(&place)?.is_some_and(|there| there.kind == Kind::Symlink) {
             // Wherever it leads.
@@ -86,7 +87,7 @@ pub(crate) async fn put(
         match (there.is_some(), keeps) {
             (true, Some(refusal)) => Ok(Err(refusal)),
             (_, keeps) => {
-                let begun = FileUpload::begin(&place, bytes, &algorithms, &names)?;
+                let begun = FileUpload::begin(&place, bytes, &algorithms, &names, durability)?;
                 Ok(Ok((begun, keeps)))
             }
         }

@@ -91,6 +91,7 @@ pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
 pub use sink::upload::{
-    CommittedUpload, FileUpload, JoinedUpload, RangeWriter, UploadCondition, WrittenRange,
+    CommittedUpload, FileUpload, JoinedUpload, RangeWriter, UploadCondition, UploadDurability,
+    WrittenRange,
 };
 pub use source::scan::{Missing, ScanItem, ScanRoot, TreeWalk};

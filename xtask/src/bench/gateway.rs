@@ -2,8 +2,9 @@
 //! Apache.
 //!
 //! All servers run at once and share one folder on the disk; contestants of a row take turns. Downloads come from the page
-//! cache and are dropped by the client, or written where it has no other way. Only our gateway ends an upload with the data
-//! on the device, so the time of a sync of the file system afterwards is measured, too.
+//! cache and are dropped by the client, or written where it has no other way. Our gateway ends an upload with the data
+//! on the device, unless its configuration has `durable = false`, so the time of a sync of the file system afterwards is
+//! measured, too.
 
 mod clients;
 mod servers;
@@ -199,7 +200,7 @@ fn write(
 fn page(facts: &MachineFacts, reports: &[ClientReport], options: &Options) -> String {
     let mut text = format!(
         "# Gateway: files over HTTPS\n\nOne large file of {}, and {} files of 1 MiB. Medians of {} runs (least to most), in turns. \"Durable\" adds a \
-         sync of the file system after the client has ended; \"nginx, synced\" syncs each file and its directory before it answers. CPU seconds are those of client and server. \
+         sync of the file system after the client has ended; \"nginx, synced\" syncs each file and its directory before it answers, as ours does; \"penstock, not synced\" does not, as the others. CPU seconds are those of client and server. \
          \"Ours by it\": median over the rounds of our rate by its rate.\n",
         if options.quick { "512 MiB" } else { "4 GiB" },
         if options.quick { QUICK_MANY_FILES } else { MANY_FILES },

@@ -3,7 +3,8 @@
 //! The file has no name while it is written, so that a broken upload or a crash leaves nothing behind; where the file
 //! system has no unnamed files it has a hidden temporary one. Each range of the content has a [`RangeWriter`];
 //! [`FileUpload::join`] checks that the ranges cover the content, and [`JoinedUpload::commit`] makes it durable and gives it
-//! its name. Files of a block or more are written past the page cache where the file system permits.
+//! its name. Files of a block or more are written past the page cache where the file system permits; without syncs
+//! ([`UploadDurability::PageCache`]), larger ones alone.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,6 +26,9 @@ use crate::session::gatekeeper::ResolvedPath;
 /// Bytes in the page cache after which writing them to the device starts.
 const WRITEBACK_BYTES: u64 = 8 << 20;
 
+/// Largest content in bytes that stays in the page cache where nothing is synced.
+const CACHED_BYTES_MAX: u64 = 16 << 20;
+
 /// Permission bits of a new file, before the umask.
 const FILE_MODE: u32 = 0o666;
 
@@ -36,6 +40,16 @@ const NAME_ATTEMPTS_MAX: usize = 100;
 
 /// Condition of the file that has the name of an upload; `None` if no file has it.
 pub type UploadCondition<'a> = &'a dyn Fn(Option<&Stat>) -> bool;
+
+/// State of an upload when its commit returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UploadDurability {
+    /// Content and name are on the device.
+    Synced,
+    /// Content and name may be in the page cache alone: a power cut within the writeback time of the kernel loses or damages
+    /// the file.
+    PageCache,
+}
 
 /// An upload in progress. Dropped without [`JoinedUpload::commit`], it leaves nothing behind.
 #[derive(Debug)]
@@ -51,6 +65,7 @@ pub struct FileUpload {
     /// True if the file has `O_DIRECT`.
     is_direct: bool,
     algorithms: Vec<Algorithm>,
+    durability: UploadDurability,
 }
 
 /// An upload whose content is complete.
@@ -96,7 +111,7 @@ pub struct WrittenRange {
     serial: Vec<(Algorithm, Serial)>,
 }
 
-/// An upload that has its final name and is durable.
+/// An upload that has its final name, and is as durable as it was begun.
 #[derive(Debug)]
 pub struct CommittedUpload {
     /// True if the file is new.
@@ -112,7 +127,7 @@ pub struct CommittedUpload {
 impl FileUpload {
     /// Begins an upload to `place`, whose parent directory exists. `bytes` is the size, if known: room for it is
     /// reserved. The content is digested with `algorithms` as it passes. A hidden name, where one is needed, is one of
-    /// `names`.
+    /// `names`. The commit makes it as durable as `durability` says.
     ///
     /// # Errors
     /// When the parent does not exist, `place` is no regular file, or there is no room.
@@ -121,6 +136,7 @@ impl FileUpload {
         bytes: Option<u64>,
         algorithms: &[Algorithm],
         names: &HiddenNames,
+        durability: UploadDurability,
     ) -> io::Result<Self> {
         if place.path.is_empty() {
             return Err(io::ErrorKind::IsADirectory.into());
@@ -144,7 +160,11 @@ impl FileUpload {
             Err(error) => return Err(error),
         };
         let announced = bytes.filter(|bytes| *bytes > 0);
-        let is_large = announced.is_some_and(|bytes| bytes >= BLOCK_BYTES as u64);
+        let direct_bytes_min = match durability {
+            UploadDurability::Synced => BLOCK_BYTES as u64,
+            UploadDurability::PageCache => CACHED_BYTES_MAX + 1,
+        };
+        let is_large = announced.is_some_and(|bytes| bytes >= direct_bytes_min);
         let upload = Self {
             parent,
             name,
@@ -154,6 +174,7 @@ impl FileUpload {
             hidden_names: names.clone(),
             announced,
             algorithms: algorithms.to_vec(),
+            durability,
         };
         if let Some(bytes) = announced {
             fs::preallocate(&upload.file, bytes)?;
@@ -367,9 +388,9 @@ impl JoinedUpload {
         &self.digests
     }
 
-    /// Makes the content durable under the final name, which replaces an existing file if `replace` is set; permissions, owner
-    /// and group of that file are kept where permitted. The digests
-    /// of the content must equal those in `expected` that were computed.
+    /// Gives the content the final name, which replaces an existing file if `replace` is set, and makes both as durable as the
+    /// upload was begun; permissions, owner and group of that file are kept where permitted. The digests of the content must
+    /// equal those in `expected` that were computed.
     ///
     /// # Errors
     /// `InvalidData` for another digest, `AlreadyExists` without `replace`, or as the file system fails. Nothing is left
@@ -404,9 +425,14 @@ impl JoinedUpload {
         if replace {
             upload.keep_permissions()?;
         }
-        fs::sync_all(&upload.file)?;
+        let is_synced = upload.durability == UploadDurability::Synced;
+        if is_synced {
+            fs::sync_all(&upload.file)?;
+        }
         let created = upload.put_name(replace, condition)?;
-        upload.parent.sync_all()?;
+        if is_synced {
+            upload.parent.sync_all()?;
+        }
         let stat = fs::stat_file(&upload.file)?;
         Ok(CommittedUpload { created, file: Arc::clone(&upload.file), stat, digests })
     }
@@ -506,6 +532,8 @@ fn stat_at(parent: &Dir, name: &OsStr) -> io::Result<Option<Stat>> {
 mod tests {
     use super::*;
 
+    const SYNCED: UploadDurability = UploadDurability::Synced;
+
     fn place(directory: &Path, path: &str) -> ResolvedPath {
         ResolvedPath {
             root: Dir::open(directory).unwrap(),
@@ -532,7 +560,8 @@ mod tests {
         algorithms: &[Algorithm],
         content: &[u8],
     ) -> JoinedUpload {
-        let upload = FileUpload::begin(place, announced, algorithms, &hidden_names()).unwrap();
+        let upload =
+            FileUpload::begin(place, announced, algorithms, &hidden_names(), SYNCED).unwrap();
         let mut range = upload.whole();
         content.chunks(99_999).for_each(|chunk| range.write(chunk).unwrap());
         let range = range.finish(true).unwrap();
@@ -639,9 +668,14 @@ mod tests {
             let part = |start: u64, end: u64| {
                 &content[usize::try_from(start).unwrap()..usize::try_from(end).unwrap()]
             };
-            let upload =
-                FileUpload::begin(&place(here, "f"), Some(bytes), &algorithms, &hidden_names())
-                    .unwrap();
+            let upload = FileUpload::begin(
+                &place(here, "f"),
+                Some(bytes),
+                &algorithms,
+                &hidden_names(),
+                SYNCED,
+            )
+            .unwrap();
             let middle = bytes / 2 / FileUpload::RANGE_ALIGNMENT * FileUpload::RANGE_ALIGNMENT;
             let mut ranges = Vec::new();
             for (mut start, end) in [(middle, bytes), (0, middle)] {
@@ -668,9 +702,14 @@ mod tests {
             assert!(std::fs::read(here.join("f")).unwrap() == content);
         }
         for gap in [(4096, 9000), (0, 9000), (0, 11_000)] {
-            let upload =
-                FileUpload::begin(&place(here, "g"), Some(10_000), &algorithms, &hidden_names())
-                    .unwrap();
+            let upload = FileUpload::begin(
+                &place(here, "g"),
+                Some(10_000),
+                &algorithms,
+                &hidden_names(),
+                SYNCED,
+            )
+            .unwrap();
             let mut range = upload.range(gap.0, 10_000);
             range.write(&vec![0; usize::try_from(gap.1 - gap.0).unwrap()]).unwrap();
             let refused = upload.join(vec![range.finish(true).unwrap()], 10_000).unwrap_err();
@@ -679,11 +718,32 @@ mod tests {
     }
 
     #[test]
+    fn unsynced_uploads_keep_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let cached = usize::try_from(CACHED_BYTES_MAX).unwrap();
+        for bytes in [0, 1, BLOCK_BYTES, cached - 1, cached, cached + 1] {
+            let place = place(directory.path(), "f");
+            let announced = Some(bytes as u64);
+            let names = hidden_names();
+            let unsynced = UploadDurability::PageCache;
+            let upload = FileUpload::begin(&place, announced, &[], &names, unsynced).unwrap();
+            assert!(!upload.is_direct || bytes > cached, "{bytes}");
+            let content = content(bytes);
+            let mut range = upload.whole();
+            content.chunks(1 << 20).for_each(|chunk| range.write(chunk).unwrap());
+            let joined = upload.join(vec![range.finish(true).unwrap()], bytes as u64).unwrap();
+            joined.commit(true, &[]).unwrap();
+            assert!(std::fs::read(directory.path().join("f")).unwrap() == content, "{bytes}");
+        }
+    }
+
+    #[test]
     fn dropped_upload_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         for bytes in [100_000, 9 << 20] {
             let place = place(directory.path(), "f");
-            let upload = FileUpload::begin(&place, Some(bytes), &[], &hidden_names()).unwrap();
+            let upload =
+                FileUpload::begin(&place, Some(bytes), &[], &hidden_names(), SYNCED).unwrap();
             let mut range = upload.whole();
             range.write(&[7; 100_000]).unwrap();
             drop((upload, range));
@@ -709,9 +769,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("d")).unwrap();
         for path in ["d", ""] {
-            let refused =
-                FileUpload::begin(&place(directory.path(), path), None, &[], &hidden_names())
-                    .unwrap_err();
+            let refused = FileUpload::begin(
+                &place(directory.path(), path),
+                None,
+                &[],
+                &hidden_names(),
+                SYNCED,
+            )
+            .unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
         }
         let upload = upload(&place(directory.path(), "e"), None, &[], b"");
@@ -719,7 +784,7 @@ mod tests {
         assert_eq!(upload.commit(true, &[]).unwrap_err().kind(), io::ErrorKind::IsADirectory);
         assert_eq!(names(directory.path()), ["d", "e"]);
         let missing =
-            FileUpload::begin(&place(directory.path(), "x/y"), None, &[], &hidden_names())
+            FileUpload::begin(&place(directory.path(), "x/y"), None, &[], &hidden_names(), SYNCED)
                 .unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }

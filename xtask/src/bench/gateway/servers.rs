@@ -20,6 +20,9 @@ pub(super) const TOKEN: &str = "a-token-for-a-benchmark-alone";
 /// Name of the release with which ours is compared.
 const BASELINE: &str = "penstock before";
 
+/// Name of ours that answers before an upload is on the device.
+const UNSYNCED: &str = "penstock, not synced";
+
 /// Name of nginx with a sync of each uploaded file.
 const NGINX_SYNCED: &str = "nginx, synced";
 
@@ -50,14 +53,15 @@ pub(super) fn start_all(
     baseline: Option<&Path>,
 ) -> Result<Vec<DavServer>> {
     make_certificate(&work.configuration())?;
-    let names = [OURS, BASELINE, "XRootD", "nginx", NGINX_SYNCED, "Apache"];
+    let names = [OURS, UNSYNCED, BASELINE, "XRootD", "nginx", NGINX_SYNCED, "Apache"];
     let mut all = Vec::new();
     for name in names.into_iter().filter(|name| *name != BASELINE || baseline.is_some()) {
         let port = free_port()?;
         let log = work.log(&format!("server-{name}"));
         let command = match name {
-            OURS => gateway(work, penstock, "penstock", port),
-            BASELINE => gateway(work, baseline.unwrap_or(penstock), "baseline", port),
+            OURS => gateway(work, penstock, "penstock", port, ""),
+            UNSYNCED => gateway(work, penstock, "unsynced", port, "durable = false\n"),
+            BASELINE => gateway(work, baseline.unwrap_or(penstock), "baseline", port, ""),
             "XRootD" => xrootd(work, port),
             "nginx" => nginx(work, "nginx", port),
             NGINX_SYNCED => nginx_synced(work, port),
@@ -94,14 +98,15 @@ fn require(program: &str) -> Result<()> {
     }
 }
 
-fn gateway(work: &Work, penstock: &Path, name: &str, port: u16) -> Result<Command> {
+/// Our gateway; `more` are lines of its table in the configuration.
+fn gateway(work: &Work, penstock: &Path, name: &str, port: u16, more: &str) -> Result<Command> {
     let conf = work.configuration();
     let tokens = conf.join("tokens");
     std::fs::write(&tokens, format!("bench {TOKEN}\n"))?;
     std::fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let text = format!(
         "tokens = {tokens:?}\n[agent]\nlisten = \"127.0.0.1:0\"\nhttp = \"127.0.0.1:0\"\n[gateway]\n\
-         listen = [\"127.0.0.1:{port}\"]\ncertificate = {:?}\nkey = {:?}\n\
+         listen = [\"127.0.0.1:{port}\"]\ncertificate = {:?}\nkey = {:?}\n{more}\
          [[export]]\nname = \"/src\"\npath = {:?}\nmode = \"read-write\"\nwho = [\"bench\"]\n\
          [[export]]\nname = \"/dst\"\npath = {:?}\nmode = \"read-write\"\nwho = [\"bench\"]\n",
         conf.join("host.pem"),
