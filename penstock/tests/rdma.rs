@@ -110,6 +110,52 @@ fn result_shows_depth_law() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// RTT in milliseconds, queue pairs, depth of each, and size of a message in KiB. Software RoCE has at most 512 KiB of a queue
+/// pair in flight, and an emulated processor carries some 100 Mb/s.
+const LAW_ROWS: [(u64, u32, u32, u32); 8] = [
+    (27, 1, 4, 16),
+    (27, 1, 8, 16),
+    (87, 1, 8, 16),
+    (87, 4, 8, 16),
+    (87, 1, 8, 64),
+    (108, 1, 8, 16),
+    (108, 4, 8, 16),
+    (108, 1, 8, 64),
+];
+
+#[test]
+fn rate_follows_depth_over_rtt() {
+    let Some(pair) = RocePair::new() else { return };
+    let listener = NettestListener::at("10.0.0.2:0");
+    let mut misses = Vec::new();
+    for row in LAW_ROWS {
+        let (rtt_ms, pairs, depth, kib) = row;
+        pair.delay(Duration::from_millis(rtt_ms));
+        let (pairs, depth_text, size) = (pairs.to_string(), depth.to_string(), format!("{kib}KiB"));
+        let flags = [
+            ["-B", RocePair::FIRST_ADDRESS],
+            ["-P", &pairs],
+            ["--depth", &depth_text],
+            ["-l", &size],
+            ["-t", "6"],
+        ];
+        let output = client(&listener.address, &[flags.as_flattened(), &["--json"]].concat());
+        let result: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let rate = result["bits_per_second"].as_f64().unwrap();
+        let law = f64::from(row.1 * depth * kib * 1024) * 8.0 / (rtt_ms as f64 / 1e3);
+        println!(
+            "law: RTT {rtt_ms} ms, {pairs} queue pairs of {depth} messages of {size}: {:.2} Mb/s, measured {:.2} ({:.0} %)",
+            law / 1e6,
+            rate / 1e6,
+            rate / law * 100.0,
+        );
+        if !(0.8..1.1).contains(&(rate / law)) {
+            misses.push((row, rate / law));
+        }
+    }
+    assert!(misses.is_empty(), "{misses:?}");
+}
+
 #[test]
 fn low_memory_limit_names_remedy() {
     let Some(_pair) = RocePair::new() else { return };
