@@ -14,5 +14,6 @@ mod xrootd;
 mod agents;
 mod client;
 mod failures;
+mod kinds;
 mod operator;
 mod rucio;

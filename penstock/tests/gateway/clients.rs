@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use penstock_testkit::Requirement;
 
 use crate::common::{self, seeded, write_file, write_private};
-use crate::site::{HostCertificate, Site, TOKEN, client, missing_program, site_with_upload};
+use crate::site::{
+    HostCertificate, Site, TOKEN, client, client_with, missing_program, site_with_upload,
+};
 
 #[test]
 fn curl_copies_over_tls() {
@@ -53,7 +55,12 @@ fn davix_moves_files() {
     assert!(fs::read(&copy).unwrap() == content);
     let listed = davix("davix-ls", &["-l", &url("d")]);
     assert!(listed.contains("300000") && listed.contains(" f"), "{listed}");
-    davix("davix-rm", &[&url("d/f")]);
+    // davix 0.8.4 moves, and then exits with 255.
+    let moving = ["-H", &header, &url("d/f"), &url("d/g")];
+    let moved = client_with(&site, &[], "davix-mv", &moving);
+    assert_eq!(fs::read_dir(site.data.join("d")).unwrap().count(), 1, "{moved:?}");
+    assert!(fs::read(site.data.join("d/g")).unwrap() == content, "{moved:?}");
+    davix("davix-rm", &[&url("d/g")]);
     davix("davix-rm", &[&url("d")]);
     assert!(site.names().is_empty());
 }

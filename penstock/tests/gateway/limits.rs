@@ -33,6 +33,36 @@ fn is_closed(stream: &TcpStream) -> bool {
 }
 
 #[test]
+fn huge_listings_are_streamed() {
+    const FILES: usize = 40_000;
+    const GROWTH_MAX: u64 = 32 << 20;
+    const SLOW_CLIENTS: usize = 30;
+    let site = Site::new();
+    for number in 0..FILES {
+        fs::File::create(site.data.join(format!("a-file-with-a-longer-name-{number}"))).unwrap();
+    }
+    let before = site.resident_bytes();
+    // Clients that ask and read nothing hold a chunk each, not a listing of some 20 MB.
+    let ask = |_| {
+        let mut stream = site.connect();
+        let head = format!(
+            "PROPFIND /store/data/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nDepth: 1\r\nContent-Length: 0\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let slow: Vec<TcpStream> = (0..SLOW_CLIENTS).map(ask).collect();
+    let listing = site.ask("PROPFIND", "/store/data/", &[("Depth", "1")], b"");
+    assert_eq!(listing.status, 207);
+    let text = listing.text();
+    assert_eq!(text.matches("<D:response>").count(), FILES + 1);
+    assert!(text.trim_end().ends_with("</D:multistatus>"), "it breaks off");
+    let growth = site.resident_bytes().saturating_sub(before);
+    assert!(growth < GROWTH_MAX, "{growth} bytes more for {} of a listing", text.len());
+    drop(slow);
+}
+
+#[test]
 fn idle_connections_give_way() {
     let site = Site::with("root = [\"127.0.0.1:0\"]\nconnections = 8\n", "");
     fs::write(site.data.join("f"), b"hello").unwrap();

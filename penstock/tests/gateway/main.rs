@@ -9,6 +9,7 @@ mod filesystems;
 mod head;
 mod http;
 mod issuer;
+mod labels;
 mod limits;
 mod macaroons;
 mod many_copies;

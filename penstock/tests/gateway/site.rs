@@ -108,6 +108,14 @@ impl Site {
         request.send()
     }
 
+    /// Resident memory of the agent, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.agent.child.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
     pub(crate) fn transfers(&self) -> Vec<serde_json::Value> {
         self.agent.transfers(&self.env.state)
     }

@@ -76,6 +76,32 @@ fn gateways_copy_between_themselves() {
 }
 
 #[test]
+fn markers_come_each_five_seconds() {
+    let certificate = HostCertificate::new();
+    let a = site(&certificate);
+    let b = Site::with(&certificate.config(), &format!("{ANYWHERE}[limits]\nrate = \"8M\"\n"));
+    write_file(&mut seeded(1719), &a.data.join("f"), 12_000_000);
+    symlink("f", a.data.join("link")).unwrap();
+    let begun = std::time::Instant::now();
+    let pulled = copy(&b, "f", &[("Source", &url_at(&a, "link"))]);
+    let seconds = begun.elapsed().as_secs();
+    assert_success(&pulled);
+    let text = pulled.text();
+    let values = |name: &str| -> Vec<u64> {
+        let values = text.lines().filter_map(|line| line.trim().strip_prefix(name));
+        values.map(|value| value.trim().parse().unwrap()).collect()
+    };
+    let (times, bytes) = (values("Timestamp:"), values("Stripe Bytes Transferred:"));
+    // One at the start, one each five seconds, one at the end.
+    let expected = 2 + seconds / 5;
+    assert!(times.len().abs_diff(usize::try_from(expected).unwrap()) <= 1, "{seconds} s: {text}");
+    assert!(times.len() > 3 && times.is_sorted() && bytes.is_sorted(), "{text}");
+    let between = &bytes[1..bytes.len() - 1];
+    assert!(between.iter().all(|bytes| (1..12_000_000).contains(bytes)), "{text}");
+    assert_eq!(bytes.last(), Some(&12_000_000), "{text}");
+}
+
+#[test]
 fn copies_on_one_server_are_local() {
     let site = Site::new();
     fs::write(site.data.join("f"), b"abc").unwrap();

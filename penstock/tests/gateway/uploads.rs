@@ -85,11 +85,8 @@ fn slow_uploads_block_no_others() {
         let put = site.ask("PUT", &format!("/store/data/{bytes}"), &[], &vec![7; bytes]);
         assert_eq!(put.status, 201, "{}", put.text());
     }
-    let process = format!("/proc/{}", site.agent.child.id());
-    let status = fs::read_to_string(format!("{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    let resident_kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    assert!(resident_kib << 10 < RESIDENT_BYTES_MAX, "{line}");
+    let resident = site.resident_bytes();
+    assert!(resident < RESIDENT_BYTES_MAX, "{resident}");
     // One of them goes on, the others break off.
     let mut last = slow.remove(0);
     drop(slow);
