@@ -13,7 +13,7 @@ const COOKIE: &[u8; 37] = b"mnopqrstuvwxyz234567mnopqrstuvwxyz23\0";
 
 mod common;
 
-use common::{IperfServer, RunningListener};
+use common::{IperfServer, RunningListener, iperf3_program};
 
 fn listen(tests: usize) -> RunningListener {
     let handshake = Duration::from_secs(2);
@@ -27,7 +27,7 @@ fn iperf3(listener: &RunningListener, flags: &str) -> Option<Value> {
 
 /// Runs `iperf3 -c` against the server on a port.
 fn iperf3_at(port: u16, flags: &str) -> Option<Value> {
-    let output = Command::new("iperf3")
+    let output = Command::new(iperf3_program())
         .args(["-J", "-c", "127.0.0.1", "-p", &port.to_string()])
         .args(flags.split_whitespace())
         .output();
@@ -171,7 +171,7 @@ fn simultaneous_clients_are_served() {
         for flags in ["-t 1", "-t 1 -R", "-u -t 1 -b 5M", "-u -t 1 -b 5M -R"] {
             let listener = &listener.address;
             scope.spawn(move || {
-                let output = Command::new("iperf3")
+                let output = Command::new(iperf3_program())
                     .args(["-J", "-c", "127.0.0.1", "-p", &listener.port().to_string()])
                     .args(flags.split_whitespace())
                     .output();

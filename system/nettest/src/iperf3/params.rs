@@ -179,13 +179,15 @@ impl IperfParams {
         if let Some(tos) = self.tos {
             object.insert("TOS".into(), tos.into());
         }
-        for (key, value) in [
-            ("nodelay", self.no_delay),
-            ("udp_counters_64bit", self.counters_64bit),
-            ("get_server_output", self.server_output),
-        ] {
+        if self.no_delay {
+            object.insert("nodelay".into(), true.into());
+        }
+        // Servers from 3.18 on ignore these two unless they are numbers.
+        for (key, value) in
+            [("udp_counters_64bit", self.counters_64bit), ("get_server_output", self.server_output)]
+        {
             if value {
-                object.insert(key.into(), true.into());
+                object.insert(key.into(), 1.into());
             }
         }
         object.insert("pacing_timer".into(), 1000.into());

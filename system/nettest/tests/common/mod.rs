@@ -1,6 +1,7 @@
 //! Listener on a thread and servers of iperf3, for the tests of this crate.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use std::ffi::OsString;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -71,6 +72,23 @@ impl Drop for RunningListener {
     }
 }
 
+/// Variable with the path of another release of iperf3.
+const IPERF3_VARIABLE: &str = "PENSTOCK_IPERF3";
+
+/// Program of iperf3: that of the variable, else the installed one.
+pub(crate) fn iperf3_program() -> OsString {
+    std::env::var_os(IPERF3_VARIABLE).unwrap_or_else(|| "iperf3".into())
+}
+
+/// Minor number of the release of iperf3: 12 of 3.12.
+pub(crate) fn iperf3_minor() -> u32 {
+    let output = Command::new(iperf3_program()).arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let release = text.strip_prefix("iperf 3.").expect("iperf 3").to_owned();
+    let digits: String = release.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
 /// `iperf3 -s` on a port of its own; killed when dropped.
 pub(crate) struct IperfServer {
     pub(crate) child: Child,
@@ -84,7 +102,7 @@ impl IperfServer {
         loop {
             // Another program may take the port before the server does: then it exits, and the next is tried.
             let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let spawned = Command::new("iperf3")
+            let spawned = Command::new(iperf3_program())
                 .args(["-s", "-B", "127.0.0.1", "-p", &free.port().to_string()])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
