@@ -1,12 +1,15 @@
 //! Derived tokens, which gfal2 asks for before its operations.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
+use crate::common::{self, wait_until};
 use crate::issuer::{TestIssuer, TestKey, wlcg};
 use crate::site::{
     Site, TOKEN, TestResponse, client, client_with, missing_program, site_with_upload,
@@ -63,6 +66,57 @@ fn macaroon_keeps_path_and_activity() {
     let write = mint(&site, &basic, "/store/data/d", WRITE);
     assert_eq!(status(&site, &write, "PUT", "/store/data/d/sub/f"), 204);
     assert_eq!(status(&site, &write, "DELETE", "/store/data/d/sub"), 204);
+}
+
+/// Issues a token to alice; returns its id and the token.
+fn issue(site: &Site, scope: &str) -> (String, String) {
+    let mut command = common::penstock(&site.env.state);
+    command.args(["token", "create", "alice", "--scope", scope, "--json"]);
+    let created = common::run(&mut command).good().json;
+    let text = |pointer: &str| created.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+    (text("/issued/id"), text("/token"))
+}
+
+#[test]
+fn issued_token_is_a_parent() {
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"content").unwrap();
+    let (id, token) = issue(&site, "storage.read:/store/data");
+    let read = mint(&site, &format!("Bearer {token}"), "/store/data", READ);
+    assert_eq!(status(&site, &read, "GET", "/store/data/f"), 200);
+    assert_eq!(status(&site, &read, "PUT", "/store/data/g"), 403);
+    common::run(common::penstock(&site.env.state).args(["token", "revoke", &id])).good();
+    assert_eq!(status(&site, &read, "GET", "/store/data/f"), 401);
+}
+
+#[test]
+fn revoked_token_ends_transfers() {
+    let site = Site::new();
+    fs::File::create(site.data.join("f")).unwrap().set_len(1 << 30).unwrap();
+    let (id, token) = issue(&site, "storage.modify:/store/data storage.read:/store/data");
+    let begin = |head: &str| {
+        let mut stream = site.connect();
+        let head = format!("{head} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    let mut download = begin("GET /store/data/f");
+    download.write_all(b"\r\n").unwrap();
+    let mut upload = begin("PUT /store/data/g");
+    upload.write_all(b"Content-Length: 1000000\r\n\r\nhello").unwrap();
+    let states = || -> Vec<String> {
+        let transfers = site.transfers();
+        transfers.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect()
+    };
+    wait_until("both run", Duration::from_secs(30), || {
+        (states() == ["running", "running"]).then_some(())
+    });
+    common::run(common::penstock(&site.env.state).args(["token", "revoke", &id])).good();
+    wait_until("both end", Duration::from_secs(30), || {
+        (states() == ["cancelled", "cancelled"]).then_some(())
+    });
+    drop((download, upload));
+    assert_eq!(site.names(), ["f"]);
 }
 
 #[test]

@@ -162,6 +162,31 @@ fn copied_tree_keeps_links_and_modes() {
 }
 
 #[test]
+fn moved_name_of_one_file_is_gone() {
+    let site = Site::new();
+    tree(&site.data, &[("a", "content")]);
+    fs::hard_link(site.data.join("a"), site.data.join("b")).unwrap();
+    assert_eq!(send(&site, "MOVE", ("/store/data/a", "/store/data/b"), &[]).status, 204);
+    assert_eq!(site.names(), ["b"]);
+    assert_eq!(fs::read_to_string(site.data.join("b")).unwrap(), "content");
+}
+
+#[test]
+fn too_deep_tree_is_the_clients_fault() {
+    let site = Site::new();
+    let deep = ["d"; 300].join("/");
+    fs::create_dir_all(site.data.join(&deep)).unwrap();
+    let refused = site.ask("DELETE", "/store/data/d", &[], b"");
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("directories below it first"), "{}", refused.text());
+    let lower = ["d"; 100].join("/");
+    assert_eq!(site.ask("DELETE", &format!("/store/data/{lower}"), &[], b"").status, 204);
+    assert_eq!(site.ask("DELETE", "/store/data/d", &[], b"").status, 204);
+    let page = site.ask("HEAD", "/store/data/", &[], b"");
+    assert_eq!((page.status, page.header("content-length")), (200, None));
+}
+
+#[test]
 fn upload_keeps_the_mode() {
     let site = Site::new();
     tree(&site.data, &[("f", "old")]);

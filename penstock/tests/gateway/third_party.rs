@@ -256,6 +256,31 @@ fn pull_answered(
     response
 }
 
+/// A server that confirms an upload without reading it.
+#[test]
+fn early_confirmation_is_a_failure() {
+    let site = Site::with("", ANYWHERE);
+    write_file(&mut seeded(1720), &site.data.join("f"), 9_000_000);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("http://{}/f", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut reader = BufReader::new(stream);
+            let (mut first, mut line) = (String::new(), String::new());
+            let _ = reader.read_line(&mut first);
+            while reader.read_line(&mut line).is_ok_and(|bytes| bytes > 2) {
+                line.clear();
+            }
+            let status = if first.starts_with("PUT") { "201 Created" } else { "404 Not Found" };
+            let answer =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = reader.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    let headers = [("Destination", to.as_str()), ("RequireChecksumVerification", "false")];
+    assert_failure(&copy(&site, "f", &headers), "answered after 0 of 9000000 bytes");
+}
+
 #[test]
 fn end_of_source_is_certain() {
     let site = Site::new();

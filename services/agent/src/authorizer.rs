@@ -188,6 +188,17 @@ impl Authorizer {
         self.tickets().remove(&order);
     }
 
+    /// True if the token or certificate of a client is one of this agent's.
+    fn holds(&self, rules: &AccessRules, caller: &Caller) -> bool {
+        match &caller.token {
+            Some(sha256) => {
+                let issued = self.issued.as_ref().and_then(|issued| issued.find_hash(sha256));
+                issued.is_some() || rules.tokens.may_hold(sha256)
+            }
+            None => rules.names_certificate(&caller.name),
+        }
+    }
+
     fn tickets(&self) -> MutexGuard<'_, HashMap<OrderId, TicketGrant>> {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -404,12 +415,17 @@ impl Gatekeeper for Authorizer {
                 return true;
             }
         }
-        match &caller.token {
-            Some(sha256) => {
-                let issued = self.issued.as_ref().and_then(|issued| issued.find_hash(sha256));
-                issued.is_some() || rules.tokens.may_hold(sha256)
-            }
-            None => rules.names_certificate(&caller.name),
+        self.holds(&rules, caller)
+    }
+
+    fn has_withdrawn(&self, caller: &Caller) -> bool {
+        if caller.pass.is_some() || caller.name == CONTROLLER {
+            return !self.still_admits(caller);
+        }
+        let rules = self.rules();
+        match caller.grant.as_ref().and_then(|grant| grant.issuer.as_ref()) {
+            Some(issuer) => rules.issuers.config(issuer).is_none(),
+            None => !self.holds(&rules, caller),
         }
     }
 

@@ -31,6 +31,7 @@ use crate::tokens::{CONTROLLER, OWNER, TokenSource};
 use penstock_http::CONNECTIONS_MAX;
 use penstock_http::Url;
 use penstock_http::access::ReadPolicy;
+use penstock_http::issued_tokens::{ISSUED_TOKENS, IssuedTokenList};
 
 mod error;
 mod file;
@@ -294,14 +295,16 @@ fn lower(
     if let Some(file) = layer.tokens {
         tokens.push(TokenSource::List { file });
     }
-    if !tokens.iter().any(|source| matches!(source, TokenSource::List { .. })) {
-        check_principals(&exports, &tokens, controller.is_some())?;
-    }
-    check_issuers(&exports, &issuers)?;
     let state = match layer.state {
         Some(state) => state,
         None => state::directory(environment).map_err(ConfigError::combined)?,
     };
+    if !tokens.iter().any(|source| matches!(source, TokenSource::List { .. })) {
+        // A file that cannot be read is reported when a token of it is used.
+        let issued = IssuedTokenList::read(&state.join(ISSUED_TOKENS)).unwrap_or_default();
+        check_principals(&exports, &tokens, &issued, controller.is_some())?;
+    }
+    check_issuers(&exports, &issuers)?;
     let listen = layer.listen.unwrap_or_else(|| vec![default_listen()]);
     if listen.is_empty() {
         return Err(ConfigError::combined(AgentConfigError::NoAddress));
@@ -404,10 +407,14 @@ fn check_issuers(exports: &[Export], issuers: &[IssuerConfig]) -> Result<(), Con
 fn check_principals(
     exports: &[Export],
     tokens: &[TokenSource],
+    issued: &IssuedTokenList,
     controlled: bool,
 ) -> Result<(), ConfigError> {
-    let known =
-        |name: &str| name == OWNER || tokens.iter().any(|source| source.name() == Some(name));
+    let known = |name: &str| {
+        name == OWNER
+            || tokens.iter().any(|source| source.name() == Some(name))
+            || issued.tokens.iter().any(|token| token.name == name)
+    };
     for export in exports {
         for principal in &export.principals {
             if matches!(principal, Principal::Token(name) if name == CONTROLLER) {

@@ -90,8 +90,8 @@ impl Validators {
         }
         let ranges = match text(headers, header::IF_RANGE) {
             None => true,
-            Some(tag) if tag.starts_with('"') => tag == self.etag,
-            Some(_) => date(headers, header::IF_RANGE).is_some_and(|at| self.modified == at),
+            // A date does not tell two states within a second apart, and each file has an entity tag.
+            Some(tag) => tag == self.etag,
         };
         Ok(ReadCondition::Send { ranges })
     }
@@ -229,7 +229,7 @@ mod tests {
             (&[("if-unmodified-since", here)][..], send(true)),
             (&[("if-range", "\"1-2-3\"")][..], send(true)),
             (&[("if-range", "\"x\"")][..], send(false)),
-            (&[("if-range", here)][..], send(true)),
+            (&[("if-range", here)][..], send(false)),
             (&[("if-range", after)][..], send(false)),
         ] {
             let evaluated = file.evaluate_read(&headers(all)).map_err(|problem| problem.status);

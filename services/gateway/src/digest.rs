@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -204,12 +205,36 @@ fn stored(file: &File, stat: &Stat, algorithm: Algorithm) -> Option<Digest> {
     value_bytes(algorithm, digest).map(Digest)
 }
 
+/// Resolution of modification times: a tick of the kernel, at most 10 ms.
+const CLOCK_TICK: Duration = Duration::from_millis(10);
+
+/// Waits for a file to have been left alone for two ticks of its clock.
+const SETTLE_ATTEMPTS_MAX: u32 = 50;
+
+/// Returns the state of a file once its modification time tells it from any later one: two writes within a tick have one time.
+///
+/// # Errors
+/// When the file is written all the time.
+fn settled(file: &File) -> io::Result<Stat> {
+    for _ in 0..SETTLE_ATTEMPTS_MAX {
+        let stat = fs::stat_file(file)?;
+        let modified = u64::try_from(stat.mtime.seconds).unwrap_or(0);
+        let modified = UNIX_EPOCH + Duration::new(modified, stat.mtime.nanos);
+        match SystemTime::now().duration_since(modified) {
+            Ok(age) if age < 2 * CLOCK_TICK => std::thread::sleep(CLOCK_TICK),
+            // A time of the future was set by a program, not by a write.
+            _ => return Ok(stat),
+        }
+    }
+    Err(io::Error::other("the file is being written: ask for its digest afterwards"))
+}
+
 /// Returns the digest of a file: the one kept with it, else computed by reading it, and kept. Blocks.
 ///
 /// # Errors
 /// When the file cannot be read, or changes meanwhile.
 pub(crate) fn of_file(file: &File, algorithm: Algorithm) -> io::Result<Option<Digest>> {
-    let before = fs::stat_file(file)?;
+    let before = settled(file)?;
     if let Some(digest) = stored(file, &before, algorithm) {
         return Ok(Some(digest));
     }
@@ -312,6 +337,19 @@ mod tests {
         };
         fs::set_xattr(&second, &name, &value).unwrap();
         assert_eq!(of_file(&second, Algorithm::Adler32).unwrap().unwrap().to_string(), "024e0128");
+    }
+
+    /// Two writes within a tick of the file system's clock leave one modification time.
+    #[test]
+    fn soon_changed_file_voids_its_digest() {
+        for _ in 0..20 {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"abc").unwrap();
+            of_file(&file, Algorithm::Adler32).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, b"abd", 0).unwrap();
+            let changed = fs::stat_file(&file).unwrap();
+            assert_eq!(stored(&file, &changed, Algorithm::Adler32), None);
+        }
     }
 
     #[test]

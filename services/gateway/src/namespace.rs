@@ -225,6 +225,9 @@ pub(crate) async fn rename(
             let (parent, source) = from.root.parent(native(&from.path))?;
             staged = StagedTree::reserve(&names, parent)?;
             staged.exchange(&source, &target, &name)?;
+        } else if (source.device, source.inode) == (there.device, there.inode) {
+            // Two names of one file: a rename would leave both.
+            from.root.remove_file(native(&from.path))?;
         } else {
             from.root.rename_into(native(&from.path), &target, Path::new(&name), true)?;
         }

@@ -384,7 +384,8 @@ pub(crate) async fn listing_page(
     let members = blocking(move || Members::open(&place)).await;
     let members = members.map_err(|error| failed(&shown, &error))?;
     if request.method == Method::HEAD {
-        return Ok(html(Body::empty()));
+        // Of unknown length, as that of GET.
+        return Ok(html(Body::from_stream(stream::empty::<io::Result<Bytes>>())));
     }
     if path.len() > 1 {
         let parent = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);

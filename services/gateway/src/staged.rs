@@ -183,7 +183,10 @@ fn remove_contents(dir: &Dir, depth_left: usize) -> io::Result<()> {
 }
 
 pub(crate) fn too_deep() -> io::Error {
-    io::Error::other(format!("the tree is deeper than {DEPTH_MAX} directories"))
+    let text = format!(
+        "the tree is deeper than {DEPTH_MAX} directories: ask for the directories below it first"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 #[cfg(test)]

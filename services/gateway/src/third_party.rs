@@ -102,6 +102,9 @@ pub(crate) enum CopyFailure {
     /// The other server offers no digest of these algorithms.
     #[error("no checksum to compare: the other server offers none of {}", names(.0))]
     NoChecksum(Vec<Algorithm>),
+    /// The other server confirmed a file that it had not received.
+    #[error("the other server answered after {sent} of {bytes} bytes")]
+    EarlyAnswer { sent: u64, bytes: u64 },
     /// An operator cancelled the transfer.
     #[error("an operator cancelled the transfer")]
     Cancelled,

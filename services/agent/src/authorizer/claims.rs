@@ -86,17 +86,23 @@ impl Authorizer {
         }
         let key = self.macaroons.as_ref().filter(|_| MacaroonKey::looks_derived(token))?;
         let opened = key.open(token, unix_seconds()).map_err(identity_refusal);
-        Some(opened.and_then(|derived| rules.bearer_of_derived(derived)))
+        Some(opened.and_then(|derived| self.bearer_of_derived(rules, derived)))
     }
-}
 
-impl AccessRules {
     /// The client of a derived token, unless the token that it comes from was withdrawn.
-    fn bearer_of_derived(&self, derived: DerivedToken) -> Result<Caller, Refusal> {
+    fn bearer_of_derived(
+        &self,
+        rules: &AccessRules,
+        derived: DerivedToken,
+    ) -> Result<Caller, Refusal> {
         let DerivedToken { name, parent, grant } = derived;
+        let issued = |hash| Some(self.issued.as_ref()?.find_hash(hash)?.name);
         let is_valid = match (&grant.issuer, &parent) {
-            (Some(issuer), _) => self.issuers.config(issuer).is_some(),
-            (None, Some(hash)) => self.tokens.name_of_hash(hash).as_ref() == Some(&name),
+            (Some(issuer), _) => rules.issuers.config(issuer).is_some(),
+            (None, Some(hash)) => {
+                let present = rules.tokens.name_of_hash(hash).or_else(|| issued(hash));
+                present.as_ref() == Some(&name)
+            }
             (None, None) => false,
         };
         match is_valid {
@@ -106,7 +112,9 @@ impl AccessRules {
             )),
         }
     }
+}
 
+impl AccessRules {
     /// True while the rights of a token last and its issuer is configured.
     pub(super) fn still_grants(&self, grant: &TokenGrant) -> bool {
         let is_configured =
@@ -157,7 +165,7 @@ impl AccessRules {
                     "{shown}: the token does not allow you to {verb} it: get one with the scope storage.{word} of a path that contains it (the issuer's paths begin at {base})"
                 )
             }
-            None => format!("{shown}: the derived token does not allow you to {verb} it"),
+            None => format!("{shown}: the scopes of the token do not allow you to {verb} it"),
         }))
     }
 }

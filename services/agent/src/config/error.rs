@@ -102,7 +102,7 @@ pub enum AgentConfigError {
     },
     /// An export that admits a token that is not configured.
     #[error(
-        "export {export} admits '{token}', but no token has this name: add [[token]] name = \"{token}\""
+        "export {export} admits '{token}', but no token has this name: add [[token]] name = \"{token}\", or issue one with penstock token create"
     )]
     UnknownToken {
         /// Name of the export.

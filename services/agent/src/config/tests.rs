@@ -2,6 +2,7 @@
 
 use penstock_daemon::config::ConfigFile;
 
+use penstock_http::issued_tokens::IssuedToken;
 use penstock_mover::TuningMode;
 
 use super::*;
@@ -33,6 +34,21 @@ impl Setting {
 
 fn addresses(addresses: &[SocketAddr]) -> Vec<String> {
     addresses.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn exports_admit_issued_names() {
+    let setting = Setting::new();
+    let text = "[[export]]\nname = \"/\"\npath = \"data\"\nwho = [\"alice\"]\n";
+    assert!(setting.load(text, Layer::default()).is_err());
+    let state = setting.directory.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let (alice, _) = IssuedToken::new("alice", vec!["read".to_owned()], 0, u64::MAX);
+    let file = state.join(ISSUED_TOKENS);
+    let list = IssuedTokenList { tokens: vec![alice] };
+    std::fs::write(&file, serde_json::to_string(&list).unwrap()).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    setting.load(text, Layer::default()).unwrap();
 }
 
 #[test]

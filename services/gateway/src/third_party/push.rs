@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -73,13 +74,18 @@ async fn is_xrootd(client: &StorageClient, url: &Url) -> Result<bool, StorageErr
 
 /// Account of a body that is pushed; the answer of the other server ends its file.
 #[derive(Debug)]
-struct PushAccount(Arc<GatewayTransfer>);
+struct PushAccount {
+    transfer: Arc<GatewayTransfer>,
+    /// Bytes of this attempt that were handed to the connection.
+    sent: Arc<AtomicU64>,
+}
 
 impl BodyAccount for PushAccount {
     fn count(&self, bytes: usize) -> io::Result<Duration> {
-        match self.0.is_cancelled() {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        match self.transfer.is_cancelled() {
             true => Err(io::Error::other("an operator cancelled the transfer")),
-            false => Ok(self.0.count_moved(bytes)),
+            false => Ok(self.transfer.count_moved(bytes)),
         }
     }
 
@@ -136,7 +142,8 @@ impl HttpPush {
             headers.insert(HeaderName::from_static("overwrite"), HeaderValue::from_static("F"));
         }
         let may_continue = Arc::new(Notify::new());
-        let body = self.body(Arc::clone(&may_continue), tail_socket);
+        let sent_bytes = Arc::new(AtomicU64::new(0));
+        let body = self.body(Arc::clone(&may_continue), tail_socket, &sent_bytes);
         let mut request = client.head(&self.url, at, &Method::PUT, &headers, body)?;
         hyper::ext::on_informational(&mut request, move |_| may_continue.notify_one());
         let sent = connection.send(request);
@@ -147,14 +154,23 @@ impl HttpPush {
         if let Some(location) = location(&response) {
             return Ok(Some(location));
         }
-        match response.status().is_success() {
+        if !response.status().is_success() {
+            return Err(status_error(response).await.into());
+        }
+        let sent = sent_bytes.load(Ordering::Relaxed);
+        match sent == self.bytes {
             true => Ok(None),
-            false => Err(status_error(response).await.into()),
+            false => Err(CopyFailure::EarlyAnswer { sent, bytes: self.bytes }),
         }
     }
 
     /// The file, once the server wants it. With `tail_socket`, the socket of the connection, its last part comes alone.
-    fn body(&self, may_continue: Arc<Notify>, tail_socket: Option<TcpStream>) -> Body {
+    fn body(
+        &self,
+        may_continue: Arc<Notify>,
+        tail_socket: Option<TcpStream>,
+        sent: &Arc<AtomicU64>,
+    ) -> Body {
         if self.bytes == 0 {
             return Body::empty();
         }
@@ -164,9 +180,10 @@ impl HttpPush {
             ByteRange { start: self.bytes - tail, bytes: tail },
         ];
         let [body, tail] = parts.map(|range| {
-            let (file, transfer) = (Arc::clone(&self.file), Arc::clone(&self.transfer));
-            let buffers = self.buffers.clone();
-            move || file_body(file, buffers, range, PushAccount(transfer)).into_data_stream()
+            let (file, buffers) = (Arc::clone(&self.file), self.buffers.clone());
+            let (transfer, sent) = (Arc::clone(&self.transfer), Arc::clone(sent));
+            let account = PushAccount { transfer, sent };
+            move || file_body(file, buffers, range, account).into_data_stream()
         });
         let body = async move {
             let _ = timeout(CONTINUE_TIMEOUT, may_continue.notified()).await;

@@ -22,7 +22,7 @@ use crate::net::firefly::Fireflies;
 use crate::net::labels::label_accepted;
 use crate::net::transport::Transport;
 use crate::session::counters::AgentCounters;
-use crate::session::gatekeeper::Caller;
+use crate::session::gatekeeper::{Caller, Gatekeeper};
 use crate::session::rate_limit::SharedPacer;
 
 /// Least time between two samples of the rate.
@@ -73,6 +73,8 @@ pub struct GatewayTransfer {
     /// Nanoseconds that the limits delayed it.
     paced_ns: AtomicU64,
     cancelled: AtomicBool,
+    /// Set when the last check found its client withdrawn.
+    withdrawn: AtomicBool,
     streams: AtomicU16,
     rate: Mutex<RateSample>,
     connection: Mutex<GatewayConnection>,
@@ -141,6 +143,7 @@ impl Agent {
             failed_files: AtomicU64::new(0),
             paced_ns: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
+            withdrawn: AtomicBool::new(false),
             streams: AtomicU16::new(1),
             rate: Mutex::new(RateSample {
                 at: Instant::now(),
@@ -295,6 +298,16 @@ impl GatewayTransfer {
             fireflies.tick();
         }
         self.sample();
+    }
+
+    /// Ends it once its client is withdrawn. A token file that is being rewritten may be empty for a moment, so that the second
+    /// check in a row counts.
+    pub(super) fn end_if_withdrawn(&self, keeper: &dyn Gatekeeper) {
+        let is_withdrawn = keeper.has_withdrawn(&self.caller);
+        let was_withdrawn = self.withdrawn.swap(is_withdrawn, Ordering::Relaxed);
+        if is_withdrawn && was_withdrawn && !self.is_cancelled() {
+            self.cancel(&format!("the token or certificate of {} was removed", self.caller.name));
+        }
     }
 
     pub(super) fn count(&self, counters: &mut AgentCounters) {

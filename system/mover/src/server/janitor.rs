@@ -27,7 +27,10 @@ impl AgentInner {
             self.pending.close_expired(AUTHENTICATION_TIMEOUT);
             self.memory.rebalance();
             self.retire_initiated();
-            self.gateway_transfers().iter().for_each(|one| one.tick());
+            for transfer in self.gateway_transfers() {
+                transfer.tick();
+                transfer.end_if_withdrawn(&*self.config.gatekeeper);
+            }
             let running: Vec<_> = lock(&self.sessions).values().cloned().collect();
             if self.stopping.load(Ordering::SeqCst) && running.is_empty() {
                 return;

@@ -65,6 +65,12 @@ pub trait Gatekeeper: Send + Sync {
         true
     }
 
+    /// True if the token or certificate of a client that was admitted is withdrawn. The end of a grant's validity is no
+    /// withdrawal.
+    fn has_withdrawn(&self, _caller: &Caller) -> bool {
+        false
+    }
+
     /// Resolves a path for one use of it. [`PathAccess::Replace`] is for a client that may both create and replace.
     ///
     /// # Errors
