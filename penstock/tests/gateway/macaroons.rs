@@ -69,9 +69,12 @@ fn macaroon_keeps_path_and_activity() {
 }
 
 /// Issues a token to alice; returns its id and the token.
-fn issue(site: &Site, scope: &str) -> (String, String) {
+fn issue(site: &Site, scopes: &[&str]) -> (String, String) {
     let mut command = common::penstock(&site.env.state);
-    command.args(["token", "create", "alice", "--scope", scope, "--json"]);
+    command.args(["token", "create", "alice", "--json"]);
+    for scope in scopes {
+        command.args(["--scope", scope]);
+    }
     let created = common::run(&mut command).good().json;
     let text = |pointer: &str| created.pointer(pointer).unwrap().as_str().unwrap().to_owned();
     (text("/issued/id"), text("/token"))
@@ -81,7 +84,7 @@ fn issue(site: &Site, scope: &str) -> (String, String) {
 fn issued_token_is_a_parent() {
     let site = Site::new();
     fs::write(site.data.join("f"), b"content").unwrap();
-    let (id, token) = issue(&site, "storage.read:/store/data");
+    let (id, token) = issue(&site, &["storage.read:/store/data"]);
     let read = mint(&site, &format!("Bearer {token}"), "/store/data", READ);
     assert_eq!(status(&site, &read, "GET", "/store/data/f"), 200);
     assert_eq!(status(&site, &read, "PUT", "/store/data/g"), 403);
@@ -93,7 +96,7 @@ fn issued_token_is_a_parent() {
 fn revoked_token_ends_transfers() {
     let site = Site::new();
     fs::File::create(site.data.join("f")).unwrap().set_len(1 << 30).unwrap();
-    let (id, token) = issue(&site, "storage.modify:/store/data storage.read:/store/data");
+    let (id, token) = issue(&site, &["storage.read:/store/data", "storage.modify:/store/data"]);
     let begin = |head: &str| {
         let mut stream = site.connect();
         let head = format!("{head} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n");
