@@ -1,9 +1,13 @@
 """Rows of a history and their features, as `core/forecast/src/features.rs` has them."""
 
+import argparse
 import csv
+import json
 import math
+import sys
 from bisect import bisect_right, insort
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +70,18 @@ class Transfer:
 
 class FileError(Exception):
     """A file that is no history."""
+
+
+def run_reported(program: str, run: Callable[[argparse.Namespace], dict], args: argparse.Namespace) -> int:
+    """Runs a training, and writes its report to the file of `--report`; returns the exit code of the program."""
+    try:
+        report = run(args)
+        if args.report:
+            args.report.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    except (OSError, FileError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def number(text: str | None) -> float | None:

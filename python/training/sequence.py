@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import traces as reader
-from features import FileError
+from features import FileError, run_reported
 from safetensors.numpy import save_file
 from traces import COLUMNS, NAMES, Trace
 
@@ -479,14 +479,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--features", help=f"columns to use, with commas ({','.join(NAMES)})")
     parser.add_argument("--seed", type=int, default=20, help="seed of the training (20)")
     args = parser.parse_args(arguments)
-    try:
-        report = run(args)
-        if args.report:
-            args.report.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-    except (OSError, FileError) as error:
-        print(f"sequence.py: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_reported("sequence.py", run, args)
 
 
 if __name__ == "__main__":

@@ -368,14 +368,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if args.gridftp and args.model:
         parser.error("GridFTP histories lack most features: no model is made of them")
-    try:
-        report = run_gridftp(args) if args.gridftp else run_history(args)
-        if args.report:
-            args.report.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-    except (OSError, FileError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return history.run_reported("train.py", run_gridftp if args.gridftp else run_history, args)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 use serde::Deserialize;
 
 use crate::features::{FeatureColumn, TransferFeatures};
+use crate::mismatch::{UnknownFeature, UntrainedValue};
 use crate::online::{TRANSFERS_MIN, WINDOW_TRANSFERS, weight_of_rank};
 use crate::quantiles::{ForecastQuantiles, WeightedValues};
 use crate::trees::{FEATURES_MAX, TreeModel, TreeModelError, TreesFile};
@@ -52,16 +53,9 @@ pub enum BundleError {
         /// Value that this reader needs.
         expected: String,
     },
-    /// It needs a feature that this version does not have, or has in another unit.
-    #[error(
-        "the model needs the feature {name:?} in {unit:?}, which this version does not have: train it again"
-    )]
-    Feature {
-        /// Name of the feature.
-        name: String,
-        /// Unit of the feature.
-        unit: String,
-    },
+    /// It needs a feature that this version does not have.
+    #[error(transparent)]
+    Feature(#[from] UnknownFeature),
     /// A golden vector differs.
     #[error(
         "golden vector {number} of the model file gives {found}, not {expected}: the file is damaged, or its XGBoost differs from what is known here"
@@ -157,23 +151,9 @@ pub struct ModelForecast {
 /// Reason why a model gives no forecast.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelRefusal {
-    /// A feature lies outside of the training data.
-    #[error("the model was trained with {name} from {low} to {high} {unit}, and it is {value} now")]
-    Range {
-        /// Name of the feature.
-        name: &'static str,
-        /// Unit of the feature.
-        unit: &'static str,
-        /// Value of the request.
-        value: f64,
-        /// Smallest value of the training data.
-        low: f64,
-        /// Largest value of the training data.
-        high: f64,
-    },
-    /// A feature is not known that all training data had.
-    #[error("the model needs {0}, which is not known here")]
-    Missing(&'static str),
+    /// The model was not trained for a value.
+    #[error(transparent)]
+    Value(#[from] UntrainedValue),
     /// The size is not known or zero.
     #[error("a forecast needs a number of bytes")]
     NoBytes,
@@ -197,7 +177,7 @@ impl FeatureRange {
     fn of(document: FeatureDocument) -> Result<Self, BundleError> {
         let FeatureDocument { name, unit, offset, scale, low, high, missing } = document;
         let known = FeatureColumn::find(&name).filter(|column| column.unit == unit);
-        let Some(column) = known else { return Err(BundleError::Feature { name, unit }) };
+        let Some(column) = known else { return Err(UnknownFeature { name, unit }.into()) };
         if !offset.is_finite() || !scale.is_normal() {
             let (found, expected) = (format!("{offset}, {scale}"), "a number".to_owned());
             return Err(BundleError::Field { field: "offset, scale", found, expected });
@@ -210,13 +190,13 @@ impl FeatureRange {
     }
 
     /// Checks that the training data had such values.
-    fn check(&self, value: Option<f64>) -> Result<(), ModelRefusal> {
+    fn check(&self, value: Option<f64>) -> Result<(), UntrainedValue> {
         let FeatureColumn { name, unit, .. } = *self.column;
         match (value, self.range) {
             (Some(value), Some((low, high))) if !(low..=high).contains(&value) => {
-                Err(ModelRefusal::Range { name, unit, value, low, high })
+                Err(UntrainedValue::Range { name, unit, value, low, high })
             }
-            (None, _) if !self.may_be_missing => Err(ModelRefusal::Missing(name)),
+            (None, _) if !self.may_be_missing => Err(UntrainedValue::Missing(name)),
             _ => Ok(()),
         }
     }

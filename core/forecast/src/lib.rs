@@ -13,6 +13,7 @@
 mod bundle;
 mod features;
 mod latency_fit;
+mod mismatch;
 pub mod online;
 mod past;
 mod quantiles;
@@ -25,6 +26,7 @@ pub use bundle::{
 };
 pub use features::{FEATURES, FeatureColumn, FeatureGroup, TransferFeatures};
 pub use latency_fit::LatencyFit;
+pub use mismatch::{UnknownFeature, UntrainedValue};
 pub use past::{PastTransfer, pair_rates_before};
 pub use quantiles::{ForecastQuantiles, WeightedValues};
 pub use sequence::{

@@ -11,6 +11,7 @@ mod model_file;
 pub use columns::{SEQUENCE_COLUMNS, SequenceColumn, SequenceSample};
 pub use model_file::{SEQUENCE_BYTES_MAX, SequenceKind, SequenceModelError};
 
+use crate::mismatch::{UnknownFeature, UntrainedValue};
 use crate::quantiles::ForecastQuantiles;
 use columns::RATE_COLUMN;
 use layers::{AffineLayer, LstmLayer};
@@ -51,23 +52,9 @@ pub enum SequenceRefusal {
         /// Samples of a window.
         needed: usize,
     },
-    /// A value lies outside of the training data.
-    #[error("the model was trained with {name} from {low} to {high} {unit}, and it is {value} now")]
-    Range {
-        /// Name of the feature.
-        name: &'static str,
-        /// Unit of the feature.
-        unit: &'static str,
-        /// Value of a sample.
-        value: f64,
-        /// Smallest value of the training data.
-        low: f64,
-        /// Largest value of the training data.
-        high: f64,
-    },
-    /// A sample lacks a value.
-    #[error("the model needs {0}, which is not known here")]
-    Missing(&'static str),
+    /// The model was not trained for a value of a sample.
+    #[error(transparent)]
+    Value(#[from] UntrainedValue),
     /// Nothing moved during the whole window.
     #[error("nothing moved during the last {0} s")]
     AtRest(usize),
@@ -99,20 +86,20 @@ impl SequenceFeature {
     fn of(document: SequenceFeatureDocument) -> Result<Self, SequenceModelError> {
         let SequenceFeatureDocument { name, unit, offset, scale, low, high } = document;
         let known = SequenceColumn::find(&name).filter(|column| column.unit == unit);
-        let Some(column) = known else { return Err(SequenceModelError::Feature { name, unit }) };
+        let Some(column) = known else { return Err(UnknownFeature { name, unit }.into()) };
         if !offset.is_finite() || !scale.is_normal() {
             return Err(field_error("offset, scale", format!("{offset}, {scale}"), "a number"));
         }
         Ok(Self { column, low, high, offset, scale })
     }
 
-    fn checked(&self, sample: &SequenceSample) -> Result<f64, SequenceRefusal> {
+    fn checked(&self, sample: &SequenceSample) -> Result<f64, UntrainedValue> {
         let SequenceColumn { name, unit, .. } = *self.column;
-        let value = self.column.value(sample).ok_or(SequenceRefusal::Missing(name))?;
+        let value = self.column.value(sample).ok_or(UntrainedValue::Missing(name))?;
         let (low, high) = (self.low, self.high);
         match (low..=high).contains(&value) {
             true => Ok(value),
-            false => Err(SequenceRefusal::Range { name, unit, value, low, high }),
+            false => Err(UntrainedValue::Range { name, unit, value, low, high }),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use penstock_forecast::{
     BundleError, FEATURES, ModelBundle, ModelRefusal, TransferFeatures, TreeModel, TreeModelError,
+    UntrainedValue,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -224,9 +225,12 @@ fn outside_of_training_is_refused() {
     assert_eq!((found.correction, found.corrected_by), (1.0, 0));
     let refusal = |features| model.forecast(&features, &[]).unwrap_err();
     let large = refusal(TransferFeatures { bytes: Some(1e15), ..known() });
-    assert!(matches!(large, ModelRefusal::Range { name: "bytes", .. }), "{large}");
+    assert!(
+        matches!(large, ModelRefusal::Value(UntrainedValue::Range { name: "bytes", .. })),
+        "{large}"
+    );
     let missing = refusal(TransferFeatures { other_transfers: None, ..known() });
-    assert_eq!(missing, ModelRefusal::Missing("other_transfers"));
+    assert_eq!(missing, UntrainedValue::Missing("other_transfers").into());
     assert_eq!(refusal(TransferFeatures { bytes: None, ..known() }), ModelRefusal::NoBytes);
     // The training data lacked some round-trip times.
     assert!(model.forecast(&TransferFeatures { rtt_us: None, ..known() }, &[]).is_ok());

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use penstock_forecast::{
     SEQUENCE_BYTES_MAX, SEQUENCE_COLUMNS, SequenceKind, SequenceModel, SequenceModelError,
-    SequenceRefusal, SequenceSample,
+    SequenceRefusal, SequenceSample, UntrainedValue,
 };
 use proptest::prelude::*;
 use safetensors::tensor::TensorView;
@@ -180,10 +180,16 @@ fn unknown_samples_are_refused() {
         model.forecast(&samples).unwrap_err()
     };
     let large = refusal(&|sample| sample.rate_bps = 1e15);
-    assert!(matches!(large, SequenceRefusal::Range { name: "rate_bps", .. }), "{large}");
+    assert!(
+        matches!(large, SequenceRefusal::Value(UntrainedValue::Range { name: "rate_bps", .. })),
+        "{large}"
+    );
     let missing = refusal(&|sample| sample.streams = None);
-    assert_eq!(missing, SequenceRefusal::Missing("streams"));
-    assert_eq!(refusal(&|sample| sample.rate_bps = f64::NAN), SequenceRefusal::Missing("rate_bps"));
+    assert_eq!(missing, UntrainedValue::Missing("streams").into());
+    assert_eq!(
+        refusal(&|sample| sample.rate_bps = f64::NAN),
+        UntrainedValue::Missing("rate_bps").into()
+    );
     assert_eq!(
         refusal(&|sample| sample.rtt_min_us = Some(0.0)).to_string().split(' ').next(),
         Some("the")

@@ -3,6 +3,8 @@
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
+use crate::mismatch::UnknownFeature;
+
 /// Largest model file that is read.
 pub const SEQUENCE_BYTES_MAX: usize = 1 << 20;
 
@@ -35,16 +37,9 @@ pub enum SequenceModelError {
         /// Value that this reader needs.
         expected: String,
     },
-    /// It needs a feature that this version does not have, or has in another unit.
-    #[error(
-        "the model needs the feature {name:?} in {unit:?}, which this version does not have: train it again"
-    )]
-    Feature {
-        /// Name of the feature.
-        name: String,
-        /// Unit of the feature.
-        unit: String,
-    },
+    /// It needs a feature that this version does not have.
+    #[error(transparent)]
+    Feature(#[from] UnknownFeature),
     /// A golden vector differs.
     #[error(
         "golden vector {number} of the model file gives {found}, not {expected}: the file is damaged"
