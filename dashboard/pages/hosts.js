@@ -100,7 +100,7 @@ function Exporters({ rows, sites, now, only, search }) {
     { key: "loss", name: "Lost", number: true, sort: (row) => row.loss_share, cell: (row) => loss(row.loss_share), title: "datagrams that are missing by their sequence numbers" },
     { key: "drops", low: 6, name: "Samples lost", number: true, sort: (row) => row.agent_drops + row.samples_lost, cell: (row) => whole(row.agent_drops + row.samples_lost), title: "by the exporter itself, and on the way" },
     { key: "restarts", low: 8, name: "Restarts", number: true, sort: (row) => row.restarts, cell: (row) => whole(row.restarts) },
-    { key: "broken", low: 10, name: "Malformed", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "records that could not be decoded" },
+    { key: "broken", low: 10, name: "Malformed", number: true, sort: (row) => row.broken, cell: (row) => whole(row.broken), title: "records that could not be decoded, and samples that contradict themselves" },
     { key: "unknown", low: 11, name: "Not decoded", number: true, sort: (row) => row.unknown, cell: (row) => whole(row.unknown), title: "samples or sets of a format that is not supported, or without a template" },
   ];
   return html`<${Table} caption="Exporters" columns=${columns} rows=${rows} keyOf=${(row) => row.key} sort=${{ key: "state", down: true }} empty=${only ? "no exporter has a problem" : "none match the filter"} ...${search} />`;

@@ -163,7 +163,7 @@ pub struct Exporter {
     pub last_seen: Duration,
     /// Sequence numbers of its datagrams.
     pub sequence: Sequence,
-    /// Samples or sets that cannot be parsed.
+    /// Samples or sets that cannot be parsed, and samples whose fields contradict each other.
     pub broken: u64,
     /// Samples, records or fields of unknown formats.
     pub unknown: u64,

@@ -80,7 +80,7 @@ pub struct IntakeCounts {
     pub counter_samples: u64,
     /// Notifications of dropped packets.
     pub discarded: u64,
-    /// Samples, sets or records that cannot be parsed.
+    /// Samples, sets or records that cannot be parsed, and samples whose fields contradict each other.
     pub broken: u64,
     /// Samples of unknown formats, and sets without a template.
     pub unknown: u64,
@@ -257,8 +257,15 @@ pub(crate) struct SamplePipeline<'a, S> {
 impl<S: Sink> SamplePipeline<'_, S> {
     #[inline]
     fn flow(&mut self, context: &mut DatagramContext<'_>, sample: &FlowSample<'_>) {
-        context.flow_sample(sample);
         let seen = Observation::of_sample(sample);
+        if sample.sampling_rate == 0 || seen.is_implausible {
+            // It arrived, for the count of lost ones.
+            context.sample(sample.source, SampleKind::Flow, sample.sequence);
+            self.counts.broken += 1;
+            context.exporter.broken += 1;
+            return;
+        }
+        context.flow_sample(sample);
         self.observation(context, &seen);
     }
 

@@ -18,6 +18,9 @@ use crate::sflow::{FlowSample, SflowInterface};
 /// Header and check sequence of an untagged Ethernet frame, which an IP length lacks.
 pub const FRAME_BYTES: u64 = 18;
 
+/// Longest frame. A host reports packets before they are segmented, of up to 512 KiB (BIG TCP).
+const FRAME_BYTES_MAX: u64 = 1 << 20;
+
 /// Highest VLAN id.
 const VLAN_MAX: u32 = 4094;
 
@@ -73,6 +76,8 @@ pub struct Observation {
     pub age: Duration,
     /// Count of records that cannot be parsed.
     pub broken_records: u32,
+    /// True if no frame has the stated length: it is 0, above 1 MiB, or less than the sampled part.
+    pub is_implausible: bool,
 }
 
 impl Observation {
@@ -105,6 +110,7 @@ impl Observation {
             duration: Duration::ZERO,
             age: Duration::ZERO,
             broken_records: 0,
+            is_implausible: false,
         }
     }
 
@@ -146,6 +152,7 @@ impl Observation {
             let whole = match record.format.format() {
                 1 => record.body_as().map(|header: SampledHeader<'_>| {
                     lengths[0] = Some(header.frame_length.into());
+                    self.is_implausible = header.header.0.len() > header.frame_length as usize;
                     if let Some(start) = FirstHeader::of_sflow(header.protocol) {
                         self.packet = Packet::default();
                         self.packet.walk(start, header.header.0);
@@ -190,7 +197,10 @@ impl Observation {
                 self.broken_records += 1;
             }
         }
-        self.frame_bytes = lengths.into_iter().flatten().next().unwrap_or(0);
+        if let Some(bytes) = lengths.into_iter().flatten().next() {
+            self.frame_bytes = bytes;
+            self.is_implausible |= bytes == 0 || bytes > FRAME_BYTES_MAX;
+        }
         self.set_vlans(self.packet.vlan, self.packet.inner_vlan);
         if self.vlan.is_none_or(|vlan| vlan == 0) {
             self.vlan = switch_vlan.or(self.vlan);

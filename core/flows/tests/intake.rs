@@ -189,6 +189,40 @@ fn firefly(
 }
 
 #[test]
+fn contradictory_samples_are_not_summed() {
+    let (mut intake, mut agent) = (intake(), Agent::new(1));
+    let frame = frame(host(CERN, 1), host(FNAL, 1), Marks::default());
+    let sampled = u32::try_from(frame.len()).unwrap();
+    let lengths = |frame_length| {
+        FlowRecord::Header(SampledHeader {
+            protocol: HEADER_ETHERNET,
+            frame_length,
+            stripped: 4,
+            header: Opaque(&frame),
+        })
+    };
+    let mut contradictory = 0;
+    for (rate, frame_length, is_plausible) in [
+        (1000, sampled, true),
+        (1000, 512 << 10, true),
+        (1000, sampled - 1, false),
+        (1000, 0, false),
+        (1000, u32::MAX, false),
+        (0, 9018, false),
+    ] {
+        agent.rate = rate;
+        let datagram = agent.sample(&[lengths(frame_length)]);
+        let mut seen = HostKey::default();
+        intake.sflow(RECEIVE_TIME, from(), &datagram, &mut seen).unwrap();
+        assert_eq!(seen.observations.len(), usize::from(is_plausible), "{rate} {frame_length}");
+        contradictory += u64::from(!is_plausible);
+        assert_eq!(intake.counts().broken, contradictory, "{rate} {frame_length}");
+    }
+    let exporter = intake.exporters().iter().next().unwrap();
+    assert_eq!((exporter.broken, exporter.sampling_rate), (contradictory, 1000));
+}
+
+#[test]
 fn label_needs_reason_for_trust() {
     let (mut intake, mut agent) = (intake(), Agent::new(1));
     let (listed, stranger) = (host(CERN, 1), host(ELSEWHERE, 1));

@@ -1891,7 +1891,7 @@ class TelemetryExporter:
     agent_drops: int
     """Samples that the exporter dropped."""
     broken: int
-    """Records that cannot be parsed."""
+    """Records that cannot be parsed, and samples whose fields contradict each other."""
     datagrams: int
     """Count of received datagrams."""
     datagrams_lost: int
@@ -2465,7 +2465,7 @@ class TelemetryReceived:
     """Counts of the input and its outcome."""
 
     broken: int
-    """Samples, sets or records that cannot be parsed."""
+    """Samples, sets or records that cannot be parsed, and samples whose fields contradict each other."""
     counter_samples: int
     """Samples of counters."""
     datagrams: int

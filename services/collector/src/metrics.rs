@@ -131,7 +131,11 @@ fn intake(shared: &Shared, writer: &mut MetricWriter<'_, '_>) -> fmt::Result {
         ("penstock_collector_counter_samples", "Samples of counters", counts.counter_samples),
         ("penstock_collector_discarded", "Notifications of dropped packets", counts.discarded),
         ("penstock_collector_duplicates", "Datagrams received twice", counts.duplicates),
-        ("penstock_collector_broken", "Samples or records that could not be read", counts.broken),
+        (
+            "penstock_collector_broken",
+            "Samples or records that could not be read or contradict themselves",
+            counts.broken,
+        ),
         ("penstock_collector_unknown", "Samples and sets that are not known", counts.unknown),
         ("penstock_collector_fireflies", "Fireflies that are trusted", counts.fireflies),
         ("penstock_collector_exporters_forgotten", "Exporters that were evicted", gone),

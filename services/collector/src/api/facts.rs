@@ -51,7 +51,7 @@ pub(crate) struct ExporterFacts {
     duplicates: u64,
     /// Count of restarts, by sequence numbers or uptime.
     restarts: u64,
-    /// Records that cannot be parsed.
+    /// Records that cannot be parsed, and samples whose fields contradict each other.
     broken: u64,
     /// Samples and sets of unknown format or template.
     unknown: u64,
@@ -343,7 +343,7 @@ pub(crate) struct InputCounts {
     counter_samples: u64,
     /// Notifications of dropped packets.
     discarded: u64,
-    /// Samples, sets or records that cannot be parsed.
+    /// Samples, sets or records that cannot be parsed, and samples whose fields contradict each other.
     broken: u64,
     /// Samples of unknown format, and sets without a template.
     unknown: u64,
