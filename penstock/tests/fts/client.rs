@@ -42,6 +42,7 @@ fn failures_name_their_cause() {
         assert!(job["files"][0]["reason"].as_str().unwrap().contains(words), "{job}");
     };
     fails(&url(&all.a, "missing"), &g, &[], "No such file");
+    fails(&url(&all.a, ""), &g, &[], "it is a directory");
     let wrong = &["--checksum-mode", "target", "ADLER32:00000001"][..];
     fails(&f, &g, wrong, "checksum mismatch");
     assert!(!all.b.data.join("g").exists());

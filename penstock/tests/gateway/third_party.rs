@@ -75,6 +75,49 @@ fn gateways_copy_between_themselves() {
     assert_eq!(transfers.iter().filter(|one| one["direction"] == "receive").count(), 7);
 }
 
+/// Their servers send listings for them.
+#[test]
+fn directories_are_not_pulled() {
+    let certificate = HostCertificate::new();
+    let (a, b) = (site(&certificate), site(&certificate));
+    fs::create_dir(a.data.join("d")).unwrap();
+    let refuse = |url: &str| {
+        for verify in ["true", "false"] {
+            let pulled = copy(&b, "f", &[("Source", url), ("RequireChecksumVerification", verify)]);
+            let text = pulled.text();
+            assert!(pulled.status == 409 && text.contains("it is a directory"), "{url}: {text}");
+        }
+        assert!(b.names().is_empty(), "{url}");
+    };
+    refuse(&url_at(&a, "d"));
+    refuse(&url_at(&a, "d/"));
+    refuse(&url_at(&a, ""));
+    refuse(&a.url("https"));
+    if let Some(peer) = Xrootd::start(&certificate) {
+        fs::create_dir(peer.data.join("d")).unwrap();
+        refuse(&peer.url("d"));
+    }
+    // As nginx, Apache and Python without WebDAV do.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serving = std::thread::spawn(move || {
+        loop {
+            let request = serve_once(&listener, |request| match request.head.contains(" /d/ ") {
+                true => "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nlisting",
+                false => {
+                    "HTTP/1.1 301 Moved\r\nLocation: /d/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                }
+            });
+            if request.head.starts_with("STOP") {
+                return;
+            }
+        }
+    });
+    refuse(&format!("http://{address}/d"));
+    raw::exchange(&address, b"STOP\r\n\r\n");
+    serving.join().unwrap();
+}
+
 #[test]
 fn markers_come_each_five_seconds() {
     let certificate = HostCertificate::new();
@@ -164,8 +207,8 @@ fn redirects_are_checked_without_the_token() {
     let serve = |listener: TcpListener, response: String| {
         std::thread::spawn(move || {
             let mut heads = Vec::new();
-            // HEAD, then GET.
-            for _ in 0..2 {
+            // HEAD, PROPFIND, GET.
+            for _ in 0..3 {
                 let request = serve_once(&listener, |request| {
                     let end = response.find("\r\n\r\n").unwrap() + 4;
                     let is_head = request.head.starts_with("HEAD");
@@ -228,7 +271,6 @@ fn damaged_answers_are_not_success() {
     assert_eq!(site.names(), ["f"]);
 }
 
-/// Connections break at seeded positions; the copy continues where they broke.
 /// Pulls `f` of a server that answers `HEAD` and `GET` with these responses, which end their connections.
 fn pull_answered(
     site: &Site,
@@ -330,6 +372,7 @@ fn malformed_offered_checksum_fails() {
     }
 }
 
+/// Connections break at seeded positions; the copy continues where they broke.
 #[test]
 fn broken_connections_continue() {
     let certificate = HostCertificate::new();

@@ -53,7 +53,7 @@ use marker::PerformanceMarker;
 use mover_pull::{MoverPull, MoverTarget};
 use mover_push::{MoverPush, MoverSource};
 use mover_session::{FILE_BYTES_MIN, PROTOCOL_HEADER};
-use pull::{HttpPull, PulledFile, inspect, remote_digests};
+use pull::{HttpPull, PulledFile, SourceError, inspect, remote_digests};
 use push::HttpPush;
 use remote::problem;
 use request::ChecksumVerification;
@@ -282,7 +282,10 @@ async fn pull_file(
         return Err(refusal);
     }
     let source = inspect(&client, &copy.remote).await;
-    let source = source.map_err(|error| problem(&error, &copy.remote))?;
+    let source = source.map_err(|error| match error {
+        SourceError::Storage(error) => problem(&error, &copy.remote),
+        SourceError::Directory => ProblemDetails::conflict(format!("{}: {error}", copy.remote)),
+    })?;
     let mut algorithms = gateway.config.digests.clone();
     if copy.verification == ChecksumVerification::Required
         && !algorithms.contains(&Algorithm::Adler32)

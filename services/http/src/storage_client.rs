@@ -12,13 +12,15 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Bytes, Frame, Incoming};
 use hyper::header::{
-    AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderName, IF_NONE_MATCH, LOCATION, USER_AGENT,
+    AUTHORIZATION, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION,
+    USER_AGENT,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::time::timeout;
 
 use crate::client::{AGENT_NAME, ClientConnection, HttpError, Url};
 
+mod collection;
 mod connections;
 mod error;
 
@@ -33,6 +35,12 @@ const ERROR_BYTES_MAX: usize = 2 << 10;
 
 /// Time limit of reading an error's body.
 const ERROR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of the properties of a file.
+const PROPERTIES_BYTES_MAX: usize = 64 << 10;
+
+/// Time limit of the question for them.
+const PROPERTIES_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time limit of a first request for a digest, and its part per MiB of the file.
 const DIGEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -157,6 +165,40 @@ impl StorageClient {
         let mib = u32::try_from(bytes.unwrap_or(0) >> 20).unwrap_or(u32::MAX);
         let limit = DIGEST_TIMEOUT + DIGEST_TIMEOUT_PER_MIB.saturating_mul(mib);
         self.repeat_head(url, headers, limit).await
+    }
+
+    /// Returns true if `url`, whose `HEAD` was answered at `answered`, names a collection.
+    ///
+    /// Its server says so by a redirect to the path with a final slash, or by WebDAV (RFC 4918 section 5.2). Where it
+    /// does neither, a listing looks like a file.
+    pub async fn is_collection(&self, url: &Url, answered: &Url, headers: &HeaderMap) -> bool {
+        if [url, answered].into_iter().any(Url::has_final_slash) {
+            return true;
+        }
+        let mut headers = headers.clone();
+        headers.insert(HeaderName::from_static("depth"), HeaderValue::from_static("0"));
+        let method = Method::from_bytes(b"PROPFIND").expect("a method");
+        let asked = async {
+            let mut response = self.request(&method, url, &headers).await?;
+            if response.status != StatusCode::MULTI_STATUS {
+                return Ok(false);
+            }
+            let mut body = Vec::new();
+            response.body.read_into(&mut body, PROPERTIES_BYTES_MAX).await?;
+            Ok::<_, StorageError>(collection::is_in(&body))
+        };
+        match timeout(PROPERTIES_TIMEOUT, asked).await {
+            Ok(Ok(is_collection)) => is_collection,
+            // Servers of other protocols may do so.
+            Ok(Err(error)) => {
+                tracing::debug!("{url}: no answer to PROPFIND: {error}");
+                false
+            }
+            Err(_) => {
+                tracing::debug!("{url}: no answer to PROPFIND in time");
+                false
+            }
+        }
     }
 
     async fn repeat_head(
@@ -369,22 +411,25 @@ impl ResponseBody {
         self.is_read || self.body.is_end_stream()
     }
 
+    /// Reads at most `bytes_max` bytes into `body`.
+    async fn read_into(&mut self, body: &mut Vec<u8>, bytes_max: usize) -> Result<(), HttpError> {
+        while let Some(chunk) = self.chunk().await {
+            body.extend_from_slice(&chunk?);
+            if body.len() > bytes_max {
+                body.truncate(bytes_max);
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the text of an error. The body of a success that is none to the caller is data, which is not shown.
     async fn error(&mut self, status: StatusCode) -> StorageError {
         if status.is_success() {
             return StorageError::Status(status, String::new());
         }
         let mut body = Vec::new();
-        let read = async {
-            while let Some(Ok(chunk)) = self.chunk().await {
-                body.extend_from_slice(&chunk);
-                if body.len() > ERROR_BYTES_MAX {
-                    break;
-                }
-            }
-        };
-        let _ = timeout(ERROR_TIMEOUT, read).await;
-        body.truncate(ERROR_BYTES_MAX);
+        let _ = timeout(ERROR_TIMEOUT, self.read_into(&mut body, ERROR_BYTES_MAX)).await;
         let text = crate::error_text(&body).unwrap_or_else(|| {
             let text = String::from_utf8_lossy(&body).into_owned();
             // Pages of web servers say no more than the status.

@@ -31,6 +31,8 @@ pub(crate) struct CopyResult {
 
 /// Properties of a file at a storage.
 struct StorageFile {
+    /// URL that answered, to which redirects may have led.
+    answered: Url,
     size: Option<i64>,
     digest: Option<String>,
     etag: Option<HeaderValue>,
@@ -84,7 +86,8 @@ async fn facts(
     let digest = digest.and_then(|(header, checksum)| checksum.find_in(header));
     let size = response.header("content-length").and_then(|text| text.parse().ok());
     let etag = response.headers.get(header::ETAG).cloned();
-    Ok(StorageFile { size, digest, etag })
+    let answered = response.url.clone();
+    Ok(StorageFile { answered, size, digest, etag })
 }
 
 /// Copies a file and compares its size and checksum; `moved` takes the bytes moved so far.
@@ -105,6 +108,13 @@ pub(crate) async fn copy(
     let asked = checksum.filter(|_| mode.reads_source());
     let at_source =
         facts(client, &source, source_token.as_ref(), asked, "source", file.size).await?;
+    // A storage computes digests of files alone.
+    if at_source.digest.is_none() {
+        let headers = authorization(source_token.as_ref());
+        if client.is_directory(&source, &at_source.answered, &headers).await {
+            return Err(FtsCopyError::SourceDirectory(source));
+        }
+    }
     if let (Some(wanted), Some(found)) = (file.size, at_source.size)
         && wanted != found
     {

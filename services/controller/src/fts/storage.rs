@@ -34,6 +34,9 @@ pub(crate) enum FtsCopyError {
     Token(String, io::Error),
     #[error(transparent)]
     Key(#[from] TokenKeyError),
+    /// Its server would send a listing in place of a file.
+    #[error("source {0}: it is a directory: name its files in the job")]
+    SourceDirectory(Url),
     #[error("source {url}: size mismatch: it has {found} bytes, not {wanted}")]
     SourceSize { url: Url, found: i64, wanted: i64 },
     #[error("destination {url}: size mismatch: {found} bytes, not {wanted}")]
@@ -86,6 +89,7 @@ impl FtsCopyError {
             Self::Url(_)
             | Self::Token(..)
             | Self::Key(_)
+            | Self::SourceDirectory(_)
             | Self::SourceSize { .. }
             | Self::Checksum { .. }
             | Self::NoChecksum { .. } => false,
@@ -148,6 +152,16 @@ impl FtsStorages {
     ) -> Result<StorageResponse, FtsCopyError> {
         let sent = self.client.request(method, url, headers).await;
         sent.map_err(|error| FtsCopyError::Storage(format!("{what} {url}"), error))
+    }
+
+    /// Returns true if the source of a copy, whose `HEAD` was answered at `answered`, is a directory.
+    pub(crate) async fn is_directory(
+        &self,
+        url: &Url,
+        answered: &Url,
+        headers: &HeaderMap,
+    ) -> bool {
+        self.client.is_collection(url, answered, headers).await
     }
 
     /// Asks for properties of a file of `size` bytes.

@@ -88,16 +88,33 @@ fn content_length(response: &StorageResponse) -> Option<u64> {
     response.header("content-length")?.parse().ok()
 }
 
+/// Reason why the other server has no file to pull.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// Its server would send a listing.
+    #[error("it is a directory: copy its files")]
+    Directory,
+}
+
 /// Asks the other server for size and state of the file.
-pub(crate) async fn inspect(client: &StorageClient, url: &Url) -> Result<RemoteFile, StorageError> {
+pub(crate) async fn inspect(client: &StorageClient, url: &Url) -> Result<RemoteFile, SourceError> {
     let response = client.request(&Method::HEAD, url, &HeaderMap::new()).await?;
     if !response.status.is_success() {
-        return Err(response.into_error().await);
+        return Err(response.into_error().await.into());
     }
     // Many servers answer HEAD with a length of 0 for any file; the response to GET has the real length.
     let bytes = content_length(&response).filter(|bytes| *bytes > 0);
     let version = SourceVersion::of(&response);
     let mover = MoverOffer::in_response(&response, url);
+    let answered = response.url.clone();
+    // The next request uses its connection.
+    drop(response);
+    // An agent offers files alone.
+    if mover.is_none() && client.is_collection(url, &answered, &HeaderMap::new()).await {
+        return Err(SourceError::Directory);
+    }
     Ok(RemoteFile { url: url.clone(), bytes, version, mover })
 }
 

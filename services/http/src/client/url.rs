@@ -114,6 +114,12 @@ impl Url {
         &self.path
     }
 
+    /// True for a path that ends with a slash, before its query.
+    #[must_use]
+    pub fn has_final_slash(&self) -> bool {
+        self.path.split('?').next().is_some_and(|path| path.ends_with('/'))
+    }
+
     /// Host and port as in the Host header: without the scheme's default port.
     #[must_use]
     pub fn authority(&self) -> String {

@@ -195,3 +195,33 @@ async fn errors_have_words_of_fts3() {
         assert_eq!((error.to_string().as_str(), error.is_transient()), (text, is_transient));
     }
 }
+
+#[tokio::test]
+async fn storage_names_its_collections() {
+    let (client, _) = client(&[]).await;
+    let listed = |kind: &str| {
+        let document = format!(
+            "<D:multistatus xmlns:D=\"DAV:\"><D:response><D:propstat><D:prop><D:resourcetype>{kind}</D:resourcetype>\
+             </D:prop></D:propstat></D:response></D:multistatus>"
+        );
+        answer("207 Multi-Status", &document)
+    };
+    for (answered, expected) in [
+        (listed("<D:collection/>"), true),
+        (listed(""), false),
+        (answer("405 Method Not Allowed", ""), false),
+        // The connection ends without an answer.
+        (String::new(), false),
+    ] {
+        let (url, mut heads) = serve(vec![vec![answered]]).await;
+        let found = client.is_collection(&url, &url, &HeaderMap::new()).await;
+        let (_, head) = heads.recv().await.unwrap();
+        assert!(head.starts_with("PROPFIND /f ") && head.contains("Depth: 0\r\n"), "{head}");
+        assert_eq!(found, expected, "{head}");
+    }
+    // A final slash needs no request.
+    let urls = ["http://127.0.0.1:1/f?a=/", "http://127.0.0.1:1/f/?a"];
+    let [file, slash]: [Url; 2] = urls.map(|url| url.parse().unwrap());
+    assert!(client.is_collection(&file, &slash, &HeaderMap::new()).await);
+    assert!(!client.is_collection(&file, &file, &HeaderMap::new()).await);
+}
