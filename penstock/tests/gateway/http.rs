@@ -10,6 +10,8 @@ use penstock_testkit::raw::read_response;
 use crate::common::{seeded, wait_until, write_file};
 use crate::site::{Site, TOKEN};
 
+const END_WITHIN: Duration = Duration::from_secs(20);
+
 #[test]
 fn uploaded_file_is_read_back() {
     let site = Site::new();
@@ -64,6 +66,21 @@ fn ranges_are_parts_of_the_file() {
     assert!(text.contains("Content-Range: bytes 8-9/10\r\n\r\n89\r\n"), "{text}");
     let head = site.ask("HEAD", "/store/data/f?oss.asize=10", &[("Content-Length", "0")], b"");
     assert_eq!((head.status, head.header("content-length")), (200, Some("10")));
+}
+
+#[test]
+fn disconnecting_client_ends_the_digest() {
+    let site = Site::new();
+    // Its MD5 takes longer than the test waits.
+    fs::File::create(site.data.join("f")).unwrap().set_len(1 << 40).unwrap();
+    let mut stream = site.connect();
+    let head = format!(
+        "HEAD /store/data/f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nWant-Digest: md5\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    wait_until("the file is read", END_WITHIN, || site.reads("f").then_some(()));
+    drop(stream);
+    wait_until("the computation ends", END_WITHIN, || (!site.reads("f")).then_some(()));
 }
 
 #[test]

@@ -120,6 +120,13 @@ impl Site {
         self.agent.transfers(&self.env.state)
     }
 
+    /// True while the agent has the file `name` open.
+    pub(crate) fn reads(&self, name: &str) -> bool {
+        let path = fs::canonicalize(self.data.join(name)).unwrap();
+        let open = fs::read_dir(format!("/proc/{}/fd", self.agent.child.id())).unwrap();
+        open.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == path))
+    }
+
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.data).unwrap();
         let mut names: Vec<_> =

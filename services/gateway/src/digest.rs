@@ -232,15 +232,23 @@ fn settled(file: &File) -> io::Result<Stat> {
 /// Returns the digest of a file: the one kept with it, else computed by reading it, and kept. Blocks.
 ///
 /// # Errors
-/// When the file cannot be read, or changes meanwhile.
-pub(crate) fn of_file(file: &File, algorithm: Algorithm) -> io::Result<Option<Digest>> {
-    let before = settled(file)?;
+/// When the file cannot be read, or changes meanwhile, and once `is_wanted` returns false.
+pub(crate) fn of_file(
+    file: &File,
+    algorithm: Algorithm,
+    is_wanted: &dyn Fn() -> bool,
+) -> io::Result<Option<Digest>> {
+    let before = fs::stat_file(file)?;
     if let Some(digest) = stored(file, &before, algorithm) {
         return Ok(Some(digest));
     }
+    let before = settled(file)?;
     let Some(mut hasher) = Serial::new(algorithm) else { return Ok(None) };
     let mut buffer = vec![0; READ_BYTES];
     while let count @ 1.. = fs::read_at_most(file, &mut buffer, hasher.next())? {
+        if !is_wanted() {
+            return Err(io::Error::other("the client that asked for the digest disconnected"));
+        }
         hasher.update(&buffer[..count]);
     }
     let after = fs::stat_file(file)?;
@@ -327,7 +335,7 @@ mod tests {
             file
         };
         let (first, second) = (create("a", b"abc"), create("b", b"abd"));
-        of_file(&first, Algorithm::Adler32).unwrap();
+        of_file(&first, Algorithm::Adler32, &|| true).unwrap();
         let name = attribute(Algorithm::Adler32);
         let Ok(Some(value)) = fs::get_xattr(&first, &name) else {
             return penstock_testkit::skip(
@@ -336,7 +344,10 @@ mod tests {
             );
         };
         fs::set_xattr(&second, &name, &value).unwrap();
-        assert_eq!(of_file(&second, Algorithm::Adler32).unwrap().unwrap().to_string(), "024e0128");
+        assert_eq!(
+            of_file(&second, Algorithm::Adler32, &|| true).unwrap().unwrap().to_string(),
+            "024e0128"
+        );
     }
 
     /// Two writes within a tick of the file system's clock leave one modification time.
@@ -345,7 +356,7 @@ mod tests {
         for _ in 0..20 {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(b"abc").unwrap();
-            of_file(&file, Algorithm::Adler32).unwrap();
+            of_file(&file, Algorithm::Adler32, &|| true).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&file, b"abd", 0).unwrap();
             let changed = fs::stat_file(&file).unwrap();
             assert_eq!(stored(&file, &changed, Algorithm::Adler32), None);
@@ -356,7 +367,7 @@ mod tests {
     fn changed_file_voids_its_digest() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
-        let digest = of_file(&file, Algorithm::Adler32).unwrap().unwrap();
+        let digest = of_file(&file, Algorithm::Adler32, &|| true).unwrap().unwrap();
         assert_eq!(digest.to_string(), "024d0127");
         let stat = fs::stat_file(&file).unwrap();
         let kept = stored(&file, &stat, Algorithm::Adler32);
@@ -364,6 +375,9 @@ mod tests {
         file.write_all(b"d").unwrap();
         let changed = fs::stat_file(&file).unwrap();
         assert_eq!(stored(&file, &changed, Algorithm::Adler32), None);
-        assert_eq!(of_file(&file, Algorithm::Adler32).unwrap().unwrap().to_string(), "03d8018b");
+        assert_eq!(
+            of_file(&file, Algorithm::Adler32, &|| true).unwrap().unwrap().to_string(),
+            "03d8018b"
+        );
     }
 }

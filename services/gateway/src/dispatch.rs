@@ -263,7 +263,8 @@ impl Gateway {
         members
     }
 
-    /// Returns the digest of a file. Few are computed at once, as each reads a whole file.
+    /// Returns the digest of a file. Few are computed at once, as each reads a whole file; a computation ends when the
+    /// future is dropped, as that of a client that disconnects is.
     ///
     /// # Errors
     /// When the file cannot be read, or changes meanwhile.
@@ -273,12 +274,16 @@ impl Gateway {
         algorithm: Algorithm,
     ) -> io::Result<Option<Digest>> {
         let permit = Arc::clone(&self.digests).acquire_owned().await.map_err(io::Error::other)?;
-        blocking(move || {
-            // Kept until the file is read, even if its client does not wait for it.
+        let client = Arc::new(());
+        let waiting = Arc::downgrade(&client);
+        let digest = blocking(move || {
+            // Kept until the file is not read any more.
             let _permit = permit;
-            digest::of_file(&file, algorithm)
+            digest::of_file(&file, algorithm, &|| waiting.strong_count() > 0)
         })
-        .await
+        .await;
+        drop(client);
+        digest
     }
 
     /// Scitag of the data of a request.

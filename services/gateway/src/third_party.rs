@@ -437,13 +437,15 @@ async fn push_file(
         let opened = MoverPush::open(&gateway.agent, &client, &copy, offer, source).await;
         if let Some(push) = opened.map_err(refused)? {
             let observed = push.session.observed();
+            let gateway = Arc::clone(gateway);
             let job = async move {
                 push.finish().await?;
                 match copy.verification {
                     // Both agents have compared the digest of what they read and wrote.
                     ChecksumVerification::IfOffered | ChecksumVerification::Off => Ok(()),
                     ChecksumVerification::Required => {
-                        compare(&client, &copy, (Arc::new(file), bytes), algorithm).await
+                        let file = (Arc::new(file), bytes);
+                        compare(&gateway, &client, &copy, file, algorithm).await
                     }
                 }
             };
@@ -463,6 +465,7 @@ async fn push_file(
         overwrites,
     };
     let before = fs::stat_file(&file).map_err(|error| failed(&shown, &error))?;
+    let gateway = Arc::clone(gateway);
     let job = async move {
         push.run(&client).await?;
         let after = fs::stat_file(&file).map_err(CopyFailure::Local)?;
@@ -470,7 +473,7 @@ async fn push_file(
             return Err(CopyFailure::Local(io::Error::other("the source changed during the copy")));
         }
         if copy.verification != ChecksumVerification::Off {
-            compare(&client, &copy, (file, bytes), algorithm).await?;
+            compare(&gateway, &client, &copy, (file, bytes), algorithm).await?;
         }
         running.finish(bytes);
         Ok(())
@@ -490,6 +493,7 @@ fn open(place: &ResolvedPath) -> io::Result<(std::fs::File, u64)> {
 
 /// Compares the digest of the file with that of the other server.
 async fn compare(
+    gateway: &Gateway,
     client: &StorageClient,
     copy: &CopyRequest,
     (file, bytes): (Arc<std::fs::File>, u64),
@@ -498,8 +502,7 @@ async fn compare(
     let offered = remote_digests(client, &copy.remote, Some(bytes), &[algorithm]).await;
     let offered = comparable(offered, copy.verification, &[algorithm])?;
     let Some((_, there)) = offered.into_iter().next() else { return Ok(()) };
-    let here = blocking(move || digest::of_file(&file, algorithm)).await;
-    let here = here.map_err(CopyFailure::Local)?;
+    let here = gateway.digest(file, algorithm).await.map_err(CopyFailure::Local)?;
     match here {
         Some(here) if here != there => Err(CopyFailure::Checksum { algorithm, here, there }),
         _ => Ok(()),

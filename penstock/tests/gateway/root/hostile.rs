@@ -205,6 +205,22 @@ fn reader_that_leaves_is_no_failure() {
 }
 
 #[test]
+fn leaving_client_ends_its_checksum() {
+    let site = root_site("");
+    // Its MD5 takes longer than the test waits.
+    fs::File::create(site.data.join("f")).unwrap().set_len(1 << 40).unwrap();
+    let mut client = RootClient::logged_in(&site);
+    let mut checksum = [0; 16];
+    checksum[1] = 3;
+    let path = format!("/store/data/f?cks.type=md5&{AUTHZ}");
+    client.send(3001, checksum, path.as_bytes()).unwrap();
+    let within = Duration::from_secs(20);
+    wait_until("the file is read", within, || site.reads("f").then_some(()));
+    drop(client);
+    wait_until("the computation ends", within, || (!site.reads("f")).then_some(()));
+}
+
+#[test]
 fn slow_clients_do_not_hold_others() {
     let site = root_site("[limits]\ntransfers = 200\ntransfers_per_caller = 200\n");
     write_file(&mut seeded(1728), &site.data.join("f"), 64 << 20);
