@@ -69,6 +69,20 @@ fn ranges_are_parts_of_the_file() {
 }
 
 #[test]
+fn multipart_boundaries_are_unique() {
+    let site = Site::new();
+    fs::write(site.data.join("f"), b"0123456789").unwrap();
+    let kind = || {
+        let parts = site.ask("GET", "/store/data/f", &[("Range", "bytes=0-1,8-")], b"");
+        let kind = parts.header("content-type").unwrap().to_owned();
+        let boundary = kind.split_once("boundary=").unwrap().1;
+        assert!(parts.text().ends_with(&format!("\r\n--{boundary}--\r\n")), "{}", parts.text());
+        kind
+    };
+    assert_ne!(kind(), kind());
+}
+
+#[test]
 fn disconnecting_client_ends_the_digest() {
     let site = Site::new();
     // Its MD5 takes longer than the test waits.

@@ -230,6 +230,21 @@ fn bytes_after_body_are_not_stored() {
 }
 
 #[test]
+fn http10_upload_needs_its_length() {
+    let site = Site::new();
+    let request = |headers: &str| {
+        let head = head("f", headers).replace("HTTP/1.1", "HTTP/1.0");
+        exchange(site.authority(), (head + "hello").as_bytes())
+    };
+    let refused = request("X: y");
+    assert!(refused.starts_with("HTTP/1.0 411"), "{refused}");
+    assert!(site.names().is_empty() && site.transfers().is_empty());
+    let stored = request(&content_length(5));
+    assert!(stored.starts_with("HTTP/1.0 201"), "{stored}");
+    assert_eq!(fs::read(site.data.join("f")).unwrap(), b"hello");
+}
+
+#[test]
 fn refused_upload_keeps_its_connection() {
     let site = Site::new();
     fs::write(site.data.join("f"), b"old").unwrap();
