@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use penstock_host::facts::cpu::NumaNode;
@@ -13,10 +13,10 @@ use penstock_host::facts::{Disk, Facts, Nic};
 use penstock_host::placement::NumaPlacement;
 use penstock_identity::{Fingerprint, Identity, tls_client_config};
 use penstock_mover::{
-    Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, Endpoint, Engine,
-    Gatekeeper, PeerConnector, ResolvedPath, ScanRoot, SenderControl, SenderEnd, Session,
-    SessionBuilder, SessionOrigin, StreamTuning, TcpDial, TransferConfig, TransferSnapshot,
-    TransferTarget, TransportChoice,
+    Agent, AgentConfig, AgentLimits, Caller, ClientTransfer, CopyError, EndedTransfer,
+    EndedTransferLog, Endpoint, Engine, Gatekeeper, PeerConnector, ResolvedPath, ScanRoot,
+    SenderControl, SenderEnd, Session, SessionBuilder, SessionOrigin, StreamTuning, TcpDial,
+    TransferConfig, TransferSnapshot, TransferTarget, TransportChoice,
 };
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
@@ -57,12 +57,28 @@ impl Gatekeeper for OneExport {
     }
 }
 
+/// Lists of the agent as each transfer ends: true if it has the transfer.
+#[derive(Debug, Default)]
+struct ListsAtEnd {
+    agent: OnceLock<Agent>,
+    has_ended: Mutex<Vec<bool>>,
+}
+
+impl EndedTransferLog for ListsAtEnd {
+    fn record(&self, ended: EndedTransfer) {
+        let Some(agent) = self.agent.get() else { return };
+        let has = agent.transfers().iter().any(|one| one.id == ended.listed.id);
+        self.has_ended.lock().expect("no panic").push(has);
+    }
+}
+
 struct Site {
     _temporary: tempfile::TempDir,
     source: PathBuf,
     export: PathBuf,
     state: PathBuf,
     agent: Agent,
+    lists: Arc<ListsAtEnd>,
     identity: Arc<Identity>,
     homes: Option<NumaPlacement>,
 }
@@ -97,6 +113,7 @@ impl Site {
         };
         let (source, export, state) = (path("source"), path("export"), path("state"));
         let identity = Arc::new(Identity::generate().expect("randomness"));
+        let lists = Arc::new(ListsAtEnd::default());
         let agent = Agent::start(AgentConfig {
             listen: vec!["127.0.0.1:0".parse().expect("an address")],
             identity: Arc::clone(&identity),
@@ -106,11 +123,11 @@ impl Site {
             collectors: Vec::new(),
             marker: PathBuf::from("/nonexistent"),
             homes: homes.clone(),
-            ended_log: None,
+            ended_log: Some(Arc::clone(&lists) as Arc<dyn EndedTransferLog>),
             decline_nettest: |_| Err(std::io::ErrorKind::Unsupported.into()),
         })
         .expect("a port");
-        Self { _temporary: temporary, source, export, state, agent, identity, homes }
+        Self { _temporary: temporary, source, export, state, agent, lists, identity, homes }
     }
 
     fn plan(
@@ -311,6 +328,19 @@ fn ended_transfers_are_listed_within_limit() {
     }
     let listed: Vec<_> = site.agent.transfers().iter().map(|one| one.id).collect();
     assert_eq!(listed, (4..=203).collect::<Vec<_>>());
+}
+
+#[test]
+fn ending_transfer_stays_listed() {
+    let site = Site::new();
+    site.lists.agent.set(site.agent.clone()).expect("the first");
+    site.push(&options(Algorithm::None, Protection::Integrity)).expect("a copy");
+    let start = std::time::Instant::now();
+    while site.lists.has_ended.lock().expect("no panic").is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it has not ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(*site.lists.has_ended.lock().expect("no panic"), [true]);
 }
 
 /// Names of this process's threads that are restricted to these processors.

@@ -10,7 +10,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use penstock_host::load::HostLoad;
@@ -186,29 +186,33 @@ impl Agent {
     /// Running transfers and the last ended ones, by id.
     #[must_use]
     pub fn transfers(&self) -> Vec<ListedTransfer> {
-        let mut all = self.list(|_| true);
-        all.extend(self.0.gateway_transfers().iter().map(|one| one.show(false)));
-        all.sort_by_key(|transfer| transfer.id);
-        all
+        self.list(|_| true, true)
     }
 
     /// As [`Self::transfers`], without those of gateways.
     #[must_use]
     pub fn native_transfers(&self) -> Vec<ListedTransfer> {
-        let mut all = self.list(|ended| ended.is_native);
-        all.sort_by_key(|transfer| transfer.id);
-        all
+        self.list(|ended| ended.is_native, false)
     }
 
-    /// The last ended transfers that `is_meant`, and the running ones of the mover.
-    fn list(&self, is_meant: impl Fn(&RecentTransfer) -> bool) -> Vec<ListedTransfer> {
+    /// The last ended transfers that `is_meant`, and the running ones, sorted by number.
+    fn list(
+        &self,
+        is_meant: impl Fn(&RecentTransfer) -> bool,
+        with_gateways: bool,
+    ) -> Vec<ListedTransfer> {
+        // Held until all are listed: no transfer ends meanwhile.
         let history = lock(&self.0.history);
         let ended = history.iter().filter(|ended| is_meant(ended));
         let mut all: Vec<_> = ended.map(|ended| ended.listed.clone()).collect();
-        drop(history);
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         all.extend(running.iter().map(|running| running.show()));
         all.extend(self.0.initiated().iter().map(|one| one.show()));
+        let gateways = if with_gateways { self.0.gateway_transfers() } else { Vec::new() };
+        all.extend(gateways.iter().map(|one| one.show(false)));
+        // Before `gateways`, whose last use ends a transfer.
+        drop(history);
+        all.sort_by_key(|transfer| transfer.id);
         all
     }
 
@@ -272,11 +276,15 @@ impl Agent {
     /// Counters since the start.
     #[must_use]
     pub fn counters(&self) -> AgentCounters {
+        // As for a list: a counter that falls looks like a restart.
+        let history = lock(&self.0.history);
         let mut counters = lock(&self.0.totals).clone();
         let running: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
         running.iter().for_each(|running| running.end.count(&mut counters));
         self.0.initiated().iter().for_each(|one| one.count(&mut counters));
-        self.0.gateway_transfers().iter().for_each(|one| one.count(&mut counters));
+        let gateways = self.0.gateway_transfers();
+        gateways.iter().for_each(|one| one.count(&mut counters));
+        drop(history);
         (counters.fireflies_sent, counters.fireflies_failed) = self.0.fireflies.counts();
         counters
     }
@@ -312,10 +320,10 @@ impl AgentInner {
     }
 
     pub(super) fn retire(&self, running: &Arc<ActiveSession>) {
+        let history = lock(&self.history);
         if lock(&self.sessions).remove(&running.session).is_none() {
             return;
         }
-        drop(lock(&running.memory).take());
         let tuning = running.delegate.as_ref().map(Delegate::tuning);
         let listed = running.show();
         let session = running.end.session();
@@ -336,12 +344,15 @@ impl AgentInner {
             start: running.conditions,
             listed,
         };
-        self.record_ended(ended, tuning, |totals| running.end.count(totals));
+        self.record_ended(history, ended, tuning, |totals| running.end.count(totals));
+        drop(lock(&running.memory).take());
     }
 
-    /// Records an ended transfer.
+    /// Records an ended transfer. The caller has locked `history` since before it removed the transfer from the running ones,
+    /// so that lists always have it.
     pub(super) fn record_ended(
         &self,
+        mut history: MutexGuard<'_, VecDeque<RecentTransfer>>,
         mut ended: EndedTransfer,
         tuning: Option<TuningReport>,
         count: impl FnOnce(&mut AgentCounters),
@@ -353,18 +364,18 @@ impl AgentInner {
             let settled = tuning.as_ref().map(|report| report.settled_streams().unwrap_or(peak));
             ended.streams_settled = settled;
         }
-        if let Some(log) = &self.config.ended_log {
-            log.record(ended);
-        }
         let mut totals = lock(&self.totals);
         count(&mut totals);
         totals.transfers_failed += u64::from(shown.state == "failed");
         drop(totals);
-        tracing::info!("transfer {}: {} after {:.1} s", shown.id, shown.state, shown.seconds);
-        let mut history = lock(&self.history);
         if history.len() == HISTORY_MAX {
             history.pop_front();
         }
-        history.push_back(RecentTransfer { listed: shown, is_native, tuning });
+        history.push_back(RecentTransfer { listed: shown.clone(), is_native, tuning });
+        drop(history);
+        tracing::info!("transfer {}: {} after {:.1} s", shown.id, shown.state, shown.seconds);
+        if let Some(log) = &self.config.ended_log {
+            log.record(ended);
+        }
     }
 }

@@ -390,6 +390,7 @@ impl Drop for GatewayTransfer {
             fireflies.end(0);
         }
         let inner = Arc::clone(&self.agent.0);
+        let history = lock(&inner.history);
         lock(&inner.gateway).remove(&self.id);
         let listed = self.show(true);
         let connection = lock(&self.connection);
@@ -404,6 +405,7 @@ impl Drop for GatewayTransfer {
             start: self.conditions,
             listed,
         };
-        inner.record_ended(ended, Some(TuningReport::kept(GATEWAY)), |totals| self.count(totals));
+        let tuning = Some(TuningReport::kept(GATEWAY));
+        inner.record_ended(history, ended, tuning, |totals| self.count(totals));
     }
 }

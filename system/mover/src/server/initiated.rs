@@ -364,12 +364,14 @@ impl AgentInner {
     /// Removes ended transfers from the list.
     pub(super) fn retire_initiated(&self) {
         for one in self.initiated().into_iter().filter(|one| one.outcome().is_some()) {
+            let history = lock(&self.history);
             if lock(&self.initiated).remove(&one.id).is_some() {
-                drop(lock(&one.memory).take());
                 // A transfer without a session is retried by its controller and not listed.
                 if one.snapshot().sessions > 0 {
-                    self.record_ended(one.ended(), Some(one.tuning()), |totals| one.count(totals));
+                    let tuning = Some(one.tuning());
+                    self.record_ended(history, one.ended(), tuning, |totals| one.count(totals));
                 }
+                drop(lock(&one.memory).take());
             }
         }
     }
