@@ -201,6 +201,12 @@ pub(crate) fn store(
     Ok(state.write(FILE, text.as_bytes(), 0o600)?)
 }
 
+/// Returns true if credentials for `address` are stored.
+pub(crate) fn is_stored(state: &StateDir, address: &AgentAddress) -> anyhow::Result<bool> {
+    let name = address.to_string();
+    Ok(read(state)?.host.iter().any(|host| host.address == name))
+}
+
 /// Finds credentials by the address of an agent's mover.
 pub(crate) fn find(
     state: &StateDir,

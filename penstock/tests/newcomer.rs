@@ -162,6 +162,16 @@ fn documented_commands_finish_a_request() {
     // A directory with a configuration is not overwritten.
     let again = namespace.run("penstock controller init site dtn-a=a dtn-b=b", place);
     assert_eq!(again.status.code(), Some(2));
+    // Neither is the login for its address.
+    let other = "penstock controller init other dtn-a=a dtn-b=b";
+    let refused = namespace.run(other, place);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && text.contains("--replace-login"), "{text}");
+    assert!(!place.join("other").exists());
+    assert!(namespace.run("penstock list", place).status.success());
+    let replaced = namespace.run(&format!("{other} --replace-login"), place);
+    assert!(replaced.status.success(), "{}", String::from_utf8_lossy(&replaced.stderr));
+    assert!(!namespace.run("penstock list", place).status.success());
 }
 
 #[test]

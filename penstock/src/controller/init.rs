@@ -55,6 +55,9 @@ pub(crate) struct ControllerInitArgs {
     /// Rate of each host's interface
     #[arg(long, value_name = "RATE", default_value = "10G")]
     rate: BitRate,
+    /// Replace your login for the address of --listen, if you have one
+    #[arg(long)]
+    replace_login: bool,
     /// Print one JSON object: directory, controller, fingerprint, hosts, commands; docs/json.md has its fields
     #[arg(long)]
     json: bool,
@@ -112,6 +115,14 @@ pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, CommandFailure> {
         );
         return Err(CommandFailure::new(Code::Usage, error));
     }
+    let address = AgentAddress::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
+    let logins = credentials::state()?;
+    if !args.replace_login && credentials::is_stored(&logins, &address)? {
+        let error = anyhow!(
+            "you are logged in to {address} already: give --listen another address, or --replace-login to forget that login"
+        );
+        return Err(CommandFailure::new(Code::Usage, error));
+    }
     make_directory(directory)?;
     let state = StateDir::open(&directory.join("state")).context("the controller's state")?;
     let identity = state.credentials().context("the controller's certificate")?.identity;
@@ -136,14 +147,13 @@ pub(crate) fn run(args: &ControllerInitArgs) -> Result<Code, CommandFailure> {
     }
     // Written last: its presence means that all other files exist.
     write(directory, CONFIG, &setup.controller(), 0o644)?;
-    let address = AgentAddress::parse(&args.listen.to_string(), HTTP_PORT).or_exit(Code::Usage)?;
     let known = AgentCredentials {
         token: operator.trim().to_owned(),
         is_bearer: false,
         fingerprint: identity.fingerprint(),
         own: None,
     };
-    credentials::store(&credentials::state()?, &address, &known)?;
+    credentials::store(&logins, &address, &known)?;
     setup.print_instructions(identity.fingerprint())?;
     Ok(Code::Done)
 }
