@@ -31,6 +31,13 @@ function quantity(value, unit) {
 /** "1.10 Tb/s". */
 export const rate = (bps) => quantity(bps, "b/s");
 
+/** Bits per second of a rate such as "2G" or "500 Mb/s"; null for another text. */
+export function parseRate(text) {
+  const found = /^(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:b|bit)?(?:\/s|ps)?$/i.exec(text.trim());
+  if (found === null) return null;
+  return Math.round(Number(found[1]) * 1000 ** " kmgtp".indexOf(found[2].toLowerCase() || " "));
+}
+
 /** "4.29 GB". */
 export const bytes = (count) => quantity(count, "B");
 

@@ -5,7 +5,7 @@ import { call, token, usePoll } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/html.js";
 import { set } from "../lib/route.js";
 import { clean, Name, Path } from "../lib/text.js";
-import { ago, bytes, duration, moment, percent, rate, whole } from "../lib/units.js";
+import { ago, bytes, duration, moment, parseRate, percent, rate, whole } from "../lib/units.js";
 import { Command, Dialog, Empty, Loading, Meter, Panel, Problem } from "../parts/bits.js";
 import { Table } from "../parts/table.js";
 import { TuningPlot, TuningTable } from "../parts/tuning.js";
@@ -142,7 +142,8 @@ function Steer({ transfer, what, onClose, onDone }) {
         const given = new FormData(event.target);
         const body = {};
         const wanted = given.get("rate").trim();
-        if (wanted !== "") body.rate = wanted === "0" ? 0 : wanted;
+        // The host refuses what is no rate.
+        if (wanted !== "") body.rate_bps = parseRate(wanted) ?? wanted;
         if (given.get("streams") !== "" && Number(given.get("streams")) !== transfer.streams) body.streams = Number(given.get("streams"));
         await call(`${PATH}/${transfer.id}`, { method: "PATCH", body });
       }

@@ -136,7 +136,8 @@ pub(crate) fn run(args: TransfersArgs) -> Result<Code, CommandFailure> {
             print_one(row, args.json, output)
         }
         Some(TransferCommand::Set(Set { id, rate, streams, readers, writers })) => {
-            let change = TransferChange { rate, streams, readers, writers };
+            let rate_bps = rate.map(|rate| rate.0);
+            let change = TransferChange { rate_bps, streams, readers, writers };
             if change == TransferChange::default() {
                 let error = anyhow::anyhow!(
                     "nothing to change: give --rate, --streams, --readers or --writers"

@@ -65,7 +65,7 @@ def test_running_transfers_change_and_end(shared_agent: daemons.Daemon, tmp_path
         transfer = daemons.eventually(running, "the copy runs")
         with pytest.raises(WaitTimeoutError, match="running"):
             agent.wait(transfer.id, timeout=0)
-        changed = agent.change(transfer.id, rate="4M", streams=1)
+        changed = agent.change(transfer.id, rate_bps=4_000_000, streams=1)
         assert changed.rate_bps == 4_000_000
         agent.cancel(transfer.id)
         with pytest.raises(TransferFailedError) as caught:
@@ -84,7 +84,7 @@ def test_errors_carry_problem_documents(shared_agent: daemons.Daemon, alice: Con
             agent.transfer(999_999)
         assert caught.value.title == "Not Found"
         with pytest.raises(InvalidRequestError):
-            agent.change(1, rate="fast")
+            agent.change(1, rate_bps=-1)
     with pytest.raises(InvalidRequestError) as refused:
         alice.submit("a:/data", "b:/data", files=["x"], priority=9)
     assert refused.value.errors

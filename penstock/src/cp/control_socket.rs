@@ -142,7 +142,7 @@ impl RunningCopy {
     /// When the copy does not support the change.
     fn change(&self, change: &TransferChange) -> anyhow::Result<()> {
         let settings = Settings {
-            rate_bps: change.rate.map(|rate| rate.0),
+            rate_bps: change.rate_bps,
             streams: change.streams.map(Into::into),
             readers: change.readers.map(Into::into),
             writers: change.writers.map(Into::into),

@@ -208,8 +208,8 @@ class AuditLog:
 class Change:
     """A change to a running transfer; what is absent stays as it is."""
 
-    rate: str | None = None
-    """Limit on the rate: text with a unit such as "2G", or a number of bits per second; 0 for none."""
+    rate_bps: int | None = None
+    """Limit on the rate in bits per second; 0 for none."""
     readers: int | None = None
     """Reader threads per device."""
     streams: int | None = None
@@ -221,7 +221,7 @@ class Change:
     def from_json(cls, data: Mapping[str, Any]) -> Change:
         """Creates it from parsed JSON."""
         return cls(
-            rate=data.get("rate"),
+            rate_bps=data.get("rate_bps"),
             readers=data.get("readers"),
             streams=data.get("streams"),
             writers=data.get("writers"),
@@ -230,8 +230,8 @@ class Change:
     def to_json(self) -> dict[str, Any]:
         """Returns it for the body of a request, without fields that are None."""
         data: dict[str, Any] = {}
-        if self.rate is not None:
-            data["rate"] = self.rate
+        if self.rate_bps is not None:
+            data["rate_bps"] = self.rate_bps
         if self.readers is not None:
             data["readers"] = self.readers
         if self.streams is not None:

@@ -202,7 +202,7 @@ fn owner_lists_changes_and_cancels_transfers() {
     assert_eq!(whose, (Some(206), Some("cms"), Some("analysis-input")));
 
     let change = TransferChange {
-        rate: Some("2G".parse().unwrap()),
+        rate_bps: Some(2_000_000_000),
         streams: Some(8.try_into().unwrap()),
         ..TransferChange::default()
     };
@@ -228,7 +228,7 @@ fn owner_lists_changes_and_cancels_transfers() {
 #[test]
 fn statuses_match_documentation() {
     let running = start("127.0.0.1:0", MetricsAccess::Loopback);
-    let large = format!("{{\"rate\": \"{}\"}}", "1".repeat(BODY_BYTES_MAX));
+    let large = format!("{{\"rate_bps\": \"{}\"}}", "1".repeat(BODY_BYTES_MAX));
     let one = "/api/v1/transfers/1";
     for (method, path, token, body, status, words) in [
         ("GET", "/healthz", None, "", 200, "ok"),
@@ -236,8 +236,8 @@ fn statuses_match_documentation() {
         ("GET", "/metrics", Some(TOKEN), "", 200, "# EOF"),
         ("GET", "/metrics", None, "", 401, "'x' is not known as a name of this machine"),
         ("GET", "/api/v1/openapi.json", Some(TOKEN), "", 200, "\"openapi\""),
-        ("PATCH", one, Some(TOKEN), "{\"rate\": \"400M\", \"writers\": 2}", 200, "\"id\":1"),
-        ("PATCH", one, Some(TOKEN), "{\"rate\": 0}", 200, "\"id\":1"),
+        ("PATCH", one, Some(TOKEN), "{\"rate_bps\": 400000000, \"writers\": 2}", 200, "\"id\":1"),
+        ("PATCH", one, Some(TOKEN), "{\"rate_bps\": 0}", 200, "\"id\":1"),
         ("GET", "/api/v1/transfers", None, "", 401, "Bearer TOKEN"),
         ("GET", "/api/v1/transfers", Some("wrong"), "", 401, "not this agent's"),
         ("GET", "/api/v1/openapi.json", None, "", 401, "token"),
@@ -253,8 +253,8 @@ fn statuses_match_documentation() {
         ("GET", "/api/v1/transfers/2/tuning", Some(TOKEN), "", 200, "\"mode\":\"off\""),
         ("GET", "/api/v1/transfers/x", Some(TOKEN), "", 400, "whole number"),
         ("POST", one, Some(TOKEN), "", 405, "does not take POST"),
-        ("PATCH", one, Some(TOKEN), "{\"rat\": 1}", 400, "unknown field `rat`"),
-        ("PATCH", one, Some(TOKEN), "{\"rate\": \"fast\"}", 400, "10G"),
+        ("PATCH", one, Some(TOKEN), "{\"rate\": 1}", 400, "unknown field `rate`"),
+        ("PATCH", one, Some(TOKEN), "{\"rate_bps\": \"2G\"}", 400, "expected u64"),
         ("PATCH", one, Some(TOKEN), "{\"streams\": 0}", 400, "nonzero"),
         ("PATCH", one, Some(TOKEN), "{\"streams\": 257}", 400, "from 1 to 256"),
         ("PATCH", one, Some(TOKEN), "{\"readers\": 65}", 400, "from 1 to 64"),

@@ -126,13 +126,13 @@ class AsyncAgent(AsyncService):
         self,
         id: int,
         *,
-        rate: str | None = None,
+        rate_bps: int | None = None,
         streams: int | None = None,
         readers: int | None = None,
         writers: int | None = None,
     ) -> models.Transfer:
-        """Changes a running transfer; `rate` is text such as `2G`, or `none` for no limit."""
-        body = models.Change(rate=rate, streams=streams, readers=readers, writers=writers)
+        """Changes a running transfer; a `rate_bps` of 0 is no limit."""
+        body = models.Change(rate_bps=rate_bps, streams=streams, readers=readers, writers=writers)
         return await self._call(
             "PATCH",
             "/api/v1/transfers/{id}",

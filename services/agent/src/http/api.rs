@@ -13,7 +13,6 @@ use axum::http::StatusCode;
 use penstock_mover::{ListedTransfer, STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_protocol::control::Settings;
 use penstock_scitags::Scitag;
-use penstock_units::BitRate;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
@@ -240,10 +239,9 @@ impl ControllerFacts {
 #[serde(deny_unknown_fields)]
 #[schema(as = Change, min_properties = 1)]
 pub struct TransferChange {
-    /// Limit on the rate: text with a unit such as "2G", or a number of bits per second; 0 for none.
+    /// Limit on the rate in bits per second; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "2G")]
-    pub rate: Option<BitRate>,
+    pub rate_bps: Option<u64>,
     /// Number of data streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>, minimum = 1, maximum = 256)]
@@ -458,13 +456,13 @@ pub(super) async fn change(
         .map_err(|error| ProblemDetails::bad_request(format!("cannot read the change: {error}")))?;
     if change == TransferChange::default() {
         return Err(ProblemDetails::bad_request(
-            "nothing to change: give rate, streams, readers or writers",
+            "nothing to change: give rate_bps, streams, readers or writers",
         ));
     }
     change.check().map_err(|error| ProblemDetails::bad_request(error.to_string()))?;
     find(&api, &client, id)?;
     let settings = Settings {
-        rate_bps: change.rate.map(|rate| rate.0),
+        rate_bps: change.rate_bps,
         streams: change.streams.map(u16::from),
         readers: change.readers.map(u16::from),
         writers: change.writers.map(u16::from),
