@@ -107,7 +107,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, CommandFailure> {
     let collector = collector.map(|config| start_collector(config, &context)).transpose()?;
     let controller = controller.map(|start| start(&context)).transpose()?;
     let agent = AgentRole::start(config, placement, &context, Box::new(load));
-    let agent = Arc::new(agent.map_err(anyhow::Error::from)?);
+    let mut agent = agent.map_err(anyhow::Error::from)?;
     let gateway = gateway.zip(agent.mover().cloned()).map(|(config, mover)| {
         GatewayRole::start(config, mover, agent.gatekeeper(), agent.minter(), &context)
             .map(Arc::new)
@@ -115,6 +115,8 @@ pub(crate) fn run(args: ServeArgs) -> Result<Code, CommandFailure> {
     let gateway = gateway.transpose().map_err(anyhow::Error::from)?;
     let inputs = collector.as_deref().map(inputs).unwrap_or_default();
     let urls = gateway.as_deref().map(GatewayUrls::of).unwrap_or_default();
+    agent.set_gateway(urls.webdav.clone());
+    let agent = Arc::new(agent);
 
     let mut roles: Vec<Arc<dyn ServiceRole>> = vec![Arc::clone(&agent) as _];
     roles.extend(gateway.map(|role| role as Arc<dyn ServiceRole>));

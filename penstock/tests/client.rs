@@ -512,8 +512,10 @@ fn login_to_http_port_is_verified() {
 fn login_to_a_controller_is_checked() {
     let more = format!(
         "[[controller.token]]\nname = \"robot\"\nsha256 = \"{}\"\nscopes = [\"submit:production\"]\n\
+         [[controller.token]]\nname = \"watcher\"\nsha256 = \"{}\"\nscopes = [\"read\"]\n\
          [[controller.class]]\nname = \"production\"\nlabel = \"cms/data-consolidation\"\nweight = 1\n",
-        sha256("the-token-of-the-robot")
+        sha256("the-token-of-the-robot"),
+        sha256("the-token-of-the-watcher")
     );
     let operations = Operations::start(&more);
     let dir = tempfile::tempdir().unwrap();
@@ -533,9 +535,11 @@ fn login_to_a_controller_is_checked() {
     };
     let (code, _, error) = login("a-token-of-nobody-at-all");
     assert!(code == Some(5) && error.contains("nothing is kept"), "{error}");
-    let (code, out, error) = login("the-token-of-the-robot");
-    assert_eq!((code, error.as_str()), (Some(0), ""), "{out}");
-    assert!(out.contains("HTTP API of a controller, which takes your token"), "{out}");
+    for token in ["the-token-of-the-watcher", "the-token-of-the-robot"] {
+        let (code, out, error) = login(token);
+        assert_eq!((code, error.as_str()), (Some(0), ""), "{out}");
+        assert!(out.contains("HTTP API of a controller, which takes your token"), "{out}");
+    }
     let mut list = penstock(dir.path());
     run(list.args(["list", "--controller", &operations.listen])).good();
 }

@@ -86,6 +86,21 @@ fn scopes_limit_an_issued_token() {
 }
 
 #[test]
+fn login_names_bearer_and_scopes() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    for (name, scopes) in [("bob", &["read"][..]), ("carol", &["operate", "read"])] {
+        let (_, token) = create(&env.state, name, scopes, &[]);
+        let mut login = penstock(&env.path("client"));
+        login.args(["login", &agent.http, "--token", &token, "--fingerprint", &agent.fingerprint]);
+        let done = login.output().unwrap();
+        let text = String::from_utf8_lossy(&done.stdout).into_owned();
+        let words = format!("knows you as {name} with {};", scopes.join(", "));
+        assert!(done.status.success() && text.contains(&words), "{text}");
+    }
+}
+
+#[test]
 fn revoked_token_ends_its_transfers() {
     let env = TestEnv::new();
     write_file(&mut seeded(402), &env.root.join("file"), 24 << 20);

@@ -302,6 +302,31 @@ def test_dead_gateways_are_named(shared_agent: daemons.Daemon) -> None:
             work()
 
 
+def test_agent_names_its_gateway(
+    shared_agent: daemons.Daemon, root: str, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    from penstock import Retry
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        monkeypatch.setattr("penstock._webdav.GATEWAY_PORT", closed.getsockname()[1])
+    monkeypatch.setattr("penstock.fsspec.HTTP_PORT", int(shared_agent.http.rpartition(":")[2]))
+    monkeypatch.delenv("PENSTOCK_GATEWAY", raising=False)
+    (stored / "f").write_bytes(b"abc")
+    for read in ("cat_file", "info"):
+        fs = PenstockFileSystem(
+            shared_agent.listen,
+            token=shared_agent.token,
+            fingerprint=shared_agent.fingerprint,
+            mover="never",
+            retry=Retry(attempts=2, first_s=0.001),
+            skip_instance_cache=True,
+        )
+        assert getattr(fs, read)(f"{root}/f")
+        assert fs.gateway == shared_agent.webdav("https")
+
+
 def test_reads_survive_broken_connections(shared_agent: daemons.Daemon, root: str, stored: Path) -> None:
     """Connections that break or fall silent within a response are replaced, and the bytes are right."""
     content = os.urandom(3_000_000)

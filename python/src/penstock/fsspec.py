@@ -18,7 +18,7 @@ import uuid
 import weakref
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,11 +30,12 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.utils import tokenize
 
 from penstock import _mover, _tls, _webdav
+from penstock._async.agent import AsyncAgent
 from penstock._core import Retry
-from penstock._credentials import MOVER_PORT, Address, Credentials, resolve
+from penstock._credentials import HTTP_PORT, MOVER_PORT, Address, Credentials, resolve
 from penstock._data import BrokenConnectionError, Buffer, RangeReader, RangeResponse
 from penstock._open_file import PenstockFile
-from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError
+from penstock.errors import ChecksumMismatchError, ConnectionFailedError, CredentialsError, PenstockError
 
 #: Bytes of one request of a large read.
 PART_BYTES = 8 << 20
@@ -58,6 +59,8 @@ class _Session:
 
     http: httpx2.AsyncClient
     reader: RangeReader
+    #: Held while the agent is asked where its gateway is.
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _close_session(loop: asyncio.AbstractEventLoop, session: _Session) -> None:
@@ -73,9 +76,10 @@ def _close_session(loop: asyncio.AbstractEventLoop, session: _Session) -> None:
 class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
     """Files of an agent.
 
-    `host` is that of `penstock cp`: `HOST` or `HOST:PORT` of the mover. The gateway is at `https://HOST:8443`, or
-    where `gateway` or `PENSTOCK_GATEWAY` says. Its certificate is the pinned one of the agent's login, or with
-    `authorities` (True for the system's, else a PEM file or directory) one for its name.
+    `host` is that of `penstock cp`: `HOST` or `HOST:PORT` of the mover. The gateway is where `gateway` or
+    `PENSTOCK_GATEWAY` says, else at `https://HOST:8443`, or where none answers there, at the port that the agent's API
+    at `HOST:8621` names. Its certificate is the pinned one of the agent's login, or with `authorities` (True for the
+    system's, else a PEM file or directory) one for its name.
 
     `mover` is `auto` (large files by `penstock cp` where it is installed), `never` or `always`. `verify` compares the
     checksum of uploads. `auto_mkdir` makes missing directories of written files.
@@ -112,7 +116,9 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         self.host = host
         self.mover_address = Address.parse(host, MOVER_PORT)
         bare = f"[{self.mover_address.host}]" if ":" in self.mover_address.host else self.mover_address.host
-        gateway = gateway or os.environ.get("PENSTOCK_GATEWAY") or f"https://{bare}:{_webdav.GATEWAY_PORT}"
+        gateway = gateway or os.environ.get("PENSTOCK_GATEWAY")
+        self._asks_agent = not gateway
+        gateway = gateway or f"https://{bare}:{_webdav.GATEWAY_PORT}"
         self.gateway = gateway.rstrip("/")
         url = urlsplit(self.gateway)
         if url.scheme not in ("http", "https") or not url.hostname or url.path:
@@ -213,6 +219,36 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         )
         return _Session(http, reader)
 
+    async def _is_elsewhere(self, tried: str) -> bool:
+        """Asks the agent's API once for the port of its gateway; returns True if it is another than the one tried."""
+        async with self._session().asking:
+            if self.gateway != tried:
+                return True
+            if not self._asks_agent:
+                return False
+            self._asks_agent = False
+            known, host = self._credentials, self.mover_address.host
+            fingerprint = None if known.fingerprint is None else f"SHA256:{known.fingerprint.hex()}"
+            api = AsyncAgent(
+                str(Address(host, HTTP_PORT)),
+                token=known.token,
+                fingerprint=fingerprint,
+                timeout=self.timeout,
+                retry=Retry(attempts=1),
+            )
+            try:
+                async with api:
+                    urls = [urlsplit(url) for url in (await api.info()).webdav or ()]
+            except PenstockError:
+                return False
+            ports = [url.port for url in urls if url.scheme == "https"]
+            if not ports:
+                return False
+            self.gateway = f"https://{Address(host, ports[0] or 443)}"
+            with self._sessions_lock:
+                self._sessions.clear()
+            return self.gateway != tried
+
     async def _send(
         self,
         method: str,
@@ -226,6 +262,7 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         """Sends a request; returns a successful response or one with a status of `accept`."""
         failures = 0
         while True:
+            tried = self.gateway
             wait_s = self._retry.delay(failures) if repeatable else None
             try:
                 response = await self._session().http.request(
@@ -235,6 +272,8 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
                 found = _tls.mismatch(error, self.gateway)
                 if found is not None:
                     raise found from error
+                if isinstance(error, httpx2.ConnectError) and await self._is_elsewhere(tried):
+                    continue
                 if wait_s is None:
                     raise ConnectionFailedError(
                         f"{self.gateway}: {error or type(error).__name__}: check the address of the gateway (gateway=)"
@@ -254,10 +293,13 @@ class PenstockFileSystem(AsyncFileSystem):  # type: ignore[misc]
         failures = 0
         headers = {"If-Match": tag} if tag else {}
         while True:
+            tried = self.gateway
             wait_s = self._retry.delay(failures)
             try:
                 response = await self._session().reader.read(target, _webdav.quoted(path), byte_range, headers)
             except (BrokenConnectionError, ConnectionError, TimeoutError, asyncio.TimeoutError) as error:
+                if isinstance(error, ConnectionRefusedError) and await self._is_elsewhere(tried):
+                    continue
                 if wait_s is None:
                     raise ConnectionFailedError(
                         f"{self.gateway}: {error or type(error).__name__}: check the address of the gateway (gateway=)"

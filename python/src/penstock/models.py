@@ -27,6 +27,7 @@ TransferState = Literal["waiting", "running", "done", "partial", "failed", "canc
 class Agent:
     """Description of an agent."""
 
+    client: ApiClient | None = None
     controller: AgentController | None = None
     exports: tuple[Export, ...]
     """Directory trees that clients may use."""
@@ -42,11 +43,16 @@ class Agent:
     """Start time of the agent, in seconds since 1970."""
     version: str
     """Version of its software."""
+    webdav: tuple[str, ...] | None = None
+    """URLs of the gateway: the exports over HTTP and WebDAV. Their host is the address on which it
+    listens.
+    """
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Agent:
         """Creates it from parsed JSON."""
         return cls(
+            client=None if data.get("client") is None else ApiClient.from_json(data["client"]),
             controller=None if data.get("controller") is None else AgentController.from_json(data["controller"]),
             exports=tuple(Export.from_json(item) for item in data["exports"]),
             fingerprint=data["fingerprint"],
@@ -55,6 +61,7 @@ class Agent:
             listen=tuple(data["listen"]),
             started_unix_seconds=data["started_unix_seconds"],
             version=data["version"],
+            webdav=None if data.get("webdav") is None else tuple(data["webdav"]),
         )
 
     @property
@@ -120,6 +127,24 @@ class AgentController:
     def since_at(self) -> datetime:
         """Time of `since_unix_seconds` in UTC."""
         return datetime.fromtimestamp(self.since_unix_seconds, timezone.utc)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiClient:
+    """Client of this API."""
+
+    name: str
+    """Name of its token, or `owner`."""
+    scopes: tuple[str, ...]
+    """Scopes of an issued token; none of the owner, who may do everything."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ApiClient:
+        """Creates it from parsed JSON."""
+        return cls(
+            name=data["name"],
+            scopes=tuple(data["scopes"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -3234,6 +3259,7 @@ class TuningDecision:
 __all__ = [
     "Agent",
     "AgentController",
+    "ApiClient",
     "AppendBody",
     "AuditFacts",
     "AuditLog",

@@ -33,6 +33,7 @@ use penstock_tokens::{IssuerRegistry, MacaroonKey};
 use crate::config::{Export, Principal};
 use crate::destinations::DestinationRules;
 use crate::fireflies::{self, TagRule};
+use crate::http::api::ApiClientFacts;
 use crate::tokens::{CONTROLLER, OWNER, TokenHash, Tokens, check_token, hash, hex};
 
 mod claims;
@@ -158,6 +159,16 @@ impl Authorizer {
 
     fn issued_token(&self, token: &str) -> Option<IssuedToken> {
         self.issued.as_ref()?.find(token)
+    }
+
+    /// Name and scopes of the bearer of the agent's own token or of an issued one; `None` for any other token.
+    #[must_use]
+    pub fn api_client(&self, token: &str) -> Option<ApiClientFacts> {
+        if self.is_owner(token) {
+            return Some(ApiClientFacts { name: OWNER.to_owned(), scopes: Vec::new() });
+        }
+        let IssuedToken { name, scopes, .. } = self.issued_token(token)?;
+        Some(ApiClientFacts { name, scopes })
     }
 
     /// The client with a token of this hash; `None` for one whose rights this agent does not know by the hash alone.

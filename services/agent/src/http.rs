@@ -127,6 +127,8 @@ pub struct AgentApi {
     pub listen: Vec<SocketAddr>,
     /// Addresses on which this API listens.
     pub http: Vec<SocketAddr>,
+    /// URLs of the gateway.
+    pub webdav: Vec<String>,
     /// Fingerprint of the agent's certificate.
     pub fingerprint: Fingerprint,
     /// Limits on all clients together, which a reload may change.

@@ -174,6 +174,7 @@ impl AgentRole {
             state: config.state,
             listen: mover.as_ref().map(Agent::addresses).unwrap_or_default(),
             http: context.http.to_vec(),
+            webdav: Vec::new(),
             fingerprint: context.identity.fingerprint(),
             limits,
             controller: link.clone(),
@@ -212,6 +213,11 @@ impl AgentRole {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.api.listen
+    }
+
+    /// Sets the URLs of the gateway, which the API states. Before the daemon serves the role.
+    pub fn set_gateway(&mut self, webdav: Vec<String>) {
+        self.api.webdav = webdav;
     }
 
     /// Names of the bearers of this agent's tokens, which a reload may change.

@@ -137,6 +137,7 @@ fn start(listen: &str, metrics: MetricsAccess) -> Running {
         state: "/nonexistent".into(),
         listen: vec!["[::1]:8620".parse().unwrap()],
         http: vec![address],
+        webdav: vec!["https://[::]:8443/".to_owned()],
         fingerprint: identity.fingerprint(),
         limits: Arc::new(Mutex::new(AgentLimits::default())),
         controller: None,

@@ -9,7 +9,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use penstock_mover::{ListedTransfer, STREAMS_MAX, THREADS_PER_DEVICE_MAX};
 use penstock_protocol::control::Settings;
 use penstock_scitags::Scitag;
@@ -18,6 +18,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi, ToSchema};
 
 use penstock_http::documented_values::{list_values, tag_role};
+use penstock_http::tokens::bearer;
 use penstock_http::{ProblemDetails, QueryParams, RawQuery, Refused};
 
 use super::AgentApi;
@@ -295,6 +296,9 @@ pub struct AgentFacts {
     pub listen: Vec<String>,
     /// Addresses of this API.
     pub http: Vec<String>,
+    /// URLs of the gateway: the exports over HTTP and WebDAV. Their host is the address on which it listens.
+    #[serde(default)]
+    pub webdav: Vec<String>,
     /// SHA-256 of its certificate.
     pub fingerprint: String,
     /// Start time of the agent, in seconds since 1970.
@@ -306,6 +310,19 @@ pub struct AgentFacts {
     /// Controller that gives this agent orders; absent where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerFacts>,
+    /// Client that asks; absent without a token of this agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ApiClientFacts>,
+}
+
+/// Client of this API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ApiClient)]
+pub struct ApiClientFacts {
+    /// Name of its token, or `owner`.
+    pub name: String,
+    /// Scopes of an issued token; none of the owner, who may do everything.
+    pub scopes: Vec<String>,
 }
 
 /// A directory tree that clients may use.
@@ -347,7 +364,10 @@ pub(crate) fn unix_seconds(time: SystemTime) -> f64 {
     (status = 200, body = AgentFacts, description = "The agent: name, version, limits and exports"),
     Refused,
 ))]
-pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> {
+pub(super) async fn agent(
+    State(api): State<Arc<AgentApi>>,
+    headers: HeaderMap,
+) -> Json<AgentFacts> {
     let text =
         |addresses: &[std::net::SocketAddr]| addresses.iter().map(ToString::to_string).collect();
     let rules = api.authorizer.rules();
@@ -362,6 +382,7 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
         version: env!("CARGO_PKG_VERSION").to_owned(),
         listen: text(&api.listen),
         http: text(&api.http),
+        webdav: api.webdav.clone(),
         fingerprint: api.fingerprint.to_string(),
         started_unix_seconds: unix_seconds(api.started),
         exports: exports.collect(),
@@ -373,6 +394,7 @@ pub(super) async fn agent(State(api): State<Arc<AgentApi>>) -> Json<AgentFacts> 
             memory_bytes: limits.memory_bytes,
         },
         controller: ControllerFacts::of(&api),
+        client: bearer(&headers).and_then(|token| api.authorizer.api_client(token)),
     })
 }
 
