@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{
-    Agent, RunningCommand, TestEnv, assert_same, seeded, wait_until, write_file, write_private,
-    write_tree,
+    Agent, RunningCommand, TestEnv, assert_same, run, seeded, wait_until, write_file,
+    write_private, write_tree,
 };
 use penstock_testkit::http::{EventFeed, FeedEvent, TestRequest, TestResponse};
 use serde_json::{Value, json};
@@ -292,4 +292,33 @@ fn native_copies_have_events() {
     // Also one that ended before it was seen running.
     let seen = followed(&[], &quick);
     assert_eq!(seen.last().unwrap().data["files"], 1);
+}
+
+/// Without a follower nothing looks at a copy until its end, which the next follower gets.
+#[test]
+fn returning_follower_gets_missed_ends() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let [first, second] = ["first", "second"].map(|name| env.source.join(name));
+    write_file(&mut seeded(311), &first, 1000);
+    write_file(&mut seeded(312), &second, 6 << 20);
+    let feed = format!("{TRANSFERS}/events");
+    let mut events = EventFeed::open_as(&agent.http, &feed, &owner(&env));
+    run(env.cp(&[&first]).arg(agent.url(""))).good();
+    let last = events.find(|event| event.data["state"] == "done").expect("the end");
+    drop(events);
+    wait_until("the follower is gone", END_TIMEOUT, || {
+        let metrics = call(&agent, "GET", "/metrics", &owner(&env)).text();
+        // This request has one of its own.
+        let open =
+            |line: &str| line.strip_prefix("penstock_agent_http_connections ")?.parse::<f64>().ok();
+        (metrics.lines().find_map(open) == Some(1.0)).then_some(())
+    });
+    // Three seconds.
+    run(env.cp(&["--rate", "16M"]).arg(&second).arg(agent.url(""))).good();
+    let credentials = format!("Bearer {}", owner(&env));
+    let headers = [("authorization", credentials.as_str()), ("last-event-id", last.id.as_str())];
+    let next = EventFeed::open(&agent.http, &feed, &headers).next().unwrap();
+    assert_eq!((next.kind.as_str(), &next.data["state"]), ("state", &json!("done")));
+    assert_eq!(next.data["bytes"], 6 << 20);
 }

@@ -19,7 +19,9 @@ use std::time::SystemTime;
 use aws_lc_rs::digest::{SHA256, digest};
 use penstock_daemon::state::{StateDir, StateError};
 use penstock_http::tokens::hex;
-use penstock_mover::{Agent, AgentLimits, Caller, Gatekeeper, TcpDial, TransferDirection};
+use penstock_mover::{
+    Agent, AgentLimits, Caller, Gatekeeper, ListedTransfer, TcpDial, TransferDirection,
+};
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use tokio::sync::watch;
@@ -266,19 +268,19 @@ impl SubmittedTransfers {
         self.changed.notify_all();
     }
 
-    /// All transfers by number.
+    /// These transfers of the mover and all submitted ones, by number; of a submitted one, its record.
     #[must_use]
-    pub fn list(&self) -> Vec<TransferFacts> {
-        self.lock().transfers.values().map(SubmittedTransfer::facts).collect()
+    pub fn list_with(&self, listed: Vec<ListedTransfer>) -> Vec<TransferFacts> {
+        let listed = listed.into_iter().map(|one| (one.id, one.into()));
+        let mut all: BTreeMap<u64, TransferFacts> = listed.collect();
+        all.extend(self.lock().transfers.iter().map(|(id, one)| (*id, one.facts())));
+        all.into_values().collect()
     }
 
-    /// All transfers by number, and those of the mover that were not submitted.
+    /// Submitted transfers and those of the mover, except those of gateways: the ones that have events.
     #[must_use]
-    pub fn list_with_native(&self) -> Vec<TransferFacts> {
-        let native = self.services.mover.native_transfers().into_iter().map(TransferFacts::from);
-        let mut all: BTreeMap<u64, TransferFacts> = native.map(|one| (one.id, one)).collect();
-        all.extend(self.list().into_iter().map(|one| (one.id, one)));
-        all.into_values().collect()
+    pub fn list_followed(&self) -> Vec<TransferFacts> {
+        self.list_with(self.services.mover.native_transfers())
     }
 
     /// The submitted transfer with this number.
@@ -307,9 +309,15 @@ impl SubmittedTransfers {
     }
 
     /// Receiver that changes with each event, and is closed at shutdown.
+    ///
+    /// The mover's own transfers are looked at while there is one: what happened before becomes events now.
     #[must_use]
     pub fn follow(&self) -> watch::Receiver<u64> {
-        self.followers.subscribe()
+        let receiver = self.followers.subscribe();
+        let mut table = self.lock();
+        table.observe_native(self.services.mover.native_transfers());
+        self.notify(&table);
+        receiver
     }
 
     /// Events after `number`; `None` where some of them are not kept any more.

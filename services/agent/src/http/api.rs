@@ -1,6 +1,5 @@
 //! Objects and handlers of the API. Field names carry their units and are stable.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -432,17 +431,6 @@ pub(super) async fn transfers(
     });
     transfers.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(Json(Transfers { transfers, controller: ControllerFacts::of(&api) }))
-}
-
-/// All transfers by number; of a submitted one, its record instead of the mover's.
-pub(super) fn all_transfers(api: &AgentApi) -> Vec<TransferFacts> {
-    let listed = api.mover.transfers().into_iter().map(TransferFacts::from);
-    let mut all: BTreeMap<u64, TransferFacts> = listed.map(|one| (one.id, one)).collect();
-    let submitted = api.submitted.iter().flat_map(|submitted| submitted.list());
-    all.extend(submitted.map(|one| (one.id, one)));
-    let mut all: Vec<TransferFacts> = all.into_values().collect();
-    name_owners(api, &mut all);
-    all
 }
 
 /// Returns one transfer by its id.

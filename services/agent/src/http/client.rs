@@ -15,7 +15,7 @@ use penstock_mover::{Caller, Gatekeeper};
 use penstock_protocol::open::RefusalKind;
 
 use super::AgentApi;
-use super::api::{TransferFacts, all_transfers};
+use super::api::{TransferFacts, name_owners};
 
 /// Client of the paths of transfers.
 #[derive(Debug, Clone)]
@@ -47,8 +47,14 @@ impl TransferClient {
 
     /// Transfers that the client may see, by number.
     pub(super) fn seen(&self, api: &AgentApi) -> Vec<TransferFacts> {
-        let mut all = all_transfers(api);
+        let listed = api.mover.transfers();
+        let mut all = match &api.submitted {
+            Some(submitted) => submitted.list_with(listed),
+            None => listed.into_iter().map(TransferFacts::from).collect(),
+        };
         all.retain(|transfer| self.may_see(transfer));
+        all.sort_by_key(|transfer| transfer.id);
+        name_owners(api, &mut all);
         all
     }
 }

@@ -158,7 +158,7 @@ impl TransferFollower {
                     is_change: true,
                     transfer: Arc::new(transfer),
                 };
-                self.submitted.list_with_native().into_iter().map(state).collect()
+                self.submitted.list_followed().into_iter().map(state).collect()
             });
             self.after = found.last().map_or(self.after, |event| event.number).max(now);
             let is_meant = |event: &SubmittedEvent| {

@@ -26,6 +26,9 @@ const FAILURES_MAX: usize = 20;
 /// Interval of progress events, and of the check of clients' rights.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Time until the next look where nothing is to do; a submission and a follower end it.
+const REST_INTERVAL: Duration = Duration::from_secs(3600);
+
 /// Time without progress after which a transfer fails.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -45,8 +48,11 @@ impl SubmittedTransfers {
         let mut table = self.lock();
         loop {
             let now = Instant::now();
-            let pause = self.advance(&mut table, now).min(OBSERVE_INTERVAL);
-            table.observe_native(self.services.mover.native_transfers());
+            let mut pause = self.advance(&mut table, now);
+            if self.followers.receiver_count() > 0 {
+                table.observe_native(self.services.mover.native_transfers());
+                pause = pause.min(OBSERVE_INTERVAL);
+            }
             let is_at_rest = !table.transfers.values().any(SubmittedTransfer::is_active);
             let is_overdue = table.stopped.is_some_and(|at| now.duration_since(at) > STOP_TIMEOUT);
             if table.is_stopping && (is_at_rest || is_overdue) {
@@ -78,14 +84,13 @@ impl SubmittedTransfers {
         for one in table.transfers.values().filter(|one| one.is_active()) {
             *running.entry(one.record.caller.clone()).or_default() += 1;
         }
-        let mut pause =
-            if running.is_empty() { Duration::from_secs(3600) } else { OBSERVE_INTERVAL };
         let open: Vec<u64> = table
             .transfers
             .iter()
             .filter(|(_, one)| !one.record.state.is_ended())
             .map(|(id, _)| *id)
             .collect();
+        let mut pause = if open.is_empty() { REST_INTERVAL } else { OBSERVE_INTERVAL };
         for id in open {
             let Some(one) = table.transfers.get_mut(&id) else { continue };
             if one.withdrawn.is_none() && !self.services.authorizer.still_admits(&one.caller) {
@@ -114,7 +119,6 @@ impl SubmittedTransfers {
                         continue;
                     }
                     *count += 1;
-                    pause = pause.min(OBSERVE_INTERVAL);
                     self.begin(one, backoff);
                 }
                 AttemptState::Starting(_) => {}
