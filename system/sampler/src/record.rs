@@ -69,6 +69,14 @@ pub struct Frame<'a> {
     pub(crate) header: &'a [u8],
 }
 
+impl Frame<'_> {
+    /// Sampled bytes of a segment of `length`, which may have fewer than its packet.
+    pub(crate) fn header_of(&self, length: u32) -> &[u8] {
+        let bytes = length.saturating_sub(self.stripped) as usize;
+        &self.header[..self.header.len().min(bytes)]
+    }
+}
+
 impl<'a> SampledSegments<'a> {
     /// Parses a record; `None` if it is malformed.
     #[must_use]
@@ -215,6 +223,19 @@ mod tests {
         // A single packet keeps its length.
         let words = [7, 0, 1000, 1, 0, 1, 1, plain.len() as u32];
         assert_eq!(lengths(&record(words, [0; 4], &plain)), (1004, 1004, 0));
+    }
+
+    #[test]
+    fn short_segment_has_shorter_header() {
+        let mut sampled = header(6, &[]);
+        sampled.resize(HEADER_BYTES, 0xEE);
+        // A segment of 1428 bytes and one of 10, after 86 bytes of headers.
+        let words = [7, 1, 86 + 1428 + 10, 2, 1428, 2, 1, sampled.len() as u32];
+        let record = record(words, [0; 4], &sampled);
+        let mut room = Vec::new();
+        let frame = SampledSegments::read(&record).unwrap().frame(true, &mut room);
+        assert_eq!(frame.header_of(frame.length), &sampled[..]);
+        assert_eq!(frame.header_of(frame.last_length), &sampled[..96]);
     }
 
     #[test]

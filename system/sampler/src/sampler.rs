@@ -457,11 +457,12 @@ impl Sampled {
                 output,
             };
             let is_last = number + 1 == taken.count && frame.last == 1;
+            let frame_length = if is_last { frame.last_length } else { frame.length };
             let header = SampledHeader {
                 protocol: frame.protocol,
-                frame_length: if is_last { frame.last_length } else { frame.length },
+                frame_length,
                 stripped: frame.stripped,
-                header: Opaque(frame.header),
+                header: Opaque(frame.header_of(frame_length)),
             };
             let full = out.encoder.flow(out.uptime(now), &head, &[FlowRecord::Header(header)]);
             out.added(full, now, notify);
