@@ -57,7 +57,7 @@ pub(crate) struct CpArgs {
     #[arg(long, value_name = "N", default_value = "auto", value_parser = streams)]
     pub streams: Streams,
     /// Adjust "--streams auto" while the copy runs (auto), keep it (off), or keep it and log what would be tried (observe);
-    /// for copies that this end sends to another host
+    /// for copies that this end, or one agent to another, sends
     #[arg(long, value_enum, default_value_t = Tune::Auto)]
     pub tune: Tune,
     /// Total rate, such as 10G

@@ -239,6 +239,30 @@ impl SendingAgent {
         answer.json()["id"].as_u64().unwrap()
     }
 
+    /// A client that knows both agents, the other one behind the proxy.
+    fn asking_client(&self) -> TestEnv {
+        let asking = TestEnv::new();
+        let proxy = self.proxy.url("");
+        let proxy = proxy.trim_start_matches("penstock://").trim_end_matches('/');
+        for (site, address, fingerprint) in [
+            (&self.near, self.agent.listen.as_str(), &self.agent.fingerprint),
+            (&self.far, proxy, &self.other.fingerprint),
+        ] {
+            let token = std::fs::read_to_string(site.state.join("token")).unwrap();
+            let mut command = asking.penstock();
+            command.args(["login", address, "--token", token.trim(), "--fingerprint", fingerprint]);
+            run(&mut command).good();
+        }
+        asking
+    }
+
+    /// A copy of the file between the two agents, which a third host asks for.
+    fn third_party(&self, asking: &TestEnv, to: &str, options: &[&str]) -> std::process::Command {
+        let mut command = asking.cp(&["--block", "256KiB"]);
+        command.args(options).args([self.agent.url("file"), self.proxy.url(to)]);
+        command
+    }
+
     fn transfers(&self, arguments: &[&str]) -> CommandOutcome {
         let mut command = self.near.penstock();
         command.args(["transfers", "--http", &self.agent.http]).args(arguments);
@@ -370,6 +394,7 @@ fn untuned_transfers_say_why() {
     let path = SendingAgent::new(314, 1, "");
     let cases = [
         (json!({"streams": 3}), "the submission names a number of streams"),
+        (json!({"tune": "off"}), "the submission switches the tuner off"),
         (json!({"checksum": "md5"}), "the digest needs the order of the file"),
         (json!({"destination": "/copy", "remote": null, "encrypt": null}), "both ends are at this"),
     ];
@@ -380,25 +405,55 @@ fn untuned_transfers_say_why() {
 }
 
 #[test]
+fn observed_submission_keeps_streams() {
+    let path = SendingAgent::new(319, 32, "");
+    let id = path.submit(json!({"tune": "observe"}));
+    path.wait_for_reason(id, "Tries streams");
+    assert_eq!(path.tuning(id)["mode"], "observe");
+    assert_eq!(path.show(id)["streams"], default_streams());
+    path.transfers(&["cancel", &id.to_string()]).good();
+}
+
+#[test]
+fn submission_obeys_operator_of_tuner() {
+    let path = SendingAgent::new(320, 32, "[tuning]\nmode = \"observe\"\n");
+    let id = path.submit(json!({"tune": "auto"}));
+    path.wait_for_reason(id, "Tries streams");
+    assert_eq!(path.tuning(id)["mode"], "observe");
+    path.transfers(&["cancel", &id.to_string()]).good();
+}
+
+#[test]
+fn unknown_path_keeps_default_streams() {
+    let path = SendingAgent::new(321, 32, "");
+    let id = path.submit(json!({"tune": "history"}));
+    path.wait_for_reason(id, "earlier transfers to this host are too few");
+    let tuning = path.tuning(id);
+    assert_eq!(tuning["mode"], "history", "{tuning}");
+    assert!(decisions(&tuning).is_empty(), "{tuning}");
+    assert_eq!(path.show(id)["streams"], default_streams());
+    path.transfers(&["cancel", &id.to_string()]).good();
+}
+
+#[test]
+fn third_party_copy_is_observed() {
+    let path = SendingAgent::new(322, 48, "");
+    let asking = path.asking_client();
+    let options = ["--streams", "3", "--tune", "observe"];
+    let done = run(&mut path.third_party(&asking, "file", &options)).good();
+    assert_same(&path.near.root, &path.far.root);
+    assert_eq!(done.number("streams"), 3, "{done:?}");
+    let sending = path.agent.transfers(&path.near.state);
+    let tuning = path.tuning(sending.last().unwrap()["id"].as_u64().unwrap());
+    assert_eq!(tuning["mode"], "observe", "{tuning}");
+    assert!(decisions(&tuning).iter().any(|one| one["target_streams"] == 6), "{tuning}");
+}
+
+#[test]
 fn third_party_copy_gets_more_streams() {
     let path = SendingAgent::new(315, 96, "");
-    let asking = TestEnv::new();
-    let proxy = path.proxy.url("");
-    let proxy = proxy.trim_start_matches("penstock://").trim_end_matches('/');
-    for (site, address, fingerprint) in [
-        (&path.near, path.agent.listen.as_str(), &path.agent.fingerprint),
-        (&path.far, proxy, &path.other.fingerprint),
-    ] {
-        let token = std::fs::read_to_string(site.state.join("token")).unwrap();
-        let mut command = asking.penstock();
-        command.args(["login", address, "--token", token.trim(), "--fingerprint", fingerprint]);
-        run(&mut command).good();
-    }
-    let copy = |name: &str, options: &[&str]| {
-        let mut command = asking.cp(&["--block", "256KiB"]);
-        command.args(options).args([path.agent.url("file"), path.proxy.url(name)]);
-        command
-    };
+    let asking = path.asking_client();
+    let copy = |name: &str, options: &[&str]| path.third_party(&asking, name, options);
     let done = run(&mut copy("file", &[])).good();
     assert_same(&path.near.root, &path.far.root);
     assert!(done.number("streams") >= 4 * default_streams(), "{done:?}");

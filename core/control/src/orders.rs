@@ -19,6 +19,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::order_id::{OrderId, RunSide};
+pub use penstock_tuner::TuningMode;
 
 /// Most file outcomes in one report.
 pub const OUTCOMES_MAX: usize = 10_000;
@@ -363,6 +364,9 @@ pub struct Send {
     pub verify: Verify,
     /// Set to encrypt the data; otherwise it is only protected against modification.
     pub encrypt: bool,
+    /// Use of the tuner for the streams, at most that of the node's operator; automatic if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tune: Option<TuningMode>,
 }
 
 /// A file to send.
@@ -417,6 +421,7 @@ mod tests {
             overwrite: Overwrite::Never,
             verify: Verify::Readback,
             encrypt: true,
+            tune: Some(TuningMode::Observe),
         };
         for task in [
             OrderTask::Send(Box::new(send)),

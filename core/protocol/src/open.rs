@@ -15,6 +15,9 @@ pub const OPEN_BYTES_MAX: usize = 256 * 1024;
 /// Feature of both ends: data connections may be of kind [`crate::preamble::ConnectionKind::RdmaData`].
 pub const FEATURE_RDMA: &str = "rdma";
 
+/// Wish of the requester of a third-party copy that names its streams: the source's agent lists what its tuner would change.
+pub const FEATURE_OBSERVE: &str = "observe";
+
 /// Random identifier of a session.
 pub type SessionId = [u8; 16];
 

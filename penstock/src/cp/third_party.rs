@@ -8,12 +8,12 @@ use penstock_protocol::open::{Opened, Options, Pull, Push};
 use penstock_protocol::third_party::ThirdParty;
 use penstock_protocol::wire::Bytes;
 
-use super::CpArgs;
 use super::location::Location;
 use super::plan::{
     RunningCopy, StartError, failed, one_host, reach, remote_path, transfer_key, usage,
 };
 use super::tuning::third_party_streams;
+use super::{CpArgs, Tune};
 
 /// Starts a copy between two remote locations.
 ///
@@ -82,6 +82,7 @@ pub(super) fn start(
         destination: destination.contact,
         push,
         request: Box::new(request),
+        is_observed: args.tune == Tune::Observe,
     };
     let transfer = ThirdPartyTransfer::start(plan)
         .map_err(|error| failed(penstock_sys::fs::describe(&error)))?;

@@ -22,7 +22,7 @@ pub(super) fn of_sender(args: &CpArgs) -> StreamTuning {
         _ if args.via_ssh => {
             return StreamTuning::Kept("each stream through ssh is a process of its own");
         }
-        Tune::Auto => TuningMode::Apply,
+        Tune::Auto => TuningMode::Auto,
         Tune::Observe => TuningMode::Observe,
     };
     let start = streams.unwrap_or_else(|| default_streams(args.checksum));

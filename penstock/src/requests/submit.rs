@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use penstock_control::orders::{FILES_MAX, Overwrite, Verify};
+use penstock_control::orders::{FILES_MAX, Overwrite, TuningMode, Verify};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
 
 use super::{ControllerArgs, code, is_over, line, now, print_json, watch};
@@ -67,6 +67,10 @@ pub(crate) struct SubmitArgs {
     /// Label of the packets: the 16-bit scitag [default: that of the class]
     #[arg(long, value_name = "NUMBER")]
     scitag: Option<u16>,
+    /// Use of the tuner for the streams: auto, history (keep those that earlier transfers ended with), observe (log what
+    /// would be tried) or off; the hosts' operators may allow less [default: auto]
+    #[arg(long, value_name = "MODE", value_parser = tuning_mode)]
+    tune: Option<TuningMode>,
     /// Print progress every second, until it has ended
     #[arg(long)]
     watch: bool,
@@ -108,6 +112,10 @@ pub(super) fn deadline(text: &str) -> anyhow::Result<i64> {
             Ok(now() as i64 + i64::try_from(span.as_secs()).unwrap_or(i64::MAX / 2))
         }
     }
+}
+
+fn tuning_mode(text: &str) -> anyhow::Result<TuningMode> {
+    TuningMode::named(text).ok_or_else(|| anyhow!("write auto, history, observe or off"))
 }
 
 fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, CommandFailure> {
@@ -162,6 +170,7 @@ pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
         encrypt: args.no_encrypt.then_some(false),
         attempts: args.attempts,
         scitag: args.scitag,
+        tune: args.tune,
     };
     let controller = args.place.open()?;
     let mut request: RequestFacts = controller.ask("POST", "/api/v1/requests", Some(&body))?;

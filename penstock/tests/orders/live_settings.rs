@@ -4,8 +4,9 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use penstock_control::orders::{
-    AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send,
+    AddressPair, FaultKind, OrderPhase, OrderReport, OrderSettings, OrderTask, Send, TuningMode,
 };
+use penstock_testkit::http::TestRequest;
 
 use crate::common::{FaultProxy, parts, seeded, wait_until, write_file};
 use crate::controller::Controller;
@@ -272,4 +273,20 @@ fn order_bounds_tuned_streams() {
     let (most, _) =
         streams_until(&controller, (48, 7_111), settings, |last| last.moved_bytes > 40 << 20);
     assert_eq!(most, 3);
+}
+
+#[test]
+fn order_switches_tuner_off() {
+    let controller = Controller::start();
+    let (a, b) = (Node::start(&controller, "a"), Node::start(&controller, "b"));
+    write_file(&mut seeded(7_112), &a.path("file"), 1 << 20);
+    let send = Send { tune: Some(TuningMode::Off), ..b.files_to("/data/in", TICKET, &["file"]) };
+    controller.order("b", 1, Node::receive("/data/in", TICKET), OrderSettings::default());
+    controller.order("a", 2, OrderTask::Send(Box::new(send)), OrderSettings::default());
+    assert_eq!(controller.await_end("a", 2).fault, None);
+    let sending = a.agent.transfers(&a.state).into_iter().find(|one| one["direction"] == "send");
+    let path = format!("/api/v1/transfers/{}/tuning", sending.unwrap()["id"]);
+    let token = fs::read_to_string(a.state.join("token")).unwrap();
+    let answer = TestRequest::new(&a.agent.http, "GET", &path).token(token.trim()).send();
+    assert_eq!(answer.json()["ended"], "its request switches the tuner off");
 }

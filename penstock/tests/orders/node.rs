@@ -32,6 +32,7 @@ impl Node {
             overwrite: Overwrite::Changed,
             verify: Verify::Transfer,
             encrypt: false,
+            tune: None,
         }
     }
 

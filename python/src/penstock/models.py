@@ -1537,6 +1537,11 @@ class SubmitBody:
     """Site of the files."""
     to: str
     """Directory at the destination."""
+    tune: Literal["auto", "history", "observe", "off"] | None = None
+    """Use of the tuner at the sending hosts, at most that of their operators: auto, history (begin with
+    the streams of earlier transfers and keep them), observe (list what it would change) or off. auto
+    unless given.
+    """
     verify: Literal["transfer", "readback"] | None = None
     """Verification: transfer (bytes in transit and the given digest) or readback (also what the device
     returns).
@@ -1562,6 +1567,7 @@ class SubmitBody:
             size_estimate_bytes=data.get("size_estimate_bytes"),
             source=data["source"],
             to=data["to"],
+            tune=data.get("tune"),
             verify=data.get("verify"),
         )
 
@@ -1596,6 +1602,8 @@ class SubmitBody:
             data["size_estimate_bytes"] = self.size_estimate_bytes
         data["source"] = self.source
         data["to"] = self.to
+        if self.tune is not None:
+            data["tune"] = self.tune
         if self.verify is not None:
             data["verify"] = self.verify
         return data
@@ -3126,6 +3134,10 @@ class TransferSubmission:
     """
     streams: int | None = None
     """Number of data streams; where the agent sends it tunes them unless given."""
+    tune: Literal["auto", "history", "observe", "off"] | None = None
+    """Use of the tuner where the agent sends, at most that of the agent's operator: auto, history (begin
+    with the streams of earlier transfers and keep them), observe (list what it would change) or off
+    """
     verify: Literal["transfer", "readback"] | None = None
     """Verification: transfer (bytes in transit, digest of each file) or readback (also what the device
     returns)
@@ -3146,6 +3158,7 @@ class TransferSubmission:
             scitag=data.get("scitag"),
             source=data["source"],
             streams=data.get("streams"),
+            tune=data.get("tune"),
             verify=data.get("verify"),
         )
 
@@ -3172,6 +3185,8 @@ class TransferSubmission:
         data["source"] = self.source
         if self.streams is not None:
             data["streams"] = self.streams
+        if self.tune is not None:
+            data["tune"] = self.tune
         if self.verify is not None:
             data["verify"] = self.verify
         return data
@@ -3207,7 +3222,9 @@ class Tuning:
     latest: str | None = None
     """Reason of the latest decision, which may keep the streams; null before the first."""
     mode: Literal["auto", "observe", "off"]
-    """`auto` (decisions are applied), `observe` (they are listed alone) or `off` (none are made)."""
+    """`auto` (decisions are applied), `history` (it keeps the streams of earlier transfers), `observe`
+    (decisions are listed alone) or `off` (none are made).
+    """
     series: tuple[RatePoint, ...] | None = None
     """Rate and streams over the whole transfer at equal distances, in less than 512 points; empty with
     `off`.

@@ -186,6 +186,7 @@ struct OpenApiDocument;
 pub fn document() -> utoipa::openapi::OpenApi {
     const OVERWRITE: &[&str] = &["changed", "never"];
     const VERIFY: &[&str] = &["transfer", "readback"];
+    const TUNING_MODES: &[&str] = &["auto", "history", "observe", "off"];
     let mut document = OpenApiDocument::openapi();
     list_values(
         &mut document,
@@ -203,6 +204,7 @@ pub fn document() -> utoipa::openapi::OpenApi {
             ("ControllerOrder", "phase", &["waiting", "running", "ended"]),
             ("SubmitBody", "verify", VERIFY),
             ("SubmitBody", "overwrite", OVERWRITE),
+            ("SubmitBody", "tune", TUNING_MODES),
         ],
     );
     let description = "Requests to transfer files between sites, and the network that they share.";

@@ -102,6 +102,7 @@ impl StoreController {
                 encrypt: true,
                 attempts: backoff::ATTEMPTS_DEFAULT,
                 scitag,
+                tune: None,
             },
             priority: 3,
             deadline: None,

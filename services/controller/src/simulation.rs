@@ -204,6 +204,7 @@ impl SimulatedController {
                 encrypt: true,
                 attempts: asked.attempts,
                 scitag: None,
+                tune: None,
             },
             priority: 3,
             deadline: None,

@@ -47,6 +47,7 @@ fn invalid_field_is_named_by_pointer() {
             ("files", json!([{ "path": "a", "mode": 1 }]), "/files/0/mode", "unknown field"),
             ("directory", json!(true), "/directory", "either directory"),
             ("verify", json!("maybe"), "/verify", "unknown variant"),
+            ("tune", json!("on"), "/tune", "unknown variant"),
             ("deadline_unix_seconds", json!(-1), "/deadline_unix_seconds", "since 1970"),
             ("key", json!(""), "/key", "1 to 256"),
             ("colour", json!("red"), "/colour", "unknown field"),

@@ -47,7 +47,7 @@ mod source;
 
 pub use base::engine::{Engine, UnknownEngine};
 pub use base::limits::{STREAMS_MAX, THREADS_PER_DEVICE_MAX, default_streams};
-pub use client::auto_tuner::{RatePoint, TuningMode, TuningRecord};
+pub use client::auto_tuner::{RatePoint, TuningRecord};
 pub use client::stream_tuning::{
     KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningBoundsSource,
     TuningReport,
@@ -69,6 +69,7 @@ pub use net::firefly::{FireflyCounters, STATES as FIREFLY_STATES};
 pub use net::handshake::random;
 pub use net::labels::{Labelling, label_accepted};
 pub use net::transport::Transport;
+pub use penstock_tuner::TuningMode;
 pub use server::admission::AgentLoad;
 pub use server::agent::{Agent, AgentConfig, UnknownTransfer};
 pub use server::copy::AgentCopyRequest;

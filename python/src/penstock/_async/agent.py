@@ -164,6 +164,7 @@ class AsyncAgent(AsyncService):
         checksum: str | None = None,
         rate_bps: int | None = None,
         streams: int | None = None,
+        tune: str | None = None,
         scitag: int | None = None,
     ) -> AsyncTransferHandle:
         """Lets the agent copy files; the copy continues without this client.
@@ -184,6 +185,7 @@ class AsyncAgent(AsyncService):
             "checksum": checksum,
             "rate_bps": rate_bps,
             "streams": streams,
+            "tune": tune,
             "scitag": scitag,
         }
         if remote_login:

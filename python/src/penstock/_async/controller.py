@@ -99,6 +99,7 @@ class AsyncController(AsyncService):
         encrypt: bool | None = None,
         scitag: int | None = None,
         size_estimate_bytes: int | None = None,
+        tune: str | None = None,
     ) -> AsyncRequestHandle:
         """Submits a request to copy `SITE:/DIRECTORY` to `SITE:/DIRECTORY`.
 
@@ -129,6 +130,7 @@ class AsyncController(AsyncService):
             encrypt=encrypt,
             scitag=scitag,
             size_estimate_bytes=size_estimate_bytes,
+            tune=tune,  # type: ignore[arg-type,unused-ignore]
         )
         request = await self._call(
             "POST", "/api/v1/requests", models.Request.from_json, body=body.to_json(), repeatable=True

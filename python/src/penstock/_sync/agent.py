@@ -165,6 +165,7 @@ class Agent(Service):
         checksum: str | None = None,
         rate_bps: int | None = None,
         streams: int | None = None,
+        tune: str | None = None,
         scitag: int | None = None,
     ) -> TransferHandle:
         """Lets the agent copy files; the copy continues without this client.
@@ -185,6 +186,7 @@ class Agent(Service):
             "checksum": checksum,
             "rate_bps": rate_bps,
             "streams": streams,
+            "tune": tune,
             "scitag": scitag,
         }
         if remote_login:

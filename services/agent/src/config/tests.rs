@@ -130,7 +130,7 @@ fn errors_name_the_line() {
         ("[agents]\n".to_owned(), 1, "unknown field `agents`"),
         ("\n[limits]\nrate = \"fast\"\n".to_owned(), 3, "10G"),
         ("[limits]\nrate = -1\n".to_owned(), 2, "'-1' is not a rate"),
-        ("[tuning]\nmode = \"on\"\n".to_owned(), 2, "write auto, observe or off"),
+        ("[tuning]\nmode = \"on\"\n".to_owned(), 2, "write auto, history, observe or off"),
         ("[limits]\nmemory = true\n".to_owned(), 2, "a number, or text in quotes"),
         ("[limits]\nstreams = 0\n".to_owned(), 2, "'0' is no count: write a whole"),
         ("[limits]\ntransfers = 1.5\n".to_owned(), 2, "'1.5' is no count"),

@@ -42,7 +42,7 @@ pub enum AgentValueError {
     #[error("'{0}' does not say who reads metrics: write open, loopback or token")]
     Metrics(String),
     /// No use of the tuner.
-    #[error("'{0}' is no mode of the tuner: write auto, observe or off")]
+    #[error("'{0}' is no mode of the tuner: write auto, history, observe or off")]
     Tuner(String),
     /// No role.
     #[error("'{0}' is no role: write agent, collector or controller")]
@@ -288,12 +288,7 @@ impl FromStr for TunerUse {
     type Err = AgentValueError;
 
     fn from_str(text: &str) -> Result<Self, AgentValueError> {
-        match text {
-            "auto" => Ok(Self(TuningMode::Apply)),
-            "observe" => Ok(Self(TuningMode::Observe)),
-            "off" => Ok(Self(TuningMode::Off)),
-            _ => Err(AgentValueError::Tuner(text.to_owned())),
-        }
+        TuningMode::named(text).map(Self).ok_or_else(|| AgentValueError::Tuner(text.to_owned()))
     }
 }
 

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use penstock_http::{ProblemDetails, Refused};
-use penstock_mover::{RatePoint, TuningMode, TuningRecord, TuningReport};
+use penstock_mover::{RatePoint, TuningRecord, TuningReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,7 +19,8 @@ use crate::submitted::TransferStatus;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Tuning)]
 pub struct TuningFacts {
-    /// `auto` (decisions are applied), `observe` (they are listed alone) or `off` (none are made).
+    /// `auto` (decisions are applied), `history` (it keeps the streams of earlier transfers), `observe` (decisions are listed
+    /// alone) or `off` (none are made).
     pub mode: String,
     /// Reason why no more decisions follow, such as streams that were changed by hand; null while they may.
     pub ended: Option<String>,
@@ -81,12 +82,7 @@ impl From<TuningReport> for TuningFacts {
             streams: point.streams,
         };
         Self {
-            mode: match report.mode {
-                TuningMode::Apply => "auto",
-                TuningMode::Observe => "observe",
-                TuningMode::Off => "off",
-            }
-            .to_owned(),
+            mode: report.mode.name().to_owned(),
             ended: report.ended.map(str::to_owned),
             latest: report.latest,
             decisions: report.records.iter().map(decision).collect(),

@@ -117,6 +117,7 @@ impl TransferEngine for LocalEngine {
             from: order.from.clone().into_bytes(),
             files: Arc::new(PathList::of(text, 0)),
             expected: request.expected,
+            tune: order.tune.unwrap_or_default(),
         };
         let outgoing = self
             .mover

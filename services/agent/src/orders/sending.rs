@@ -525,6 +525,7 @@ mod tests {
             scitag: None,
             overwrite: Overwrite::Changed,
             verify: Verify::Transfer,
+            tune: None,
             encrypt: true,
         };
         let mut outbox = Outbox::default();

@@ -81,8 +81,8 @@ impl CopyServices {
             give_up_after: RECONNECT_TIMEOUT,
         };
         let (pull, push) = (plan.pull.clone(), plan.push.clone());
-        let (direction, keep_streams) = (plan.direction, plan.keep_streams);
-        let request = AgentCopyRequest { id, with, direction, pull, push, keep_streams };
+        let CopyPlan { direction, keep_streams, tune, .. } = *plan;
+        let request = AgentCopyRequest { id, with, direction, pull, push, keep_streams, tune };
         let transfer = self.mover.copy(caller.clone(), request).map_err(own)?;
         Ok(StartedAttempt { transfer, _login: login })
     }

@@ -6,7 +6,7 @@ use std::num::{NonZeroU16, NonZeroU64};
 use penstock_control::orders::{Overwrite, Verify};
 use penstock_http::tokens::check_token;
 use penstock_identity::Fingerprint;
-use penstock_mover::{STREAMS_MAX, TransferDirection, default_streams, key_hasher};
+use penstock_mover::{STREAMS_MAX, TransferDirection, TuningMode, default_streams, key_hasher};
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::{Existing, Mark, Options, PacketLabel, Protection, Pull, Push};
@@ -75,6 +75,11 @@ pub struct TransferBody {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u16>, minimum = 1, maximum = 256)]
     pub streams: Option<NonZeroU16>,
+    /// Use of the tuner where the agent sends, at most that of the agent's operator: auto, history (begin with the streams of
+    /// earlier transfers and keep them), observe (list what it would change) or off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = tune_schema)]
+    pub tune: Option<TuningMode>,
     /// 16-bit scitag of the packets: owner and activity as one number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 65, maximum = 65_535)]
@@ -102,6 +107,14 @@ fn verify_schema() -> utoipa::openapi::schema::Object {
     text_schema(
         &["transfer", "readback"],
         "Verification: transfer (bytes in transit, digest of each file) or readback (also what the device returns)",
+    )
+}
+
+fn tune_schema() -> utoipa::openapi::schema::Object {
+    text_schema(
+        &TuningMode::ALL.map(TuningMode::name),
+        "Use of the tuner where the agent sends, at most that of the agent's operator: auto, history (begin with the streams \
+         of earlier transfers and keep them), observe (list what it would change) or off",
     )
 }
 
@@ -149,6 +162,8 @@ pub(super) struct CopyPlan {
     pub(super) push: Push,
     /// Reason to keep the streams of `push`; none to tune them where this agent sends.
     pub(super) keep_streams: Option<&'static str>,
+    /// Most that the tuner may do.
+    pub(super) tune: TuningMode,
 }
 
 /// A source or destination.
@@ -261,12 +276,16 @@ impl TransferBody {
             transfer_key: self.transfer_key(),
             options,
         };
+        let tune = self.tune.unwrap_or_default();
         let keep_streams = match () {
             () if peer == CopyPeer::Own => Some("both ends are at this agent"),
-            () if self.streams.is_some() => Some("the submission names a number of streams"),
+            () if tune == TuningMode::Off => Some("the submission switches the tuner off"),
+            () if self.streams.is_some() && tune != TuningMode::Observe => {
+                Some("the submission names a number of streams")
+            }
             () => None,
         };
-        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams })
+        Ok(CopyPlan { peer, direction, path, pull, push, keep_streams, tune })
     }
 
     fn own(&self) -> Result<CopyPeer, SubmitError> {

@@ -2,7 +2,7 @@
 
 use penstock_control::batch::BatchKind;
 use penstock_control::forecast::{self, OrderRates};
-use penstock_control::orders::{OrderId, OrderPhase, Overwrite, RunSide, Verify};
+use penstock_control::orders::{OrderId, OrderPhase, Overwrite, RunSide, TuningMode, Verify};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -80,6 +80,11 @@ pub struct SubmitBody {
     /// 16-bit scitag of the packets; that of the class unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scitag: Option<u16>,
+    /// Use of the tuner at the sending hosts, at most that of their operators: auto, history (begin with the streams of
+    /// earlier transfers and keep them), observe (list what it would change) or off. auto unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub tune: Option<TuningMode>,
 }
 
 /// Files to append to a request.

@@ -220,6 +220,7 @@ fn lower(
             encrypt: asked.encrypt.unwrap_or(true),
             attempts,
             scitag: asked.scitag.or(class.scitag),
+            tune: asked.tune,
         },
         priority: i64::from(priority),
         deadline,

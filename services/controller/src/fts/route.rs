@@ -206,6 +206,7 @@ impl AgentRoute {
                 encrypt: true,
                 attempts,
                 scitag: file.scitag.and_then(|scitag| u16::try_from(scitag).ok()),
+                tune: None,
             },
             priority: job.priority,
             deadline: None,

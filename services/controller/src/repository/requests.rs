@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use penstock_control::batch::BatchState;
 use penstock_control::cancellation::REQUESTS_PER_TX_MAX;
-use penstock_control::orders::{Overwrite, Verify};
+use penstock_control::orders::{Overwrite, TuningMode, Verify};
 use penstock_control::request::{RequestDelta, RequestState, RequestTally};
 use penstock_control::run::RunState;
 use serde::{Deserialize, Serialize};
@@ -202,6 +202,9 @@ pub(crate) struct TransferPolicy {
     pub(crate) encrypt: bool,
     pub(crate) attempts: u32,
     pub(crate) scitag: Option<u16>,
+    /// Use of the tuner; absent in requests that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) tune: Option<TuningMode>,
 }
 
 /// Inserts requests; drops those whose idempotency key is in use. Returns the number inserted.

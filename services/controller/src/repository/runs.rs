@@ -78,6 +78,7 @@ pub(crate) async fn order(
                 overwrite: policy.overwrite,
                 verify: policy.verify,
                 encrypt: policy.encrypt,
+                tune: policy.tune,
             }))
         }
     };

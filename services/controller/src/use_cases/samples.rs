@@ -30,6 +30,7 @@ pub(crate) fn submission(key: &str) -> Submission {
             encrypt: true,
             attempts: 3,
             scitag: None,
+            tune: None,
         },
         priority: 3,
         deadline: None,

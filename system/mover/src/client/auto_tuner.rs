@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use penstock_tuner::{
     BindingLimit, ChangeReason, KneeController, Parallelism, PipelineStage, StageChange,
-    TransferController, TunerDecision, TunerSample, TuningLimits, WarmStart,
+    TransferController, TunerDecision, TunerSample, TuningLimits, TuningMode, WarmStart,
 };
-use serde::Serialize;
 
 use super::host_searches::{SearchLimits, SearchMembership, SharedAnswer};
 use super::stream_tuning::{KnownStreams, SharingBounds, TuningBounds, TuningReport};
@@ -33,17 +32,11 @@ const SUGGESTION_INTERVALS: u32 = 20;
 /// Reason of an agent whose operator wants no tuner.
 pub(crate) const SWITCHED_OFF: &str = "the operator has switched the tuner off ([tuning] mode)";
 
-/// Use of the decisions of a tuner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TuningMode {
-    /// Applies them.
-    Apply,
-    /// Keeps what it would try, and changes nothing. What a step gains is then not known.
-    Observe,
-    /// Makes none.
-    Off,
-}
+/// Reason of a transfer that keeps the streams of the history.
+const HISTORY_KEEPS: &str = "the streams of earlier transfers are kept (tuning mode history)";
+
+/// Reason of one whose path the history does not know.
+const HISTORY_LACKS: &str = "the default is kept (tuning mode history): earlier transfers to this host are too few, or had no more streams";
 
 /// Decision of a tuner, with the rate of the interval before it.
 #[derive(Debug, Clone)]
@@ -133,8 +126,10 @@ pub(super) struct AutoTuner {
     is_sharing: bool,
     /// Default of the transfer, to which it returns when it is switched off.
     start: u16,
-    /// Streams to begin with instead, until the first decision.
+    /// Streams to begin with instead, until the first sample.
     known: Option<KnownStreams>,
+    /// True once it has begun with these.
+    has_known: bool,
     /// Most streams that an order allows.
     allotted_max: Option<u16>,
     limits: TuningLimits,
@@ -171,12 +166,13 @@ impl AutoTuner {
     ) -> Self {
         let limits = limits_of(TUNED_STREAMS_MAX, start);
         Self {
-            mode: TuningMode::Apply,
+            mode: TuningMode::Auto,
             controller: KneeController::new(warm_start(start, known), limits),
             shared,
             is_sharing: false,
             start,
             known,
+            has_known: false,
             allotted_max: None,
             limits,
             meter: TuningMeter::default(),
@@ -224,7 +220,7 @@ impl AutoTuner {
         let blocks = u16::try_from(session.pool.limit()).unwrap_or(u16::MAX);
         // Others of the host need not keep to the rate of this transfer.
         let is_limited = session.pace.rate_bps().is_some();
-        let sharing = bounds.sharing.filter(|_| self.mode == TuningMode::Apply && !is_limited);
+        let sharing = bounds.sharing.filter(|_| self.mode == TuningMode::Auto && !is_limited);
         self.share(sharing.is_some());
         let most = sharing.map_or(bounds.streams_max, |sharing| sharing.streams_max);
         let limits = limits_of(most.min(blocks), self.start);
@@ -245,12 +241,16 @@ impl AutoTuner {
             return None;
         }
         let known = self.known.take();
+        self.has_known |= known.is_some();
         if let Some(KnownStreams { streams: to, transfers }) = known {
             let target = Parallelism::streams(to);
             let change = StageChange { stage: PipelineStage::Streams, from: self.start, to };
             let reason = ChangeReason::WarmStart { change, transfers };
             let (limit, decision) = (BindingLimit::of(&sample), TunerDecision { target, reason });
             self.keep(TuningRecord { at, rate_bps, streams, limit, decision, transfers: 1 });
+        }
+        if self.mode == TuningMode::History {
+            return None;
         }
         let SharedAnswer { streams: target, decision } = self.decide(&sample, sharing, known);
         if let Some((decision, transfers)) = decision {
@@ -266,7 +266,7 @@ impl AutoTuner {
             return None;
         }
         let why = self.latest.as_deref().unwrap_or_default();
-        if self.mode == TuningMode::Apply {
+        if self.mode == TuningMode::Auto {
             tracing::info!("streams {} -> {target}: {why}", self.wanted);
             self.wanted = target;
             return Some(target);
@@ -283,9 +283,14 @@ impl AutoTuner {
         let was_sharing = std::mem::replace(&mut self.is_sharing, is_sharing);
         if was_sharing && !is_sharing {
             self.leave();
-            let now = KnownStreams { streams: self.wanted, transfers: 0 };
-            self.controller = KneeController::new(warm_start(self.start, Some(now)), self.limits);
+            self.go_on();
         }
+    }
+
+    /// Searches from the streams that it has.
+    fn go_on(&mut self) {
+        let now = KnownStreams { streams: self.wanted, transfers: 0 };
+        self.controller = KneeController::new(warm_start(self.start, Some(now)), self.limits);
     }
 
     fn decide(
@@ -318,10 +323,15 @@ impl AutoTuner {
     fn switch(&mut self, mode: TuningMode) -> Option<u16> {
         self.mode = mode;
         self.share(false);
-        if mode == TuningMode::Off {
-            self.ended = Some(SWITCHED_OFF);
+        match mode {
+            TuningMode::Auto | TuningMode::History => {
+                self.go_on();
+                return None;
+            }
+            TuningMode::Observe => {}
+            TuningMode::Off => self.ended = Some(SWITCHED_OFF),
         }
-        if mode == TuningMode::Apply || self.wanted == self.start {
+        if self.wanted == self.start {
             return None;
         }
         self.controller = KneeController::new(Parallelism::streams(self.start), self.limits);
@@ -354,9 +364,14 @@ impl AutoTuner {
 
     /// Decisions so far, with rate and streams over the whole time.
     pub(super) fn report(&self) -> TuningReport {
+        let of_history = || match self.has_known || self.known.is_some() {
+            true => HISTORY_KEEPS,
+            false => HISTORY_LACKS,
+        };
+        let is_kept = self.mode == TuningMode::History;
         TuningReport {
             mode: self.mode,
-            ended: self.ended,
+            ended: self.ended.or_else(|| is_kept.then(of_history)),
             latest: self.latest.clone(),
             records: self.records.clone(),
             left_out: self.left_out,
@@ -393,6 +408,19 @@ mod tests {
         assert_eq!((tuner.wanted, tuner.limits.max.streams), (12, 12));
         tuner.ended = Some("ended");
         assert!(!tuner.allot(12), "nothing else does");
+    }
+
+    #[test]
+    fn history_mode_keeps_known_streams() {
+        let known = KnownStreams { streams: 16, transfers: 5 };
+        let mut tuner = AutoTuner::new(4, Some(known), None);
+        assert_eq!(tuner.switch(TuningMode::History), None);
+        assert_eq!((tuner.wanted, tuner.report().ended), (16, Some(HISTORY_KEEPS)));
+        let mut unknown = AutoTuner::new(4, None, None);
+        assert_eq!(unknown.switch(TuningMode::History), None);
+        assert_eq!((unknown.wanted, unknown.report().ended), (4, Some(HISTORY_LACKS)));
+        assert_eq!(tuner.switch(TuningMode::Auto), None, "it searches from these");
+        assert_eq!((tuner.wanted, tuner.report().ended), (16, None));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::auto_tuner::{RatePoint, TuningMode, TuningRecord};
+use penstock_tuner::TuningMode;
+
+use super::auto_tuner::{RatePoint, TuningRecord};
 use super::host_searches::SearchMembership;
 use crate::base::lock::lock;
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use penstock_protocol::control::{ERRORS_KEPT, EntryFailure, Placed, Settings};
 use penstock_protocol::link::ControlLink;
-use penstock_protocol::open::{Opened, Push, Request};
+use penstock_protocol::open::{FEATURE_OBSERVE, Opened, Push, Request};
 use penstock_protocol::third_party::{Ended, FromSource, Progress, ThirdParty, ToSource};
 use penstock_protocol::wire;
 use penstock_sys::event::EventFd;
@@ -36,6 +36,8 @@ pub struct ThirdPartyConfig {
     pub push: Push,
     /// Creates the request for the source from a session at the destination.
     pub request: Box<dyn Fn(Opened) -> ThirdParty + Send + Sync>,
+    /// Set to have the source's agent list what its tuner would change, where `push` names the streams.
+    pub is_observed: bool,
 }
 
 impl std::fmt::Debug for ThirdPartyConfig {
@@ -247,7 +249,8 @@ impl ThirdPartyObserver {
         let (_place, at_destination) =
             self.plan.destination.open(Request::Push(self.plan.push.clone()))?;
         let request = Request::ThirdParty(Box::new((self.plan.request)(at_destination)));
-        let (mut channel, at_source) = self.plan.source.open(request)?;
+        let features: &[&str] = if self.plan.is_observed { &[FEATURE_OBSERVE] } else { &[] };
+        let (mut channel, at_source) = self.plan.source.open_with(request, features)?;
         self.sessions.fetch_add(1, Ordering::Relaxed);
         let clock = Instant::now();
         let mut link = ControlLink::new(clock.elapsed());

@@ -219,7 +219,7 @@ impl PeerConnector {
         }
     }
 
-    fn request(&self, request: Request) -> Result<(Channel, Answer), CopyError> {
+    fn request(&self, request: Request, wishes: &[&str]) -> Result<(Channel, Answer), CopyError> {
         let shown = self.shown();
         let failed = |error: io::Error| match error.kind() {
             // Refusals of the kernel have an errno, that of a certificate has none.
@@ -241,7 +241,7 @@ impl PeerConnector {
         let open = OpenRequest {
             software: software(),
             token: self.token.clone(),
-            features: self.features(),
+            features: self.features(wishes),
             request,
         };
         let answer = handshake::request(&mut channel, &open).map_err(failed)?;
@@ -254,8 +254,9 @@ impl PeerConnector {
         self.transport != TransportChoice::Tcp && self.protection == Protection::Integrity
     }
 
-    fn features(&self) -> Vec<String> {
-        self.wants_rdma().then(|| FEATURE_RDMA.to_owned()).into_iter().collect()
+    fn features(&self, wishes: &[&str]) -> Vec<String> {
+        let rdma = self.wants_rdma().then_some(FEATURE_RDMA);
+        rdma.iter().chain(wishes).map(|&feature| feature.to_owned()).collect()
     }
 
     fn unexpected_answer(&self) -> CopyError {
@@ -267,7 +268,19 @@ impl PeerConnector {
     /// # Errors
     /// If the agent refuses or is unreachable.
     pub fn open(&self, request: Request) -> Result<(Channel, Opened), CopyError> {
-        match self.request(request)? {
+        self.open_with(request, &[])
+    }
+
+    /// Requests a session with these features, too, which an older agent ignores.
+    ///
+    /// # Errors
+    /// If the agent refuses or is unreachable.
+    pub(crate) fn open_with(
+        &self,
+        request: Request,
+        features: &[&str],
+    ) -> Result<(Channel, Opened), CopyError> {
+        match self.request(request, features)? {
             (channel, Answer::Opened(opened)) => Ok((channel, opened)),
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
@@ -281,7 +294,7 @@ impl PeerConnector {
     /// # Errors
     /// If the agent is unreachable or another one, or does not know the client.
     pub fn check(&self) -> Result<String, CopyError> {
-        match self.request(Request::Check(()))? {
+        match self.request(Request::Check(()), &[])? {
             (_, Answer::Known(name)) => Ok(name),
             (channel, Answer::Refused(refusal)) => {
                 Err(CopyError::Refused(self.shown_at(&channel), refusal))
@@ -301,7 +314,7 @@ impl PeerConnector {
         received: u64,
     ) -> Result<Option<(Channel, u64)>, CopyError> {
         let back = Reconnect { session: opened.session, key: opened.key, received };
-        match self.request(Request::Reconnect(back))? {
+        match self.request(Request::Reconnect(back), &[])? {
             (channel, Answer::Reconnected(received)) => Ok(Some((channel, received))),
             (_, Answer::Refused(refusal)) if refusal.kind == RefusalKind::UnknownSession => {
                 Ok(None)

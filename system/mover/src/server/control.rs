@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use penstock_protocol::link::ControlLink;
 use penstock_protocol::manifest::display_path;
 use penstock_protocol::open::{
-    Answer, FEATURE_RDMA, OpenRequest, Opened, Protection, Reconnect, Refusal, RefusalKind, Request,
+    Answer, FEATURE_OBSERVE, FEATURE_RDMA, OpenRequest, Opened, Protection, Reconnect, Refusal,
+    RefusalKind, Request,
 };
 use penstock_protocol::proof::SessionKey;
 use penstock_sys::net::{interface_with, is_own_address};
@@ -163,7 +164,9 @@ impl AgentInner {
                 let free = self.streams_free(&limits, None);
                 let from_here = channel.transport().peer_address().is_none_or(is_own_address);
                 let allowed = |to| keeper.may_send_to(to, from_here || self.listens_on(to));
-                let tuning = self.delegate_tuning(id, &request.host, &granted.end, &limits, free);
+                let is_observed = open.features.iter().any(|feature| feature == FEATURE_OBSERVE);
+                let (to, end) = (&request.host, &granted.end);
+                let tuning = self.delegate_tuning(id, to, end, &limits, free, is_observed);
                 let end = granted.end.clone();
                 let delegate = Delegate::start(request, end, free, &allowed, tuning)?;
                 (Some(delegate), handshake::random())

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use penstock_protocol::open::{Opened, Options, Pull, Push, Refusal, Request};
 use penstock_protocol::proof::SessionKey;
 use penstock_scopes::PathAccess;
+use penstock_tuner::TuningMode;
 
 use super::agent::{Agent, AgentInner};
 use super::initiated::{InitiatedTransfer, limit_streams, start};
@@ -35,6 +36,8 @@ pub struct AgentCopyRequest {
     pub push: Push,
     /// Reason to keep the streams of the request; none to tune them where this agent sends.
     pub keep_streams: Option<&'static str>,
+    /// Most that the tuner may do; the agent's own mode bounds it, too.
+    pub tune: TuningMode,
 }
 
 impl AgentCopyRequest {
@@ -88,12 +91,13 @@ impl AgentInner {
         let streams_max = self.streams_free(&limits, None);
         request.push.options.mark = mark;
         limit_streams(&mut request.push.options, streams_max);
-        let AgentCopyRequest { id, with, direction, mut pull, mut push, keep_streams } = request;
+        let AgentCopyRequest { id, with, direction, mut pull, mut push, keep_streams, tune } =
+            request;
         let tuning = match (direction, keep_streams) {
             (TransferDirection::Receive, _) => StreamTuning::Kept(RECEIVES),
             (TransferDirection::Send, Some(reason)) => StreamTuning::Kept(reason),
             (TransferDirection::Send, None) => {
-                self.tuning(id, &with, &push.options, &limits, false)
+                self.tuning(id, &with, &push.options, &limits, tune, false)
             }
         };
         if let Some(streams) = tuning.streams_to_begin() {

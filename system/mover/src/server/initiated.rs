@@ -27,6 +27,7 @@ use penstock_protocol::wire::Bytes;
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Dir};
 use penstock_sys::net::interface_towards;
+use penstock_tuner::TuningMode;
 
 use super::agent::{Agent, AgentInner};
 use super::ended_log::{EndedTransfer, StartConditions, dialed_host};
@@ -62,6 +63,8 @@ pub struct SendRequest {
     pub files: Arc<PathList>,
     /// Required digests, by path.
     pub expected: HashMap<Vec<u8>, Digest>,
+    /// Most that the tuner may do; the agent's own mode bounds it, too.
+    pub tune: TuningMode,
 }
 
 /// Request to send one file to another agent.
@@ -136,7 +139,7 @@ impl Agent {
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
         let SendFileRequest { to, directory, name, shown, push } = sending;
         let source = ScanRoot { dir: Arc::new(directory), path: PathBuf::from(name) };
-        self.0.push(caller, to, push, source, shown, |end| end)
+        self.0.push(caller, to, push, TuningMode::Auto, source, shown, |end| end)
     }
 
     /// Fetches a file for `caller`, within the agent's limits. Nothing is left of a fetch that fails: there is no
@@ -159,7 +162,7 @@ impl AgentInner {
         caller: Caller,
         sending: SendRequest,
     ) -> Result<Arc<InitiatedTransfer>, Refusal> {
-        let SendRequest { to, mut push, from, files, expected } = sending;
+        let SendRequest { to, mut push, from, files, expected, tune } = sending;
         let keeper = &self.config.gatekeeper;
         let place = keeper.place(&caller, &from, PathAccess::Read)?;
         push.options.mark = keeper.mark(&caller, &from, push.options.mark)?;
@@ -176,17 +179,19 @@ impl AgentInner {
         };
         let source = ScanRoot { dir: Arc::new(dir.map_err(failed)?), path: PathBuf::new() };
         let path = display_path(place.shown.as_bytes());
-        self.push(caller, to, push, source, path, move |end| {
+        self.push(caller, to, push, tune, source, path, move |end| {
             end.listed_here(Arc::clone(&files)).expecting(expected.clone())
         })
     }
 
     /// Sends a source; `prepare` completes the end of each session.
+    #[expect(clippy::too_many_arguments, reason = "each is a field of the transfer")]
     fn push(
         self: &Arc<Self>,
         caller: Caller,
         to: PeerConnector,
         mut push: Push,
+        tune: TuningMode,
         source: ScanRoot,
         path: String,
         prepare: impl Fn(SenderEnd) -> SenderEnd + Send + Sync + 'static,
@@ -196,7 +201,7 @@ impl AgentInner {
         let is_named = push.options.settings.streams.is_some();
         limit_streams(&mut push.options, streams_max);
         let id = self.new_id();
-        let tuning = self.tuning(id, &to, &push.options, &limits, is_named);
+        let tuning = self.tuning(id, &to, &push.options, &limits, tune, is_named);
         if let Some(streams) = tuning.streams_to_begin() {
             push.options.settings.streams = Some(streams);
         }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use penstock_tuner::TuningMode;
 use serde::Serialize;
 
 use crate::base::limits::STREAMS_MAX;
-use crate::client::auto_tuner::TuningMode;
 
 /// Limits of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ impl Default for AgentLimits {
             streams: 1024,
             memory_bytes: 1 << 30,
             keep_unfinished: None,
-            tuning: TuningMode::Apply,
+            tuning: TuningMode::Auto,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use penstock_protocol::control::Settings;
 use penstock_protocol::digest::Algorithm;
 use penstock_protocol::open::Options;
+use penstock_tuner::TuningMode;
 
 use super::agent::{Agent, AgentInner};
 use super::delegate::Delegate;
@@ -12,7 +13,7 @@ use super::ended_log::dialed_host;
 use super::limits::AgentLimits;
 use crate::base::limits::{STREAMS_DEFAULT, default_streams};
 use crate::base::lock::lock;
-use crate::client::auto_tuner::{SWITCHED_OFF, TuningMode};
+use crate::client::auto_tuner::SWITCHED_OFF;
 use crate::client::host_searches::SearchMembership;
 use crate::client::stream_tuning::{
     GATEWAY, KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningReport,
@@ -22,7 +23,8 @@ use crate::net::connector::PeerConnector;
 
 /// Reasons of sessions that a client opened.
 const CLIENT: &str = "its client chooses the streams: penstock transfers show --why, where the client runs, says how";
-const NAMED: &str = "its client names a number of streams, or --tune off or observe";
+const NAMED: &str = "its client names a number of streams, or --tune off";
+const ASKED_OFF: &str = "its request switches the tuner off";
 
 impl Agent {
     /// Decisions about the streams of a transfer that runs or ended recently, or the reason why there are none.
@@ -48,24 +50,28 @@ impl Agent {
 }
 
 impl AgentInner {
-    /// Tuning of the streams of a transfer that this agent sends to `to`, by its operator's setting. Where its request does
-    /// not name the streams, it begins with those that earlier transfers ended with.
+    /// Tuning of the streams of a transfer that this agent sends to `to`, by the lesser of its operator's mode and that of its
+    /// request. Where the request does not name the streams, it may begin with those that earlier transfers ended with.
     pub(super) fn tuning(
         self: &Arc<Self>,
         id: u64,
         to: &PeerConnector,
         options: &Options,
         limits: &AgentLimits,
+        asked: TuningMode,
         is_named: bool,
     ) -> StreamTuning {
         let start = options.settings.streams.unwrap_or(STREAMS_DEFAULT);
         let host = dialed_host(&to.shown(), to.dial.destination());
-        let known = if is_named { None } else { self.known_streams(&host, options, limits, start) };
-        self.tuning_from(id, host, options.algorithm, (start, known), limits)
+        let known = match is_named {
+            true => None,
+            false => self.known_streams(&host, options, limits, asked, start),
+        };
+        self.tuning_from(id, host, options.algorithm, (start, known), asked)
     }
 
     /// Tuning of a third-party copy to `host`, whose sending end is `end`. Without a number from its client this agent chooses one,
-    /// of at most `streams_max`, and begins with its default.
+    /// of at most `streams_max`, and begins with its default. With one it only observes, if the client wishes so.
     pub(super) fn delegate_tuning(
         self: &Arc<Self>,
         id: u64,
@@ -73,15 +79,20 @@ impl AgentInner {
         end: &Endpoint,
         limits: &AgentLimits,
         streams_max: u16,
+        is_observed: bool,
     ) -> StreamTuning {
         let options = &end.session().options;
-        if options.settings.streams.is_some() {
-            return StreamTuning::Kept(NAMED);
-        }
-        let start = default_streams(options.algorithm).min(streams_max).max(1);
+        let named = options.settings.streams;
+        let asked = match (named, is_observed) {
+            (None, _) => TuningMode::Auto,
+            (Some(_), true) => TuningMode::Observe,
+            (Some(_), false) => return StreamTuning::Kept(NAMED),
+        };
+        let start = named.unwrap_or_else(|| default_streams(options.algorithm));
+        let start = start.min(streams_max).max(1);
         let host = dialed_host(host, None);
-        let known = self.known_streams(&host, options, limits, start);
-        let tuning = self.tuning_from(id, host, options.algorithm, (start, known), limits);
+        let known = self.known_streams(&host, options, limits, asked, start);
+        let tuning = self.tuning_from(id, host, options.algorithm, (start, known), asked);
         let streams = tuning.streams_to_begin().unwrap_or(start).min(streams_max);
         end.session().apply(&Settings { streams: Some(streams), ..Settings::default() });
         tuning
@@ -93,9 +104,11 @@ impl AgentInner {
         host: &str,
         options: &Options,
         limits: &AgentLimits,
+        asked: TuningMode,
         start: u16,
     ) -> Option<KnownStreams> {
-        let is_tuned = limits.tuning == TuningMode::Apply && !self.searches.has(host);
+        let mode = limits.tuning.min(asked);
+        let is_tuned = mode >= TuningMode::History && !self.searches.has(host);
         let log = self.config.ended_log.as_ref().filter(|_| is_tuned)?;
         let mut known = log.best_streams(host, options.protection)?;
         known.streams = known.streams.min(self.streams_free(limits, None));
@@ -108,9 +121,12 @@ impl AgentInner {
         host: String,
         algorithm: Algorithm,
         (start, known): (u16, Option<KnownStreams>),
-        limits: &AgentLimits,
+        asked: TuningMode,
     ) -> StreamTuning {
-        if limits.tuning == TuningMode::Off {
+        if asked == TuningMode::Off {
+            return StreamTuning::Kept(ASKED_OFF);
+        }
+        if lock(&self.limits).tuning == TuningMode::Off {
             return StreamTuning::Kept(SWITCHED_OFF);
         }
         if !algorithm.combines() {
@@ -125,7 +141,8 @@ impl AgentInner {
                 searching.insert(id);
                 let budget = inner.streams_left(&limits, |other| searching.contains(&other));
                 let sharing = SharingBounds { streams_max: limits.streams_per_transfer, budget };
-                TuningBounds { mode: limits.tuning, streams_max, sharing: Some(sharing) }
+                let mode = limits.tuning.min(asked);
+                TuningBounds { mode, streams_max, sharing: Some(sharing) }
             }
             None => TuningBounds { mode: TuningMode::Off, streams_max: start, sharing: None },
         };

@@ -26,6 +26,7 @@ impl TwoSites {
                 encrypt: true,
                 attempts: 2,
                 scitag: None,
+                tune: None,
             },
             priority: 3,
             deadline: None,
