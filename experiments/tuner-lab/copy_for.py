@@ -1,10 +1,11 @@
-"""Copies a file for some seconds, and prints what arrived meanwhile.
+"""Copies files for some seconds, and prints what arrived meanwhile.
 
-    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS SECONDS
+    python3 copy_for.py PENSTOCK auto|off|falcon|STREAMS SECONDS COUNTxBYTES[,COUNTxBYTES...]
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ from pathlib import Path
 
 LAB = Path(os.environ["PENSTOCK_LAB"])
 ENVIRONMENT = {**os.environ, "PENSTOCK_STATE": str(LAB / "shared")}
-FILE_BYTES = 600_000_000
 PENSTOCK = sys.argv[1]
 # The probe of Falcon's mover (arif-zaman/falcon-datamover) is 5 s, the first second of which does not count.
 FALCON_PROBE_S = 5.0
@@ -69,17 +69,29 @@ class Falcon:
         self.due = time.time() + FALCON_PROBE_S
 
 
+def write_files(source, sets):
+    """Writes files of these counts and sizes into directories of a thousand; their content differs, so that nothing is sparse."""
+    part = os.urandom(10_000_000)
+    for group, (count, size) in enumerate(sets):
+        for number in range(count):
+            folder = source / f"{group}-{number // 1000}"
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / str(number), "wb") as out:
+                for begin in range(0, size, len(part)):
+                    at = (number * size) % (len(part) // 2) if size < len(part) // 2 else 0
+                    out.write(part[at : at + size - begin])
+
+
 def main():
     mode, seconds = sys.argv[2], float(sys.argv[3])
+    sets = [tuple(map(int, one.split("x"))) for one in sys.argv[4].split(",")]
     source = LAB / "in"
-    part = os.urandom(10_000_000)
-    with open(source, "wb") as out:
-        for _ in range(FILE_BYTES // len(part)):
-            out.write(part)
-    options = ["--block", "64KiB", "--memory", "64MiB", "--engine", "buffered", "--protect", "integrity"]
+    write_files(source, sets)
+    options = ["--block", "64KiB", "--memory", "64MiB", "--engine", "buffered", "--protect", "integrity", "--recursive"]
     options += {"auto": [], "off": ["--tune", "off"], "falcon": ["--tune", "off"]}.get(mode, ["--streams", mode])
     command = [PENSTOCK, "cp", "--json", *options, str(source), "penstock://[target-eth0]:8620/"]
     copy = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    (LAB / "begun").touch()
     name, begun, streams, falcon = f"cp{copy.pid}", time.time(), [], None
     while time.time() - begun < seconds and copy.poll() is None:
         time.sleep(0.5)
@@ -92,18 +104,21 @@ def main():
             falcon = falcon or Falcon(max(shown["streams"], 2))
             falcon.step(shown, name)
     end = time.time()
-    penstock("transfers", "cancel", name)
+    if copy.poll() is None:
+        penstock("transfers", "cancel", name)
     result = json.loads(copy.communicate()[0])
     later = streams[len(streams) // 2 :]
     decisions = (result.get("tuning") or {}).get("decisions") or []
     print(json.dumps({
+        "seconds": result["seconds"],
+        "files": result["files"],
         "megabits_per_second": rate_bps(begun, end) / 1e6,
         "steady_megabits_per_second": rate_bps(begun + (end - begun) / 2, end) / 1e6,
         "streams": sum(later) / max(len(later), 1),
         "retransmits": result["retransmits"],
         "decisions": [f"{one['seconds']:.1f} s: {one['reason']}" for one in decisions],
     }))
-    source.unlink()
+    shutil.rmtree(source)
 
 
 main()

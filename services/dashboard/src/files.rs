@@ -69,6 +69,7 @@ pub(crate) const FILES: &[(&str, &[u8])] = files![
 
 /// Name of each experiment that has a report, in order, and the report.
 pub(crate) const REPORTS: &[(&str, &str)] = reports![
+    "aidtn",
     "buffers",
     "consistent-ops",
     "heps-fabric",
@@ -80,7 +81,8 @@ pub(crate) const REPORTS: &[(&str, &str)] = reports![
     "sc25-scitags",
     "ten-sites",
     "tuner-lab",
-    "tuner-lab-held-out"
+    "tuner-lab-held-out",
+    "tuner-lab-sharing"
 ];
 
 /// Path of each picture below `experiments/`, in order, and bytes.
