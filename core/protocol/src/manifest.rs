@@ -81,13 +81,14 @@ impl fmt::Debug for RelativePath {
     }
 }
 
-/// Formats a path on one line: text unchanged, control and non-UTF-8 bytes escaped.
+/// Formats a path on one line: text unchanged, backslashes, control and non-UTF-8 bytes escaped, so that no two paths look
+/// the same.
 #[must_use]
 pub fn display_path(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+            if c.is_control() || c == '\\' { text.extend(c.escape_default()) } else { text.push(c) }
         }
         for byte in chunk.invalid() {
             text.push_str(&format!("\\x{byte:02x}"));
@@ -195,5 +196,15 @@ mod tests {
         assert_eq!(display_path(b"run\n7/\xff.dat"), "run\\n7/\\xff.dat");
         assert_eq!(display_path("dépôt".as_bytes()), "dépôt");
         assert_eq!(display_path(b"\x1b[2J"), "\\u{1b}[2J");
+    }
+
+    #[test]
+    fn displayed_paths_are_distinct() {
+        for (one, other) in
+            [(&b"a\nb"[..], &b"a\\nb"[..]), (b"\xff", b"\\xff"), (b"\x1b", b"\\u{1b}")]
+        {
+            assert_ne!(display_path(one), display_path(other));
+        }
+        assert_eq!(display_path(b"a\\b"), "a\\\\b");
     }
 }
