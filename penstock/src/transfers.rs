@@ -380,9 +380,9 @@ fn listed(transfers: &[TransferRow]) -> String {
 }
 
 fn cells(TransferRow { id, transfer }: &TransferRow) -> Vec<String> {
-    // Blocks that were sent twice count twice.
+    // Blocks that were sent twice count twice, holes of sparse files once their file is in place.
     let done = transfer.moved_bytes.saturating_add(transfer.resumed_bytes);
-    let done = done.min(transfer.announced_bytes.max(transfer.bytes));
+    let done = done.max(transfer.bytes).min(transfer.announced_bytes.max(transfer.bytes));
     let elapsed =
         display_duration(Duration::try_from_secs_f64(transfer.seconds).unwrap_or_default());
     let failed = match transfer.failed {

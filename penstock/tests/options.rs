@@ -258,12 +258,15 @@ fn sparse_files_stay_sparse() {
         }
     }
     let agent = env.agent();
-    push(&env, &agent, &data, &[]).good();
+    // Four islands, each in one block of 4 MiB.
+    let moved = |done: CommandOutcome| (done.number("moved_bytes"), done.number("bytes"));
+    assert_eq!(moved(push(&env, &agent, &data, &[]).good()), (16 << 20, 85 << 20));
     let copy = env.root.join("data");
     assert_same(&data, &copy);
     let back = env.path("back");
     fs::create_dir(&back).unwrap();
-    run(env.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    let pulled = run(env.cp(&["-r", &agent.url("data")]).arg(&back)).good();
+    assert_eq!(moved(pulled), (16 << 20, 85 << 20));
     assert_same(&data, &back.join("data"));
     for name in ["large", "empty", "tail"] {
         let blocks = |root: &Path| root.join(name).metadata().unwrap().blocks();

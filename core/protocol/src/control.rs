@@ -270,7 +270,7 @@ pub struct Settled {
 /// Number of file errors, and of warnings, kept with their text; all are counted.
 pub const ERRORS_KEPT: usize = 10_000;
 
-/// Counters of a session. `bytes = sent + resumed`, except for blocks sent twice.
+/// Counters of a session. `bytes = sent + resumed + holes`, except for blocks sent twice.
 #[derive(Debug, Clone, Default)]
 pub struct TransferTally {
     /// Files, directories and links committed.
@@ -297,7 +297,7 @@ pub struct TransferTally {
     pub announced: u64,
     /// Set when all entries are announced.
     pub manifest_complete: bool,
-    /// File bytes sent and written, including those of unfinished files.
+    /// File bytes sent and written, including those of unfinished files, without the holes of sparse files.
     pub moved_bytes: u64,
     /// Bytes that the receiver requested, as known to the sender. Bytes found at the destination later
     /// were moved, even if their acknowledgement was lost.

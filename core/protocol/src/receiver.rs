@@ -406,15 +406,41 @@ impl Receiver {
         bytes: u64,
         part: DigestPart,
     ) -> Result<(), SenderFault> {
-        let Some(active) = self.files.get_mut(&file) else { return Ok(()) };
+        let is_new = self.received(file, offset, bytes, part)?;
+        self.tally.moved_bytes += if is_new { bytes } else { 0 };
+        Ok(())
+    }
+
+    /// Records a hole of a file, which came without data.
+    ///
+    /// # Errors
+    /// As those of [`Receiver::written`].
+    pub fn written_hole(
+        &mut self,
+        file: u64,
+        offset: u64,
+        bytes: u64,
+        part: DigestPart,
+    ) -> Result<(), SenderFault> {
+        self.received(file, offset, bytes, part).map(|_| ())
+    }
+
+    /// Records a range; false if it was there before.
+    fn received(
+        &mut self,
+        file: u64,
+        offset: u64,
+        bytes: u64,
+        part: DigestPart,
+    ) -> Result<bool, SenderFault> {
+        let Some(active) = self.files.get_mut(&file) else { return Ok(false) };
         active.writing.remove(&offset);
-        let new = active
+        let is_new = active
             .extents
             .insert(offset, bytes, part)
             .map_err(|_| SenderFault("a frame partly overlaps a received range"))?;
-        self.tally.moved_bytes += if new { bytes } else { 0 };
         self.finish_if_whole(file);
-        Ok(())
+        Ok(is_new)
     }
 
     /// Records a packed file as written. Its part is its digest.

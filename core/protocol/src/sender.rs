@@ -122,6 +122,14 @@ struct OutgoingFile {
     ended: bool,
 }
 
+/// Frame that was handed to a stream and is not acknowledged.
+#[derive(Debug)]
+struct InFlight {
+    stream: StreamId,
+    piece: Piece,
+    is_hole: bool,
+}
+
 /// Paths to send, received from the peer in parts.
 #[derive(Debug, Default)]
 struct PathQueue {
@@ -137,7 +145,7 @@ pub struct Sender {
     block_bytes: u64,
     files: HashMap<u64, OutgoingFile>,
     queues: BTreeMap<u64, DeviceQueue>,
-    in_flight: BTreeMap<u64, (StreamId, Piece)>,
+    in_flight: BTreeMap<u64, InFlight>,
     next_file: u64,
     next_sequence: u64,
     entries: Vec<Entry>,
@@ -552,7 +560,9 @@ impl Sender {
         let end = run.first.checked_add(run.count).filter(|end| *end <= self.next_sequence);
         let end = end.ok_or(ReceiverFault("it acknowledges frames that were not sent"))?;
         for sequence in run.first..end {
-            if let Some((_, Piece::Block { bytes, .. })) = self.in_flight.remove(&sequence) {
+            if let Some(InFlight { piece: Piece::Block { bytes, .. }, is_hole: false, .. }) =
+                self.in_flight.remove(&sequence)
+            {
                 self.tally.moved_bytes += bytes;
             }
         }
@@ -746,7 +756,14 @@ impl Sender {
 
     /// Records that a frame was handed to a stream.
     pub fn sent(&mut self, stream: StreamId, work: FrameTask) {
-        self.in_flight.insert(work.sequence, (stream, work.piece));
+        let FrameTask { sequence, piece } = work;
+        self.in_flight.insert(sequence, InFlight { stream, piece, is_hole: false });
+    }
+
+    /// Records that the frame of a hole, which carries no data, was handed to a stream.
+    pub fn sent_hole(&mut self, stream: StreamId, work: FrameTask) {
+        let FrameTask { sequence, piece } = work;
+        self.in_flight.insert(sequence, InFlight { stream, piece, is_hole: true });
     }
 
     /// Requeues the unacknowledged frames of a lost stream; returns their number.
@@ -754,12 +771,12 @@ impl Sender {
         let lost: Vec<_> = self
             .in_flight
             .iter()
-            .filter(|(_, (carrier, _))| *carrier == stream)
+            .filter(|(_, frame)| frame.stream == stream)
             .map(|(sequence, _)| *sequence)
             .collect();
         for sequence in &lost {
-            let (_, piece) = self.in_flight.remove(sequence).expect("just listed");
-            self.requeue(piece);
+            let frame = self.in_flight.remove(sequence).expect("just listed");
+            self.requeue(frame.piece);
         }
         lost.len()
     }
@@ -784,7 +801,7 @@ impl Sender {
     /// True if frames of the stream are unacknowledged.
     #[must_use]
     pub fn has_unacknowledged(&self, stream: StreamId) -> bool {
-        self.in_flight.values().any(|(carrier, _)| *carrier == stream)
+        self.in_flight.values().any(|frame| frame.stream == stream)
     }
 
     /// Queues the driver's measurements for the receiver.

@@ -437,7 +437,8 @@ impl CopyProgress {
 /// less important parts are left out.
 fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> String {
     let tally = &now.tally;
-    let done = tally.moved_bytes + tally.resumed_bytes;
+    // Holes of sparse files are not moved: they count once their file is in place.
+    let done = tally.bytes.max(tally.moved_bytes + tally.resumed_bytes);
     let total = tally.announced_bytes;
     let left = total.saturating_sub(done);
     let eta = match now.bits_per_second / 8 {

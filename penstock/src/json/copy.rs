@@ -24,7 +24,7 @@ pub(crate) struct Copied {
     pub(crate) seconds: f64,
     /// Mean rate: `moved_bytes` over `seconds`.
     pub(crate) bits_per_second: f64,
-    /// Bytes of file contents that were moved.
+    /// Bytes of file contents that were moved, without the holes of sparse files.
     pub(crate) moved_bytes: u64,
     /// Bytes of file contents on the network, blocks that were sent twice included.
     pub(crate) network_bytes: u64,

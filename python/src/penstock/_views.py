@@ -47,7 +47,7 @@ class TransferView:
         if me.state == "done":
             return 1.0
         total = me.announced_bytes
-        return float(min(1.0, (me.moved_bytes + me.resumed_bytes) / total)) if total else 0.0
+        return float(min(1.0, max(me.bytes, me.moved_bytes + me.resumed_bytes) / total)) if total else 0.0
 
     def _repr_html_(self) -> str:
         from penstock import display

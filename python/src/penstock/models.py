@@ -3036,7 +3036,7 @@ class Transfer(TransferView):
     id: int
     """Number of the transfer at this agent."""
     moved_bytes: int
-    """Bytes of file contents on the network, of unfinished files too."""
+    """Bytes of file contents on the network, of unfinished files too, without the holes of sparse files."""
     owner: str | None = None
     """Owner of the scitag: name in the registry, or the number where the registry has none."""
     path: str

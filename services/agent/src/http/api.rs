@@ -47,7 +47,7 @@ pub struct TransferFacts {
     pub seconds: f64,
     /// Bytes of files in place.
     pub bytes: u64,
-    /// Bytes of file contents on the network, of unfinished files too.
+    /// Bytes of file contents on the network, of unfinished files too, without the holes of sparse files.
     pub moved_bytes: u64,
     /// Bytes that the destination had before and that were not sent again.
     pub resumed_bytes: u64,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use penstock_protocol::block::FrameKind;
 use penstock_protocol::control::{Placed, Settings, Settled, ToReceiver, ToSender, TransferTally};
 use penstock_protocol::digest::Digest;
 use penstock_protocol::list::PathList;
@@ -202,7 +203,10 @@ impl SenderEnd {
                 }
                 Some(buffer) => FramePayload::Bytes(&buffer[..payload_bytes]),
             };
-            lock(&self.work.machine).sent(stream, work);
+            match header.kind {
+                FrameKind::Hole => lock(&self.work.machine).sent_hole(stream, work),
+                _ => lock(&self.work.machine).sent(stream, work),
+            }
             let start = Instant::now();
             let paused = meter.waited_rate_us.load(Ordering::Relaxed);
             // Counted per part: at a low rate one block takes longer than the interval between two rate

@@ -280,7 +280,7 @@ impl<'a> Writer<'a> {
         self.work.record(sink, self.extent(header, || crc32c(&zeros)));
         self.work.with_machine(|machine| {
             machine.acknowledge(header.sequence);
-            machine.written(header.file, header.offset, header.bytes, header.part())
+            machine.written_hole(header.file, header.offset, header.bytes, header.part())
         })
     }
 

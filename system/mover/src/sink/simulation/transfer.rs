@@ -326,7 +326,10 @@ impl MemoryLink<'_> {
             Piece::Compare { .. } | Piece::Digest(_) => unreachable!("no digests are compared"),
         };
         let buffer = (header.kind != FrameKind::Hole).then_some(buffer);
-        sender.sent(0, work);
+        match header.kind {
+            FrameKind::Hole => sender.sent_hole(0, work),
+            _ => sender.sent(0, work),
+        }
         end.work.received(header, buffer).expect("frames that were asked for");
     }
 
