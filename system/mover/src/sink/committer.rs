@@ -267,7 +267,7 @@ impl CompleteFile {
 
 impl SinkFile {
     fn is_packed(&self) -> bool {
-        matches!(&*lock(&self.state), SinkFileState::Packed)
+        matches!(&*lock(&self.state), SinkFileState::Packed(_))
     }
 }
 

@@ -522,7 +522,7 @@ impl Destination {
         }
         let given = mode & !self.umask;
         self.set_metadata(&*file, &sink.entry, given != self.mode(&sink.entry))?;
-        state.transition(FileEvent::WrittenWhole, &sink.names)
+        state.transition(FileEvent::WrittenWhole(file.stat()?), &sink.names)
     }
 
     fn create_small(&self, sink: &SinkFile, how: &Open) -> io::Result<Arc<dyn StoredFile>> {
@@ -606,7 +606,7 @@ impl Destination {
         open.file.set_len(sink.entry.bytes)?;
         self.set_metadata(&*open.file, &sink.entry, true)?;
         open.file.sync_data()?;
-        sink.advance(FileEvent::Synced)
+        sink.advance(FileEvent::Completed(open.file.stat()?))
     }
 
     /// Sets the metadata of an unchanged file to that of its source.
@@ -626,11 +626,13 @@ impl Destination {
     /// # Errors
     /// If it is not durable, or the rename fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
-        let temporary = match &*lock(&sink.state) {
-            SinkFileState::Complete { name, .. } => name.clone(),
+        let (temporary, written) = match &*lock(&sink.state) {
+            SinkFileState::Complete { name, written, .. } => (name.clone(), *written),
             state => return Err(io::Error::other(format!("a file is not durable: {state:?}"))),
         };
         let (dir, from, to) = (&sink.parent.dir, Path::new(&temporary), Path::new(&sink.name));
+        // Before the rename the check spares an existing file, after it no replacement can follow.
+        check_written(&**dir, from, &written)?;
         if self.options.inplace {
         } else if self.options.existing == Existing::Replace {
             dir.rename(from, to)?;
@@ -640,6 +642,7 @@ impl Destination {
                 _ => error,
             })?;
         }
+        check_written(&**dir, to, &written)?;
         sink.advance(FileEvent::Renamed)
     }
 
@@ -710,6 +713,27 @@ fn stat_if_there(dir: &dyn DirectoryHandle, name: &OsStr) -> Result<Option<fs::S
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(destination(&error)),
     }
+}
+
+/// Checks that `name` still leads to the file that was written.
+///
+/// # Errors
+/// If another program removed or replaced it. A freed inode number may be given to the next file, so size and modification
+/// time count too.
+fn check_written(dir: &dyn DirectoryHandle, name: &Path, written: &fs::Stat) -> io::Result<()> {
+    let found = match dir.stat(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        found => found.ok(),
+    };
+    let is_written = |found: fs::Stat| {
+        (found.inode, found.size, found.mtime) == (written.inode, written.size, written.mtime)
+    };
+    if found.is_some_and(is_written) {
+        return Ok(());
+    }
+    let text = "another program removed or replaced its file at the destination during the copy: \
+                copy it again";
+    Err(io::Error::other(text))
 }
 
 fn empty_digest(algorithm: Algorithm) -> Digest {

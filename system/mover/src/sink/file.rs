@@ -6,6 +6,9 @@
 //!     └────── whole in a pack ─► Packed ── synced ──────────────────────────────┘
 //! ```
 //!
+//! `Complete` holds the attributes of the file that was written: the rename compares them with those of the
+//! name, which another program may have given to another file.
+//!
 //! Every state but `Placed` can become `Discarded`. A file completely written by an earlier run also
 //! starts as `Expected`: it becomes `Open` when its ranges are verified, and gets length and metadata
 //! like any other.
@@ -17,7 +20,7 @@ use std::sync::{Arc, Mutex};
 
 use penstock_protocol::digest::Serial;
 use penstock_protocol::manifest::Entry;
-use penstock_sys::fs::Open;
+use penstock_sys::fs::{Open, Stat};
 
 use super::file_locks::SinkFileLock;
 use super::storage::{DirectoryHandle, StoredFile};
@@ -78,11 +81,11 @@ pub(super) enum SinkFileState {
     Expected,
     /// Being written block by block.
     Open(OpenFile),
-    /// Written as a whole from a pack, with metadata, not synced.
-    Packed,
+    /// Written as a whole from a pack, with metadata, not synced. These attributes identify the file.
+    Packed(Stat),
     /// Content, length and metadata are durable under this temporary name. A partial file stays open, and so locked, until
     /// it has its final name: another transfer of the same source would continue it in place.
-    Complete { name: OsString, _locked: Option<OpenFile> },
+    Complete { name: OsString, written: Stat, _locked: Option<OpenFile> },
     /// Committed under its final name.
     Placed,
     /// Discarded; a late frame must not create it again.
@@ -103,10 +106,12 @@ pub struct OpenFile {
 pub(super) enum FileEvent {
     /// The partial file was opened.
     Opened(OpenFile),
-    /// The file was written as a whole.
-    WrittenWhole,
-    /// Content, length and metadata are durable.
+    /// The file was written as a whole, and has these attributes.
+    WrittenWhole(Stat),
+    /// A file written as a whole is durable.
     Synced,
+    /// Content, length and metadata of an open file are durable; it has these attributes.
+    Completed(Stat),
     /// The file was renamed, or needs no rename (`inplace`).
     Renamed,
     /// The file or its source failed.
@@ -125,12 +130,12 @@ impl SinkFileState {
     ) -> io::Result<()> {
         let next = match (&*self, event) {
             (Self::Expected, FileEvent::Opened(open)) => Self::Open(open),
-            (Self::Expected, FileEvent::WrittenWhole) => Self::Packed,
-            (Self::Open(open), FileEvent::Synced) => {
-                Self::Complete { name: names.partial.clone(), _locked: Some(open.clone()) }
+            (Self::Expected, FileEvent::WrittenWhole(written)) => Self::Packed(written),
+            (Self::Open(open), FileEvent::Completed(written)) => {
+                Self::Complete { name: names.partial.clone(), written, _locked: Some(open.clone()) }
             }
-            (Self::Packed, FileEvent::Synced) => {
-                Self::Complete { name: names.whole.clone(), _locked: None }
+            (Self::Packed(written), FileEvent::Synced) => {
+                Self::Complete { name: names.whole.clone(), written: *written, _locked: None }
             }
             (Self::Complete { .. }, FileEvent::Renamed) => Self::Placed,
             (Self::Placed, _) => return Err(io::Error::other("the file is in place already")),
@@ -170,7 +175,7 @@ impl SinkFile {
     /// Current name of its data.
     pub(super) fn current_name(&self) -> OsString {
         match &*lock(&self.state) {
-            SinkFileState::Packed => self.names.whole.clone(),
+            SinkFileState::Packed(_) => self.names.whole.clone(),
             SinkFileState::Complete { name, .. } => name.clone(),
             SinkFileState::Placed => self.name.clone(),
             SinkFileState::Expected | SinkFileState::Open(_) | SinkFileState::Discarded => {
@@ -206,24 +211,26 @@ mod tests {
         let how = Open { read: true, ..Open::creating(0o600) };
         let file = root.open_file("f".as_ref(), &how).expect("a file");
         let names = TemporaryNames { partial: "partial".into(), whole: "whole".into() };
+        let written = file.stat().expect("attributes");
         let event = |number| match number {
             0 => FileEvent::Opened(OpenFile { file: Arc::clone(&file), is_direct: false }),
-            1 => FileEvent::WrittenWhole,
+            1 => FileEvent::WrittenWhole(written),
             2 => FileEvent::Synced,
             3 => FileEvent::Renamed,
-            _ => FileEvent::GivenUp,
+            4 => FileEvent::GivenUp,
+            _ => FileEvent::Completed(written),
         };
         let table: [(&str, &[u8], &[u8]); 7] = [
             ("Expected", &[], &[0, 1, 4]),
-            ("Open", &[0], &[2, 4]),
+            ("Open", &[0], &[4, 5]),
             ("Packed", &[1], &[2, 4]),
-            ("Complete { name: \"partial\", _locked: Some(", &[0, 2], &[3, 4]),
-            ("Complete { name: \"whole\", _locked: None }", &[1, 2], &[3, 4]),
-            ("Placed", &[0, 2, 3], &[]),
+            ("Complete { name: \"partial\",", &[0, 5], &[3, 4]),
+            ("Complete { name: \"whole\",", &[1, 2], &[3, 4]),
+            ("Placed", &[0, 5, 3], &[]),
             ("Discarded", &[0, 4], &[4]),
         ];
         for (shown, path, taken) in table {
-            for number in 0..5 {
+            for number in 0..6 {
                 let mut state = SinkFileState::Expected;
                 for step in path {
                     state.transition(event(*step), &names).expect("the path to the state");

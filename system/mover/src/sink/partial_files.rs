@@ -256,10 +256,7 @@ mod tests {
     use crate::sink::simulation::storage::SimulatedStorage;
     use crate::sink::simulation::transfer::SimulatedDataset;
 
-    /// A transfer that waits for a partial file does not write to the committed file it became.
-    #[test]
-    fn placed_file_is_not_written_to() {
-        let storage = SimulatedStorage::new(2);
+    fn destination_on(storage: &SimulatedStorage, mark: &str) -> Destination {
         let options = Options {
             block_bytes: 1 << 20,
             algorithm: Algorithm::Crc32c,
@@ -272,23 +269,63 @@ mod tests {
             mark: None,
             settings: Settings::default(),
         };
-        let destination_of = |mark: &str| {
-            let target =
-                TransferTarget { base: storage.root(), rename: None, key: [0; 16], trusted: true };
-            let engine = Engine { direct: false, uring: false };
-            let (options, mark) = (options.clone(), mark.to_owned());
-            Destination::new(target, "user", mark, options, engine, ResumeJournal::none())
-                .expect("a directory")
-                .journalling_from(1)
-        };
+        let target =
+            TransferTarget { base: storage.root(), rename: None, key: [0; 16], trusted: true };
+        let engine = Engine { direct: false, uring: false };
+        Destination::new(target, "user", mark.to_owned(), options, engine, ResumeJournal::none())
+            .expect("a directory")
+            .journalling_from(1)
+    }
+
+    /// Entry of a file `f` of nine bytes.
+    fn entry_of_nine_bytes() -> Arc<Entry> {
         let (mut entry, _) = SimulatedDataset::new(&[9], 3).0.swap_remove(3);
         entry.path = penstock_protocol::manifest::RelativePath::new(b"f".to_vec()).expect("a path");
-        let entry = Arc::new(entry);
+        Arc::new(entry)
+    }
+
+    /// Replaces the file `name` by one of the same length.
+    fn replace(storage: &SimulatedStorage, name: &OsStr) {
+        let root = storage.root();
+        root.remove_file(name.as_ref()).expect("the file of the transfer");
+        let file = root.open_file(name.as_ref(), &Open::creating(0o600)).expect("a name");
+        file.write_all_at(b"NINE BYTE", 0).expect("room");
+    }
+
+    #[test]
+    fn replaced_partial_file_is_not_committed() {
+        for is_packed in [false, true] {
+            let storage = SimulatedStorage::new(2);
+            let destination = destination_on(&storage, ".mark-");
+            let (_, sink) = destination.check(0, &entry_of_nine_bytes());
+            let sink = sink.expect("a file that is wanted");
+            if is_packed {
+                destination.write_small(&sink, b"nine byte", &[]).expect("room");
+                sink.advance(FileEvent::Synced).expect("a packed file");
+            } else {
+                let open = destination.open(&sink).expect("a file");
+                open.file.write_all_at(b"nine byte", 0).expect("room");
+                destination.complete(&sink).expect("a sync");
+            }
+            replace(&storage, &sink.current_name());
+            let error = destination.rename(&sink).expect_err("the content of another program");
+            assert!(error.to_string().contains("another program"), "{error}");
+            destination.discard(&sink);
+            assert!(storage.state().tree().is_empty(), "{:?}", storage.state().tree());
+        }
+    }
+
+    /// A transfer that waits for a partial file does not write to the committed file it became.
+    #[test]
+    fn placed_file_is_not_written_to() {
+        let storage = SimulatedStorage::new(2);
+        let entry = entry_of_nine_bytes();
         let (waits, waiting) = mpsc::channel();
-        let first = destination_of(".first-");
-        let second = destination_of(".second-").with_release(Some(Arc::new(move |_: &OsStr| {
-            let _ = waits.send(());
-        })));
+        let first = destination_on(&storage, ".first-");
+        let second =
+            destination_on(&storage, ".second-").with_release(Some(Arc::new(move |_: &OsStr| {
+                let _ = waits.send(());
+            })));
         let (_, sink) = first.check(0, &entry);
         let sink = sink.expect("a file that is wanted");
         first.open(&sink).expect("a file").file.write_all_at(b"nine byte", 0).expect("room");
