@@ -316,6 +316,43 @@ fn list_may_repeat_contents_of_directory() {
     }
 }
 
+/// Temporary files of other copies stay where they are, but for one that is named.
+#[test]
+fn temporary_files_are_left_out() {
+    let mut random = seeded(83);
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let temporary = ".penstock-0123456789abcdef.part";
+    for place in [&env.source, &env.root] {
+        fs::create_dir_all(place.join("one/.penstock-01-23.part")).unwrap();
+        for name in ["one/a", "one/.penstock-mine.part"] {
+            write_file(&mut random, &place.join(name), 5000);
+        }
+        write_file(&mut random, &place.join("one").join(temporary), 5000);
+        write_file(&mut random, &place.join("one/.penstock-01-23.part/b"), 5000);
+    }
+    let here = env.source.join("one").into_os_string();
+    let there = OsString::from(agent.url("one"));
+    let copies: [(&OsString, OsString, PathBuf, u64); 4] = [
+        (&here, env.path("local").into(), env.path("local"), 2),
+        (&here, agent.url("pushed/").into(), env.root.join("pushed"), 2),
+        // The agent's log names them.
+        (&there, env.path("pulled").into(), env.path("pulled"), 0),
+        (&there, agent.url("third/").into(), env.root.join("third"), 2),
+    ];
+    for (from, to, target, warnings) in copies {
+        let done = run(env.cp(&["-r".into(), from.clone(), to])).good();
+        assert_eq!((done.number("files"), done.number("warnings")), (2, warnings), "{done:?}");
+        let names = fs::read_dir(target.join("one")).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".penstock-mine.part", "a"], "{done:?}");
+    }
+    let named = env.source.join("one").join(temporary);
+    let done = run(env.cp(&[named, env.path("named")])).good();
+    assert_eq!(done.number("files"), 1, "{done:?}");
+}
+
 /// Files of procfs have no size; an empty copy of one would pass for a good one.
 #[test]
 fn content_without_size_is_reported() {

@@ -310,7 +310,7 @@ pub struct TransferTally {
     pub errors: Vec<EntryFailure>,
     /// Set when any entry failed its integrity check, kept in `errors` or not.
     pub integrity_failed: bool,
-    /// Number of entries committed with incomplete metadata.
+    /// Number of entries committed with incomplete metadata, and, at the sender, of temporary files left out.
     pub warned: u64,
     /// The first [`ERRORS_KEPT`] warnings.
     pub warnings: Vec<EntryFailure>,
@@ -323,7 +323,7 @@ impl TransferTally {
         self.files > 0 || self.links > 0
     }
 
-    /// Counts an entry committed with incomplete metadata.
+    /// Counts an entry committed with incomplete metadata, or left out.
     pub fn warn(&mut self, path: String, failure: Failure) {
         self.warned += 1;
         if self.warnings.len() < ERRORS_KEPT {

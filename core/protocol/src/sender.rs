@@ -360,6 +360,12 @@ impl Sender {
         self.missing.push_back((shown, failure));
     }
 
+    /// Warns of a temporary file of a copy, which is not announced.
+    pub fn leave_out(&mut self, path: &[u8]) {
+        let text = "it is a temporary file of another copy and is left out: copy again when that one has ended";
+        self.tally.warn(display_path(path), Failure::new(FailureKind::Source, text));
+    }
+
     /// Ends the manifest: all sources are scanned.
     pub fn manifest_end(&mut self) {
         self.flush_entries();

@@ -40,7 +40,8 @@ pub(crate) struct Copied {
     pub(crate) skipped_files: u64,
     /// Files that did not arrive.
     pub(crate) failed: u64,
-    /// Files that arrived with something amiss, such as an owner that could not be set.
+    /// Files that arrived with something amiss, such as an owner that could not be set, and temporary files of other copies
+    /// that this end found in the source and left out.
     pub(crate) warnings: u64,
     /// TCP segments that were retransmitted.
     pub(crate) retransmits: u64,

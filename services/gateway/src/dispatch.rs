@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use penstock_http::ProblemDetails;
 use penstock_http::server::HttpConnection;
 use penstock_http::storage_client::StorageConnections;
-use penstock_mover::{Agent, Caller, Gatekeeper, HiddenNames, ResolvedPath};
+use penstock_mover::{Agent, Caller, Gatekeeper, HiddenNames, ResolvedPath, is_temporary_name};
 use penstock_protocol::digest::{Algorithm, Digest};
 use penstock_protocol::open::{Mark, Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
@@ -29,7 +29,6 @@ use crate::conditions::keeps_existing;
 use crate::config::Config;
 use crate::error::refused;
 use crate::head::HeadNode;
-use crate::properties::is_partial;
 use crate::read::{CHUNK_BYTES, POOLED_CHUNKS_MAX};
 use crate::third_party::{self, CopyEnds, check_overwrite};
 use crate::url_path::UrlPath;
@@ -172,7 +171,7 @@ impl Gateway {
         path: &[u8],
         access: PathAccess,
     ) -> Result<Option<ResolvedPath>, Refusal> {
-        if path.split(|byte| *byte == b'/').any(is_partial) {
+        if path.split(|byte| *byte == b'/').any(is_temporary_name) {
             let text = format!(
                 "{}: names of this form are temporary files of transfers",
                 path.escape_ascii()

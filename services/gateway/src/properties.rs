@@ -16,7 +16,7 @@ use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use penstock_http::ProblemDetails;
-use penstock_mover::ResolvedPath;
+use penstock_mover::{ResolvedPath, is_temporary_name};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{Dir, Entries, Kind, Stat};
 use quick_xml::events::Event;
@@ -187,7 +187,7 @@ impl Members {
     fn next(&mut self) -> io::Result<Option<(OsString, Stat)>> {
         for entry in &mut self.entries {
             let (name, _) = entry?;
-            if is_partial(name.as_bytes()) {
+            if is_temporary_name(name.as_bytes()) {
                 continue;
             }
             match self.dir.stat_follow(Path::new(&name)) {
@@ -200,11 +200,6 @@ impl Members {
         }
         Ok(None)
     }
-}
-
-/// True for the temporary name of a transfer.
-pub(crate) fn is_partial(name: &[u8]) -> bool {
-    name.starts_with(b".penstock-") && name.ends_with(penstock_mover::PART.as_bytes())
 }
 
 /// Writes the properties of a file, or of a collection; of a collection above the exports without `stat`.
@@ -437,11 +432,5 @@ mod tests {
             text.contains("<D:collection/>")
                 && elements(format!("<r xmlns:D='DAV:' xmlns:L='L'>{text}</r>").as_bytes()).is_ok()
         );
-    }
-
-    #[test]
-    fn partial_files_are_hidden() {
-        assert!(is_partial(b".penstock-0123.part"));
-        assert!(!is_partial(b"penstock.part") && !is_partial(b".penstock-x"));
     }
 }

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use axum::http::StatusCode;
 use penstock_http::ProblemDetails;
-use penstock_mover::{FileUpload, HiddenNames, ResolvedPath, UploadDurability, lock_name};
+use penstock_mover::{
+    FileUpload, HiddenNames, ResolvedPath, UploadDurability, is_temporary_name, lock_name,
+};
 use penstock_sys::fs::{self, Dir, Kind, Open, Stat};
 
 use crate::error::failed;
 use crate::namespace::native;
-use crate::properties::is_partial;
 use crate::staged::{DEPTH_MAX, StagedTree, too_deep};
 
 /// Bytes copied at once.
@@ -116,7 +117,7 @@ impl TreeCopy<'_> {
         };
         for entry in source.entries()? {
             let (name, _) = entry?;
-            if is_partial(name.as_bytes()) {
+            if is_temporary_name(name.as_bytes()) {
                 continue;
             }
             let (from, to) = (from.join(&name), to.join(&name));

@@ -47,6 +47,7 @@ mod source;
 
 pub use base::engine::{Engine, UnknownEngine};
 pub use base::limits::{STREAMS_MAX, THREADS_PER_DEVICE_MAX, default_streams};
+pub use base::temporary_name::is_temporary_name;
 pub use client::auto_tuner::{RatePoint, TuningRecord};
 pub use client::stream_tuning::{
     KnownStreams, SharedSearch, SharingBounds, StreamTuning, TuningBounds, TuningBoundsSource,
@@ -88,7 +89,6 @@ pub use sink::destination::{Destination, ReleasePartial, TransferTarget};
 pub use sink::file_locks::FileLocks;
 pub use sink::hidden_names::{HiddenName, HiddenNames, LeftName};
 pub use sink::name_locks::lock_name;
-pub use sink::orphans::PART;
 pub use sink::resume_journal::{JournalName, ResumeJournal, ResumeJournalError};
 pub use sink::storage::DirectoryHandle;
 pub use sink::upload::{

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use penstock_control::agent::Outbox;
 use penstock_control::orders::{ENTRIES_MAX, LISTED_PATH, ListedFile, OrderFault};
-use penstock_mover::PART;
 use penstock_mover::ResolvedPath;
 use penstock_mover::{ScanItem, ScanRoot, TreeWalk};
 use penstock_protocol::manifest::{EntryKind, display_path};
@@ -133,7 +132,6 @@ fn walk(shared: &ListingShared, dir: Dir, shown: &str) {
     TreeWalk { recursive: true, xattrs: false }.run(&source, |found| match found {
         ScanItem::Entry(_, entry) if entry.kind != EntryKind::Directory => {
             match std::str::from_utf8(entry.path.as_bytes()) {
-                Ok(path) if is_unfinished(path) => !shared.lock().stopped,
                 Ok(path) => shared.push(ListedFile { path: path.to_owned(), bytes: entry.bytes }),
                 Err(_) => {
                     shared.add_failure(format!("{} is not UTF-8", entry.path));
@@ -141,7 +139,7 @@ fn walk(shared: &ListingShared, dir: Dir, shown: &str) {
                 }
             }
         }
-        ScanItem::Entry(..) => !shared.lock().stopped,
+        ScanItem::Entry(..) | ScanItem::LeftOut(_) => !shared.lock().stopped,
         ScanItem::Failed(path, failure) => {
             let path = display_path(path.as_os_str().as_bytes());
             shared.add_failure(format!("{path}: {}", failure.text));
@@ -157,12 +155,6 @@ fn walk(shared: &ListingShared, dir: Dir, shown: &str) {
         permanent(format!("{shown} cannot be listed whole: {}{others}", state.first_failure))
     });
     state.ended = Some(fault);
-}
-
-/// True for partial files of transfers to this host.
-fn is_unfinished(path: &str) -> bool {
-    let name = path.rsplit('/').next().unwrap_or(path);
-    name.starts_with(".penstock-") && name.ends_with(PART)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use penstock_mover::{Caller, ResolvedPath};
+use penstock_mover::{Caller, ResolvedPath, is_temporary_name};
 use penstock_protocol::open::{Refusal, RefusalKind};
 use penstock_scopes::PathAccess;
 use penstock_sys::fs::{self, Dir, Entries, Kind, Stat};
@@ -14,7 +14,6 @@ use penstock_xrootd::response::{DataStatus, ListedKind, ListingBody, XrdStat};
 use penstock_xrootd::{XrdError, XrdErrorCode};
 
 use crate::dispatch::{Gateway, blocking};
-use crate::properties::is_partial;
 use crate::read::{self, OpenedPath};
 
 /// Length of one part of a listing, in bytes.
@@ -181,7 +180,7 @@ impl ListingReader {
         };
         for entry in entries {
             let (name, _) = entry?;
-            if is_partial(name.as_bytes()) {
+            if is_temporary_name(name.as_bytes()) {
                 continue;
             }
             match dir.stat_follow(Path::new(&name)) {

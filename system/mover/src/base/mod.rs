@@ -8,4 +8,5 @@ pub(crate) mod lock;
 pub(crate) mod software;
 pub(crate) mod spawn;
 pub(crate) mod sync;
+pub(crate) mod temporary_name;
 pub(crate) mod timeouts;

@@ -27,13 +27,13 @@ use penstock_sys::fs::{self, Dir, Open, Timestamp};
 
 use super::file::{FileEvent, Parent, SinkFile, SinkFileState, TemporaryNames};
 use super::file_locks::FileLocks;
-use super::orphans::PART;
 use super::resume_journal::ResumeJournal;
 use super::storage::{DirectoryHandle, StoredFile, identify};
 use crate::base::convert::{native, time};
 use crate::base::engine::Engine;
 use crate::base::file_digest::digest_file;
 use crate::base::lock::lock;
+use crate::base::temporary_name::PART_SUFFIX;
 
 /// Limit of cached open directories.
 const PARENTS_MAX: usize = 512;
@@ -468,7 +468,7 @@ impl Destination {
         entry.path.put(&mut what);
         SourceIdentity::of(entry).put(&mut what);
         let hash = blake3::hash(&what);
-        OsString::from(format!("{}{}{PART}", self.mark, &hash.to_hex()[..20]))
+        OsString::from(format!("{}{}{PART_SUFFIX}", self.mark, &hash.to_hex()[..20]))
     }
 
     /// Name of the engine that writes a small file.
@@ -624,7 +624,7 @@ impl Destination {
     /// Renames a durable file to its final name.
     ///
     /// # Errors
-    /// If it is not durable, or the rename fails.
+    /// If it is not durable, another program replaced it, or the rename fails.
     pub fn rename(&self, sink: &SinkFile) -> io::Result<()> {
         let (temporary, written) = match &*lock(&sink.state) {
             SinkFileState::Complete { name, written, .. } => (name.clone(), *written),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use penstock_sys::fs::Dir;
 
-use super::orphans::PART;
+use crate::base::temporary_name::{PART_SUFFIX, TEMPORARY_PREFIX};
 use crate::net::handshake::random;
 
 /// Separates directory and former name in a record; no path has it.
@@ -126,7 +126,7 @@ impl Drop for HiddenName {
 fn temporary_name() -> OsString {
     let bytes: [u8; 16] = random();
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    OsString::from(format!(".penstock-{digits}{PART}"))
+    OsString::from(format!("{TEMPORARY_PREFIX}{digits}{PART_SUFFIX}"))
 }
 
 #[cfg(test)]

@@ -18,9 +18,7 @@ use penstock_sys::fs::{Kind, Open, Stat, describe};
 
 use super::resume_journal::read;
 use super::storage::{DirectoryHandle, JournalStore};
-
-/// Suffix of temporary names.
-pub const PART: &str = ".part";
+use crate::base::temporary_name::PART_SUFFIX;
 
 /// Report of the removal of one transfer's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +97,7 @@ fn sweep_one(
     for entry in dir.entries()? {
         let (name, kind) = entry?;
         if name.as_bytes().starts_with(mark.as_bytes())
-            && name.as_bytes().ends_with(PART.as_bytes())
+            && name.as_bytes().ends_with(PART_SUFFIX.as_bytes())
             && matches!(kind, Kind::File | Kind::Symlink)
         {
             ours.push(name);

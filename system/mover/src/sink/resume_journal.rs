@@ -28,6 +28,7 @@ use penstock_sys::fs::{self, Open};
 use super::orphans;
 use super::storage::{DirectoryHandle, JournalStore, StoredFile};
 use crate::base::lock::lock;
+use crate::base::temporary_name::{PART_SUFFIX, TEMPORARY_PREFIX};
 
 /// Limit of a journal's size: more than 100,000 unfinished extents.
 pub(crate) const JOURNAL_BYTES_MAX: u64 = 1 << 30;
@@ -90,7 +91,7 @@ impl JournalName {
     /// Prefix of temporary names private to this transfer.
     #[must_use]
     pub fn mark(&self) -> String {
-        format!(".penstock-{}-", &self.0[CALLER_DIGITS..])
+        format!("{TEMPORARY_PREFIX}{}-", &self.0[CALLER_DIGITS..])
     }
 
     fn has_same_caller(&self, journal: &str) -> bool {
@@ -557,7 +558,8 @@ pub(super) fn partial_name(
     if options.algorithm.needs_grid() {
         hasher.update(&options.block_bytes.to_be_bytes());
     }
-    OsString::from(format!(".penstock-{}{}", &hasher.finalize().to_hex()[..32], orphans::PART))
+    let digits = hasher.finalize().to_hex();
+    OsString::from(format!("{TEMPORARY_PREFIX}{}{PART_SUFFIX}", &digits[..32]))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Local directories only, confined beneath the directory of each source. Memory does not grow with the
 //! number of files: a directory is read as it is walked. Entries that cannot be copied are reported,
-//! and the walk continues.
+//! and the walk continues. Temporary files of transfers are left out, unless one is itself the source.
 
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,6 +15,7 @@ use penstock_protocol::wire::{self, Bytes};
 use penstock_sys::fs::{self, Dir, Entries, Open, Stat};
 
 use crate::base::convert::time;
+use crate::base::temporary_name::is_temporary_name;
 
 /// Source of a copy: `path` below `dir`. It arrives under `path`; an empty path means the contents of
 /// `dir`.
@@ -42,6 +43,8 @@ pub enum ScanItem {
     Entry(u64, Entry),
     /// Path that cannot be copied, and why.
     Failed(PathBuf, Failure),
+    /// Path of a transfer's temporary file or tree, which is left out.
+    LeftOut(PathBuf),
 }
 
 /// Options of a walk.
@@ -74,6 +77,9 @@ impl TreeWalk {
                 Some(Ok((name, _))) => name,
             };
             let (path, name) = (path.join(&child), PathBuf::from(child));
+            if is_temporary_name(name.as_os_str().as_bytes()) {
+                if found(ScanItem::LeftOut(path)) { continue } else { return }
+            }
             let mut deeper = Vec::new();
             if !self.visit(dir, &name, &path, &mut deeper, &mut found) {
                 return;

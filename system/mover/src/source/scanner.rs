@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use penstock_protocol::control::{Failure, FailureKind};
 use penstock_protocol::list::PathList;
-use penstock_protocol::manifest::RelativePath;
+use penstock_protocol::manifest::{RelativePath, display_path};
 
 use super::reader;
 use super::scan::{Missing, ScanItem, ScanRoot, TreeWalk};
@@ -121,6 +121,14 @@ impl Scanner<'_> {
             match found {
                 ScanItem::Failed(path, failure) => {
                     lock(&self.work.machine).scan_failed(path.as_os_str().as_bytes(), failure);
+                }
+                ScanItem::LeftOut(path) => {
+                    let path = path.as_os_str().as_bytes();
+                    tracing::info!(
+                        "{}: a temporary file of a copy is left out",
+                        display_path(path)
+                    );
+                    lock(&self.work.machine).leave_out(path);
                 }
                 ScanItem::Entry(_, entry)
                     if self.is_covered(Path::new(OsStr::from_bytes(entry.path.as_bytes()))) => {}
