@@ -83,6 +83,33 @@ fn repeated_copy_has_nothing_to_do() {
     assert_eq!(copy(), "nothing to do: 1 file (3.00 MiB) is already there\n");
 }
 
+/// What changes without data is said.
+#[test]
+fn repeated_copy_names_changed_attributes() {
+    let env = TestEnv::new();
+    let agent = env.agent();
+    let data = env.source.join("data");
+    fs::create_dir(&data).unwrap();
+    write_file(&mut seeded(44), &data.join("file"), 9000);
+    std::os::unix::fs::symlink("file", data.join("link")).unwrap();
+    let copy = || {
+        let mut command = env.penstock();
+        command.args(["cp", "-r", "--compare", "digest"]).arg(&data).arg(agent.url(""));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    copy();
+    fs::set_permissions(data.join("file"), fs::Permissions::from_mode(0o640)).unwrap();
+    let said = copy();
+    let first = "nothing to send: 1 file (8.79 KiB) is already there\n";
+    assert!(said.starts_with(first), "{said}");
+    assert!(said.contains("1 file and 1 directory have the mode, times"), "{said}");
+    assert!(said.contains("1 link has the target and time"), "{said}");
+    let mode = fs::metadata(env.root.join("data/file")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
+}
+
 #[test]
 fn giving_up_says_the_command_resumes() {
     let env = TestEnv::new();

@@ -21,7 +21,7 @@ use crate::local_transfers;
 use anyhow::anyhow;
 use penstock_agent::http::tuning::TuningFacts;
 use penstock_mover::{CopyError, TransferSnapshot};
-use penstock_protocol::control::{FailureKind, Placed};
+use penstock_protocol::control::{FailureKind, Placed, TransferTally};
 use penstock_protocol::open::RefusalKind;
 use penstock_units::{BitRate, ByteCount, display_count, display_duration};
 use tempfile::TempPath;
@@ -467,13 +467,42 @@ fn progress_line(now: &TransferSnapshot, elapsed: Duration, columns: usize) -> S
     }
 }
 
-/// First line of the summary.
-fn headline(snapshot: &TransferSnapshot, seconds: f64, bound: &str) -> String {
+/// Changes at the destination by a copy that sent no file, one per line.
+fn changes_without_data(tally: &TransferTally, shown: &OutputOptions) -> Vec<String> {
+    let count = |count: u64, one: &str, many: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {many}")),
+    };
+    // Files with an equal digest get the attributes of the source; those of equal size and time are left alone.
+    let files = Some(tally.files)
+        .filter(|_| shown.compares)
+        .and_then(|files| count(files, "file", "files"));
+    let directories = tally.entries.saturating_sub(tally.files + tally.links);
+    let directories = count(directories, "directory", "directories");
+    let attributes: Vec<String> = files.into_iter().chain(directories).collect();
+    let links = count(tally.links, "link has", "links have");
+    let links = links.map(|links| format!("{links} the target and time of the source"));
+    let attributes = (!attributes.is_empty()).then(|| {
+        let have =
+            if attributes.len() == 1 && attributes[0].starts_with("1 ") { "has" } else { "have" };
+        format!(
+            "{} {have} the mode, times and, where permitted, owner of the source",
+            attributes.join(" and ")
+        )
+    });
+    attributes.into_iter().chain(links).collect()
+}
+
+/// First line of the summary; `changes` are those without data.
+fn headline(snapshot: &TransferSnapshot, seconds: f64, bound: &str, changes: &[String]) -> String {
     let tally = &snapshot.tally;
     let files = display_count(tally.files, "file");
     if has_nothing_to_do(snapshot) {
         let are = if tally.files == 1 { "is" } else { "are" };
-        return format!("nothing to do: {files} ({}) {are} already there", ByteCount(tally.bytes));
+        let verb = if changes.is_empty() { "do" } else { "send" };
+        let bytes = ByteCount(tally.bytes);
+        return format!("nothing to {verb}: {files} ({bytes}) {are} already there");
     }
     if tally.failed > 0 && !tally.has_arrivals() {
         return format!("nothing was copied: {} failed in {seconds:.1} s", tally.failed);
@@ -511,9 +540,10 @@ fn summary(
     let tally = &snapshot.tally;
     let rate = mean_rate(snapshot, seconds);
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", headline(snapshot, seconds, bound))?;
+    let changes = changes_without_data(tally, shown);
+    writeln!(out, "{}", headline(snapshot, seconds, bound, &changes))?;
     if has_nothing_to_do(snapshot) {
-        return Ok(());
+        return changes.iter().try_for_each(|change| writeln!(out, "  {change}"));
     }
     if tally.skipped_files > 0 {
         let files = if tally.skipped_files == 1 { "file was" } else { "files were" };
@@ -692,8 +722,6 @@ fn print_json(copied: &Copied) -> Result<(), CommandFailure> {
 
 #[cfg(test)]
 mod tests {
-    use penstock_protocol::control::TransferTally;
-
     use super::*;
 
     fn snapshot(tally: TransferTally) -> TransferSnapshot {
@@ -740,7 +768,7 @@ mod tests {
             skipped_files: 1,
             ..TransferTally::default()
         };
-        let headline = |tally| headline(&snapshot(tally), 2.0, "network");
+        let headline = |tally| headline(&snapshot(tally), 2.0, "network", &[]);
         assert_eq!(headline(one.clone()), "nothing to do: 1 file (700 MiB) is already there");
         let two = TransferTally { files: 2, skipped_files: 2, ..one.clone() };
         assert_eq!(headline(two), "nothing to do: 2 files (700 MiB) are already there");
@@ -749,6 +777,10 @@ mod tests {
         assert_eq!(text, "copied 700 MiB in 1 file in 2.0 s: 2.94 Gb/s, bound by network");
         let failed = TransferTally { failed: 3, ..moved };
         assert!(headline(failed).starts_with("copied 700 MiB in 1 file, 3 failed in 2.0 s"));
+        let renamed = TransferTally { files: 2, skipped_files: 2, ..TransferTally::default() };
+        let changes = ["a change".to_owned()];
+        let text = super::headline(&snapshot(renamed), 2.0, "network", &changes);
+        assert_eq!(text, "nothing to send: 2 files (0 B) are already there");
         let none = TransferTally { failed: 2, ..TransferTally::default() };
         assert_eq!(headline(none), "nothing was copied: 2 failed in 2.0 s");
     }
