@@ -90,7 +90,7 @@ function Running({ rows, known, onChange, onCancel }) {
   return html`<${Table} caption="Running transfers" columns=${columns} rows=${rows} keyOf=${(row) => row.id} />`;
 }
 
-const STATES = { done: "good", failed: "bad", cancelled: "warn" };
+const STATES = { done: "good", partial: "warn", failed: "bad", cancelled: "warn" };
 
 function Ended({ rows }) {
   const columns = [

@@ -111,7 +111,7 @@ def read_export(path: Path) -> tuple[list[Transfer], dict[str, int]]:
 
 def unusable(row: dict[str, str]) -> str | None:
     """Reason why a row is not used."""
-    if row["verdict"] != "done":
+    if row["verdict"] not in ("done", "partial"):
         return f"verdict {row['verdict']}"
     if row["bound_by"] == "rate limit":
         return "bound by a rate limit"

@@ -15,8 +15,10 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TransferVerdict {
-    /// Every file that could be copied is in place.
+    /// Every file is in place.
     Done,
+    /// Some files are in place, others failed.
+    Partial,
     /// It failed, or every file did.
     Failed,
     /// A client or the operator cancelled it.
@@ -25,8 +27,18 @@ pub enum TransferVerdict {
 
 impl TransferVerdict {
     /// All, with their names in the file.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Done, "done"), (Self::Failed, "failed"), (Self::Cancelled, "cancelled")];
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Done, "done"),
+        (Self::Partial, "partial"),
+        (Self::Failed, "failed"),
+        (Self::Cancelled, "cancelled"),
+    ];
+
+    /// True if the transfer was not ended early, so that its rate is that of its path.
+    #[must_use]
+    pub const fn has_whole_run(self) -> bool {
+        matches!(self, Self::Done | Self::Partial)
+    }
 
     /// Name in files and tables.
     #[must_use]
@@ -202,7 +214,7 @@ impl HistoryRow {
     /// the mover.
     #[must_use]
     pub fn past_transfer(&self) -> Option<PastTransfer> {
-        let is_usable = self.verdict == TransferVerdict::Done
+        let is_usable = self.verdict.has_whole_run()
             && self.protocol == "penstock"
             && self.bound_by != "rate limit"
             && !self.synthetic;

@@ -7,7 +7,7 @@ use penstock_forecast::online::WINDOW_TRANSFERS;
 use penstock_forecast::{StreamsOutcome, advise_streams};
 use penstock_mover::KnownStreams;
 
-use super::row::{HistoryRow, ProtectionName, TransferVerdict};
+use super::row::{HistoryRow, ProtectionName};
 
 /// Shortest transfer that counts, in seconds: the search of a shorter one may not have ended.
 const SECONDS_MIN: f64 = 10.0;
@@ -28,7 +28,7 @@ impl StreamsMemory {
             return;
         };
         let is_usable = row.direction == "send"
-            && row.verdict == TransferVerdict::Done
+            && row.verdict.has_whole_run()
             && row.rate_limit_bps.is_none()
             && row.bound_by != "rate limit"
             && row.seconds >= SECONDS_MIN

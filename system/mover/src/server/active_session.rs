@@ -9,7 +9,7 @@ use penstock_protocol::open::SessionId;
 
 use super::delegate::Delegate;
 use super::ended_log::StartConditions;
-use super::listing::ListedTransfer;
+use super::listing::{ListedTransfer, finished_state};
 use super::memory::MemoryLease;
 use crate::base::lock::lock;
 use crate::endpoint::end::Endpoint;
@@ -71,8 +71,7 @@ impl ActiveSession {
     pub(super) fn show(&self) -> ListedTransfer {
         let (session, tally) = (self.end.session(), self.end.tally());
         let state = match session.ending() {
-            Some(SessionOutcome::Finished) if tally.failed > 0 && !tally.has_arrivals() => "failed",
-            Some(SessionOutcome::Finished) => "done",
+            Some(SessionOutcome::Finished) => finished_state(tally.failed, tally.has_arrivals()),
             Some(SessionOutcome::Cancelled(_)) => "cancelled",
             Some(SessionOutcome::Failed(_)) => "failed",
             None if lock(&self.lost).is_some() => "waiting",

@@ -15,7 +15,7 @@ use penstock_sys::net::TcpInfo;
 
 use super::agent::{Agent, AgentInner};
 use super::ended_log::{EndedTransfer, StartConditions, host_of};
-use super::listing::{ListedTransfer, TransferDirection};
+use super::listing::{ListedTransfer, TransferDirection, finished_state};
 use crate::base::lock::lock;
 use crate::client::stream_tuning::{GATEWAY, TuningReport};
 use crate::net::firefly::Fireflies;
@@ -343,8 +343,7 @@ impl GatewayTransfer {
         match ended {
             _ if self.is_cancelled() => "cancelled",
             false => "running",
-            true if done == 0 && self.failed_files.load(Ordering::Relaxed) > 0 => "failed",
-            true => "done",
+            true => finished_state(self.failed_files.load(Ordering::Relaxed), done > 0),
         }
     }
 

@@ -32,7 +32,7 @@ use penstock_tuner::TuningMode;
 use super::agent::{Agent, AgentInner};
 use super::ended_log::{EndedTransfer, StartConditions, dialed_host};
 use super::limits::AgentLimits;
-use super::listing::{ListedTransfer, TransferDirection};
+use super::listing::{ListedTransfer, TransferDirection, finished_state};
 use super::memory::MemoryLease;
 use crate::base::limits::STREAMS_DEFAULT;
 use crate::base::lock::lock;
@@ -500,8 +500,7 @@ impl InitiatedTransfer {
         let state = match &outcome {
             None if snapshot.waiting.is_some() || snapshot.sessions == 0 => "waiting",
             None => "running",
-            Some(Ok(())) if snapshot.tally.failed > 0 && !snapshot.tally.has_arrivals() => "failed",
-            Some(Ok(())) => "done",
+            Some(Ok(())) => finished_state(snapshot.tally.failed, snapshot.tally.has_arrivals()),
             Some(Err(CopyError::Cancelled(_))) => "cancelled",
             Some(Err(_)) => "failed",
         };

@@ -24,6 +24,15 @@ impl TransferDirection {
     }
 }
 
+/// State of a transfer that has ended by itself, as listed.
+pub(super) const fn finished_state(failed: u64, has_arrivals: bool) -> &'static str {
+    match (failed, has_arrivals) {
+        (0, _) => "done",
+        (_, true) => "partial",
+        (_, false) => "failed",
+    }
+}
+
 /// Transfer as listed for operators.
 #[derive(Debug, Clone, Serialize)]
 pub struct ListedTransfer {
@@ -37,7 +46,7 @@ pub struct ListedTransfer {
     pub direction: &'static str,
     /// Path of the source or destination.
     pub path: String,
-    /// `running`, `waiting`, `done`, `failed` or `cancelled`.
+    /// `running`, `waiting`, `done`, `partial`, `failed` or `cancelled`.
     pub state: &'static str,
     /// Time of the start.
     pub started: SystemTime,
