@@ -289,6 +289,17 @@ fn span_seconds(streams: &[&StreamReport]) -> f64 {
     last.saturating_sub(first) as f64 / 1e6
 }
 
+/// Rate of streams over the time from the first byte to the last at their receivers. That time begins with a stream's first
+/// datagram, whose bytes it therefore does not hold; times of iperf3 hold all bytes.
+fn received_rate(params: &TestParams, receivers: &[&StreamReport]) -> f64 {
+    let first = if params.udp { params.block_bytes.unwrap_or(0) } else { 0 };
+    let counted = |receiver: &&StreamReport| match &*receiver.path {
+        "iperf3" => receiver.bytes,
+        _ => receiver.bytes.saturating_sub(first.into()),
+    };
+    rate(receivers.iter().map(counted).sum(), span_seconds(receivers))
+}
+
 impl Report {
     /// Merges the counts of both ends. The receiver's bytes and times are the result: sent bytes may
     /// still be in a buffer.
@@ -326,7 +337,10 @@ impl Report {
                 let udp =
                     params.udp.then(|| DatagramCounts::of(sender, receiver, outcome.sender_counts));
                 counts.extend(udp);
-                streams.push(StreamResult { udp, ..stream_result(direction, sender, receiver) });
+                streams.push(StreamResult {
+                    udp,
+                    ..stream_result(params, direction, sender, receiver)
+                });
                 sample = sender.clone();
             }
             let receivers: Vec<&StreamReport> = pairs.iter().map(|pair| pair.1).collect();
@@ -335,7 +349,7 @@ impl Report {
             }
             let bytes = receivers.iter().map(|receiver| receiver.bytes).sum();
             let seconds = span_seconds(&receivers);
-            let bits_per_second = rate(bytes, seconds);
+            let bits_per_second = received_rate(params, &receivers);
             let (label, label_note) = params.scitag.map(|_| label_of(&sample)).unzip();
             flows.push(FlowReport {
                 direction,
@@ -387,13 +401,21 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
     const CPU_BUSY_MIN: f64 = 0.9;
     const AT_LIMIT: f64 = 0.97;
     const AT_DEPTH: f64 = 0.8;
+    /// Shorter times are measured too coarsely to name a share of them.
+    const SPAN_SECONDS_MIN: f64 = 1e-3;
     let count = pairs.len() as f64;
     let mean = |share: &dyn Fn(&StreamReport, &StreamReport) -> f64| {
         pairs.iter().map(|(sender, receiver)| share(sender, receiver)).sum::<f64>() / count
     };
-    let part = |us: u64, of: &StreamReport| us as f64 / 1e6 / span_seconds(&[of]).max(1e-6);
+    let mean_part = |micros: &dyn Fn(&StreamReport, &StreamReport) -> u64| {
+        mean(&|sender, receiver| {
+            // A sender may hand over all it ever sends at once, and wait for the rest of the test.
+            let span = span_seconds(&[sender]).max(span_seconds(&[receiver]));
+            micros(sender, receiver) as f64 / 1e6 / span.max(SPAN_SECONDS_MIN)
+        })
+    };
     let limit = params.stream_bytes_per_second().map(|bytes| bytes as f64 * 8.0);
-    let rate = mean(&|_, receiver| rate(receiver.bytes, span_seconds(&[receiver])));
+    let rate = mean(&|_, receiver| received_rate(params, &[receiver]));
     let depth_limit = params.rdma.map(|rdma| {
         let micros =
             mean(&|sender, receiver| f64::from(sender.rtt_min_us.max(receiver.rtt_min_us)));
@@ -402,15 +424,11 @@ fn bottleneck(params: &TestParams, pairs: &[(&StreamReport, &StreamReport)]) -> 
     });
     match () {
         () if limit.is_some_and(|limit| rate >= limit * AT_LIMIT) => "rate limit",
-        () if mean(&|sender, _| part(sender.cpu_us, sender)) > CPU_BUSY_MIN => "sender CPU",
-        () if mean(&|_, receiver| part(receiver.cpu_us, receiver)) > CPU_BUSY_MIN => "receiver CPU",
+        () if mean_part(&|sender, _| sender.cpu_us) > CPU_BUSY_MIN => "sender CPU",
+        () if mean_part(&|_, receiver| receiver.cpu_us) > CPU_BUSY_MIN => "receiver CPU",
         () if depth_limit.is_some_and(|limit| rate >= limit * AT_DEPTH) => "depth",
-        () if mean(&|sender, _| part(sender.window_us, sender)) > LIMITED_SHARE_MIN => {
-            "receive buffer"
-        }
-        () if mean(&|sender, _| part(sender.buffer_us, sender)) > LIMITED_SHARE_MIN => {
-            "send buffer"
-        }
+        () if mean_part(&|sender, _| sender.window_us) > LIMITED_SHARE_MIN => "receive buffer",
+        () if mean_part(&|sender, _| sender.buffer_us) > LIMITED_SHARE_MIN => "send buffer",
         () => "network",
     }
 }
@@ -427,6 +445,7 @@ fn label_of(sender: &StreamReport) -> (String, Option<String>) {
 }
 
 fn stream_result(
+    params: &TestParams,
     direction: &'static str,
     sender: &StreamReport,
     receiver: &StreamReport,
@@ -441,7 +460,7 @@ fn stream_result(
         direction,
         bytes: receiver.bytes,
         seconds,
-        bits_per_second: rate(receiver.bytes, seconds),
+        bits_per_second: received_rate(params, &[receiver]),
         retransmits: sender.retransmits,
         rtt_us: sender.rtt_us,
         rtt_min_us: sender.rtt_min_us,
@@ -484,5 +503,37 @@ mod tests {
         // Two streams, one of them limited: half of their time.
         let held = stream(0, 0, 900_000);
         assert_eq!(bottleneck(&params, &[(&held, &idle), (&idle, &idle)]), "send buffer");
+    }
+
+    /// With a window of a few bytes the sender hands over one block in a second.
+    #[test]
+    fn stuck_sender_is_not_busy() {
+        let sent = |last_us| StreamReport {
+            bytes: 4608,
+            last_us,
+            cpu_us: 200,
+            window_us: 900_000,
+            ..StreamReport::default()
+        };
+        let bound = |receiver| bottleneck(&TestParams::default(), &[(&sent(20), &sent(receiver))]);
+        assert_eq!(bound(1_000_000), "receive buffer");
+        assert_ne!(bound(30), "sender CPU");
+    }
+
+    #[test]
+    fn datagrams_count_after_the_first() {
+        let params = TestParams { udp: true, block_bytes: Some(1_000), ..TestParams::default() };
+        let received = |path: &str| StreamReport {
+            bytes: 4_000,
+            first_us: 1_000_000,
+            last_us: 4_000_000,
+            path: path.to_owned(),
+            ..StreamReport::default()
+        };
+        // Four datagrams, one a second.
+        assert_eq!(received_rate(&params, &[&received("recvmmsg")]), 8_000.0);
+        let ours = received("recvmmsg");
+        assert_eq!(received_rate(&params, &[&ours, &ours]), 16_000.0);
+        assert_eq!(received_rate(&params, &[&received("iperf3")]), 32_000.0 / 3.0);
     }
 }
