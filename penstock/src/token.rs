@@ -81,7 +81,8 @@ pub(crate) fn run(args: TokenArgs) -> Result<Code, CommandFailure> {
         Some(path) => path,
         None => default_directory().or_exit(Code::Failed)?,
     };
-    if !matches!(args.command, TokenCommand::Create { .. }) && !path.is_dir() {
+    // A token is for a node that has run: a directory made here would hide a typing error.
+    if !path.is_dir() {
         let path = path.display();
         return Err(anyhow!(
             "{path}: no such directory: give --state the state directory of penstock serve"

@@ -162,6 +162,14 @@ fn expired_token_is_refused() {
 }
 
 #[test]
+fn token_needs_a_state_directory() {
+    let env = TestEnv::new();
+    let done = run(env.penstock().args(["token", "create", "alice", "--scope", "read"]));
+    fails(&done, 1, "no such directory: give --state");
+    assert!(!env.state.exists());
+}
+
+#[test]
 fn controller_audit_names_the_token() {
     let operations = Operations::start(
         "[[controller.class]]\nname = \"analysis\"\n[[controller.class]]\nname = \"other\"\n",

@@ -1,15 +1,19 @@
 //! `penstock submit`: submits a request to move files between sites.
 
-use std::io::Read;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use penstock_control::orders::{FILES_MAX, Overwrite, TuningMode, Verify};
 use penstock_controller::api::objects::{AppendBody, FileBody, RequestFacts, SubmitBody};
+use penstock_controller::paths::relative;
+use penstock_protocol::manifest::display_path;
 
 use super::{ControllerArgs, code, is_over, line, now, print_json, watch};
 use crate::exit::{Code, CommandFailure, OrExit, say};
+use crate::input;
+use crate::terminal::printable;
 
 /// Ask a controller to move files from one site to another
 #[derive(Debug, clap::Args)]
@@ -118,32 +122,53 @@ fn tuning_mode(text: &str) -> anyhow::Result<TuningMode> {
     TuningMode::named(text).ok_or_else(|| anyhow!("write auto, history, observe or off"))
 }
 
-fn read_files(file: &std::path::Path) -> Result<Vec<FileBody>, CommandFailure> {
-    let mut text = String::new();
-    if file.as_os_str() == "-" {
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .context("standard input")
-            .or_exit(Code::Usage)?;
-    } else {
-        let failed = |error: std::io::Error| {
-            anyhow!("{}: {}", file.display(), penstock_sys::fs::describe(&error))
-        };
-        text = std::fs::read_to_string(file).map_err(failed).or_exit(Code::Usage)?;
-    }
-    let lines = text.lines().filter(|line| !line.is_empty());
-    let files: Vec<_> = lines
-        .map(|line| FileBody {
-            path: line.strip_prefix("./").unwrap_or(line).to_owned(),
-            size: None,
-            digest: None,
-        })
+fn read_files(file: &Path) -> Result<Vec<FileBody>, CommandFailure> {
+    let shown = match file.to_str() {
+        Some("-") => "standard input".to_owned(),
+        _ => file.display().to_string(),
+    };
+    let list = input::read(file, usize::MAX - 1)
+        .map_err(|error| anyhow!("{shown}: {}", penstock_sys::fs::describe(&error)))
+        .or_exit(Code::Usage)?;
+    let paths = listed_paths(&list).map_err(|error| error.context(shown.clone()));
+    let files: Vec<_> = paths
+        .or_exit(Code::Usage)?
+        .into_iter()
+        .map(|path| FileBody { path: path.to_owned(), size: None, digest: None })
         .collect();
     if files.is_empty() {
-        let error = anyhow!("{}: no file is in it: write a path in each line", file.display());
+        let error = anyhow!("{shown}: no file is in it: write a path in each line");
         return Err(CommandFailure::new(Code::Usage, error));
     }
     Ok(files)
+}
+
+/// Paths of a list, one a line.
+///
+/// # Errors
+/// For a path that the controller would refuse, with the number of its line.
+fn listed_paths(list: &[u8]) -> anyhow::Result<Vec<&str>> {
+    let mut lines_by_path = HashMap::new();
+    let mut all = Vec::new();
+    for (line, number) in list.split(|byte| *byte == b'\n').zip(1_usize..) {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let path = std::str::from_utf8(line).map_err(|_| {
+            anyhow!("line {number}: '{}' is not UTF-8: rename the file", display_path(line))
+        })?;
+        let path = path.strip_prefix("./").unwrap_or(path);
+        if path.is_empty() {
+            continue;
+        }
+        relative(path).with_context(|| format!("line {number}"))?;
+        if let Some(first) = lines_by_path.insert(path, number) {
+            return Err(anyhow!(
+                "line {number}: '{}' is in line {first} already: leave one out",
+                printable(path)
+            ));
+        }
+        all.push(path);
+    }
+    Ok(all)
 }
 
 pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
@@ -209,4 +234,23 @@ pub(crate) fn run(args: SubmitArgs) -> Result<Code, CommandFailure> {
         say(format!("penstock show {id} says how it goes"));
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_lists_name_lines() {
+        assert_eq!(listed_paths(b"a\r\n\n./b/c").unwrap(), ["a", "b/c"]);
+        for (list, words) in [
+            (&b"a\n/b"[..], "line 2: '/b' begins with /"),
+            (b"a\n\nb/../c\n", "line 3: 'b/../c' has the part '..'"),
+            (b"\xff\n", "line 1: '\\xff' is not UTF-8"),
+            (b"a\nb\n./a\n", "line 3: 'a' is in line 1 already"),
+        ] {
+            let error = crate::exit::chain_line(&listed_paths(list).unwrap_err());
+            assert!(error.starts_with(words), "{error}");
+        }
+    }
 }

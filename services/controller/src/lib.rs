@@ -27,7 +27,7 @@ mod fts;
 pub mod issuers;
 mod limiter;
 mod metrics;
-mod paths;
+pub mod paths;
 pub mod problem;
 pub mod quota;
 pub mod rehearsal;

@@ -5,19 +5,30 @@ const PATH_BYTES_MAX: usize = 4096;
 
 /// A path that has another spelling, or that no file can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidPath {
+pub enum InvalidPath {
+    /// A directory without its leading slash.
     #[error("'{}' does not begin with /", shown(.0))]
     Relative(String),
+    /// A path below a directory with a leading slash.
     #[error("'{}' begins with /: write it as it is below the directory", shown(.0))]
     Absolute(String),
+    /// More bytes than Linux's PATH_MAX.
     #[error("it is longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
+    /// A byte that no name has.
     #[error("it has a zero byte")]
     ZeroByte,
+    /// Two slashes in a row, or one at the end.
     #[error("'{}' has an empty part: write each / once, none at the end", shown(.0))]
     EmptyPart(String),
+    /// A part `.` or `..`.
     #[error("'{}' has the part '{part}': write it without", shown(.path))]
-    DotPart { path: String, part: String },
+    DotPart {
+        /// The whole path.
+        path: String,
+        /// The part.
+        part: String,
+    },
 }
 
 /// Validates a directory as exports name it: absolute, without `.` and `..`.
@@ -30,7 +41,10 @@ pub(crate) fn directory(path: &str) -> Result<(), InvalidPath> {
 }
 
 /// Validates a path relative to a directory.
-pub(crate) fn relative(path: &str) -> Result<(), InvalidPath> {
+///
+/// # Errors
+/// If it has another spelling, or no file can have it.
+pub fn relative(path: &str) -> Result<(), InvalidPath> {
     if path.starts_with('/') {
         return Err(InvalidPath::Absolute(path.to_owned()));
     }
