@@ -76,6 +76,18 @@ fn existing_file_survives_a_failure() {
 }
 
 #[test]
+fn character_device_is_no_destination() {
+    let env = TestEnv::new();
+    let target = start(TargetBehaviour::default());
+    // The link leads to a character device, and its directory would take what is wrongly written.
+    let link = env.path("null");
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let done = disk(&env, &["stream", &target.location(), text(&link), "--size", "64KiB"]);
+    fails(&done, 1, "neither a file nor a block device");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+#[test]
 fn secrets_are_made_and_needed() {
     let env = TestEnv::new();
     let (file, other) = (env.path("secret"), env.path("other"));

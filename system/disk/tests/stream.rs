@@ -123,6 +123,7 @@ fn limits_of_the_target_are_kept() {
 #[test]
 fn faults_of_targets_have_causes() {
     fails(TargetFault::NoInitialization, "does an NVMe/TCP target listen");
+    fails(TargetFault::SlowInitialization, "does an NVMe/TCP target listen");
     fails(TargetFault::OtherProtocol, "does not speak NVMe/TCP");
     fails(TargetFault::HostNotAllowed, "--to nqn.2020-01.org.example:h");
     fails(TargetFault::UnknownDisk, "shows this host no disk");

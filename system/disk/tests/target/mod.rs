@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 
@@ -18,6 +19,8 @@ pub(crate) enum TargetFault {
     None,
     /// Answers no ICReq.
     NoInitialization,
+    /// Sends its ICResp byte by byte.
+    SlowInitialization,
     /// Speaks HTTP.
     OtherProtocol,
     /// Refuses the host.
@@ -134,7 +137,14 @@ impl<'a> TargetQueue<'a> {
             _ => {}
         }
         request[0] = 1;
-        self.socket.write_all(&request)?;
+        if fault == TargetFault::SlowInitialization {
+            for byte in request {
+                self.socket.write_all(&[byte])?;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        } else {
+            self.socket.write_all(&request)?;
+        }
         loop {
             let capsule = self.capsule()?;
             match (capsule.entry[0], capsule.entry[4]) {
