@@ -59,7 +59,15 @@ pub fn build(root: &Path, binary: &Path, name: &str, tag: &str) -> Result<PathBu
     let archive = folder.join(format!("penstock-{tag}.tar"));
     let image = Scratch::new(&folder)?;
     image.put(binary, "usr/bin/penstock", 0o755)?;
-    for library in libraries(binary)? {
+    let libraries = libraries(binary)?;
+    if static_build::is_dynamic(binary)? {
+        println!(
+            "image: {} is linked dynamically: the image has {} libraries of this machine beside it",
+            binary.display(),
+            libraries.len()
+        );
+    }
+    for library in libraries {
         image.put(&library, &library.display().to_string(), 0o755)?;
     }
     image.put(Path::new(AUTHORITIES), AUTHORITIES, 0o644)?;

@@ -47,7 +47,7 @@ const CONFIGURATIONS: [&str; 2] = ["etc/penstock/penstock.toml", "etc/penstock/c
 /// Options of `cargo xtask package`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Binary to use in place of a static release build
+    /// Static binary to use in place of a static release build
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
     /// Directory of the packages
@@ -73,7 +73,7 @@ pub fn run(root: &Path, options: &Options) -> Result<()> {
 /// Builds the packages with `binary` in `output`; returns their paths.
 ///
 /// # Errors
-/// When a program of packaging is missing or fails.
+/// When the binary is linked dynamically, or a program of packaging is missing or fails.
 pub fn build(root: &Path, binary: &Path, output: &Path) -> Result<Vec<PathBuf>> {
     let time = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(time) => time,
@@ -83,6 +83,11 @@ pub fn build(root: &Path, binary: &Path, output: &Path) -> Result<Vec<PathBuf>> 
     };
     // It runs, too: a name without a folder would be searched for in `PATH`.
     let binary = binary.canonicalize().with_context(|| binary.display().to_string())?;
+    ensure!(
+        !static_build::is_dynamic(&binary)?,
+        "{} is linked dynamically and would not start on other distributions: leave out --binary, or give the static build",
+        binary.display()
+    );
     let packaging = Packaging { root, binary: &binary, output, time };
     let tree = packaging.stage()?;
     let mut packages =

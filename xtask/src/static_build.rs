@@ -8,6 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::program::output_text;
+
 /// Named, so that build scripts and macros are built without the flags.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -36,4 +38,15 @@ pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let status = Command::new(root.join("tools/strip.sh")).arg(&binary).status();
     ensure!(status.context("cannot run tools/strip.sh")?.success(), "tools/strip.sh failed");
     Ok(binary)
+}
+
+/// Returns true if a program names a loader (`PT_INTERP`), which the kernel would start in its place.
+///
+/// # Errors
+/// When readelf is missing or the file is no program.
+pub(crate) fn is_dynamic(program: &Path) -> Result<bool> {
+    let mut readelf = Command::new("readelf");
+    readelf.env("LC_ALL", "C").args(["--program-headers", "--wide"]).arg(program);
+    let headers = output_text(&mut readelf, "package")?;
+    Ok(headers.lines().any(|line| line.trim_start().starts_with("INTERP ")))
 }

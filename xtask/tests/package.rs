@@ -1,4 +1,4 @@
-//! The packages of `deploy/packages`: same bytes twice, lintian, and installation, upgrade and purge in a mount namespace.
+//! The packages of `deploy/packages`: same bytes twice, lintian, and installation, upgrade and removal of deb and rpm in a mount namespace.
 //!
 //! A small program stands for the binary: compressing the real one takes minutes.
 
@@ -33,23 +33,28 @@ mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/r
 mount -t proc proc "$1/root/proc"
 mount -t tmpfs none "$1/root/run"
 mount -t tmpfs none "$1/root/tmp"
-cp "$2" "$1/root/tmp/one.deb"
-cp "$3" "$1/root/tmp/two.deb"
+cp "$2" "$1/root/tmp/old"
+cp "$3" "$1/root/tmp/new"
 exec chroot "$1/root" sh -eux -c "$4"
 "#;
 
-const LIFE: &str = r#"
+const DEB_LIFE: &str = r#"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
-dpkg --force-depends -i /tmp/one.deb
+dpkg --force-depends -i /tmp/old
 id penstock
 test "$(stat -c '%a %G' /etc/penstock/penstock.toml)" = '640 penstock'
 test "$(stat -c '%a %U' /srv/store)" = '755 penstock'
 test ! -e /etc/systemd/system/multi-user.target.wants/penstock.service
-echo '# changed' >> /etc/penstock/penstock.toml
+echo '# edited' >> /etc/penstock/penstock.toml
 mkdir -p /var/lib/penstock
 echo token > /var/lib/penstock/token
-dpkg --force-depends --force-confold -i /tmp/two.deb
-grep -q '# changed' /etc/penstock/penstock.toml
+dpkg --force-depends --force-confold -i /tmp/new
+test "$(dpkg-query -W -f '${Version}' penstock)" = 99-1
+grep -q '# edited' /etc/penstock/penstock.toml
+test "$(grep -c '# shipped' /etc/penstock/penstock.toml)" = 0
+grep -q '# shipped' /etc/penstock/penstock.toml.dpkg-dist
+grep -q '# shipped' /etc/penstock/collector.toml
+test "$(stat -c '%a %G' /etc/penstock/collector.toml)" = '640 penstock'
 test -e /var/lib/penstock/token
 dpkg -r penstock
 test ! -e /usr/bin/penstock
@@ -62,6 +67,41 @@ test ! -e /var/lib/penstock
 test -e /srv/store/data
 "#;
 
+/// rpm of Debian asks for `--force-debian`, which others do not know.
+const RPM_LIFE: &str = r#"
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+force=
+rpm --help | grep -q force-debian && force=--force-debian
+rpm --initdb
+rpm -i --nodeps $force /tmp/old
+id penstock
+/usr/bin/penstock
+test "$(stat -c '%a %G' /etc/penstock/penstock.toml)" = '640 penstock'
+test "$(stat -c '%a %U' /srv/store)" = '755 penstock'
+test ! -e /etc/systemd/system/multi-user.target.wants/penstock.service
+echo '# edited' >> /etc/penstock/penstock.toml
+mkdir -p /var/lib/penstock
+echo token > /var/lib/penstock/token
+rpm -U --nodeps $force /tmp/new
+test "$(rpm -q --qf '%{VERSION}' penstock)" = 99
+grep -q '# edited' /etc/penstock/penstock.toml
+test "$(grep -c '# shipped' /etc/penstock/penstock.toml)" = 0
+grep -q '# shipped' /etc/penstock/penstock.toml.rpmnew
+grep -q '# shipped' /etc/penstock/collector.toml
+test "$(stat -c '%a %G' /etc/penstock/collector.toml)" = '640 penstock'
+test -e /usr/bin/penstock
+echo data > /srv/store/data
+rpm -e penstock
+test ! -e /usr/bin/penstock
+grep -q '# edited' /etc/penstock/penstock.toml.rpmsave
+test -e /var/lib/penstock/token
+test -e /srv/store/data
+"#;
+
+/// Adds to the configurations that the newer package ships.
+const SHIPPED: &str =
+    "for name in penstock collector; do echo '# shipped' >> etc/penstock/$name.toml; done";
+
 /// The program that stands for the binary, or none where a program of packaging is missing.
 fn program(folder: &Path) -> Option<PathBuf> {
     if ["cc", "dpkg-deb", "rpmbuild"].iter().any(|program| missing_program(program)) {
@@ -70,7 +110,7 @@ fn program(folder: &Path) -> Option<PathBuf> {
     let program = folder.join("penstock");
     let source = folder.join("penstock.c");
     fs::write(&source, PROGRAM).unwrap();
-    good(Command::new("cc").args(["-static", "-g", "-o"]).args([&program, &source]));
+    good(Command::new("cc").args(["-static-pie", "-g", "-o"]).args([&program, &source]));
     good(Command::new(workspace_root().join("tools/strip.sh")).arg(&program));
     Some(program)
 }
@@ -126,26 +166,96 @@ fn lintian_finds_no_fault() {
         return;
     }
     let packages = build(&program, &folder.path().join("one"));
-    let deb = packages.iter().find(|package| package.extension().is_some_and(|end| end == "deb"));
-    let output = Command::new("lintian").arg("--allow-root").arg(deb.unwrap()).output().unwrap();
+    let deb = with_extension(&packages, "deb");
+    let output = Command::new("lintian").arg("--allow-root").arg(deb).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let faults = text.lines().filter(|line| line.starts_with("E:") || line.starts_with("W:"));
     assert_eq!(faults.collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
+/// Runs a script in a mount namespace with packages of two versions at `/tmp/old` and `/tmp/new`.
+fn live(folder: &Path, old: &Path, new: &Path, script: &str) {
+    let space = folder.join("space");
+    fs::create_dir(&space).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-eu", "-c", NAMESPACE, "sh"]);
+    good(command.arg(&space).args([old, new]).arg(script));
+}
+
+/// Returns the package with this extension.
+fn with_extension<'a>(packages: &'a [PathBuf], extension: &str) -> &'a Path {
+    let mut packages = packages.iter();
+    packages.find(|package| package.extension().is_some_and(|end| end == extension)).unwrap()
+}
+
+/// Makes a deb of version 99 with other configurations.
+fn newer_deb(folder: &Path, deb: &Path) -> PathBuf {
+    let new = folder.join("new.deb");
+    let script = format!(
+        "dpkg-deb -R \"$1\" \"$2\"; cd \"$2\"; sed -i 's/^Version: .*/Version: 99-1/' DEBIAN/control; {SHIPPED}; \
+         dpkg-deb --root-owner-group -Zgzip -b . \"$3\""
+    );
+    let mut shell = Command::new("sh");
+    good(shell.args(["-ec", &script, "sh"]).arg(deb).arg(folder.join("unpacked")).arg(&new));
+    new
+}
+
+/// Makes an rpm of version 99 with other configurations, by the specification of the package in `output`.
+fn newer_rpm(output: &Path) -> PathBuf {
+    let top = output.join("rpmbuild");
+    let file = top.join("penstock.spec");
+    let spec = fs::read_to_string(&file).unwrap();
+    let version = format!("Version: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(spec.contains(&version) && spec.contains("\n\n# Starts, restarts"));
+    // The deb has replaced the licence in the tree by its own files.
+    let edits = format!("\ncd %{{buildroot}}; touch usr/share/doc/penstock/LICENSE; {SHIPPED}");
+    let spec = spec
+        .replace(&version, "Version: 99\n")
+        .replace("\n\n# Starts, restarts", &format!("{edits}\n\n# Starts, restarts"));
+    fs::write(&file, spec).unwrap();
+    let mut rpmbuild = Command::new("rpmbuild");
+    rpmbuild.args(["-bb", "--quiet", "--define", "_unpackaged_files_terminate_build 0"]);
+    good(rpmbuild.args(["--define", &format!("_topdir {}", top.display())]).arg(&file));
+    top.join("RPMS/x86_64/penstock-99-1.x86_64.rpm")
+}
+
 #[test]
-fn package_installs_upgrades_and_purges() {
+fn deb_installs_upgrades_and_purges() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = program(folder.path()) else { return };
     if !is_root() {
         return skip(Requirement::Root, "a mount namespace");
     }
     let packages = build(&program, &folder.path().join("one"));
-    let deb = packages.iter().find(|package| package.extension().is_some_and(|end| end == "deb"));
-    let deb = deb.unwrap();
-    let space = folder.path().join("space");
-    fs::create_dir(&space).unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-eu", "-c", NAMESPACE, "sh"]);
-    good(command.arg(&space).args([deb, deb]).arg(LIFE));
+    let old = with_extension(&packages, "deb");
+    live(folder.path(), old, &newer_deb(folder.path(), old), DEB_LIFE);
+}
+
+#[test]
+fn rpm_installs_upgrades_and_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = program(folder.path()) else { return };
+    if missing_program("rpm") {
+        return;
+    }
+    if !is_root() {
+        return skip(Requirement::Root, "a mount namespace");
+    }
+    let output = folder.path().join("one");
+    let packages = build(&program, &output);
+    live(folder.path(), with_extension(&packages, "rpm"), &newer_rpm(&output), RPM_LIFE);
+}
+
+#[test]
+fn dynamic_binary_is_refused() {
+    if missing_program("readelf") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("one");
+    // This program is one.
+    let dynamic = std::env::current_exe().unwrap();
+    let error = package::build(&workspace_root(), &dynamic, &output).unwrap_err().to_string();
+    assert!(error.contains("linked dynamically"), "{error}");
+    assert!(!output.exists());
 }
