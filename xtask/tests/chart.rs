@@ -52,6 +52,9 @@ fn manifests_satisfy_schemas() {
     }
     let wrong = "apiVersion: v1\nkind: Pod\nmetadata: { name: a }\nspec: { contaners: [] }\n";
     assert!(chart.conform(wrong).unwrap_err().to_string().contains("contaners"));
+    let wrong = "apiVersion: monitoring.coreos.com/v1\nkind: ServiceMonitor\nmetadata: { name: a }\n\
+                 spec: { selector: {}, endpoints: [{ prot: http }] }\n";
+    assert!(chart.conform(wrong).unwrap_err().to_string().contains("prot"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Checks of the Helm chart without a cluster: lint, rendered manifests as golden files, schemas of Kubernetes.
 //!
-//! helm and kubeconform are built once (`cargo xtask kubernetes`); until then the tests report themselves as skipped. Schemas come from the API description in the module of Kubernetes.
+//! helm and kubeconform are built once (`cargo xtask kubernetes`); until then the tests report themselves as skipped. Schemas come
+//! from the API description in the module of Kubernetes, and from that of the Prometheus operator.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,8 +19,12 @@ const CHART: &str = "deploy/helm/penstock";
 /// Folder with values, and with what the chart makes of them.
 const CASES: &str = "deploy/helm/testdata";
 
-/// Kinds of the Prometheus operator, which Kubernetes does not describe.
-const FOREIGN_KINDS: &str = "ServiceMonitor,PrometheusRule";
+/// Module of the Prometheus operator, without what it needs itself: only two files of it are read.
+const OPERATOR_MODULE: &str = "github.com/prometheus-operator/prometheus-operator";
+const OPERATOR_VERSION: &str = "v0.85.0";
+
+/// Definitions of its kinds in the chart.
+const OPERATOR_DEFINITIONS: [&str; 2] = ["servicemonitors-crd.json", "prometheusrules-crd.json"];
 
 /// Length from which a value of a Secret counts as generated.
 const GENERATED_CHARS_MIN: usize = 60;
@@ -125,7 +130,7 @@ impl Chart {
         fs::write(file.path(), manifests)?;
         let location = schemas(&self.root)?.join("{{.ResourceKind}}{{.KindSuffix}}.json");
         let output = Command::new(&self.kubeconform)
-            .args(["-strict", "-summary", "-skip", FOREIGN_KINDS, "-schema-location"])
+            .args(["-strict", "-summary", "-schema-location"])
             .args([&location, file.path()])
             .output()
             .context("cannot run kubeconform")?;
@@ -164,13 +169,14 @@ pub fn without_generated(manifests: &str) -> String {
 /// Folder of the schemas, whether they exist or not.
 fn schemas(root: &Path) -> Result<PathBuf> {
     let version = tools::kubernetes_version(root)?;
-    Ok(root.join("target/kubernetes").join(format!("schemas-{version}")))
+    Ok(root.join("target/kubernetes").join(format!("schemas-{version}-{OPERATOR_VERSION}")))
 }
 
-/// Writes a JSON schema for each kind of Kubernetes, in the names that kubeconform looks for; returns their folder.
+/// Writes a JSON schema for each kind of Kubernetes and those of the Prometheus operator, in the names that kubeconform looks
+/// for; returns their folder.
 ///
 /// # Errors
-/// When the API description is not there or the folder cannot be written.
+/// When an API description is not there or the folder cannot be written.
 pub fn write_schemas(root: &Path) -> Result<PathBuf> {
     let folder = schemas(root)?;
     if folder.exists() {
@@ -194,8 +200,29 @@ pub fn write_schemas(root: &Path) -> Result<PathBuf> {
         schema["definitions"] = closure(all, name);
         fs::write(new.join(format!("{}-{suffix}.json", text("kind"))), schema.to_string())?;
     }
+    write_operator_schemas(root, &new)?;
     fs::rename(&new, &folder)?;
     Ok(folder)
+}
+
+fn write_operator_schemas(root: &Path, folder: &Path) -> Result<()> {
+    let sources = tools::module_sources(root, OPERATOR_MODULE, OPERATOR_VERSION)?;
+    for name in OPERATOR_DEFINITIONS {
+        let file = sources.join("jsonnet/prometheus-operator").join(name);
+        let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let definition: Value = serde_json::from_slice(&text)?;
+        let spec = &definition["spec"];
+        let kind = spec["names"]["kind"].as_str().context("no kind")?.to_lowercase();
+        let group = spec["group"].as_str().and_then(|group| group.split('.').next());
+        let group = group.context("no group")?;
+        for version in spec["versions"].as_array().into_iter().flatten() {
+            let mut schema = version["schema"]["openAPIV3Schema"].clone();
+            tighten(&mut schema, &mut Vec::new());
+            let version = version["name"].as_str().context("no version")?;
+            fs::write(folder.join(format!("{kind}-{group}-{version}.json")), schema.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 /// Definitions that `name` needs, with unknown fields forbidden.

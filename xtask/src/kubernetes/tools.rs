@@ -8,6 +8,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::program::output_text;
 
 /// Folder with the Go module, in the checkout.
 const MODULE: &str = "xtask/kubernetes";
@@ -126,6 +129,18 @@ pub fn kubernetes_sources(root: &Path) -> Result<PathBuf> {
     run(go(root)?.args(["mod", "download", KUBERNETES_MODULE]))?;
     let folder = format!("target/go/mod/{KUBERNETES_MODULE}@{}", kubernetes_version(root)?);
     Ok(root.join(folder))
+}
+
+/// Folder of the sources of a module that `go.mod` does not name, downloaded if needed and checked by the database of sums.
+///
+/// # Errors
+/// When Go is missing or the download fails.
+pub(super) fn module_sources(root: &Path, module: &str, version: &str) -> Result<PathBuf> {
+    let mut download = go(root)?;
+    download.args(["mod", "download", "-json", &format!("{module}@{version}")]);
+    let text = output_text(&mut download, "kubernetes")?;
+    let facts: Value = serde_json::from_str(&text)?;
+    Ok(facts["Dir"].as_str().with_context(|| format!("{module}: no folder"))?.into())
 }
 
 /// Flags of the linker by which the programs know their version: clients refuse a server without one.
