@@ -57,6 +57,25 @@ fn requested_files_are_transferred_once() {
 }
 
 #[test]
+fn submission_names_path_of_request() {
+    on_both(|store| {
+        let (_keep, running, _, _) = start(store);
+        let mut client = running.client("producer");
+        running.block(async {
+            let mut body = request("/in", ["a".to_owned()]);
+            body["key"] = json!("run 7");
+            for expected in [201, 200] {
+                let (status, made) = client.ask("POST", "/api/v1/requests", &body).await;
+                assert_eq!(status, expected, "{made}");
+                let path = format!("/api/v1/requests/{}", made["id"]);
+                assert_eq!(client.headers["location"], path.as_str());
+                assert_eq!(client.get(&path).await["id"], made["id"]);
+            }
+        });
+    });
+}
+
+#[test]
 fn submission_key_is_idempotent() {
     on_both(|store| {
         let (_keep, running, _, _) = start(store);

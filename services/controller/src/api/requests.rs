@@ -8,7 +8,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
 use penstock_control::backoff;
 use penstock_control::class::WorkClass;
 use penstock_control::file::{FILE_BYTES_MAX, RequestFileState, TOTAL_BYTES_MAX};
@@ -51,7 +51,7 @@ const STORED: &str = "the request was just stored";
 
 /// Submits a request to transfer files.
 #[utoipa::path(post, path = "/api/v1/requests", operation_id = "submit_request", security(("token" = [])), request_body = SubmitBody, responses(
-    (status = 201, body = RequestFacts, description = "It is new"),
+    (status = 201, body = RequestFacts, description = "It is new", headers(("Location" = String, description = "Path of the request"))),
     (status = 200, body = RequestFacts, description = "The same was asked before under this key"),
     Refused,
     Unavailable))]
@@ -59,7 +59,7 @@ pub(super) async fn submit(
     State(shared): State<Arc<ControllerState>>,
     asking: ApiClient,
     given: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<RequestFacts>), ProblemDetails> {
+) -> Result<SubmittedRequest, ProblemDetails> {
     let asked: SubmitBody = body(given)?;
     let submission = lower(&shared, &asking, asked)?;
     let files = submission.files.clone();
@@ -68,7 +68,7 @@ pub(super) async fn submit(
             let problem = deadline_problem(&shared, &stored, None).await?;
             let mut facts = RequestFacts::from(*stored);
             facts.deadline_problem = problem;
-            return Ok((StatusCode::CREATED, Json(facts)));
+            return Ok(submitted(StatusCode::CREATED, facts));
         }
         Submitted::Same(id) => id,
         Submitted::Other(id) => {
@@ -85,7 +85,15 @@ pub(super) async fn submit(
     };
     let stored = requests::find(&shared.database.pool, id).await.map_err(unavailable)?;
     let stored = stored.ok_or_else(|| ProblemDetails::not_found(STORED))?;
-    Ok((StatusCode::OK, Json(stored.into())))
+    Ok(submitted(StatusCode::OK, stored.into()))
+}
+
+/// Response to a submission, with the path of the request in `Location`.
+type SubmittedRequest = (StatusCode, [(HeaderName, String); 1], Json<RequestFacts>);
+
+fn submitted(status: StatusCode, facts: RequestFacts) -> SubmittedRequest {
+    let location = format!("/api/v1/requests/{}", facts.id);
+    (status, [(header::LOCATION, location)], Json(facts))
 }
 
 /// Returns the reason why its deadline cannot be met, if known.
